@@ -1,0 +1,100 @@
+"""The whole error tree on one page.
+
+``UsageError``: the user's mistake (exit status 2). ``TargetError``: the target or the machine does not permit it
+(exit status 1). ``InternalError``: our bug (exit status 3).
+"""
+
+from anyprobe.core.refusal import Refusal
+
+
+class AnyprobeError(Exception):
+    """Anything that anyprobe raises on purpose."""
+
+    exit_status = 3
+
+
+class UsageError(AnyprobeError):
+    """The command line, a spec or an argument is wrong."""
+
+    exit_status = 2
+
+
+class SpecError(UsageError):
+    """A probe spec that cannot be read or that matches nothing; ``position`` and ``length`` point at the part."""
+
+    def __init__(
+        self, spec: str, position: int, message: str, nearest: tuple[str, ...] = (), *, length: int = 1
+    ) -> None:
+        """Keep the parts; the text has the spec, a caret and the nearest names."""
+        self.spec, self.position, self.length = spec, position, max(length, 1)
+        self.message, self.nearest = message, nearest
+        lines = [message, "  " + spec, "  " + " " * position + "^" * self.length]
+        if nearest:
+            lines.append("nearest: " + ", ".join(nearest))
+        super().__init__("\n".join(lines))
+
+
+class TargetError(AnyprobeError):
+    """The target's or the machine's state does not permit it."""
+
+    exit_status = 1
+
+
+class TargetExited(TargetError):  # noqa: N818 - an event, not a mistake
+    """The target is gone. ``status`` is its wait status where we can know it (children only), else ``None``."""
+
+    def __init__(self, pid: int, status: int | None = None) -> None:
+        """Keep who and how."""
+        super().__init__(f"process {pid} has exited")
+        self.pid, self.status = pid, status
+
+
+class NoSuchProcess(TargetError):  # noqa: N818
+    """There is no process with this pid."""
+
+
+class UnsupportedTarget(TargetError):  # noqa: N818
+    """A process that anyprobe cannot probe, and why: zombie, kernel thread, 32-bit, itself."""
+
+
+class PermissionDenied(TargetError):  # noqa: N818
+    """The kernel forbids tracing the target. ``rule`` says which rule, ``remedy`` what would help."""
+
+    def __init__(self, rule: str, detail: str, remedy: str) -> None:
+        """Keep the parts."""
+        super().__init__(f"{detail} ({rule}); {remedy}")
+        self.rule, self.detail, self.remedy = rule, detail, remedy
+
+
+class StopTimeout(TargetError):  # noqa: N818
+    """Not all threads could be stopped in time; everything was undone."""
+
+
+class RemoteCallFailed(TargetError):  # noqa: N818
+    """A system call that we made in the target failed. ``errno`` is the target's."""
+
+    def __init__(self, name: str, errno: int, detail: str = "") -> None:
+        """Keep the call's name and error number."""
+        import os
+
+        super().__init__(f"{name} in the target failed: {os.strerror(errno)}{': ' + detail if detail else ''}")
+        self.name, self.errno = name, errno
+
+
+class SessionConflict(TargetError):  # noqa: N818
+    """Another anyprobe session holds the target."""
+
+
+class SiteRefused(TargetError):  # noqa: N818
+    """A probe that the user demanded cannot be placed."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        """Keep the refusal."""
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+class InternalError(AnyprobeError):
+    """A broken invariant of ours; splices are undone before it is raised."""
+
+    exit_status = 3

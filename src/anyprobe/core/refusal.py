@@ -1,0 +1,56 @@
+"""Typed reasons why something cannot be done at an address. Verdicts are refusals, never booleans."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a site or a strategy is refused; the value is what the JSON and ``explain`` show."""
+
+    NOT_A_BOUNDARY = "not-an-instruction-boundary"
+    UNDECODABLE = "undecodable"
+    NOT_CODE = "not-code"
+    NO_DISPLACED_FORM = "no-displaced-form"
+    TOO_SHORT = "too-short"
+    JUMP_TARGET_IN_JTPR = "jump-target-in-jtpr"
+    CONTROL_FLOW_UNKNOWN = "control-flow-unknown"
+    PAGE_BOUNDARY = "page-boundary"
+    BORROWED_BYTES = "borrowed-bytes"
+    OVERLAP = "overlaps-another-splice"
+    NOT_A_BRANCH = "not-a-direct-branch"
+    PUN_OUT_OF_REACH = "pun-target-not-mappable"
+    NO_ROOM_NEARBY = "no-room-nearby"
+    ENTRY_IS_LOOP_HEAD = "entry-is-loop-head"
+    LONE_RET = "lone-ret"
+    NO_EXIT = "no-exit"
+    EXIT_REFUSED = "exit-refused"
+    RSEQ = "restartable-sequence"
+    CANCELLATION_RANGE = "syscall-cancellation-range"
+    SIGNAL_RETURN = "signal-return-trampoline"
+    VSYSCALL = "vsyscall"
+    SHARED_TEXT = "shared-text"
+    HUGE_PAGE_TEXT = "huge-page-text"
+    FILELESS_TEXT = "file-less-text"
+    FOREIGN_BYTES = "memory-differs-from-file"
+    GONE = "gone"
+    SHADOW_STACK = "shadow-stack"
+    GO_TIMING = "go-timing"
+    NO_THREAD_SLOT = "no-thread-slot"
+    THREAD_IN_SYSCALL = "thread-in-syscall"
+    SIGNAL_CONTEXT_IN_JTPR = "signal-context-in-jtpr"
+    TRAP_UNSAFE = "trap-unsafe"
+    STRATEGY_NOT_ASKED = "strategy-not-asked-for"
+    IFUNC_UNRESOLVED = "ifunc-unresolved"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A reason, the address it concerns and a sentence for the user."""
+
+    reason: Reason
+    address: int
+    detail: str
+
+    def __str__(self) -> str:
+        """Return the refusal as one line."""
+        return f"{self.address:#x}: {self.reason.value}: {self.detail}"
