@@ -1,0 +1,43 @@
+"""What the code analysis needs to know of one object, in link-time virtual addresses."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anyprobe.core.address import AddressRange
+from anyprobe.core.memory import Memory
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleText:
+    """The code of one object (executable or shared library) and every fact about who may enter it where.
+
+    All addresses are link-time virtual addresses of the object (file addresses before the load bias).
+    """
+
+    name: str
+    """File name of the object, for messages."""
+    ranges: tuple[AddressRange, ...]
+    """The executable ranges."""
+    memory: Memory
+    """Pristine bytes of all loaded segments (text, rodata, data as in the file)."""
+    function_starts: "NDArray[np.int64]"
+    """Starts of known functions (symbols and unwind tables reconciled), ascending and unique."""
+    function_ends: "NDArray[np.int64]"
+    """The end of each of them, never beyond the next start."""
+    entries: "NDArray[np.int64]"
+    """Ascending and unique: every address that something other than a branch in this code may enter. Symbols, unwind
+    table starts, program entry, init and fini arrays, IFUNC resolvers, exception landing pads, relocation addends and
+    absolute pointers into code (address-taken), restartable-sequence abort and post-commit addresses."""
+    forbidden: tuple[tuple[AddressRange, str], ...]
+    """Ranges that must never be displaced, each with the value of a ``core.refusal.Reason``: restartable sequences,
+    cancellation ranges, signal-return trampolines."""
+    noreturn: frozenset[int]
+    """Starts of functions and PLT stubs known never to return (abort, exit, __stack_chk_fail, ...)."""
+    is_go: bool
+    """Whether the Go toolchain made the object (no several-instruction jumps there)."""
+    is_pie: bool
+    """Whether the object is position independent (else absolute 32-bit code addresses may hide in immediates)."""

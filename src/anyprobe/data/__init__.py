@@ -1,0 +1,1 @@
+"""Structures in the memory shared with the target, and the snapshots read from them."""

@@ -1,0 +1,1 @@
+"""Probes and sessions: what joins everything below."""

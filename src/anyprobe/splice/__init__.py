@@ -1,0 +1,1 @@
+"""The splice engine: plan, prepare, arm, retire."""

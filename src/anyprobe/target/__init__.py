@@ -1,0 +1,1 @@
+"""The live process: every system call on it goes through here."""
