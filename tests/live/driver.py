@@ -1,0 +1,211 @@
+"""Building and driving the target programs of these tests; see targets/protocol.h for what they speak."""
+
+import hashlib
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+TARGETS = Path(__file__).parent / "targets"
+PATIENCE = 60.0
+"""Seconds after which a target that does not answer has failed the test."""
+
+
+class TargetFailed(AssertionError):  # noqa: N818 - reads as what happened
+    """A target crashed, hung, or found a result of its own to be wrong."""
+
+
+class MissingTool(Exception):  # noqa: N818
+    """A compiler that this machine does not have."""
+
+
+def cache_directory() -> Path:
+    """Return where built targets are kept between runs."""
+    directory = Path(tempfile.gettempdir()) / f"anyprobe-test-targets-{os.getuid()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return directory
+
+
+def build(source: str, *options: str, compiler: str | None = None, text: str | None = None) -> Path:
+    """Compile a target (once per content and options) and return the executable.
+
+    ``text`` replaces the file's content, for generated programs; ``source`` then only names the program.
+    """
+    language = source.rsplit(".", 1)[1]
+    compiler = compiler or {"c": "gcc", "cpp": "g++", "go": "go"}[language]
+    if not shutil.which(compiler):
+        raise MissingTool(compiler)
+    content = text if text is not None else (TARGETS / source).read_text()
+    key = hashlib.sha256(
+        "\0".join((content, (TARGETS / "protocol.h").read_text(), compiler, *options)).encode()
+    ).hexdigest()[:16]
+    stem = source.rsplit(".", 1)[0]
+    executable = cache_directory() / f"{stem}-{key}" / stem
+    if executable.exists():
+        return executable
+    executable.parent.mkdir(exist_ok=True)
+    path = executable.parent / source
+    path.write_text(content)
+    fresh = executable.with_name(f"{stem}.{os.getpid()}.{threading.get_ident()}")
+    if compiler == "go":
+        command = ["go", "build", "-o", str(fresh), *options, str(path)]
+    else:
+        standard = ["-O2", "-g", "-pthread", "-I", str(TARGETS)]
+        command = [compiler, *standard, str(path), "-o", str(fresh), *options]
+    environment = dict(os.environ, GOCACHE=str(cache_directory() / "go"), GO111MODULE="off")
+    outcome = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert outcome.returncode == 0, f"{' '.join(command)}\n{outcome.stderr}"
+    fresh.rename(executable)
+    return executable
+
+
+@dataclass
+class Counts:
+    """What a target says about itself: its own counts by function."""
+
+    calls: dict[str, int] = field(default_factory=dict)
+    returns: dict[str, int] = field(default_factory=dict)
+    tails: dict[str, int] = field(default_factory=dict)
+
+    def take(self, line: str) -> None:
+        """Read one line of a report."""
+        word, name, number = line.split(" ")
+        getattr(self, word)[name] = int(number)
+
+
+class Target:
+    """A running target program."""
+
+    def __init__(self, argv: Sequence[str | Path], *, process: subprocess.Popen[str] | None = None, **options: object) -> None:
+        """Start the program (or take one that runs) and wait until it is ready."""
+        self.process: subprocess.Popen[str] = process or subprocess.Popen(  # type: ignore[call-overload]
+            [str(word) for word in argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
+        )
+        self.counts = Counts()
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.own_pid = int(self._expect("ready").split()[1])
+        self.pid = self.process.pid
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def _expect(self, word: str, patience: float = PATIENCE) -> str:
+        """Return the next line that starts with ``word``; reports on the way are kept."""
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.01))
+            except queue.Empty:
+                raise TargetFailed(f"no {word!r} within {patience} s: {self._where()}") from None
+            if line is None:
+                raise TargetFailed(f"the target ended before {word!r}: {self._status()}")
+            if line.startswith("BAD"):
+                raise TargetFailed(line)
+            if line.startswith("unsupported"):
+                import pytest
+
+                pytest.skip(line)
+            if line.startswith(word):
+                return line
+            if line.split(" ", 1)[0] in ("calls", "returns", "tails"):
+                self.counts.take(line)
+
+    def _status(self) -> str:
+        status = self.process.wait(PATIENCE)
+        return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+    def _where(self) -> str:
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        try:
+            return "; ".join(f"{t.name}: {(t / 'syscall').read_text().strip()}" for t in list(tasks.iterdir())[:8])
+        except OSError as error:
+            return str(error)
+
+    def send(self, line: str) -> None:
+        """Send one command."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise TargetFailed(f"the target is gone: {self._status()}") from None
+
+    def start(self, rounds: int) -> None:
+        """Have the target begin ``rounds`` rounds; ``wait_done`` waits for them."""
+        self.send(f"go {rounds}")
+
+    def wait_done(self, patience: float = PATIENCE) -> Counts:
+        """Wait for the end of what was started and return the counts so far."""
+        self._expect("done", patience)
+        return self.counts
+
+    def go(self, rounds: int, patience: float = PATIENCE) -> Counts:
+        """Run ``rounds`` rounds and return the counts so far."""
+        self.start(rounds)
+        return self.wait_done(patience)
+
+    def run_freely(self) -> None:
+        """Have the target run rounds until ``halt``."""
+        self.send("free")
+        self._expect("running")
+
+    def halt(self) -> Counts:
+        """End a free run and return the counts so far."""
+        self.send("")
+        return self.wait_done()
+
+    def finish(self) -> Counts:
+        """End the program; it must be content with all its results."""
+        self.send("end")
+        self._expect("ok")
+        assert self.process.wait(PATIENCE) == 0
+        return self.counts
+
+    def check_alive(self) -> None:
+        """Fail if the program has ended."""
+        if self.process.poll() is not None:
+            raise TargetFailed(f"the target ended: {self._status()}")
+
+    def close(self) -> None:
+        """Kill the program if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    pass
+
+
+@contextmanager
+def started(executable: str | Path, *arguments: str, **options: object) -> Iterator[Target]:
+    """Run a target for the length of a ``with`` block; inside, the test says when it finishes."""
+    target = Target([executable, *arguments], **options)
+    try:
+        yield target
+    finally:
+        target.close()
+
+
+def wait_until(condition: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
+    """Wait for a condition, polling; fail with ``what`` after ``patience`` seconds."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"timed out waiting until {what}")
+        time.sleep(0.002)

@@ -1,0 +1,69 @@
+"""The situations that break other tools, one small program each."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from driver import build
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A program, the functions of it that are probed and how many rounds make a test."""
+
+    name: str
+    source: str
+    functions: tuple[str, ...]
+    rounds: int = 200
+    arguments: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    compiler: str | None = None
+    refusable: tuple[str, ...] = ()
+    """Functions that may be refused, by name (only a lone ``ret`` may)."""
+
+    def build(self) -> Path:
+        """Return the compiled program."""
+        return build(self.source, *self.options, compiler=self.compiler)
+
+
+SITUATIONS = (
+    Situation("exception", "exceptions.cpp", ("thrower", "passer", "catcher")),
+    Situation("longjmp", "longjmps.c", ("leaper", "middle"), 3000),
+    Situation("recursion-200-deep", "recursion.c", ("descend",)),
+    Situation(
+        "tail-call", "tails.c", ("tail_long", "tail_short", "tail_indirect", "second", "jne_short", "jne_long", "thunk"), 3000
+    ),
+    Situation(
+        "tiny-function",
+        "tiny.c",
+        ("three", "three_packed", "four", "four_packed", "two", "last_packed", "lone_ret", "lone_ret_packed"),
+        3000,
+        refusable=("lone_ret", "lone_ret_packed"),
+    ),
+    Situation("loop-into-entry", "loops.c", ("to_first", "to_first_far", "to_second", "to_third", "scan", "gcd"), 3000),
+    Situation("thread-parked-inside", "parked.c", ("spin_inside", "sleep_inside")),
+    Situation("handler-parked-inside", "parked_in_handler.c", ("faulting",)),
+    Situation("backtrace", "backtraces.c", ("outer", "inner"), options=("-funwind-tables", "-rdynamic")),
+    Situation("all-signals-blocked", "all_blocked.c", ("quietly",)),
+    Situation("own-sigtrap-handler", "own_sigtrap.c", ("trapping",), 2000),
+    Situation("timer-signals", "timer_signals.c", ("ticked", "from_handler", "both_sides"), 40),
+    Situation("fork", "forks.c", ("forked",), 50),
+    Situation("spawn", "spawns.c", ("spawned",), 3),
+    Situation("asleep-in-system-calls", "blocked_calls.c", ("waited",), 2),
+    Situation("io-uring-worker", "io_uring_worker.c", ("uring_work",)),
+    Situation(
+        "machine-state",
+        "machine_state.c",
+        ("red_zone", "red_zone_entry", "flags_jcc", "flags_adc", "x87", "x87_stack", "avx", "avx512"),
+        3000,
+    ),
+    Situation("coroutines", "coroutines.c", ("generator", "yielding", "on_stack"), 100),
+    Situation("thread-churn", "thread_churn.c", ("churned",), 100),
+    Situation("two-hundred-threads", "thread_churn.c", ("churned",), 20, arguments=("200",)),
+    Situation("non-pie", "static_program.c", ("plain", "through_pointer"), 2000, options=("-no-pie",)),
+    Situation("static", "static_program.c", ("plain", "through_pointer"), 2000, options=("-static",)),
+    Situation("static-pie", "static_program.c", ("plain", "through_pointer"), 2000, options=("-static-pie",)),
+    Situation("endbr64", "static_program.c", ("plain", "through_pointer"), 2000, options=("-fcf-protection=full",)),
+    Situation("frame-pointers", "static_program.c", ("plain", "through_pointer"), 2000, options=("-O0",)),
+    Situation("musl", "static_program.c", ("plain", "through_pointer"), 2000, compiler="musl-gcc"),
+    Situation("musl-static", "static_program.c", ("plain", "through_pointer"), 2000, options=("-static",), compiler="musl-gcc"),
+)
