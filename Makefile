@@ -1,0 +1,55 @@
+# The only task file. Every target does its own set-up; a second run of `make setup` takes well under a second.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+
+# python3-venv only where the interpreter in use lacks ensurepip, see $(STAMP).
+DEMO_PACKAGES := python3.11 redis-server redis-tools
+TEST_PACKAGES := $(DEMO_PACKAGES) binutils busybox-static g++ gcc golang-go gzip libc6-dev musl-tools procps sqlite3 xz-utils
+
+.PHONY: setup test lint live bench demo torture lock packages clean
+.DEFAULT_GOAL := setup
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "anyprobe needs Python 3.11 or newer; set PYTHON" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || tools/debian-packages.sh python3-venv
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+packages:
+	@tools/debian-packages.sh $(TEST_PACKAGES)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+
+test: packages lint
+	$(BIN)/pytest
+
+live: packages setup
+	$(BIN)/pytest tests/live
+
+torture: packages setup
+	$(BIN)/pytest --torture -s --timeout 3600 tests/torture
+
+bench: packages setup
+	$(BIN)/python bench/run.py
+
+demo: setup
+	@tools/debian-packages.sh $(DEMO_PACKAGES)
+	@$(BIN)/python examples/demo.py
+
+# Needs pip-tools, e.g. `pipx install pip-tools`. The file names no index: pip is told from outside where to look.
+lock:
+	$(PYTHON) tools/lock.py | pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
+	    --no-annotate --no-emit-options --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+	    --output-file requirements.lock -
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

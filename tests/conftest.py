@@ -1,0 +1,40 @@
+"""What every test may rely on: markers by folder, and skips that are counted with their reason."""
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+FOLDER_MARKERS = {"live": "live", "torture": "torture"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--torture", action="store_true", help="run the long tests too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    may_not_trace = reason_against_tracing()
+    for item in items:
+        folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
+        if folder in FOLDER_MARKERS:
+            item.add_marker(FOLDER_MARKERS[folder])
+        if item.get_closest_marker("torture") and not config.getoption("--torture"):
+            item.add_marker(pytest.mark.skip(reason="long; run by make torture"))
+        elif item.get_closest_marker("live") and may_not_trace:
+            item.add_marker(pytest.mark.skip(reason=may_not_trace))
+        if item.get_closest_marker("root") and not is_root():
+            item.add_marker(pytest.mark.skip(reason="needs uid 0"))
+
+
+def is_root() -> bool:
+    import os
+
+    return os.geteuid() == 0
+
+
+def reason_against_tracing() -> str | None:
+    """Return why this machine lets us trace nobody, or None."""
+    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
+    if scope.exists() and int(scope.read_text()) >= 3:
+        return "Yama forbids tracing altogether (kernel.yama.ptrace_scope = 3)"
+    return None
