@@ -1,3 +1,5 @@
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +29,7 @@ def test_buckets_touch():
     edges = [histogram.bounds(bucket) for bucket in range(histogram.BUCKETS)]
     assert edges[0][0] == 0
     assert edges[-1][1] == 2**histogram.MAX_BITS
-    assert all(left[1] == right[0] for left, right in zip(edges, edges[1:], strict=False))
+    assert all(left[1] == right[0] for left, right in itertools.pairwise(edges))
 
 
 def test_every_bucket_is_the_bucket_of_its_bounds():

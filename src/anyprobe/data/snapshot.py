@@ -1,0 +1,258 @@
+"""What a session knows at one moment, as immutable values: the only thing that reports ever see."""
+
+import dataclasses
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from anyprobe.data import histogram
+
+Json = dict[str, Any]
+Kind = Literal["entry", "return", "offset"]
+ExitKind = Literal["ret", "tail"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInfo:
+    """Which process. ``exited`` is the wait status of a child of ours that is gone, None for anybody else."""
+
+    pid: int
+    exe: str
+    exited: int | None = None
+    alive: bool = True
+
+    def as_json(self) -> Json:
+        """Return the JSON object."""
+        return {"pid": self.pid, "exe": self.exe, "exited": self.exited, "alive": self.alive and self.exited is None}
+
+
+@dataclass(frozen=True, slots=True)
+class SiteResult:
+    """The hits of one probe at one address."""
+
+    spec: str
+    module: str
+    function: str
+    offset: int
+    address: int
+    strategy: str
+    armed: bool
+    hits: int
+    nmissed: int = 0
+    kind: Kind = "entry"
+    exit_kind: ExitKind | None = None
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> Json:
+        """Return the JSON object; ``exit_kind`` and ``notes`` only where there are any."""
+        document = {
+            "spec": self.spec,
+            "module": self.module,
+            "function": self.function,
+            "offset": self.offset,
+            "address": self.address,
+            "strategy": self.strategy,
+            "armed": self.armed,
+            "hits": self.hits,
+            "nmissed": self.nmissed,
+            "kind": self.kind,
+        }
+        if self.exit_kind is not None:
+            document["exit_kind"] = self.exit_kind
+        if self.notes:
+            document["notes"] = list(self.notes)
+        return document
+
+    def merged(self, other: "SiteResult") -> "SiteResult":
+        """Return this site with the other's hits added."""
+        return dataclasses.replace(
+            self,
+            hits=self.hits + other.hits,
+            nmissed=self.nmissed + other.nmissed,
+            armed=self.armed or other.armed,
+            notes=_union(self.notes, other.notes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTiming:
+    """The durations of one function's calls. ``min_ns`` and ``max_ns`` mean nothing while ``count`` is 0."""
+
+    spec: str
+    module: str
+    function: str
+    count: int
+    tail_exits: int = 0
+    unmatched: int = 0
+    sum_ns: float = 0.0
+    min_ns: float = 0.0
+    max_ns: float = 0.0
+    buckets: tuple[histogram.Bucket, ...] = ()
+    nmissed: int = 0
+    in_flight: int = 0
+
+    @property
+    def mean_ns(self) -> float | None:
+        """The mean duration, None without calls."""
+        return self.sum_ns / self.count if self.count else None
+
+    def percentile(self, share: float) -> float | None:
+        """Return the duration that ``share`` (0 to 1) of the calls stayed below, None without calls."""
+        value = histogram.percentile(self.buckets, share)
+        return value if value is None else min(max(value, self.min_ns), self.max_ns)
+
+    @property
+    def p50_ns(self) -> float | None:
+        """The median."""
+        return self.percentile(0.50)
+
+    @property
+    def p90_ns(self) -> float | None:
+        """The duration that nine of ten calls stayed below."""
+        return self.percentile(0.90)
+
+    @property
+    def p99_ns(self) -> float | None:
+        """The duration that 99 of 100 calls stayed below."""
+        return self.percentile(0.99)
+
+    def as_json(self) -> Json:
+        """Return the JSON object; durations that do not exist are null."""
+        return {
+            "spec": self.spec,
+            "module": self.module,
+            "function": self.function,
+            "count": self.count,
+            "tail_exits": self.tail_exits,
+            "unmatched": self.unmatched,
+            "sum_ns": round(self.sum_ns),
+            "min_ns": _rounded(self.min_ns if self.count else None),
+            "max_ns": _rounded(self.max_ns if self.count else None),
+            "mean_ns": _rounded(self.mean_ns),
+            "p50_ns": _rounded(self.p50_ns),
+            "p90_ns": _rounded(self.p90_ns),
+            "p99_ns": _rounded(self.p99_ns),
+            "buckets": [[_rounded(low), _rounded(high), count] for low, high, count in self.buckets],
+            "nmissed": self.nmissed,
+            "in_flight": self.in_flight,
+        }
+
+    def merged(self, other: "FunctionTiming") -> "FunctionTiming":
+        """Return this function with the other's calls added."""
+        with_calls = [timing for timing in (self, other) if timing.count]
+        return dataclasses.replace(
+            self,
+            count=self.count + other.count,
+            tail_exits=self.tail_exits + other.tail_exits,
+            unmatched=self.unmatched + other.unmatched,
+            sum_ns=self.sum_ns + other.sum_ns,
+            min_ns=min((timing.min_ns for timing in with_calls), default=0.0),
+            max_ns=max((timing.max_ns for timing in with_calls), default=0.0),
+            buckets=histogram.merged(self.buckets, other.buckets),
+            nmissed=self.nmissed + other.nmissed,
+            in_flight=self.in_flight + other.in_flight,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedSite:
+    """A probe that was asked for and not placed, and why."""
+
+    spec: str
+    address: int
+    reason: str
+    detail: str
+
+    def as_json(self) -> Json:
+        """Return the JSON object."""
+        return {"spec": self.spec, "address": self.address, "reason": self.reason, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything a session has counted and refused so far.
+
+    ``pause_us`` says how long the target's threads stood still, under ``arm`` and ``disarm``; ``setup_s`` how long
+    ``resolve``, ``plan``, ``prepare`` and ``arm`` took.
+    """
+
+    target: TargetInfo
+    duration_s: float
+    pause_us: dict[str, float] = field(default_factory=dict)
+    setup_s: dict[str, float] = field(default_factory=dict)
+    sites: tuple[SiteResult, ...] = ()
+    functions: tuple[FunctionTiming, ...] = ()
+    refused: tuple[RefusedSite, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def hits(self) -> int:
+        """The hits of all sites."""
+        return sum(site.hits for site in self.sites)
+
+    @property
+    def nmissed(self) -> int:
+        """The hits whose action did not run."""
+        return sum(site.nmissed for site in self.sites) + sum(timing.nmissed for timing in self.functions)
+
+    def as_json(self) -> Json:
+        """Return the document of ``--json``."""
+        document: Json = {
+            "target": self.target.as_json(),
+            "duration_s": round(self.duration_s, 6),
+            "pause_us": {name: round(self.pause_us.get(name, 0)) for name in ("arm", "disarm")},
+            "setup_s": {name: round(self.setup_s.get(name, 0.0), 6) for name in ("resolve", "plan", "prepare", "arm")},
+            "sites": [site.as_json() for site in self.sites],
+            "refused": [site.as_json() for site in self.refused],
+        }
+        if self.functions:
+            document["functions"] = [timing.as_json() for timing in self.functions]
+        if self.warnings:
+            document["warnings"] = list(self.warnings)
+        return document
+
+    def merge(self, other: "Snapshot") -> "Snapshot":
+        """Return the sum of two snapshots, for one table over several processes or over parts of a session.
+
+        Probes are the same when their spec, place in the function and kind are; the target and the addresses are this
+        snapshot's. Pauses and set-up times are of different moments, so the longer is kept.
+        """
+        return Snapshot(
+            target=self.target,
+            duration_s=max(self.duration_s, other.duration_s),
+            pause_us=_longest(self.pause_us, other.pause_us),
+            setup_s=_longest(self.setup_s, other.setup_s),
+            sites=_added(
+                (*self.sites, *other.sites),
+                lambda site: (site.spec, site.module, site.function, site.offset, site.kind),
+                SiteResult.merged,
+            ),
+            functions=_added(
+                (*self.functions, *other.functions),
+                lambda timing: (timing.spec, timing.module, timing.function),
+                FunctionTiming.merged,
+            ),
+            refused=_union(self.refused, other.refused),
+            warnings=_union(self.warnings, other.warnings),
+        )
+
+
+def _rounded(value: float | None) -> float | None:
+    return value if value is None else round(value, 3)
+
+
+def _union(left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys((*left, *right)))
+
+
+def _longest(left: dict[str, float], right: dict[str, float]) -> dict[str, float]:
+    return {name: max(left.get(name, 0), right.get(name, 0)) for name in {**left, **right}}
+
+
+def _added(items: Iterable[T], key: Callable[[T], Hashable], add: Callable[[T, T], T]) -> tuple[T, ...]:
+    sums: dict[Hashable, T] = {}
+    for item in items:
+        name = key(item)
+        sums[name] = add(sums[name], item) if name in sums else item
+    return tuple(sums.values())

@@ -1,0 +1,70 @@
+import dataclasses
+import json
+
+import pytest
+
+from anyprobe.data.snapshot import TargetInfo
+from sample_snapshots import refused, site, snapshot, timing
+
+
+def test_the_json_of_count_is_the_documented_one():
+    document = json.loads(json.dumps(snapshot().as_json()))
+    assert {"target", "duration_s", "pause_us", "setup_s", "sites", "refused"} <= set(document)
+    assert document["target"] == {"pid": 4242, "exe": "/usr/bin/redis-server", "exited": None, "alive": True}
+    assert document["pause_us"] == {"arm": 310, "disarm": 120}
+    assert set(document["setup_s"]) == {"resolve", "plan", "prepare", "arm"}
+    malloc = document["sites"][1]
+    documented = {"spec", "module", "function", "offset", "address", "strategy", "armed", "hits", "nmissed"}
+    assert documented <= set(malloc)
+    assert malloc["hits"] == 12345
+    assert set(document["refused"][0]) == {"spec", "address", "reason", "detail"}
+
+
+def test_the_json_of_time_is_the_documented_one():
+    document = snapshot(functions=(timing(),)).as_json()["functions"][0]
+    documented = "spec count tail_exits unmatched sum_ns min_ns max_ns mean_ns p50_ns p90_ns p99_ns buckets nmissed"
+    assert {*documented.split(), "in_flight"} <= set(document)
+    assert document["buckets"][0] == [10.0, 20.0, 50]
+    assert document["mean_ns"] == 150.0
+    assert document["p50_ns"] == 20.0
+
+
+def test_a_function_without_calls_has_no_durations():
+    document = timing(count=0, buckets=(), sum_ns=0.0).as_json()
+    assert [document[name] for name in ("min_ns", "max_ns", "mean_ns", "p50_ns")] == [None] * 4
+
+
+def test_percentiles_stay_between_minimum_and_maximum():
+    slow = timing(min_ns=12.0, max_ns=1002.0)
+    assert slow.percentile(0.0) == 12.0
+    assert slow.percentile(1.0) == 1002.0
+
+
+def test_snapshots_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        snapshot().duration_s = 1.0
+
+
+def test_merge_adds_the_same_probes_and_keeps_the_others():
+    left = snapshot(sites=(site("malloc", 1), site("free", 2)), refused=(refused(),))
+    right = snapshot(
+        target=TargetInfo(4243, "/usr/bin/redis-server"),
+        sites=(site("malloc", 10, address=99, nmissed=1), site("realloc", 5)),
+        pause_us={"arm": 900, "disarm": 1},
+    )
+    both = left.merge(right)
+    assert {result.function: result.hits for result in both.sites} == {"malloc": 11, "free": 2, "realloc": 5}
+    assert both.target.pid == 4242
+    assert both.nmissed == 1
+    assert both.hits == left.hits + right.hits
+    assert both.pause_us == {"arm": 900, "disarm": 120}
+    assert len(both.refused) == 3
+
+
+def test_merge_adds_timings():
+    left = snapshot(functions=(timing(count=0, buckets=(), sum_ns=0.0, min_ns=0.0, max_ns=0.0),))
+    right = snapshot(functions=(timing(), timing("free")))
+    malloc, free = left.merge(right).merge(right).functions
+    assert (malloc.count, malloc.min_ns, malloc.max_ns) == (200, 10.0, 1005.0)
+    assert malloc.buckets[0] == (10.0, 20.0, 100)
+    assert free.count == 200
