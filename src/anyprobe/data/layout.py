@@ -1,0 +1,120 @@
+"""The byte layouts shared by generated code, the target and the reader, in one table.
+
+A *bank* is one shared memory region: a header page, the shared block (atomic operations), then one block per thread.
+All blocks have the same shape; an *offset* handed out by ``BankLayout`` is valid in each of them.
+
+Sums over all blocks are exact: a block is written by one thread only, the shared block by ``lock``-prefixed
+instructions only.
+"""
+
+from dataclasses import dataclass, field
+
+from anyprobe.data.histogram import BUCKETS
+
+HEADER_BYTES = 4096
+"""The header page in front of the blocks."""
+NEXT_BLOCK = 0x40
+"""Header: number of blocks handed out, changed by ``lock xadd``; may exceed the number of blocks."""
+
+BLOCK_OWNER = 0
+"""Block: thread pointer (fs base) of the thread that owns it, 0 while unused."""
+BLOCK_TOP = 8
+"""Block: number of entries on the thread's instance stack."""
+BLOCK_FILLING = 16
+"""Block: how many instances this thread and the handlers on top of it are filling right now."""
+BLOCK_HEAD_BYTES = 64
+
+INSTANCE_BYTES = 32
+INSTANCE_SP = 0
+"""Instance: stack pointer at the function's entry; 0 in a free or half-written one."""
+INSTANCE_T0 = 8
+INSTANCE_RECORD = 16
+"""Instance: offset of the timing record it belongs to."""
+
+RECORD_SUM = 0
+RECORD_NOT_MIN = 8
+"""Timing record: the largest complement of a duration, so that zeroed memory is a valid start."""
+RECORD_MAX = 16
+RECORD_COUNT = 24
+RECORD_TAIL = 32
+RECORD_UNMATCHED = 40
+RECORD_MISSED = 48
+RECORD_BUCKETS = 64
+RECORD_BYTES = RECORD_BUCKETS + 8 * BUCKETS
+"""One function's timing record: the fields above in TSC ticks, then the log-linear histogram."""
+
+BANK_BYTES_LIMIT = 2 << 30
+"""Address space that one bank may take in the target; memory is only used where it is touched."""
+
+
+@dataclass(slots=True)
+class BankLayout:
+    """How a block of one bank is divided.
+
+    ``counters`` and ``records`` are capacities; ``maxactive`` is the number of instances a thread can have at once.
+    """
+
+    counters: int
+    records: int = 0
+    maxactive: int = 0
+    _next_counter: int = field(default=0, init=False)
+    _next_record: int = field(default=0, init=False)
+
+    @property
+    def instances_offset(self) -> int:
+        """Offset of the instance stack in a block."""
+        return BLOCK_HEAD_BYTES
+
+    @property
+    def counters_offset(self) -> int:
+        """Offset of the counters in a block."""
+        return self.instances_offset + self.maxactive * INSTANCE_BYTES
+
+    @property
+    def records_offset(self) -> int:
+        """Offset of the timing records in a block."""
+        return self.counters_offset + self.counters * 8
+
+    @property
+    def stride(self) -> int:
+        """Bytes of a block, whole pages so that two threads never share a cache line."""
+        return (self.records_offset + self.records * RECORD_BYTES + 4095) & ~4095
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks for threads (the shared block is extra)."""
+        return max(16, min(1024, BANK_BYTES_LIMIT // self.stride - 1))
+
+    @property
+    def shared_offset(self) -> int:
+        """Offset of the shared block in the region."""
+        return HEADER_BYTES
+
+    @property
+    def blocks_offset(self) -> int:
+        """Offset of the first thread's block in the region."""
+        return HEADER_BYTES + self.stride
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole region."""
+        return self.blocks_offset + self.blocks * self.stride
+
+    def counters_left(self) -> int:
+        """Return how many counters can still be handed out."""
+
+    def records_left(self) -> int:
+        """Return how many timing records can still be handed out."""
+        return self.records - self._next_record
+
+    def new_counter(self) -> int:
+        """Hand out the block offset of a counter."""
+        index = self._next_counter
+        self._next_counter += 1
+        return self.counters_offset + 8 * index
+
+    def new_record(self) -> int:
+        """Hand out the block offset of a timing record."""
+        index = self._next_record
+        self._next_record += 1
+        return self.records_offset + RECORD_BYTES * index

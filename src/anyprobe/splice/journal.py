@@ -1,0 +1,172 @@
+"""The journal: what was changed in one address space, kept in that address space, where the program cannot write it.
+
+It is a private, read-only mapping of our memfd (so that ``maps`` names it), written through ``/proc/PID/mem``; fork copies
+it together with the text that it describes. Any later controller undoes what an earlier one left from it alone. What
+is read back is untrusted input: every record has a checksum and is compared with memory before anything is written.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from anyprobe.core.address import page_ceil
+from anyprobe.core.memory import Memory, MemoryFault
+
+MAGIC = b"anyprobe"
+VERSION = 1
+_HEADER = struct.Struct("<8sII16sIIQ8x")
+HEADER_BYTES = 64
+_RECORD = struct.Struct("<IBBBBQQQ16s16s")
+RECORD_BYTES = 64
+assert _HEADER.size <= HEADER_BYTES
+assert _RECORD.size <= RECORD_BYTES
+
+
+class RecordKind(IntEnum):
+    """What a record describes."""
+
+    FREE = 0
+    MAPPING = 1
+    """address, size; ``extra`` is a ``MappingUse``."""
+    SPLICE = 2
+    """address, old and new bytes; ``extra`` is the patch's address."""
+    BANK = 3
+    """A data bank with thread slots: address, size; ``extra`` is the slot's offset."""
+
+
+class MappingUse(IntEnum):
+    """What one of our mappings is for."""
+
+    JOURNAL = 1
+    CODE = 2
+    DATA = 3
+    GATE = 4
+    COUNTERS = 5
+    SPRINGBOARD = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The session and the controller that wrote a journal."""
+
+    session: bytes
+    pid: int
+    start_time: int
+    """Field 22 of the controller's ``/proc/PID/stat``, so that pid reuse cannot deceive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One entry."""
+
+    kind: RecordKind
+    address: int
+    size: int = 0
+    extra: int = 0
+    old: bytes = b""
+    new: bytes = b""
+
+    def pack(self) -> bytes:
+        """Return the record's 64 bytes."""
+        body = _RECORD.pack(
+            0, self.kind, len(self.old), len(self.new), 0, self.address, self.size, self.extra, self.old, self.new
+        )[4:]
+        return struct.pack("<I", zlib.crc32(body)) + body
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> "Record | None":
+        """Return the record, or ``None`` where the bytes are not one of ours."""
+        crc, kind, old, new, _, address, size, extra, old_bytes, new_bytes = _RECORD.unpack(raw[: _RECORD.size])
+        if crc != zlib.crc32(raw[4 : _RECORD.size]) or kind not in (1, 2, 3) or old > 16 or new > 16:
+            return None
+        return cls(RecordKind(kind), address, size, extra, old_bytes[:old], new_bytes[:new])
+
+
+def journal_size(records: int) -> int:
+    """Return the size in bytes of a journal with room for so many records."""
+    return page_ceil(HEADER_BYTES + records * RECORD_BYTES)
+
+
+class Writer(Memory):
+    """Memory that can be written."""
+
+    def write(self, address: int, content: bytes) -> None:
+        """Write all of ``content``."""
+        ...
+
+
+class Journal:
+    """One journal mapping, as its writer sees it."""
+
+    def __init__(self, memory: Writer, address: int, size: int) -> None:
+        """Adopt a mapping of our own; ``begin`` makes it a journal."""
+        self._memory, self.address, self.size = memory, address, size
+        self.capacity = (size - HEADER_BYTES) // RECORD_BYTES
+        self._free = list(range(self.capacity - 1, -1, -1))
+
+    def begin(self, owner: Owner) -> None:
+        """Write the header."""
+        body = _HEADER.pack(MAGIC, VERSION, self.capacity, owner.session, owner.pid, 0, owner.start_time)
+        self._memory.write(self.address, body)
+
+    def room(self) -> int:
+        """Return how many more records fit."""
+        return len(self._free)
+
+    def add(self, records: Iterable[Record]) -> list[int]:
+        """Write records and return their indices, with one write per contiguous piece."""
+        records = list(records)
+        indices = [self._free.pop() for _ in records]
+        self._write(sorted(zip(indices, (record.pack() for record in records), strict=True)))
+        return indices
+
+    def clear(self, indices: Iterable[int]) -> None:
+        """Free records."""
+        freed = sorted(indices)
+        self._write([(index, bytes(RECORD_BYTES)) for index in freed])
+        self._free.extend(reversed(freed))
+
+    def _write(self, entries: list[tuple[int, bytes]]) -> None:
+        start = 0
+        while start < len(entries):
+            stop = start + 1
+            while stop < len(entries) and entries[stop][0] == entries[stop - 1][0] + 1:
+                stop += 1
+            content = b"".join(raw.ljust(RECORD_BYTES, b"\0") for _, raw in entries[start:stop])
+            self._memory.write(self.address + HEADER_BYTES + entries[start][0] * RECORD_BYTES, content)
+            start = stop
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJournal:
+    """A journal read back from some address space."""
+
+    address: int
+    size: int
+    owner: Owner
+    records: tuple[tuple[int, Record], ...]
+    """(index, record)."""
+
+
+def read_journal(memory: Memory, address: int, size: int) -> FoundJournal | None:
+    """Return the journal in a mapping, or ``None`` where there is none."""
+    try:
+        raw = memory.read(address, size)
+    except MemoryFault:
+        return None
+    magic, version, capacity, session, pid, _, start_time = _HEADER.unpack(raw[: _HEADER.size])
+    if magic != MAGIC or version != VERSION:
+        return None
+    capacity = min(capacity, (size - HEADER_BYTES) // RECORD_BYTES)
+    return FoundJournal(address, size, Owner(session, pid, start_time), tuple(_records(raw, capacity)))
+
+
+def _records(raw: bytes, capacity: int) -> Iterator[tuple[int, Record]]:
+    for index in range(capacity):
+        piece = raw[HEADER_BYTES + index * RECORD_BYTES :][:RECORD_BYTES]
+        if piece[4]:
+            record = Record.unpack(piece)
+            if record is not None:
+                yield index, record

@@ -1,0 +1,187 @@
+"""The generated code of one patch: actions at a hit, displaced instructions, the jump back.
+
+Everything is position dependent and written for its final address. Cold parts (first hit of a thread, taken edges of
+conditional exits) follow the hot path.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from anyprobe.core.refusal import Refusal
+from anyprobe.splice.routines import Routines
+
+_NUMBERS = {
+    "rax": 0, "rcx": 1, "rdx": 2, "rbx": 3, "rbp": 5, "rsi": 6, "rdi": 7,
+    "r8": 8, "r9": 9, "r10": 10, "r11": 11, "r13": 13, "r14": 14, "r15": 15,
+}  # fmt: skip
+"""Registers that can address ``[reg+disp32]`` without an index byte, with their numbers in ModRM."""
+
+SCRATCH_ORDER = ("r11", "r10", "rax", "rcx", "rdx", "r8", "r9", "rsi", "rdi")
+
+
+class ActionKind(Enum):
+    """What a patch does at a hit."""
+
+    COUNT = auto()
+    ENTER = auto()
+    LEAVE = auto()
+    LEAVE_TAIL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class BankCode:
+    """How code of one neighbourhood reaches one bank."""
+
+    slot: int | None
+    """Offset of the thread slot from the thread pointer; ``None``: atomic operations on near counters."""
+    gate: int
+    """Address of the gate word of the neighbourhood."""
+    near: int
+    """Atomic banks: address of the shared block within reach of the code."""
+    routines: Routines | None
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do at a hit: a kind and the block offset of its counter or record."""
+
+    kind: ActionKind
+    offset: int
+    bank: BankCode
+
+
+@dataclass(frozen=True, slots=True)
+class Clobbers:
+    """What the code at a site may overwrite without saving it."""
+
+    registers: tuple[str, ...] = ()
+    flags: bool = False
+
+    def scratch(self) -> str | None:
+        """Return the best dead register for addressing, if there is one."""
+        return next((name for name in SCRATCH_ORDER if name in self.registers), None)
+
+
+@dataclass
+class PatchWriter:
+    """Bytes of one patch, written at their final address."""
+
+    address: int
+    out: bytearray = field(default_factory=bytearray)
+    _cold: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+
+    @property
+    def here(self) -> int:
+        """Address of the next byte."""
+        return self.address + len(self.out)
+
+    def raw(self, code: bytes) -> None:
+        """Append code."""
+        self.out += code
+
+    def relative(self, opcode: bytes, target: int) -> None:
+        """Append an instruction that ends in a rel32 operand to an absolute target."""
+        end = self.here + len(opcode) + 4
+        self.out += opcode + struct.pack("<i", target - end)
+
+    def cold(self, opcode: bytes, emit: Callable[[], None]) -> None:
+        """Append a branch to code that ``emit`` writes behind the hot path."""
+        self.out += opcode + b"\0\0\0\0"
+        self._cold.append((len(self.out), emit))
+
+    def finish(self) -> bytes:
+        """Write the cold parts and return all bytes."""
+        while self._cold:
+            at, emit = self._cold.pop(0)
+            self.out[at - 4 : at] = struct.pack("<i", len(self.out) - at)
+            emit()
+        return bytes(self.out)
+
+    def action(self, action: Action, clobbers: Clobbers) -> None:
+        """Append the code of one action."""
+        if action.kind is ActionKind.COUNT:
+            self._count(action, clobbers)
+            return
+        routines = action.bank.routines
+        assert routines is not None
+        target = {
+            ActionKind.ENTER: routines.enter,
+            ActionKind.LEAVE: routines.leave,
+            ActionKind.LEAVE_TAIL: routines.leave_tail,
+        }[action.kind]
+        self._call(target, action.offset)
+
+    def _call(self, routine: int, argument: int) -> None:
+        self.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]
+        self.raw(b"\x68" + struct.pack("<i", argument))  # push argument
+        self.relative(b"\xe8", routine)  # call routine
+        self.raw(b"\x48\x8d\xa4\x24\x88\x00\x00\x00")  # lea rsp, [rsp+136]
+
+    def _count(self, action: Action, clobbers: Clobbers) -> None:
+        """Append a counter, saving only what is live: nothing, one register, or register and flags."""
+        scratch = clobbers.scratch()
+        atomic = action.bank.slot is None
+        if clobbers.flags and (atomic or scratch is not None):
+            self._increment(action, scratch or "rax")
+        elif clobbers.flags:
+            self.raw(b"\x48\x8d\x64\x24\x80\x50")  # lea rsp, [rsp-128]; push rax
+            self._increment(action, "rax")
+            self.raw(b"\x58\x48\x8d\xa4\x24\x80\x00\x00\x00")  # pop rax; lea rsp, [rsp+128]
+        else:
+            self.raw(b"\x48\x8d\x64\x24\x80\x50\x51")  # lea rsp, [rsp-128]; push rax; push rcx
+            self.raw(b"\x9f\x0f\x90\xc0")  # lahf; seto al
+            self._increment(action, "rcx")
+            self.raw(b"\x04\x7f\x9e\x59\x58")  # add al, 0x7f; sahf; pop rcx; pop rax
+            self.raw(b"\x48\x8d\xa4\x24\x80\x00\x00\x00")  # lea rsp, [rsp+128]
+
+    def _increment(self, action: Action, scratch: str) -> None:
+        """Append the increment itself; flags and ``scratch`` may be overwritten."""
+        bank = action.bank
+        if bank.slot is None:
+            self.relative(b"\xf0\x48\xff\x05", bank.near + action.offset)  # lock inc qword [rip+counter]
+            return
+        number = _NUMBERS[scratch]
+        high, low = number >> 3, number & 7
+        # mov scratch, fs:[slot]
+        self.raw(bytes((0x64, 0x48 | high << 2, 0x8B, 0x04 | low << 3, 0x25)) + struct.pack("<i", bank.slot))
+        self.relative(bytes((0x48 | high << 2, 0x85, 0x05 | low << 3)), bank.gate)  # test [rip+gate], scratch
+        resume: list[int] = []
+        self.cold(b"\x0f\x84", lambda: self._first_hit(action, resume[0]))  # jz first hit
+        # inc qword [scratch+counter]
+        self.raw(bytes((0x48 | high, 0xFF, 0x80 | low)) + struct.pack("<i", action.offset))
+        resume.append(self.here)
+
+    def _first_hit(self, action: Action, resume: int) -> None:
+        assert action.bank.routines is not None
+        self._call(action.bank.routines.count, action.offset)
+        self.relative(b"\xe9", resume)  # jmp resume
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedPatch:
+    """A finished patch and where each displaced instruction went."""
+
+    address: int
+    code: bytes
+    starts: tuple[tuple[int, int], ...]
+    """(original address, address in the patch before its actions) of each displaced instruction."""
+    copies: tuple[tuple[int, int], ...]
+    """(original address, address of its displaced copy); the last pair is the jump back."""
+    behind: int
+    """Where a branch back to a loop head enters: behind the entry actions of the first instruction."""
+
+    @property
+    def end(self) -> int:
+        """End of the patch."""
+        return self.address + len(self.code)
+
+
+class UndisplaceableError(Exception):
+    """An instruction has no displaced form at this place; carries the refusal."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        """Keep the refusal."""
+        super().__init__(str(refusal))
+        self.refusal = refusal

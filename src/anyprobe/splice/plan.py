@@ -1,0 +1,330 @@
+"""Planning: pure. Wanted sites of one function in, splices and refusals out; nothing of the target is touched.
+
+All addresses are link-time addresses of the module. Each verdict about a strategy is kept for ``explain``.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from anyprobe.binary.cfg import CodeMap, FunctionCode
+from anyprobe.core.address import page_floor
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import Flow, Insn
+
+JUMP_BYTES = 5
+"""Length of ``jmp rel32``."""
+_REDUNDANT_PREFIX = 0x36
+"""A segment override: without meaning on a near jump, so it can pad one."""
+
+
+class Strategy(StrEnum):
+    """How a site reaches its patch."""
+
+    RETARGET = "retarget"
+    JUMP = "jump"
+    PUNNED = "punned"
+
+
+class WantKind(StrEnum):
+    """Why an instruction is to be spliced."""
+
+    ENTRY = "entry"
+    OFFSET = "offset"
+    EXIT = "exit"
+    LOOP = "loop"
+    """A branch back to the function's entry, which must go behind the entry's handlers."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Want:
+    """A wanted site: an instruction of a function and what it is wanted for. ``tag`` is the caller's."""
+
+    address: int
+    kind: WantKind
+    conditional: bool = False
+    """An exit taken only when its branch is."""
+    tag: object = None
+
+
+@dataclass(slots=True, eq=False)
+class PlannedSplice:
+    """One splice: the bytes at ``head`` lead to a patch that displaces ``insns`` and runs the wants' actions."""
+
+    strategy: Strategy
+    head: int
+    insns: tuple[Insn, ...]
+    wants: list[Want]
+    written: int
+    """Number of bytes overwritten, from ``write_at`` on."""
+    write_at: int
+    borrowed: int = 0
+    """Number of bytes behind the written ones that the jump depends on (punned jumps)."""
+    pun: "Pun | None" = None
+
+    @property
+    def end(self) -> int:
+        """End of the displaced instructions."""
+        return self.insns[-1].end
+
+    def covers(self, address: int) -> bool:
+        """Return whether an instruction that starts at ``address`` is displaced here."""
+        return any(insn.address == address for insn in self.insns)
+
+
+@dataclass(frozen=True, slots=True)
+class Pun:
+    """A punned jump: ``prefixes`` bytes of padding, the opcode, and a displacement of which only the low ``free``
+    bytes can be chosen. Targets are ``base + n`` for n below ``256**free`` (carry never leaves the free bytes).
+    """
+
+    prefixes: int
+    free: int
+    base: int
+    """Lowest target (link-time address)."""
+
+    def head_bytes(self, target: int) -> bytes:
+        """Return the bytes to write for a target in range."""
+        low = (target - self.base).to_bytes(4, "little")[: self.free]
+        return bytes([_REDUNDANT_PREFIX]) * self.prefixes + b"\xe9" + low
+
+
+@dataclass
+class FunctionPlan:
+    """The outcome for one function."""
+
+    splices: list[PlannedSplice] = field(default_factory=list)
+    refused: list[tuple[Want, Refusal]] = field(default_factory=list)
+    verdicts: list[tuple[int, Strategy, Refusal | None]] = field(default_factory=list)
+    """(site, strategy, why not) in the order in which they were tried; ``None``: chosen."""
+
+
+@dataclass
+class Claims:
+    """Which bytes of one module are written or borrowed by splices."""
+
+    written: set[int] = field(default_factory=set)
+    borrowed: set[int] = field(default_factory=set)
+
+    def conflict(self, start: int, written: int, borrowed: int) -> Refusal | None:
+        """Return why these bytes cannot be claimed."""
+        for address in range(start, start + written):
+            if address in self.written:
+                return Refusal(Reason.OVERLAP, address, "another splice has written this byte")
+            if address in self.borrowed:
+                return Refusal(Reason.BORROWED_BYTES, address, "a punned jump nearby depends on this byte")
+        for address in range(start + written, start + written + borrowed):
+            if address in self.written:
+                return Refusal(Reason.OVERLAP, address, "the pun would depend on a byte that another splice wrote")
+        return None
+
+    def claim(self, splice: PlannedSplice) -> None:
+        """Take the splice's bytes."""
+        middle = splice.write_at + splice.written
+        self.written.update(range(splice.write_at, middle))
+        self.borrowed.update(range(middle, middle + splice.borrowed))
+
+    def release(self, splice: PlannedSplice) -> None:
+        """Give the splice's bytes back."""
+        middle = splice.write_at + splice.written
+        self.written.difference_update(range(splice.write_at, middle))
+        self.borrowed.difference_update(range(middle, middle + splice.borrowed))
+
+
+@dataclass
+class Planner:
+    """Plans the functions of one module.
+
+    ``reachable(pun)`` says whether some page that a punned jump can reach may be mapped. ``allowed`` are the
+    strategies that the user permits.
+    """
+
+    code: CodeMap
+    claims: Claims
+    reachable: Callable[[Pun], bool]
+    allowed: frozenset[Strategy] = frozenset(Strategy)
+    plain_jumps_only: bool = False
+    """No several-instruction jumps (Go: goroutines parked anywhere keep their pc off the stacks)."""
+
+    def plan(self, function: FunctionCode, wants: Sequence[Want]) -> FunctionPlan:
+        """Return splices for the wants of one function, and claim their bytes."""
+        plan = FunctionPlan()
+        todo = sorted(wants, key=lambda want: want.address)
+        entries = [want for want in todo if want.kind is WantKind.ENTRY]
+        if entries:
+            loops = [Want(address, WantKind.LOOP) for address in function.back_to_entry]
+            todo = sorted([*todo, *loops], key=lambda want: want.address)
+        for want in todo:
+            self._place(function, want, plan)
+        self._refuse_open_loops(plan, entries)
+        return plan
+
+    def _refuse_open_loops(self, plan: FunctionPlan, entries: list[Want]) -> None:
+        """Refuse the entry where a branch back to it could not be spliced: it would count iterations."""
+        open_loops = [(want, why) for want, why in plan.refused if want.kind is WantKind.LOOP]
+        entry_refused = any(want.kind is WantKind.ENTRY for want, _ in plan.refused)
+        if not open_loops and not entry_refused:
+            return
+        plan.refused = [(want, why) for want, why in plan.refused if want.kind is not WantKind.LOOP]
+        if open_loops and not entry_refused:
+            address = open_loops[0][0].address
+            for want in entries:
+                detail = f"the branch at {address:#x} loops back to the entry and cannot be spliced"
+                plan.refused.append((want, Refusal(Reason.ENTRY_IS_LOOP_HEAD, want.address, detail)))
+        refused = {id(want) for want, _ in plan.refused}
+        for splice in list(plan.splices):
+            splice.wants = [w for w in splice.wants if w.kind is not WantKind.LOOP and id(w) not in refused]
+            if not splice.wants:
+                plan.splices.remove(splice)
+                self.claims.release(splice)
+
+    def _place(self, function: FunctionCode, want: Want, plan: FunctionPlan) -> None:
+        last = plan.splices[-1] if plan.splices else None
+        if last is not None and last.covers(want.address) and self._may_join(last, want):
+            last.wants.append(want)
+            return
+        found = self._find(function, want, last, plan)
+        if isinstance(found, Refusal):
+            plan.refused.append((want, found))
+        elif found is last:
+            last.wants.append(want)
+        else:
+            plan.splices.append(found)
+            self.claims.claim(found)
+
+    @staticmethod
+    def _may_join(splice: PlannedSplice, want: Want) -> bool:
+        """Return whether the splice's patch can serve the want (a retargeted branch serves only its taken edge)."""
+        return splice.strategy is not Strategy.RETARGET or splice.wants[0].kind is want.kind
+
+    def _find(
+        self, function: FunctionCode, want: Want, last: PlannedSplice | None, plan: FunctionPlan
+    ) -> PlannedSplice | Refusal:
+        """Walk the ladder for one want: retarget, jump here, jump earlier, grow the last splice, pun here, pun earlier."""
+        insn = function.insn_at(want.address)
+        if insn is None:
+            return Refusal(Reason.NOT_A_BOUNDARY, want.address, "not an instruction boundary")
+        run = function.run_of(want.address)
+        index = next(i for i, candidate in enumerate(run) if candidate.address == want.address)
+        floor = 0 if last is None else last.write_at + last.written
+        earlier = [] if want.kind is WantKind.ENTRY else [i for i in range(index - 1, -1, -1) if run[i].address >= floor]
+        attempts: list[tuple[Strategy, Callable[[], PlannedSplice | Refusal]]] = [
+            (Strategy.RETARGET, lambda: self._retarget(insn, want)),
+            (Strategy.JUMP, lambda: self._jump(function, run, index, index)),
+        ]
+        attempts += [(Strategy.JUMP, lambda i=i: self._jump(function, run, i, index)) for i in earlier]
+        if last is not None and last.strategy is not Strategy.RETARGET and last.insns[0] in run:
+            attempts.append((last.strategy, lambda: self._grow(last, run, index)))
+        attempts += [(Strategy.PUNNED, lambda i=i: self._punned(run, i, index)) for i in [index, *earlier]]
+        first: Refusal | None = None
+        for strategy, attempt in attempts:
+            if strategy not in self.allowed:
+                continue
+            outcome = attempt()
+            plan.verdicts.append((want.address, strategy, outcome if isinstance(outcome, Refusal) else None))
+            if not isinstance(outcome, Refusal):
+                if outcome is not last:
+                    outcome.wants.append(want)
+                return outcome
+            if outcome.reason is not Reason.NOT_A_BRANCH and (first is None or strategy is Strategy.JUMP is first):
+                first = first or outcome
+        if insn.flow is Flow.RET and len(function.insns) == 1:
+            return Refusal(Reason.LONE_RET, want.address, "the function is a lone ret with no room behind it")
+        return first or Refusal(Reason.STRATEGY_NOT_ASKED, want.address, "no permitted strategy applies")
+
+    def _retarget(self, insn: Insn, want: Want) -> PlannedSplice | Refusal:
+        direct = insn.flow in (Flow.JUMP, Flow.JCC, Flow.CALL) and insn.target is not None
+        wide = insn.length >= JUMP_BYTES and insn.raw[-5] in (0xE8, 0xE9) or insn.length >= 6 and insn.raw[-6] == 0x0F
+        taken_edge_only = insn.flow is Flow.JCC and not (want.conditional or want.kind is WantKind.LOOP)
+        if not direct or not wide or taken_edge_only:
+            return Refusal(Reason.NOT_A_BRANCH, insn.address, "not a direct branch with a 32-bit displacement")
+        return self._checked(PlannedSplice(Strategy.RETARGET, insn.address, (insn,), [], 4, insn.end - 4))
+
+    def _jump(self, function: FunctionCode, run: tuple[Insn, ...], start: int, index: int) -> PlannedSplice | Refusal:
+        """Jump at ``run[start]`` that displaces at least up to ``run[index]``."""
+        head = run[start]
+        if start == index and head.length >= JUMP_BYTES:
+            return self._checked(PlannedSplice(Strategy.JUMP, head.address, (head,), [], JUMP_BYTES, head.address))
+        if self.plain_jumps_only:
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, head.address, "Go code allows no several-instruction jump")
+        stop = index
+        while stop + 1 < len(run) and run[stop].end - head.address < JUMP_BYTES:
+            stop += 1
+        insns = run[start : stop + 1]
+        if insns[-1].end - head.address < JUMP_BYTES:
+            dead = self._dead_bytes(function, insns[-1])
+            if insns[-1].end + dead - head.address < JUMP_BYTES:
+                return self._why_short(function, insns[-1].end, head)
+        return self._checked(PlannedSplice(Strategy.JUMP, head.address, insns, [], JUMP_BYTES, head.address))
+
+    def _why_short(self, function: FunctionCode, end: int, head: Insn) -> Refusal:
+        if function.complete is not None:
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, head.address, function.complete.detail)
+        entering = self.code.enterable(end, head.address + JUMP_BYTES)
+        if entering:
+            address, why = entering[0]
+            return Refusal(Reason.JUMP_TARGET_IN_JTPR, address, why)
+        return Refusal(Reason.TOO_SHORT, head.address, f"only {end - head.address} bytes before other code")
+
+    def _dead_bytes(self, function: FunctionCode, last: Insn) -> int:
+        """Return how many bytes behind ``last`` can never run."""
+        if last.flow not in (Flow.RET, Flow.JUMP, Flow.INDIRECT_JUMP):
+            return 0
+        if last.end == function.end:
+            return function.padding_after
+        return function.dead_bytes_behind(last.end)
+
+    def _grow(self, last: PlannedSplice, run: tuple[Insn, ...], index: int) -> PlannedSplice | Refusal:
+        """Let the patch of the splice before carry on up to ``run[index]``: nothing can enter between."""
+        start = run.index(last.insns[0])
+        insns = run[start : index + 1]
+        refusal = self._forbidden(insns)
+        if refusal is not None:
+            return refusal
+        last.insns = insns
+        return last
+
+    def _punned(self, run: tuple[Insn, ...], start: int, index: int) -> PlannedSplice | Refusal:
+        head = run[start]
+        insns = run[start : index + 1]
+        length = min(head.length, JUMP_BYTES)
+        refusal = Refusal(Reason.PUN_OUT_OF_REACH, head.address, "no page that the punned jump reaches can be mapped")
+        for prefixes in range(length):
+            pun = self._pun(head, prefixes)
+            if isinstance(pun, Refusal):
+                return pun
+            if not self.reachable(pun):
+                continue
+            written = prefixes + 1 + pun.free
+            splice = PlannedSplice(
+                Strategy.PUNNED, head.address, insns, [], written, head.address, prefixes + JUMP_BYTES - written, pun
+            )
+            checked = self._checked(splice)
+            if not isinstance(checked, Refusal):
+                return checked
+            refusal = checked
+        return refusal
+
+    def _pun(self, head: Insn, prefixes: int) -> Pun | Refusal:
+        free = min(head.length - 1 - prefixes, 4)
+        fixed_at = head.address + prefixes + 1 + free
+        try:
+            fixed = self.code.text.memory.read(fixed_at, 4 - free)
+        except LookupError:
+            return Refusal(Reason.TOO_SHORT, head.address, "the module's text ends here")
+        displacement = int.from_bytes(bytes(free) + fixed, "little", signed=True)
+        return Pun(prefixes, free, head.address + prefixes + JUMP_BYTES + displacement)
+
+    def _checked(self, splice: PlannedSplice) -> PlannedSplice | Refusal:
+        """Return the splice if its bytes may be written and its instructions displaced."""
+        start, end = splice.write_at, splice.write_at + splice.written
+        if page_floor(start) != page_floor(end - 1):
+            return Refusal(Reason.PAGE_BOUNDARY, start, "the bytes to write cross a page boundary")
+        return self._forbidden(splice.insns) or self.claims.conflict(start, splice.written, splice.borrowed) or splice
+
+    def _forbidden(self, insns: tuple[Insn, ...]) -> Refusal | None:
+        low, high = insns[0].address, insns[-1].end
+        for area, reason in self.code.text.forbidden:
+            if area.start < high and low < area.end:
+                return Refusal(Reason(reason), low, "this code must never be displaced")
+        return None

@@ -1,0 +1,342 @@
+"""The generated routines that all patches of one bank share: first hits, timing at entry, timing at exits.
+
+Patches call them with the stack pointer already below the red zone and one argument pushed. On entry the stack is
+``[rsp]`` return address, ``[rsp+8]`` argument, and the site's own stack pointer is ``rsp + 144`` (128 bytes of red
+zone, argument, return address). Every register and flag is preserved.
+
+A signal may interrupt any instruction here and its handler may come through the same routines on the same thread:
+every change of shared words is one read-modify-write instruction, an instance is reserved before it is filled, and a
+reserved but unfilled instance holds stack pointer 0, which nothing matches.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from anyprobe.data.histogram import BUCKETS
+from anyprobe.data.layout import BankLayout
+from anyprobe.isa.assemble import Assembler
+
+_TOMBSTONE = 1
+"""Stack pointer of an instance freed from the middle of the stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutineFacts:
+    """What the routines need to know of their bank."""
+
+    layout: BankLayout
+    data: int
+    """Address of the bank's region in the target."""
+    gate: int
+    """Address of the bank's word on the wipe-on-fork page: a mask that every block pointer has, 0 in fork children."""
+    slot: int
+    """Offset of the thread slot from the thread pointer."""
+
+    @property
+    def shared(self) -> int:
+        """Address of the shared block."""
+        return self.data + self.layout.shared_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Routines:
+    """Addresses of the generated routines."""
+
+    count: int
+    enter: int
+    leave: int
+    leave_tail: int
+
+
+def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routines, list[str]]:
+    """Return the code of all routines placed at ``address``, where each begins, and the listing."""
+    asm = Assembler()
+    _acquire(asm, facts)
+    _count(asm, facts)
+    _enter(asm, facts)
+    for tail in (False, True):
+        _leave(asm, facts, tail=tail)
+    code = asm.finish(address)
+    at = asm.offsets
+    return (
+        code,
+        Routines(
+            address + at["count"], address + at["enter"], address + at["leave"], address + at["leave_tail"]
+        ),
+        asm.listing(),
+    )
+
+
+def _i32(value: int) -> bytes:
+    return struct.pack("<i", value)
+
+
+def _u64(value: int) -> bytes:
+    return struct.pack("<Q", value)
+
+
+def _acquire(asm: Assembler, facts: RoutineFacts) -> None:
+    """Emit ``acquire``: rcx = this thread's block, made on the first hit, or 0. Clobbers rax, rdx, flags.
+
+    0 means: a fork child (its copy of the gate is wiped; the inherited slots belong to the parent's threads), or no
+    block left. A signal handler that makes a block between ours and the store costs one block, never a count.
+    """
+    layout = facts.layout
+    asm.label("acquire")
+    asm.emit(b"\x48\xa1" + _u64(facts.gate), "mov rax, [gate]")
+    asm.emit(b"\x48\x85\xc0", "test rax, rax")
+    asm.jump(b"\x0f\x84", "none", "jz none")
+    asm.emit(b"\x64\x48\x8b\x0c\x25" + _i32(facts.slot), "mov rcx, fs:[slot]")
+    asm.emit(b"\x48\x85\xc8", "test rax, rcx")
+    asm.jump(b"\x0f\x85", "acquired", "jnz acquired")
+    asm.emit(b"\x48\xba" + _u64(facts.data), "mov rdx, region")
+    asm.emit(b"\xb8\x01\x00\x00\x00", "mov eax, 1")
+    asm.emit(b"\xf0\x48\x0f\xc1\x42\x40", "lock xadd [rdx+NEXT_BLOCK], rax")
+    asm.emit(b"\x48\x3d" + _i32(layout.blocks), "cmp rax, blocks")
+    asm.jump(b"\x0f\x83", "none", "jae none")
+    asm.emit(b"\x48\x69\xc0" + _i32(layout.stride), "imul rax, rax, stride")
+    asm.emit(b"\x48\x8d\x8c\x02" + _i32(layout.blocks_offset), "lea rcx, [rdx+rax+blocks_offset]")
+    asm.emit(b"\x64\x48\x8b\x04\x25\x10\x00\x00\x00", "mov rax, fs:[0x10]")
+    asm.emit(b"\x48\x89\x01", "mov [rcx+BLOCK_OWNER], rax")
+    asm.emit(b"\x64\x48\x89\x0c\x25" + _i32(facts.slot), "mov fs:[slot], rcx")
+    asm.label("acquired")
+    asm.emit(b"\xc3", "ret")
+    asm.label("none")
+    asm.emit(b"\x31\xc9", "xor ecx, ecx")
+    asm.emit(b"\xc3", "ret")
+
+
+def _count(asm: Assembler, facts: RoutineFacts) -> None:
+    """Emit ``count``: a hit of a counter by a thread without a block. Argument: offset of the counter."""
+    asm.label("count")
+    asm.emit(b"\x9c", "pushfq")
+    asm.emit(b"\x50\x51\x52", "push rax; push rcx; push rdx")
+    asm.jump(b"\xe8", "acquire", "call acquire")
+    asm.emit(b"\x48\x8b\x54\x24\x28", "mov rdx, [rsp+0x28]")
+    asm.emit(b"\x48\x85\xc9", "test rcx, rcx")
+    asm.jump(b"\x0f\x84", "count_shared", "jz count_shared")
+    asm.emit(b"\x48\xff\x04\x11", "inc qword [rcx+rdx]")
+    asm.label("count_done")
+    asm.emit(b"\x5a\x59\x58\x9d\xc3", "pop rdx; pop rcx; pop rax; popfq; ret")
+    asm.label("count_shared")
+    asm.emit(b"\x48\xb9" + _u64(facts.shared), "mov rcx, shared block")
+    asm.emit(b"\xf0\x48\xff\x04\x11", "lock inc qword [rcx+rdx]")
+    asm.jump(b"\xe9", "count_done", "jmp count_done")
+
+
+def _enter(asm: Assembler, facts: RoutineFacts) -> None:
+    """Emit ``enter``: push an instance of the calling function. Argument: offset of its timing record."""
+    layout = facts.layout
+    asm.label("enter")
+    # lahf and seto keep all arithmetic flags at a fraction of the cost of pushf and popf
+    asm.emit(b"\x50\x9f\x0f\x90\xc0\x50", "push rax; lahf; seto al; push rax")
+    asm.emit(b"\x51\x52\x56", "push rcx; push rdx; push rsi")
+    asm.emit(b"\x64\x48\x8b\x0c\x25" + _i32(facts.slot), "mov rcx, fs:[slot]")
+    asm.emit(b"\x48\xb8" + _u64(facts.gate), "mov rax, &gate")
+    asm.emit(b"\x48\x85\x08", "test [rax], rcx")
+    asm.jump(b"\x0f\x84", "enter_first", "jz enter_first")
+    asm.label("enter_block")
+    # while a thread fills an instance, no handler on top of it may compact the stack
+    asm.emit(b"\xff\x41\x10", "inc dword [rcx+BLOCK_FILLING]")
+    asm.emit(b"\xbe\x01\x00\x00\x00", "mov esi, 1")
+    asm.emit(b"\x48\x0f\xc1\x71\x08", "xadd [rcx+BLOCK_TOP], rsi")
+    asm.emit(b"\x48\x81\xfe" + _i32(layout.maxactive), "cmp rsi, maxactive")
+    asm.jump(b"\x0f\x83", "enter_full", "jae enter_full")
+    asm.emit(b"\x48\xc1\xe6\x05", "shl rsi, 5")
+    asm.emit(b"\x48\x8b\x44\x24\x30", "mov rax, [rsp+0x30]")
+    asm.emit(b"\x48\x89\x44\x31\x50", "mov [rcx+rsi+0x50], rax")
+    asm.emit(b"\x0f\x31", "rdtsc")
+    asm.emit(b"\x48\xc1\xe2\x20\x48\x09\xd0", "shl rdx, 32; or rax, rdx")
+    asm.emit(b"\x48\x89\x44\x31\x48", "mov [rcx+rsi+0x48], rax")
+    asm.emit(b"\x48\x8d\x84\x24\xb8\x00\x00\x00", "lea rax, [rsp+0xb8]")
+    asm.emit(b"\x48\x89\x44\x31\x40", "mov [rcx+rsi+0x40], rax")
+    asm.label("enter_filled")
+    asm.emit(b"\xff\x49\x10", "dec dword [rcx+BLOCK_FILLING]")
+    asm.label("enter_done")
+    asm.emit(b"\x5e\x5a\x59\x58", "pop rsi; pop rdx; pop rcx; pop rax")
+    asm.emit(b"\x04\x7f\x9e\x58\xc3", "add al, 0x7f; sahf; pop rax; ret")
+    asm.label("enter_first")
+    asm.jump(b"\xe8", "acquire", "call acquire")
+    asm.emit(b"\x48\x85\xc9", "test rcx, rcx")
+    asm.jump(b"\x0f\x85", "enter_block", "jnz enter_block")
+    asm.emit(b"\x48\xb9" + _u64(facts.shared), "mov rcx, shared block")
+    asm.emit(b"\x48\x8b\x44\x24\x30", "mov rax, [rsp+0x30]")
+    asm.emit(b"\xf0\x48\xff\x44\x01\x30", "lock inc qword [rcx+rax+RECORD_MISSED]")
+    asm.jump(b"\xe9", "enter_done", "jmp enter_done")
+    _enter_full(asm, layout)
+
+
+def _enter_full(asm: Assembler, layout: BankLayout) -> None:
+    """Emit the overflow path of ``enter``: drop instances that cannot be alive, try once more, else a miss.
+
+    Two live functions never have the same stack pointer at their entry, so an instance with ours is a leftover of a
+    longjmp or an exception. Nothing is ever concluded from other stack pointers: they may lie on other stacks.
+    """
+    asm.label("enter_full")
+    asm.emit(b"\x48\xff\x49\x08", "dec qword [rcx+BLOCK_TOP]")
+    asm.emit(b"\x83\x79\x10\x01", "cmp dword [rcx+BLOCK_FILLING], 1")
+    asm.jump(b"\x0f\x85", "enter_missed", "jne enter_missed")
+    asm.emit(b"\x48\x8d\x84\x24\xb8\x00\x00\x00", "lea rax, [rsp+0xb8]")
+    asm.emit(b"\x57\x41\x50", "push rdi; push r8")
+    asm.emit(b"\x48\x8d\x71\x40\x48\x89\xf7", "lea rsi, [rcx+0x40]; mov rdi, rsi")
+    asm.emit(b"\xba" + _i32(layout.maxactive), "mov edx, maxactive")
+    asm.label("purge_next")
+    asm.emit(b"\x4c\x8b\x06", "mov r8, [rsi]")
+    asm.emit(b"\x49\x83\xf8\x01", "cmp r8, TOMBSTONE")
+    asm.jump(b"\x0f\x86", "purge_skip", "jbe purge_skip")
+    asm.emit(b"\x49\x39\xc0", "cmp r8, rax")
+    asm.jump(b"\x0f\x84", "purge_skip", "je purge_skip")
+    asm.emit(b"\x4c\x89\x07", "mov [rdi], r8")
+    asm.emit(b"\x4c\x8b\x46\x08\x4c\x89\x47\x08", "mov r8, [rsi+8]; mov [rdi+8], r8")
+    asm.emit(b"\x4c\x8b\x46\x10\x4c\x89\x47\x10", "mov r8, [rsi+16]; mov [rdi+16], r8")
+    asm.emit(b"\x48\x83\xc7\x20", "add rdi, 32")
+    asm.label("purge_skip")
+    asm.emit(b"\x48\x83\xc6\x20", "add rsi, 32")
+    asm.emit(b"\xff\xca", "dec edx")
+    asm.jump(b"\x0f\x85", "purge_next", "jnz purge_next")
+    asm.emit(b"\x48\x89\xfa", "mov rdx, rdi")
+    asm.label("purge_zero")
+    asm.emit(b"\x48\x39\xf7", "cmp rdi, rsi")
+    asm.jump(b"\x0f\x83", "purge_end", "jae purge_end")
+    asm.emit(b"\x48\xc7\x07\x00\x00\x00\x00", "mov qword [rdi], 0")
+    asm.emit(b"\x48\x83\xc7\x20", "add rdi, 32")
+    asm.jump(b"\xe9", "purge_zero", "jmp purge_zero")
+    asm.label("purge_end")
+    asm.emit(b"\x48\x29\xca\x48\x83\xea\x40\x48\xc1\xea\x05", "sub rdx, rcx; sub rdx, 0x40; shr rdx, 5")
+    asm.emit(b"\x48\x89\x51\x08", "mov [rcx+BLOCK_TOP], rdx")
+    asm.emit(b"\x41\x58\x5f", "pop r8; pop rdi")
+    asm.emit(b"\x48\x81\xfa" + _i32(layout.maxactive), "cmp rdx, maxactive")
+    asm.jump(b"\x0f\x83", "enter_missed", "jae enter_missed")
+    asm.emit(b"\xff\x49\x10", "dec dword [rcx+BLOCK_FILLING]")
+    asm.jump(b"\xe9", "enter_block", "jmp enter_block")
+    asm.label("enter_missed")
+    asm.emit(b"\x48\x8b\x44\x24\x30", "mov rax, [rsp+0x30]")
+    asm.emit(b"\x48\xff\x44\x01\x30", "inc qword [rcx+rax+RECORD_MISSED]")
+    asm.jump(b"\xe9", "enter_filled", "jmp enter_filled")
+
+
+def _leave(asm: Assembler, facts: RoutineFacts, *, tail: bool) -> None:
+    """Emit ``leave``: take the instance with our stack pointer and record its duration.
+
+    The tail form only counts the exit: there is no return yet. Argument: offset of the timing record.
+    """
+    name = "leave_tail" if tail else "leave"
+    asm.label(name)
+    asm.emit(b"\x50\x9f\x0f\x90\xc0\x50", "push rax; lahf; seto al; push rax")
+    asm.emit(b"\x51\x52\x56\x57", "push rcx; push rdx; push rsi; push rdi")
+    asm.emit(b"\x0f\x31", "rdtsc")
+    asm.emit(b"\x48\xc1\xe2\x20\x48\x09\xc2", "shl rdx, 32; or rdx, rax")
+    asm.emit(b"\x64\x48\x8b\x3c\x25" + _i32(facts.slot), "mov rdi, fs:[slot]")
+    asm.emit(b"\x48\xb8" + _u64(facts.gate), "mov rax, &gate")
+    asm.emit(b"\x48\x85\x38", "test [rax], rdi")
+    asm.jump(b"\x0f\x84", name + "_stranger", "jz stranger")
+    asm.emit(b"\x48\x8d\x84\x24\xc0\x00\x00\x00", "lea rax, [rsp+0xc0]")
+    asm.emit(b"\x48\x8b\x4c\x24\x38", "mov rcx, [rsp+0x38]")
+    asm.emit(b"\x48\x8b\x77\x08", "mov rsi, [rdi+BLOCK_TOP]")
+    asm.emit(b"\x48\x83\xee\x01", "sub rsi, 1")
+    asm.jump(b"\x0f\x88", name + "_unmatched", "js unmatched")
+    asm.emit(b"\x48\xc1\xe6\x05", "shl rsi, 5")
+    asm.emit(b"\x48\x39\x44\x37\x40", "cmp [rdi+rsi+0x40], rax")
+    asm.jump(b"\x0f\x85", name + "_search", "jne search")
+    asm.emit(b"\x48\x39\x4c\x37\x50", "cmp [rdi+rsi+0x50], rcx")
+    asm.jump(b"\x0f\x85", name + "_search", "jne search")
+    asm.emit(b"\x48\x2b\x54\x37\x48", "sub rdx, [rdi+rsi+0x48]")
+    asm.emit(b"\x48\xc7\x44\x37\x40\x00\x00\x00\x00", "mov qword [rdi+rsi+0x40], 0")
+    asm.emit(b"\x48\xff\x4f\x08", "dec qword [rdi+BLOCK_TOP]")
+    asm.label(name + "_found")
+    asm.emit(b"\x48\x01\xcf", "add rdi, rcx")
+    if tail:
+        asm.emit(b"\x48\xff\x47\x20", "inc qword [rdi+RECORD_TAIL]")
+    else:
+        _record_duration(asm)
+    asm.label(name + "_done")
+    asm.emit(b"\x5f\x5e\x5a\x59\x58", "pop rdi; pop rsi; pop rdx; pop rcx; pop rax")
+    asm.emit(b"\x04\x7f\x9e\x58\xc3", "add al, 0x7f; sahf; pop rax; ret")
+    _leave_search(asm, name)
+    if not tail:
+        _new_extremes(asm)
+    asm.label(name + "_unmatched")
+    asm.emit(b"\x48\xff\x44\x0f\x28", "inc qword [rdi+rcx+RECORD_UNMATCHED]")
+    asm.jump(b"\xe9", name + "_done", "jmp done")
+    asm.label(name + "_stranger")
+    # a fork child times nothing (its entries are counted as missed); a thread without a block entered before us
+    asm.emit(b"\x48\x83\x38\x00", "cmp qword [rax], 0")
+    asm.jump(b"\x0f\x84", name + "_done", "je done")
+    asm.emit(b"\x48\x8b\x4c\x24\x38", "mov rcx, [rsp+0x38]")
+    asm.emit(b"\x48\xbf" + _u64(facts.shared), "mov rdi, shared block")
+    asm.emit(b"\xf0\x48\xff\x44\x0f\x28", "lock inc qword [rdi+rcx+RECORD_UNMATCHED]")
+    asm.jump(b"\xe9", name + "_done", "jmp done")
+
+
+def _record_duration(asm: Assembler) -> None:
+    """Emit: rdx = duration in ticks, rdi = record. A negative duration (skewed TSCs) counts as 0."""
+    asm.emit(b"\x48\x85\xd2", "test rdx, rdx")
+    asm.jump(b"\x0f\x88", "leave_negative", "js negative")
+    asm.label("leave_duration")
+    asm.emit(b"\x48\xff\x47\x18", "inc qword [rdi+RECORD_COUNT]")
+    asm.emit(b"\x48\x01\x17", "add [rdi+RECORD_SUM], rdx")
+    asm.emit(b"\x48\x3b\x57\x10", "cmp rdx, [rdi+RECORD_MAX]")
+    asm.jump(b"\x0f\x87", "leave_newmax", "ja newmax")
+    asm.label("leave_maxdone")
+    asm.emit(b"\x48\x89\xd1\x48\xf7\xd1", "mov rcx, rdx; not rcx")
+    asm.emit(b"\x48\x3b\x4f\x08", "cmp rcx, [rdi+RECORD_NOT_MIN]")
+    asm.jump(b"\x0f\x87", "leave_newmin", "ja newmin")
+    asm.label("leave_mindone")
+    # log-linear bucket: 64 per power of two; exact below 128
+    asm.emit(b"\x48\x89\xd0\x48\x83\xc8\x40", "mov rax, rdx; or rax, 64")
+    asm.emit(b"\x48\x0f\xbd\xc8\x83\xe9\x06", "bsr rcx, rax; sub ecx, 6")
+    asm.emit(b"\x48\xd3\xea\xc1\xe1\x06\x48\x01\xca", "shr rdx, cl; shl ecx, 6; add rdx, rcx")
+    asm.emit(b"\xb8" + _i32(BUCKETS - 1), "mov eax, BUCKETS-1")
+    asm.emit(b"\x48\x39\xc2\x48\x0f\x47\xd0", "cmp rdx, rax; cmova rdx, rax")
+    asm.emit(b"\x48\xff\x44\xd7\x40", "inc qword [rdi+rdx*8+RECORD_BUCKETS]")
+
+
+def _new_extremes(asm: Assembler) -> None:
+    """Emit the rare paths of ``leave``: a new maximum or minimum, safe against handlers on the same thread."""
+    asm.label("leave_negative")
+    asm.emit(b"\x31\xd2", "xor edx, edx")
+    asm.jump(b"\xe9", "leave_duration", "jmp duration")
+    asm.label("leave_newmax")
+    asm.emit(b"\x48\x8b\x47\x10", "mov rax, [rdi+RECORD_MAX]")
+    asm.emit(b"\x48\x39\xd0", "cmp rax, rdx")
+    asm.jump(b"\x0f\x83", "leave_maxdone", "jae maxdone")
+    asm.emit(b"\x48\x0f\xb1\x57\x10", "cmpxchg [rdi+RECORD_MAX], rdx")
+    asm.jump(b"\x0f\x85", "leave_newmax", "jne newmax")
+    asm.jump(b"\xe9", "leave_maxdone", "jmp maxdone")
+    asm.label("leave_newmin")
+    asm.emit(b"\x48\x8b\x47\x08", "mov rax, [rdi+RECORD_NOT_MIN]")
+    asm.emit(b"\x48\x39\xc8", "cmp rax, rcx")
+    asm.jump(b"\x0f\x83", "leave_mindone", "jae mindone")
+    asm.emit(b"\x48\x0f\xb1\x4f\x08", "cmpxchg [rdi+RECORD_NOT_MIN], rcx")
+    asm.jump(b"\x0f\x85", "leave_newmin", "jne newmin")
+    asm.jump(b"\xe9", "leave_mindone", "jmp mindone")
+
+
+def _leave_search(asm: Assembler, name: str) -> None:
+    """Emit: look below the top for the instance (rax = stack pointer, rcx = record), then drop tombstones.
+
+    Only tombstones are dropped, never zeros: a zero may be an instance that code below this signal handler has
+    reserved and not filled yet.
+    """
+    asm.label(name + "_search")
+    asm.emit(b"\x48\x39\x44\x37\x40", "cmp [rdi+rsi+0x40], rax")
+    asm.jump(b"\x0f\x85", name + "_below", "jne below")
+    asm.emit(b"\x48\x39\x4c\x37\x50", "cmp [rdi+rsi+0x50], rcx")
+    asm.jump(b"\x0f\x84", name + "_hit", "je hit")
+    asm.label(name + "_below")
+    asm.emit(b"\x48\x83\xee\x20", "sub rsi, 32")
+    asm.jump(b"\x0f\x89", name + "_search", "jns search")
+    asm.jump(b"\xe9", name + "_unmatched", "jmp unmatched")
+    asm.label(name + "_hit")
+    asm.emit(b"\x48\x2b\x54\x37\x48", "sub rdx, [rdi+rsi+0x48]")
+    asm.emit(b"\x48\xc7\x44\x37\x40" + _i32(_TOMBSTONE), "mov qword [rdi+rsi+0x40], TOMBSTONE")
+    asm.label(name + "_shrink")
+    asm.emit(b"\x48\x8b\x77\x08", "mov rsi, [rdi+BLOCK_TOP]")
+    asm.emit(b"\x48\x83\xee\x01", "sub rsi, 1")
+    asm.jump(b"\x0f\x88", name + "_found", "js found")
+    asm.emit(b"\x48\xc1\xe6\x05", "shl rsi, 5")
+    asm.emit(b"\x48\x83\x7c\x37\x40\x01", "cmp qword [rdi+rsi+0x40], TOMBSTONE")
+    asm.jump(b"\x0f\x85", name + "_found", "jne found")
+    asm.emit(b"\x48\xc7\x44\x37\x40\x00\x00\x00\x00", "mov qword [rdi+rsi+0x40], 0")
+    asm.emit(b"\x48\xff\x4f\x08", "dec qword [rdi+BLOCK_TOP]")
+    asm.jump(b"\xe9", name + "_shrink", "jmp shrink")

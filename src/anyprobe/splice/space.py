@@ -1,0 +1,118 @@
+"""Free address space of the target: where patches may lie and which pages a punned jump may reach.
+
+Never in the way of the heap (``brk``) or of the main stack, never below the minimum mapping address.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Protocol
+
+from anyprobe.core.address import PAGE, page_ceil, page_floor
+
+MINIMUM_ADDRESS = 0x10000
+"""``vm.mmap_min_addr`` as distributions set it."""
+TOP = 0x7FFF_FFFF_F000
+"""The end of user space with four-level page tables."""
+HEAP_ROOM = 1 << 30
+"""Bytes above the heap that stay free for it to grow."""
+STACK_ROOM = 1 << 30
+"""Bytes below the main stack that stay free for it to grow."""
+REACH = (1 << 31) - (1 << 20)
+"""How far a rel32 operand reaches, with a margin for instruction lengths and module sizes."""
+
+
+class MappingLike(Protocol):
+    """One line of ``/proc/PID/maps``."""
+
+    @property
+    def start(self) -> int:
+        """First address."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """End."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Path or pseudo-path."""
+        ...
+
+
+class AddressSpace:
+    """Which address ranges are taken or must stay free. Ranges that we reserve are added as we go."""
+
+    def __init__(self, mappings: Iterable[MappingLike]) -> None:
+        """Read the taken ranges off the mappings."""
+        taken = [(0, MINIMUM_ADDRESS), (TOP, 1 << 64)]
+        mappings = list(mappings)
+        for index, mapping in enumerate(mappings):
+            start, end = mapping.start, mapping.end
+            if mapping.path == "[heap]":
+                end += HEAP_ROOM
+            elif mapping.path.startswith("[stack"):
+                start -= STACK_ROOM
+            elif index + 1 < len(mappings) and self._may_precede_heap(mapping, mappings):
+                end += HEAP_ROOM
+            taken.append((max(start, 0), end))
+        self._set(taken)
+
+    @staticmethod
+    def _may_precede_heap(mapping: MappingLike, mappings: list[MappingLike]) -> bool:
+        """Return whether the heap of a process without one yet would start behind this mapping."""
+        if any(other.path == "[heap]" for other in mappings):
+            return False
+        return mapping is mappings[0] or mapping.path == mappings[0].path
+
+    def _set(self, taken: list[tuple[int, int]]) -> None:
+        merged: list[tuple[int, int]] = []
+        for start, end in sorted(taken):
+            if merged and start <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((start, end))
+        self._taken = merged
+        self._starts = [start for start, _ in merged]
+
+    def reserve(self, start: int, end: int) -> None:
+        """Mark a range as taken."""
+        self._set([*self._taken, (page_floor(start), page_ceil(end))])
+
+    def is_free(self, start: int, end: int) -> bool:
+        """Return whether all of ``[start, end)`` could be mapped."""
+        if start < 0 or end > TOP:
+            return False
+        index = bisect_right(self._starts, start) - 1
+        if index >= 0 and self._taken[index][1] > start:
+            return False
+        return index + 1 >= len(self._taken) or self._starts[index + 1] >= end
+
+    def gap_near(self, low: int, high: int, size: int) -> int | None:
+        """Return where ``size`` bytes can be mapped so that every byte is within reach of ``[low, high)``.
+
+        Below the module is preferred (nothing of a process grows upwards into it), then above; nearest first.
+        """
+        size = page_ceil(size)
+        best: tuple[int, int] | None = None
+        for (_, gap_start), (gap_end, _) in zip(self._taken, self._taken[1:], strict=False):
+            if gap_end - gap_start < size + 2 * PAGE:
+                continue
+            if gap_end <= low:
+                place = page_floor(gap_end - size - PAGE)
+                distance = high - place
+            else:
+                place = page_ceil(gap_start + PAGE)
+                distance = (place + size - low) * 2
+            if max(high - place, place + size - low) < REACH and (best is None or distance < best[0]):
+                best = (distance, place)
+        return None if best is None else best[1]
+
+    def far_gap(self, size: int, start: int) -> int | None:
+        """Return the first place at or above ``start`` where ``size`` bytes are free."""
+        size = page_ceil(size)
+        for (_, gap_start), (gap_end, _) in zip(self._taken, self._taken[1:], strict=False):
+            place = max(page_ceil(gap_start + PAGE), page_ceil(start))
+            if place + size + PAGE <= gap_end:
+                return place
+        return None
