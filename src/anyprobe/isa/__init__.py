@@ -1,1 +1,1 @@
-"""Decoding, encoding and displacing x86-64 instructions. Knows no process and no file."""
+"""x86-64: instructions, their effects, displaced copies, generated code. Knows no process and no file."""

@@ -1,0 +1,109 @@
+"""A small assembler for generated code: emitted bytes with their assembly kept beside them, labels, fixups."""
+
+import struct
+from dataclasses import dataclass
+
+from anyprobe.core.errors import InternalError
+
+# jmp rel8, jcc rel8, loop and jrcxz
+_SHORT = frozenset(bytes([opcode]) for opcode in (0xEB, *range(0x70, 0x80), *range(0xE0, 0xE4)))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One piece of code and what it says in assembly."""
+
+    offset: int
+    content: bytes
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixup:
+    at: int
+    size: int
+    end: int
+    label: str | int
+
+
+class Assembler:
+    """Collects code position by position; ``finish`` places it at an address and resolves the labels."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._content = bytearray()
+        self._lines: list[Line] = []
+        self._labels: dict[str, int] = {}
+        self._fixups: list[_Fixup] = []
+
+    def __len__(self) -> int:
+        """Return the number of bytes emitted so far."""
+        return len(self._content)
+
+    def emit(self, content: bytes, text: str) -> None:
+        """Append bytes and the assembly that they are."""
+        self._lines.append(Line(len(self._content), content, text))
+        self._content += content
+
+    def label(self, name: str) -> None:
+        """Give the current position a name."""
+        if name in self._labels:
+            raise InternalError(f"the label {name} is defined twice")
+        self._labels[name] = len(self._content)
+
+    def offset_of(self, name: str) -> int:
+        """Return the offset of a label that is already defined."""
+        return self._labels[name]
+
+    def jump(self, opcode: bytes, target: str | int, text: str) -> None:
+        """Append an instruction that ends in a relative displacement to a label or an absolute address.
+
+        The opcode decides the width: 8 bits for ``eb``, ``70``-``7f`` and ``e0``-``e3``, else 32.
+        """
+        size = (
+            1
+            if len(opcode) == 1 and (opcode[0] == 0xEB or 0x70 <= opcode[0] <= 0x7F or 0xE0 <= opcode[0] <= 0xE3)
+            else 4
+        )
+        self.relative(opcode, size, b"", target, text)
+
+    def relative(self, head: bytes, size: int, tail: bytes, target: str | int, text: str) -> None:
+        """Append ``head``, a displacement of ``size`` bytes and ``tail`` (an immediate behind an operand)."""
+        start = len(self._content)
+        end = start + len(head) + size + len(tail)
+        self._fixups.append(_Fixup(start + len(head), size, end, target))
+        self.emit(head + bytes(size) + tail, text)
+
+    def finish(self, address: int) -> bytes:
+        """Return the code as it is to lie at ``address``. May be called again for another address."""
+        content = bytearray(self._content)
+        for fixup in self._fixups:
+            target = fixup.label if isinstance(fixup.label, int) else address + self._position(fixup.label)
+            distance = target - (address + fixup.end)
+            limit = 1 << (8 * fixup.size - 1)
+            if not -limit <= distance < limit:
+                raise InternalError(f"{fixup.label} is out of reach of a {8 * fixup.size}-bit displacement")
+            content[fixup.at : fixup.at + fixup.size] = struct.pack("<b" if fixup.size == 1 else "<i", distance)
+        return bytes(content)
+
+    def _position(self, name: str) -> int:
+        if name not in self._labels:
+            raise InternalError(f"the label {name} is not defined")
+        return self._labels[name]
+
+    def listing(self, address: int = 0) -> str:
+        """Return lines of offset, bytes and assembly, labels on lines of their own."""
+        content = self.finish(address) if address or not self._has_absolute() else bytes(self._content)
+        names: dict[int, list[str]] = {}
+        for name, offset in self._labels.items():
+            names.setdefault(offset, []).append(name)
+        lines: list[str] = []
+        for line in self._lines:
+            lines += [f"{name}:" for name in names.pop(line.offset, ())]
+            shown = content[line.offset : line.offset + len(line.content)].hex(" ")
+            lines.append(f"{line.offset:4x}  {shown:<32}  {line.text}".rstrip())
+        lines += [f"{name}:" for rest in names.values() for name in rest]
+        return "\n".join(lines)
+
+    def _has_absolute(self) -> bool:
+        return any(isinstance(fixup.label, int) for fixup in self._fixups)

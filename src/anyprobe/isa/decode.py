@@ -1,0 +1,185 @@
+"""Bytes to instructions: a thin, fast view of what iced-x86 decodes, with the control flow that analysis needs."""
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from iced_x86 import Code, Decoder, FlowControl, Instruction
+
+from anyprobe.core.refusal import Reason, Refusal
+
+if TYPE_CHECKING:
+    from iced_x86 import ConstantOffsets
+
+
+class Flow(IntEnum):
+    """Where control goes after an instruction."""
+
+    NEXT = 0
+    JUMP = 1
+    """Direct unconditional jump."""
+    JCC = 2
+    """Direct conditional jump, ``loop`` and ``jrcxz`` included."""
+    CALL = 3
+    """Direct call."""
+    INDIRECT_JUMP = 4
+    INDIRECT_CALL = 5
+    RET = 6
+    """Near return."""
+    SYSCALL = 7
+    """``syscall``, ``sysenter``, ``int 0x80``: comes back behind itself or, to restart, at itself."""
+    TRAP = 8
+    """``ud2`` and its kin, ``hlt``, ``int3``; only ``int3`` goes on to the next instruction."""
+    XBEGIN = 9
+    """Next instruction, or its target after an abort."""
+    OTHER = 10
+    """Far branches, ``iret``, ``int n``: nothing is known."""
+    INVALID = 11
+    """Not an instruction that the decoder knows."""
+
+
+_NO_FALLTHROUGH = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP, Flow.INVALID})
+_CALLS = frozenset({Flow.CALL, Flow.INDIRECT_CALL})
+_DIRECT = frozenset({Flow.JUMP, Flow.JCC, Flow.CALL, Flow.XBEGIN})
+
+_BY_CODE: dict[int, Flow] = {
+    Code.INVALID: Flow.INVALID,
+    Code.HLT: Flow.TRAP,
+    Code.INT3: Flow.TRAP,
+    Code.SYSCALL: Flow.SYSCALL,
+    Code.SYSENTER: Flow.SYSCALL,
+    Code.XBEGIN_REL32: Flow.XBEGIN,
+    Code.XABORT_IMM8: Flow.NEXT,
+    Code.XEND: Flow.NEXT,
+    Code.JMP_RM64: Flow.INDIRECT_JUMP,
+    Code.CALL_RM64: Flow.INDIRECT_CALL,
+    Code.JMP_REL8_64: Flow.JUMP,
+    Code.JMP_REL32_64: Flow.JUMP,
+    Code.CALL_REL32_64: Flow.CALL,
+    Code.RETNQ: Flow.RET,
+    Code.RETNQ_IMM16: Flow.RET,
+}
+
+_BY_FLOW_CONTROL: dict[int, Flow] = {
+    FlowControl.NEXT: Flow.NEXT,
+    FlowControl.CONDITIONAL_BRANCH: Flow.JCC,
+    FlowControl.EXCEPTION: Flow.TRAP,
+}
+
+
+class FlowTable(dict[int, Flow]):
+    """``Flow`` by iced's ``code``, filled on demand: iced is asked once per kind of instruction."""
+
+    def add(self, instruction: Instruction) -> Flow:
+        """Classify a kind of instruction met for the first time."""
+        code = instruction.code
+        flow = _BY_CODE.get(code)
+        if flow is None:
+            flow = _BY_FLOW_CONTROL.get(instruction.flow_control, Flow.OTHER)
+        self[code] = flow
+        return flow
+
+
+FLOWS = FlowTable()
+"""The one table; see ``flow_of``."""
+
+
+def flow_of(instruction: Instruction) -> Flow:
+    """Return the control flow of an iced instruction."""
+    flow = FLOWS.get(instruction.code)
+    if flow is None:
+        flow = FLOWS.add(instruction)
+    # int 0x80 is a system call; every other int n is unknown. One code for all numbers, so outside the table.
+    if flow is Flow.OTHER and instruction.code == Code.INT_IMM8 and instruction.immediate8 == 0x80:
+        return Flow.SYSCALL
+    return flow
+
+
+class Insn:
+    """One decoded instruction at an address. Immutable by convention; made in great numbers, hence plain slots."""
+
+    __slots__ = ("address", "flow", "iced", "length", "raw", "target")
+
+    address: int
+    length: int
+    raw: bytes
+    flow: Flow
+    target: int | None
+    """Where a direct branch goes."""
+    iced: Instruction
+
+    def __init__(self, iced: Instruction, raw: bytes) -> None:
+        """Wrap what iced decoded from ``raw``."""
+        self.iced = iced
+        self.raw = raw
+        self.address = iced.ip
+        self.length = iced.len
+        flow = flow_of(iced)
+        self.flow = flow
+        self.target = iced.near_branch_target if flow in _DIRECT else None
+
+    @property
+    def end(self) -> int:
+        """The address behind the instruction."""
+        return self.address + self.length
+
+    @property
+    def falls_through(self) -> bool:
+        """Whether control can reach the next instruction (through a call that returns, too)."""
+        return self.flow not in _NO_FALLTHROUGH or self.iced.code == Code.INT3
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it is a direct or indirect near call."""
+        return self.flow in _CALLS
+
+    @property
+    def is_endbr(self) -> bool:
+        """Whether it is ``endbr64``."""
+        return self.raw == b"\xf3\x0f\x1e\xfa"
+
+    @property
+    def text(self) -> str:
+        """The assembly, Intel syntax."""
+        from anyprobe.isa.disassemble import format_instruction
+
+        return format_instruction(self.iced)
+
+    @property
+    def offsets(self) -> "ConstantOffsets":
+        """Where in the bytes the displacement and the immediate lie."""
+        decoder = Decoder(64, self.raw, ip=self.address)
+        return decoder.get_constant_offsets(decoder.decode())
+
+    def at(self, address: int) -> "Insn":
+        """Return the same bytes decoded at another address, for instance at run time instead of link time."""
+        return Insn(Decoder(64, self.raw, ip=address).decode(), self.raw)
+
+    def __repr__(self) -> str:
+        """Return address, bytes and assembly."""
+        return f"<{self.address:#x}: {self.raw.hex()} {self.text}>"
+
+
+def decode_range(content: bytes, address: int) -> list[Insn]:
+    """Decode bytes from the first to the last. Undecodable bytes appear as instructions with ``Flow.INVALID``."""
+    made: list[Insn] = []
+    append = made.append
+    offset = 0
+    for iced in Decoder(64, content, ip=address):
+        end = offset + iced.len
+        append(Insn(iced, content[offset:end]))
+        offset = end
+    return made
+
+
+def decode_one(content: bytes, address: int) -> Insn | Refusal:
+    """Decode the first instruction of some bytes."""
+    iced = Decoder(64, content, ip=address).decode()
+    if iced.code == Code.INVALID:
+        shown = content[:15].hex(" ")
+        return Refusal(Reason.UNDECODABLE, address, f"the decoder does not know the instruction {shown}")
+    return Insn(iced, content[: iced.len])
+
+
+def decode_iced(content: bytes, address: int) -> list[Instruction]:
+    """Decode bytes to plain iced instructions: several times cheaper, for whole functions."""
+    return list(Decoder(64, content, ip=address))
