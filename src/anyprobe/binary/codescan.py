@@ -1,0 +1,173 @@
+"""Everything in a module's code that may be a branch or a code address, found without decoding.
+
+The scan looks at every byte offset, so it cannot miss an instruction whatever the alignment of the instruction
+stream; it finds bytes inside other instructions too. Its result is a sound superset: ``cfg`` decodes the few sources
+that matter and drops those that are not what they look like.
+"""
+
+from array import array
+from bisect import bisect_left
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from anyprobe.binary.text import ModuleText
+from anyprobe.core.memory import MemoryFault
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Positions = NDArray[np.int64]
+    Pair = tuple[Positions, Positions]
+
+
+class Kind(IntEnum):
+    """What the bytes at a source look like."""
+
+    NEAR = 0
+    """``call``, ``jmp``, ``jcc`` or ``xbegin`` with a 32-bit displacement; the source is the opcode."""
+    SHORT = 1
+    """``jmp``, ``jcc``, ``loop`` or ``jrcxz`` with an 8-bit displacement; the source is the opcode."""
+    LEA = 2
+    """``lea reg, [rip + x]``; the source is the opcode."""
+    ABSOLUTE = 3
+    """A 32-bit immediate or displacement; the source is its first byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeBytes:
+    """The bytes of one executable range."""
+
+    start: int
+    content: bytes
+
+    @property
+    def end(self) -> int:
+        """The address behind the last byte."""
+        return self.start + len(self.content)
+
+
+def code_bytes(text: ModuleText) -> tuple[CodeBytes, ...]:
+    """Read the executable ranges; what the file does not hold is left out."""
+    found = []
+    for area in text.ranges:
+        try:
+            found.append(CodeBytes(area.start, text.memory.read(area.start, len(area))))
+        except MemoryFault:
+            continue
+    return tuple(found)
+
+
+class _Bounds:
+    """Whether addresses lie in the code, for arrays."""
+
+    def __init__(self, code: tuple[CodeBytes, ...]) -> None:
+        self.areas = [(part.start, part.end) for part in code]
+
+    def inside(self, addresses: "Positions") -> "NDArray[np.bool_]":
+        mask = np.zeros(len(addresses), dtype=bool)
+        for start, end in self.areas:
+            mask |= (addresses >= start) & (addresses < end)
+        return mask
+
+
+def _displacements(view: "NDArray[np.uint8]", at: "Positions") -> "Positions":
+    """Return the 32-bit signed little-endian values at these offsets."""
+    words = np.ndarray((max(len(view) - 3, 0),), dtype="<i4", buffer=view, strides=(1,))
+    return words[at].astype(np.int64)
+
+
+def _near(part: CodeBytes) -> "Pair":
+    """Return (targets, opcode addresses) of what looks like branches with 32-bit displacements."""
+    view = np.frombuffer(part.content, dtype=np.uint8)
+    limit = len(view)
+    one = np.flatnonzero(view & 0xFE == 0xE8)  # e8 call, e9 jmp
+    one = one[one + 5 <= limit]
+    two = np.flatnonzero(view[:-1] == 0x0F)
+    two = two[(view[two + 1] & 0xF0 == 0x80) & (two + 6 <= limit)]  # 0f 80-8f jcc
+    begin = np.flatnonzero(view[:-1] == 0xC7)
+    begin = begin[(view[begin + 1] == 0xF8) & (begin + 6 <= limit)]  # c7 f8 xbegin
+    two = np.concatenate([two, begin])
+    targets = [one + 5 + _displacements(view, one + 1), two + 6 + _displacements(view, two + 2)]
+    return np.concatenate(targets) + part.start, np.concatenate([one, two]) + part.start
+
+
+_SHORT_OPCODES = np.zeros(256, dtype=bool)
+_SHORT_OPCODES[0x70:0x80] = True
+_SHORT_OPCODES[0xE0:0xE4] = True
+_SHORT_OPCODES[0xEB] = True
+
+
+def _short(part: CodeBytes) -> "Pair":
+    view = np.frombuffer(part.content, dtype=np.uint8)
+    at = np.flatnonzero(_SHORT_OPCODES[view[:-1]])
+    return at + 2 + view[at + 1].view(np.int8) + part.start, at + part.start
+
+
+def _lea(part: CodeBytes) -> "Pair":
+    view = np.frombuffer(part.content, dtype=np.uint8)
+    at = np.flatnonzero(view[:-1] == 0x8D)
+    at = at[(view[at + 1] & 0xC7 == 0x05) & (at + 6 <= len(view))]  # mod 00, rm 101: rip-relative
+    return at + 6 + _displacements(view, at + 2) + part.start, at + part.start
+
+
+def _absolute(part: CodeBytes) -> "Pair":
+    """Return every 4-byte window that, as an unsigned number, may be a code address."""
+    view = np.frombuffer(part.content, dtype=np.uint8)
+    words = np.ndarray((max(len(view) - 3, 0),), dtype="<u4", buffer=view, strides=(1,))
+    at = np.flatnonzero((words >= part.start) & (words < part.end))
+    return words[at].astype(np.int64), at.astype(np.int64) + part.start
+
+
+def branch_targets(text: ModuleText) -> "Pair":
+    """Return (targets, sources), ordered by target, of all that looks like a 32-bit direct branch into the code."""
+    code = code_bytes(text)
+    bounds = _Bounds(code)
+    pairs = [_near(part) for part in code]
+    if not pairs:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    targets, sources = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    keep = bounds.inside(targets)
+    targets, sources = targets[keep], sources[keep]
+    order = np.argsort(targets, kind="stable")
+    return targets[order], sources[order]
+
+
+class References:
+    """All candidates of a module, to be asked for address ranges. Scalar look-ups, so plain arrays and bisection."""
+
+    def __init__(self, text: ModuleText, code: tuple[CodeBytes, ...]) -> None:
+        """Scan the module."""
+        bounds = _Bounds(code)
+        scans = [(Kind.NEAR, _near), (Kind.SHORT, _short), (Kind.LEA, _lea)]
+        if not text.is_pie:
+            # Position dependent code may hold its addresses in immediates and displacements of any instruction.
+            scans.append((Kind.ABSOLUTE, _absolute))
+        columns: list[tuple[Positions, Positions]] = []
+        for kind, scan in scans:
+            for part in code:
+                if len(part.content) < 8:
+                    continue
+                targets, sources = scan(part)
+                keep = bounds.inside(targets)
+                columns.append((targets[keep], sources[keep] << 2 | int(kind)))
+        targets = np.concatenate([c[0] for c in columns] or [np.empty(0, np.int64)])
+        sources = np.concatenate([c[1] for c in columns] or [np.empty(0, np.int64)])
+        order = np.argsort(targets, kind="stable")
+        self._targets = array("q", np.ascontiguousarray(targets[order], dtype=np.int64).tobytes())
+        self._sources = array("q", np.ascontiguousarray(sources[order], dtype=np.int64).tobytes())
+
+    def __len__(self) -> int:
+        """Return the number of candidates."""
+        return len(self._targets)
+
+    def into(self, low: int, high: int) -> list[tuple[int, int, Kind]]:
+        """Return (target, source, kind) of every candidate with a target in ``[low, high)``."""
+        first = bisect_left(self._targets, low)
+        targets, sources, found = self._targets, self._sources, []
+        while first < len(targets) and targets[first] < high:
+            found.append((targets[first], sources[first] >> 2, Kind(sources[first] & 3)))
+            first += 1
+        return found

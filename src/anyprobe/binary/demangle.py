@@ -1,0 +1,142 @@
+"""Names as programmers wrote them: C++ and Rust symbols demangled, on demand."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+# What compilers append to a mangled name for a part or a copy of a function; not part of the mangling.
+_CLONE = re.compile(r"^(_(?:Z|R).+?)((?:\.(?:cold|part|isra|constprop|llvm|clone|lto_priv|localalias|resolver|\w+))*)$")
+_RUST_HASH = re.compile(r"::h[0-9a-f]{16}$")
+_RUST_ESCAPES = {
+    "$SP$": "@",
+    "$BP$": "*",
+    "$RF$": "&",
+    "$LT$": "<",
+    "$GT$": ">",
+    "$LP$": "(",
+    "$RP$": ")",
+    "$C$": ",",
+}
+_RUST_CODE = re.compile(r"\$u([0-9a-f]{1,6})\$")
+_OPENING, _CLOSING = "(<[{", ")>]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """The ways in which a programmer may write one function's name."""
+
+    full: str
+    """With the parameter list: ``ns::f<int>(char)``."""
+    plain: str
+    """Without it: ``ns::f<int>``."""
+    bare: str
+    """Without template arguments either: ``ns::f``."""
+
+    @staticmethod
+    def normal(name: str) -> str:
+        """Return a name without the blanks that do not tell names apart."""
+        return re.sub(r"\s+(?=\W)|(?<=\W)\s+", "", name.strip())
+
+    def normalised(self) -> "Spelling":
+        """Return all spellings without such blanks."""
+        return Spelling(*(self.normal(each) for each in (self.full, self.plain, self.bare)))
+
+    def matches(self, pattern: Callable[[str], object]) -> bool:
+        """Return whether one of the spellings matches a pattern."""
+        return any(pattern(each) is not None for each in (self.full, self.plain, self.bare))
+
+
+def is_mangled(name: str) -> bool:
+    """Return whether a name looks like one that a C++ or Rust compiler made."""
+    return name.startswith(("_Z", "_R", "__Z"))
+
+
+@lru_cache(maxsize=200_000)
+def spellings(name: str) -> Spelling:
+    """Return the spellings of a symbol; a name that cannot be demangled is spelled as it is."""
+    head = _CLONE.match(name)
+    if head is None:
+        return Spelling(name, name, name)
+    mangled, suffix = head.groups()
+    text = _demangle(mangled)
+    if text is None:
+        return Spelling(name, name, name)
+    plain = _without_parameters(text)
+    bare = _without_template(plain)
+    return Spelling(text + suffix, plain + suffix, bare + suffix)
+
+
+def _demangle(mangled: str) -> str | None:
+    import pycxxfilt
+
+    try:
+        if mangled.startswith("_R"):
+            text = pycxxfilt.rust_demangle(mangled)
+        else:
+            text = pycxxfilt.itanium_demangle(mangled)
+    except ValueError:
+        return None
+    if text and _RUST_HASH.search(text):
+        return _rust_legacy(text)
+    return text
+
+
+def _rust_legacy(text: str) -> str:
+    """Undo what Rust's older mangling adds to the C++ one: a hash and escapes."""
+    text = _RUST_HASH.sub("", text)
+    for escape, character in _RUST_ESCAPES.items():
+        text = text.replace(escape, character)
+    text = _RUST_CODE.sub(lambda found: chr(int(found[1], 16)), text)
+    text = text.replace("::_<", "::<").replace("..", "::")
+    return text.removeprefix("_") if text.startswith("_<") else text
+
+
+def _without_parameters(text: str) -> str:
+    """Return a C++ name without parameter list, qualifiers behind it and return type before it."""
+    end = text.rfind(")")
+    if end < 0:
+        return text
+    depth = 0
+    for at in range(end, -1, -1):
+        if text[at] == ")":
+            depth += 1
+        elif text[at] == "(":
+            depth -= 1
+            if depth == 0:
+                break
+    head = text[:at]
+    if not head or head.endswith(("::", "<")) or text[end + 1 :].startswith("::"):
+        return text  # the parentheses belong to the name: (anonymous namespace)::x
+    return _without_return_type(head)
+
+
+def _without_return_type(head: str) -> str:
+    """Return the name alone; the demangler writes the return types of templates."""
+    operator = head.rfind("operator")
+    limit = operator if operator >= 0 else len(head)
+    depth = 0
+    cut = 0
+    for at, character in enumerate(head[:limit]):
+        if character in _OPENING:
+            depth += 1
+        elif character in _CLOSING:
+            depth -= 1
+        elif character == " " and depth == 0:
+            cut = at + 1
+    return head[cut:]
+
+
+def _without_template(plain: str) -> str:
+    """Return a name without the template arguments at its end."""
+    if not plain.endswith(">") or plain.endswith(("operator>", "operator>>", "operator->", "operator<=>")):
+        return plain
+    depth = 0
+    for at in range(len(plain) - 1, -1, -1):
+        if plain[at] == ">":
+            depth += 1
+        elif plain[at] == "<":
+            depth -= 1
+            if depth == 0:
+                return plain[:at] if at else plain
+    return plain

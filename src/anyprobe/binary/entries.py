@@ -1,0 +1,83 @@
+"""Every address of an object that something other than a branch in its code may enter."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyprobe.binary.elf import ElfFile
+from anyprobe.binary.landingpads import landing_pads
+from anyprobe.binary.relocations import R_64, R_IRELATIVE, R_RELATIVE, Relocations, in_place_values
+from anyprobe.binary.symbols import SHN_UNDEF, SymbolTable
+from anyprobe.core.memory import MemoryFault
+
+if TYPE_CHECKING:
+    from anyprobe.binary.image import Image
+
+_SINGLE = (12, 13)  # DT_INIT, DT_FINI
+_ARRAYS = ((25, 27), (26, 28), (32, 33))  # DT_INIT_ARRAY, DT_FINI_ARRAY, DT_PREINIT_ARRAY with their sizes
+
+
+def code_entries(image: "Image", more: list[int]) -> NDArray[np.int64]:
+    """Return the entries of an object, ascending and unique; ``more`` are those that the caller found."""
+    elf = image.elf
+    parts = [
+        image.functions.starts,
+        image.functions.labels,
+        image.unwind.starts,
+        landing_pads(elf, image.unwind),
+        _relocated_pointers(elf, image.relocations, image.dynamic_table),
+        np.array([elf.entry, *_initialisers(elf), *more], np.uint64).astype(np.int64),
+    ]
+    if not image.is_pie:
+        parts.append(_absolute_pointers(image))
+    found = np.unique(np.concatenate(parts))
+    inside = np.zeros(len(found), np.bool_)
+    for area in image.code_ranges:
+        inside |= (found >= area.start) & (found < area.end)
+    return found[inside]
+
+
+def _relocated_pointers(elf: ElfFile, fixes: Relocations, dynamic: SymbolTable | None) -> NDArray[np.int64]:
+    """Return the addresses that the loader computes from the object alone."""
+    parts = [fixes.addends[fixes.of_kind(R_RELATIVE, R_IRELATIVE)], in_place_values(elf, fixes.in_place)]
+    if dynamic is not None:
+        rows = fixes.of_kind(R_64)
+        rows = rows[fixes.symbols[rows] < len(dynamic.symbols)]
+        symbols = dynamic.symbols[fixes.symbols[rows]]
+        own = symbols["shndx"] != SHN_UNDEF
+        parts.append(symbols["value"][own].astype(np.int64) + fixes.addends[rows][own])
+    return np.concatenate(parts)
+
+
+def _initialisers(elf: ElfFile) -> list[int]:
+    """Return the functions that the loader calls by the dynamic table."""
+    found = [elf.dynamic[tag] for tag in _SINGLE if tag in elf.dynamic]
+    for tag, size in _ARRAYS:
+        if elf.dynamic.get(tag) and elf.dynamic.get(size):
+            try:
+                found += elf.array("<u8", elf.dynamic[tag], elf.dynamic[size] // 8).tolist()
+            except MemoryFault:
+                continue
+    return found
+
+
+def _absolute_pointers(image: "Image") -> NDArray[np.int64]:
+    """Return all aligned words of a fixed-address object's data that point into its code."""
+    low = min((area.start for area in image.code_ranges), default=0)
+    high = max((area.end for area in image.code_ranges), default=0)
+    found: list[NDArray[np.int64]] = []
+    for segment in image.elf.loads:
+        first = segment.vaddr + 7 & ~7
+        words = (
+            image.elf.array("<i8", first, (segment.vaddr + segment.filesz - first) // 8) if segment.filesz > 8 else ()
+        )
+        values = np.asarray(words, np.int64)
+        if segment.executable:  # a linker that keeps constants beside the code: look at what is not code
+            places = first + 8 * np.arange(len(values))
+            code = np.zeros(len(values), np.bool_)
+            for area in image.code_ranges:
+                code |= (places >= area.start) & (places < area.end)
+            values = values[~code]
+        found.append(values[(values >= low) & (values < high)])
+    return np.concatenate(found) if found else np.empty(0, np.int64)

@@ -1,0 +1,204 @@
+"""One ELF object as the rest of anyprobe sees it: functions by name and address, and the facts about its code."""
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyprobe.binary.debugfiles import mini_symbols, separate_symbols
+from anyprobe.binary.elf import PF_X, PT_INTERP, SHF_ALLOC, SHF_EXECINSTR, ElfFile, Segment
+from anyprobe.binary.entries import code_entries
+from anyprobe.binary.forbidden import forbidden_ranges
+from anyprobe.binary.functions import Function, FunctionTable
+from anyprobe.binary.golang import go_bounds, is_go
+from anyprobe.binary.noreturn import noreturn_addresses
+from anyprobe.binary.relocations import Relocations, relocations
+from anyprobe.binary.symbols import SymbolTable, dynamic_symbols, static_symbols
+from anyprobe.binary.text import ModuleText
+from anyprobe.binary.unwind import UnwindTable, unwind_table
+from anyprobe.core.address import AddressRange
+from anyprobe.core.memory import MemoryFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["DEBUG_ROOTS", "Function", "FunctionTable", "Image"]
+
+DEBUG_ROOTS = ("/usr/lib/debug",)
+_STUB_SECTIONS = (".plt", ".plt.got", ".plt.sec", ".plt.bnd", ".iplt")
+
+T = TypeVar("T")
+
+
+class Image:
+    """An executable or shared object, in link-time virtual addresses; every part is read when first asked for."""
+
+    def __init__(self, elf: ElfFile, name: str, *, debug_roots: Sequence[str] = (), root: str = "") -> None:
+        """Wrap an opened ELF file; use ``open`` or ``from_bytes``."""
+        self.elf = elf
+        self.name = name
+        self.path = elf.path
+        self._debug_roots, self._root = tuple(debug_roots), root
+
+    @classmethod
+    def open(
+        cls, path: str, *, debug_roots: Sequence[str] = DEBUG_ROOTS, root: str = "", name: str | None = None
+    ) -> "Image":
+        """Open the file at ``path``; ``root`` is the target's root directory, searched for debug files first.
+
+        Raises ``UnsupportedTarget`` with the reason: unreadable, not ELF, 32-bit, another architecture, damaged.
+        """
+        return cls(ElfFile.open(path), name or os.path.basename(path), debug_roots=debug_roots, root=root)
+
+    @classmethod
+    def from_bytes(
+        cls, name: str, content: bytes, *, debug_roots: Sequence[str] = DEBUG_ROOTS, root: str = ""
+    ) -> "Image":
+        """Wrap the content of an object that has no path of its own: a deleted file, the vdso."""
+        return cls(ElfFile(name, content), name, debug_roots=debug_roots, root=root)
+
+    def __repr__(self) -> str:
+        """Return the path and the build-id."""
+        return f"<Image {self.path} {self.build_id or 'without build-id'}>"
+
+    @property
+    def build_id(self) -> str | None:
+        """The linker's build-id in hexadecimal."""
+        return self.elf.build_id
+
+    @property
+    def machine(self) -> int:
+        """The ELF machine number: always x86-64's."""
+        return self.elf.machine
+
+    @property
+    def elf_type(self) -> int:
+        """2 for a fixed-address executable, 3 for a position-independent one or a library."""
+        return self.elf.elf_type
+
+    @property
+    def entry(self) -> int:
+        """The program entry, 0 for most libraries."""
+        return self.elf.entry
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The program headers."""
+        return self.elf.segments
+
+    @property
+    def is_pie(self) -> bool:
+        """Whether the loader may place the object anywhere."""
+        return self.elf.elf_type == 3
+
+    @property
+    def is_program(self) -> bool:
+        """Whether the object has an interpreter or a fixed address: an executable rather than a library."""
+        return not self.is_pie or any(each.kind == PT_INTERP for each in self.segments)
+
+    @cached_property
+    def is_go(self) -> bool:
+        """Whether the Go toolchain made the object."""
+        return is_go(self.elf)
+
+    def read(self, vaddr: int, size: int) -> bytes:
+        """Return bytes as the file has them; ``.bss`` reads as zero; ``MemoryFault`` outside of the segments."""
+        return self.elf.read(vaddr, size)
+
+    @cached_property
+    def executable_segments(self) -> tuple[AddressRange, ...]:
+        """What is mapped executable."""
+        return tuple(
+            AddressRange(each.vaddr, each.vaddr + each.filesz)
+            for each in self.elf.loads
+            if each.flags & PF_X and each.filesz
+        )
+
+    @cached_property
+    def code_ranges(self) -> tuple[AddressRange, ...]:
+        """The executable sections, since old linkers put data into executable segments; without sections, those."""
+        wanted = SHF_ALLOC | SHF_EXECINSTR
+        sections = [
+            AddressRange(each.address, each.address + each.size)
+            for each in self.elf.sections
+            if each.flags & wanted == wanted and each.size and each.kind == 1
+        ]
+        inside = [each for each in sections if any(each.start in one for one in self.executable_segments)]
+        return tuple(sorted(inside)) or self.executable_segments
+
+    @cached_property
+    def dynamic_table(self) -> SymbolTable | None:
+        """The dynamic symbols."""
+        return dynamic_symbols(self.elf)
+
+    @cached_property
+    def relocations(self) -> Relocations:
+        """The dynamic relocations."""
+        return self._checked(lambda: relocations(self.elf), "relocations")
+
+    @cached_property
+    def unwind(self) -> UnwindTable:
+        """What ``.eh_frame`` says."""
+        return unwind_table(self.elf)
+
+    @cached_property
+    def symbol_tables(self) -> tuple[SymbolTable, ...]:
+        """Every symbol table that describes the object: its own, its debug file's, the compressed one."""
+        tables = [self.dynamic_table]
+        own = static_symbols(self.elf)
+        tables.append(own or separate_symbols(self.elf, self._debug_roots, self._root) or mini_symbols(self.elf))
+        return tuple(table for table in tables if table is not None)
+
+    @cached_property
+    def functions(self) -> FunctionTable:
+        """All functions, by name and by address."""
+        stubs = [
+            AddressRange(each.address, each.address + each.size)
+            for each in self.elf.sections
+            if each.name in _STUB_SECTIONS
+        ]
+        return self._checked(
+            lambda: FunctionTable.build(
+                self.name, self.symbol_tables, self.unwind, self.code_ranges, stubs, self._more_bounds()
+            ),
+            "symbols",
+        )
+
+    def _more_bounds(self) -> list[tuple[int, int]]:
+        """Return function bounds that only Go's own table has."""
+        return go_bounds(self.elf, self.code_ranges) if self.is_go else []
+
+    def text(self) -> ModuleText:
+        """Return everything that the code analysis needs to know."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> ModuleText:
+        return self._checked(self._gather_text, "code tables")
+
+    def _gather_text(self) -> ModuleText:
+        functions = self.functions
+        forbidden, sequences = forbidden_ranges(self.elf, self.code_ranges, self.unwind, self.relocations)
+        entries: NDArray[np.int64] = code_entries(self, sequences)
+        return ModuleText(
+            name=self.name,
+            ranges=self.code_ranges,
+            memory=self.elf,
+            function_starts=functions.starts,
+            function_ends=functions.ends,
+            entries=entries,
+            forbidden=forbidden,
+            noreturn=noreturn_addresses(self.elf, functions, self.dynamic_table, self.relocations, self.code_ranges),
+            is_go=self.is_go,
+            is_pie=self.is_pie,
+        )
+
+    def _checked(self, read: "Callable[[], T]", what: str) -> T:
+        """Read a part of the file; a table that leads out of it is a damaged file, not a crash."""
+        try:
+            return read()
+        except (MemoryFault, ValueError, IndexError, OverflowError) as error:
+            raise self.elf.damaged(f"{what}: {error}") from error

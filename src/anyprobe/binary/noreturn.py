@@ -1,0 +1,97 @@
+"""Functions that never return, by name, and the PLT stubs that lead to them."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyprobe.binary.elf import ElfFile
+from anyprobe.binary.functions import FunctionTable
+from anyprobe.binary.relocations import R_64, R_GLOB_DAT, R_JUMP_SLOT, Relocations
+from anyprobe.binary.symbols import SymbolTable
+from anyprobe.core.address import AddressRange
+
+NEVER_RETURN = frozenset(
+    """
+    abort exit _exit _Exit quick_exit __libc_fatal __stack_chk_fail __stack_chk_fail_local __fortify_fail __chk_fail
+    __assert_fail __assert_perror_fail __assert __longjmp_chk longjmp _longjmp siglongjmp __libc_siglongjmp
+    __libc_longjmp pthread_exit __pthread_exit thrd_exit err errx verr verrx __libc_start_main __libc_start_call_main
+    __cxa_throw __cxa_rethrow __cxa_bad_cast __cxa_bad_typeid __cxa_throw_bad_array_new_length __cxa_call_unexpected
+    __cxa_call_terminate __cxa_pure_virtual __cxa_deleted_virtual __clang_call_terminate _Unwind_Resume
+    _ZSt9terminatev _ZSt10unexpectedv _ZN10__cxxabiv111__terminateEPFvvE _ZN10__cxxabiv112__unexpectedEPFvvE
+    rust_begin_unwind rust_panic __rust_start_panic_abort setcontext __restore_rt
+    Py_Exit Py_FatalError _Py_FatalErrorFunc _Py_FatalErrorFormat _Py_NegativeRefcount
+    runtime.throw runtime.fatal runtime.fatalthrow runtime.gopanic runtime.goPanicIndex runtime.goexit0
+    runtime.panicdivide runtime.panicshift runtime.panicwrap runtime.goexit1 runtime.gogo runtime.mcall_noreturn
+    """.split()
+)
+_THROWERS = re.compile(r"_ZSt\d+__throw_\w+|_ZN4core9panicking\w+|runtime\.(?:panic(?:Index|Slice|mem|nil)|goPanic)\w*")
+
+
+def never_returns(name: str) -> bool:
+    """Return whether a function of this name is known never to return."""
+    return name in NEVER_RETURN or _THROWERS.match(name) is not None
+
+
+def noreturn_addresses(
+    elf: ElfFile,
+    functions: FunctionTable,
+    dynamic: SymbolTable | None,
+    fixes: Relocations,
+    ranges: Sequence[AddressRange],
+) -> frozenset[int]:
+    """Return the starts of functions and of PLT stubs that never return."""
+    found: set[int] = set()
+    for number, table in enumerate(functions.tables):
+        offsets = [at for name in NEVER_RETURN for at in _cheap_offsets(table, name)]
+        offsets += [hit.start() for hit in _THROWER_BYTES.finditer(table.strings)]
+        mine = functions.symbols.table == number
+        names = table.symbols["name"][functions.symbols.index[mine]]
+        found.update(functions.symbols.value[mine][np.isin(names, np.array(offsets, np.uint32))].tolist())
+    if dynamic is not None:
+        slots = _noreturn_slots(dynamic, fixes)
+        for each in ranges if len(slots) else ():
+            found.update(_stubs_of(elf, each, slots))
+    return frozenset(found)
+
+
+_THROWER_BYTES = re.compile(rb"(?<=\0)(?:" + _THROWERS.pattern.encode() + rb")(?=\0)")
+
+
+def _cheap_offsets(table: SymbolTable, name: str) -> list[int]:
+    """Return where a name stands in the strings as a whole or as the shared end of a longer one."""
+    wanted, found, at = name.encode() + b"\0", [], 0
+    while (at := table.strings.find(wanted, at)) >= 0:
+        found.append(at)
+        at += 1
+    return found
+
+
+def _noreturn_slots(dynamic: SymbolTable, fixes: Relocations) -> NDArray[np.int64]:
+    """Return the GOT slots that lead to functions that never return."""
+    rows = fixes.of_kind(R_JUMP_SLOT, R_GLOB_DAT, R_64)
+    rows = rows[fixes.symbols[rows] < len(dynamic.symbols)]
+    keep = [never_returns(dynamic.name(index)) for index in fixes.symbols[rows].tolist()]
+    return fixes.offsets[rows][np.array(keep, np.bool_)] if keep else np.empty(0, np.int64)
+
+
+def _stubs_of(elf: ElfFile, area: AddressRange, slots: NDArray[np.int64]) -> list[int]:
+    """Return the starts of ``[endbr64] [bnd] jmp *slot(%rip)`` for some slots."""
+    raw: NDArray[Any] = elf.array("u1", area.start, len(area))
+    if len(raw) < 6:
+        return []
+    pairs = np.ndarray((len(raw) - 1,), "<u2", raw.data, strides=(1,))
+    at = np.flatnonzero(pairs[: len(raw) - 5] == 0x25FF)  # ff 25 disp32
+    displacements: NDArray[Any] = np.ndarray((len(raw) - 3,), "<i4", raw.data, strides=(1,))
+    targets = area.start + at + 6 + displacements[at + 2]
+    starts: list[int] = []
+    for offset in at[np.isin(targets, slots)].tolist():
+        start = offset
+        if raw[start - 1] == 0xF2 and start:  # bnd
+            start -= 1
+        if start >= 4 and raw[start - 4 : start].tobytes() == b"\xf3\x0f\x1e\xfa":
+            start -= 4
+        starts.append(area.start + start)
+    return starts
