@@ -1,0 +1,49 @@
+"""The signal frame that lets a thread finish an injected system call alone (SAFETY 1).
+
+It is what the kernel would have pushed for a signal at this point, so that returning into the restorer brings back every
+register, the extended state and the signal mask, whoever is there to see it.
+"""
+
+import struct
+
+from anyprobe.target.ptrace import Registers
+
+_MAGIC1, _MAGIC2 = 0x46505853, 0x46505845
+_SOFTWARE_BYTES = 464  # of the 512 bytes of FXSAVE, 48 are for software; XCR0 is at their start in a ptrace image
+_UC_FLAGS = 7  # UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS
+_INVALID_STACK_FLAGS = 0x55  # sigaltstack(2) refuses it, so the alternate stack stays as it is
+_WORDS = 39
+RED_ZONE = 128
+ROOM = 16384
+"""What must be free below the red zone."""
+
+
+def build(
+    top: int, registers: Registers, extended: bytes, mask: int, restorer: int
+) -> tuple[int, bytes]:
+    """Return where the frame goes below ``top``, and its bytes; its first word is the restorer."""
+    size = len(extended)
+    fpstate = (top - size - 4) & ~63
+    state = bytearray(extended)
+    features = struct.unpack_from("<Q", extended, _SOFTWARE_BYTES)[0]
+    struct.pack_into("<IIQI28x", state, _SOFTWARE_BYTES, _MAGIC1, size + 4, features, size)
+    state += struct.pack("<I", _MAGIC2)
+    start = ((fpstate - 8 * _WORDS) & ~15) - 8  # as after a call: 16-byte aligned when the restorer is entered
+    r = registers
+    head = struct.pack(
+        f"<{_WORDS}Q",
+        restorer,
+        _UC_FLAGS, 0,
+        0, _INVALID_STACK_FLAGS, 0,
+        r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax, r.rcx, r.rsp,
+        r.rip, r.eflags, r.cs & 0xFFFF | (r.ss & 0xFFFF) << 48,
+        0, 0, 0, 0, fpstate,
+        *[0] * 8,
+        mask,
+    )  # fmt: skip
+    return start, head + bytes(fpstate - start - len(head)) + bytes(state)
+
+
+def fits(top: int, start: int) -> bool:
+    """Return whether the frame stayed within the room that was checked."""
+    return top - start <= ROOM

@@ -1,0 +1,85 @@
+"""Instructions of the target that injected system calls borrow: nothing of ours is executed."""
+
+from typing import NamedTuple
+
+from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.target.procfs import Mapping
+
+SYSCALL_RET = (b"\x0f\x05\xc3", b"\x0f\x05\xf3\xc3")  # syscall; ret
+RESTORER = (
+    b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05",  # mov $15,%rax; syscall
+    b"\xb8\x0f\x00\x00\x00\x0f\x05",  # mov $15,%eax; syscall
+)
+_CHUNK = 1 << 20
+_OVERLAP = 16
+
+
+class Gadgets(NamedTuple):
+    """Where they are."""
+
+    syscall_ret: int
+    restorer: int
+
+
+_by_file: dict[tuple[str, int, int, int], tuple[int, int]] = {}
+"""Offsets in executable mappings of files, -1 for none, by device, inode, offset and length."""
+
+
+def find(memory: Memory, mappings: list[Mapping]) -> Gadgets:
+    """Return the gadgets of a process, looking first where they usually are."""
+    syscall_ret = restorer = -1
+    for mapping in sorted((m for m in mappings if m.executable and m.readable), key=_likelihood):
+        offsets = _offsets_in(memory, mapping)
+        if syscall_ret < 0 and offsets[0] >= 0:
+            syscall_ret = mapping.start + offsets[0]
+        if restorer < 0 and offsets[1] >= 0:
+            restorer = mapping.start + offsets[1]
+        if syscall_ret >= 0 and restorer >= 0:
+            return Gadgets(syscall_ret, restorer)
+    raise UnsupportedTarget("the program has no 'syscall; ret' or no signal return code that an injected call could use")
+
+
+def still_there(memory: Memory, gadgets: Gadgets) -> bool:
+    """Return whether the bytes are what they were (the library is still mapped, nobody patched it)."""
+    try:
+        call = memory.read(gadgets.syscall_ret, 3)
+        restorer = memory.read(gadgets.restorer, 7)
+    except MemoryFault:
+        return False
+    return any(p.startswith(call) for p in SYSCALL_RET) and any(p.startswith(restorer) for p in RESTORER)
+
+
+def forget(mappings: list[Mapping]) -> None:
+    """Drop what is remembered of these files, because a patch of ours lies over it here."""
+    for mapping in mappings:
+        _by_file.pop((mapping.device, mapping.inode, mapping.offset, mapping.end - mapping.start), None)
+
+
+def _likelihood(mapping: Mapping) -> int:
+    name = mapping.path.rpartition("/")[2]
+    if name.startswith(("libc.", "libc-", "ld-musl", "libpthread")):
+        return 0
+    return 1 if mapping.inode and mapping.private else 2
+
+
+def _offsets_in(memory: Memory, mapping: Mapping) -> tuple[int, int]:
+    key = (mapping.device, mapping.inode, mapping.offset, mapping.end - mapping.start)
+    if mapping.inode and key in _by_file:
+        return _by_file[key]
+    offsets = (_first(memory, mapping, SYSCALL_RET), _first(memory, mapping, RESTORER))
+    if mapping.inode:
+        _by_file[key] = offsets
+    return offsets
+
+
+def _first(memory: Memory, mapping: Mapping, patterns: tuple[bytes, ...]) -> int:
+    for start in range(mapping.start, mapping.end, _CHUNK):
+        try:
+            content = memory.read(start, min(_CHUNK + _OVERLAP, mapping.end - start))
+        except MemoryFault:
+            continue
+        hits = [at for pattern in patterns if (at := content.find(pattern)) >= 0]
+        if hits:
+            return start - mapping.start + min(hits)
+    return -1

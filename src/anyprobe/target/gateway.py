@@ -1,0 +1,179 @@
+"""The one module through which every system call on the target goes.
+
+Callers write ``gateway.pread(...)``, never ``from gateway import pread``: a test installs faults by rebinding the names of
+this module, so that without faults there is no overhead at all. ``faults`` can make the n-th call fail, return short, or
+be the controller's last.
+"""
+
+import ctypes
+import errno
+import mmap as _mmap
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+# PyDLL keeps the GIL: these calls do not block, and while the target is stopped another Python thread must not get in.
+_libc = ctypes.PyDLL(None, use_errno=True)
+
+_ptrace = _libc.ptrace
+_ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_ulong, ctypes.c_ulong]
+_ptrace.restype = ctypes.c_long
+
+_syscall = _libc.syscall
+_syscall.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_long, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
+_syscall.restype = ctypes.c_long
+
+_SYS_TGKILL = 234
+_SYS_KCMP = 312
+_SYS_PIDFD_SEND_SIGNAL = 424
+_SYS_PIDFD_OPEN = 434
+KCMP_VM = 1
+WALL = 0x40000000
+WNOHANG = os.WNOHANG
+
+
+def _failed() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
+
+
+def ptrace(request: int, tid: int, address: int, data: int) -> None:
+    """Make one ptrace request."""
+    if _ptrace(request, tid, address, data) == -1:
+        raise _failed()
+
+
+def kcmp_vm(pid: int, other: int) -> bool:
+    """Return whether two processes share their address space."""
+    result = _syscall(_SYS_KCMP, pid, other, KCMP_VM, 0, 0)
+    if result == -1:
+        raise _failed()
+    return bool(result == 0)
+
+
+def pidfd_open(pid: int) -> int:
+    """Return a file descriptor of a process, which pid reuse cannot redirect."""
+    fd = _syscall(_SYS_PIDFD_OPEN, pid, 0, 0, 0, 0)
+    if fd == -1:
+        raise _failed()
+    return int(fd)
+
+
+def pidfd_send_signal(pidfd: int, number: int) -> None:
+    """Send a signal to the process of a pidfd."""
+    if _syscall(_SYS_PIDFD_SEND_SIGNAL, pidfd, number, 0, 0, 0) == -1:
+        raise _failed()
+
+
+def tgkill(pid: int, tid: int, number: int) -> None:
+    """Send a signal to one thread."""
+    if _syscall(_SYS_TGKILL, pid, tid, number, 0, 0) == -1:
+        raise _failed()
+
+
+def mmap_shared(fd: int, size: int) -> _mmap.mmap:
+    """Map a memfd of the target into the controller, readable and writable."""
+    return _mmap.mmap(fd, size, _mmap.MAP_SHARED, _mmap.PROT_READ | _mmap.PROT_WRITE)
+
+
+def waitpid(tid: int, options: int) -> tuple[int, int]:
+    """Wait for one named thread."""
+    return os.waitpid(tid, options)
+
+
+open_file = os.open
+close = os.close
+read = os.read
+pread = os.pread
+pwrite = os.pwrite
+listdir = os.listdir
+readlink = os.readlink
+fstat = os.fstat
+
+_GATED = (
+    "ptrace", "waitpid", "kcmp_vm", "pidfd_open", "pidfd_send_signal", "tgkill", "mmap_shared",
+    "open_file", "close", "read", "pread", "pwrite", "listdir", "readlink", "fstat",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """What is to go wrong: ``kind`` at the ``call``-th gateway call (counted from 1)."""
+
+    kind: str
+    call: int
+    errno: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "FaultPlan":
+        """Read ``kill-before:N``, ``kill-after:N``, ``fail:N:ERRNO`` or ``short:N``."""
+        kind, _, rest = text.partition(":")
+        number, _, code = rest.partition(":")
+        if kind not in ("kill-before", "kill-after", "fail", "short") or not number.isdigit():
+            raise ValueError(f"not a fault: {text!r}")
+        if kind != "fail":
+            return cls(kind, int(number))
+        return cls(kind, int(number), int(code) if code.isdigit() else getattr(errno, code))
+
+
+class Faults:
+    """Counts the gateway calls and makes one of them go wrong. Only tests install it."""
+
+    def __init__(self) -> None:
+        """Start without faults."""
+        self.calls = 0
+        self.reached = False
+        self.log: list[str] | None = None
+        self._plan: FaultPlan | None = None
+        self._originals: dict[str, Callable[..., Any]] = {}
+
+    def install(self, plan: FaultPlan | None = None, *, log: bool = False) -> None:
+        """Count calls from now on, and let ``plan`` happen."""
+        self.clear()
+        self._plan, self.calls, self.reached = plan, 0, False
+        self.log = [] if log else None
+        for name in _GATED:
+            self._originals[name] = globals()[name]
+            globals()[name] = self._gate(name, globals()[name])
+
+    def clear(self) -> None:
+        """Give every call its plain form back."""
+        globals().update(self._originals)
+        self._originals.clear()
+
+    def _gate(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def gated(*arguments: Any, **options: Any) -> Any:
+            self.calls += 1
+            if self.log is not None:
+                self.log.append(f"{name}{arguments[:3]!r}")
+            plan = self._plan
+            if plan is None or self.calls != plan.call:
+                return call(*arguments, **options)
+            self.reached = True
+            if plan.kind == "kill-before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if plan.kind == "fail":
+                raise OSError(plan.errno, os.strerror(plan.errno))
+            if plan.kind == "short":
+                arguments = _shortened(name, arguments)
+            result = call(*arguments, **options)
+            if plan.kind == "kill-after":
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return gated
+
+
+def _shortened(name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments of a transfer of half the size."""
+    if name == "pwrite":
+        fd, data, offset = arguments
+        return fd, data[: max(1, len(data) // 2)], offset
+    if name in ("read", "pread"):
+        return (arguments[0], max(1, arguments[1] // 2), *arguments[2:])
+    return arguments
+
+
+faults = Faults()

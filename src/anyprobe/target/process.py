@@ -1,0 +1,384 @@
+"""A live process: opened with every check that needs no change, then stopped for short scopes."""
+
+import errno
+import os
+import select
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import TypeVar
+
+from anyprobe.core.errors import (
+    InternalError,
+    NoSuchProcess,
+    PermissionDenied,
+    StopTimeout,
+    TargetError,
+    TargetExited,
+    UnsupportedTarget,
+)
+from anyprobe.target import gadgets as gadget_search
+from anyprobe.target import gateway, permission, procfs, ptrace
+from anyprobe.target.interrupts import DeferredInterrupts
+from anyprobe.target.memory import TargetMemory
+from anyprobe.target.procfs import Mapping
+from anyprobe.target.relatives import Relatives
+from anyprobe.target.remote import RemoteCalls, fitness
+from anyprobe.target.stopping import Stop, stopped
+from anyprobe.target.thread import Thread
+
+_T = TypeVar("_T")
+_TRACER_GRACE = 0.2
+_BORROW_CANDIDATES = 8
+_BORROW_ONE = 0.05
+_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+_MACHINES = {3: "i386", 8: "MIPS", 21: "PowerPC", 22: "S390", 40: "ARM", 183: "AArch64", 243: "RISC-V"}
+_X86_64 = 62
+
+
+class Process:
+    """A process that anyprobe may probe. ``open`` it; nothing is attached outside of ``stop`` and ``borrow``."""
+
+    def __init__(self, pid: int, pidfd: int, *, child: bool = False) -> None:
+        """Keep a process whose identity is fixed by ``pidfd``; use ``open`` or ``launch``."""
+        self.pid = pid
+        self.exit_status: int | None = None
+        """The wait status of its end, if it is our child."""
+        self.scratch = 0
+        """Top of the memory that frames of injected calls are put in; see ``RemoteCalls.use_stack``."""
+        self.held: Thread | None = None
+        """The thread of a launched program that has not been let go yet."""
+        self.stopped_threads: list[Thread] = []
+        self.unreleased: list[Thread] = []
+        """Threads that would not stop, so could not be detached; the next stop tries again."""
+        self.relatives = Relatives(pid)
+        self._pidfd = pidfd
+        self._child = child
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+        self._gadgets: gadget_search.Gadgets | None = None
+        stat = procfs.read_stat(pid)
+        self._identity = (stat.start_time, stat.start_stack)
+        self.exe = gateway.readlink(f"/proc/{pid}/exe")
+        self.root = _root_prefix(pid)
+        self.mem = TargetMemory(pid, self._any_stopped_thread)
+
+    @classmethod
+    def open(cls, pid: int) -> "Process":
+        """Check everything that can be checked without touching the process; raise a typed error or return it."""
+        if pid == os.getpid():
+            raise UnsupportedTarget("anyprobe cannot attach to its own process; use attach_self()")
+        try:
+            pidfd = gateway.pidfd_open(pid)
+        except OSError as error:
+            raise _no_such_process(pid, error) from error
+        try:
+            _check_kind(pid)
+            _check_tracer(pid)
+            return cls(pid, pidfd)
+        except OSError as error:
+            gateway.close(pidfd)
+            if error.errno in (errno.EPERM, errno.EACCES):
+                raise permission.explain(pid) from error
+            if error.errno in procfs.GONE_ERRORS:
+                raise NoSuchProcess(f"process {pid} has just ended") from error
+            raise TargetError(f"cannot inspect process {pid}: {error.strerror}") from error
+        except BaseException:
+            gateway.close(pidfd)
+            raise
+
+    def mappings(self) -> list[Mapping]:
+        """Return the memory map as it is now."""
+        with self.translated("reading the memory map"):
+            return procfs.read_mappings(self.pid)
+
+    def auxv(self) -> dict[int, int]:
+        """Return the auxiliary vector."""
+        with self.translated("reading the auxiliary vector"):
+            return procfs.read_auxv(self.pid)
+
+    def threads(self) -> list[int]:
+        """Return the ids of all tasks, kernel workers included."""
+        with self.translated("listing threads"):
+            return procfs.read_tasks(self.pid)
+
+    def exited(self) -> bool:
+        """Whether it has ended; a child's status is then in ``exit_status``."""
+        if self._child and self.exit_status is None:
+            with suppress(ChildProcessError):
+                pid, status = gateway.waitpid(self.pid, gateway.WNOHANG | gateway.WALL)
+                if pid and not os.WIFSTOPPED(status):
+                    self.exit_status = status
+        return self.exit_status is not None or self._pidfd < 0 or bool(_readable(self._pidfd, 0))
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the end; return the wait status where it is our child and has ended."""
+        _readable(self._pidfd, timeout)
+        self.exited()
+        return self.exit_status
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal; the pid cannot have been given to somebody else."""
+        with self.translated("signalling"):
+            gateway.pidfd_send_signal(self._pidfd, number)
+
+    def verify(self) -> None:
+        """Raise unless this is the process, running the program, that was opened."""
+        if self.exited():
+            raise self.gone()
+        with self.translated("checking"):
+            stat = procfs.read_stat(self.pid)
+        if stat.start_time != self._identity[0]:
+            raise TargetExited(self.pid, self.exit_status)
+        if stat.start_stack != self._identity[1] or not self.mem.alive(stat.start_code):
+            raise TargetError(f"process {self.pid} has executed another program since anyprobe attached")
+
+    def stop(self, timeout: float = 2.0) -> AbstractContextManager[Stop]:
+        """Stop everything that runs in this address space for a scope."""
+        return self._exclusive(stopped(self, timeout))
+
+    def borrow(self, timeout: float = 2.0) -> AbstractContextManager[RemoteCalls]:
+        """Stop one suitable thread for a scope and make system calls in it; the others run on."""
+        return self._exclusive(_borrowed(self, timeout))
+
+    def resume(self) -> None:
+        """Let a launched program go; nobody is attached to it afterwards."""
+        held, self.held = self.held, None
+        if held and not held.release(time.monotonic() + 1):
+            self.held = held
+            raise TargetError(f"process {self.pid} cannot be let go")
+        if held and held.ended:
+            self.note_end(held.status)
+
+    def gadgets(self) -> gadget_search.Gadgets:
+        """Return the target's instructions that injected calls borrow."""
+        if self._gadgets is None or not gadget_search.still_there(self.mem, self._gadgets):
+            mappings = self.mappings()
+            found = gadget_search.find(self.mem, mappings)
+            if not gadget_search.still_there(self.mem, found):
+                gadget_search.forget(mappings)
+                found = gadget_search.find(self.mem, mappings)
+            self._gadgets = found
+        return self._gadgets
+
+    def note_end(self, status: int | None) -> None:
+        """Keep the wait status of our child's end, met while tracing it."""
+        if self._child and status is not None:
+            self.exit_status = status
+
+    def gone(self) -> TargetError:
+        """Return the error for a thread or process that vanished under us."""
+        deadline = time.monotonic() + 0.1
+        while time.monotonic() < deadline:
+            if self.exited() or _all_ended(self.pid):
+                return TargetExited(self.pid, self.exit_status)
+            time.sleep(0.001)
+        return TargetError(f"a thread of process {self.pid} vanished while anyprobe worked on it; nothing was changed")
+
+    @contextmanager
+    def translated(self, doing: str) -> Iterator[None]:
+        """Turn an ``OSError`` of this scope into an error of ours."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in procfs.GONE_ERRORS:
+                raise self.gone() from error
+            if error.errno in (errno.EPERM, errno.EACCES) and not self.exited():
+                with suppress(OSError):
+                    raise permission.explain(self.pid) from error
+            raise TargetError(f"{doing} process {self.pid} failed: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Let a held program go and close the descriptors."""
+        with suppress(TargetError):
+            self.resume()
+        self.mem.close()
+        if self._pidfd >= 0:
+            gateway.close(self._pidfd)
+            self._pidfd = -1
+
+    def _any_stopped_thread(self) -> int | None:
+        return next((thread.tid for thread in self.stopped_threads if thread.stopped), None)
+
+    @contextmanager
+    def _exclusive(self, scope: AbstractContextManager[_T]) -> Iterator[_T]:
+        """Enter a scope in which threads are stopped: one at a time, and Ctrl-C comes after it."""
+        if self._holder == threading.get_native_id():
+            raise InternalError("stops of one process cannot be nested")
+        with DeferredInterrupts(), self._lock:
+            self._holder = threading.get_native_id()
+            try:
+                self._retry_unreleased()
+                with scope as value:
+                    yield value
+            finally:
+                self._holder = None
+
+    def _retry_unreleased(self) -> None:
+        self.unreleased = [thread for thread in self.unreleased if not thread.release(0)]
+
+
+@contextmanager
+def _borrowed(process: Process, timeout: float) -> Iterator[RemoteCalls]:
+    """Try threads until one is fit to make calls."""
+    deadline = time.monotonic() + timeout
+    while True:
+        reasons = []
+        for tid in _candidates(process):
+            thread, reason = _try_borrow(process, tid)
+            if thread is None:
+                reasons.append(f"{tid}: {reason}")
+                continue
+            process.stopped_threads = [thread]
+            try:
+                with RemoteCalls(process, thread) as calls:
+                    yield calls
+            finally:
+                process.stopped_threads = []
+                _let_go(process, thread)
+            return
+        if process.exited():
+            raise process.gone()
+        if time.monotonic() > deadline:
+            raise StopTimeout(
+                f"no thread of process {process.pid} can make a system call: {'; '.join(reasons) or 'no threads'}"
+            )
+        time.sleep(0.002)
+
+
+def _candidates(process: Process) -> list[int]:
+    if process.held:
+        return [process.held.tid]
+    tids = process.threads()
+    tids.sort(key=lambda tid: tid != process.pid)
+    if len(tids) > _BORROW_CANDIDATES:  # others each time
+        turn = time.monotonic_ns() % (len(tids) - 1)
+        tids = tids[:1] + (tids[1 + turn :] + tids[1 : 1 + turn])[: _BORROW_CANDIDATES - 1]
+    return tids
+
+
+def _try_borrow(process: Process, tid: int) -> tuple[Thread | None, str]:
+    """Stop one thread; return it, or why it is of no use."""
+    with process.translated("borrowing a thread of"):
+        if process.held:
+            process.held.load_registers()
+            return process.held, ""
+        thread = Thread(process.pid, tid)
+        try:
+            stat = procfs.read_stat(process.pid, tid)
+            if stat.worker or stat.ended or stat.state == "D":
+                return None, "ended" if stat.ended else "a kernel worker" if stat.worker else "cannot be stopped now"
+            ptrace.seize(tid)
+        except OSError as error:
+            if error.errno in procfs.GONE_ERRORS:
+                return None, "ended"
+            if error.errno == errno.EPERM and permission.tracer_of(tid):
+                return None, str(permission.explain(tid))
+            raise
+        reason = "did not stop"
+        try:
+            ptrace.interrupt(tid)
+            if thread.wait(time.monotonic() + _BORROW_ONE) and thread.stopped:
+                thread.load_registers()
+                mappings = [] if process.scratch else process.mappings()
+                reason = fitness(thread, process, mappings)
+        except BaseException:
+            _let_go(process, thread)
+            raise
+        if reason:
+            _let_go(process, thread)
+            return None, reason
+        return thread, ""
+
+
+def _let_go(process: Process, thread: Thread) -> None:
+    if thread is process.held:
+        with process.translated("restoring"):
+            thread.store_registers()
+        return
+    if not thread.release(time.monotonic() + 10):
+        process.unreleased.append(thread)
+    if thread.ended and thread.tid == process.pid:
+        process.note_end(thread.status)
+
+
+def _no_such_process(pid: int, error: OSError) -> TargetError:
+    with suppress(OSError, ValueError):
+        group = int(procfs.read_status(pid)["Tgid"])
+        if group != pid:
+            return NoSuchProcess(f"{pid} is a thread of process {group}; give the process id")
+    if error.errno in (errno.ESRCH, errno.EINVAL, errno.ENOENT):
+        return NoSuchProcess(f"there is no process {pid}")
+    if error.errno in (errno.EPERM, errno.EACCES, errno.ENOSYS):
+        return PermissionDenied(
+            "seccomp", f"pidfd_open is not permitted: {error.strerror}", "Linux 5.3 without a filter over anyprobe is needed"
+        )
+    return TargetError(f"cannot open process {pid}: {error.strerror}")
+
+
+def _check_kind(pid: int) -> None:
+    """Refuse what cannot be probed, whoever we are."""
+    stat = procfs.read_stat(pid)
+    if stat.kernel_thread:
+        raise UnsupportedTarget(f"{pid} is a kernel thread ({stat.comm}); anyprobe probes user programs")
+    if _all_ended(pid):
+        raise UnsupportedTarget(f"process {pid} ({stat.comm}) is a zombie: it has ended, its parent {stat.parent} has yet to take note")
+    if pid == 1 and _is_machine_init():
+        raise UnsupportedTarget("process 1 is the machine's init, whose death would be the machine's; anyprobe does not touch it")
+    fd = gateway.open_file(f"/proc/{pid}/exe", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        header = gateway.read(fd, 20)
+    finally:
+        gateway.close(fd)
+    if header[:4] != b"\x7fELF" or len(header) < 20:  # noqa: PLR2004
+        raise UnsupportedTarget(f"process {pid} does not run an ELF executable")
+    machine = int.from_bytes(header[18:20], "little" if header[5] == 1 else "big")
+    if machine not in (_X86_64, 3):
+        name = _MACHINES.get(machine, f"ELF machine {machine}")
+        raise UnsupportedTarget(f"process {pid} runs a program for another architecture ({name}); anyprobe knows x86-64")
+    if header[4] != 2:  # noqa: PLR2004 - ELFCLASS64
+        raise UnsupportedTarget(f"process {pid} is a 32-bit program; anyprobe probes 64-bit ones")
+
+
+def _check_tracer(pid: int) -> None:
+    """Refuse a process that somebody traces for longer than another controller's transaction takes."""
+    deadline = time.monotonic() + _TRACER_GRACE
+    while tracer := permission.tracer_of(pid):
+        if time.monotonic() > deadline:
+            raise permission.traced_by(pid, tracer)
+        time.sleep(0.005)
+
+
+def _all_ended(pid: int) -> bool:
+    try:
+        if not procfs.read_stat(pid).ended:
+            return False
+        return all(procfs.read_stat(pid, tid).ended for tid in procfs.read_tasks(pid))
+    except OSError as error:
+        return error.errno in procfs.GONE_ERRORS
+
+
+def _is_machine_init() -> bool:
+    try:
+        return gateway.readlink("/proc/1/ns/pid") == _INITIAL_PID_NAMESPACE
+    except OSError:
+        return True
+
+
+def _root_prefix(pid: int) -> str:
+    """Return what to put before a path of the target, so that it is found from our mount namespace."""
+    prefix = f"/proc/{pid}/root"
+    try:
+        same = gateway.readlink(f"/proc/{pid}/ns/mnt") == gateway.readlink("/proc/self/ns/mnt")
+        return "" if same and gateway.readlink(prefix) == "/" else prefix
+    except OSError:
+        return prefix
+
+
+def _readable(fd: int, timeout: float | None) -> bool:
+    if fd < 0:
+        return True
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else timeout * 1000))

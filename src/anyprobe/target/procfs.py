@@ -1,0 +1,191 @@
+"""Readers of ``/proc/PID``: maps, stat, status, tasks, auxiliary vector. Nothing here needs the target to be stopped."""
+
+import errno
+import os
+import struct
+from typing import NamedTuple
+
+from anyprobe.target import gateway
+
+_KERNEL_THREAD = 0x200000
+_IO_WORKER = 0x10
+_DELETED = " (deleted)"
+GONE_ERRORS = frozenset({errno.ENOENT, errno.ESRCH})
+
+
+class Mapping(NamedTuple):
+    """One line of ``/proc/PID/maps``."""
+
+    start: int
+    end: int
+    perms: str
+    offset: int
+    device: str
+    inode: int
+    path: str
+    deleted: bool
+
+    @property
+    def readable(self) -> bool:
+        """Whether the program may read it."""
+        return self.perms[0] == "r"
+
+    @property
+    def writable(self) -> bool:
+        """Whether the program may write it."""
+        return self.perms[1] == "w"
+
+    @property
+    def executable(self) -> bool:
+        """Whether the program may execute it."""
+        return self.perms[2] == "x"
+
+    @property
+    def private(self) -> bool:
+        """Whether writes stay in this process."""
+        return self.perms[3] == "p"
+
+
+class TaskStat(NamedTuple):
+    """What we use of ``/proc/PID/stat``."""
+
+    comm: str
+    state: str
+    parent: int
+    flags: int
+    threads: int
+    start_time: int
+    start_code: int
+    start_stack: int
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is a zombie or going."""
+        return self.state in "ZX"
+
+    @property
+    def kernel_thread(self) -> bool:
+        """Whether it has no user memory."""
+        return bool(self.flags & _KERNEL_THREAD)
+
+    @property
+    def worker(self) -> bool:
+        """Whether it is a kernel worker listed among the threads: it never runs user code and has no user registers."""
+        return bool(self.flags & _IO_WORKER) or self.comm.startswith("iou-")
+
+
+def read_file(path: str) -> bytes:
+    """Return a whole small file."""
+    fd = gateway.open_file(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := gateway.read(fd, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        gateway.close(fd)
+
+
+def read_stat(pid: int, tid: int | None = None) -> TaskStat:
+    """Return the state of a process, or of one of its threads."""
+    path = f"/proc/{pid}/stat" if tid is None else f"/proc/{pid}/task/{tid}/stat"
+    return parse_stat(read_file(path))
+
+
+def parse_stat(content: bytes) -> TaskStat:
+    """Read the text of a stat file; the name may hold anything, parentheses too."""
+    head, _, tail = content.rpartition(b")")
+    fields = tail.split()
+    return TaskStat(
+        comm=os.fsdecode(head.partition(b"(")[2]),
+        state=chr(fields[0][0]),
+        parent=int(fields[1]),
+        flags=int(fields[6]),
+        threads=int(fields[17]),
+        start_time=int(fields[19]),
+        start_code=int(fields[23]),
+        start_stack=int(fields[25]),
+    )
+
+
+def read_status(pid: int) -> dict[str, str]:
+    """Return ``/proc/PID/status`` as a dictionary."""
+    return parse_status(read_file(f"/proc/{pid}/status"))
+
+
+def parse_status(content: bytes) -> dict[str, str]:
+    """Read the text of a status file."""
+    pairs = (line.partition(":\t") for line in os.fsdecode(content).splitlines())
+    return {key: value.strip() for key, _, value in pairs}
+
+
+def read_tasks(pid: int) -> list[int]:
+    """Return the ids of all tasks of a process, kernel workers included."""
+    return [int(name) for name in gateway.listdir(f"/proc/{pid}/task")]
+
+
+def read_mappings(pid: int) -> list[Mapping]:
+    """Return the memory map."""
+    return parse_maps(read_file(f"/proc/{pid}/maps"))
+
+
+def parse_maps(content: bytes) -> list[Mapping]:
+    """Read the text of a maps file."""
+    mappings = []
+    make = Mapping._make
+    for line in os.fsdecode(content).split("\n"):
+        if not line:
+            continue
+        fields = line.split(" ", 5)
+        start, _, end = fields[0].partition("-")
+        path = fields[5].lstrip(" ") if len(fields) == 6 else ""  # noqa: PLR2004
+        deleted = path.endswith(_DELETED)
+        if deleted:
+            path = path[: -len(_DELETED)]
+        if "\\012" in path:
+            path = path.replace("\\012", "\n")
+        mappings.append(
+            make((int(start, 16), int(end, 16), fields[1], int(fields[2], 16), fields[3], int(fields[4]), path, deleted))
+        )
+    return mappings
+
+
+def read_auxv(pid: int) -> dict[int, int]:
+    """Return the auxiliary vector."""
+    return parse_auxv(read_file(f"/proc/{pid}/auxv"))
+
+
+def parse_auxv(content: bytes) -> dict[int, int]:
+    """Read an auxiliary vector."""
+    vector = {}
+    for key, value in struct.iter_unpack("<QQ", content[: len(content) // 16 * 16]):
+        if key == 0:
+            break
+        vector[key] = value
+    return vector
+
+
+class BlockedCall(NamedTuple):
+    """The system call that a sleeping thread is in."""
+
+    number: int
+    arguments: tuple[int, ...]
+    stack: int
+    pc: int
+
+
+def read_blocked_call(pid: int, tid: int) -> BlockedCall | None:
+    """Return the system call a thread sleeps in, or ``None`` where it runs or the kernel does not say."""
+    try:
+        fields = read_file(f"/proc/{pid}/task/{tid}/syscall").split()
+    except OSError:
+        return None
+    if len(fields) != 9:  # noqa: PLR2004 - number, six arguments, stack, pc
+        return None
+    numbers = [int(field, 16) for field in fields[1:]]
+    return BlockedCall(int(fields[0]), tuple(numbers[:6]), numbers[6], numbers[7])
+
+
+def read_last_pid() -> int:
+    """Return the pid given out last in our pid namespace: it moves whenever a process or thread is created."""
+    return int(read_file("/proc/loadavg").split()[-1])

@@ -1,0 +1,248 @@
+"""System calls made in a stopped thread of the target, in a form that the thread could finish alone (SAFETY 1).
+
+Life of an injected call:
+
+1. A signal frame with the thread's whole state is written below its red zone. The stack there is unused; nothing changed.
+2. The registers are set: pc at a ``syscall; ret`` of the program, stack pointer at the frame, whose first word is the
+   signal return code. From here on, if the controller dies, the thread makes the call and returns from the "signal".
+3. All signals are blocked; the frame holds the true mask.
+4. The thread runs to the call's entry and exit. Steps 2 and 4 repeat for further calls.
+5. The thread is interrupted again, at a point where the kernel has not decided about restarting a system call; the true
+   mask and then the true registers are set. The kernel then takes up the interrupted call as if nothing had been.
+
+The frame's signal return is for the controller's death only: it loses the remaining time of an interrupted sleep.
+"""
+
+import contextlib
+import errno
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, UnsupportedTarget
+from anyprobe.core.memory import MemoryFault
+from anyprobe.target import frame, procfs, ptrace, restarting
+from anyprobe.target.procfs import Mapping
+from anyprobe.target.thread import Thread
+from anyprobe.target.waitstatus import Kind
+
+if TYPE_CHECKING:
+    from anyprobe.target.process import Process
+
+READ, WRITE, OPEN, CLOSE, MMAP, MPROTECT, MUNMAP, MADVISE, GETPID = 0, 1, 2, 3, 9, 10, 11, 28, 39
+PRCTL, FTRUNCATE, GETTID, MREMAP, FALLOCATE, MEMBARRIER, MEMFD_CREATE = 157, 77, 186, 25, 285, 324, 319
+NAMES = {
+    READ: "read", WRITE: "write", OPEN: "open", CLOSE: "close", MMAP: "mmap", MPROTECT: "mprotect", MUNMAP: "munmap",
+    MADVISE: "madvise", GETPID: "getpid", PRCTL: "prctl", FTRUNCATE: "ftruncate", GETTID: "gettid", MREMAP: "mremap",
+    FALLOCATE: "fallocate", MEMBARRIER: "membarrier", MEMFD_CREATE: "memfd_create",
+}  # fmt: skip
+_ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
+_MASK64 = (1 << 64) - 1
+_MAX_ERRNO = 4095
+_USER_CS = 0x33
+_TRAP_FLAG = 0x100
+_CALL_TIMEOUT = 5.0
+
+
+class RemoteCalls:
+    """Makes system calls in one stopped thread; afterwards its registers, mask and interrupted call are as before."""
+
+    def __init__(self, process: "Process", thread: Thread) -> None:
+        """Choose the thread, which ``fitness`` has found fit."""
+        self._process, self._thread = process, thread
+        self._frame = 0
+        self._mask = 0
+        self._gadget = 0
+        self._restorer = 0
+        self._running = False
+        self._suspends_seccomp = False
+
+    def __enter__(self) -> Self:
+        """Put up the frame; the thread itself is not changed yet."""
+        with self._process.translated("preparing a system call"):
+            self._check_thread()
+            self._thread.store_registers()
+            self._gadget, self._restorer = self._process.gadgets()
+            self._mask = ptrace.get_signal_mask(self._thread.tid)
+            self._put_up_frame(self._process.scratch or self._thread.registers.rsp - frame.RED_ZONE)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the thread its state back."""
+        if self._running:
+            with self._process.translated("restoring a thread"):
+                self._finish()
+
+    @property
+    def thread(self) -> Thread:
+        """The thread that makes the calls."""
+        return self._thread
+
+    def use_stack(self, top: int) -> None:
+        """Put frames below ``top`` from now on, in memory mapped for that; 0 goes back to the threads' own stacks.
+
+        ``frame.ROOM`` bytes must be writable there. With it any thread can make calls, whatever stack it is on. Unmap that
+        memory only after going back.
+        """
+        with self._process.translated("moving the frame"):
+            self._put_up_frame(top or self._thread.registers.rsp - frame.RED_ZONE)
+            if self._running:
+                registers = ptrace.Registers()
+                ptrace.get_registers(self._thread.tid, registers)
+                registers.rsp = self._frame
+                ptrace.set_registers(self._thread.tid, registers)
+        self._process.scratch = top
+
+    def syscall(self, number: int, *arguments: int) -> int:
+        """Make one system call; it must not sleep. Raise ``RemoteCallFailed`` with the target's errno."""
+        with self._process.translated("making a system call"):
+            result = self._call(number, arguments)
+        if result > _MASK64 - _MAX_ERRNO:
+            raise RemoteCallFailed(NAMES.get(number, f"system call {number}"), _MASK64 + 1 - result)
+        return result
+
+    def _call(self, number: int, arguments: tuple[int, ...]) -> int:
+        thread = self._thread
+        registers = thread.registers.copy()
+        registers.rip, registers.rsp, registers.rax = self._gadget, self._frame, number
+        registers.orig_rax = _MASK64
+        registers.eflags &= ~_TRAP_FLAG
+        for name, value in zip(_ARGUMENTS, arguments, strict=False):
+            setattr(registers, name, value & _MASK64)
+        ptrace.set_registers(thread.tid, registers)
+        if not self._running:
+            # After the registers: a death in between must not leave the mask to a thread without the frame.
+            self._running = True
+            ptrace.set_signal_mask(thread.tid, ptrace.ALL_SIGNALS)
+        for _ in ("entry", "exit"):
+            self._run_to_syscall_stop()
+        ptrace.get_registers(thread.tid, registers)
+        return registers.rax
+
+    def _run_to_syscall_stop(self) -> None:
+        """Run to the next system call stop; signals met before are all blocked, so the kernel queues them again."""
+        deadline = time.monotonic() + _CALL_TIMEOUT
+        while True:
+            self._thread.resume_with(ptrace.resume_to_syscall)
+            self._wait(deadline)
+            if self._thread.kind is Kind.SYSCALL:
+                return
+
+    def _wait(self, deadline: float) -> None:
+        if not self._thread.wait(deadline):
+            raise StopTimeout(f"a system call in thread {self._thread.tid} takes too long")
+        if self._thread.ended:
+            raise self._process.gone()
+
+    def _finish(self) -> None:
+        """Stop it in the signal path, where a system call's restart is decided, and restore mask and registers there.
+
+        Whatever fails here leaves a thread that returns through its frame.
+        """
+        thread = self._thread
+        self._running = False
+        try:
+            ptrace.interrupt(thread.tid)
+            if thread.stopped:
+                thread.resume_with(ptrace.resume)
+            self._wait(time.monotonic() + _CALL_TIMEOUT)
+            ptrace.set_signal_mask(thread.tid, self._mask)
+            ptrace.set_registers(thread.tid, thread.registers)
+        except BaseException:
+            thread.abandon_registers()
+            raise
+        if self._suspends_seccomp:
+            with contextlib.suppress(OSError):
+                ptrace.set_options(thread.tid, ptrace.OPTION_SYSGOOD)
+
+    def _put_up_frame(self, top: int) -> None:
+        registers = self._thread.registers.copy()
+        before_pc = b""
+        if registers.orig_rax == restarting.SYS_RESTART_SYSCALL:
+            with contextlib.suppress(MemoryFault):
+                before_pc = self._process.mem.read(registers.rip - 7, 7)
+        number = restarting.repeated_from_start(registers.orig_rax, registers.rax, before_pc)
+        if number is not None:
+            registers.rip -= 2
+            registers.rax = number
+        state = ptrace.get_extended_state(self._thread.tid)
+        start, content = frame.build(top, registers, state, self._mask, self._restorer)
+        if not frame.fits(top, start):
+            raise UnsupportedTarget("this machine's vector state is too large for an injected call")
+        self._process.mem.write(start, content)
+        self._frame = start
+
+    def _check_thread(self) -> None:
+        """Refuse what would break the call: shadow stacks, seccomp filters."""
+        thread = self._thread
+        status = procfs.parse_status(procfs.read_file(f"/proc/{thread.pid}/task/{thread.tid}/status"))
+        if "shstk" in status.get("x86_Thread_features", "").split():
+            raise UnsupportedTarget("the program runs with shadow stacks, where no system call can be injected")
+        if status.get("Seccomp", "0") == "0":
+            return
+        try:
+            ptrace.set_options(thread.tid, ptrace.OPTION_SYSGOOD | ptrace.OPTION_SUSPEND_SECCOMP)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EINVAL, errno.EBUSY):
+                raise
+            raise PermissionDenied(
+                "seccomp",
+                f"process {thread.pid} is confined by a seccomp filter, which would kill it at our system calls",
+                "run anyprobe as root outside of any container: it can then suspend the filter",
+            ) from error
+        self._suspends_seccomp = True
+
+
+def fitness(thread: Thread, process: "Process", mappings: list[Mapping]) -> str:
+    """Return why no call can be injected into a stopped thread, or an empty string. Without a scratch stack the mappings
+    must be given.
+    """
+    registers = thread.registers
+    if registers.cs != _USER_CS:
+        return "runs 32-bit code"
+    if not process.scratch and not _has_stack(registers, mappings):
+        return "not on a stack known to be its own"
+    if _in_restartable_sequence(thread, process):
+        return "in a restartable sequence"
+    return ""
+
+
+def _has_stack(registers: ptrace.Registers, mappings: list[Mapping]) -> bool:
+    """Whether the memory below the red zone is free for a frame, as on a main stack or a thread's stack.
+
+    Goroutine and coroutine stacks are small and lie beside other data.
+    """
+    stack = registers.rsp
+    for mapping in mappings:
+        if mapping.start <= stack < mapping.end:
+            if not (mapping.writable and mapping.private):
+                return False
+            if stack - frame.RED_ZONE - frame.ROOM < mapping.start:
+                return False
+            return mapping.path.startswith("[stack") or (
+                not mapping.path and stack < registers.fs_base < mapping.end
+            )
+    return False
+
+
+def _in_restartable_sequence(thread: Thread, process: "Process") -> bool:
+    """Whether moving the pc away would make the kernel forget to abort a sequence that was preempted."""
+    try:
+        area = ptrace.get_rseq_area(thread.tid)
+        if not area:
+            return False
+        descriptor = int.from_bytes(process.mem.read(area + 8, 8), "little")
+        if not descriptor:
+            return False
+        content = process.mem.read(descriptor, 24)
+    except MemoryFault:
+        return True
+    except OSError as error:
+        if error.errno in (errno.EIO, errno.EINVAL):  # a kernel without the request
+            return False
+        raise
+    start = int.from_bytes(content[8:16], "little")
+    length = int.from_bytes(content[16:24], "little")
+    return start <= thread.registers.rip < start + length

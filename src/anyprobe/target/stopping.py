@@ -1,0 +1,249 @@
+"""Stopping everything that runs in an address space, and letting it go unharmed."""
+
+import contextlib
+import errno
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import StopTimeout, TargetExited
+from anyprobe.target import permission, procfs, ptrace
+from anyprobe.target.remote import RemoteCalls, fitness
+from anyprobe.target.thread import VFORK_CALLS, Thread
+
+if TYPE_CHECKING:
+    from anyprobe.target.process import Process
+
+_PATIENCE = 0.002
+"""How long a thread may take before we ask what it is doing."""
+_RELEASE_TIMEOUT = 10.0
+_PAUSE_BETWEEN_SCANS = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingParent:
+    """A thread that sleeps in vfork until its child, which is stopped, execs or ends."""
+
+    pid: int
+    tid: int
+    pc: int
+    stack: int
+
+
+class Stop:
+    """Everything that shares the target's memory is stopped while this exists."""
+
+    def __init__(self, process: "Process") -> None:
+        """Start with nothing stopped."""
+        self.process = process
+        self.threads: list[Thread] = []
+        """The stopped threads that run user code, those of relatives included."""
+        self.waiting: list[WaitingParent] = []
+        self.pause_us = 0
+        """From the first interruption to the last release; valid after the scope."""
+
+    def verify(self) -> None:
+        """Check that this still is the process and the program that was opened."""
+        self.process.verify()
+
+    @contextmanager
+    def remote(self) -> Iterator[RemoteCalls]:
+        """Make system calls in a suitable stopped thread; ``StopTimeout`` if no thread is suitable at this moment."""
+        process = self.process
+        mappings = [] if process.scratch else process.mappings()
+        order = sorted(self.threads, key=lambda t: (bool(t.pending_signal), t.restart_pending, t.tid != process.pid))
+        reasons = []
+        for thread in order:
+            if reason := fitness(thread, process, mappings):
+                reasons.append(f"{thread.tid}: {reason}")
+                continue
+            with RemoteCalls(process, thread) as calls:
+                yield calls
+            return
+        raise StopTimeout(f"no thread of process {process.pid} can make a system call now ({'; '.join(reasons[:5])})")
+
+
+class Stopper:
+    """Collects the threads of one stop."""
+
+    def __init__(self, process: "Process", timeout: float) -> None:
+        """Prepare; nothing is done to the target."""
+        self._process = process
+        self._deadline = time.monotonic() + timeout
+        self._threads: dict[int, Thread] = {}
+        self._workers: set[int] = set()
+        self._interrupted = 0
+        self.stop = Stop(process)
+
+    def collect(self) -> None:
+        """Stop everything; on any failure the caller has to ``release``."""
+        while True:
+            groups = [self._process.pid, *self._process.relatives.find()]
+            fresh, unready = self._scan(groups)
+            if fresh:
+                self._take(fresh)
+                continue
+            if not unready:
+                break
+            waiting = [self._waiting_parent(pid, tid) for pid, tid in unready]
+            if all(waiting) and len(groups) > 1:
+                self.stop.waiting = [parent for parent in waiting if parent]
+                break
+            if time.monotonic() > self._deadline:
+                self._give_up(unready)
+            time.sleep(_PAUSE_BETWEEN_SCANS)
+        self.stop.threads = [thread for thread in self._threads.values() if thread.stopped]
+        if not self.stop.threads:
+            raise self._process.gone()
+
+    def release(self) -> None:
+        """Let everything go."""
+        held = self._process.held
+        late = []
+        threads = sorted(self._threads.values(), key=lambda thread: thread.tid == thread.pid)
+        now = time.monotonic()
+        for thread in threads:
+            if thread is held:
+                thread.store_registers()
+            elif not thread.release(now if thread.stopped else 0):
+                late.append(thread)
+        deadline = time.monotonic() + _RELEASE_TIMEOUT
+        for thread in late:
+            if not thread.release(deadline):
+                self._process.unreleased.append(thread)
+        end = time.monotonic_ns()
+        self.stop.pause_us = (end - self._interrupted) // 1000 if self._interrupted else 0
+        for thread in threads:
+            if thread.ended and thread.tid == self._process.pid:
+                self._process.note_end(thread.status)
+
+    def _scan(self, groups: list[int]) -> tuple[list[Thread], list[tuple[int, int]]]:
+        """Return the threads to stop next, and those which cannot be asked to stop at present."""
+        fresh, unready = [], []
+        for pid in groups:
+            for tid in self._tasks(pid):
+                known = self._threads.get(tid)
+                if tid in self._workers or (known and (known.stopped or known.ended)):
+                    continue
+                if known:
+                    unready.append((pid, tid))
+                    continue
+                try:
+                    stat = procfs.read_stat(pid, tid)
+                except OSError as error:
+                    if error.errno not in procfs.GONE_ERRORS:
+                        raise
+                    continue
+                if stat.worker or stat.ended:
+                    self._workers.add(tid)
+                elif stat.state == "D":
+                    # Not seized: it could not be let go before it wakes, and in vfork that may be never.
+                    unready.append((pid, tid))
+                else:
+                    fresh.append(Thread(pid, tid))
+        return fresh, unready
+
+    def _tasks(self, pid: int) -> list[int]:
+        try:
+            return procfs.read_tasks(pid)
+        except OSError as error:
+            if error.errno not in procfs.GONE_ERRORS:
+                raise
+            if pid == self._process.pid:
+                raise self._process.gone() from error
+            return []
+
+    def _take(self, fresh: list[Thread]) -> None:
+        """Seize, interrupt and wait for threads."""
+        held = self._process.held
+        seized = []
+        for thread in fresh:
+            if held and thread.tid == held.tid:
+                self._threads[thread.tid] = held
+                held.load_registers()
+            elif self._seize(thread):
+                self._threads[thread.tid] = thread
+                seized.append(thread)
+        self._interrupted = self._interrupted or time.monotonic_ns()
+        for thread in seized:
+            with contextlib.suppress(ProcessLookupError):
+                ptrace.interrupt(thread.tid)
+        for thread in seized:
+            self._wait(thread)
+
+    def _seize(self, thread: Thread) -> bool:
+        while True:
+            try:
+                ptrace.seize(thread.tid)
+            except OSError as error:
+                if error.errno == errno.ESRCH:
+                    return False
+                if error.errno != errno.EPERM:
+                    raise
+            else:
+                return True
+            try:
+                if procfs.read_stat(thread.pid, thread.tid).ended:
+                    return False
+                tracer = permission.tracer_of(thread.tid)
+                if tracer == 0 or time.monotonic() > self._deadline:
+                    raise permission.explain(thread.tid)
+            except (FileNotFoundError, ProcessLookupError):
+                return False
+            time.sleep(_PAUSE_BETWEEN_SCANS)  # perhaps another controller, which is done in a moment
+
+    def _wait(self, thread: Thread) -> None:
+        """Wait for one thread to stop; one that fell into vfork meanwhile is left for the next scan."""
+        patience = time.monotonic() + _PATIENCE
+        while not thread.wait(min(patience, self._deadline)):
+            if thread.blocked_in_vfork():
+                return
+            if time.monotonic() > self._deadline:
+                self._give_up([(thread.pid, thread.tid)])
+            patience += _PATIENCE
+        if thread.stopped:
+            thread.load_registers_if_alive()
+
+    def _waiting_parent(self, pid: int, tid: int) -> WaitingParent | None:
+        thread = self._threads.get(tid)
+        if thread and thread.poll():
+            thread.load_registers_if_alive()
+            return None
+        call = procfs.read_blocked_call(pid, tid)
+        if call is None or call.number not in VFORK_CALLS:
+            return None
+        return WaitingParent(pid, tid, call.pc, call.stack)
+
+    def _give_up(self, unready: list[tuple[int, int]]) -> None:
+        pid, tid = unready[0]
+        if self._process.exited():
+            raise self._process.gone()
+        try:
+            stat = procfs.read_stat(pid, tid)
+        except OSError as error:
+            raise TargetExited(self._process.pid) from error
+        call = procfs.read_blocked_call(pid, tid)
+        doing = f", in system call {call.number}" if call else ""
+        raise StopTimeout(
+            f"thread {tid} ({stat.comm}) of process {pid} did not stop in time: state {stat.state}{doing};"
+            f" nothing was changed, try again"
+        )
+
+
+@contextmanager
+def stopped(process: "Process", timeout: float) -> Iterator[Stop]:
+    """Stop everything that shares the memory of ``process`` for a scope."""
+    stopper = Stopper(process, timeout)
+    try:
+        with process.translated("stopping"):
+            stopper.collect()
+        process.stopped_threads = stopper.stop.threads
+        yield stopper.stop
+    finally:
+        process.stopped_threads = []
+        with process.translated("releasing"):
+            stopper.release()
+
+

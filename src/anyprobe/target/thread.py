@@ -1,0 +1,159 @@
+"""One seized thread: its stop, its registers, its release."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+
+from anyprobe.target import gateway, procfs, ptrace, restarting, waitstatus
+from anyprobe.target.ptrace import Registers
+from anyprobe.target.waitstatus import Kind
+
+_SPINS = 40
+_SHORTEST_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3
+_NO_ORIG_RAX = 1 << 63
+
+
+class Thread:
+    """A thread that is traced by this controller. Only the OS thread that seized it may use it."""
+
+    __slots__ = ("_stored", "ended", "kind", "pending_signal", "pid", "registers", "status", "stopped", "tid")
+
+    def __init__(self, pid: int, tid: int) -> None:
+        """Name a thread; nothing is done to it."""
+        self.pid, self.tid = pid, tid
+        self.registers = Registers()
+        self._stored = b""
+        self.pending_signal = 0
+        """The signal that it was about to be given when it stopped."""
+        self.stopped = False
+        self.kind = Kind.TRAPPED
+        """What its last stop was."""
+        self.ended = False
+        self.status: int | None = None
+        """The wait status of its end, where the kernel told us."""
+
+    @property
+    def in_syscall(self) -> bool:
+        """Whether the stop interrupted a system call that the kernel is going to take up again."""
+        return self.registers.orig_rax < _NO_ORIG_RAX and self.registers.rax in restarting.INTERRUPTED_CODES
+
+    @property
+    def restart_pending(self) -> bool:
+        """Whether that call goes on from inside the kernel (a sleep with a remaining time), not from its start."""
+        return self.in_syscall and (
+            self.registers.rax == restarting.ERESTART_RESTARTBLOCK
+            or self.registers.orig_rax == restarting.SYS_RESTART_SYSCALL
+        )
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the registers here differ from the thread's."""
+        return bytes(self.registers) != self._stored
+
+    def load_registers(self) -> None:
+        """Read the registers."""
+        ptrace.get_registers(self.tid, self.registers)
+        self._stored = bytes(self.registers)
+
+    def store_registers(self) -> None:
+        """Write the registers back if they were changed."""
+        if self.dirty:
+            ptrace.set_registers(self.tid, self.registers)
+            self._stored = bytes(self.registers)
+
+    def poll(self) -> bool:
+        """Take note of a stop or of the end; return whether there was one."""
+        try:
+            tid, status = gateway.waitpid(self.tid, gateway.WALL | gateway.WNOHANG)
+        except ChildProcessError:  # no longer traced by us: an exec of another thread swallowed it
+            self.ended = True
+            return True
+        if tid == 0:
+            return False
+        self.kind, detail = waitstatus.decode(status)
+        if self.kind is Kind.ENDED:
+            self.ended, self.status = True, status
+            return True
+        self.stopped = True
+        self.pending_signal = detail if self.kind is Kind.SIGNAL else 0
+        return True
+
+    def wait(self, deadline: float) -> bool:
+        """Wait until it has stopped or ended; return whether it has."""
+        for _ in range(_SPINS):
+            if self.poll():
+                return True
+            os.sched_yield()
+        pause = _SHORTEST_SLEEP
+        while time.monotonic() < deadline:
+            if self.poll():
+                return True
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_SLEEP)
+        return self.poll()
+
+    def cure(self) -> None:
+        """See that the stop does not show as EINTR."""
+        registers = self.registers
+        if registers.rax == restarting.EINTR:
+            registers.rax = restarting.cured(registers.orig_rax, registers.rax)
+
+    def abandon_registers(self) -> None:
+        """Leave the registers to the signal frame that an injected call has put up; they are not written any more."""
+        self._stored = b""
+
+    def resume_with(self, request: Callable[[int, int], None]) -> None:
+        """Let it run on by ``request``, with the signal that it stopped at."""
+        request(self.tid, self.pending_signal)
+        self.stopped, self.pending_signal = False, 0
+
+    def release(self, deadline: float) -> bool:
+        """Let it go as if it had never been stopped; return ``False`` where it would not stop, so could not be let go.
+
+        A thread that is not stopped cannot be detached, so this waits for a stop that is still under way. A thread that
+        was killed has to be waited for here: its parent does not hear of it before its tracer does.
+        """
+        pause = _SHORTEST_SLEEP
+        while True:
+            if self.stopped and self._try_release():
+                return True
+            if self.poll():
+                if self.ended:
+                    return True
+                self.load_registers_if_alive()
+            elif time.monotonic() > deadline:
+                return False
+            else:
+                time.sleep(pause)
+                pause = min(pause * 2, _LONGEST_SLEEP)
+
+    def load_registers_if_alive(self) -> None:
+        """Read the registers of a thread that may just have been killed."""
+        with contextlib.suppress(ProcessLookupError):
+            self.load_registers()
+
+    def _try_release(self) -> bool:
+        try:
+            if self._stored:
+                self.cure()
+                self.store_registers()
+            ptrace.detach(self.tid, self.pending_signal)
+        except OSError:  # killed, if nothing else; otherwise the caller tries again
+            return False
+        self.stopped = False
+        return True
+
+    def blocked_in_vfork(self) -> bool:
+        """Whether it waits, unstoppable, for a child that borrows its memory."""
+        try:
+            if procfs.read_stat(self.pid, self.tid).state != "D":
+                return False
+        except OSError:
+            return False
+        call = procfs.read_blocked_call(self.pid, self.tid)
+        return call is not None and call.number in VFORK_CALLS
+
+
+VFORK_CALLS = frozenset({56, 58, 435})
+"""clone, vfork, clone3: the calls in which a thread waits for a vfork child."""
