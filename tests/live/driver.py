@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,7 +84,9 @@ class Counts:
 class Target:
     """A running target program."""
 
-    def __init__(self, argv: Sequence[str | Path], *, process: subprocess.Popen[str] | None = None, **options: object) -> None:
+    def __init__(
+        self, argv: Sequence[str | Path], *, process: subprocess.Popen[str] | None = None, **options: object
+    ) -> None:
         """Start the program (or take one that runs) and wait until it is ready."""
         self.process: subprocess.Popen[str] = process or subprocess.Popen(  # type: ignore[call-overload]
             [str(word) for word in argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
@@ -174,6 +176,17 @@ class Target:
         assert self.process.wait(PATIENCE) == 0
         return self.counts
 
+    def answers(self) -> bool:
+        """Whether the end of what was started has come; ``wait_done`` then returns at once."""
+        with self._lines.mutex:
+            return any(line is None or line == "done" or line.startswith("BAD") for line in self._lines.queue)
+
+    def idle(self, seconds: float) -> None:
+        """Let ``seconds`` pass, less if the target answers: for random moments, never for hope."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self.answers():
+            time.sleep(0.001)
+
     def check_alive(self) -> None:
         """Fail if the program has ended."""
         if self.process.poll() is not None:
@@ -186,10 +199,8 @@ class Target:
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
             if stream:
-                try:
+                with suppress(BrokenPipeError):
                     stream.close()
-                except BrokenPipeError:
-                    pass
 
 
 @contextmanager

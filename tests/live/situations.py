@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from driver import build
+from live.driver import build
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,10 @@ SITUATIONS = (
     Situation("longjmp", "longjmps.c", ("leaper", "middle"), 3000),
     Situation("recursion-200-deep", "recursion.c", ("descend",)),
     Situation(
-        "tail-call", "tails.c", ("tail_long", "tail_short", "tail_indirect", "second", "jne_short", "jne_long", "thunk"), 3000
+        "tail-call",
+        "tails.c",
+        ("tail_long", "tail_short", "tail_indirect", "second", "jne_short", "jne_long", "thunk"),
+        3000,
     ),
     Situation(
         "tiny-function",
@@ -65,5 +68,27 @@ SITUATIONS = (
     Situation("endbr64", "static_program.c", ("plain", "through_pointer"), 2000, options=("-fcf-protection=full",)),
     Situation("frame-pointers", "static_program.c", ("plain", "through_pointer"), 2000, options=("-O0",)),
     Situation("musl", "static_program.c", ("plain", "through_pointer"), 2000, compiler="musl-gcc"),
-    Situation("musl-static", "static_program.c", ("plain", "through_pointer"), 2000, options=("-static",), compiler="musl-gcc"),
+    Situation(
+        "musl-static", "static_program.c", ("plain", "through_pointer"), 2000, options=("-static",), compiler="musl-gcc"
+    ),
 )
+
+REGISTERS = Situation(
+    "registers",
+    "registers.c",
+    (
+        *("nop_five", "nop_two", "three_bytes", "prologue", "red_reader", "red_writer", "carry_user", "flag_reader"),
+        *(
+            "branch_on_flags",
+            "rip_relative",
+            "x87_exchange",
+            "sse_add",
+            "backward_loop",
+            "loop_to_start",
+            "call_inside",
+        ),
+        *("rcx_branch", "string_store", "locked", "tail_jump", "avx_add", "avx512_masked"),
+    ),
+    300,
+)
+"""Every function of it compares the whole state of the processor after a probed and an unprobed run."""

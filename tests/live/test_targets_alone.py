@@ -1,10 +1,9 @@
 """The target programs find nothing wrong with themselves when nobody probes them."""
 
 import pytest
-from driver import MissingTool, build, started
-from situations import SITUATIONS, Situation
 
-pytestmark = pytest.mark.live
+from live.driver import MissingTool, started
+from live.situations import SITUATIONS, Situation
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda s: s.name)

@@ -6,7 +6,8 @@ import sys
 def source(functions: int) -> str:
     """Return the program; ``busy_N`` are its functions."""
     bodies = "\n".join(
-        f"PROBED long busy_{n}(long x) {{ volatile long y = x + {n}; return y * {n % 7 + 1}; }}" for n in range(functions)
+        f"PROBED long busy_{n}(long x) {{ volatile long y = x + {n}; return y * {n % 7 + 1}; }}"
+        for n in range(functions)
     )
     table = ", ".join(f"busy_{n}" for n in range(functions))
     return f"""#include "protocol.h"

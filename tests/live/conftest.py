@@ -1,0 +1,35 @@
+"""Fixtures of the live tests."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from live.driver import MissingTool, Target, build
+
+
+@pytest.fixture
+def compiled() -> Callable[..., Path]:
+    """Return a function that builds a target program, or skips where the compiler is missing."""
+
+    def compile_target(source: str, *options: str, **more: str | None) -> Path:
+        try:
+            return build(source, *options, **more)
+        except MissingTool as tool:
+            pytest.skip(f"needs {tool}")
+
+    return compile_target
+
+
+@pytest.fixture
+def run_target(compiled: Callable[..., Path]) -> Iterator[Callable[..., Target]]:
+    """Return a function that builds and starts a target; what still runs at the end of the test is killed."""
+    with ExitStack() as stack:
+
+        def start(source: str, *arguments: str, options: tuple[str, ...] = (), **more: str | None) -> Target:
+            target = Target([compiled(source, *options, **more), *arguments])
+            stack.callback(target.close)
+            return target
+
+        yield start

@@ -1,0 +1,40 @@
+"""Reading a snapshot: what tests compare with a target's own counts."""
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def function_of(spec: str) -> str:
+    """Return the function of a canonical spec; a C++ function may have colons in it."""
+    return ":".join(spec.split(":")[2:-1])
+
+
+def sites_of(snapshot: Any, function: str, kind: str) -> list[Any]:
+    """Return the sites of ``function`` of one kind (entry or return)."""
+    return [site for site in snapshot.sites if site.function == function and site.kind == kind]
+
+
+def hits(snapshot: Any, function: str, kind: str = "entry") -> int:
+    """Return the hits of a function's entry or of all its exits together."""
+    return sum(s.hits for s in sites_of(snapshot, function, kind))
+
+
+def missed(snapshot: Any) -> int:
+    """Return how many hits were missed, of whatever site."""
+    return int(snapshot.nmissed)
+
+
+def timing(snapshot: Any, function: str) -> Any:
+    """Return the timing record of a function."""
+    (found,) = [f for f in snapshot.functions if f.function == function]
+    return found
+
+
+def strategies(snapshot: Any) -> set[str]:
+    """Return the strategies in use."""
+    return {str(s.strategy) for s in snapshot.sites}
+
+
+def refusals(refused: Iterable[Any]) -> dict[str, str]:
+    """Return reason by spec (functions only) of what was refused."""
+    return {function_of(r.spec): str(r.reason) for r in refused}

@@ -1,0 +1,94 @@
+"""After a session the target is as before: text, mappings, private memory; W^X holds all the time."""
+
+import pytest
+
+import anyprobe
+from live.image import Image, foreign_executable, mappings, writable_and_executable
+
+PROGRAMS = {
+    "pie": ("static_program.c", ()),
+    "non-pie": ("static_program.c", ("-no-pie",)),
+    "static": ("static_program.c", ("-static",)),
+    "threads": ("thread_churn.c", ()),
+}
+
+
+@pytest.fixture(params=PROGRAMS, name="target")
+def a_target(request, run_target):
+    source, options = PROGRAMS[request.param]
+    return run_target(source, options=options)
+
+
+def test_nothing_is_left(target):
+    """All functions of all modules, counted and timed, then gone without a trace."""
+    target.go(1)
+    before = Image.of(target.pid)
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:*", "a.out:*%return")
+        target.go(5)
+    before.assert_restored(target.pid)
+    target.go(5)
+    with anyprobe.attach(target.pid) as session:
+        session.time("a.out:*")
+        target.go(5)
+    before.assert_restored(target.pid)
+    target.finish()
+
+
+def test_attach_alone_changes_no_text(target):
+    """Attaching without arming anything leaves text alone and is undone too."""
+    before = Image.of(target.pid)
+    with anyprobe.attach(target.pid):
+        assert Image.of(target.pid).text == before.text
+    before.assert_restored(target.pid)
+    target.finish()
+
+
+def test_no_mapping_is_ever_writable_and_executable(target):
+    """W^X holds before, while probes are armed, and after."""
+    before = {(m.start, m.end) for m in writable_and_executable(target.pid)}
+    with anyprobe.attach(target.pid) as session:
+        probes = session.count("a.out:*")
+        assert foreign_executable(target.pid), "no patches were mapped?"
+        assert {(m.start, m.end) for m in writable_and_executable(target.pid)} == before
+        target.go(2)
+        session.remove(*probes)
+        assert {(m.start, m.end) for m in writable_and_executable(target.pid)} == before
+    assert {(m.start, m.end) for m in writable_and_executable(target.pid)} == before
+    target.finish()
+
+
+def test_nobody_is_attached_between_changes(target):
+    """While probes are armed the target has no tracer and no thread, library or file of ours."""
+    threads, libraries = tasks(target.pid), {m.name for m in mappings(target.pid) if ".so" in m.name}
+    descriptors = open_files(target.pid)
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:*")
+        assert tracer(target.pid) == 0
+        assert tasks(target.pid) == threads
+        assert {m.name for m in mappings(target.pid) if ".so" in m.name} == libraries
+        assert open_files(target.pid) == descriptors
+        target.go(1)
+    target.finish()
+
+
+def tracer(pid):
+    """Return the pid of who traces the process."""
+    from pathlib import Path
+
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("TracerPid")))
+
+
+def tasks(pid):
+    """Return how many threads the process has."""
+    import os
+
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def open_files(pid):
+    """Return the process's descriptors."""
+    import os
+
+    return sorted(os.listdir(f"/proc/{pid}/fd"))

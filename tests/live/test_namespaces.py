@@ -1,0 +1,44 @@
+"""A target in another mount, pid or user namespace."""
+
+import os
+import subprocess
+
+import pytest
+
+import anyprobe
+from live.driver import Target
+from live.results import hits
+
+pytestmark = pytest.mark.root
+
+
+def inside(*options, hide):
+    """Start the program in new namespaces; its file is visible there under another name only."""
+    script = f"mount -t tmpfs none /mnt && cp {hide} /mnt/program && exec /mnt/program 2"
+    return Target(["unshare", *options, "sh", "-c", script])
+
+
+@pytest.mark.parametrize(
+    "options", [("--mount",), ("--mount", "--pid", "--fork"), ("--mount", "--uts", "--ipc")], ids=" ".join
+)
+def test_in_another_namespace(compiled, options):
+    """Files are read through /proc/PID/root, pids are ours, not the target's."""
+    probe = subprocess.run(["unshare", *options, "true"], capture_output=True)
+    if probe.returncode:
+        pytest.skip(f"unshare is not permitted here: {probe.stderr.decode().strip()}")
+    target = inside(*options, hide=compiled("counts.c"))
+    try:
+        pid = target.pid
+        if "--fork" in options:
+            with open(f"/proc/{pid}/task/{pid}/children") as children:
+                pid = int(children.read().split()[0])
+            assert target.own_pid != pid
+        assert os.readlink(f"/proc/{pid}/exe") == "/mnt/program"
+        with anyprobe.attach(pid) as session:
+            session.count("a.out:work", "a.out:leaf4%return")
+            counts = target.go(2000)
+            assert hits(session.snapshot(), "work") == counts.calls["work"]
+            assert hits(session.snapshot(), "leaf4", "return") == counts.calls["leaf4"]
+        target.finish()
+    finally:
+        target.close()

@@ -1,0 +1,69 @@
+"""``run``: probes in place before the first instruction, in the executable and the loader."""
+
+import subprocess
+import sys
+
+import anyprobe
+from live.results import hits, missed, timing
+
+
+def test_every_function_of_the_loader_from_the_first_instruction(compiled):
+    """All of ld.so counted before the thread pointer exists; the program's result is the same."""
+    with anyprobe.run([str(compiled("run_alone.c"))]) as session:
+        session.count("ld-linux-x86-64:*", "a.out:plain", "a.out:main")
+        session.resume()
+        assert session.wait(20) == 42
+        snapshot = session.snapshot()
+    assert hits(snapshot, "_dl_start") == 1
+    assert hits(snapshot, "plain") == 7
+    assert hits(snapshot, "main") == 1
+    assert missed(snapshot) == 0
+
+
+def test_loader_exits_and_timing(compiled):
+    """The same with all exits of the loader, and with timing."""
+    with anyprobe.run([str(compiled("run_alone.c"))]) as session:
+        session.count("ld-linux-x86-64:*%return")
+        session.time("a.out:plain", "ld-linux-x86-64:_dl_*")
+        session.resume()
+        assert session.wait(20) == 42
+        assert timing(session.snapshot(), "plain").count == 7
+
+
+def test_static_program(compiled):
+    """A static program from its first instruction."""
+    with anyprobe.run([str(compiled("run_alone.c", "-static"))]) as session:
+        session.count("a.out:*")
+        session.resume()
+        assert session.wait(20) == 42
+        assert hits(session.snapshot(), "plain") == 7
+
+
+def test_command_line_runs_a_command():
+    """``count SPEC -- COMMAND``: the command's output stays its own, results go to standard error."""
+    outcome = subprocess.run(
+        [sys.executable, "-m", "anyprobe", "count", "ld-linux-x86-64:*", "--", "/bin/echo", "hello"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout == "hello\n"
+    assert "_dl_" in outcome.stderr
+
+
+def test_exit_status_is_passed_through():
+    """``--exit-status`` gives the command's own."""
+    command = [
+        sys.executable,
+        "-m",
+        "anyprobe",
+        "count",
+        "--exit-status",
+        "ld-linux-x86-64:_dl_*",
+        "--",
+        "/bin/sh",
+        "-c",
+        "exit 7",
+    ]
+    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 7

@@ -1,0 +1,109 @@
+"""Acceptance: every situation, entry, return, both, and timing; exact counts, results unchanged, jumps only."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import anyprobe
+from live.driver import Counts, MissingTool, Target, started
+from live.results import hits, missed, refusals, strategies, timing
+from live.situations import SITUATIONS, Situation
+
+MODES = ("entry", "return", "both", "time")
+
+
+@pytest.fixture(params=SITUATIONS, ids=lambda s: s.name)
+def situation(request: pytest.FixtureRequest) -> Situation:
+    return request.param
+
+
+@pytest.fixture
+def target(situation: Situation) -> Iterator[Target]:
+    try:
+        executable = situation.build()
+    except MissingTool as tool:
+        pytest.skip(f"needs {tool}")
+    with started(executable, *situation.arguments) as running:
+        yield running
+
+
+def specs_of(functions: tuple[str, ...], mode: str) -> list[str]:
+    names = {"entry": ("entry",), "return": ("return",), "both": ("entry", "return"), "time": ("entry",)}[mode]
+    return [f"pid:a.out:{function}:{name}" for function in functions for name in names]
+
+
+def arm(session: "anyprobe.Session", functions: tuple[str, ...], mode: str) -> list["anyprobe.Probe"]:
+    return (session.time if mode == "time" else session.count)(*specs_of(functions, mode))
+
+
+def compare(situation: Situation, mode: str, counts: Counts, snapshot: object, refused: dict[str, str]) -> None:
+    """Compare what was counted with what the program counted itself."""
+    wrong = []
+    for function in situation.functions:
+        if function not in counts.calls:
+            continue  # needs a processor feature that this machine lacks
+        if function in refused:
+            assert function in situation.refusable, f"{function} refused: {refused[function]}"
+            assert refused[function] == "lone-ret"
+            continue
+        calls, returns, tails = counts.calls[function], counts.returns[function], counts.tails.get(function, 0)
+        if mode == "time":
+            # A call that was inside when the probe was armed has an exit without an entry.
+            inside = 1 if situation.name.endswith("parked-inside") else 0
+            record = timing(snapshot, function)
+            seen = (record.count, record.tail_exits, record.unmatched)
+            if seen != (returns - inside, tails, inside):
+                wrong.append(f"{function}: timed {seen}, the program counted {returns} exits, {tails} of them tails")
+            continue
+        if mode in ("entry", "both") and hits(snapshot, function) != calls:
+            wrong.append(f"{function}: {hits(snapshot, function)} entries for {calls} calls")
+        if mode in ("return", "both") and hits(snapshot, function, "return") != returns:
+            wrong.append(f"{function}: {hits(snapshot, function, 'return')} exits for {returns} returns")
+    assert not wrong, "\n".join(wrong)
+    assert missed(snapshot) == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_armed_before_the_calls(situation: Situation, target: Target, mode: str) -> None:
+    """Armed while the program waits; then it makes all its calls: everything is counted exactly."""
+    before = Counts(dict(target.go(0).calls), dict(target.counts.returns), dict(target.counts.tails))
+    with anyprobe.attach(target.pid) as session:
+        arm(session, usable(situation, target), mode)
+        assert strategies(session.snapshot()) <= {"jump", "retarget", "punned", "short"}
+        counts = since(before, target.go(situation.rounds))
+        compare(situation, mode, counts, session.snapshot(), refusals(session.refused))
+        session.detach()
+    target.go(2)
+    target.finish()
+
+
+def usable(situation: Situation, target: Target) -> tuple[str, ...]:
+    """Return the functions that the program runs on this machine."""
+    return tuple(f for f in situation.functions if f in target.counts.calls)
+
+
+def since(before: Counts, after: Counts) -> Counts:
+    """Return the difference of two reports."""
+    return Counts(
+        *(
+            {name: number - getattr(before, kind).get(name, 0) for name, number in getattr(after, kind).items()}
+            for kind in ("calls", "returns", "tails")
+        )
+    )
+
+
+@pytest.mark.parametrize("mode", ["both", "time"])
+def test_armed_and_removed_while_running(situation: Situation, target: Target, mode: str) -> None:
+    """Armed and removed again and again while the program runs: nothing it checks is ever wrong."""
+    target.go(0)
+    functions = usable(situation, target)
+    target.run_freely()
+    with anyprobe.attach(target.pid) as session:
+        for _ in range(5):
+            probes = arm(session, functions, mode)
+            target.check_alive()
+            session.remove(*probes)
+        target.check_alive()
+    target.halt()
+    target.go(2)
+    target.finish()
