@@ -83,6 +83,21 @@ def waitpid(tid: int, options: int) -> tuple[int, int]:
     return os.waitpid(tid, options)
 
 
+def wait_end(pid: int) -> int | None:
+    """Reap a child that has ended and return its wait status; stops are left for ``waitpid``."""
+    result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | WALL)
+    if result is None:
+        return None
+    if result.si_code == os.CLD_EXITED:
+        return result.si_status << 8
+    return result.si_status | (0x80 if result.si_code == os.CLD_DUMPED else 0)
+
+
+def fork() -> int:
+    """Fork the controller, to start a program."""
+    return os.fork()
+
+
 open_file = os.open
 close = os.close
 read = os.read
@@ -93,7 +108,7 @@ readlink = os.readlink
 fstat = os.fstat
 
 _GATED = (
-    "ptrace", "waitpid", "kcmp_vm", "pidfd_open", "pidfd_send_signal", "tgkill", "mmap_shared",
+    "ptrace", "waitpid", "wait_end", "fork", "kcmp_vm", "pidfd_open", "pidfd_send_signal", "tgkill", "mmap_shared",
     "open_file", "close", "read", "pread", "pwrite", "listdir", "readlink", "fstat",
 )  # fmt: skip
 

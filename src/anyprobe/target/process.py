@@ -74,7 +74,7 @@ class Process:
         except OSError as error:
             raise _no_such_process(pid, error) from error
         try:
-            _check_kind(pid)
+            check_kind(pid)
             _check_tracer(pid)
             return cls(pid, pidfd)
         except OSError as error:
@@ -107,9 +107,7 @@ class Process:
         """Whether it has ended; a child's status is then in ``exit_status``."""
         if self._child and self.exit_status is None:
             with suppress(ChildProcessError):
-                pid, status = gateway.waitpid(self.pid, gateway.WNOHANG | gateway.WALL)
-                if pid and not os.WIFSTOPPED(status):
-                    self.exit_status = status
+                self.exit_status = gateway.wait_end(self.pid)
         return self.exit_status is not None or self._pidfd < 0 or bool(_readable(self._pidfd, 0))
 
     def wait(self, timeout: float | None = None) -> int | None:
@@ -317,7 +315,7 @@ def _no_such_process(pid: int, error: OSError) -> TargetError:
     return TargetError(f"cannot open process {pid}: {error.strerror}")
 
 
-def _check_kind(pid: int) -> None:
+def check_kind(pid: int) -> None:
     """Refuse what cannot be probed, whoever we are."""
     stat = procfs.read_stat(pid)
     if stat.kernel_thread:

@@ -40,7 +40,11 @@ class Relatives:
 
     def _shares(self, pid: int) -> bool:
         try:
-            return gateway.kcmp_vm(self._pid, pid)
+            if not gateway.kcmp_vm(self._pid, pid):
+                return False
+            # A target that has just died has no memory, which it "shares" with kernel threads and zombies.
+            stat = procfs.read_stat(pid)
+            return not (stat.kernel_thread or stat.ended)
         except OSError as error:
             if error.errno == errno.ENOSYS:
                 return self._looks_shared(pid)
