@@ -22,9 +22,7 @@ def test_ten_million_calls_while_others_come_and_go(run_target, threads):
         target.start(CALLS // threads)
         comings = 0
         while not target.answers():
-            others = session.count(
-                *chance.sample(["a.out:leaf4", "a.out:side", "a.out:side%return", "a.out:leaf4%return"], 2)
-            )
+            others = session.count(*chance.sample(specs, 2))
             target.idle(chance.random() * 0.02)
             session.remove(*others)
             comings += 1

@@ -1,0 +1,99 @@
+"""A controller that dies or meets failures on demand; started once, it forks for every session that is asked of it.
+
+stdin, one request per line:  ``session PID PLAN``  where PLAN is ``none`` or what ``FaultPlan.parse`` reads, or
+``cli ARGUMENT...``. stdout, one JSON object per answer: ``signal`` or ``status`` of the forked child, ``calls`` made
+through the gateway, ``reached`` (whether the planned call came), ``phase`` and ``error``.
+"""
+
+import contextlib
+import io
+import json
+import os
+import sys
+import time
+
+import anyprobe
+from anyprobe.target import gateway
+
+SPECS = ("a.out:work", "a.out:work%return", "a.out:leaf4", "a.out:side%return", "libc:getenv")
+
+
+def session(pid: int, plan: str) -> dict[str, object]:
+    """Attach, count, time, read, remove and detach, with one call going wrong; return how it went."""
+    answer: dict[str, object] = {"phase": "attach"}
+    gateway.faults.install(None if plan == "none" or plan.startswith("kill-at") else gateway.FaultPlan.parse(plan))
+    try:
+        with anyprobe.attach(pid) as running:
+            answer["phase"] = "arm"
+            probes = running.count(*SPECS)
+            answer["phase"] = "time"
+            running.time("a.out:side")
+            answer["phase"] = "read"
+            running.snapshot()
+            answer["phase"] = "remove"
+            running.remove(*probes[:2])
+            answer["phase"] = "detach"
+    except anyprobe.AnyprobeError as error:
+        answer["error"] = f"{type(error).__name__}: {error}"
+    answer["calls"], answer["reached"] = gateway.faults.calls, gateway.faults.reached
+    return answer
+
+
+def command(arguments: list[str]) -> dict[str, object]:
+    """Run the command line in this process."""
+    from anyprobe.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    status: object = 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            sys.argv = ["anyprobe", *arguments]
+            main()
+        except SystemExit as end:
+            status = end.code or 0
+    return {"exit": status, "out": out.getvalue(), "err": err.getvalue()}
+
+
+def forked(words: list[str], deadline: float) -> dict[str, object]:
+    """Do one request in a child of ours, killed after ``deadline`` seconds."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        try:
+            answer = session(int(words[1]), words[2]) if words[0] == "session" else command(words[1:])
+        except BaseException as error:
+            answer = {"untyped": f"{type(error).__name__}: {error}"}
+        os.write(writing, json.dumps(answer).encode()[:60000])
+        os._exit(0)
+    os.close(writing)
+    if words[0] == "session" and words[-1].startswith("kill-at:"):
+        time.sleep(float(words[-1].partition(":")[2]))
+        os.kill(child, 9)
+    with os.fdopen(reading, "rb") as pipe:
+        content = wait_for(pipe, child, deadline)
+    _, status = os.waitpid(child, 0)
+    answer = json.loads(content) if content else {}
+    answer["killed"] = os.WIFSIGNALED(status)
+    return answer
+
+
+def wait_for(pipe: io.BufferedReader, child: int, deadline: float) -> bytes:
+    """Read a child's answer; a child that hangs is killed and says so."""
+    import select
+
+    if not select.select([pipe], [], [], deadline)[0]:
+        os.kill(child, 9)
+        return json.dumps({"untyped": f"no answer within {deadline} s"}).encode()
+    return pipe.read()
+
+
+def main() -> None:
+    """Answer requests until the end of the input."""
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps(forked(line.split(), 30.0)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Acceptance: the controller killed, or a system call failing, at every call it makes on the target.
+
+The plans are enumerated: call 1, 2, ... of a whole session. ``make test`` runs a slice of them, ``make torture`` all.
+"""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from live.driver import Target, started
+from live.image import Image
+
+SLICE = 12
+KINDS = ("kill-before", "kill-after", "fail", "short")
+
+
+class Controller:
+    """The other end of controller.py."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("controller.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout.readline() == "ready\n"
+
+    def ask(self, *words: object) -> dict:
+        """Have it do something in a fresh process and return how that went."""
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, "the controller's parent died"
+        return json.loads(answer)
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait(30)
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def controller() -> Iterator[Controller]:
+    running = Controller()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def target(compiled) -> Iterator[Target]:
+    with started(compiled("counts.c"), "3") as running:
+        yield running
+
+
+def whole_session(controller: Controller, target: Target) -> int:
+    """Return how many calls a session makes when nothing goes wrong."""
+    answer = controller.ask("session", target.pid, "none")
+    assert "untyped" not in answer, answer
+    assert "error" not in answer, answer
+    return int(answer["calls"])
+
+
+def detach(controller: Controller, target: Target, before: Image) -> None:
+    """``anyprobe detach`` removes all that is left, the second time what was not yet quiet."""
+    answer = controller.ask("cli", "detach", "-p", target.pid)
+    assert answer.get("exit") == 0, answer
+    try:
+        before.assert_restored(target.pid)
+    except AssertionError:
+        target.halt()
+        target.run_freely()
+        answer = controller.ask("cli", "detach", "-p", target.pid)
+        assert answer.get("exit") == 0, answer
+        before.assert_restored(target.pid)
+
+
+def one_death(controller: Controller, target: Target, before: Image, plan: str) -> None:
+    """A controller dies; the target is unharmed; what is left can be listed and is removed."""
+    answer = controller.ask("session", target.pid, plan)
+    assert "untyped" not in answer, (plan, answer)
+    target.check_alive()
+    listed = controller.ask("cli", "probes", "-p", target.pid, "--json")
+    assert listed.get("exit") == 0, (plan, listed)
+    detach(controller, target, before)
+
+
+def one_failure(controller: Controller, target: Target, before: Image, plan: str) -> None:
+    """A call fails or returns short: a typed error or success, and everything is undone."""
+    answer = controller.ask("session", target.pid, plan)
+    assert "untyped" not in answer, (plan, answer)
+    target.check_alive()
+    if "error" in answer and answer["phase"] in ("remove", "detach"):
+        detach(controller, target, before)
+    before.assert_restored(target.pid)
+
+
+def numbers(total: int, request: pytest.FixtureRequest) -> list[int]:
+    """Return which calls go wrong: all of them in the torture, else a slice from a start that moves with the day."""
+    if request.config.getoption("--torture"):
+        return list(range(1, total + 1))
+    return sorted({round(1 + i * (total - 1) / (SLICE - 1)) for i in range(SLICE)})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_call(controller, target, request, kind):
+    """One controller per call, against one target that runs and checks itself all the time."""
+    target.go(1)
+    whole_session(controller, target)
+    before = Image.of(target.pid)
+    total = whole_session(controller, target)
+    target.run_freely()
+    failures = []
+    for number in numbers(total, request):
+        plan = f"{kind}:{number}" + (":EIO" if kind == "fail" else "")
+        try:
+            (one_death if kind.startswith("kill") else one_failure)(controller, target, before, plan)
+        except AssertionError as error:
+            target.check_alive()
+            failures.append(f"{plan}: {str(error)[:300]}")
+            controller.ask("cli", "detach", "-p", target.pid)
+            if len(failures) > 20:
+                break
+    print(f"{kind}: {total} calls in a session")
+    assert not failures, f"{len(failures)} of {total}:\n" + "\n".join(failures)
+    target.halt()
+    target.finish()
+
+
+@pytest.mark.parametrize("times", [6, pytest.param(100, marks=pytest.mark.torture)])
+def test_random_moments(controller, target, times):
+    """Killed after a random time."""
+    target.go(1)
+    whole_session(controller, target)
+    before = Image.of(target.pid)
+    target.run_freely()
+    chance = random.Random(3)
+    for _ in range(times):
+        one_death(controller, target, before, f"kill-at:{chance.random() * 0.15:.4f}")
+    target.halt()
+    target.finish()
+
+
+def test_what_is_left_shows_and_goes(controller, target):
+    """After a death with probes armed, ``probes`` lists them and ``detach`` removes them; counts go on until then."""
+    target.go(1)
+    whole_session(controller, target)
+    before = Image.of(target.pid)
+    target.run_freely()
+    total = whole_session(controller, target)
+    for number in range(total, 0, -1):
+        answer = controller.ask("session", target.pid, f"kill-before:{number}")
+        assert answer["killed"]
+        if json.loads(controller.ask("cli", "probes", "-p", target.pid, "--json")["out"]):
+            break
+    else:
+        pytest.fail("no death left anything behind")
+    table = controller.ask("cli", "probes", "-p", target.pid)
+    assert table["exit"] == 0
+    assert table["out"].strip()
+    detach(controller, target, before)
+    target.halt()
+    target.finish()
