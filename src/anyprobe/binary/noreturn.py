@@ -21,7 +21,7 @@ NEVER_RETURN = frozenset(
     __cxa_throw __cxa_rethrow __cxa_bad_cast __cxa_bad_typeid __cxa_throw_bad_array_new_length __cxa_call_unexpected
     __cxa_call_terminate __cxa_pure_virtual __cxa_deleted_virtual __clang_call_terminate _Unwind_Resume
     _ZSt9terminatev _ZSt10unexpectedv _ZN10__cxxabiv111__terminateEPFvvE _ZN10__cxxabiv112__unexpectedEPFvvE
-    rust_begin_unwind rust_panic __rust_start_panic_abort setcontext __restore_rt
+    rust_begin_unwind rust_panic __rust_start_panic_abort __restore_rt
     Py_Exit Py_FatalError _Py_FatalErrorFunc _Py_FatalErrorFormat _Py_NegativeRefcount
     runtime.throw runtime.fatal runtime.fatalthrow runtime.gopanic runtime.goPanicIndex runtime.goexit0
     runtime.panicdivide runtime.panicshift runtime.panicwrap runtime.goexit1 runtime.gogo runtime.mcall_noreturn

@@ -1,0 +1,270 @@
+"""Specs to sites: which functions of which loaded objects a spec means, and what is nearest when it means none."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from anyprobe.binary.functions import Function
+from anyprobe.binary.modules import LoadedObject, module_names
+from anyprobe.core.errors import SpecError, TargetError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.probes.spec import Spec, parse
+
+IfuncTargets = Callable[[LoadedObject, Function], Sequence[int]]
+"""Returns the runtime addresses that an IFUNC symbol leads to in the process."""
+
+
+@dataclass(frozen=True)
+class ResolvedSite:
+    """One place that a spec means: a function's entry, its returns, or an instruction."""
+
+    spec_text: str
+    canonical: str
+    object: LoadedObject
+    function: Function
+    offset: int
+    address: int
+    """Runtime address of the site; for a return probe, of the function."""
+    kind: str
+    """``entry``, ``return`` or ``offset``."""
+    note: str = ""
+    """What the user should know: that an IFUNC was resolved, and to what."""
+
+
+@dataclass(frozen=True)
+class Unresolved:
+    """A function that a spec means and that cannot be a site, with the refusal."""
+
+    canonical: str
+    refusal: Refusal
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What a spec means in a process."""
+
+    sites: tuple[ResolvedSite, ...]
+    refused: tuple[Unresolved, ...] = ()
+
+
+def resolve(
+    spec: Spec | str, objects: Sequence[LoadedObject], *, ifunc_targets: IfuncTargets | None = None
+) -> list[ResolvedSite]:
+    """Return the sites of a spec; raise ``SpecError`` if it means none."""
+    return list(resolve_all(spec, objects, ifunc_targets=ifunc_targets).sites)
+
+
+def resolve_all(
+    spec: Spec | str, objects: Sequence[LoadedObject], *, ifunc_targets: IfuncTargets | None = None
+) -> Resolution:
+    """Return the sites of a spec and the functions that are refused already here."""
+    if isinstance(spec, str):
+        spec = parse(spec)
+    if spec.line is not None:
+        raise spec.name_error("source lines need debug information, which is not read yet; name the function")
+    chosen = _modules(spec, objects)
+    if spec.is_absolute:
+        return _absolute(spec, chosen)
+    found, error = _functions(spec, chosen)
+    if not found:
+        if error is not None:
+            raise error
+        raise _no_function(spec, chosen)
+    _refuse_ambiguity(spec, found)
+    return _sites(spec, found, objects, ifunc_targets)
+
+
+def _modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObject]:
+    """Return the objects that the module part means; a path means its file, whatever links lead to it."""
+    import os
+
+    wanted = spec.module.text
+    chosen = [each for each in objects if each.matches(wanted)]
+    if not chosen and "/" in wanted:
+        real = os.path.realpath(wanted)
+        chosen = [each for each in objects if each.path in (wanted, real)]
+    if chosen:
+        return chosen
+    names = [name for each in objects for name in module_names(each.name)]
+    names += ["a.out"] if any(each.is_executable for each in objects) else []
+    raise spec.error(spec.module, f"no module {wanted!r} is loaded", nearest_names(wanted, names))
+
+
+def _functions(
+    spec: Spec, objects: Iterable[LoadedObject]
+) -> tuple[list[tuple[LoadedObject, Function]], TargetError | None]:
+    """Return what the function part matches, and the first error of an object that could not be read."""
+    glob = spec.function.text or "*"
+    found: list[tuple[LoadedObject, Function]] = []
+    error: TargetError | None = None
+    for each in objects:
+        try:
+            found += [(each, function) for function in each.image.functions.match(glob)]
+        except TargetError as failure:
+            error = error or failure
+    return found, error
+
+
+def _no_function(spec: Spec, objects: Sequence[LoadedObject]) -> SpecError:
+    """Return the error for a function that no chosen module has."""
+    wanted = spec.function.text
+    names: list[str] = []
+    for each in objects:
+        names += each.image.functions.names()
+        if len(names) > 100_000:
+            break
+    where = objects[0].name if len(objects) == 1 else "any of the loaded modules"
+    imported = _imported_from(wanted, objects)
+    hint = f" ({imported})" if imported else ""
+    return spec.error(
+        spec.function, f"no function {wanted!r} in {where}{hint}", nearest_names(wanted.partition("@")[0], names)
+    )
+
+
+def _imported_from(wanted: str, objects: Sequence[LoadedObject]) -> str:
+    """Return a hint if a module only imports the function that it was asked for."""
+    for each in objects:
+        table = each.image.dynamic_table
+        if table is None:
+            continue
+        indices = [index for index, symbol in enumerate(table.symbols) if symbol["shndx"] == 0]
+        if any(table.name(index) == wanted for index in indices):
+            return f"{each.name} imports it from another module; leave the module out to find it"
+    return ""
+
+
+def _refuse_ambiguity(spec: Spec, found: Sequence[tuple[LoadedObject, Function]]) -> None:
+    """Refuse an offset into a name that several functions of one module have: which one, only the user knows."""
+    if spec.offset is None or any(character in spec.function.text for character in "*?[") or not spec.function:
+        return
+    for each in {id(loaded): loaded for loaded, _ in found}.values():
+        mine = [function for loaded, function in found if loaded is each]
+        if len(mine) > 1:
+            choices = tuple(f"pid:{each.name}:-:{function.start + spec.offset:#x}" for function in mine)
+            raise spec.error(
+                spec.function,
+                f"{len(mine)} functions of {each.name} are named {spec.function.text!r}; "
+                "say which one by its offset in the module",
+                choices,
+            )
+
+
+def _absolute(spec: Spec, objects: Sequence[LoadedObject]) -> Resolution:
+    """Resolve an offset in the module, which is a link-time address."""
+    if spec.offset is None:
+        raise spec.error(spec.function, "an offset is missing")
+    sites: list[ResolvedSite] = []
+    for each in objects:
+        address = each.runtime(spec.offset)
+        if address not in each:
+            continue
+        function = each.image.functions.containing(spec.offset)
+        if function is None:
+            function = Function(spec.offset, spec.offset, (f"{each.name}+{spec.offset:#x}",))
+        canonical = f"pid:{each.name}:-:{spec.offset:#x}"
+        inside = spec.offset - function.start
+        sites.append(ResolvedSite(spec.text, canonical, each, function, inside, address, "offset"))
+    if not sites:
+        ranges = ", ".join(str(area) for each in objects for area in each.image.code_ranges[:4])
+        raise spec.name_error(f"{spec.offset:#x} is not in the code of {objects[0].name} (its code: {ranges})")
+    return Resolution(tuple(sites))
+
+
+def _sites(
+    spec: Spec,
+    found: Sequence[tuple[LoadedObject, Function]],
+    objects: Sequence[LoadedObject],
+    ifunc_targets: IfuncTargets | None,
+) -> Resolution:
+    """Make a site of each function; an IFUNC symbol gives those of the functions that it was resolved to."""
+    sites: dict[tuple[int, str], ResolvedSite] = {}
+    refused: list[Unresolved] = []
+    is_glob = _is_glob(spec)
+    beyond: list[Function] = []
+    for loaded, function in found:
+        shown = _shown_name(spec, function)
+        if function.is_ifunc:
+            resolved = _through_ifunc(spec, loaded, function, shown, objects, ifunc_targets)
+            refused += [each for each in resolved if isinstance(each, Unresolved)]
+            made = [each for each in resolved if isinstance(each, ResolvedSite)]
+        elif spec.offset is not None and spec.offset >= max(function.size, 1):
+            beyond.append(function)
+            continue
+        else:
+            made = [_site(spec, loaded, function, spec.canonical(loaded.name, shown))]
+        for site in made:
+            sites.setdefault((site.address, site.kind), site)
+    if beyond and not sites and not refused:
+        longest = max(beyond, key=lambda each: each.size)
+        raise spec.name_error(
+            f"offset {spec.offset:#x} lies beyond {'every match' if is_glob else longest.name}, "
+            f"which has {longest.size:#x} bytes"
+        )
+    return Resolution(tuple(sites.values()), tuple(refused))
+
+
+def _is_glob(spec: Spec) -> bool:
+    return not spec.function or any(character in spec.function.text for character in "*?[")
+
+
+def _shown_name(spec: Spec, function: Function) -> str:
+    """Return the name that the user used if it is one of the function's, else its best one."""
+    wanted = spec.function.text
+    return wanted if wanted in function.names or wanted in function.versions else function.name
+
+
+def _site(spec: Spec, loaded: LoadedObject, function: Function, canonical: str, note: str = "") -> ResolvedSite:
+    offset = spec.offset or 0
+    address = loaded.runtime(function.start + offset)
+    return ResolvedSite(spec.text, canonical, loaded, function, offset, address, spec.name, note)
+
+
+def _through_ifunc(
+    spec: Spec,
+    loaded: LoadedObject,
+    function: Function,
+    shown: str,
+    objects: Sequence[LoadedObject],
+    ifunc_targets: IfuncTargets | None,
+) -> list[ResolvedSite | Unresolved]:
+    """Return the sites of the implementations that the process uses for an IFUNC symbol."""
+    canonical = spec.canonical(loaded.name, shown)
+    addresses = ifunc_targets(loaded, function) if ifunc_targets is not None else ()
+    made: list[ResolvedSite | Unresolved] = []
+    for address in addresses:
+        place = next((each for each in objects if address in each), None)
+        target = place.image.functions.containing(place.link_time(address)) if place is not None else None
+        if place is None or target is None or (spec.offset is not None and spec.offset >= target.size):
+            continue
+        note = f"{shown} is an IFUNC, resolved to {target.name} here"
+        made.append(_site(spec, place, target, canonical, note))
+    if not made:
+        detail = f"{shown} is chosen at load time (IFUNC), and no module of the process has resolved it"
+        made.append(Unresolved(canonical, Refusal(Reason.IFUNC_UNRESOLVED, loaded.runtime(function.start), detail)))
+    return made
+
+
+def nearest_names(wanted: str, names: Iterable[str], count: int = 5) -> tuple[str, ...]:
+    """Return the names that are most like ``wanted``: a few of the same letters first, then by difference."""
+    import difflib
+
+    unique = list(dict.fromkeys(names))
+    lowered = wanted.lower().strip("*?_")
+    if not lowered:
+        return ()
+    pool = sorted(unique, key=lambda name: _distance_bound(lowered, name.lower()))[:400]
+    matcher = difflib.SequenceMatcher(autojunk=False)
+    matcher.set_seq2(lowered)
+    scored: list[tuple[float, int, str]] = []
+    for name in pool:
+        matcher.set_seq1(name.lower().strip("_"))
+        scored.append((-matcher.ratio(), len(name), name))
+    return tuple(name for score, _, name in sorted(scored)[:count] if score <= -0.5)
+
+
+def _distance_bound(wanted: str, name: str) -> int:
+    """Return a cheap lower bound of how many letters differ, by the pairs of letters that both have."""
+    pairs = {wanted[at : at + 2] for at in range(len(wanted) - 1)} or {wanted}
+    shared = sum(pair in name for pair in pairs)
+    return abs(len(name) - len(wanted)) + 3 * (len(pairs) - shared)
+
+
