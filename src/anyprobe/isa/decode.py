@@ -66,28 +66,30 @@ _BY_FLOW_CONTROL: dict[int, Flow] = {
 }
 
 
-class FlowTable(dict[int, Flow]):
-    """``Flow`` by iced's ``code``, filled on demand: iced is asked once per kind of instruction."""
-
-    def add(self, instruction: Instruction) -> Flow:
-        """Classify a kind of instruction met for the first time."""
-        code = instruction.code
-        flow = _BY_CODE.get(code)
-        if flow is None:
-            flow = _BY_FLOW_CONTROL.get(instruction.flow_control, Flow.OTHER)
-        self[code] = flow
-        return flow
+def _table() -> tuple[Flow, ...]:
+    """Ask iced once for every kind of instruction (a millisecond), so that classifying is one look-up."""
+    probe = Instruction()
+    flows: list[Flow] = []
+    for code in range(_KINDS):
+        probe.code = code  # type: ignore[assignment]
+        known = _BY_CODE.get(code)
+        flows.append(_BY_FLOW_CONTROL.get(probe.flow_control, Flow.OTHER) if known is None else known)
+    return tuple(flows)
 
 
-FLOWS = FlowTable()
-"""The one table; see ``flow_of``."""
+_KINDS = 1 + max(value for name, value in vars(Code).items() if isinstance(value, int) and name.isupper())
+_FLOWS = _table()
+_PLAIN = tuple(flow is Flow.NEXT for flow in _FLOWS)
+
+
+def is_next(instruction: Instruction) -> bool:
+    """Return whether an iced instruction always goes on to the next one."""
+    return _PLAIN[instruction.code]
 
 
 def flow_of(instruction: Instruction) -> Flow:
     """Return the control flow of an iced instruction."""
-    flow = FLOWS.get(instruction.code)
-    if flow is None:
-        flow = FLOWS.add(instruction)
+    flow = _FLOWS[instruction.code]
     # int 0x80 is a system call; every other int n is unknown. One code for all numbers, so outside the table.
     if flow is Flow.OTHER and instruction.code == Code.INT_IMM8 and instruction.immediate8 == 0x80:
         return Flow.SYSCALL

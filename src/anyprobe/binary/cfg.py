@@ -1,0 +1,225 @@
+"""Control flow of a module: what may be entered where, and how much of that is certain.
+
+Nothing is analysed before it is asked for, and nothing twice. Addresses are link-time addresses of the module.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+from anyprobe.binary.codescan import CodeBytes, Kind, References, code_bytes
+from anyprobe.binary.exits import Exit, ExitKind, branches_into
+from anyprobe.binary.function import FunctionCode
+from anyprobe.binary.padding import padding_length
+from anyprobe.binary.text import ModuleText
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import Insn
+
+__all__ = ["CodeMap", "Exit", "ExitKind", "FunctionCode"]
+
+
+class CodeMap:
+    """All functions of one module, analysed on demand.
+
+    ``parts`` maps the start of a part (``name.cold``) to the start of the function that it belongs to, where symbols
+    say so; what they do not say is inferred from who jumps where.
+    """
+
+    def __init__(self, text: ModuleText, parts: Mapping[int, int] | None = None) -> None:
+        """Remember the module; nothing is read yet."""
+        self.text = text
+        self._parts = parts or {}
+        self._functions: dict[int, FunctionCode | Refusal] = {}
+
+    @cached_property
+    def _code(self) -> tuple[CodeBytes, ...]:
+        return code_bytes(self.text)
+
+    @cached_property
+    def references(self) -> References:
+        """Everything in the code that may be a branch or a code address."""
+        return References(self.text, self._code)
+
+    @cached_property
+    def _starts(self) -> "array[int]":
+        return array("q", self.text.function_starts.astype("<i8").tobytes())
+
+    @cached_property
+    def _ends(self) -> "array[int]":
+        return array("q", self.text.function_ends.astype("<i8").tobytes())
+
+    @cached_property
+    def _entries(self) -> "array[int]":
+        return array("q", sorted({*self.text.entries.tolist(), *self._starts}))
+
+    def _area(self, address: int) -> CodeBytes | None:
+        return next((part for part in self._code if part.start <= address < part.end), None)
+
+    # -- functions
+
+    def function_at(self, start: int) -> FunctionCode | Refusal:
+        """Return the function that starts at an address."""
+        known = self._functions.get(start)
+        if known is None:
+            known = self._functions[start] = self._analyse(start)
+        return known
+
+    def _analyse(self, start: int) -> FunctionCode | Refusal:
+        number = bisect_left(self._starts, start)
+        if number == len(self._starts) or self._starts[number] != start:
+            return Refusal(Reason.NOT_CODE, start, "no function starts here")
+        area = self._area(start)
+        if area is None:
+            return Refusal(Reason.NOT_CODE, start, "not in executable code")
+        end = min(self._ends[number], area.end)
+        if end <= start:
+            return Refusal(Reason.NOT_CODE, start, "the function has no bytes")
+        return FunctionCode(self, start, end, area.content[start - area.start : end - area.start])
+
+    def start_of(self, address: int) -> int | None:
+        """Return the start of the function whose bounds hold an address."""
+        number = bisect_right(self._starts, address) - 1
+        if number < 0 or address >= self._ends[number]:
+            return None
+        return self._starts[number]
+
+    def containing(self, address: int) -> FunctionCode | None:
+        """Return the function that an address lies in."""
+        start = self.start_of(address)
+        found = self.function_at(start) if start is not None else None
+        return found if isinstance(found, FunctionCode) and address < found.end else None
+
+    def part_at(self, target: int, function: FunctionCode) -> FunctionCode | None:
+        """Return the code around ``target`` if it is a part of ``function`` that lies elsewhere."""
+        start = self.start_of(target)
+        if start is None or start == function.start:
+            return None
+        part = self.function_at(start)
+        if not isinstance(part, FunctionCode):
+            return None
+        if start in self._parts:
+            return part if self._parts[start] == function.start else None
+        if any(True for _ in branches_into(part, function.entry + 1, function.end)):
+            return part if self._only_from(part, function) else None
+        return part if target != start and self._only_from(part, function) else None
+
+    def _only_from(self, part: FunctionCode, function: FunctionCode) -> bool:
+        """Return whether nothing but jumps of ``function`` (and of the part itself) enters the part."""
+        for _, source, kind in self._references_into(part.start, part.end):
+            inside = function.start <= source < function.end or part.start <= source < part.end
+            if not inside or kind in (Kind.LEA, Kind.ABSOLUTE) or self._is_call(source):
+                return False
+        return True
+
+    def _is_call(self, source: int) -> bool:
+        insn = self._covering(source)
+        return insn is not None and insn.is_call
+
+    # -- who enters
+
+    def static_entries(self, low: int, high: int) -> list[int]:
+        """Return the known entries in ``[low, high)`` other than through code."""
+        return list(self._entries[bisect_left(self._entries, low) : bisect_left(self._entries, high)])
+
+    def enterable(self, low: int, high: int) -> list[tuple[int, str]]:
+        """Return every address in ``[low, high)`` that may be entered other than from the instruction above, and why.
+
+        An address may appear more than once. The list is complete for module code whose indirect jumps are resolved;
+        in a function where they are not, every instruction is listed.
+        """
+        found = [(address, "a symbol, unwind entry or stored pointer is here") for address in
+                 self.static_entries(low, high)]  # fmt: skip
+        for target, source, kind in self._references_into(low, high):
+            found.append((target, f"{_SAYS[kind]} {source:#x}"))
+        number = max(bisect_right(self._starts, low) - 1, 0)
+        while number < len(self._starts) and self._starts[number] < high:
+            if self._ends[number] > low:
+                function = self.function_at(self._starts[number])
+                if isinstance(function, FunctionCode):
+                    found += _entered_from_within(function, low, high)
+            number += 1
+        return found
+
+    def _references_into(self, low: int, high: int) -> Iterable[tuple[int, int, Kind]]:
+        for target, source, kind in self.references.into(low, high):
+            if self._is_real(target, source, kind):
+                yield target, source, kind
+
+    def _covering(self, address: int) -> Insn | None:
+        """Return the decoded instruction around an address."""
+        function = self.containing(address)
+        if function is None:
+            return None
+        number = bisect_right(function.iced, address, key=lambda one: one.ip) - 1
+        insn = function.insn(number)
+        return insn if address < insn.end else None
+
+    def _is_real(self, target: int, source: int, kind: Kind) -> bool:
+        """Return whether a candidate of the scan may be what it looks like; in doubt it is."""
+        function = self.containing(source)
+        if function is None:
+            return not self._in_padding(source)
+        if function.broken is not None:
+            return True
+        insn = self._covering(source)
+        if insn is None or insn.address in function.overlapped:
+            return True
+        if kind is Kind.NEAR or kind is Kind.SHORT:
+            return insn.target == target
+        if kind is Kind.LEA:
+            return insn.iced.memory_displacement == target
+        offsets = insn.offsets
+        at = source - insn.address
+        immediate = offsets.immediate_offset if offsets.has_immediate and offsets.immediate_size >= 4 else -1
+        absolute = offsets.displacement_offset if offsets.displacement_size == 4 else -1
+        if insn.iced.is_ip_rel_memory_operand or insn.target is not None:
+            absolute = -1
+            immediate = -1 if insn.target is not None else immediate
+        return at in (immediate, absolute)
+
+    def _in_padding(self, address: int) -> bool:
+        """Return whether an address between functions lies in padding."""
+        number = bisect_right(self._starts, address) - 1
+        function = self.function_at(self._starts[number]) if number >= 0 else None
+        if not isinstance(function, FunctionCode) or function.runs_past_end is not None:
+            return False
+        return function.end <= address < function.end + self._padding(function.end)
+
+    def _padding(self, address: int) -> int:
+        """Return the number of padding bytes from an address to the next function or entry."""
+        area = self._area(address)
+        if area is None:
+            return 0
+        number = bisect_left(self._entries, address)
+        limit = min(self._entries[number] if number < len(self._entries) else area.end, area.end)
+        return padding_length(area.content[: limit - area.start], address - area.start)
+
+    def dead_bytes(self, address: int) -> int:
+        """Return the number of padding bytes from an address on that nothing enters."""
+        length = self._padding(address)
+        if length == 0:
+            return 0
+        entered = [target for target, _, _ in self._references_into(address, address + length)]
+        return min(entered, default=address + length) - address
+
+
+_SAYS = {
+    Kind.NEAR: "branched to from",
+    Kind.SHORT: "branched to from",
+    Kind.LEA: "its address is taken at",
+    Kind.ABSOLUTE: "its address is in the instruction at",
+}
+
+
+def _entered_from_within(function: FunctionCode, low: int, high: int) -> list[tuple[int, str]]:
+    """Return what only decoding tells: return addresses, jump tables, the unknown."""
+    found = [(address, "the return address of a call") for address in function.after_calls if low <= address < high]
+    refusal = function.complete
+    if refusal is not None:
+        why = f"the control flow is not known: {refusal.detail} ({refusal.address:#x})"
+        found += [(one.ip, why) for one in function.iced if low <= one.ip < high]
+        if function.broken is not None and not any(low <= one.ip < high for one in function.iced):
+            found.append((low, why))
+    found += [(address, "a jump table leads here") for address in function.table_targets if low <= address < high]
+    return found

@@ -1,0 +1,124 @@
+"""How control leaves a function: returns and tail jumps, parts of it that lie elsewhere included."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import Flow, Insn
+
+if TYPE_CHECKING:
+    from anyprobe.binary.cfg import CodeMap
+    from anyprobe.binary.function import FunctionCode
+
+
+class ExitKind(StrEnum):
+    """Whether the function's own return instruction ends it, or another function's."""
+
+    RET = "ret"
+    TAIL = "tail"
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """An instruction at which the function may end."""
+
+    address: int
+    kind: ExitKind
+    conditional: bool
+    """It ends here only on the taken edge, or, for an indirect jump, only if the target lies outside."""
+    indirect: bool
+    target: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Exits:
+    """All exits, whether that is all, and which parts elsewhere belong to the function."""
+
+    found: tuple[Exit, ...]
+    complete: Refusal | None
+    parts: tuple["FunctionCode", ...]
+    """The function itself first."""
+
+
+def find_exits(code_map: "CodeMap", function: "FunctionCode") -> Exits:
+    """Collect the exits of a function and of the parts that it shares with nobody (``name.cold``)."""
+    return _Collector(code_map, function).collect()
+
+
+class _Collector:
+    def __init__(self, code_map: "CodeMap", function: "FunctionCode") -> None:
+        self.map, self.function = code_map, function
+        self.parts = [function]
+        self.found: list[Exit] = []
+        self.refusal: Refusal | None = None
+
+    def collect(self) -> Exits:
+        for part in self.parts:  # grows while it runs
+            for insn in part.special:
+                self._look_at(part, insn)
+            self._check_end(part)
+        found = tuple(sorted(self.found, key=lambda leaving: leaving.address))
+        return Exits(found, self.refusal, tuple(self.parts))
+
+    def _refuse(self, address: int, why: str) -> None:
+        if self.refusal is None:
+            self.refusal = Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, why)
+
+    def _check_end(self, part: "FunctionCode") -> None:
+        if part.broken is not None:
+            self._refuse(part.broken.address, part.broken.detail)
+        elif part.runs_past_end is not None:
+            self._refuse(part.runs_past_end, "control runs on past the function's end")
+
+    def _look_at(self, part: "FunctionCode", insn: Insn) -> None:
+        flow = insn.flow
+        if flow is Flow.RET:
+            self.found.append(Exit(insn.address, ExitKind.RET, False, False, None))
+        elif flow is Flow.OTHER:
+            self._refuse(insn.address, f"{insn.text} may leave the function")
+        elif flow is Flow.INDIRECT_JUMP:
+            self._indirect(part, insn)
+        elif insn.target is not None and flow is not Flow.CALL and not self._is_inside(insn.target):
+            self._outward(insn, insn.target)
+
+    def _is_inside(self, target: int) -> bool:
+        return any(part.start <= target < part.end for part in self.parts)
+
+    def _outward(self, insn: Insn, target: int) -> None:
+        if self._joins(target):
+            return
+        owner = self.map.start_of(target)
+        if owner is not None and owner != target:
+            self._refuse(insn.address, f"jumps into the middle of the function at {owner:#x}")
+            return
+        self.found.append(Exit(insn.address, ExitKind.TAIL, insn.flow is not Flow.JUMP, False, target))
+
+    def _joins(self, target: int) -> bool:
+        """Return whether the target lies in a part of this function, and take that part in."""
+        if self._is_inside(target):
+            return True
+        part = self.map.part_at(target, self.function)
+        if part is None:
+            return False
+        self.parts.append(part)
+        return True
+
+    def _indirect(self, part: "FunctionCode", insn: Insn) -> None:
+        table = part.table_of(insn.address)
+        if table is not None:
+            for target in table.targets:
+                if not self._is_inside(target) and not self._joins(target):
+                    self._refuse(insn.address, f"its jump table leads out of the function, to {target:#x}")
+            return
+        may_stay = insn.address in part.unresolved or any(piece.has_inner_entries for piece in self.parts)
+        self.found.append(Exit(insn.address, ExitKind.TAIL, may_stay, True, None))
+
+
+def branches_into(part: "FunctionCode", low: int, high: int) -> Iterator[Insn]:
+    """Return the direct jumps of a function into an address range."""
+    for insn in part.special:
+        target = insn.target
+        if target is not None and insn.flow is not Flow.CALL and low <= target < high:
+            yield insn

@@ -1,0 +1,30 @@
+"""Bytes that compilers and linkers put between code to align it."""
+
+_NOPS = (
+    b"\x0f\x1f\x84\x00\x00\x00\x00\x00",  # nop dword ptr [rax+rax+0]
+    b"\x0f\x1f\x80\x00\x00\x00\x00",  # nop dword ptr [rax+0]
+    b"\x0f\x1f\x44\x00\x00",  # nop dword ptr [rax+rax+0]
+    b"\x0f\x1f\x40\x00",  # nop dword ptr [rax+0]
+    b"\x0f\x1f\x00",  # nop dword ptr [rax]
+    b"\x90",  # nop
+    b"\xcc",  # int3
+    b"\x00\x00",  # zeros, where nothing runs
+)
+_PREFIXES = b"\x66\x2e"
+
+
+def padding_length(content: bytes, offset: int) -> int:
+    """Return how many bytes from ``offset`` on are padding, in whole instructions. They must be unreachable."""
+    start = offset
+    size = len(content)
+    while offset < size:
+        at = offset
+        while at < size and content[at] in _PREFIXES:
+            at += 1
+        nop = next((nop for nop in _NOPS if content.startswith(nop, at)), None)
+        if nop is None:
+            if content[offset] == 0 and offset + 1 == size:
+                offset = size  # the odd zero at the end
+            break
+        offset = at + len(nop)
+    return min(offset, size) - start

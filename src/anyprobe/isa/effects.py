@@ -1,0 +1,123 @@
+"""Which general purpose registers and status flags an instruction reads and writes.
+
+Control transfer is not followed: what a callee or the kernel does is for liveness to say.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from iced_x86 import Code, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, RegisterExt
+
+from anyprobe.isa.decode import Insn
+
+if TYPE_CHECKING:
+    from iced_x86 import Register_
+
+STATUS_FLAGS = 0x3F
+"""``iced_x86.RflagsBits``: OF SF ZF AF CF PF. The direction flag and the system flags are never ours to change."""
+
+
+class Effects(NamedTuple):
+    """Masks of registers (bit = encoding number) and of status flags."""
+
+    reads: int
+    """Read, or kept in part: 8- and 16-bit writes and conditional writes count as reads too."""
+    writes: int
+    """Overwritten in full whatever happens."""
+    may_write: int
+    """Changed in any way, perhaps."""
+    flags_read: int
+    flags_written: int
+    """Set to a value that does not depend on the old one, whatever happens."""
+
+
+_READS = frozenset({OpAccess.READ, OpAccess.COND_READ, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE})
+_WRITES = frozenset({OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE})
+_CERTAIN = frozenset({OpAccess.WRITE, OpAccess.READ_WRITE})
+
+# With a count of zero these leave the flags alone.
+_COUNTED_FLAGS = frozenset(
+    {
+        Mnemonic.SHL, Mnemonic.SHR, Mnemonic.SAR, Mnemonic.SAL, Mnemonic.SHLD, Mnemonic.SHRD,
+        Mnemonic.ROL, Mnemonic.ROR, Mnemonic.RCL, Mnemonic.RCR,
+    }
+)  # fmt: skip
+_REPEATED_COMPARES = frozenset(
+    getattr(Mnemonic, name + size) for name in ("CMPS", "SCAS") for size in ("B", "W", "D", "Q")
+)
+
+_factory = InstructionInfoFactory()
+_memo: dict[object, Effects] = {}
+_full: dict[int, tuple[int, int]] = {}
+
+
+def effects(insn: Insn) -> Effects:
+    """Return what an instruction reads and writes."""
+    return effects_of(insn.iced, insn.raw)
+
+
+def effects_of(iced: Instruction, raw: bytes) -> Effects:
+    """Return what an iced instruction decoded from ``raw`` reads and writes."""
+    known = _memo.get(raw)
+    if known is None:
+        key = raw if iced.memory_displ_size < 4 else _shape(iced, raw)
+        known = _memo.get(key)
+        if known is None:
+            known = _memo[key] = _ask(iced)
+            if len(_memo) > _MEMO_LIMIT:
+                _memo.clear()
+    return known
+
+
+_MEMO_LIMIT = 200_000
+
+
+def _shape(iced: Instruction, raw: bytes) -> object:
+    """Return what the effects of an instruction with a 32-bit displacement depend on: all but the displacement."""
+    # The last byte is an 8-bit immediate, if there is one; only the counts of shifts matter among immediates.
+    registers = (iced.op0_register, iced.op1_register, iced.op2_register, iced.op3_register)
+    return iced.code, registers, iced.memory_base, iced.memory_index, iced.segment_prefix, raw[0], raw[-1]
+
+
+def _register(register: "Register_") -> tuple[int, int]:
+    """Return the bit (0 if not a general purpose register) and the size of a register."""
+    known = _full.get(register)
+    if known is None:
+        bit = 0
+        size = int(RegisterExt.size(register))
+        if RegisterExt.is_gpr(register):
+            bit = 1 << RegisterExt.full_register(register) - Register.RAX
+        known = _full[register] = (bit, size)
+    return known
+
+
+def _ask(iced: Instruction) -> Effects:
+    """Work out the effects from iced's tables."""
+    reads = writes = may_write = 0
+    for used in _factory.info(iced).used_registers():
+        bit, size = _register(used.register)
+        if not bit:
+            continue
+        access = used.access
+        if access in _READS:
+            reads |= bit
+        if access in _WRITES:
+            may_write |= bit
+            if access in _CERTAIN and size >= 4:
+                writes |= bit
+            else:
+                reads |= bit
+    flags_read, flags_written = int(iced.rflags_read) & STATUS_FLAGS, int(iced.rflags_modified) & STATUS_FLAGS
+    if iced.code == Code.SYSCALL:  # r11 receives them, and gives them back
+        flags_read, flags_written = STATUS_FLAGS, 0
+    elif flags_written and _keeps_flags_sometimes(iced):
+        flags_written = 0
+    return Effects(reads, writes, may_write, flags_read, flags_written)
+
+
+def _keeps_flags_sometimes(iced: Instruction) -> bool:
+    """Return whether the flags may stay as they are, though iced lists them as modified."""
+    mnemonic = iced.mnemonic
+    if mnemonic in _COUNTED_FLAGS:
+        last = iced.op_count - 1
+        return bool(iced.op_register(last) == Register.CL) if iced.op_kind(last) == 0 else False
+    return mnemonic in _REPEATED_COMPARES and (iced.has_rep_prefix or iced.has_repne_prefix)
