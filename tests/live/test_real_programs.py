@@ -177,15 +177,13 @@ def reads_input(pid: int) -> bool:
 def test_sqlite():
     """sqlite3 in an interactive session: the same answers."""
     need("sqlite3")
-    script = "".join(
-        (
-            "create table t(a integer primary key, b text);\n",
-            "with recursive c(i) as (select 1 union all select i+1 from c where i<20000) ",
-            "insert into t select i, hex(i*7919) from c;\n",
-            "select count(*), sum(a), max(b) from t where b like '%3%';\n",
-            "create index i on t(b); select a from t order by b desc limit 5; pragma integrity_check;\n",
-        )
-    )
+    script = """
+        create table t(a integer primary key, b text);
+        with recursive c(i) as (select 1 union all select i+1 from c where i<20000)
+            insert into t select i, hex(i*7919) from c;
+        select count(*), sum(a), max(b) from t where b like '%3%';
+        create index i on t(b); select a from t order by b desc limit 5; pragma integrity_check;
+    """
     expected = subprocess.run(["sqlite3", ":memory:"], input=script, capture_output=True, text=True, check=True).stdout
     with subprocess.Popen(["sqlite3", ":memory:"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         wait_until(lambda: reads_input(process.pid), "sqlite3 reads its input")

@@ -1,0 +1,66 @@
+"""The benchmarks: raw figures and ratios against other tools in one run.
+
+``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, attach, entry, timing, disarmed,
+arming, python.
+"""
+
+import argparse
+import os
+import platform
+import time
+from pathlib import Path
+
+from measure import HERE, compiled, wait_idle
+from rows import Report
+
+
+def groups() -> dict[str, object]:
+    """Return the groups of rows by name."""
+    import latency
+    import per_call
+    import wholesale
+
+    return {
+        "shell": lambda report, _: latency.shell_rows(report),
+        "attach": lambda report, _: latency.attach_rows(report),
+        "entry": per_call.entry_rows,
+        "timing": per_call.timing_row,
+        "disarmed": per_call.disarmed_row,
+        "arming": lambda report, _: wholesale.arming_rows(report),
+        "python": lambda report, _: wholesale.interpreter_row(report),
+    }
+
+
+def machine() -> str:
+    """Return one line about where this runs."""
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    model = models[0].partition(":")[2].strip()
+    return f"{os.cpu_count()} x {model}, Linux {platform.release()}, libc {platform.libc_ver()[1]}"
+
+
+def main() -> None:
+    """Run the groups that were asked for, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the calls: figures for a look, not for a claim"
+    )
+    parser.add_argument("rows", nargs="*", help="groups of rows; all if none is named")
+    arguments = parser.parse_args()
+    compiled(HERE / "target.c")
+    print(machine())
+    if not wait_idle():
+        print("this machine is busy with something else: the figures are worth less")
+    report = Report()
+    report.heading()
+    begin = time.monotonic()
+    for name, run in groups().items():
+        if not arguments.rows or name in arguments.rows:
+            try:
+                run(report, 0.1 if arguments.quick else 1.0)  # type: ignore[operator]
+            except Exception as error:
+                report.add(name, "failed", "", False, f"{type(error).__name__}: {error}")
+    print(f"{report.summary()}; {time.monotonic() - begin:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Many functions at once: a working interpreter, and a program of five thousand functions."""
+
+import collections
+import queue
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from bytes_of import changed_pages, resident_kb, text_bytes
+from latency import python_target
+from measure import BUILD, Stopwatch, estimate
+from rows import Report
+
+import anyprobe
+
+ROOT = Path(__file__).parent.parent
+FUNCTIONS = 5000
+THREADS = 8
+WORKLOAD_PAIRS = 6
+
+
+class Rates:
+    """Operations per second of the workload, as it prints them."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        """Read on a thread of our own."""
+        self._process = process
+        self._rates: queue.Queue[tuple[float, float]] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            start, rate = line.split()
+            self._rates.put((float(start), float(rate)))
+
+    def window(self, samples: int = 4) -> float:
+        """Return the median of the next samples that began after now."""
+        begin, found = time.monotonic(), []
+        while len(found) < samples:
+            if self._process.poll() is not None:
+                raise RuntimeError("the workload died")
+            start, rate = self._rates.get(timeout=30)
+            if start >= begin:
+                found.append(rate)
+        return statistics.median(found)
+
+
+def interpreter_row(report: Report) -> None:
+    """Every function of a running interpreter counted."""
+    with python_target() as process:
+        subprocess.run(["taskset", "-acp", "1", str(process.pid)], check=False, capture_output=True)
+        rates = Rates(process)
+        rates.window()
+        bare, probed, ratios, setups, removals = [], [], [], [], []
+        chosen: dict[str, int] = {}
+        for _ in range(WORKLOAD_PAIRS):
+            bare.append(rates.window())
+            with Stopwatch() as setup:
+                session = anyprobe.attach(process.pid)
+                session.count("a.out:*")
+            probed.append(rates.window())
+            snapshot = session.snapshot()
+            chosen = dict(collections.Counter(str(site.strategy) for site in snapshot.sites))
+            with Stopwatch() as removal:
+                session.detach()
+            ratios.append(probed[-1] / bare[-1])
+            setups.append(setup.seconds)
+            removals.append(removal.seconds)
+        share = estimate(ratios)
+        report.add(
+            "all functions of python3.11 counted, rate",
+            f"{100 * share.median:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}]",
+            ">= 85 % of unprobed",
+            share.median >= 0.85,
+            f"{statistics.median(bare):.0f} -> {statistics.median(probed):.0f} operations/s; sites {chosen}; "
+            f"{len(snapshot.refused)} refused",
+        )
+        first, later = setups[0], statistics.median(setups[1:])
+        report.add("  set-up", f"{later:.2f} s (first {first:.2f})", "<= 2 s", max(first, later) <= 2)
+        slowest = statistics.median(removals)
+        report.add("  removal", f"{slowest:.3f} s", "<= 0.2 s", slowest <= 0.2)
+
+
+def big_program() -> Path:
+    """Build the program of five thousand functions."""
+    targets = ROOT / "tests" / "live" / "targets"
+    source = BUILD / "many.c"
+    command = [sys.executable, str(targets / "many_functions.py"), str(FUNCTIONS)]
+    source.write_text(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    program = BUILD / "many"
+    subprocess.run(["gcc", "-O2", "-pthread", "-I", str(targets), str(source), "-o", str(program)], check=True)
+    return program
+
+
+def arming_rows(report: Report) -> None:
+    """Five thousand functions of a busy process of eight threads."""
+    with subprocess.Popen(
+        [str(big_program()), str(THREADS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            _arming(report, process.pid)
+        finally:
+            process.kill()
+
+
+def _arming(report: Report, pid: int) -> None:
+    armed_s, pauses, disarmed_s, pages, sites, memory = [], [], [], 0, 0, 0
+    before = text_bytes(pid)
+    for _ in range(5):
+        with anyprobe.attach(pid) as session:
+            with Stopwatch() as arming:
+                probes = session.count("a.out:busy_*")
+            sites = len(session.snapshot().sites)
+            pauses.append(session.snapshot().pause_us["arm"])
+            pages = changed_pages(before, text_bytes(pid))
+            memory = resident_kb(pid, ("/memfd:",)) * 1024
+            with Stopwatch() as disarming:
+                session.remove(*probes)
+            armed_s.append(arming.seconds)
+            disarmed_s.append(disarming.seconds)
+    arm, disarm, pause = (statistics.median(v) for v in (armed_s, disarmed_s, pauses))
+    budget = 500 + 25 * (THREADS + 1) + 5 * pages
+    report.add(f"arming {sites} functions", f"{arm:.2f} s", "<= 2 s", arm <= 2 and sites == FUNCTIONS)
+    report.add("  pause", f"{pause:.0f} us", f"<= {budget} us ({THREADS + 1} threads, {pages} pages)", pause <= budget)
+    report.add("disarming them", f"{disarm:.3f} s", "<= 0.3 s", disarm <= 0.3)
+    each = memory / sites
+    report.add("memory in the target, per site", f"{each:.0f} bytes of patch", "<= 200 bytes", each <= 200)
