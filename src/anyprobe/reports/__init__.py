@@ -1,1 +1,1 @@
-"""Results for people: tables and histograms made from snapshots."""
+"""Snapshots for the eye. A report sees an immutable snapshot and a console, never a process."""

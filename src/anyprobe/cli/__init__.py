@@ -1,0 +1,115 @@
+"""The command line: the list of commands, what each exception means to the shell, nothing else."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from enum import IntEnum
+
+import click
+
+COMMANDS = {
+    "count": "Count the hits of probes.",
+    "time": "Measure how long functions take.",
+    "list": "List what could be probed, and by which strategy.",
+    "explain": "Show the plan or the refusals for one site; changes nothing.",
+    "probes": "Show what is installed in a process, whoever installed it.",
+    "detach": "Remove everything that is installed in a process, whoever installed it.",
+    "doctor": "Say what this machine and a target permit, and what to do about what they do not.",
+}
+"""Every command, each a module of ``anyprobe.cli.commands`` with a ``command`` of click's."""
+
+
+class ExitStatus(IntEnum):
+    """What the shell sees."""
+
+    DONE = 0
+    NOT_PERMITTED = 1
+    USAGE = 2
+    BUG = 3
+
+
+class CommandList(click.Group):
+    """A group that imports a command's module only when that command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names in the order of the list."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"anyprobe.cli.commands.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list without importing a single command."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(
+    cls=CommandList,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="A command's own help: anyprobe COMMAND --help",
+)
+@click.version_option(package_name="anyprobe")
+def group() -> None:
+    """Count and time the functions of running Linux programs, and leave no trace.
+
+    Probes are written module:function[:entry|return], with globs: libc:malloc, 'libssl:SSL_*', a.out:main.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status. What follows ``--`` is the command to start."""
+    before, program = split_program(list(sys.argv[1:] if arguments is None else arguments))
+    try:
+        status = group.main(args=before, prog_name="anyprobe", standalone_mode=False, obj=program)
+        sys.stdout.flush()
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except click.ClickException as error:
+        error.show()
+        return ExitStatus.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return complain("interrupted", 130)
+    except BrokenPipeError:
+        # The reader (head, a pager) has seen enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitStatus.DONE
+    except Exception as error:  # noqa: BLE001 - the one place where exceptions become exit statuses
+        return failed(error)
+    return status if isinstance(status, int) else ExitStatus.DONE
+
+
+def split_program(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the arguments before the first ``--``, and the command behind it."""
+    if "--" not in arguments:
+        return arguments, ()
+    at = arguments.index("--")
+    return arguments[:at], tuple(arguments[at + 1 :])
+
+
+def failed(error: Exception) -> int:
+    """Print what went wrong and return the status for it."""
+    from anyprobe.core.errors import AnyprobeError, InternalError
+
+    if os.environ.get("ANYPROBE_TRACEBACK"):
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, AnyprobeError) and not isinstance(error, InternalError):
+        return complain(str(error), error.exit_status)
+    return complain(
+        f"internal error: {type(error).__name__}: {error}\n"
+        "This is a bug in anyprobe. Please report it, with the traceback that ANYPROBE_TRACEBACK=1 prints.",
+        ExitStatus.BUG,
+    )
+
+
+def complain(message: str, status: int) -> int:
+    """Print a message for the user and return the status."""
+    click.echo(f"anyprobe: {message}", err=True)
+    return status

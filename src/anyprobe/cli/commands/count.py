@@ -1,0 +1,30 @@
+"""``anyprobe count``."""
+
+from typing import Any
+
+import click
+
+from anyprobe.cli import options
+
+
+@click.command("count")
+@options.specs
+@options.target
+@options.measuring
+@click.pass_obj
+def command(program: tuple[str, ...], /, specs: tuple[str, ...], pids: Any, names: Any, **settings: Any) -> int:  # noqa: ANN401
+    """Count the hits of probes in running processes, or in a command after --.
+
+    \b
+    anyprobe count 'libc:*' -p 4242 --for 5
+    anyprobe count libc:malloc libc:free -- ls -l
+    anyprobe count 'a.out:*%return' -n redis-server --json
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    from anyprobe.cli import measuring, targets
+    from anyprobe.reports import table
+
+    target = targets.choose(pids, names, program, specs)
+    plan = measuring.Plan(
+        specs=specs, arm=lambda session, wanted: session.count(*wanted), render=table.print_counts, **settings
+    )
+    return measuring.measure(target, plan)

@@ -1,0 +1,56 @@
+"""``anyprobe doctor``: what this machine and a target permit, and what to do about what they do not."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from anyprobe.cli import ExitStatus, options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+
+    from anyprobe.cli.finding import Finding
+
+STYLES = {"ok": "green", "limited": "yellow", "no": "bold red"}
+
+
+@click.command("doctor")
+@options.one_target
+@options.json
+def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int:
+    """Say what this machine, and a process if one is named, permit. Changes nothing. Exit status 1 for any "no"."""
+    import sys
+
+    from anyprobe.cli import machine_checks, output, target_checks, targets
+
+    sections = {"machine": machine_checks.findings()}
+    if pids or names:
+        pid = targets.choose_one(pids, names)
+        sections[f"process {pid}"] = target_checks.findings(pid)
+    if as_json:
+        machine, *target = sections.values()
+        document = {"machine": [finding.as_json() for finding in machine]}
+        if target:
+            document["target"] = [finding.as_json() for finding in target[0]]
+        output.write_json(document, sys.stdout)
+    else:
+        render(sections, output.console(sys.stdout))
+    forbidden = any(finding.verdict == "no" for found in sections.values() for finding in found)
+    return ExitStatus.NOT_PERMITTED if forbidden else ExitStatus.DONE
+
+
+def render(sections: "Mapping[str, Sequence[Finding]]", console: "Console") -> None:
+    """Print the findings, and under each that limits us what to do."""
+    from rich.markup import escape
+
+    for title, found in sections.items():
+        console.print(f"[bold]{title}[/bold]")
+        for finding in found:
+            style = STYLES[finding.verdict]
+            console.print(
+                f"  [{style}]{finding.verdict:8}[/{style}]{finding.name:22}{escape(finding.detail)}", soft_wrap=True
+            )
+            if finding.remedy:
+                console.print(f"{'':32}{escape(finding.remedy)}", style="dim", soft_wrap=True)

@@ -1,0 +1,98 @@
+"""``anyprobe explain``: what would be done at one site, or why not."""
+
+import dataclasses
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anyprobe.cli import options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from anyprobe.data.explanation import Explanation
+
+MARK_STYLES = {"IA": "bold green", "DCR": "yellow", "JTPR": "red"}
+
+
+@click.command("explain")
+@click.argument("spec")
+@options.one_target
+@options.json
+@options.strategy
+def command(spec: str, pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, strategy: str) -> None:
+    """Show the plan or the refusals for one site, liveness and the generated code. Changes nothing.
+
+    IA is the insertion address, DCR the code that would move, JTPR the part of it that no jump may enter.
+    """
+    import sys
+
+    from anyprobe.cli import output, targets
+
+    pid = targets.choose_one(pids, names, (spec,))
+    with ExitStack() as stack:
+        session = targets.open_sessions(stack, targets.Target((pid,)), strategy=strategy)[0]
+        explanation = session.explain(spec)
+    if as_json:
+        output.write_json(as_document(explanation), sys.stdout)
+    else:
+        render(explanation, output.console(sys.stdout))
+
+
+def as_document(explanation: "Explanation") -> dict[str, Any]:
+    """Return the JSON document; bytes as hexadecimal digits."""
+    document = dataclasses.asdict(explanation)
+    document["disassembly"] = [
+        {"address": line.address, "bytes": line.bytes.hex(" "), "text": line.text, "marks": list(line.marks)}
+        for line in explanation.disassembly
+    ]
+    document["verdicts"] = [
+        {"strategy": strategy, "verdict": str(verdict)} for strategy, verdict in explanation.verdicts
+    ]
+    document["patch"] = [
+        {"address": address, "bytes": code.hex(" "), "text": text} for address, code, text in explanation.patch
+    ]
+    return document
+
+
+def render(explanation: "Explanation", console: "Console") -> None:
+    """Print an explanation."""
+    from rich.markup import escape
+
+    offset = explanation.address - explanation.function_start
+    place = f"{explanation.module}:{explanation.function}" + (f"+{offset:#x}" if offset else "")
+    console.print(
+        f"[bold]{escape(place)}[/bold] at {explanation.address:#x} ({escape(explanation.spec)})", soft_wrap=True
+    )
+    _print_disassembly(explanation, console)
+    _print_liveness(explanation, console)
+    console.print("\n[bold]strategies[/bold]")
+    for strategy, verdict in explanation.verdicts:
+        style = {"chosen": "green", "possible": ""}.get(str(verdict), "yellow")
+        console.print(f"  {strategy:10} {escape(str(verdict))}", style=style or None, soft_wrap=True)
+    if explanation.patch:
+        console.print("\n[bold]patch[/bold]")
+        for address, code, text in explanation.patch:
+            console.print(f"  {address:#14x}  {code.hex(' '):<32}  {escape(text)}", soft_wrap=True)
+    for note in explanation.notes:
+        console.print(f"note: {escape(note)}", style="dim", soft_wrap=True)
+
+
+def _print_disassembly(explanation: "Explanation", console: "Console") -> None:
+    from rich.text import Text
+
+    console.print("\n[bold]code[/bold]")
+    for line in explanation.disassembly:
+        row = Text(f"  {line.address:#14x}  {line.bytes.hex(' '):<32}  {line.text:<44} ")
+        for mark in line.marks:
+            row.append(f" {mark}", MARK_STYLES.get(mark))
+        row.rstrip()
+        console.print(row, soft_wrap=True)
+
+
+def _print_liveness(explanation: "Explanation", console: "Console") -> None:
+    console.print("\n[bold]live at the site[/bold]")
+    console.print(f"  registers  {' '.join(explanation.live_registers) or 'none'}", soft_wrap=True)
+    console.print(f"  dead       {' '.join(explanation.dead_registers) or 'none'}", soft_wrap=True)
+    console.print(f"  flags      {'live' if explanation.flags_live else 'dead'}")

@@ -1,0 +1,70 @@
+"""``anyprobe list``: what could be probed."""
+
+from collections import Counter
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anyprobe.cli import options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from anyprobe.data.explanation import ListedSite
+
+
+@click.command("list")
+@click.argument("specs", metavar="[SPEC...]", nargs=-1)
+@options.one_target
+@options.json
+@options.strategy
+def command(
+    specs: tuple[str, ...], pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, strategy: str
+) -> None:
+    """List what could be probed, with the strategy for each or the reason against it. Changes nothing.
+
+    Without a SPEC, all functions of the executable (a.out:*).
+    """
+    import sys
+
+    from anyprobe.cli import output, targets
+
+    pid = targets.choose_one(pids, names, specs)
+    with ExitStack() as stack:
+        session = targets.open_sessions(stack, targets.Target((pid,)), strategy=strategy)[0]
+        with output.progress("planning", quiet=False):
+            sites = session.list(*(specs or ("a.out:*",)))
+    if as_json:
+        output.write_json({"sites": [as_document(site) for site in sites]}, sys.stdout)
+    else:
+        render(sites, output.console(sys.stdout))
+
+
+def as_document(site: "ListedSite") -> dict[str, Any]:
+    """Return the JSON object of one site; exactly one of ``strategy`` and ``refusal`` is null."""
+    refusal = None if site.refusal is None else {"reason": site.refusal.reason.value, "detail": site.refusal.detail}
+    return {
+        "spec": site.spec,
+        "module": site.module,
+        "function": site.function,
+        "offset": site.offset,
+        "address": site.address,
+        "strategy": site.strategy,
+        "refusal": refusal,
+    }
+
+
+def render(sites: "Sequence[ListedSite]", console: "Console") -> None:
+    """Print a line per site, ready for grep, and a summary."""
+    from rich.text import Text
+
+    for site in sites:
+        refused = site.refusal
+        verdict = Text(f"{site.strategy:9}") if refused is None else Text(f"refused: {refused.reason.value}", "yellow")
+        console.print(Text(f"{site.address:#14x}  {site.spec}  "), verdict, soft_wrap=True, sep="")
+    strategies = Counter(site.strategy if site.refusal is None else "refused" for site in sites)
+    shares = ", ".join(f"{count:,} {strategy}" for strategy, count in strategies.most_common())
+    console.print(f"{len(sites):,} sites: {shares}" if sites else "no sites", style="dim", soft_wrap=True)

@@ -1,0 +1,59 @@
+"""Ctrl-C and SIGTERM ask for the results; they never break into a change of the target."""
+
+import os
+import select
+import signal
+from collections.abc import Iterable
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """While entered, the first signal is only remembered and ends ``wait``; the third one raises KeyboardInterrupt.
+
+    A signal may arrive while sites are being armed. The transaction is left to finish (it is short), then results are
+    printed and everything is removed, as always.
+    """
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self.count = 0
+        self._before: dict[signal.Signals, Any] = {}
+        self._reader = self._writer = -1
+
+    @property
+    def requested(self) -> bool:
+        """Whether somebody asked us to end."""
+        return self.count > 0
+
+    def __enter__(self) -> Self:
+        """Install the handlers."""
+        self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        # Without a wake-up descriptor, a signal between the test of `requested` and select() would be slept through.
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._before = {number: signal.signal(number, self._remember) for number in ASKING}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Put the former handlers back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(-1)
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def wait(self, descriptors: Iterable[int], timeout: float | None) -> set[int]:
+        """Wait for a signal, for one of the descriptors, or for the time to pass; return those ready."""
+        if self.requested:
+            return set()
+        ready, _, _ = select.select([self._reader, *descriptors], [], [], timeout)
+        return set(ready) - {self._reader}
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of handlers
+        self.count += 1
+        if self.count > 2:
+            raise KeyboardInterrupt

@@ -1,0 +1,133 @@
+"""The life of ``count`` and ``time``: open, arm, wait, remove, show."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, TextIO
+
+from anyprobe.cli import ExitStatus, output, targets
+from anyprobe.cli.interrupts import Interrupts
+from anyprobe.core.errors import TargetExited
+from anyprobe.data.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from anyprobe.probes.session import Session
+
+REAP_WAIT = 1.0
+"""Seconds to wait for the status of a command that has ended: its descriptor tells a moment before it can be reaped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do, apart from where: the command line of a measuring command, read."""
+
+    specs: tuple[str, ...]
+    arm: "Callable[[Session, Sequence[str]], object]"
+    render: "Callable[[Snapshot, Console, int], None]"
+    seconds: float | None
+    every: float | None
+    as_json: bool
+    strategy: str
+    maxactive: int | None
+    output: str | None
+    quiet: bool
+    exit_status: bool
+    top: int
+
+
+def measure(target: targets.Target, plan: Plan) -> int:
+    """Run one measurement and return the exit status."""
+    with (
+        ExitStack() as stack,
+        output.results(plan.output, program_owns_output=target.owns_standard_output) as stream,
+        Interrupts() as interrupts,
+    ):
+        with output.progress("attaching", quiet=plan.quiet):
+            sessions = targets.open_sessions(stack, target, strategy=plan.strategy, maxactive=plan.maxactive)
+        with output.progress("arming", quiet=plan.quiet):
+            for session in sessions:
+                arm(session, plan)
+        ends = targets.end_descriptors(stack, [session.pid for session in sessions])
+        if target.program:
+            sessions[0].resume()
+        wait(sessions, ends, interrupts, plan, stream)
+        for session in sessions:
+            session.detach()
+        snapshots = [session.snapshot() for session in sessions]
+        status = ended_status(sessions[0]) if target.program else None
+        show(snapshots, plan, stream)
+        if target.program and status is None and not plan.quiet:
+            output.warn(f"process {sessions[0].pid} runs on, without probes")
+        return exit_status(snapshots, status, plan)
+
+
+def arm(session: "Session", plan: Plan) -> None:
+    """Arm the probes; a target that dies meanwhile is an ordinary end."""
+    try:
+        plan.arm(session, plan.specs)
+    except TargetExited as death:
+        if not plan.quiet:
+            output.warn(str(death))
+
+
+def wait(
+    sessions: "Sequence[Session]", ends: dict[int, int], interrupts: Interrupts, plan: Plan, stream: TextIO
+) -> None:
+    """Wait for the end of the session: a signal, the time, the end of all targets. Show results meanwhile if asked."""
+    began = time.monotonic()
+    deadline = None if plan.seconds is None else began + plan.seconds
+    next_show = None if plan.every is None else began + plan.every
+    while ends and not interrupts.requested:
+        now = time.monotonic()
+        if deadline is not None and now >= deadline:
+            return
+        if next_show is not None and plan.every is not None and now >= next_show:
+            show([session.snapshot() for session in sessions], plan, stream)
+            next_show += plan.every
+            continue
+        times = [moment - now for moment in (deadline, next_show) if moment is not None]
+        for descriptor in interrupts.wait(ends, min(times, default=None)):
+            del ends[descriptor]
+
+
+def ended_status(session: "Session") -> int | None:
+    """Return the exit status of a started command as a shell would see it, None while it runs."""
+    snapshot = session.snapshot()
+    if snapshot.target.exited is None and snapshot.target.alive:
+        return None
+    session.wait(REAP_WAIT)
+    status = session.snapshot().target.exited
+    if status is None:
+        return None
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code
+
+
+def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO) -> None:
+    """Write the results of all processes as one table or document."""
+    together = reduce(Snapshot.merge, snapshots)
+    if plan.as_json:
+        document = together.as_json()
+        if len(snapshots) > 1:
+            document["targets"] = [snapshot.as_json() for snapshot in snapshots]
+        output.write_json(document, stream, one_line=plan.every is not None)
+        return
+    if not plan.quiet:
+        for warning in together.warnings:
+            output.warn(warning)
+    plan.render(together, output.console(stream), plan.top)
+    stream.flush()
+
+
+def exit_status(snapshots: Sequence[Snapshot], ended: int | None, plan: Plan) -> int:
+    """Return 1 when nothing that was asked for could be placed, the command's own status on demand, else 0."""
+    if plan.exit_status and ended is not None:
+        return ended
+    placed = any(snapshot.sites or snapshot.functions for snapshot in snapshots)
+    refused = any(snapshot.refused for snapshot in snapshots)
+    return ExitStatus.NOT_PERMITTED if refused and not placed else ExitStatus.DONE

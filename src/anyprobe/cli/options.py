@@ -1,0 +1,76 @@
+"""Options that several commands share, declared once."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+STRATEGIES = ("auto", "retarget", "jump", "punned", "trap")
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def together(*decorators: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
+    """Return one decorator that applies all, in the order in which help shows them."""
+
+    def decorate(function: Decorated) -> Decorated:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+specs = click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
+
+target = together(
+    click.option(
+        "-p", "--pid", "pids", type=click.IntRange(min=1), multiple=True, help="A running process; repeatable."
+    ),
+    click.option("-n", "--name", "names", multiple=True, help="All running processes of this name; repeatable."),
+)
+
+one_target = together(
+    click.option("-p", "--pid", "pids", type=click.IntRange(min=1), multiple=True, help="A running process."),
+    click.option("-n", "--name", "names", multiple=True, help="A running process by its name."),
+)
+
+json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+strategy = click.option(
+    "--strategy",
+    type=click.Choice(STRATEGIES),
+    default="auto",
+    show_default=True,
+    help="Demand one way of reaching the patch, instead of the cheapest that is safe.",
+)
+
+measuring = together(
+    click.option(
+        "--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long. Default: Ctrl-C."
+    ),
+    click.option(
+        "--every",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="Print the results so far again and again.",
+    ),
+    json,
+    strategy,
+    click.option(
+        "--maxactive",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Calls of one thread that can be timed at once. Default: the engine's; more are counted as missed.",
+    ),
+    click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write the results there."),
+    click.option("--quiet", is_flag=True, help="No progress, no warnings, only results."),
+    click.option("--exit-status", is_flag=True, help="Exit as the started command did."),
+    click.option(
+        "--top",
+        type=click.IntRange(min=0),
+        default=40,
+        show_default=True,
+        metavar="N",
+        help="Show the busiest N only, 0 for all.",
+    ),
+)

@@ -1,0 +1,80 @@
+"""Where results, progress and warnings go, and how they look there."""
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+UNLIMITED_WIDTH = 200
+"""Columns where no terminal limits them: names are not cut, and lines stay readable in a file."""
+
+PROGRESS_AFTER = 0.3
+"""Seconds before a progress bar is worth drawing."""
+
+
+@contextmanager
+def results(path: str | None, *, program_owns_output: bool) -> Iterator[TextIO]:
+    """Give the stream for results: the file, or standard output, or standard error when a command owns the output."""
+    if path is None:
+        yield sys.stderr if program_owns_output else sys.stdout
+        return
+    try:
+        stream = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed below; only opening it is the user's mistake
+    except OSError as error:
+        raise click.FileError(path, error.strerror) from error
+    with stream:
+        yield stream
+
+
+def console(stream: TextIO) -> "Console":
+    """Return a console that draws colours on terminals only and respects NO_COLOR."""
+    from rich.console import Console
+
+    width = None if stream.isatty() else UNLIMITED_WIDTH
+    return Console(file=stream, width=width, highlight=False, force_terminal=stream.isatty())
+
+
+def write_json(document: Any, stream: TextIO, *, one_line: bool = False) -> None:  # noqa: ANN401 - any document
+    """Write one document, on one line where several follow each other."""
+    json.dump(document, stream, indent=None if one_line else 1)
+    stream.write("\n")
+    stream.flush()
+
+
+def warn(message: str) -> None:
+    """Tell the user something that does not end the command."""
+    click.echo(f"anyprobe: {message}", err=True)
+
+
+@contextmanager
+def progress(what: str, *, quiet: bool) -> Iterator[None]:
+    """Show a bar on a terminal while something takes long; nothing elsewhere, and nothing when it is quick."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    ended = threading.Event()
+    drawer = threading.Thread(target=_draw, args=(what, ended), daemon=True)
+    drawer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        drawer.join()
+
+
+def _draw(what: str, ended: threading.Event) -> None:
+    if ended.wait(PROGRESS_AFTER):
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
+        bar.add_task(what, total=None)
+        ended.wait()

@@ -1,0 +1,50 @@
+"""What ``explain`` and ``list`` know of a site, as immutable values."""
+
+from dataclasses import dataclass
+
+from anyprobe.core.refusal import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One instruction, with what it is to the site: IA, DCR, JTPR, none or several."""
+
+    address: int
+    bytes: bytes
+    text: str
+    marks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The plan or the refusals for one site.
+
+    ``verdicts`` has each strategy with ``chosen``, ``possible`` or the text of its refusal. ``patch`` is the generated
+    code as (address, bytes, assembly); its addresses are made up where nothing is placed yet.
+    """
+
+    spec: str
+    module: str
+    function: str
+    address: int
+    function_start: int
+    disassembly: tuple[Line, ...]
+    live_registers: tuple[str, ...]
+    dead_registers: tuple[str, ...]
+    flags_live: bool
+    verdicts: tuple[tuple[str, str], ...]
+    patch: tuple[tuple[int, bytes, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSite:
+    """A site that could be probed by ``strategy``, or why it could not."""
+
+    spec: str
+    module: str
+    function: str
+    offset: int
+    address: int
+    strategy: str | None
+    refusal: Refusal | None = None

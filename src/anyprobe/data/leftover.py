@@ -1,0 +1,47 @@
+"""What is installed in a process and what its removal did, as immutable values."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """One splice that a journal in the target lists.
+
+    ``type`` is the kernel's letter: ``j`` reached by a jump, ``k`` by a trap, ``r`` a return. ``flags`` are of
+    ``DISABLED``, ``OPTIMIZED`` and ``GONE``. ``owner`` is the controller's pid, which may be gone.
+    """
+
+    address: int
+    type: Literal["k", "j", "r"]
+    symbol: str
+    offset: int
+    module: str
+    strategy: str
+    flags: tuple[str, ...] = ()
+    session: str = ""
+    owner: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalReport:
+    """What ``detach`` did: in which processes, how many splices, and what waits for threads to leave it."""
+
+    processes: tuple[int, ...]
+    restored: int
+    unmapped_bytes: int = 0
+    gone: int = 0
+    """Splices whose text was unmapped or replaced meanwhile: nothing was written there."""
+    not_quiet: tuple[str, ...] = ()
+    """Mappings of ours that a thread may still run in; the next ``detach`` removes them."""
+
+    def __str__(self) -> str:
+        """Return the report for the user."""
+        if not self.processes:
+            return "nothing was installed"
+        where = ", ".join(map(str, self.processes))
+        lines = [f"restored {self.restored} sites in pid {where}; unmapped {self.unmapped_bytes // 1024} KiB"]
+        if self.gone:
+            lines.append(f"{self.gone} sites were gone already: their text is unmapped or was replaced")
+        lines += [f"kept {mapping}: a thread may still be inside; run detach again later" for mapping in self.not_quiet]
+        return "\n".join(lines)

@@ -1,0 +1,83 @@
+"""Hits per site, the busiest first."""
+
+from collections import Counter
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from anyprobe.data.snapshot import SiteResult, Snapshot
+from anyprobe.reports.heading import print_heading, print_refusals
+from anyprobe.reports.quantities import counted, rate
+
+
+def print_counts(snapshot: Snapshot, console: Console, top: int = 0) -> None:
+    """Print the table of ``count``; ``top`` limits its rows unless 0."""
+    what = f"{counted(snapshot.hits, 'hit')} at {counted(len(snapshot.sites), 'site')}"
+    print_heading(snapshot, console, what)
+    hit = sorted((site for site in snapshot.sites if site.hits or site.nmissed), key=_busiest)
+    shown = hit[:top] if top else hit
+    # A few sites are all shown, hit or not: that nothing called them is the answer then.
+    silent = [site for site in snapshot.sites if not (site.hits or site.nmissed)]
+    if not top or len(shown) + len(silent) <= top:
+        shown, silent = shown + silent, []
+    if shown:
+        console.print()
+        console.print(_table(shown, snapshot))
+    _print_left_out(hit[len(shown) :], silent, console)
+    _print_strategies(snapshot, console)
+    print_refusals(snapshot, console)
+
+
+def site_name(site: SiteResult) -> str:
+    """Return function, offset and kind as the user would write them."""
+    if site.kind == "offset":
+        return f"{site.function}+{site.offset:#x}"
+    if site.kind == "return":
+        exit_kind = f" ({site.exit_kind})" if site.exit_kind else ""
+        return f"{site.function}%return{exit_kind}"
+    return site.function
+
+
+def _busiest(site: SiteResult) -> tuple[int, str, str, int]:
+    return -site.hits, site.module, site.function, site.offset
+
+
+def _table(sites: list[SiteResult], snapshot: Snapshot) -> Table:
+    missed = any(site.nmissed for site in sites)
+    noted = any(site.notes or not site.armed for site in sites)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("hits", justify="right", no_wrap=True)
+    table.add_column("hits/s", justify="right", no_wrap=True)
+    if missed:
+        table.add_column("missed", justify="right", no_wrap=True, style="red")
+    table.add_column("function", overflow="fold", style="cyan")
+    table.add_column("module", no_wrap=True)
+    table.add_column("strategy", no_wrap=True)
+    if noted:
+        table.add_column("notes", overflow="fold", style="yellow")
+    for site in sites:
+        cells = [f"{site.hits:,}", rate(site.hits, snapshot.duration_s)]
+        cells += [f"{site.nmissed:,}"] if missed else []
+        cells += [escape(site_name(site)), escape(site.module), site.strategy]
+        notes = (*site.notes, *(() if site.armed else ("disarmed",)))
+        cells += [escape(", ".join(notes))] if noted else []
+        table.add_row(*cells)
+    return table
+
+
+def _print_left_out(rest: list[SiteResult], silent: list[SiteResult], console: Console) -> None:
+    parts = []
+    if rest:
+        parts.append(f"{counted(len(rest), 'more site')} with {counted(sum(site.hits for site in rest), 'hit')}")
+    if silent:
+        parts.append(f"{counted(len(silent), 'site')} without a hit")
+    if parts:
+        console.print("… and " + ", ".join(parts), style="dim", soft_wrap=True)
+
+
+def _print_strategies(snapshot: Snapshot, console: Console) -> None:
+    strategies = Counter(site.strategy for site in snapshot.sites)
+    if len(snapshot.sites) > 1:
+        shares = ", ".join(f"{count:,} {strategy}" for strategy, count in strategies.most_common())
+        console.print(f"sites by strategy: {shares}", style="dim", soft_wrap=True)

@@ -1,0 +1,115 @@
+"""A session made of nothing, so that the command line is tested without a process."""
+
+import subprocess
+import sys
+import types
+
+import pytest
+
+import anyprobe.probes
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.data.explanation import Explanation, Line, ListedSite
+from anyprobe.data.leftover import Leftover, RemovalReport
+from sample_snapshots import snapshot, timing
+
+
+class FakeSession:
+    """Remembers what it was asked for; its snapshot is the one of the test."""
+
+    def __init__(self, fakes, pid, settings):
+        self.fakes, self.pid, self.settings, self.calls = fakes, pid, settings, []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.calls.append("exit")
+
+    def count(self, *specs):
+        self.calls.append(("count", specs))
+        if self.fakes.failure:
+            raise self.fakes.failure
+
+    time = count
+
+    def resume(self):
+        self.calls.append("resume")
+
+    def detach(self):
+        self.calls.append("detach")
+
+    def wait(self, timeout=None):
+        return self.fakes.snapshot.target.exited
+
+    def snapshot(self):
+        return self.fakes.snapshot
+
+    def explain(self, spec):
+        return Explanation(
+            spec=spec,
+            module="libc.so.6",
+            function="malloc",
+            address=0x1004,
+            function_start=0x1000,
+            disassembly=(
+                Line(0x1000, b"\xf3\x0f\x1e\xfa", "endbr64"),
+                Line(0x1004, b"\x55", "push rbp", ("IA", "DCR")),
+                Line(0x1005, b"\x48\x89\xe5", "mov rbp,rsp", ("DCR", "JTPR")),
+            ),
+            live_registers=("rdi", "rsp"),
+            dead_registers=("rax", "r11"),
+            flags_live=False,
+            verdicts=(("retarget", "not-a-direct-branch: push"), ("jump", "chosen"), ("punned", "possible")),
+            patch=((0x9000, b"\x48\xff\x05\x00\x00\x00\x00", "inc qword [rip]"),),
+            notes=("behind endbr64",),
+        )
+
+    def list(self, *specs):
+        refusal = Refusal(Reason.LONE_RET, 0x2000, "nothing but ret")
+        return [
+            ListedSite("pid:libc.so.6:malloc:entry", "libc.so.6", "malloc", 0, 0x1000, "jump"),
+            ListedSite("pid:libc.so.6:nop:entry", "libc.so.6", "nop", 0, 0x2000, None, refusal),
+        ]
+
+
+class Fakes:
+    def __init__(self):
+        self.snapshot, self.failure, self.sessions = snapshot(functions=(timing(),)), None, []
+
+    def attach(self, pid, **settings):
+        self.sessions.append(FakeSession(self, pid, settings))
+        return self.sessions[-1]
+
+    def run(self, argv, **settings):
+        self.argv = argv
+        return self.attach(self.snapshot.target.pid, **settings)
+
+
+@pytest.fixture
+def fakes(monkeypatch):
+    fakes = Fakes()
+    session = types.ModuleType("anyprobe.probes.session")
+    session.attach, session.run = fakes.attach, fakes.run
+    leftover = types.ModuleType("anyprobe.probes.leftover")
+    leftover.inspect = lambda pid: [
+        Leftover(0x1004, "j", "malloc", 4, "libc.so.6", "jump", ("DISABLED",), session="ab12", owner=77)
+    ]
+    leftover.remove = lambda pid: RemovalReport((pid,), restored=3, unmapped_bytes=8192, not_quiet=("7f00-7f10",))
+    for name, module in (("session", session), ("leftover", leftover)):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(anyprobe.probes, name, module, raising=False)
+    return fakes
+
+
+@pytest.fixture
+def sleeper():
+    with subprocess.Popen(["sleep", "100"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def dead_pid():
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid

@@ -1,0 +1,107 @@
+import json
+
+from anyprobe.cli import machine_checks, main
+from anyprobe.cli.finding import Finding
+
+
+def test_explain_marks_the_regions_and_names_the_verdicts(fakes, capsys):
+    assert main(["explain", "libc:malloc", "-p", "4242"]) == 0
+    shown = capsys.readouterr().out
+    assert "libc.so.6:malloc+0x4" in shown
+    lines = shown.splitlines()
+    assert next(line for line in lines if "push rbp" in line).endswith("IA DCR")
+    assert next(line for line in lines if "mov rbp,rsp" in line).endswith("DCR JTPR")
+    assert "not-a-direct-branch" in shown
+    assert "inc qword [rip]" in shown
+    assert "flags      dead" in shown
+
+
+def test_explain_as_json(fakes, capsys):
+    assert main(["explain", "libc:malloc", "-p", "4242", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["disassembly"][1] == {
+        "address": 0x1004,
+        "bytes": "55",
+        "text": "push rbp",
+        "marks": ["IA", "DCR"],
+    }
+    assert document["verdicts"][1] == {"strategy": "jump", "verdict": "chosen"}
+    assert document["patch"][0]["bytes"] == "48 ff 05 00 00 00 00"
+
+
+def test_list_shows_strategies_and_refusals(fakes, capsys):
+    assert main(["list", "libc:*", "-p", "4242"]) == 0
+    shown = capsys.readouterr().out
+    assert "pid:libc.so.6:malloc:entry  jump" in shown
+    assert "refused: lone-ret" in shown
+    assert "2 sites: 1 jump, 1 refused" in shown
+
+
+def test_list_as_json(fakes, capsys):
+    assert main(["list", "-p", "4242", "--json"]) == 0
+    malloc, lone_ret = json.loads(capsys.readouterr().out)["sites"]
+    assert (malloc["strategy"], malloc["refusal"]) == ("jump", None)
+    assert lone_ret["refusal"]["reason"] == "lone-ret"
+
+
+def test_probes_in_all_three_forms(fakes, capsys):
+    assert main(["probes", "-p", "4242", "--json"]) == 0
+    (site,) = json.loads(capsys.readouterr().out)
+    assert {"address", "type", "symbol", "offset", "module", "strategy", "flags"} <= set(site)
+    assert main(["probes", "-p", "4242", "--kprobes"]) == 0
+    assert capsys.readouterr().out == "0000000000001004  j  malloc+0x4  libc.so.6 [DISABLED]\n"
+    assert main(["probes", "-p", "4242"]) == 0
+    assert "malloc+0x4" in capsys.readouterr().out
+
+
+def test_detach_says_what_it_did(fakes, capsys):
+    assert main(["detach", "-p", "4242"]) == 0
+    shown = capsys.readouterr().out
+    assert "restored 3 sites in pid 4242; unmapped 8 KiB" in shown
+    assert "run detach again later" in shown
+    assert main(["detach", "-p", "4242", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["not_quiet"] == ["7f00-7f10"]
+
+
+def test_doctor_looks_at_the_machine_and_a_process(sleeper, capsys):
+    assert main(["doctor", "-p", str(sleeper.pid), "--json"]) in (0, 1)
+    document = json.loads(capsys.readouterr().out)
+    names = {finding["name"] for finding in document["machine"]}
+    assert {"kernel", "processor", "time stamp counter", "ptrace scope", "executable memory", "shadow stacks"} <= names
+    assert document["target"][0]["name"] in {"process", "permission"}
+
+
+def test_doctor_of_a_process_that_is_gone(dead_pid, capsys):
+    assert main(["doctor", "-p", str(dead_pid)]) == 1
+    assert f"{dead_pid}" in capsys.readouterr().out
+
+
+def test_a_check_that_cannot_look_is_a_finding():
+    def unreadable():
+        raise OSError(5, "gone")
+
+    assert machine_checks.findings((unreadable,)) == [
+        Finding("unreadable", "limited", "cannot be looked at: [Errno 5] gone")
+    ]
+
+
+def test_what_limits_us_comes_with_a_remedy(monkeypatch):
+    settings = {
+        "/proc/sys/vm/memfd_noexec": "2",
+        "/proc/sys/vm/max_map_count": "1000",
+        "/proc/cmdline": "quiet proc_mem.force_override=never",
+        "/proc/cpuinfo": "flags\t\t: sse2 user_shstk\n",
+    }
+    monkeypatch.setattr(machine_checks, "setting", settings.get)
+    found = {finding.name: finding for finding in machine_checks.findings()}
+    for name in ("executable memory", "mappings", "text writes", "time stamp counter"):
+        assert found[name].verdict != "ok"
+        assert found[name].remedy
+    assert "supported here" in found["shadow stacks"].detail
+
+
+def test_yama_forbids_by_degrees(monkeypatch):
+    monkeypatch.setattr(machine_checks.permission, "has_ptrace_capability", lambda status: False)
+    for scope, verdict in ((None, "ok"), (0, "ok"), (1, "limited"), (2, "no"), (3, "no")):
+        monkeypatch.setattr(machine_checks.permission, "yama_scope", lambda scope=scope: scope)
+        assert machine_checks.yama().verdict == verdict

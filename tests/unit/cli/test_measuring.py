@@ -1,0 +1,148 @@
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from anyprobe.cli import main
+from anyprobe.core.errors import NoSuchProcess, PermissionDenied, SpecError, TargetExited
+from anyprobe.data.snapshot import TargetInfo
+from sample_snapshots import refused, snapshot
+
+
+def test_count_prints_the_documented_json(fakes, sleeper, capsys):
+    assert main(["count", "libc:malloc", "-p", str(sleeper.pid), "--for", "0.05", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["sites"][1]["hits"] == 12345
+    assert "targets" not in document
+    assert fakes.sessions[0].calls == [("count", ("libc:malloc",)), "detach", "exit"]
+
+
+def test_count_prints_a_table(fakes, sleeper, capsys):
+    assert main(["count", "libc:malloc", "-p", str(sleeper.pid), "--for", "0"]) == 0
+    shown = capsys.readouterr().out
+    assert "12,345" in shown
+    assert "\x1b" not in shown
+
+
+def test_time_prints_a_histogram(fakes, sleeper, capsys):
+    assert main(["time", "libc:malloc", "-p", str(sleeper.pid), "--for", "0"]) == 0
+    assert "█" in capsys.readouterr().out
+
+
+def test_the_session_ends_after_for_seconds(fakes, sleeper, capsys):
+    began = time.monotonic()
+    assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0.2", "--quiet"]) == 0
+    assert 0.2 <= time.monotonic() - began < 2
+
+
+def test_the_session_ends_with_the_target(fakes, sleeper, capsys):
+    threading.Timer(0.1, sleeper.kill).start()
+    assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "60"]) == 0
+
+
+def send_when_handled(number, before):
+    """Wait until the command has its own handler: before that, the signal would end the tests."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if signal.getsignal(number) is not before:
+            os.kill(os.getpid(), number)
+            return
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_session_with_results(fakes, sleeper, capsys, number):
+    threading.Thread(target=send_when_handled, args=(number, signal.getsignal(number)), daemon=True).start()
+    assert main(["count", "x:y", "-p", str(sleeper.pid)]) == 0
+    assert "12,345" in capsys.readouterr().out
+    assert "detach" in fakes.sessions[0].calls
+
+
+def test_handlers_are_put_back(fakes, sleeper, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0"])
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_every_prints_one_document_per_line(fakes, sleeper, capsys):
+    main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0.35", "--every", "0.1", "--json"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) >= 3
+    assert all(json.loads(line)["sites"] for line in lines)
+
+
+def test_several_processes_are_added_up_and_listed(fakes, sleeper, capsys):
+    pids = ["-p", str(sleeper.pid), "-p", str(os.getppid())]
+    assert main(["count", "x:y", *pids, "--for", "0", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["sites"][1]["hits"] == 2 * 12345
+    assert len(document["targets"]) == 2
+
+
+def test_a_started_command_owns_standard_output(fakes, dead_pid, capsys):
+    fakes.snapshot = snapshot(target=TargetInfo(dead_pid, "/bin/true", exited=0, alive=False))
+    assert main(["count", "x:y", "--json", "--", "true", "--for", "x"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert json.loads(captured.err)["target"]["exited"] == 0
+    assert fakes.argv == ("true", "--for", "x")
+    assert fakes.sessions[0].calls[1] == "resume"
+
+
+@pytest.mark.parametrize(("wait_status", "shown"), [(3 << 8, 3), (9, 137), (0, 0)])
+def test_the_status_of_the_command_passes_through_on_demand(fakes, dead_pid, capsys, wait_status, shown):
+    fakes.snapshot = snapshot(target=TargetInfo(dead_pid, "/bin/false", exited=wait_status, alive=False))
+    assert main(["count", "x:y", "--exit-status", "--", "false"]) == shown
+    assert main(["count", "x:y", "--", "false"]) == 0
+
+
+def test_results_go_to_a_file(fakes, sleeper, capsys, tmp_path):
+    path = tmp_path / "results"
+    assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0", "--json", "-o", str(path)]) == 0
+    assert capsys.readouterr().out == ""
+    assert json.loads(path.read_text())["sites"]
+
+
+def test_a_file_that_cannot_be_written_is_the_users_mistake(fakes, sleeper, capsys):
+    assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0", "-o", "/nowhere/results"]) == 2
+    assert not fakes.sessions
+
+
+def test_settings_reach_the_session(fakes, sleeper, capsys):
+    main(["time", "x:y", "-p", str(sleeper.pid), "--for", "0", "--strategy", "punned", "--maxactive", "9"])
+    assert fakes.sessions[0].settings == {"strategy": "punned", "maxactive": 9}
+
+
+def test_nothing_placed_is_exit_status_1(fakes, sleeper, capsys):
+    fakes.snapshot = snapshot(sites=(), refused=(refused(),))
+    assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0"]) == 1
+    assert "jump-target-in-jtpr" in capsys.readouterr().out
+
+
+def test_a_target_that_dies_while_arming_is_an_ordinary_end(fakes, dead_pid, capsys):
+    fakes.failure = TargetExited(dead_pid)
+    assert main(["count", "x:y", "-p", str(dead_pid)]) == 0
+    captured = capsys.readouterr()
+    assert "has exited" in captured.err
+    assert "12,345" in captured.out
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "message"),
+    [
+        (SpecError("libc:mallok", 5, "no such function", ("malloc",)), 2, "     ^\nnearest: malloc"),
+        (PermissionDenied("yama", "ptrace_scope is 1", "use sudo"), 1, "ptrace_scope is 1 (yama); use sudo"),
+        (NoSuchProcess("no process 99"), 1, "anyprobe: no process 99\n"),
+        (ZeroDivisionError("oops"), 3, "bug in anyprobe"),
+    ],
+)
+def test_errors_become_exit_statuses(fakes, sleeper, capsys, failure, status, message):
+    fakes.failure = failure
+    assert main(["count", "libc:mallok", "-p", str(sleeper.pid), "--for", "0"]) == status
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""

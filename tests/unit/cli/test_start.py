@@ -1,0 +1,57 @@
+"""The command line as a program: it starts fast and says what it can do."""
+
+import subprocess
+import sys
+import time
+
+from anyprobe.cli import COMMANDS
+
+HEAVY = ("numpy", "iced_x86", "rich", "elftools")
+
+
+def run(*arguments):
+    return subprocess.run([sys.executable, "-m", "anyprobe", *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_help_names_every_command():
+    shown = run("--help")
+    assert shown.returncode == 0
+    assert all(f"  {name} " in shown.stdout for name in COMMANDS)
+
+
+def test_help_starts_in_a_fifth_of_a_second():
+    # The fastest of several: the machine may be busy with other tests.
+    durations = []
+    for _ in range(10):
+        began = time.perf_counter()
+        run("--help")
+        durations.append(time.perf_counter() - began)
+        if durations[-1] <= 0.2:
+            return
+    raise AssertionError(durations)
+
+
+def test_help_imports_nothing_heavy():
+    program = (
+        "import sys, anyprobe.cli; anyprobe.cli.main(['--help']); print([n for n in sys.argv[1:] if n in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", program, *HEAVY], capture_output=True, text=True, timeout=60)
+    assert shown.stdout.splitlines()[-1] == "[]"
+
+
+def test_every_command_has_help():
+    for name in COMMANDS:
+        shown = run(name, "--help")
+        assert shown.returncode == 0, shown.stderr
+        assert shown.stdout.startswith(f"Usage: anyprobe {name}")
+
+
+def test_no_command_is_a_usage_error():
+    assert run().returncode == 2
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    pipeline = f"'{sys.executable}' -m anyprobe doctor | true; echo ${{PIPESTATUS[0]}}"
+    shown = subprocess.run(["bash", "-c", pipeline], capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in shown.stderr
+    assert "BrokenPipe" not in shown.stderr

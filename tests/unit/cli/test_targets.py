@@ -1,0 +1,58 @@
+import contextlib
+import os
+import time
+
+import pytest
+
+from anyprobe.cli import main, split_program, targets
+from anyprobe.core.errors import NoSuchProcess
+
+
+def wait_for_exec(pid):
+    """Popen returns once the child has called exec, so the name is there; wait for it all the same."""
+    deadline = time.monotonic() + 10
+    while "sleep" not in targets.names_of(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_what_follows_two_dashes_is_the_command():
+    assert split_program(["count", "x", "--", "ls", "--", "-l"]) == (["count", "x"], ("ls", "--", "-l"))
+    assert split_program(["count", "x"]) == (["count", "x"], ())
+
+
+def test_a_process_is_found_by_its_name(sleeper):
+    wait_for_exec(sleeper.pid)
+    assert sleeper.pid in targets.pids_by_name("sleep")
+
+
+def test_nobody_is_found_by_our_own_name():
+    own = (targets.names_of(os.getpid())).pop()
+    with contextlib.suppress(NoSuchProcess):
+        assert os.getpid() not in targets.pids_by_name(own)
+
+
+def test_a_spec_may_name_the_process():
+    assert targets.choose((), (), (), ("pid4242:libc:malloc:entry",)).pids == (4242,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["count", "x:y"], "choose a target"),
+        (["count", "x:y", "-p", "1", "--", "ls"], "not both"),
+        (["count", "-p", "1"], "SPEC"),
+        (["count", "x:y", "-p", "zero"], "zero"),
+        (["explain", "x:y", "-p", "1", "-p", "2"], "one process, please"),
+        (["count", "x:y", "-p", "1", "--strategy", "hope"], "hope"),
+        (["trace", "x:y"], "No such command"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_status_2(fakes, capsys, arguments, message):
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not fakes.sessions
+
+
+def test_a_name_nobody_has_is_exit_status_1(fakes, capsys):
+    assert main(["count", "x:y", "-n", "no-such-name"]) == 1
+    assert "no-such-name" in capsys.readouterr().err

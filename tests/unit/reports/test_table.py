@@ -1,0 +1,71 @@
+import io
+
+from rich.console import Console
+
+from anyprobe.data.snapshot import TargetInfo
+from anyprobe.reports import table
+from sample_snapshots import refused, site, snapshot
+
+
+def shown(of, top=40, width=120, **console):
+    stream = io.StringIO()
+    table.print_counts(of, Console(file=stream, width=width, highlight=False, **console), top)
+    return stream.getvalue()
+
+
+def test_the_busiest_site_comes_first():
+    lines = shown(snapshot()).splitlines()
+    rows = [line.split()[2] for line in lines if "libc.so.6  jump" in line]
+    assert rows == ["malloc", "free", "calloc"]
+
+
+def test_the_heading_says_what_it_cost():
+    text = shown(snapshot())
+    assert "redis-server (pid 4242): 12,352 hits at 3 sites in 5.00 s" in text
+    assert "threads stood still for 310 µs to arm them and 120 µs to disarm them" in text
+
+
+def test_an_ended_target_is_called_so():
+    assert "which has ended" in shown(snapshot(target=TargetInfo(1, "/bin/true", exited=0)))
+
+
+def test_rows_are_limited_and_the_rest_is_summed_up():
+    many = snapshot(sites=tuple(site(f"f{number:02}", number) for number in range(30)))
+    text = shown(many, top=5)
+    assert "… and 24 more sites with 300 hits, 1 site without a hit" in text
+    assert "f25" in text
+    assert "f24" not in text
+    assert "f00" in shown(many, top=0)
+
+
+def test_few_refusals_are_shown_one_by_one_and_many_by_reason():
+    assert "0x226c7: jump-target-in-jtpr: 0x1004 is jumped to" in shown(snapshot())
+    many = snapshot(refused=(*tuple(refused(reason="lone-ret") for _ in range(7)), refused()))
+    assert "refused: 8 sites: 7 lone-ret, 1 jump-target-in-jtpr" in shown(many)
+
+
+def test_missed_hits_and_notes_have_columns_only_when_there_are_any():
+    assert "missed" not in shown(snapshot())
+    text = shown(snapshot(sites=(site(nmissed=3, notes=("entry-is-loop-head",)), site("free", armed=False))))
+    assert "missed" in text
+    assert "entry-is-loop-head" in text
+    assert "disarmed" in text
+
+
+def test_sites_are_named_as_the_user_writes_them():
+    assert table.site_name(site()) == "malloc"
+    assert table.site_name(site(kind="return", exit_kind="tail")) == "malloc%return (tail)"
+    assert table.site_name(site(kind="offset", offset=0x1C)) == "malloc+0x1c"
+
+
+def test_names_with_brackets_are_not_markup():
+    assert "operator[](unsigned long)[clone]" in shown(snapshot(sites=(site("operator[](unsigned long)[clone]", 1),)))
+
+
+def test_colours_on_terminals_only():
+    assert "\x1b" not in shown(snapshot())
+    assert "\x1b" in shown(snapshot(), force_terminal=True, color_system="standard", no_color=False)
+
+
+def test_nothing_at_all_is_still_a_report():
+    assert "0 hits at 0 sites" in shown(snapshot(sites=(), refused=(), pause_us={}))
