@@ -59,11 +59,11 @@ def theirs(report: Report, name: str, function: str, arm: peers.Peer, *, calls: 
     return added.median
 
 
-def frida(*, returns: bool) -> peers.Peer:
+def frida(callbacks: str) -> peers.Peer:
     """Return Frida's way of arming, looked for only when it is used."""
 
     def arm(target: CallTarget, function: str) -> Callable[[], object]:
-        return peers.Frida()(target, function, returns=returns)
+        return peers.Frida(callbacks)(target, function)
 
     return arm
 
@@ -93,22 +93,33 @@ def measure_peers(report: Report, function: str, *, returns: bool, threads: int 
             )
     except peers.Missing as reason:
         report.skip(f"  kernel uprobe: {what}", reason)
-    found["frida"] = theirs(
-        report, f"  Frida CModule: {what}", function, frida(returns=returns), calls=FRIDA_CALLS, threads=threads
+    forms = (
+        {"frida": ("Frida CModule", peers.FRIDA_BOTH)}
+        if returns
+        else {
+            "frida": ("Frida CModule listener", peers.FRIDA_LISTENER),
+            "frida_probe": ("Frida CModule probe", peers.FRIDA_PROBE),
+        }
     )
+    for key, (name, callbacks) in forms.items():
+        found[key] = theirs(report, f"  {name}: {what}", function, frida(callbacks), calls=FRIDA_CALLS, threads=threads)
     found["bpftrace"] = theirs(
         report, f"  bpftrace: {what}", function, bpftrace(returns=returns), calls=PEER_CALLS, threads=threads
     )
     return found
 
 
-def ratio(report: Report, name: str, ours: Estimate, theirs: float | None, must: float) -> None:
+def ratio(report: Report, name: str, ours: Estimate, theirs: float | None, must: float | None) -> None:
     """Print how many times less we add; the upper end of our interval is what is compared when the median is tiny."""
     if theirs is None:
         report.skip(name, "the other tool was not measured")
         return
     least, likely = theirs / max(ours.high, 0.01), theirs / max(ours.median, 0.05)
-    report.add(name, f"{likely:.0f} (at least {least:.0f})", f">= {must:.0f} times less", likely >= must)
+    figure = f"{likely:.0f} (at least {least:.0f})"
+    if must is None:
+        report.add(name, figure)
+    else:
+        report.add(name, figure, f">= {must:.0f} times less", likely >= must)
 
 
 def entry_rows(report: Report, share: float) -> None:
@@ -117,7 +128,8 @@ def entry_rows(report: Report, share: float) -> None:
     report.add("counter at entry, one thread", f"{one} ns added", "<= 1 ns", one.median <= 1.0)
     found = measure_peers(report, "work", returns=False)
     ratio(report, "  times less than a kernel uprobe", one, found.get("uprobe"), 500)
-    ratio(report, "  times less than Frida's CModule", one, found.get("frida"), 200)
+    ratio(report, "  times less than Frida's CModule listener", one, found.get("frida"), 200)
+    ratio(report, "  times less than Frida's CModule probe", one, found.get("frida_probe"), None)
     two = ours(2, "work", counting, share)
     report.add(
         "counter at entry, two threads, one function",

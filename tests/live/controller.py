@@ -1,7 +1,7 @@
 """A controller that dies or meets failures on demand; started once, it forks for every session that is asked of it.
 
 stdin, one request per line:  ``session PID PLAN``  where PLAN is ``none`` or what ``FaultPlan.parse`` reads, or
-``cli ARGUMENT...``. stdout, one JSON object per answer: ``signal`` or ``status`` of the forked child, ``calls`` made
+``cli ARGUMENT...``, or ``hold PID SPEC...`` (armed until ``drop`` kills the holder). stdout, one JSON object per answer: ``signal`` or ``status`` of the forked child, ``calls`` made
 through the gateway, ``reached`` (whether the planned call came), ``phase`` and ``error``.
 """
 
@@ -88,11 +88,43 @@ def wait_for(pipe: io.BufferedReader, child: int, deadline: float) -> bytes:
     return pipe.read()
 
 
+def held(words: list[str]) -> tuple[int, dict[str, object]]:
+    """Have a child of ours arm probes and wait; return it and what it counted so far."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        running = anyprobe.attach(int(words[1]))
+        running.count(*words[2:])
+        os.write(writing, json.dumps({"hits": running.snapshot().hits}).encode())
+        os.close(writing)
+        while True:
+            time.sleep(60)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        return child, json.loads(wait_for(pipe, child, 30.0) or "{}")
+
+
+def dropped(child: int) -> dict[str, object]:
+    """Kill the holder."""
+    os.kill(child, 9)
+    _, status = os.waitpid(child, 0)
+    return {"killed": os.WIFSIGNALED(status)}
+
+
 def main() -> None:
     """Answer requests until the end of the input."""
     print("ready", flush=True)
+    holder = 0
     for line in sys.stdin:
-        print(json.dumps(forked(line.split(), 30.0)), flush=True)
+        words = line.split()
+        if words[0] == "hold":
+            holder, answer = held(words)
+        elif words[0] == "drop":
+            answer = dropped(holder)
+        else:
+            answer = forked(words, 30.0)
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

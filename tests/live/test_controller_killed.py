@@ -166,3 +166,20 @@ def test_what_is_left_shows_and_goes(controller, target):
     detach(controller, target, before)
     target.halt()
     target.finish()
+
+
+def test_fork_children_are_cleaned_too(controller, compiled):
+    """A child forked while probes were armed keeps them when the controller dies; ``detach`` restores it as well."""
+    with started(compiled("living_child.c")) as target:
+        before = Image.of(target.pid)
+        ask = ("hold", target.pid, "a.out:shared_work", "a.out:shared_work%return")
+        assert controller.ask(*ask)["hits"] == 0
+        child = target.go(2).calls["child"]
+        assert controller.ask("drop")["killed"]
+        target.go(2)
+        assert Image.of(child).text != before.text
+        assert controller.ask("cli", "detach", "-p", target.pid)["exit"] == 0
+        before.assert_restored(target.pid)
+        assert Image.of(child).text == before.text
+        target.go(2)
+        target.finish()

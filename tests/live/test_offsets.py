@@ -1,0 +1,105 @@
+"""Probes at offsets: each boundary of a function in turn, exact counts; between boundaries nothing but refusals."""
+
+import re
+import subprocess
+
+import pytest
+
+import anyprobe
+from live.results import refusals
+
+FUNCTIONS = {
+    "work": "counts.c",
+    "to_third": "loops.c",
+    "passer": "exceptions.cpp",
+    "jne_long": "tails.c",
+    "flags_adc": "machine_state.c",
+}
+
+
+def boundaries(program, function):
+    """Return offset and text of each instruction, as objdump sees them."""
+    listing = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", f"--disassemble={function}", str(program)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    found = [(int(at, 16), text) for at, text in re.findall(r"^\s+([0-9a-f]+):\s+(.*)$", listing, re.MULTILINE)]
+    start = found[0][0]
+    return {at - start: text for at, text in found}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_every_offset(run_target, function):
+    """Offsets 0 to the end: accepted only at boundaries, and every accepted one runs without harm."""
+    target = run_target(FUNCTIONS[function])
+    program = f"/proc/{target.pid}/exe"
+    wanted = boundaries(program, function)
+    target.go(1)
+    with anyprobe.attach(target.pid) as session:
+        for offset in range(max(wanted) + 1):
+            try:
+                probes = session.count(f"a.out:{function}+{offset:#x}")
+            except anyprobe.UsageError:
+                assert offset not in wanted, f"+{offset:#x} {wanted[offset]} is a boundary"
+                continue
+            if not probes:
+                continue  # refused by name, in session.refused
+            assert offset in wanted, f"+{offset:#x} lies inside an instruction"
+            target.go(3)
+            session.remove(*probes)
+    target.go(3)
+    target.finish()
+
+
+def test_all_offsets_at_once(run_target):
+    """Every instruction of a straight function together: each is hit once per call."""
+    target = run_target("counts.c")
+    offsets = boundaries(f"/proc/{target.pid}/exe", "work")
+    with anyprobe.attach(target.pid) as session:
+        session.count(*(f"a.out:work+{offset:#x}" for offset in offsets))
+        counts = target.go(1000)
+        snapshot = session.snapshot()
+        assert {s.offset: s.hits for s in snapshot.sites} == {s.offset: counts.calls["work"] for s in snapshot.sites}
+        print(f"{len(snapshot.sites)} of {len(offsets)} instructions probed, refused {refusals(session.refused)}")
+        assert snapshot.sites
+    target.finish()
+
+
+def test_entry_and_offset_zero_both_count(run_target):
+    """Two probes at one site share it."""
+    target = run_target("counts.c", "2")
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:work", "a.out:work+0x0", "a.out:work:entry")
+        counts = target.go(500)
+        hits = [site.hits for site in session.snapshot().sites]
+        assert len(hits) >= 2
+        assert set(hits) == {counts.calls["work"]}
+    target.finish()
+
+
+def test_consumers_come_and_go(run_target):
+    """All orders of adding and removing entry, return and timing of one function: whoever is there counts exactly."""
+    target = run_target("counts.c", "2")
+    target.go(1)
+    kinds = {
+        "entry": lambda session: session.count("a.out:work"),
+        "return": lambda session: session.count("a.out:work%return"),
+        "time": lambda session: session.time("a.out:work"),
+    }
+    with anyprobe.attach(target.pid) as session:
+        for before in range(8):
+            for after in range(8):
+                names = list(kinds)
+                held = {n: kinds[n](session) for i, n in enumerate(names) if before >> i & 1}
+                target.go(20)
+                for i, name in enumerate(names):
+                    if name in held and not after >> i & 1:
+                        session.remove(*held.pop(name))
+                    elif name not in held and after >> i & 1:
+                        held[name] = kinds[name](session)
+                target.go(20)
+                session.remove(*(probe for probes in held.values() for probe in probes))
+    target.go(20)
+    target.finish()
