@@ -1,8 +1,9 @@
 """A controller that dies or meets failures on demand; started once, it forks for every session that is asked of it.
 
-stdin, one request per line:  ``session PID PLAN``  where PLAN is ``none`` or what ``FaultPlan.parse`` reads, or
-``cli ARGUMENT...``, or ``hold PID SPEC...`` (armed until ``drop`` kills the holder). stdout, one JSON object per answer: ``signal`` or ``status`` of the forked child, ``calls`` made
-through the gateway, ``reached`` (whether the planned call came), ``phase`` and ``error``.
+stdin, one request per line:  ``session PID PLAN``  where PLAN is ``none`` or what ``FaultPlan.parse`` reads;
+``cli ARGUMENT...``;  ``hold PID SPEC...``  (armed until ``drop`` kills the holder).
+stdout, one JSON object per answer: whether the forked child was ``killed``, the ``calls`` it made through the gateway,
+``reached`` (whether the planned call came), ``phase`` and ``error``.
 """
 
 import contextlib
