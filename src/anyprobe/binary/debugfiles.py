@@ -4,7 +4,8 @@ import os
 import zlib
 from collections.abc import Sequence
 
-from anyprobe.binary.elf import ElfFile
+from anyprobe.binary import cache
+from anyprobe.binary.elf import ElfFile, Section
 from anyprobe.binary.symbols import SymbolTable, static_symbols
 from anyprobe.core.errors import UnsupportedTarget
 
@@ -30,13 +31,28 @@ def mini_symbols(elf: ElfFile) -> SymbolTable | None:
     section = elf.section(".gnu_debugdata")
     if section is None:
         return None
+    unpacked = _unpacked(elf, section)
+    try:
+        return static_symbols(ElfFile(elf.path + " (.gnu_debugdata)", unpacked)) if unpacked else None
+    except UnsupportedTarget:
+        return None
+
+
+def _unpacked(elf: ElfFile, section: Section) -> bytes:
+    """Decompress the section, which takes so long for large libraries that the result is worth keeping."""
+    kept = cache.load(elf.build_id, "debugdata")
+    if kept is not None and "content" in kept[1]:
+        return kept[1]["content"].tobytes()
     import lzma
+
+    import numpy as np
 
     try:
         unpacked = lzma.LZMADecompressor().decompress(elf.section_bytes(section), _MINI_LIMIT)
-        return static_symbols(ElfFile(elf.path + " (.gnu_debugdata)", unpacked))
-    except (lzma.LZMAError, UnsupportedTarget, EOFError):
-        return None
+    except (lzma.LZMAError, EOFError):
+        return b""
+    cache.store(elf.build_id, "debugdata", arrays={"content": np.frombuffer(unpacked, np.uint8)})
+    return unpacked
 
 
 def _candidates(elf: ElfFile, roots: Sequence[str], prefix: str) -> list[str]:

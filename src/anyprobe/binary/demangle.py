@@ -19,6 +19,10 @@ _RUST_ESCAPES = {
     "$C$": ",",
 }
 _RUST_CODE = re.compile(r"\$u([0-9a-f]{1,6})\$")
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+_STREAMS = ("string", "istream", "ostream", "iostream")
+# Itanium mangling has letters for these instead of their names; constructors of them do not show the name.
+_ABBREVIATED = frozenset(["std", "allocator", *(f"{each}{kind}" for each in ("", "basic_") for kind in _STREAMS)])
 _OPENING, _CLOSING = "(<[{", ")>]}"
 
 
@@ -41,6 +45,10 @@ class Spelling:
     def normalised(self) -> "Spelling":
         """Return all spellings without such blanks."""
         return Spelling(*(self.normal(each) for each in (self.full, self.plain, self.bare)))
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether a name is one of the spellings."""
+        return name in (self.full, self.plain, self.bare)
 
     def matches(self, pattern: Callable[[str], object]) -> bool:
         """Return whether one of the spellings matches a pattern."""
@@ -67,14 +75,23 @@ def spellings(name: str) -> Spelling:
     return Spelling(text + suffix, plain + suffix, bare + suffix)
 
 
+def mangled_hint(name: str) -> str:
+    """Return a piece that every mangled form of a name has: its last identifier behind its length, or nothing.
+
+    It keeps the search for one demangled name from demangling a whole library.
+    """
+    head = _without_template(_without_parameters(name))
+    last = _IDENTIFIER.findall(head)
+    if "operator" in head or not last or last[-1] in _ABBREVIATED or not head.endswith(last[-1]):
+        return ""
+    return f"{len(last[-1])}{last[-1]}"
+
+
 def _demangle(mangled: str) -> str | None:
     import pycxxfilt
 
     try:
-        if mangled.startswith("_R"):
-            text = pycxxfilt.rust_demangle(mangled)
-        else:
-            text = pycxxfilt.itanium_demangle(mangled)
+        text = pycxxfilt.rust_demangle(mangled) if mangled[1] == "R" else pycxxfilt.itanium_demangle(mangled)
     except ValueError:
         return None
     if text and _RUST_HASH.search(text):

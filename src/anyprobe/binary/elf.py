@@ -67,7 +67,10 @@ class ElfFile:
         self.size = len(content)
         self._check_identity()
         head = _HEADER.unpack(self._slice(0, _HEADER.size, "header"))
-        _, self.elf_type, self.machine, _, self.entry, self._phoff, self._shoff = head[:7]
+        self.elf_type: int = head[1]
+        self.machine: int = head[2]
+        self.entry: int = head[4]
+        self._phoff, self._shoff = head[5:7]
         self._phentsize, self._phnum, self._shentsize, self._shnum, self._shstrndx = head[9:14]
         if self.machine != EM_X86_64:
             raise UnsupportedTarget(f"{path}: made for another architecture (ELF machine {self.machine}), not x86-64")
@@ -198,7 +201,7 @@ class ElfFile:
         """Return ``size`` bytes at a link-time address; what only memory has (``.bss``) reads as zero."""
         for segment in self.loads:
             into = address - segment.vaddr
-            if 0 <= into and into + size <= segment.memsz:
+            if into >= 0 and into + size <= segment.memsz:
                 start = segment.offset + into
                 kept = max(min(segment.filesz - into, size), 0)
                 if start + kept > self.size:

@@ -44,8 +44,10 @@ def forbidden_ranges(
         for hit in _SIGRETURN.finditer(content):
             area = AddressRange(each.start + max(hit.start() - 1, 0), each.start + hit.end())
             found.append((area, Reason.SIGNAL_RETURN.value))
-        for hit in _CANCELLATION.finditer(content):
-            found.append((_cancellation_range(content, hit, each.start), Reason.CANCELLATION_RANGE.value))
+        found += [
+            (_cancellation_range(content, hit, each.start), Reason.CANCELLATION_RANGE.value)
+            for hit in _CANCELLATION.finditer(content)
+        ]
         signed = signed or _RSEQ_SIGNATURE in content
     if signed:
         for descriptor in _descriptors(elf, fixes):

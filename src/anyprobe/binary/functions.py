@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anyprobe.binary.demangle import Spelling, is_mangled, spellings
+from anyprobe.binary.demangle import Spelling, is_mangled, mangled_hint, spellings
 from anyprobe.binary.symbols import (
     SHN_ABS,
     SHN_UNDEF,
@@ -96,18 +96,15 @@ class FunctionTable:
         unwind: UnwindTable,
         ranges: Sequence[AddressRange],
         stubs: Sequence[AddressRange],
-        extra: Iterable[tuple[int, int]] = (),
     ) -> "FunctionTable":
-        """Reconcile symbols with unwind bounds; ``stubs`` are the PLT's, ``extra`` other bounds (start, end)."""
+        """Reconcile symbols with unwind bounds; ``stubs`` are the PLT's."""
         symbols = _collect(tables, ranges)
         labels = np.unique(symbols.value)
         functions = _without_inner_labels(symbols, unwind)
-        more = np.array(sorted(extra), np.int64).reshape(-1, 2)
-        bounds_start = np.concatenate([unwind.starts, more[:, 0]])
-        bounds_end = np.concatenate([unwind.ends, more[:, 1]])
-        keep = _within(bounds_start, ranges) & ~_within(bounds_start, stubs) & ~_covered(bounds_start, functions)
-        starts = np.unique(np.concatenate([functions.value, bounds_start[keep]]))
-        ends = _ends(starts, functions, bounds_start, bounds_end, ranges)
+        bounds = unwind.starts
+        keep = _within(bounds, ranges) & ~_within(bounds, stubs) & ~_covered(bounds, functions)
+        starts = np.unique(np.concatenate([functions.value, bounds[keep]]))
+        ends = _ends(starts, functions, bounds, unwind.ends, ranges)
         return cls(module, starts, ends, labels, tables, functions)
 
     def __len__(self) -> int:
@@ -134,17 +131,13 @@ class FunctionTable:
         low, high = self._symbol_rows[0][row], self._symbol_rows[1][row]
         if low == high:
             return Function(start, end, (f"{self.module}+{start:#x}",))
-        ranked: list[tuple[bool, int, int, str]] = []
-        versions: dict[str, None] = {}
-        for bind, table, index in self._columns[low:high]:
-            name = self.tables[table].name(index)
-            version = self.tables[table].version(index)
-            if version:
-                versions[name + version] = None
-            ranked.append((bind == STB_LOCAL, len(name) - len(name.lstrip("_")), len(name), name))
-        names = tuple(dict.fromkeys(name for _, _, _, name in sorted(ranked)))
-        is_ifunc = bool((self.symbols.kind[low:high] == STT_GNU_IFUNC).any())
-        return Function(start, end, names, is_ifunc, tuple(versions))
+        if high - low == 1:
+            rank, version = self._ranks[low]
+            return Function(start, end, rank[3:], self._ifuncs[low], (rank[3] + version,) if version else ())
+        ranks = sorted(self._ranks[low:high])
+        names = tuple(dict.fromkeys(rank[3] for rank, _ in ranks))
+        versions = tuple(dict.fromkeys(rank[3] + version for rank, version in ranks if version))
+        return Function(start, end, names, any(self._ifuncs[low:high]), versions)
 
     @cached_property
     def _symbol_rows(self) -> tuple[list[int], list[int]]:
@@ -154,10 +147,42 @@ class FunctionTable:
         return left.tolist(), right.tolist()
 
     @cached_property
-    def _columns(self) -> list[tuple[int, int, int]]:
-        """Binding, table and index of each symbol, as Python numbers."""
-        each = self.symbols
-        return list(zip(each.bind.tolist(), each.table.tolist(), each.index.tolist(), strict=True))
+    def _ifuncs(self) -> list[bool]:
+        """Whether each symbol is an IFUNC."""
+        found: list[bool] = (self.symbols.kind == STT_GNU_IFUNC).tolist()
+        return found
+
+    @cached_property
+    def _ranks(self) -> list[tuple[tuple[bool, int, int, str], str]]:
+        """What names are ordered by: global ones, few leading underscores, short; then the name and its version."""
+        names, versions = self.names(), self._versions
+        local = (self.symbols.bind == STB_LOCAL).tolist()
+        return [
+            ((each, len(name) - len(name.lstrip("_")), len(name), name), version)
+            for each, name, version in zip(local, names, versions, strict=True)
+        ]
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """The name of each symbol, without its version."""
+        found = [""] * len(self.symbols.value)
+        for number, table in enumerate(self.tables):
+            rows = np.flatnonzero(self.symbols.table == number)
+            texts = table.texts(table.symbols["name"][self.symbols.index[rows]].tolist())
+            for row, text in zip(rows.tolist(), texts, strict=True):
+                found[row] = text
+        return found
+
+    @cached_property
+    def _versions(self) -> list[str]:
+        """The version of each symbol, ``@@GLIBC_2.14``, or nothing."""
+        versioned = [table.versym is not None for table in self.tables]
+        return [
+            self.tables[table].version(index) if versioned[table] or "@" in name else ""
+            for table, index, name in zip(
+                self.symbols.table.tolist(), self.symbols.index.tolist(), self._names, strict=True
+            )
+        ]
 
     def lookup(self, name: str) -> list[Function]:
         """Return the functions of one exact name: mangled, demangled, versioned, or ``module+0x1234``."""
@@ -171,24 +196,24 @@ class FunctionTable:
         """Return the functions of which a name, demangled or not, matches a glob; without a glob, of that name."""
         if not _GLOB.search(glob):
             return self.lookup(glob)
+        if "[" in glob or "(" in glob:  # F[int] and f(char*) are names too
+            exact = self.lookup(glob)
+            if exact:
+                return exact
         if not glob.strip("*"):
             return self.all()
         pattern = re.compile(fnmatch.translate(glob)).match
         found: list[Function] = []
         for row in range(len(self.starts)):
             function = self.row(row)
-            if any(pattern(name) for name in function.names + function.versions):
-                found.append(function)
-            elif any(is_mangled(name) and spellings(name).matches(pattern) for name in function.names):
+            spelled = (spellings(name) for name in function.names if is_mangled(name))
+            if any(map(pattern, function.names + function.versions)) or any(each.matches(pattern) for each in spelled):
                 found.append(function)
         return found
 
     def names(self) -> list[str]:
-        """Return every name, as the nearest ones are searched among them."""
-        return [
-            self.tables[table].name(index)
-            for table, index in zip(self.symbols.table.tolist(), self.symbols.index.tolist(), strict=True)
-        ]
+        """Return the name of every symbol, without its version: the nearest ones are searched among them."""
+        return [name.partition("@")[0] if "@" in name else name for name in self._names]
 
     def rows_of_addresses(self, addresses: NDArray[np.int64]) -> list[int]:
         """Return the rows of the functions that start at some addresses."""
@@ -222,20 +247,16 @@ class FunctionTable:
 
     def _rows_spelled(self, name: str) -> list[int]:
         """Return the rows of which a demangled name is ``name``."""
+        hint = mangled_hint(name)
+        if not any(hint.encode() in table.strings for table in self.tables):
+            return []
         wanted = Spelling.normal(name)
         values = [
-            value for value, spelling in self._demangled if wanted in (spelling.full, spelling.plain, spelling.bare)
+            value
+            for value, symbol in zip(self.symbols.value.tolist(), self._names, strict=True)
+            if is_mangled(symbol) and hint in symbol and wanted in spellings(symbol.partition("@")[0]).normalised()
         ]
         return self.rows_of_addresses(np.array(values, np.int64))
-
-    @cached_property
-    def _demangled(self) -> list[tuple[int, Spelling]]:
-        """The spellings of all mangled names, normalised, with their addresses."""
-        return [
-            (value, spellings(name).normalised())
-            for value, name in zip(self.symbols.value.tolist(), self.names(), strict=True)
-            if is_mangled(name)
-        ]
 
 
 def _is_hidden(table: SymbolTable, index: int) -> bool:

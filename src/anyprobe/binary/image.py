@@ -13,7 +13,7 @@ from anyprobe.binary.elf import PF_X, PT_INTERP, SHF_ALLOC, SHF_EXECINSTR, ElfFi
 from anyprobe.binary.entries import code_entries
 from anyprobe.binary.forbidden import forbidden_ranges
 from anyprobe.binary.functions import Function, FunctionTable
-from anyprobe.binary.golang import go_bounds, is_go
+from anyprobe.binary.golang import go_symbols, is_go
 from anyprobe.binary.noreturn import noreturn_addresses
 from anyprobe.binary.relocations import Relocations, relocations
 from anyprobe.binary.symbols import SymbolTable, dynamic_symbols, static_symbols
@@ -150,6 +150,8 @@ class Image:
         tables = [self.dynamic_table]
         own = static_symbols(self.elf)
         tables.append(own or separate_symbols(self.elf, self._debug_roots, self._root) or mini_symbols(self.elf))
+        if self.is_go and own is None:
+            tables.append(go_symbols(self.elf))
         return tuple(table for table in tables if table is not None)
 
     @cached_property
@@ -161,15 +163,9 @@ class Image:
             if each.name in _STUB_SECTIONS
         ]
         return self._checked(
-            lambda: FunctionTable.build(
-                self.name, self.symbol_tables, self.unwind, self.code_ranges, stubs, self._more_bounds()
-            ),
+            lambda: FunctionTable.build(self.name, self.symbol_tables, self.unwind, self.code_ranges, stubs),
             "symbols",
         )
-
-    def _more_bounds(self) -> list[tuple[int, int]]:
-        """Return function bounds that only Go's own table has."""
-        return go_bounds(self.elf, self.code_ranges) if self.is_go else []
 
     def text(self) -> ModuleText:
         """Return everything that the code analysis needs to know."""

@@ -13,8 +13,7 @@ from anyprobe.binary.relocations import R_64, R_GLOB_DAT, R_JUMP_SLOT, Relocatio
 from anyprobe.binary.symbols import SymbolTable
 from anyprobe.core.address import AddressRange
 
-NEVER_RETURN = frozenset(
-    """
+_NAMES = """
     abort exit _exit _Exit quick_exit __libc_fatal __stack_chk_fail __stack_chk_fail_local __fortify_fail __chk_fail
     __assert_fail __assert_perror_fail __assert __longjmp_chk longjmp _longjmp siglongjmp __libc_siglongjmp
     __libc_longjmp pthread_exit __pthread_exit thrd_exit err errx verr verrx __libc_start_main __libc_start_call_main
@@ -25,8 +24,8 @@ NEVER_RETURN = frozenset(
     Py_Exit Py_FatalError _Py_FatalErrorFunc _Py_FatalErrorFormat _Py_NegativeRefcount
     runtime.throw runtime.fatal runtime.fatalthrow runtime.gopanic runtime.goPanicIndex runtime.goexit0
     runtime.panicdivide runtime.panicshift runtime.panicwrap runtime.goexit1 runtime.gogo runtime.mcall_noreturn
-    """.split()
-)
+"""
+NEVER_RETURN = frozenset(_NAMES.split())
 _THROWERS = re.compile(r"_ZSt\d+__throw_\w+|_ZN4core9panicking\w+|runtime\.(?:panic(?:Index|Slice|mem|nil)|goPanic)\w*")
 
 

@@ -21,6 +21,7 @@ SYMBOL = np.dtype(
 
 DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_GNU_HASH = 4, 5, 6, 10, 0x6FFFFEF5
 DT_VERSYM, DT_VERDEF, DT_VERDEFNUM = 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFD
+DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
 
 VERSYM_HIDDEN = 0x8000
 
@@ -43,6 +44,15 @@ class SymbolTable:
         start = int(self.symbols["name"][index])
         end = self.strings.find(b"\0", start)
         return self.strings[start : end if end >= 0 else None].decode("utf-8", "replace")
+
+    def texts(self, starts: list[int]) -> list[str]:
+        """Return the strings at many offsets."""
+        strings, find = self.strings, self.strings.find
+        size = len(strings)
+        return [
+            strings[start : end if (end := find(b"\0", start)) >= 0 else size].decode("utf-8", "replace")
+            for start in starts
+        ]
 
     def version(self, index: int) -> str:
         """Return ``@@VERSION`` (the default one), ``@VERSION`` (hidden) or nothing."""
@@ -114,14 +124,31 @@ def _gnu_hash_count(elf: ElfFile, address: int) -> int:
 
 
 def _version_names(elf: ElfFile, strings: bytes) -> dict[int, str]:
-    """Return the names of the versions that the object defines, by index."""
-    names: dict[int, str] = {}
+    """Return the names of the versions that the object defines or needs, by index."""
+    names = _needed_versions(elf, strings)
     address = elf.dynamic.get(DT_VERDEF, 0)
     for _ in range(elf.dynamic.get(DT_VERDEFNUM, 0)):
         _, _, index, _, _, aux, following = struct.unpack("<HHHHIII", elf.read(address, 20))
         start = struct.unpack("<I", elf.read(address + aux, 4))[0]
         if index > 1:  # 1 is the object's own name
             names[index] = strings[start : strings.find(b"\0", start)].decode("utf-8", "replace")
+        if not following:
+            break
+        address += following
+    return names
+
+
+def _needed_versions(elf: ElfFile, strings: bytes) -> dict[int, str]:
+    """Return the names of the versions that the object imports, by index."""
+    names: dict[int, str] = {}
+    address = elf.dynamic.get(DT_VERNEED, 0)
+    for _ in range(elf.dynamic.get(DT_VERNEEDNUM, 0)):
+        _, count, _, aux, following = struct.unpack("<HHIII", elf.read(address, 16))
+        at = address + aux
+        for _ in range(count):
+            _, _, index, start, step = struct.unpack("<IHHII", elf.read(at, 16))
+            names[index & ~VERSYM_HIDDEN] = strings[start : strings.find(b"\0", start)].decode("utf-8", "replace")
+            at += step
         if not following:
             break
         address += following

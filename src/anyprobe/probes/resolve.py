@@ -180,10 +180,12 @@ def _sites(
     refused: list[Unresolved] = []
     is_glob = _is_glob(spec)
     beyond: list[Function] = []
-    for loaded, function in found:
+    # IFUNCs last: what they lead to keeps its own name if the spec means that too.
+    for loaded, function in sorted(found, key=lambda each: each[1].is_ifunc):
         shown = _shown_name(spec, function)
         if function.is_ifunc:
-            resolved = _through_ifunc(spec, loaded, function, shown, objects, ifunc_targets)
+            addresses = ifunc_targets(loaded, function) if ifunc_targets is not None else ()
+            resolved = _through_ifunc(spec, loaded, function, shown, _places(addresses, objects))
             refused += [each for each in resolved if isinstance(each, Unresolved)]
             made = [each for each in resolved if isinstance(each, ResolvedSite)]
         elif spec.offset is not None and spec.offset >= max(function.size, 1):
@@ -207,9 +209,9 @@ def _is_glob(spec: Spec) -> bool:
 
 
 def _shown_name(spec: Spec, function: Function) -> str:
-    """Return the name that the user used if it is one of the function's, else its best one."""
+    """Return the name that the user used if it is one of the function's, else its best one, demangled."""
     wanted = spec.function.text
-    return wanted if wanted in function.names or wanted in function.versions else function.name
+    return wanted if wanted in function.names or wanted in function.versions else function.demangled
 
 
 def _site(spec: Spec, loaded: LoadedObject, function: Function, canonical: str, note: str = "") -> ResolvedSite:
@@ -223,17 +225,13 @@ def _through_ifunc(
     loaded: LoadedObject,
     function: Function,
     shown: str,
-    objects: Sequence[LoadedObject],
-    ifunc_targets: IfuncTargets | None,
+    targets: Sequence[tuple[LoadedObject, Function]],
 ) -> list[ResolvedSite | Unresolved]:
     """Return the sites of the implementations that the process uses for an IFUNC symbol."""
     canonical = spec.canonical(loaded.name, shown)
-    addresses = ifunc_targets(loaded, function) if ifunc_targets is not None else ()
     made: list[ResolvedSite | Unresolved] = []
-    for address in addresses:
-        place = next((each for each in objects if address in each), None)
-        target = place.image.functions.containing(place.link_time(address)) if place is not None else None
-        if place is None or target is None or (spec.offset is not None and spec.offset >= target.size):
+    for place, target in targets:
+        if spec.offset is not None and spec.offset >= target.size:
             continue
         note = f"{shown} is an IFUNC, resolved to {target.name} here"
         made.append(_site(spec, place, target, canonical, note))
@@ -241,6 +239,17 @@ def _through_ifunc(
         detail = f"{shown} is chosen at load time (IFUNC), and no module of the process has resolved it"
         made.append(Unresolved(canonical, Refusal(Reason.IFUNC_UNRESOLVED, loaded.runtime(function.start), detail)))
     return made
+
+
+def _places(addresses: Sequence[int], objects: Sequence[LoadedObject]) -> list[tuple[LoadedObject, Function]]:
+    """Return which functions start at some runtime addresses."""
+    found: list[tuple[LoadedObject, Function]] = []
+    for address in addresses:
+        place = next((each for each in objects if address in each), None)
+        target = place.image.functions.at(place.link_time(address)) if place is not None else None
+        if place is not None and target is not None:
+            found.append((place, target))
+    return found
 
 
 def nearest_names(wanted: str, names: Iterable[str], count: int = 5) -> tuple[str, ...]:
@@ -266,5 +275,3 @@ def _distance_bound(wanted: str, name: str) -> int:
     pairs = {wanted[at : at + 2] for at in range(len(wanted) - 1)} or {wanted}
     shared = sum(pair in name for pair in pairs)
     return abs(len(name) - len(wanted)) + 3 * (len(pairs) - shared)
-
-

@@ -1,0 +1,124 @@
+"""A probe spec's parts, and how a text is cut into them."""
+
+import re
+from dataclasses import dataclass
+
+from anyprobe.core.errors import SpecError
+
+PROVIDERS = ("pid", "usdt", "kernel", "kprobe", "fentry", "tracepoint", "syscall")
+PID = re.compile(r"^pid(\d*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a spec: its text and where it stands in the original."""
+
+    text: str
+    position: int
+
+    def __len__(self) -> int:
+        """Return the length of the text."""
+        return len(self.text)
+
+    def __bool__(self) -> bool:
+        """Return whether there is any text."""
+        return bool(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A probe spec, read. ``offset`` is set instead of a name where an instruction is meant."""
+
+    text: str
+    provider: str
+    module: Part
+    function: Part
+    name: str
+    """``entry``, ``return``, ``offset``, or the name of a USDT probe."""
+    offset: int | None = None
+    name_position: int = 0
+    name_length: int = 1
+    pid: int | None = None
+    """The process that ``pid1234`` selects."""
+    line: int | None = None
+    """The line of ``file.c:120``; the file is in ``module``."""
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether the offset counts from the module's start: the function part is ``-``."""
+        return self.function.text == "-" and self.offset is not None
+
+    def canonical(self, module: str, function: str, offset: int | None = None) -> str:
+        """Return the four-part form for one module and function that the spec matched."""
+        offset = self.offset if offset is None else offset
+        return f"{self.provider}:{module}:{function}:{self.name if offset is None else f'{offset:#x}'}"
+
+    def error(self, part: Part, message: str, nearest: tuple[str, ...] = ()) -> SpecError:
+        """Return an error with the caret under a part."""
+        return SpecError(self.text, part.position, message, nearest, length=len(part))
+
+    def name_error(self, message: str, nearest: tuple[str, ...] = ()) -> SpecError:
+        """Return an error with the caret under the name or offset."""
+        return SpecError(self.text, self.name_position, message, nearest, length=self.name_length)
+
+
+def split(text: str, start: int, end: int) -> list[Part]:
+    """Split at single colons; ``::`` belongs to a demangled name if words join it, and inside brackets nothing splits.
+
+    ``pid:libc::return`` and ``::malloc:`` are empty parts, ``ns::f`` is a name: only between a word and a word does
+    ``::`` bind, and never where the parts before it are too few for a module (``pid::f``).
+    """
+    parts: list[Part] = []
+    at = begin = start
+    depth = 0
+    while at < end:
+        character = text[at]
+        if character in "([{<":
+            depth += character != "<" or not text[begin:at].endswith(("operator", "operator<"))
+        elif character in ")]}>" and depth:
+            depth -= 1
+        elif character == ":" and depth == 0:
+            if _is_scope(text, begin, at, end, len(parts)):
+                at += 2
+                continue
+            parts.append(Part(text[begin:at], begin))
+            begin = at + 1
+        at += 1
+    if depth:
+        unclosed = _first_unclosed(text, begin, end)
+        raise SpecError(text, unclosed, f"this {text[unclosed]!r} is never closed")
+    parts.append(Part(text[begin:end], begin))
+    return parts
+
+
+def _first_unclosed(text: str, begin: int, end: int) -> int:
+    """Return where the outermost bracket that is never closed stands."""
+    stack: list[int] = []
+    for at in range(begin, end):
+        if text[at] in "([{<":
+            stack.append(at)
+        elif text[at] in ")]}>" and stack:
+            stack.pop()
+    return stack[0] if stack else begin
+
+
+def _is_scope(text: str, begin: int, at: int, end: int, before: int) -> bool:
+    """Return whether the colon at ``at`` begins the ``::`` of a demangled name."""
+    if text[at : at + 2] != "::" or text[at : at + 3] == ":::":
+        return False
+    left, right = text[begin:at], text[at + 2 : at + 3] if at + 2 < end else ""
+    if not left or not (left[-1].isalnum() or left[-1] in "_>)}]*?") or not right:
+        return False
+    if not (right.isalpha() or right in "_~<{(*?$"):
+        return False
+    if before == 0 and (left in PROVIDERS or PID.match(left)):
+        return False  # pid::malloc:entry: an empty module
+    following = text[at + 2 : end]
+    if re.fullmatch(r"(?:entry|return|insn|block|call)", following):
+        return False  # pid:libc::return: an empty function
+    return not (before == 1 and _is_provider(text) and following.count(":") - 2 * following.count("::") == 1)
+
+
+def _is_provider(text: str) -> bool:
+    head = text.strip().partition(":")[0]
+    return head in PROVIDERS or PID.match(head) is not None
