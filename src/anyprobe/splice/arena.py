@@ -84,7 +84,14 @@ class Arena:
 
     @classmethod
     def create(
-        cls, process: Process, remote: RemoteCalls, owner: Owner, pieces: Sequence[Piece], *, journal_at: int, records: int
+        cls,
+        process: Process,
+        remote: RemoteCalls,
+        owner: Owner,
+        pieces: Sequence[Piece],
+        *,
+        journal_at: int,
+        records: int,
     ) -> "Arena":
         """Map all pieces; on any failure unmap what was mapped and raise.
 

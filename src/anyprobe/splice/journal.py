@@ -1,8 +1,8 @@
 """The journal: what was changed in one address space, kept in that address space, where the program cannot write it.
 
-It is a private, read-only mapping of our memfd (so that ``maps`` names it), written through ``/proc/PID/mem``; fork copies
-it together with the text that it describes. Any later controller undoes what an earlier one left from it alone. What
-is read back is untrusted input: every record has a checksum and is compared with memory before anything is written.
+It is a private, read-only mapping of our memfd (so that ``maps`` names it), written through ``/proc/PID/mem``; fork
+copies it together with the text that it describes. Any later controller undoes from it alone what an earlier one left.
+What is read back is untrusted input: every record has a checksum and is compared with memory before anything is written.
 """
 
 import struct
@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol
 
 from anyprobe.core.address import page_ceil
 from anyprobe.core.memory import Memory, MemoryFault
@@ -20,8 +21,6 @@ _HEADER = struct.Struct("<8sII16sIIQ8x")
 HEADER_BYTES = 64
 _RECORD = struct.Struct("<IBBBBQQQ16s16s")
 RECORD_BYTES = 64
-assert _HEADER.size <= HEADER_BYTES
-assert _RECORD.size <= RECORD_BYTES
 
 
 class RecordKind(IntEnum):
@@ -89,7 +88,7 @@ def journal_size(records: int) -> int:
     return page_ceil(HEADER_BYTES + records * RECORD_BYTES)
 
 
-class Writer(Memory):
+class Writer(Memory, Protocol):
     """Memory that can be written."""
 
     def write(self, address: int, content: bytes) -> None:

@@ -6,6 +6,7 @@ All addresses are link-time addresses of the module. Each verdict about a strate
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.core.address import page_floor
@@ -61,6 +62,8 @@ class PlannedSplice:
     borrowed: int = 0
     """Number of bytes behind the written ones that the jump depends on (punned jumps)."""
     pun: "Pun | None" = None
+    springboard: int = 0
+    """Run-time address of the springboard that a punned jump leads to, once it is chosen."""
 
     @property
     def end(self) -> int:
@@ -147,7 +150,7 @@ class Planner:
     """No several-instruction jumps (Go: goroutines parked anywhere keep their pc off the stacks)."""
 
     def plan(self, function: FunctionCode, wants: Sequence[Want]) -> FunctionPlan:
-        """Return splices for the wants of one function, and claim their bytes."""
+        """Return splices for the wants of one function (and its parts elsewhere), and claim their bytes."""
         plan = FunctionPlan()
         todo = sorted(wants, key=lambda want: want.address)
         entries = [want for want in todo if want.kind is WantKind.ENTRY]
@@ -155,7 +158,11 @@ class Planner:
             loops = [Want(address, WantKind.LOOP) for address in function.back_to_entry]
             todo = sorted([*todo, *loops], key=lambda want: want.address)
         for want in todo:
-            self._place(function, want, plan)
+            part = function if function.start <= want.address < function.end else self.code.containing(want.address)
+            if part is None:
+                plan.refused.append((want, Refusal(Reason.NOT_CODE, want.address, "no function is known here")))
+            else:
+                self._place(part, want, plan)
         self._refuse_open_loops(plan, entries)
         return plan
 
@@ -207,15 +214,17 @@ class Planner:
         run = function.run_of(want.address)
         index = next(i for i, candidate in enumerate(run) if candidate.address == want.address)
         floor = 0 if last is None else last.write_at + last.written
-        earlier = [] if want.kind is WantKind.ENTRY else [i for i in range(index - 1, -1, -1) if run[i].address >= floor]
+        earlier = (
+            [] if want.kind is WantKind.ENTRY else [i for i in range(index - 1, -1, -1) if run[i].address >= floor]
+        )
         attempts: list[tuple[Strategy, Callable[[], PlannedSplice | Refusal]]] = [
-            (Strategy.RETARGET, lambda: self._retarget(insn, want)),
-            (Strategy.JUMP, lambda: self._jump(function, run, index, index)),
+            (Strategy.RETARGET, partial(self._retarget, insn, want)),
+            (Strategy.JUMP, partial(self._jump, function, run, index, index)),
         ]
-        attempts += [(Strategy.JUMP, lambda i=i: self._jump(function, run, i, index)) for i in earlier]
+        attempts += [(Strategy.JUMP, partial(self._jump, function, run, i, index)) for i in earlier]
         if last is not None and last.strategy is not Strategy.RETARGET and last.insns[0] in run:
-            attempts.append((last.strategy, lambda: self._grow(last, run, index)))
-        attempts += [(Strategy.PUNNED, lambda i=i: self._punned(run, i, index)) for i in [index, *earlier]]
+            attempts.append((last.strategy, partial(self._grow, last, run, index)))
+        attempts += [(Strategy.PUNNED, partial(self._punned, run, i, index)) for i in [index, *earlier]]
         first: Refusal | None = None
         for strategy, attempt in attempts:
             if strategy not in self.allowed:
@@ -226,8 +235,8 @@ class Planner:
                 if outcome is not last:
                     outcome.wants.append(want)
                 return outcome
-            if outcome.reason is not Reason.NOT_A_BRANCH and (first is None or strategy is Strategy.JUMP is first):
-                first = first or outcome
+            if first is None and outcome.reason is not Reason.NOT_A_BRANCH:
+                first = outcome
         if insn.flow is Flow.RET and len(function.insns) == 1:
             return Refusal(Reason.LONE_RET, want.address, "the function is a lone ret with no room behind it")
         return first or Refusal(Reason.STRATEGY_NOT_ASKED, want.address, "no permitted strategy applies")
@@ -268,11 +277,7 @@ class Planner:
 
     def _dead_bytes(self, function: FunctionCode, last: Insn) -> int:
         """Return how many bytes behind ``last`` can never run."""
-        if last.flow not in (Flow.RET, Flow.JUMP, Flow.INDIRECT_JUMP):
-            return 0
-        if last.end == function.end:
-            return function.padding_after
-        return function.dead_bytes_behind(last.end)
+        return 0 if last.falls_through else function.dead_bytes_behind(last.end)
 
     def _grow(self, last: PlannedSplice, run: tuple[Insn, ...], index: int) -> PlannedSplice | Refusal:
         """Let the patch of the splice before carry on up to ``run[index]``: nothing can enter between."""

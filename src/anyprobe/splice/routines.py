@@ -48,7 +48,7 @@ class Routines:
     leave_tail: int
 
 
-def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routines, list[str]]:
+def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routines, str]:
     """Return the code of all routines placed at ``address``, where each begins, and the listing."""
     asm = Assembler()
     _acquire(asm, facts)
@@ -56,15 +56,8 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
     _enter(asm, facts)
     for tail in (False, True):
         _leave(asm, facts, tail=tail)
-    code = asm.finish(address)
-    at = asm.offsets
-    return (
-        code,
-        Routines(
-            address + at["count"], address + at["enter"], address + at["leave"], address + at["leave_tail"]
-        ),
-        asm.listing(),
-    )
+    places = [address + asm.offset_of(name) for name in ("count", "enter", "leave", "leave_tail")]
+    return asm.finish(address), Routines(*places), asm.listing(address)
 
 
 def _i32(value: int) -> bytes:

@@ -42,6 +42,7 @@ _MAX_ERRNO = 4095
 _USER_CS = 0x33
 _TRAP_FLAG = 0x100
 _CALL_TIMEOUT = 5.0
+_BELOW_FRAME = 256
 
 
 class RemoteCalls:
@@ -94,6 +95,12 @@ class RemoteCalls:
                 registers.rsp = self._frame
                 ptrace.set_registers(self._thread.tid, registers)
         self._process.scratch = top
+
+    def place(self, content: bytes) -> int:
+        """Put bytes that a call's argument points to below the frame; return their address. Good until the scope ends."""
+        address = (self._frame - _BELOW_FRAME - len(content)) & ~15
+        self._process.mem.write(address, content)
+        return address
 
     def syscall(self, number: int, *arguments: int) -> int:
         """Make one system call; it must not sleep. Raise ``RemoteCallFailed`` with the target's errno."""
@@ -221,9 +228,7 @@ def _has_stack(registers: ptrace.Registers, mappings: list[Mapping]) -> bool:
                 return False
             if stack - frame.RED_ZONE - frame.ROOM < mapping.start:
                 return False
-            return mapping.path.startswith("[stack") or (
-                not mapping.path and stack < registers.fs_base < mapping.end
-            )
+            return mapping.path.startswith("[stack") or (not mapping.path and stack < registers.fs_base < mapping.end)
     return False
 
 

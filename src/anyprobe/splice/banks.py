@@ -1,0 +1,80 @@
+"""Where hits are counted: hooks, and the banks that hold their counters and timing records."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anyprobe.core.refusal import Refusal
+from anyprobe.splice.neighbourhood import NearBank, SlotBank
+from anyprobe.splice.patchcode import ActionKind
+
+if TYPE_CHECKING:
+    from anyprobe.splice.transaction import LiveSplice
+
+TIMING = frozenset({ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL})
+
+
+@dataclass(eq=False, slots=True)
+class TimingGroup:
+    """One timed function: its hooks share a record."""
+
+    bank: SlotBank | None = None
+    offset: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Hook:
+    """What a want is for: an action, where it counts, and what became of it.
+
+    Hooks with the same ``group`` are armed together or not at all (the exits of a function).
+    """
+
+    kind: ActionKind
+    group: object = None
+    bank: SlotBank | NearBank | None = None
+    offset: int = 0
+    refusal: Refusal | None = None
+    splice: "LiveSplice | None" = None
+
+    @property
+    def armed(self) -> bool:
+        """Whether the hook's code is in place."""
+        return self.splice is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """How much a change needs of the banks."""
+
+    counters: int
+    records: int
+
+
+def demand(hooks: Iterable[Hook]) -> Demand:
+    """Count what hooks without a place need."""
+    homeless = [hook for hook in hooks if hook.bank is None]
+    groups = {id(hook.group) for hook in homeless if hook.kind in TIMING}
+    return Demand(sum(hook.kind not in TIMING for hook in homeless), len(groups))
+
+
+def settle_in_slot_bank(hooks: Iterable[Hook], bank: SlotBank) -> None:
+    """Give each hook without a place one in a bank of per-thread blocks."""
+    for hook in hooks:
+        if hook.bank is not None:
+            continue
+        if hook.kind in TIMING:
+            group = hook.group
+            if not isinstance(group, TimingGroup):
+                raise TypeError("a timing hook needs a timing group")
+            if group.bank is None:
+                group.bank, group.offset = bank, bank.layout.new_record()
+            hook.bank, hook.offset = group.bank, group.offset
+        else:
+            hook.bank, hook.offset = bank, bank.layout.new_counter()
+
+
+def settle_near(hooks: Iterable[Hook], bank: NearBank) -> None:
+    """Give each counting hook without a place one among near counters."""
+    for hook in hooks:
+        if hook.bank is None:
+            hook.bank, hook.offset = bank, bank.layout.new_counter()

@@ -1,0 +1,150 @@
+"""From a planned splice to bytes: its patch at a given address, and what to write at its head."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import Flow, Insn
+from anyprobe.isa.relocate import displace
+from anyprobe.splice.patchcode import Action, Clobbers, EmittedPatch, PatchWriter, UndisplaceableError
+from anyprobe.splice.plan import PlannedSplice, Strategy, Want, WantKind
+
+PATCH_ALIGNMENT = 16
+PATCH_ESTIMATE = 200
+"""Bytes reserved per patch beyond its actions and instructions."""
+ACTION_ESTIMATE = 112
+INSTRUCTION_ESTIMATE = 32
+
+_ORDER = {WantKind.ENTRY: 0, WantKind.LOOP: 1, WantKind.OFFSET: 2, WantKind.EXIT: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSource:
+    """Where a patch's actions come from: per want, the code to run and what it may clobber at the site."""
+
+    actions: Callable[[Want], tuple[Action, ...]]
+    clobbers: Callable[[Want], Clobbers]
+
+
+def estimate(splice: PlannedSplice) -> int:
+    """Return an upper bound of the bytes that the splice's patch takes."""
+    return PATCH_ESTIMATE + ACTION_ESTIMATE * len(splice.wants) + INSTRUCTION_ESTIMATE * len(splice.insns)
+
+
+def emit_patch(
+    splice: PlannedSplice, address: int, bias: int, source: ActionSource, behind: Mapping[int, int]
+) -> EmittedPatch | Refusal:
+    """Return the patch of a splice at ``address``.
+
+    ``behind`` maps the run-time address of a function's entry to where branches back to it must go: behind the entry's
+    handlers. The patch's own head is added to it by its own entry want.
+    """
+    try:
+        return _Emission(splice, address, bias, source, dict(behind)).run()
+    except UndisplaceableError as failure:
+        return failure.refusal
+
+
+class _Emission:
+    def __init__(
+        self, splice: PlannedSplice, address: int, bias: int, source: ActionSource, behind: dict[int, int]
+    ) -> None:
+        self._splice, self._bias, self._source, self._behind = splice, bias, source, behind
+        self._writer = PatchWriter(address)
+        self._starts: list[tuple[int, int]] = []
+        self._copies: list[tuple[int, int]] = []
+        self._behind_here = 0
+
+    def run(self) -> EmittedPatch:
+        splice, writer = self._splice, self._writer
+        insns = [insn.at(insn.address + self._bias) for insn in splice.insns]
+        if splice.strategy is Strategy.RETARGET:
+            self._retargeted(insns[0])
+        else:
+            for insn in insns:
+                self._instruction(insn)
+            if insns[-1].falls_through:
+                self._copies.append((insns[-1].end, writer.here))
+                writer.relative(b"\xe9", insns[-1].end)
+        return EmittedPatch(
+            writer.address,
+            writer.finish(),
+            tuple(self._starts),
+            tuple(self._copies),
+            self._behind_here or writer.address,
+        )
+
+    def _wants_at(self, insn: Insn) -> list[Want]:
+        found = [want for want in self._splice.wants if want.address + self._bias == insn.address]
+        return sorted(found, key=lambda want: _ORDER[want.kind])
+
+    def _actions(self, wants: list[Want]) -> None:
+        for want in wants:
+            if want.kind is WantKind.LOOP:
+                continue
+            clobbers = self._source.clobbers(want)
+            for action in self._source.actions(want):
+                self._writer.action(action, clobbers)
+
+    def _retargeted(self, insn: Insn) -> None:
+        """The branch itself leads here: actions, then on to its destination."""
+        assert insn.target is not None
+        self._actions(self._wants_at(insn))
+        self._copies.append((insn.target, self._writer.here))
+        self._writer.relative(b"\xe9", self._behind.get(insn.target, insn.target))
+
+    def _instruction(self, insn: Insn) -> None:
+        writer = self._writer
+        self._starts.append((insn.address, writer.here))
+        wants = self._wants_at(insn)
+        entry = [want for want in wants if want.kind is WantKind.ENTRY]
+        self._actions(entry)
+        if entry:
+            self._behind_here = writer.here
+            self._behind[insn.address] = writer.here
+            self._behind[insn.address - 4] = writer.here  # a branch to an endbr64 in front of the entry
+        self._actions([want for want in wants if want.kind is not WantKind.ENTRY and not want.conditional])
+        self._copies.append((insn.address, writer.here))
+        taken = [want for want in wants if want.conditional]
+        if taken:
+            self._conditional_exit(insn, taken)
+            return
+        target = self._behind.get(insn.target) if insn.target is not None and insn.flow is not Flow.CALL else None
+        copy = displace(insn, writer.here, target=target)
+        if isinstance(copy, Refusal):
+            raise UndisplaceableError(copy)
+        writer.raw(copy)
+
+    def _conditional_exit(self, insn: Insn, wants: list[Want]) -> None:
+        """A conditional tail jump: its actions run on the taken edge only."""
+        condition = _condition(insn)
+        target = insn.target
+        assert target is not None
+
+        def taken() -> None:
+            self._actions(wants)
+            self._writer.relative(b"\xe9", target)
+
+        self._writer.cold(bytes((0x0F, 0x80 | condition)), taken)
+
+
+def _condition(insn: Insn) -> int:
+    raw = insn.raw
+    if len(raw) == 2 and raw[0] >> 4 == 7:
+        return raw[0] & 15
+    if len(raw) == 6 and raw[0] == 0x0F and raw[1] >> 4 == 8:
+        return raw[1] & 15
+    detail = f"{insn.text}: no form with handlers on its taken edge only"
+    raise UndisplaceableError(Refusal(Reason.NO_DISPLACED_FORM, insn.address, detail))
+
+
+def head_bytes(splice: PlannedSplice, bias: int, target: int) -> bytes:
+    """Return the bytes to write at ``splice.write_at`` so that the site leads to the run-time address ``target``.
+
+    For a punned jump ``target`` is its springboard.
+    """
+    if splice.pun is not None:
+        return splice.pun.head_bytes(target - bias)
+    if splice.strategy is Strategy.RETARGET:
+        return (target - (splice.insns[0].end + bias)).to_bytes(4, "little", signed=True)
+    return b"\xe9" + (target - (splice.head + bias + 5)).to_bytes(4, "little", signed=True)

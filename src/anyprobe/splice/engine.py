@@ -1,0 +1,360 @@
+"""A change of splices in five steps: plan, prepare, emit, arm, settle. One engine per target address space."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from anyprobe.binary.cfg import CodeMap
+from anyprobe.binary.function import FunctionCode
+from anyprobe.core.errors import SessionConflict
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.arena import Arena
+from anyprobe.splice.banks import TIMING, Hook
+from anyprobe.splice.emit import ActionSource, emit_patch, head_bytes
+from anyprobe.splice.journal import Owner
+from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
+from anyprobe.splice.patchcode import Action, BankCode, Clobbers
+from anyprobe.splice.plan import Claims, FunctionPlan, PlannedSplice, Planner, Pun, Strategy, Want, WantKind
+from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable
+from anyprobe.splice.recovery import find_journals, owner_alive
+from anyprobe.splice.space import AddressSpace
+from anyprobe.splice.springboard import Springboards
+from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
+from anyprobe.target import procfs
+from anyprobe.target.process import Process
+from anyprobe.target.stopping import Stop
+
+MAXACTIVE = 1024
+"""Instances that a thread can have at once unless the user says otherwise."""
+
+ClobberSource = Callable[[CodeMap, FunctionCode, Want], Clobbers]
+
+
+def hook_of(want: Want) -> Hook | None:
+    """Return the hook that a want carries (loop branches carry none)."""
+    return want.tag if isinstance(want.tag, Hook) else None
+
+
+@dataclass(eq=False)
+class FunctionState:
+    """A probed function: what is wanted of it and the splices that serve it."""
+
+    code: FunctionCode
+    wants: list[Want] = field(default_factory=list)
+    splices: list[LiveSplice] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Module:
+    """One object in the target: its code, where it lies, what is spliced in it."""
+
+    name: str
+    code: CodeMap
+    bias: int
+    low: int
+    high: int
+    slotless: bool = False
+    """Code here may run before its thread has a thread control block: atomic operations only."""
+    claims: Claims = field(default_factory=Claims)
+    functions: dict[int, FunctionState] = field(default_factory=dict)
+
+    def state_of(self, code: FunctionCode) -> FunctionState:
+        """Return the state of a function, made on demand."""
+        return self.functions.setdefault(code.start, FunctionState(code))
+
+
+@dataclass(eq=False)
+class Edit:
+    """What a change does to one function."""
+
+    module: Module
+    state: FunctionState
+    added: list[Want] = field(default_factory=list)
+    removed: list[Want] = field(default_factory=list)
+    plan: FunctionPlan = field(default_factory=FunctionPlan)
+    wants: list[Want] = field(default_factory=list)
+    change: FunctionChange | None = None
+    given_up: bool = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing remains to be changed."""
+        return not self.plan.splices and not self.state.splices
+
+
+class Engine:
+    """Places and removes splices in one target."""
+
+    def __init__(
+        self,
+        process: Process,
+        clobbers: ClobberSource,
+        *,
+        allowed: frozenset[Strategy] = frozenset(Strategy),
+        slots: bool,
+        maxactive: int = MAXACTIVE,
+    ) -> None:
+        """Serve a process; ``slots`` says whether its runtime has thread slots for us."""
+        self.process = process
+        self.owner = Owner(os.urandom(16), os.getpid(), procfs.read_stat(os.getpid()).start_time)
+        self.slots, self.maxactive = slots, maxactive
+        self.modules: list[Module] = []
+        self.arenas: list[Arena] = []
+        self.neighbourhoods: list[Neighbourhood] = []
+        self.banks: list[SlotBank] = []
+        self.pause_us: dict[str, int] = {"arm": 0, "disarm": 0}
+        self.seconds: dict[str, float] = {"resolve": 0.0, "plan": 0.0, "prepare": 0.0, "arm": 0.0}
+        self._clobbers, self.allowed = clobbers, allowed
+        self.springboards = Springboards(AddressSpace([]))
+
+    # -- the change
+
+    def change(self, edits: Sequence[Edit]) -> None:
+        """Apply edits. Each added hook then has a splice or a refusal; functions fail one by one, never half."""
+        with self._timed("plan"):
+            self.springboards.space = AddressSpace(self.process.mappings())
+            for edit in edits:
+                self._plan(edit)
+        with self._timed("prepare"):
+            edits = [edit for edit in edits if not edit.idle]
+            self._prepare(edits)
+            changes = [self._emit(edit) for edit in edits]
+            self._open_gates()
+        with self._timed("arm"):
+            self._arm(edits, [change for change in changes if change is not None])
+
+    def _plan(self, edit: Edit) -> None:
+        """Plan the function anew with all its wants; additions that would cost an armed hook its place are refused."""
+        state, planner = edit.state, self.planner(edit.module)
+        for splice in state.splices:
+            edit.module.claims.release(splice.planned)
+        kept = [want for want in state.wants if want not in edit.removed]
+        edit.wants = self._refuse_timing(edit, kept + edit.added)
+        while True:
+            edit.plan = planner.plan(state.code, edit.wants)
+            refused = self._spread(edit.plan.refused, edit.wants)
+            if not refused:
+                return
+            for planned in edit.plan.splices:
+                edit.module.claims.release(planned)
+            lost = [want for want in refused if want in kept]
+            for want, why in refused.items():
+                _refuse(want, why)
+            edit.wants = [want for want in edit.wants if want not in refused]
+            if lost:
+                for want in edit.added:
+                    _refuse(want, Refusal(Reason.OVERLAP, want.address, "would take the place of probes already armed"))
+                for want in lost:
+                    if (hook := hook_of(want)) is not None:
+                        hook.refusal = None
+                edit.wants = kept
+
+    def planner(self, module: Module) -> Planner:
+        """Return a planner for a module."""
+
+        def reachable(pun: Pun) -> bool:
+            return self.springboards.can_reach(pun.base + module.bias, 256**pun.free)
+
+        return Planner(module.code, module.claims, reachable, self.allowed, plain_jumps_only=module.code.text.is_go)
+
+    def _refuse_timing(self, edit: Edit, wants: list[Want]) -> list[Want]:
+        """Refuse timing where there is no per-thread memory for it."""
+        if self.slots and not edit.module.slotless and not edit.module.code.text.is_go:
+            return wants
+        timed = [want for want in wants if (hook := hook_of(want)) is not None and hook.kind in TIMING]
+        for want in timed:
+            if edit.module.code.text.is_go:
+                why = Refusal(
+                    Reason.GO_TIMING, want.address, "goroutines move between stacks and threads; count instead"
+                )
+            else:
+                why = Refusal(
+                    Reason.NO_THREAD_SLOT, want.address, "timing needs glibc's thread control block; count instead"
+                )
+            _refuse(want, why)
+        return [want for want in wants if want not in timed]
+
+    @staticmethod
+    def _spread(refused: list[tuple[Want, Refusal]], wants: list[Want]) -> dict[Want, Refusal]:
+        """Return the refused wants and those of the same groups."""
+        found = dict(refused)
+        groups = {}
+        for want, why in refused:
+            hook = hook_of(want)
+            if hook is not None and hook.group is not None:
+                groups[id(hook.group)] = why
+        for want in wants:
+            hook = hook_of(want)
+            if want not in found and hook is not None and id(hook.group) in groups:
+                why = groups[id(hook.group)]
+                detail = f"the exit or entry at {why.address:#x} is refused: {why.reason.value}: {why.detail}"
+                found[want] = Refusal(Reason.EXIT_REFUSED, want.address, detail)
+        return found
+
+    def _prepare(self, edits: Sequence[Edit]) -> None:
+        """Map what the change needs and is not there yet: code, counters, journal, springboard pages."""
+        try:
+            Preparation(self, edits).run()
+        except ThreadSlotUnusable:
+            self.slots = False
+            for edit in edits:
+                edit.wants = self._refuse_timing(edit, edit.wants)
+                for splice in edit.plan.splices:
+                    edit.module.claims.release(splice)
+                edit.plan = self.planner(edit.module).plan(edit.state.code, edit.wants)
+            Preparation(self, edits).run()
+
+    @contextmanager
+    def stop(self, what: str) -> Iterator[Stop]:
+        """Stop everything and check that the target is what it was; the pause counts under ``what``."""
+        with self.process.stop() as stop:
+            stop.verify()
+            self._check_rivals()
+            yield stop
+        self.pause_us[what] += stop.pause_us
+
+    def _check_rivals(self) -> None:
+        for journal in find_journals(self.process.mem, self.process.mappings()):
+            if journal.owner.session == self.owner.session:
+                continue
+            if owner_alive(journal):
+                raise SessionConflict(
+                    f"process {self.process.pid} is being probed by another anyprobe session (process "
+                    f"{journal.owner.pid}); end that one first"
+                )
+            raise SessionConflict(
+                f"process {self.process.pid} still has splices of an anyprobe session that died (process "
+                f"{journal.owner.pid}); run: anyprobe detach -p {self.process.pid}"
+            )
+
+    # -- emission
+
+    def _emit(self, edit: Edit) -> FunctionChange | None:
+        """Write the patches of a function into our own memory; nothing leads there yet."""
+        if edit.given_up:
+            return None
+        if not edit.plan.splices:
+            edit.change = FunctionChange(edit.state.code.start + edit.module.bias, list(edit.state.splices))
+            return edit.change
+        home = self.home_of(edit.module)
+        behind: dict[int, int] = {}
+        added: list[LiveSplice] = []
+        ordered = sorted(edit.plan.splices, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants))
+        for planned in ordered:
+            live = self._emit_splice(edit, planned, home, behind)
+            if isinstance(live, Refusal):
+                self.give_up(edit, live)
+                return None
+            added.append(live)
+        edit.change = FunctionChange(edit.state.code.start + edit.module.bias, list(edit.state.splices), added)
+        return edit.change
+
+    def _emit_splice(
+        self, edit: Edit, planned: PlannedSplice, home: Neighbourhood, behind: dict[int, int]
+    ) -> LiveSplice | Refusal:
+        module = edit.module
+        source = ActionSource(
+            lambda want: self._actions(want, home), lambda want: self._clobbers(module.code, edit.state.code, want)
+        )
+        patch = emit_patch(planned, home.cursor, module.bias, source, behind)
+        if isinstance(patch, Refusal):
+            return patch
+        home.put(patch.code)
+        target = patch.address
+        springboard = 0
+        for want in planned.wants:
+            if want.kind is WantKind.ENTRY:
+                behind[want.address + module.bias] = patch.behind
+                behind[edit.state.code.start + module.bias] = patch.behind
+        if planned.pun is not None:
+            springboard = planned.springboard
+            self.springboards.write(springboard, patch.address)
+            target = springboard
+        address = planned.write_at + module.bias
+        old = module.code.text.memory.read(planned.write_at, planned.written)
+        new = head_bytes(planned, module.bias, target)
+        return LiveSplice(planned, module.bias, address, old, new, patch, springboard)
+
+    def _actions(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
+        hook = hook_of(want)
+        if hook is None or hook.bank is None:
+            return ()
+        bank = hook.bank
+        code = home.slot_code(bank) if isinstance(bank, SlotBank) else BankCode(None, 0, bank.piece.address, None)
+        return (Action(hook.kind, hook.offset, code),)
+
+    def home_of(self, module: Module) -> Neighbourhood:
+        """Return the neighbourhood with most room that reaches a module."""
+        fit = [home for home in self.neighbourhoods if home.reaches(module.low, module.high)]
+        return max(fit, key=Neighbourhood.room)
+
+    def _open_gates(self) -> None:
+        for home in self.neighbourhoods:
+            for bank in self.banks:
+                if home.needs_gate(bank):
+                    self.process.mem.write(home.gate.address + 8 * bank.index, bank.mask.to_bytes(8, "little"))
+                    home.gate_opened(bank)
+
+    # -- arming
+
+    def _arm(self, edits: Sequence[Edit], changes: list[FunctionChange]) -> None:
+        if not changes:
+            return
+        journal = next((a.journal for a in reversed(self.arenas) if a.journal.room()), None)
+        transaction = Transaction(self.process, changes, journal)
+        what = "arm" if any(change.added for change in changes) else "disarm"
+        with self.stop(what) as stop:
+            transaction.run(stop)
+        transaction.finish()
+        for edit in edits:
+            if edit.change is not None:
+                self._settle(edit, edit.change)
+
+    def _settle(self, edit: Edit, change: FunctionChange) -> None:
+        """Take note of what became of a function."""
+        if change.refusal is not None:
+            self.give_up(edit, change.refusal)
+            return
+        state = edit.state
+        for want in edit.removed:
+            if (hook := hook_of(want)) is not None:
+                hook.splice = None
+        state.wants, state.splices = edit.wants, change.added
+        for splice in change.added:
+            for want in splice.planned.wants:
+                if (hook := hook_of(want)) is not None:
+                    hook.splice, hook.refusal = splice, None
+
+    def give_up(self, edit: Edit, why: Refusal) -> None:
+        """Leave a function as it is: refuse what was to be added, claim the old splices' bytes again."""
+        for planned in edit.plan.splices:
+            edit.module.claims.release(planned)
+        for splice in edit.state.splices:
+            edit.module.claims.claim(splice.planned)
+        for want in edit.added:
+            _refuse(want, why)
+        edit.change = None
+        edit.plan = FunctionPlan()
+        edit.wants = list(edit.state.wants)
+        edit.given_up = True
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[step] += time.perf_counter() - begin
+
+    def close(self) -> None:
+        """Drop the controller's side of all memory."""
+        for arena in self.arenas:
+            arena.close()
+
+
+def _refuse(want: Want, why: Refusal) -> None:
+    hook = hook_of(want)
+    if hook is not None and hook.refusal is None:
+        hook.refusal = why

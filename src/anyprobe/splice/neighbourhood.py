@@ -1,0 +1,103 @@
+"""Code memory within reach of some modules: patches, the gate page, near counters, and the shared routines."""
+
+from dataclasses import dataclass, field
+
+from anyprobe.core.address import PAGE, page_ceil
+from anyprobe.data.layout import BankLayout
+from anyprobe.splice.arena import Arena, Piece
+from anyprobe.splice.emit import PATCH_ALIGNMENT
+from anyprobe.splice.journal import MappingUse
+from anyprobe.splice.patchcode import BankCode
+from anyprobe.splice.routines import RoutineFacts, assemble_routines
+from anyprobe.splice.space import REACH
+
+ROUTINE_BYTES = 4096
+"""Room reserved for the routines of one bank."""
+
+
+@dataclass(eq=False)
+class SlotBank:
+    """A bank of per-thread blocks: the region, its layout, the thread slot and the bit that all block pointers have."""
+
+    arena: Arena
+    piece: Piece
+    layout: BankLayout
+    slot: int
+    mask: int
+    index: int
+    """Which word of every gate page is its gate."""
+
+
+@dataclass(eq=False)
+class NearBank:
+    """Counters within reach of code, changed by atomic operations: for programs without a thread slot."""
+
+    arena: Arena
+    piece: Piece
+    layout: BankLayout
+
+
+@dataclass(eq=False)
+class Neighbourhood:
+    """One gate page, near counters (optional) and a code piece, mapped side by side."""
+
+    arena: Arena
+    gate: Piece
+    code: Piece
+    near: NearBank | None
+    cursor: int = field(init=False)
+    _codes: dict[int, BankCode] = field(default_factory=dict, init=False)
+    _open: set[int] = field(default_factory=set, init=False)
+    routine_listing: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        """Start with an empty code piece."""
+        self.cursor = self.code.address
+
+    def reaches(self, low: int, high: int) -> bool:
+        """Return whether code here reaches every byte of ``[low, high)`` and back."""
+        start = min(self.gate.address, self.code.address)
+        return max(high - start, self.code.end - low) < REACH
+
+    def room(self) -> int:
+        """Return how many bytes of code still fit."""
+        return self.code.end - self.cursor
+
+    def put(self, code: bytes) -> int:
+        """Write code at the cursor and return its address."""
+        address = self.cursor
+        self.arena.write(self.code, address, code)
+        self.cursor = (address + len(code) + PATCH_ALIGNMENT - 1) & -PATCH_ALIGNMENT
+        return address
+
+    def slot_code(self, bank: SlotBank) -> BankCode:
+        """Return how code here reaches a bank, emitting its routines the first time."""
+        code = self._codes.get(bank.index)
+        if code is None:
+            gate = self.gate.address + 8 * bank.index
+            facts = RoutineFacts(bank.layout, bank.piece.address, gate, bank.slot)
+            content, routines, listing = assemble_routines(facts, self.cursor)
+            self.put(content)
+            self.routine_listing += listing + "\n"
+            code = BankCode(bank.slot, gate, 0, routines)
+            self._codes[bank.index] = code
+        return code
+
+    def needs_gate(self, bank: SlotBank) -> bool:
+        """Return whether code here uses the bank and its gate word has not been written yet."""
+        return bank.index in self._codes and bank.index not in self._open
+
+    def gate_opened(self, bank: SlotBank) -> None:
+        """Take note that the bank's gate word is written."""
+        self._open.add(bank.index)
+
+
+def neighbourhood_pieces(place: int, code_bytes: int, near: BankLayout | None, offset: int) -> list[Piece]:
+    """Return the pieces of a neighbourhood at ``place``; ``offset`` is where its memfd part begins."""
+    pieces = [Piece(MappingUse.GATE, place, PAGE)]
+    address = place + PAGE
+    if near is not None:
+        pieces.append(Piece(MappingUse.COUNTERS, address, near.stride, offset))
+        address, offset = address + near.stride, offset + near.stride
+    pieces.append(Piece(MappingUse.CODE, address, page_ceil(code_bytes), offset))
+    return pieces

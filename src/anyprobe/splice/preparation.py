@@ -1,0 +1,226 @@
+"""What a change needs in the target before it can be armed, mapped in one stop: code, counters, journal, springboards."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from anyprobe.core.address import PAGE, page_ceil
+from anyprobe.core.errors import TargetError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.data.layout import BankLayout
+from anyprobe.splice.arena import Arena, Piece
+from anyprobe.splice.banks import Hook, demand, settle_in_slot_bank, settle_near
+from anyprobe.splice.emit import estimate
+from anyprobe.splice.journal import MappingUse, Record, RecordKind, journal_size
+from anyprobe.splice.neighbourhood import ROUTINE_BYTES, Neighbourhood, NearBank, SlotBank, neighbourhood_pieces
+from anyprobe.splice.threadslot import choose_slot, region_place
+
+if TYPE_CHECKING:
+    from anyprobe.splice.engine import Edit, Engine, Module
+    from anyprobe.target.stopping import Stop
+
+_LEAST_COUNTERS, _LEAST_RECORDS, _LEAST_CODE, _LEAST_JOURNAL = 1024, 16, 1 << 16, 256
+_CLUSTER = 1 << 30
+"""Modules that lie within this distance share a neighbourhood."""
+
+
+class ThreadSlotUnusable(Exception):  # noqa: N818 - a verdict on the target's threads
+    """The target's threads are not all glibc's: no thread slots."""
+
+
+@dataclass(eq=False)
+class _Cluster:
+    """Modules that will share a new neighbourhood."""
+
+    low: int
+    high: int
+    code_bytes: int = 0
+    near: BankLayout | None = None
+    modules: list["Module"] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+
+
+class Preparation:
+    """Finds out what is missing and maps it."""
+
+    def __init__(self, engine: "Engine", edits: Sequence["Edit"]) -> None:
+        """Look at the plans; nothing is done yet."""
+        self._engine, self._edits = engine, edits
+        self._clusters: list[_Cluster] = []
+        self._layout: BankLayout | None = None
+        self._region: tuple[int, int] | None = None
+
+    def run(self) -> None:
+        """Choose springboards, map what is missing, and give every hook a place to count."""
+        self._choose_springboards()
+        splices = [splice for edit in self._edits for splice in edit.plan.splices]
+        if splices:
+            self._want_code()
+            self._want_bank()
+            if (
+                self._clusters
+                or self._layout
+                or self._engine.springboards.has_fresh()
+                or not self._has_journal(len(splices))
+            ):
+                self._map(len(splices))
+        self._settle_hooks()
+
+    # -- needs
+
+    def _choose_springboards(self) -> None:
+        """Take a place for each punned jump; where another took the last one, the function is refused."""
+        engine = self._engine
+        for edit in self._edits:
+            for splice in edit.plan.splices:
+                if splice.pun is None or splice.springboard:
+                    continue
+                place = engine.springboards.choose(splice.pun.base + edit.module.bias, 256**splice.pun.free)
+                if place is None:
+                    why = Refusal(Reason.PUN_OUT_OF_REACH, splice.head, "another punned jump took the only place")
+                    engine.give_up(edit, why)
+                    break
+                splice.springboard = place
+
+    def _uses_slots(self, edit: "Edit") -> bool:
+        return self._engine.slots and not edit.module.slotless and not edit.module.code.text.is_go
+
+    def _hooks(self, edit: "Edit") -> list[Hook]:
+        return [want.tag for want in edit.wants if isinstance(want.tag, Hook)] if edit.plan.splices else []
+
+    def _want_code(self) -> None:
+        """Find modules whose neighbourhood lacks room or near counters, and cluster them."""
+        engine = self._engine
+        needs: dict[int, tuple[Module, int, int]] = {}
+        for edit in self._edits:
+            size = sum(estimate(splice) for splice in edit.plan.splices)
+            near = 0 if self._uses_slots(edit) else demand(self._hooks(edit)).counters
+            _, old_size, old_near = needs.get(id(edit.module), (edit.module, 0, 0))
+            needs[id(edit.module)] = (edit.module, old_size + size, old_near + near)
+        for module, size, near in sorted(needs.values(), key=lambda need: need[0].low):
+            if size == 0:
+                continue
+            homes = [h for h in engine.neighbourhoods if h.reaches(module.low, module.high)]
+            roomy = any(home.room() >= size + ROUTINE_BYTES for home in homes)
+            if roomy and (near == 0 or any(h.near and h.near.layout.counters_left() >= near for h in homes)):
+                continue
+            cluster = self._clusters[-1] if self._clusters else None
+            if cluster is None or module.high - cluster.low > _CLUSTER:
+                cluster = _Cluster(module.low, module.high)
+                self._clusters.append(cluster)
+            cluster.high = max(cluster.high, module.high)
+            cluster.code_bytes += size
+            cluster.modules.append(module)
+            if near:
+                counters = near + (cluster.near.counters if cluster.near else _LEAST_COUNTERS)
+                cluster.near = BankLayout(counters)
+
+    def _want_bank(self) -> None:
+        hooks = [hook for edit in self._edits if self._uses_slots(edit) for hook in self._hooks(edit)]
+        need = demand(hooks)
+        bank = self._engine.banks[-1] if self._engine.banks else None
+        if need.counters == need.records == 0:
+            return
+        enough = bank is not None and bank.layout.counters_left() >= need.counters
+        if enough and bank is not None and bank.layout.records_left() >= need.records:
+            return
+        records = max(_LEAST_RECORDS, need.records) if need.records else 0
+        counters = max(_LEAST_COUNTERS, need.counters + need.counters // 4)
+        self._layout = BankLayout(counters, records, self._engine.maxactive if records else 0)
+
+    def _has_journal(self, splices: int) -> bool:
+        return any(arena.journal.room() >= splices for arena in self._engine.arenas[-1:])
+
+    # -- mapping
+
+    def _map(self, splices: int) -> None:
+        """Map everything that is missing, in one stop."""
+        engine = self._engine
+        pieces, offset = self._place_clusters()
+        if self._layout is not None:
+            pieces.append(self._place_region(self._layout, offset))
+            offset += self._layout.size
+        boards = engine.springboards.fresh_pieces(offset)
+        pieces += boards
+        records = max(_LEAST_JOURNAL, 2 * splices)
+        size = journal_size(records + len(pieces) + 8)
+        anchor = min((cluster.low for cluster in self._clusters), default=0x7000_0000_0000)
+        journal_at = engine.springboards.space.gap_near(anchor, anchor + PAGE, size)
+        if journal_at is None:
+            raise TargetError("no room for the journal in the target's address space")
+        try:
+            with engine.stop("arm") as stop:
+                slot = self._choose_slot(stop)
+                with stop.remote() as remote:
+                    arena = Arena.create(
+                        engine.process, remote, engine.owner, pieces, journal_at=journal_at, records=records
+                    )
+        except BaseException:
+            engine.springboards.forget_fresh()
+            raise
+        engine.arenas.append(arena)
+        engine.springboards.mapped(arena)
+        self._adopt(arena, slot)
+
+    def _choose_slot(self, stop: "Stop") -> int:
+        if self._layout is None:
+            return 0
+        taken = frozenset(bank.slot for bank in self._engine.banks)
+        pointers = [thread.registers.fs_base for thread in stop.threads]
+        slot = choose_slot(self._engine.process.mem, pointers, taken)
+        if slot is None:
+            raise ThreadSlotUnusable
+        return slot
+
+    def _place_clusters(self) -> tuple[list[Piece], int]:
+        space = self._engine.springboards.space
+        pieces: list[Piece] = []
+        offset = 0
+        for cluster in self._clusters:
+            size = page_ceil(max(_LEAST_CODE, cluster.code_bytes + 4 * ROUTINE_BYTES))
+            near = cluster.near.stride if cluster.near else 0
+            place = space.gap_near(cluster.low, cluster.high, PAGE + near + size)
+            if place is None:
+                names = ", ".join(module.name for module in cluster.modules)
+                raise TargetError(f"no free address space within reach of {names}")
+            cluster.pieces = neighbourhood_pieces(place, size, cluster.near, offset)
+            space.reserve(place, place + PAGE + near + size)
+            pieces += cluster.pieces
+            offset += near + size
+        return pieces, offset
+
+    def _place_region(self, layout: BankLayout, offset: int) -> Piece:
+        self._region = region_place(self._engine.springboards.space, layout.size)
+        if self._region is None:
+            raise TargetError("no free address space for the counters")
+        return Piece(MappingUse.DATA, self._region[0], layout.size, offset)
+
+    def _adopt(self, arena: Arena, slot: int) -> None:
+        """Turn mapped pieces into neighbourhoods and banks."""
+        engine = self._engine
+        mapped = {piece.address: piece for piece in arena.pieces}
+        for cluster in self._clusters:
+            pieces = {piece.use: mapped[piece.address] for piece in cluster.pieces}
+            near = None
+            if cluster.near is not None:
+                near = NearBank(arena, pieces[MappingUse.COUNTERS], cluster.near)
+            engine.neighbourhoods.append(Neighbourhood(arena, pieces[MappingUse.GATE], pieces[MappingUse.CODE], near))
+        if self._layout is not None and self._region is not None:
+            piece = mapped[self._region[0]]
+            bank = SlotBank(arena, piece, self._layout, slot, self._region[1], len(engine.banks))
+            extra = slot | self._layout.blocks << 32
+            arena.journal.add([Record(RecordKind.BANK, piece.address, self._layout.stride, extra)])
+            engine.banks.append(bank)
+
+    def _settle_hooks(self) -> None:
+        engine = self._engine
+        for edit in self._edits:
+            hooks = self._hooks(edit)
+            if self._uses_slots(edit):
+                if demand(hooks) != demand([]):
+                    settle_in_slot_bank(hooks, engine.banks[-1])
+            elif hooks:
+                homes = [h for h in engine.neighbourhoods if h.near and h.reaches(edit.module.low, edit.module.high)]
+                home = max(homes, key=lambda h: h.near.layout.counters_left() if h.near else 0)
+                if home.near is not None:
+                    settle_near(hooks, home.near)

@@ -1,0 +1,274 @@
+"""Undoing splices from the journal alone: a session's own end, what a dead controller left, fork children.
+
+Nothing here needs the state of the session that made the splices. What the journal says is compared with memory first:
+bytes that are the splice's are restored, bytes that are the old ones are left, anything else is reported and left.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from anyprobe.core.address import PAGE, page_floor
+from anyprobe.core.errors import AnyprobeError, TargetExited
+from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.splice.arena import MEMFD_NAME, Piece, drop_pages, unmap
+from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, read_journal
+from anyprobe.splice.savedpcs import saved_pcs
+from anyprobe.splice.threadslot import clear_slots
+from anyprobe.target import gateway, procfs
+from anyprobe.target.process import Process
+from anyprobe.target.procfs import Mapping
+from anyprobe.target.remote import RemoteCalls
+from anyprobe.target.stopping import Stop
+from anyprobe.target.thread import Thread
+
+_MEMFD_PATH = f"/memfd:{MEMFD_NAME.decode()}"
+_QUIET_TRIES = 20
+_CLOSE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What was removed from one process."""
+
+    pid: int
+    splices: int
+    foreign: tuple[int, ...]
+    """Addresses whose bytes are neither ours nor the original ones; left alone."""
+    kept: tuple[str, ...]
+    """Mappings not yet quiet; the next ``detach`` removes them."""
+    pause_us: int
+
+
+@dataclass
+class _Page:
+    before: bytes
+    after: bytearray = field(default_factory=bytearray)
+
+
+def find_journals(memory: Memory, mappings: Iterable[Mapping]) -> list[FoundJournal]:
+    """Return all journals in an address space."""
+    places = [m for m in mappings if m.path.startswith(_MEMFD_PATH) and m.perms == "r--p"]
+    found = (read_journal(memory, m.start, m.end - m.start) for m in places)
+    return [journal for journal in found if journal is not None]
+
+
+def owner_alive(journal: FoundJournal) -> bool:
+    """Return whether the controller that wrote a journal still runs."""
+    with suppress(OSError):
+        return procfs.read_stat(journal.owner.pid).start_time == journal.owner.start_time
+    return False
+
+
+def processes_with_splices(inodes: frozenset[int] | None = None) -> list[int]:
+    """Return the processes that map a memfd of ours: any, or those with one of the given inodes (fork children too)."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        with suppress(OSError):
+            content = procfs.read_file(f"/proc/{name}/maps")
+            if MEMFD_NAME not in content:
+                continue
+            ours = [m for m in procfs.parse_maps(content) if m.path.startswith(_MEMFD_PATH)]
+            if any(inodes is None or m.inode in inodes for m in ours):
+                found.append(int(name))
+    return found
+
+
+def remove(process: Process, sessions: frozenset[bytes] | None = None) -> Removal:
+    """Restore all text, then unmap everything of ours that is quiet; ``sessions`` limits it to some sessions' journals."""
+    restored = _Restoration(process, sessions)
+    pause = 0
+    kept: tuple[str, ...] = ()
+    for attempt in range(_QUIET_TRIES):
+        with process.stop() as stop:
+            stop.verify()
+            kept = restored.run(stop)
+        pause = max(pause, stop.pause_us)
+        if not kept:
+            break
+        time.sleep(0.0005 * (attempt + 1))  # threads leave a patch within nanoseconds unless they sleep in one
+    return Removal(process.pid, restored.splices, tuple(restored.foreign), kept, pause)
+
+
+class _Restoration:
+    def __init__(self, process: Process, sessions: frozenset[bytes] | None) -> None:
+        self._process, self._sessions = process, sessions
+        self.splices = 0
+        self.foreign: list[int] = []
+        self._restored_pages: set[int] = set()
+
+    def run(self, stop: Stop) -> tuple[str, ...]:
+        """Do everything that is possible in one stop; return what is not quiet."""
+        process = self._process
+        mappings = process.mappings()
+        found = find_journals(process.mem, mappings)
+        journals = [j for j in found if self._sessions is None or j.owner.session in self._sessions]
+        others = [j for j in found if j not in journals]
+        self._restore(journals)
+        pieces = _pieces(journals, mappings)
+        fds = _leaked_descriptors(process.pid) if self._sessions is None else []
+        if not others and self._sessions is None:
+            pieces += _unlisted(mappings, pieces)
+        if not pieces and not fds:
+            return ()
+        busy = _busy(process.mem, stop.threads, pieces, mappings)
+        if busy:
+            return busy
+        for journal in journals:
+            for record in (r for _, r in journal.records if r.kind is RecordKind.BANK):
+                slot, blocks = record.extra & 0xFFFFFFFF, record.extra >> 32
+                with suppress(MemoryFault):
+                    clear_slots(
+                        process.mem, region=record.address, stride=record.size, blocks=blocks, slot=slot,
+                        live=[thread.registers.fs_base for thread in stop.threads],
+                    )  # fmt: skip
+        with stop.remote() as remote:
+            for fd in fds:
+                remote.syscall(_CLOSE, fd)
+            for low, size in _droppable(process, sorted(self._restored_pages), mappings):
+                drop_pages(remote, low, size)
+            self._unmap(remote, pieces)
+        return ()
+
+    @staticmethod
+    def _unmap(remote: RemoteCalls, pieces: list[Piece]) -> None:
+        """Unmap everything, journals last, so that what a death leaves stays listed."""
+        for piece in sorted(pieces, key=lambda piece: piece.use is MappingUse.JOURNAL):
+            unmap(remote, piece)
+
+    def _restore(self, journals: Sequence[FoundJournal]) -> None:
+        """Write the old bytes back, heads first come first, one write per page."""
+        memory = self._process.mem
+        pages: dict[int, _Page] = {}
+        for journal in journals:
+            for _, record in journal.records:
+                if record.kind is not RecordKind.SPLICE:
+                    continue
+                page = pages.get(page_floor(record.address))
+                if page is None:
+                    try:
+                        before = memory.read(page_floor(record.address), PAGE)
+                    except MemoryFault:
+                        continue  # the module was unmapped
+                    page = pages[page_floor(record.address)] = _Page(before, bytearray(before))
+                offset = record.address - page_floor(record.address)
+                now = page.before[offset : offset + len(record.new)]
+                if now == record.new:
+                    page.after[offset : offset + len(record.old)] = record.old
+                    self.splices += 1
+                elif now != record.old and record.address not in self.foreign:
+                    self.foreign.append(record.address)
+        for address, page in sorted(pages.items()):
+            if page.after != page.before:
+                low = next(i for i in range(PAGE) if page.after[i] != page.before[i])
+                high = next(i for i in range(PAGE - 1, -1, -1) if page.after[i] != page.before[i]) + 1
+                memory.write(address + low, bytes(page.after[low:high]))
+            self._restored_pages.add(address)
+
+
+def _pieces(journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> list[Piece]:
+    """Return the journals' mappings that are really there; what a journal says alone is not enough to unmap anything."""
+    pieces = []
+    for journal in journals:
+        for _, record in journal.records:
+            if record.kind is not RecordKind.MAPPING:
+                continue
+            use = MappingUse(record.extra)
+            for mapping in mappings:
+                ours = mapping.path.startswith(_MEMFD_PATH) or (use is MappingUse.GATE and not mapping.path)
+                inside = mapping.start <= record.address and record.address + record.size <= mapping.end
+                if ours and inside:
+                    pieces.append(Piece(use, record.address, record.size))
+    return pieces
+
+
+def _unlisted(mappings: Iterable[Mapping], listed: Sequence[Piece]) -> list[Piece]:
+    """Return mappings of ours that no journal lists: a controller died between the first mapping and its journal."""
+    known = {piece.address for piece in listed}
+    return [
+        Piece(MappingUse.JOURNAL, m.start, m.end - m.start)
+        for m in mappings
+        if m.path.startswith(_MEMFD_PATH) and not any(m.start <= address < m.end for address in known)
+    ]
+
+
+def _leaked_descriptors(pid: int) -> list[int]:
+    """Return descriptors of our memfd that a dead controller left open in the target."""
+    found = []
+    with suppress(OSError):
+        for name in gateway.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                if gateway.readlink(f"/proc/{pid}/fd/{name}").startswith(_MEMFD_PATH):
+                    found.append(int(name))
+    return found
+
+
+def _busy(
+    memory: Memory, threads: Iterable[Thread], pieces: Sequence[Piece], mappings: Sequence[Mapping]
+) -> tuple[str, ...]:
+    """Return the code pieces that some thread is in, or will come back to from a signal handler."""
+    import numpy as np
+
+    code = sorted((p.address, p.end) for p in pieces if p.use in (MappingUse.CODE, MappingUse.SPRINGBOARD))
+    if not code:
+        return ()
+    lows = np.array([low for low, _ in code], dtype=np.uint64)
+    highs = np.array([high for _, high in code], dtype=np.uint64)
+    busy: set[int] = set()
+    for thread in threads:
+        own = np.array([thread.registers.rip], dtype=np.uint64)
+        words = np.concatenate([own, saved_pcs(memory, thread, mappings)])
+        words = words[(words >= lows[0]) & (words < highs.max())]
+        index = np.searchsorted(lows, words, side="right") - 1
+        busy.update(int(i) for i in index[words < highs[index]])
+    return tuple(f"{code[i][0]:x}-{code[i][1]:x}" for i in sorted(busy))
+
+
+def _droppable(process: Process, pages: Sequence[int], mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
+    """Return (address, size) of runs of restored pages that equal the file's and may be given back to it."""
+    same = [page for page in pages if _equals_file(process, page, mappings)]
+    runs: list[tuple[int, int]] = []
+    for page in same:
+        if runs and runs[-1][0] + runs[-1][1] == page:
+            runs[-1] = (runs[-1][0], runs[-1][1] + PAGE)
+        else:
+            runs.append((page, PAGE))
+    return runs
+
+
+def _equals_file(process: Process, page: int, mappings: Sequence[Mapping]) -> bool:
+    mapping = next((m for m in mappings if m.start <= page < m.end), None)
+    if mapping is None or not mapping.path or mapping.writable or not mapping.private:
+        return False
+    for path in (f"/proc/{process.pid}/map_files/{mapping.start:x}-{mapping.end:x}", process.root + mapping.path):
+        with suppress(OSError):
+            fd = gateway.open_file(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if gateway.fstat(fd).st_ino != mapping.inode:
+                    continue
+                return bool(
+                    gateway.pread(fd, PAGE, mapping.offset + page - mapping.start) == process.mem.read(page, PAGE)
+                )
+            finally:
+                gateway.close(fd)
+    return False
+
+
+def remove_everywhere(inodes: frozenset[int], sessions: frozenset[bytes]) -> list[Removal]:
+    """Remove sessions' splices from every process that maps one of their memfds; processes that end are no matter."""
+    done = []
+    for pid in processes_with_splices(inodes):
+        with suppress(TargetExited):
+            try:
+                process = Process.open(pid)
+            except AnyprobeError:
+                continue
+            try:
+                done.append(remove(process, sessions))
+            finally:
+                process.close()
+    return done

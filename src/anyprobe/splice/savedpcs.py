@@ -1,0 +1,52 @@
+"""Program counters saved on a thread's stack by the kernel: where signal handlers will return to.
+
+Return addresses are not looked for: none ever points into overwritten instructions (planning sees to that) or into our
+code, except below a pc that is in our code itself. Stale words would only make quiet code look busy.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from anyprobe.core.memory import Memory, MemoryFault
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from anyprobe.target.procfs import Mapping
+    from anyprobe.target.thread import Thread
+
+_USER_CS = 0x33
+_EFLAGS_ALWAYS, _EFLAGS_LIMIT = 0x2, 1 << 22
+
+
+def saved_pcs(memory: Memory, thread: "Thread", mappings: "Sequence[Mapping]") -> "NDArray[np.uint64]":
+    """Return the pc of every signal frame on the stack that the thread is on, from its stack pointer up.
+
+    In ``struct sigcontext`` (``arch/x86/include/uapi/asm/sigcontext.h``) rip is followed by eflags and the selectors.
+    A frame on an alternate stack holds the pc of the interrupted code, on whatever stack that ran; frames further out on
+    that other stack are found through the stack pointer that it saved.
+    """
+    found = []
+    pointers, seen = [thread.registers.rsp], set()
+    while pointers:
+        pointer = pointers.pop()
+        stack = next((m for m in mappings if m.writable and m.start <= pointer < m.end), None)
+        if stack is None or stack.start in seen:
+            continue
+        seen.add(stack.start)
+        low = max((pointer - 256) & -8, stack.start)
+        try:
+            words = np.frombuffer(memory.read(low, (stack.end - low) & -8), dtype=np.uint64)
+        except MemoryFault:
+            continue
+        if len(words) < 3:  # noqa: PLR2004
+            continue
+        flags, selectors = words[1:-1], words[2:]
+        looks = ((selectors & 0xFFFF) == _USER_CS) & (flags < _EFLAGS_LIMIT) & ((flags & _EFLAGS_ALWAYS) != 0)
+        at = np.flatnonzero(looks)
+        found.append(words[at])
+        pointers += [int(words[i - 1]) for i in at if i > 0]
+    return np.concatenate(found) if found else np.empty(0, dtype=np.uint64)

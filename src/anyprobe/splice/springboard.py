@@ -1,0 +1,119 @@
+"""Springboards: jumps at places that punned jumps can reach, leading on to far patches.
+
+One physical page can stand at many addresses: pages mapped in one go share memfd pages where their offsets are free,
+which costs no memory. Each page is a mapping of its own, so mind ``vm.max_map_count``.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from anyprobe.core.address import PAGE
+from anyprobe.splice.arena import Arena, Piece
+from anyprobe.splice.journal import MappingUse
+from anyprobe.splice.space import AddressSpace
+
+_FAR_JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp [rip+0]
+SPRINGBOARD_BYTES = len(_FAR_JUMP) + 8
+_WINDOWS = 64
+"""How many places of a large range are tried."""
+
+
+@dataclass(slots=True)
+class _Physical:
+    """A memfd page: which bytes are taken, and where it lies once it is mapped."""
+
+    used: bytearray
+    arena: Arena | None = None
+    offset: int = 0
+
+
+@dataclass
+class Springboards:
+    """All springboard pages of one target."""
+
+    space: AddressSpace
+    _pages: dict[int, _Physical] = field(default_factory=dict)
+    _order: list[int] = field(default_factory=list)
+    _fresh: dict[int, _Physical] = field(default_factory=dict)
+
+    def can_reach(self, base: int, count: int) -> bool:
+        """Return whether a springboard may stand at some address in ``[base, base + count)``."""
+        return next(self._places(base, count), None) is not None
+
+    def choose(self, base: int, count: int) -> int | None:
+        """Take an address in ``[base, base + count)`` for a springboard; pages already in use first."""
+        for page, address in self._places(base, count):
+            physical = self._pages.get(page) or self._new_page(page, address - page)
+            offset = address - page
+            physical.used[offset : offset + SPRINGBOARD_BYTES] = b"\1" * SPRINGBOARD_BYTES
+            return address
+        return None
+
+    def has_fresh(self) -> bool:
+        """Return whether pages were chosen that are not mapped yet."""
+        return bool(self._fresh)
+
+    def fresh_pieces(self, offset: int) -> list[Piece]:
+        """Return the pieces to map for pages chosen since the last call of ``mapped``, from memfd ``offset`` on."""
+        offsets: dict[int, int] = {}
+        pieces = []
+        for page, physical in self._fresh.items():
+            physical.offset = offsets.setdefault(id(physical), offset + PAGE * len(offsets))
+            pieces.append(Piece(MappingUse.SPRINGBOARD, page, PAGE, physical.offset))
+        return pieces
+
+    def mapped(self, arena: Arena) -> None:
+        """Note that the fresh pages are mapped, by ``arena``."""
+        shift = arena.pieces[0].size
+        for physical in {id(p): p for p in self._fresh.values()}.values():
+            physical.arena, physical.offset = arena, physical.offset + shift
+        self._fresh = {}
+
+    def forget_fresh(self) -> None:
+        """Forget pages that could not be mapped."""
+        for page in self._fresh:
+            del self._pages[page]
+            self._order.remove(page)
+        self._fresh = {}
+
+    def write(self, address: int, target: int) -> None:
+        """Write the springboard at ``address``."""
+        physical = self._pages[address & -PAGE]
+        assert physical.arena is not None
+        start = physical.offset + (address & (PAGE - 1))
+        physical.arena.view(start, SPRINGBOARD_BYTES)[:] = _FAR_JUMP + target.to_bytes(8, "little")
+
+    def _new_page(self, page: int, offset: int) -> _Physical:
+        wanted = slice(offset, offset + SPRINGBOARD_BYTES)
+        physical = next((p for p in self._fresh.values() if not any(p.used[wanted])), None) or _Physical(
+            bytearray(PAGE)
+        )
+        self._pages[page] = self._fresh[page] = physical
+        insort(self._order, page)
+        self.space.reserve(page, page + PAGE)
+        return physical
+
+    def _places(self, base: int, count: int) -> Iterator[tuple[int, int]]:
+        """Yield (page, address) that fit: on pages in use, then on pages that may be mapped."""
+        end = base + count
+        first = bisect_left(self._order, base & -PAGE)
+        for page in self._order[first : bisect_left(self._order, end)]:
+            address = self._free_address(self._pages[page].used, page, base, end)
+            if address is not None:
+                yield page, address
+        last_page = (end - 1) & -PAGE
+        step = max(PAGE, ((last_page - (base & -PAGE)) // _WINDOWS) & -PAGE)
+        for page in range(base & -PAGE, last_page + 1, step):
+            if page in self._pages or not self.space.is_free(page, page + PAGE):
+                continue
+            low = max(base, page)
+            if low + SPRINGBOARD_BYTES <= page + PAGE and low < end:
+                yield page, low
+
+    @staticmethod
+    def _free_address(used: bytearray, page: int, base: int, end: int) -> int | None:
+        low, high = max(base, page) - page, min(end, page + PAGE - SPRINGBOARD_BYTES + 1) - page
+        gap = bytes(SPRINGBOARD_BYTES)
+        at = used.find(gap, low, high + SPRINGBOARD_BYTES - 1)
+        return None if at < 0 or at >= high else page + at

@@ -1,0 +1,310 @@
+"""One stop, many splices: check everything again, then write, or undo.
+
+Every prefix of the writes is a correct program: patches and springboards are in place before the stop, the journal
+lists each splice before its bytes change, and a splice never straddles a page, which the kernel copies as a whole. So
+a controller killed at any moment releases threads into a program that works.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from anyprobe.core.address import PAGE, page_floor
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.journal import Journal, Record, RecordKind
+from anyprobe.splice.patchcode import EmittedPatch
+from anyprobe.splice.plan import PlannedSplice, Strategy
+from anyprobe.splice.savedpcs import saved_pcs
+
+if TYPE_CHECKING:
+    from anyprobe.target.process import Process
+    from anyprobe.target.stopping import Stop
+    from anyprobe.target.thread import Thread
+
+_SYSCALL = b"\x0f\x05"
+_NO_SYSCALL = 1 << 63
+
+
+@dataclass(slots=True, eq=False)
+class LiveSplice:
+    """A splice in the target (or about to be): its bytes, patch and journal record. Addresses are run-time ones."""
+
+    planned: PlannedSplice
+    bias: int
+    address: int
+    old: bytes
+    new: bytes
+    patch: EmittedPatch | None
+    springboard: int = 0
+    journal: Journal | None = None
+    record: int = -1
+
+    @property
+    def interior(self) -> tuple[int, int] | None:
+        """The overwritten instruction boundaries (the JTPR), if more than one instruction was overwritten."""
+        insns = self.planned.insns
+        if self.planned.strategy is not Strategy.JUMP or len(self.old) <= insns[0].length:
+            return None
+        return self.address + 1, self.address + len(self.old)
+
+    @property
+    def displaced(self) -> tuple[int, int]:
+        """The range of the displaced instructions."""
+        return self.planned.insns[0].address + self.bias, self.planned.end + self.bias
+
+
+@dataclass(slots=True, eq=False)
+class FunctionChange:
+    """What changes in one function: splices to take out and splices to put in, together or not at all."""
+
+    address: int
+    removed: list[LiveSplice] = field(default_factory=list)
+    added: list[LiveSplice] = field(default_factory=list)
+    refusal: Refusal | None = None
+
+
+@dataclass(slots=True)
+class _Page:
+    before: bytes
+    after: bytearray
+    low: int = PAGE
+    high: int = 0
+
+
+class Transaction:
+    """Applies function changes in one stop.
+
+    All the thinking is done outside the stop: pages are read and made private, the result is laid out, the journal lists
+    what is intended (an intended splice whose bytes are the old ones is nothing to undo).
+    """
+
+    def __init__(self, process: "Process", changes: Sequence[FunctionChange], journal: Journal | None) -> None:
+        """Prepare; changes whose bytes are not what they should be get their refusal here."""
+        self._process, self._changes, self._journal = process, changes, journal
+        self._pages: dict[int, _Page] = {}
+        self.pages_written = 0
+        for change in changes:
+            self._touch(change)
+        for page, content in self._pages.items():
+            process.mem.write(page, content.before[:1])
+        for change in changes:
+            change.refusal = change.refusal or self._apply(change)
+        self._write_journal()
+        self._hazards = _Hazards(changes)
+
+    def _touch(self, change: FunctionChange) -> None:
+        for splice in (*change.removed, *change.added):
+            for page in (page_floor(splice.address), page_floor(splice.address + len(splice.old) - 1)):
+                if page not in self._pages:
+                    before = self._process.mem.read(page, PAGE)
+                    self._pages[page] = _Page(before, bytearray(before))
+
+    def run(self, stop: "Stop") -> None:
+        """Check and write. Preconditions: everything that shares the address space is stopped and verified.
+
+        Changes that cannot be made now get a refusal and are left out; any failure undoes all writes and is raised.
+        """
+        self._reread()
+        moves = self._check_threads(stop.threads)
+        self._check_stacks(stop.threads)
+        for thread, change, target in moves:
+            if change.refusal is None:
+                thread.registers.rip = target
+        self._write_pages()
+
+    def finish(self) -> None:
+        """After the stop: clear the journal of what is no longer (or did not get) in place."""
+        gone = [
+            splice
+            for change in self._changes
+            for splice in (change.removed if change.refusal is None else change.added)
+            if splice.journal is not None
+        ]
+        by_journal: dict[int, tuple[Journal, list[int]]] = {}
+        for splice in gone:
+            assert splice.journal is not None
+            by_journal.setdefault(id(splice.journal), (splice.journal, []))[1].append(splice.record)
+        for journal, records in by_journal.values():
+            journal.clear(records)
+
+    def _reread(self) -> None:
+        """See whether a page changed between preparation and stop; if so, lay everything out anew from what is there."""
+        changed = False
+        for address, page in self._pages.items():
+            now = self._process.mem.read(address, PAGE)
+            if now != page.before:
+                page.before, changed = now, True
+        if not changed:
+            return
+        for page in self._pages.values():
+            page.after = bytearray(page.before)
+        for change in self._changes:
+            if change.refusal is None:
+                change.refusal = self._apply(change)
+
+    def _apply(self, change: FunctionChange) -> Refusal | None:
+        """Lay the change out in the pages, or say which bytes are not what they should be."""
+        for splice in change.removed:
+            if self._get(splice.address, len(splice.new)) != splice.new:
+                return Refusal(Reason.FOREIGN_BYTES, splice.address, "somebody overwrote our splice")
+        for splice in change.removed:
+            self._put(splice.address, splice.old)
+        for splice in change.added:
+            if self._get(splice.address, len(splice.old)) != splice.old:
+                for undone in change.removed:
+                    self._put(undone.address, undone.new)
+                for undone in change.added[: change.added.index(splice)]:
+                    self._put(undone.address, undone.old)
+                return Refusal(
+                    Reason.FOREIGN_BYTES, splice.address, "memory differs from the file: another patcher was here"
+                )
+            self._put(splice.address, splice.new)
+        return None
+
+    def _unapply(self, change: FunctionChange, refusal: Refusal) -> None:
+        change.refusal = refusal
+        for splice in change.added:
+            self._put(splice.address, splice.old)
+        for splice in change.removed:
+            self._put(splice.address, splice.new)
+
+    def _get(self, address: int, size: int) -> bytes:
+        page = self._pages[page_floor(address)]
+        offset = address - page_floor(address)
+        if offset + size <= PAGE:
+            return bytes(page.after[offset : offset + size])
+        return self._get(address, PAGE - offset) + self._get(page_floor(address) + PAGE, offset + size - PAGE)
+
+    def _put(self, address: int, content: bytes) -> None:
+        start = page_floor(address)
+        page, offset = self._pages[start], address - start
+        here = content[: PAGE - offset]
+        page.after[offset : offset + len(here)] = here
+        page.low, page.high = min(page.low, offset), max(page.high, offset + len(here))
+        if len(here) < len(content):
+            self._put(start + PAGE, content[len(here) :])
+
+    def _check_threads(self, threads: Iterable["Thread"]) -> list[tuple["Thread", FunctionChange, int]]:
+        """Leave out changes that a thread is in the way of; return which threads must move where."""
+        moves = []
+        for thread in threads:
+            pc = thread.registers.rip
+            for change in self._hazards.at(pc):
+                target = None if change.refusal is not None else _destination(change, pc)
+                if target is None:
+                    continue
+                blocked = self._in_the_way(thread, pc, target)
+                if blocked is not None:
+                    self._unapply(change, blocked)
+                else:
+                    moves.append((thread, change, target))
+        return moves
+
+    def _in_the_way(self, thread: "Thread", pc: int, target: int) -> Refusal | None:
+        if target < 0:
+            return Refusal(Reason.THREAD_IN_SYSCALL, pc, f"thread {thread.tid} is in the old patch; try again")
+        if thread.registers.orig_rax < _NO_SYSCALL and self._process.mem.read(pc - 2, 2) == _SYSCALL:
+            return Refusal(
+                Reason.THREAD_IN_SYSCALL, pc, f"thread {thread.tid} is inside the system call before {pc:#x}"
+            )
+        return None
+
+    def _check_stacks(self, threads: Iterable["Thread"]) -> None:
+        """Leave out several-instruction jumps into whose JTPR some signal handler will return."""
+        interiors = (
+            sorted(
+                (splice.interior[0], splice.interior[1], change)
+                for change in self._changes
+                if change.refusal is None
+                for splice in change.added
+                if splice.interior is not None
+            )
+            if self._changes
+            else []
+        )
+        if not interiors:
+            return
+        import numpy as np
+
+        lows = np.array([low for low, _, _ in interiors], dtype=np.uint64)
+        highs = np.array([high for _, high, _ in interiors], dtype=np.uint64)
+        mappings = self._process.mappings()
+        for thread in threads:
+            words = saved_pcs(self._process.mem, thread, mappings)
+            words = words[(words >= lows[0]) & (words < highs[-1])]
+            index = np.searchsorted(lows, words, side="right") - 1
+            for hit in np.unique(index[words < highs[index]]):
+                change, where = interiors[hit][2], int(lows[hit])
+                if change.refusal is None:
+                    detail = f"a signal handler of thread {thread.tid} will return into the bytes to overwrite"
+                    self._unapply(change, Refusal(Reason.SIGNAL_CONTEXT_IN_JTPR, where, detail))
+
+    def _write_journal(self) -> None:
+        added = [splice for change in self._changes if change.refusal is None for splice in change.added]
+        if not added:
+            return
+        assert self._journal is not None
+        records = [
+            Record(RecordKind.SPLICE, s.address, len(s.old), s.patch.address if s.patch else 0, s.old, s.new)
+            for s in added
+        ]
+        for splice, index in zip(added, self._journal.add(records), strict=True):
+            splice.journal, splice.record = self._journal, index
+
+    def _write_pages(self) -> None:
+        """Write the changed span of each page, each with one call; undo on any error."""
+        written: list[int] = []
+        try:
+            for address, page in sorted(self._pages.items()):
+                if page.high and page.after != page.before:
+                    written.append(address)
+                    self._process.mem.write(address + page.low, bytes(page.after[page.low : page.high]))
+        except BaseException:
+            for address in reversed(written):
+                page = self._pages[address]
+                self._process.mem.write(address + page.low, page.before[page.low : page.high])
+            raise
+        self.pages_written = len(written)
+
+
+class _Hazards:
+    """Finds the changes that a pc may be in the way of: displaced ranges and old patches, which never overlap."""
+
+    def __init__(self, changes: Sequence[FunctionChange]) -> None:
+        ranges: list[tuple[int, int, FunctionChange]] = []
+        for change in changes:
+            ranges += [(*splice.displaced, change) for splice in change.added]
+            ranges += [(s.patch.address, s.patch.end, change) for s in change.removed if s.patch is not None]
+        self._ranges = sorted(ranges, key=lambda item: item[0])
+        self._lows = [low for low, _, _ in self._ranges]
+
+    def at(self, pc: int) -> list[FunctionChange]:
+        index = bisect_right(self._lows, pc) - 1
+        found = self._ranges[index] if index >= 0 else None
+        return [found[2]] if found is not None and pc < found[1] else []
+
+
+def _destination(change: FunctionChange, pc: int) -> int | None:
+    """Return where a thread at ``pc`` must go when the change is made: ``None`` it may stay, -1 it is in the way."""
+    for splice in change.removed:
+        patch = splice.patch
+        if patch is not None and patch.address <= pc < patch.end:
+            if not change.added:
+                return None  # the patch goes on working and comes back to restored code
+            original = next((old for old, copy in patch.copies if copy == pc), None)
+            if original is None and pc == patch.address:
+                original = splice.displaced[0]
+            if original is None:
+                return -1
+            moved = _into_patches(change, original)
+            return original if moved is None else moved
+    return _into_patches(change, pc)
+
+
+def _into_patches(change: FunctionChange, pc: int) -> int | None:
+    for splice in change.added:
+        low, high = splice.displaced
+        if low < pc < high and splice.patch is not None:
+            return next((start for old, start in splice.patch.starts if old == pc), -1)
+    return None
