@@ -14,7 +14,9 @@ from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.padding import padding_length
 from anyprobe.binary.text import ModuleText
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.isa.decode import Insn
+from anyprobe.isa.decode import Flow, decode_range
+
+_CALL = 0xE8
 
 __all__ = ["CodeMap", "Exit", "ExitKind", "FunctionCode"]
 
@@ -31,6 +33,7 @@ class CodeMap:
         self.text = text
         self._parts = parts or {}
         self._functions: dict[int, FunctionCode | Refusal] = {}
+        self._part_of: dict[tuple[int, int], bool] = {}
 
     @cached_property
     def _code(self) -> tuple[CodeBytes, ...]:
@@ -95,26 +98,67 @@ class CodeMap:
         start = self.start_of(target)
         if start is None or start == function.start:
             return None
-        part = self.function_at(start)
-        if not isinstance(part, FunctionCode):
-            return None
         if start in self._parts:
-            return part if self._parts[start] == function.start else None
-        if any(True for _ in branches_into(part, function.entry + 1, function.end)):
-            return part if self._only_from(part, function) else None
-        return part if target != start and self._only_from(part, function) else None
+            part = self.function_at(start)
+            return part if isinstance(part, FunctionCode) and self._parts[start] == function.start else None
+        pair = (start, function.start)
+        known = self._part_of.get(pair)
+        if known is None:
+            part = self.function_at(start)
+            known = self._part_of[pair] = isinstance(part, FunctionCode) and self._is_part(part, function)
+        found = self.function_at(start) if known else None
+        return found if isinstance(found, FunctionCode) else None
+
+    def _is_part(self, part: FunctionCode, function: FunctionCode) -> bool:
+        """Infer what symbols would say.
+
+        One of the two jumps into the other's middle, and nothing but jumps of the function enters the part. That can
+        hold both ways for a function that is never called directly; the part is then the one whose first byte is
+        jumped to, or that lies lower, where linkers put ``.text.unlikely``.
+        """
+        jumped_to = any(branches_into(function, part.start, part.start + 1))
+        if not jumped_to and part.start > function.start:
+            return False
+        inward = any(branches_into(function, part.start + 1, part.end))
+        back = any(branches_into(part, function.entry + 1, function.end))
+        return (inward or back) and self._only_from(part, function)
+
+    def jumps_from_parts(self, function: FunctionCode, heads: set[int]) -> set[int]:
+        """Return the jumps to some addresses of a function that lie in its parts elsewhere."""
+        found: set[int] = set()
+        for target, source, kind in self.references.into(min(heads), max(heads) + 1):
+            inside = function.start <= source < function.end
+            if inside or target not in heads or kind in (Kind.LEA, Kind.ABSOLUTE) or self._byte_at(source) == _CALL:
+                continue
+            part = self.part_at(source, function)
+            insn = part.covering(source) if part is not None else None
+            if insn is not None and insn.target == target:
+                found.add(insn.address)
+        return found
+
+    def _byte_at(self, address: int) -> int:
+        area = self._area(address)
+        return area.content[address - area.start] if area is not None else -1
+
+    def is_stub(self, address: int) -> bool:
+        """Return whether a linkage stub (``jmp [rip+x]``, behind ``endbr64`` or not) lies at an address."""
+        area = self._area(address)
+        if area is None:
+            return False
+        head = decode_range(area.content[address - area.start : address - area.start + 16], address)
+        jump = next((insn for insn in head[:2] if not insn.is_endbr), None)
+        return jump is not None and jump.flow is Flow.INDIRECT_JUMP and jump.iced.is_ip_rel_memory_operand
 
     def _only_from(self, part: FunctionCode, function: FunctionCode) -> bool:
         """Return whether nothing but jumps of ``function`` (and of the part itself) enters the part."""
         for _, source, kind in self._references_into(part.start, part.end):
-            inside = function.start <= source < function.end or part.start <= source < part.end
-            if not inside or kind in (Kind.LEA, Kind.ABSOLUTE) or self._is_call(source):
+            home = self.containing(source)
+            if (home is not function and home is not part) or kind in (Kind.LEA, Kind.ABSOLUTE):
+                return False
+            insn = home.covering(source)
+            if insn is not None and insn.is_call and home is function:
                 return False
         return True
-
-    def _is_call(self, source: int) -> bool:
-        insn = self._covering(source)
-        return insn is not None and insn.is_call
 
     # -- who enters
 
@@ -146,15 +190,6 @@ class CodeMap:
             if self._is_real(target, source, kind):
                 yield target, source, kind
 
-    def _covering(self, address: int) -> Insn | None:
-        """Return the decoded instruction around an address."""
-        function = self.containing(address)
-        if function is None:
-            return None
-        number = bisect_right(function.iced, address, key=lambda one: one.ip) - 1
-        insn = function.insn(number)
-        return insn if address < insn.end else None
-
     def _is_real(self, target: int, source: int, kind: Kind) -> bool:
         """Return whether a candidate of the scan may be what it looks like; in doubt it is."""
         function = self.containing(source)
@@ -162,13 +197,13 @@ class CodeMap:
             return not self._in_padding(source)
         if function.broken is not None:
             return True
-        insn = self._covering(source)
-        if insn is None or insn.address in function.overlapped:
-            return True
         if kind is Kind.NEAR or kind is Kind.SHORT:
-            return insn.target == target
+            return function.branches_from(source, target) or bool(function.overlapped)
+        insn = function.covering(source)
+        if insn is None or function.overlapped:
+            return True
         if kind is Kind.LEA:
-            return insn.iced.memory_displacement == target
+            return insn.end == source + 6 and insn.iced.memory_displacement == target
         offsets = insn.offsets
         at = source - insn.address
         immediate = offsets.immediate_offset if offsets.has_immediate and offsets.immediate_size >= 4 else -1

@@ -90,7 +90,7 @@ class _Collector:
         if self._joins(target):
             return
         owner = self.map.start_of(target)
-        if owner is not None and owner != target:
+        if owner is not None and owner != target and not self.map.is_stub(target):
             self._refuse(insn.address, f"jumps into the middle of the function at {owner:#x}")
             return
         self.found.append(Exit(insn.address, ExitKind.TAIL, insn.flow is not Flow.JUMP, False, target))

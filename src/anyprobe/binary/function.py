@@ -1,15 +1,16 @@
 """One function: its instructions, and what its own code says of its control flow."""
 
-from bisect import bisect_left, bisect_right
+from array import array
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from anyprobe.binary.exits import Exit, Exits, branches_into, find_exits
+from anyprobe.binary.exits import Exit, Exits, find_exits
 from anyprobe.binary.jumptables import Table, Unresolved, resolve
 from anyprobe.binary.padding import padding_length
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.isa.decode import Flow, Insn, decode_iced, is_next
+from anyprobe.isa.decode import FLOWS, Flow, Insn, decode_iced
 
 if TYPE_CHECKING:
     from iced_x86 import Instruction
@@ -17,6 +18,40 @@ if TYPE_CHECKING:
     from anyprobe.binary.cfg import CodeMap
 
 _LOCK = 0xF0
+_MOST_PREFIXES = 5
+_DIRECT = frozenset({Flow.JUMP, Flow.JCC, Flow.CALL, Flow.XBEGIN})
+
+
+class _Facts(NamedTuple):
+    """What one pass over the instructions tells."""
+
+    jumps: list[tuple[int, int]]
+    """(number, target) of direct jumps."""
+    indirect_jumps: list[int]
+    after_calls: tuple[int, ...]
+    invalid: int | None
+
+
+def _scan(instructions: "Sequence[Instruction]") -> _Facts:
+    jumps: list[tuple[int, int]] = []
+    indirect: list[int] = []
+    after_calls: list[int] = []
+    invalid = None
+    flows = FLOWS
+    plain, jump, jcc, xbegin = Flow.NEXT, Flow.JUMP, Flow.JCC, Flow.XBEGIN
+    for number, one in enumerate(instructions):
+        flow = flows[one.code]
+        if flow is plain:
+            continue
+        if flow is jcc or flow is jump or flow is xbegin:
+            jumps.append((number, one.near_branch_target))
+        elif flow is Flow.CALL or flow is Flow.INDIRECT_CALL:
+            after_calls.append(one.next_ip)
+        elif flow is Flow.INDIRECT_JUMP:
+            indirect.append(number)
+        elif flow is Flow.INVALID and invalid is None:
+            invalid = number
+    return _Facts(jumps, indirect, tuple(after_calls), invalid)
 
 
 class FunctionCode:
@@ -27,30 +62,34 @@ class FunctionCode:
         self._map = code_map
         self.start = start
         self._content = content
-        iced = decode_iced(content, start)
-        self.special = tuple(
-            Insn(one, content[one.ip - start : one.ip - start + one.len]) for one in iced if not is_next(one)
-        )
-        """Every instruction that does not simply go on to the next."""
-        self.iced: Sequence[Instruction] = iced
+        self._made: dict[int, Insn] = {}
+        self.iced: Sequence[Instruction] = decode_iced(content, start)
         self.end = limit
         self._trim()
 
     def _trim(self) -> None:
         """Cut off trailing padding: what lies behind the last instruction that does not fall through."""
-        last = next((i for i in reversed(self.special) if not i.falls_through or i.is_call), None)
-        if last is None or last.end >= self.end or last.iced.is_invalid:
+        keep = len(self.iced)
+        while keep and FLOWS[self.iced[keep - 1].code] is Flow.NEXT:
+            keep -= 1
+        if keep == 0 or keep == len(self.iced):
+            return
+        last = self.insn(keep - 1)
+        if (last.falls_through and not last.is_call) or last.flow is Flow.INVALID:
             return
         tail = last.end - self.start
         if padding_length(self._content, tail) < len(self._content) - tail:
             return
-        if any(i.target is not None and last.end <= i.target < self.end for i in self.special):
+        facts = _scan(self.iced)
+        if any(last.end <= target < self.end for _, target in facts.jumps):
             return
         self.end = last.end
-        keep = bisect_left(self.iced, last.end, key=lambda one: one.ip)
         self.iced = self.iced[:keep]
-        self.special = tuple(insn for insn in self.special if insn.address < last.end)
         self._content = self._content[:tail]
+
+    @cached_property
+    def _facts(self) -> "_Facts":
+        return _scan(self.iced)
 
     # -- instructions
 
@@ -59,8 +98,29 @@ class FunctionCode:
         return {one.ip: number for number, one in enumerate(self.iced)}
 
     @cached_property
-    def _made(self) -> dict[int, Insn]:
-        return {insn.address: insn for insn in self.special}
+    def addresses(self) -> "array[int]":
+        """The instruction starts, ascending."""
+        return array("Q", self._index)
+
+    @cached_property
+    def special(self) -> tuple[Insn, ...]:
+        """Every instruction that does not simply go on to the next."""
+        return tuple(self.insn(number) for number, one in enumerate(self.iced) if FLOWS[one.code] is not Flow.NEXT)
+
+    def branches_from(self, opcode: int, target: int) -> bool:
+        """Return whether a direct branch whose opcode (behind prefixes) lies here goes to ``target``."""
+        for start in range(opcode, opcode - _MOST_PREFIXES, -1):
+            number = self._index.get(start)
+            if number is not None:
+                one = self.iced[number]
+                return bool(FLOWS[one.code] in _DIRECT and one.near_branch_target == target and one.next_ip > opcode)
+        return False
+
+    def covering(self, address: int) -> Insn | None:
+        """Return the instruction whose bytes hold an address."""
+        number = bisect_right(self.addresses, address) - 1
+        insn = self.insn(number) if number >= 0 else None
+        return insn if insn is not None and address < insn.end else None
 
     @cached_property
     def insns(self) -> tuple[Insn, ...]:
@@ -69,10 +129,9 @@ class FunctionCode:
 
     def insn(self, number: int) -> Insn:
         """Return the instruction with this number."""
-        one = self.iced[number]
-        made = self._made.get(one.ip)
+        made = self._made.get(number)
         if made is None:
-            made = self._made[one.ip] = Insn(one, self.raw_at(number))
+            made = self._made[number] = Insn(self.iced[number], self.raw_at(number))
         return made
 
     def raw_at(self, index: int) -> bytes:
@@ -98,8 +157,8 @@ class FunctionCode:
 
     def boundaries_near(self, address: int) -> tuple[int, ...]:
         """Return the instruction starts before and behind an address, for messages."""
-        number = bisect_right(self.iced, address, key=lambda one: one.ip)
-        return tuple(one.ip for one in self.iced[max(number - 1, 0) : number + 1])
+        number = bisect_right(self.addresses, address)
+        return tuple(self.addresses[max(number - 1, 0) : number + 1])
 
     @property
     def entry(self) -> int:
@@ -112,8 +171,9 @@ class FunctionCode:
     def _sources(self) -> dict[int, list[int]]:
         """Direct jumps inside the function: target to numbers of instructions."""
         found: dict[int, list[int]] = {}
-        for insn in branches_into(self, self.start, self.end):
-            found.setdefault(insn.target or 0, []).append(self._index[insn.address])
+        for number, target in self._facts.jumps:
+            if self.start <= target < self.end:
+                found.setdefault(target, []).append(number)
         return found
 
     def branches_to(self, address: int) -> Sequence[int]:
@@ -123,16 +183,13 @@ class FunctionCode:
     @cached_property
     def indirect_jumps(self) -> int:
         """The number of indirect jumps."""
-        return sum(insn.flow is Flow.INDIRECT_JUMP for insn in self.special)
+        return len(self._facts.indirect_jumps)
 
     @cached_property
     def overlapped(self) -> frozenset[int]:
         """Instructions that are also entered behind their ``lock`` prefix (single-threaded programs skip it)."""
-        return frozenset(
-            insn.target - 1
-            for insn in branches_into(self, self.start, self.end)
-            if insn.target is not None and insn.target not in self._index and self._is_locked(insn.target - 1)
-        )
+        inside = (t for _, t in self._facts.jumps if self.start <= t < self.end and t not in self._index)
+        return frozenset(target - 1 for target in inside if self._is_locked(target - 1))
 
     def _is_locked(self, address: int) -> bool:
         return address in self._index and self._content[address - self.start] == _LOCK
@@ -140,14 +197,15 @@ class FunctionCode:
     @cached_property
     def broken(self) -> Refusal | None:
         """Why the instruction boundaries themselves are in doubt."""
-        for insn in self.special:
-            if insn.flow is Flow.INVALID:
-                detail = f"the bytes at {insn.address:#x} are no instruction that the decoder knows"
-                return Refusal(Reason.CONTROL_FLOW_UNKNOWN, insn.address, detail)
-        for insn in branches_into(self, self.start, self.end):
-            if insn.target not in self._index and not self._is_locked((insn.target or 0) - 1):
-                detail = f"jumps into the middle of an instruction, to {insn.target:#x}"
-                return Refusal(Reason.CONTROL_FLOW_UNKNOWN, insn.address, detail)
+        facts, index = self._facts, self._index
+        if facts.invalid is not None:
+            address = self.iced[facts.invalid].ip
+            detail = f"the bytes at {address:#x} are no instruction that the decoder knows"
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, detail)
+        for number, target in facts.jumps:
+            if self.start <= target < self.end and target not in index and not self._is_locked(target - 1):
+                detail = f"jumps into the middle of an instruction, to {target:#x}"
+                return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.iced[number].ip, detail)
         return None
 
     @cached_property
@@ -155,15 +213,12 @@ class FunctionCode:
         """The tables by the address of their jump, and the jumps that are neither table nor plain pointer."""
         tables: dict[int, Table] = {}
         unresolved: dict[int, Unresolved] = {}
-        if self.indirect_jumps == 0:
-            return tables, unresolved
-        for insn in self.special:
-            if insn.flow is Flow.INDIRECT_JUMP:
-                outcome = resolve(self, self._index[insn.address], self._map.text.memory, self._accepts)
-                if isinstance(outcome, Table):
-                    tables[insn.address] = outcome
-                elif isinstance(outcome, Unresolved):
-                    unresolved[insn.address] = outcome
+        for number in self._facts.indirect_jumps:
+            outcome = resolve(self, number, self._map.text.memory, self._accepts)
+            if isinstance(outcome, Table):
+                tables[self.iced[number].ip] = outcome
+            elif isinstance(outcome, Unresolved):
+                unresolved[self.iced[number].ip] = outcome
         return tables, unresolved
 
     def _accepts(self, target: int) -> bool:
@@ -204,10 +259,10 @@ class FunctionCode:
         last = self.insn(len(self.iced) - 1)
         return last.address if last.falls_through and not last.is_call else None
 
-    @cached_property
+    @property
     def after_calls(self) -> tuple[int, ...]:
-        """The return addresses of the function's calls."""
-        return tuple(insn.end for insn in self.special if insn.is_call)
+        """The return addresses of the function's calls, ascending."""
+        return self._facts.after_calls
 
     @cached_property
     def table_targets(self) -> frozenset[int]:
@@ -236,18 +291,10 @@ class FunctionCode:
     @cached_property
     def back_to_entry(self) -> tuple[int, ...]:
         """The jumps from inside the function (and its parts) to its entry, by table too."""
-        return self._exits_free_back_edges()
-
-    def _exits_free_back_edges(self) -> tuple[int, ...]:
         heads = {self.start, self.entry}
-        found = {
-            insn.address
-            for part in self._exits.parts
-            for insn in branches_into(part, self.start, self.entry + 1)
-            if insn.target in heads
-        }
-        for part in self._exits.parts:
-            found.update(at for at, table in part.tables.items() if heads.intersection(table.targets))
+        found = {self.iced[number].ip for number, target in self._facts.jumps if target in heads}
+        found.update(at for at, table in self.tables.items() if heads.intersection(table.targets))
+        found.update(self._map.jumps_from_parts(self, heads))
         return tuple(sorted(found))
 
     @cached_property
@@ -257,10 +304,6 @@ class FunctionCode:
         return frozenset(address for address, _ in entered) | {self.start}
 
     # -- straight lines
-
-    @cached_property
-    def _leader_list(self) -> list[int]:
-        return sorted(self.leaders)
 
     def run_of(self, address: int) -> tuple[Insn, ...]:
         """Return the longest straight line of instructions around one of which only the first may be entered.
@@ -273,20 +316,27 @@ class FunctionCode:
             return ()
         if self.complete is not None or address in self.overlapped:
             return (self.insn(number),)
-        first = number
-        while first > 0 and self.iced[first].ip not in self.leaders and self._continues(first - 1):
+        first = last = number
+        while first > 0 and self._continues(first - 1):
             first -= 1
-        last = number
-        while last + 1 < len(self.iced) and self._continues(last) and self.iced[last + 1].ip not in self.leaders:
+        while last + 1 < len(self.iced) and self._continues(last):
             last += 1
+        low, high = self.iced[first].ip, self.iced[last].ip + 1
+        entered = {where for where, _ in self._map.enterable(low + 1, high)} if first < last else set()
+        for leader in entered:
+            place = self._index.get(leader)
+            if place is not None and place <= number:
+                first = max(first, place)
+            elif place is not None:
+                last = min(last, place - 1)
         return tuple(self.insn(n) for n in range(first, last + 1))
 
     def _continues(self, number: int) -> bool:
         """Return whether a line goes on behind an instruction and neither side is entered in its middle."""
-        one, after = self.iced[number], self.iced[number + 1]
-        if one.ip in self.overlapped or after.ip in self.overlapped:
+        one = self.iced[number]
+        if self.overlapped and {one.ip, one.next_ip} & self.overlapped:
             return False
-        if is_next(one):
+        if FLOWS[one.code] is Flow.NEXT:
             return True
         insn = self.insn(number)
         return insn.falls_through and not insn.is_call

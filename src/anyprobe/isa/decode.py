@@ -78,18 +78,18 @@ def _table() -> tuple[Flow, ...]:
 
 
 _KINDS = 1 + max(value for name, value in vars(Code).items() if isinstance(value, int) and name.isupper())
-_FLOWS = _table()
-_PLAIN = tuple(flow is Flow.NEXT for flow in _FLOWS)
+FLOWS = _table()
+"""``Flow`` by iced's ``code``, for loops in which a call would cost too much; ``int 0x80`` is ``OTHER`` here."""
 
 
 def is_next(instruction: Instruction) -> bool:
     """Return whether an iced instruction always goes on to the next one."""
-    return _PLAIN[instruction.code]
+    return FLOWS[instruction.code] is Flow.NEXT
 
 
 def flow_of(instruction: Instruction) -> Flow:
     """Return the control flow of an iced instruction."""
-    flow = _FLOWS[instruction.code]
+    flow = FLOWS[instruction.code]
     # int 0x80 is a system call; every other int n is unknown. One code for all numbers, so outside the table.
     if flow is Flow.OTHER and instruction.code == Code.INT_IMM8 and instruction.immediate8 == 0x80:
         return Flow.SYSCALL
