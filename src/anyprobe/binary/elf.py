@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import stat
 import struct
 from dataclasses import dataclass
 from functools import cached_property
@@ -81,11 +82,14 @@ class ElfFile:
     def open(cls, path: str) -> "ElfFile":
         """Map the file at ``path``; raise ``UnsupportedTarget`` with the reason if it cannot serve."""
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not hold us
         except OSError as error:
             raise UnsupportedTarget(f"{path}: cannot be read: {error.strerror}") from error
         try:
-            if os.fstat(descriptor).st_size == 0:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise UnsupportedTarget(f"{path}: not a regular file, so not an ELF file")
+            if status.st_size == 0:
                 raise UnsupportedTarget(f"{path}: is empty, not an ELF file")
             content = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
