@@ -55,10 +55,9 @@ def count_everything(folder: Path) -> bool:
         alone_until = time.monotonic()
         with anyprobe.attach(process.pid) as session:
             session.count("a.out:*")
-            probed_from = time.monotonic()
+            first, probed_from = session.snapshot(), time.monotonic()
             time.sleep(PROBED_S)
-            probed_until = time.monotonic()
-            snapshot = session.snapshot()
+            snapshot, probed_until = session.snapshot(), time.monotonic()
             session.detach()
             snapshot_after = session.snapshot()
         freed = time.monotonic()
@@ -66,7 +65,7 @@ def count_everything(folder: Path) -> bool:
         table.print_counts(snapshot, console, 12)
         unprobed = rates_between(rates, alone_from, alone_until) + rates_between(rates, freed, time.monotonic())
         probed = rates_between(rates, probed_from, probed_until)
-        report_cost(statistics.median(unprobed), statistics.median(probed), snapshot.hits / snapshot.duration_s)
+        report_cost(statistics.median(unprobed), statistics.median(probed), (snapshot.hits - first.hits) / PROBED_S)
         report_pauses(len(snapshot.sites), snapshot_after.pause_us)
         return report_restored(process, before)
 
@@ -89,7 +88,7 @@ def time_redis(folder: Path) -> bool:
                 session.detach()
                 pauses = session.snapshot().pause_us
             histogram.print_timings(snapshot, console)
-            report_pauses(len(snapshot.sites), pauses)
+            report_pauses(len(snapshot.functions), pauses, "functions")
             return report_restored(redis, before)
 
 
@@ -105,10 +104,10 @@ def report_cost(unprobed: float, probed: float, hits_per_second: float) -> None:
         console.print(f"so a hit costs [bold]{per_hit:.2f} ns[/bold], measured by the program itself")
 
 
-def report_pauses(sites: int, pause_us: dict[str, float]) -> None:
+def report_pauses(count: int, pause_us: dict[str, float], what: str = "sites") -> None:
     """Print how long the threads stood still."""
     arm, disarm = (pause_us.get(name, 0) / 1000 for name in ("arm", "disarm"))
-    console.print(f"its threads stood still for {arm:.2f} ms to arm {sites:,} sites, {disarm:.2f} ms to disarm them")
+    console.print(f"its threads stood still for {arm:.2f} ms to arm {count:,} {what}, {disarm:.2f} ms to disarm them")
 
 
 def report_restored(process: "subprocess.Popen[bytes]", before: str) -> bool:

@@ -54,7 +54,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 arm(session, plan)
         ends = targets.end_descriptors(stack, [session.pid for session in sessions])
         if target.program:
-            sessions[0].resume()
+            release(sessions[0], plan)
         wait(sessions, ends, interrupts, plan, stream)
         for session in sessions:
             session.detach()
@@ -70,6 +70,15 @@ def arm(session: "Session", plan: Plan) -> None:
     """Arm the probes; a target that dies meanwhile is an ordinary end."""
     try:
         plan.arm(session, plan.specs)
+    except TargetExited as death:
+        if not plan.quiet:
+            output.warn(str(death))
+
+
+def release(session: "Session", plan: Plan) -> None:
+    """Let a started command go; the probes in its libraries are armed on the way."""
+    try:
+        session.resume()
     except TargetExited as death:
         if not plan.quiet:
             output.warn(str(death))
