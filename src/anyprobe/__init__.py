@@ -1,1 +1,69 @@
-"""anyprobe."""
+"""Dynamic probes for live Linux x86-64 programs, at about a nanosecond per hit.
+
+General layout: the names here are the daily ones. Heavy modules are imported when first used. Layers, each importing
+only lower ones: ``cli``; ``probes``, ``reports``; ``splice``; ``binary``, ``target``, ``data``; ``isa``; ``core``.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from anyprobe.core.errors import (
+    AnyprobeError,
+    InternalError,
+    NoSuchProcess,
+    PermissionDenied,
+    RemoteCallFailed,
+    SessionConflict,
+    SiteRefused,
+    SpecError,
+    StopTimeout,
+    TargetError,
+    TargetExited,
+    UnsupportedTarget,
+    UsageError,
+)
+from anyprobe.core.refusal import Reason, Refusal
+
+if TYPE_CHECKING:
+    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.probes.probe import Probe
+    from anyprobe.probes.session import Session, attach, run
+
+__all__ = [
+    "AnyprobeError",
+    "InternalError",
+    "NoSuchProcess",
+    "PermissionDenied",
+    "Probe",
+    "Reason",
+    "Refusal",
+    "RemoteCallFailed",
+    "Session",
+    "SessionConflict",
+    "SiteRefused",
+    "Snapshot",
+    "SpecError",
+    "StopTimeout",
+    "TargetError",
+    "TargetExited",
+    "UnsupportedTarget",
+    "UsageError",
+    "attach",
+    "run",
+]
+
+_LAZY = {
+    "Probe": "anyprobe.probes.probe",
+    "Session": "anyprobe.probes.session",
+    "Snapshot": "anyprobe.data.snapshot",
+    "attach": "anyprobe.probes.session",
+    "run": "anyprobe.probes.session",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the module attribute protocol
+    """Import what is heavy when it is first used."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LAZY[name]), name)

@@ -36,6 +36,8 @@ class Reason(StrEnum):
     SHADOW_STACK = "shadow-stack"
     GO_TIMING = "go-timing"
     NO_THREAD_SLOT = "no-thread-slot"
+    NO_INVARIANT_TSC = "tsc-not-invariant"
+    NO_STACK = "no-stack-allowed"
     THREAD_IN_SYSCALL = "thread-in-syscall"
     SIGNAL_CONTEXT_IN_JTPR = "signal-context-in-jtpr"
     TRAP_UNSAFE = "trap-unsafe"

@@ -35,6 +35,9 @@ class Hook:
     offset: int = 0
     refusal: Refusal | None = None
     splice: "LiveSplice | None" = None
+    strategy: str = ""
+    """The strategy by which it was armed last."""
+    detached: bool = False
 
     @property
     def armed(self) -> bool:

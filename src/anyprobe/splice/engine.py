@@ -239,6 +239,8 @@ class Engine:
             edit.change = FunctionChange(edit.state.code.start + edit.module.bias, list(edit.state.splices))
             return edit.change
         home = self.home_of(edit.module)
+        for want in edit.wants:
+            self._actions(want, home)  # the routines of a bank come before the first patch that uses them
         behind: dict[int, int] = {}
         added: list[LiveSplice] = []
         ordered = sorted(edit.plan.splices, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants))
@@ -325,7 +327,7 @@ class Engine:
         for splice in change.added:
             for want in splice.planned.wants:
                 if (hook := hook_of(want)) is not None:
-                    hook.splice, hook.refusal = splice, None
+                    hook.splice, hook.refusal, hook.strategy = splice, None, splice.planned.strategy.value
 
     def give_up(self, edit: Edit, why: Refusal) -> None:
         """Leave a function as it is: refuse what was to be added, claim the old splices' bytes again."""

@@ -1,0 +1,92 @@
+"""The objects of a live process as engine modules: their code, their bias, and why some must not be touched."""
+
+from functools import cached_property
+
+from anyprobe.binary.cfg import CodeMap
+from anyprobe.binary.ifunc import IfuncSlots
+from anyprobe.binary.modules import LoadedObject, ProcessFiles, loaded_objects
+from anyprobe.core.errors import TargetError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.arena import MEMFD_NAME
+from anyprobe.splice.engine import Module
+from anyprobe.target.process import Process
+from anyprobe.target.procfs import Mapping
+
+_OURS = f"/memfd:{MEMFD_NAME.decode()}"
+
+
+class ObjectTable:
+    """What is loaded in a process now; refreshed when asked, keeping the analysis of what stayed."""
+
+    def __init__(self, process: Process) -> None:
+        """Read the objects of a process."""
+        self._process = process
+        self._files = ProcessFiles(process.pid, memory=process.mem)
+        self._modules: dict[tuple[str, int], Module] = {}
+        self.objects: list[LoadedObject] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read what is loaded now."""
+        mappings = [m for m in self._process.mappings() if not m.path.startswith(_OURS)]
+        known = {(o.path, o.first.start): o for o in self.objects}
+        found = loaded_objects(mappings, files=self._files, executable=self._process.exe)
+        self.objects = [known.get((o.path, o.first.start), o) for o in found]
+        self.__dict__.pop("ifunc_slots", None)
+
+    @cached_property
+    def ifunc_slots(self) -> IfuncSlots:
+        """The reader of resolved IFUNCs."""
+        return IfuncSlots(self._process.mem, self.objects)
+
+    def libc(self) -> LoadedObject | None:
+        """Return the glibc of a dynamic program, or the program itself where it is statically linked with glibc."""
+        for loaded in self.objects:
+            if loaded.name == "libc.so.6":
+                return loaded
+        return next((o for o in self.objects if o.is_executable and _is_static_glibc(o)), None)
+
+    def is_loader(self, loaded: LoadedObject) -> bool:
+        """Return whether an object is the dynamic loader."""
+        return loaded.name.startswith(("ld-linux", "ld-2", "ld.so", "ld-musl"))
+
+    def module(self, loaded: LoadedObject) -> Module:
+        """Return the engine's module of an object."""
+        key = (loaded.path, loaded.bias)
+        module = self._modules.get(key)
+        if module is None:
+            first, last = loaded.mappings[0], loaded.mappings[-1]
+            code = CodeMap(loaded.image.text(), parts_of(loaded))
+            module = self._modules[key] = Module(loaded.name, code, loaded.bias, first.start, last.end)
+        return module
+
+    def refusal(self, loaded: LoadedObject) -> Refusal | None:
+        """Return why the object's text must not be spliced at all."""
+        for mapping in loaded.mappings:
+            if isinstance(mapping, Mapping) and mapping.executable and not mapping.private:
+                return Refusal(
+                    Reason.SHARED_TEXT,
+                    mapping.start,
+                    "the text is a shared mapping: a write would change it for everybody",
+                )
+        return None
+
+
+def parts_of(loaded: LoadedObject) -> dict[int, int]:
+    """Return which functions are cold parts of which others, as their symbols say."""
+    functions = loaded.image.functions
+    parts = {}
+    for part in functions.match("*.cold"):
+        for name in part.names:
+            base = name.removesuffix(".cold")
+            owners = functions.lookup(base) if base != name else []
+            if len(owners) == 1:
+                parts[part.start] = owners[0].start
+    return parts
+
+
+def _is_static_glibc(loaded: LoadedObject) -> bool:
+    try:
+        return bool(loaded.image.functions.lookup("__libc_setup_tls"))
+    except TargetError:
+        return False

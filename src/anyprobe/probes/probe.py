@@ -1,0 +1,76 @@
+"""A probe as the user holds it: a spec, the places it means, and their state."""
+
+from dataclasses import dataclass, field
+
+from anyprobe.binary.exits import Exit
+from anyprobe.core.refusal import Refusal
+from anyprobe.probes.resolve import ResolvedSite
+from anyprobe.splice.banks import Hook, TimingGroup
+from anyprobe.splice.engine import Edit, FunctionState, Module
+from anyprobe.splice.plan import Want
+
+
+@dataclass(eq=False)
+class Place:
+    """One instruction that a probe counts at."""
+
+    site: ResolvedSite
+    module: Module
+    state: FunctionState
+    want: Want
+    hook: Hook
+    exit: Exit | None = None
+
+    @property
+    def address(self) -> int:
+        """Run-time address of the instruction."""
+        return self.want.address + self.module.bias
+
+    @property
+    def offset(self) -> int:
+        """Offset from the function's start."""
+        return self.want.address - self.site.function.start
+
+
+@dataclass(eq=False)
+class Timed:
+    """One function that a probe times: its entry and all its exits share a record."""
+
+    site: ResolvedSite
+    group: TimingGroup
+    places: list[Place] = field(default_factory=list)
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why the function is not timed."""
+        return next((place.hook.refusal for place in self.places if place.hook.refusal is not None), None)
+
+
+@dataclass(eq=False)
+class Probe:
+    """What one spec asked for. ``places`` count (``Session.count``), ``timed`` measure (``Session.time``)."""
+
+    spec: str
+    places: list[Place] = field(default_factory=list)
+    timed: list[Timed] = field(default_factory=list)
+    refused: list[tuple[str, Refusal]] = field(default_factory=list)
+    """Functions refused before planning, by canonical spec."""
+
+    @property
+    def all_places(self) -> list[Place]:
+        """Every instruction that the probe needs."""
+        return self.places + [place for timed in self.timed for place in timed.places]
+
+    @property
+    def armed(self) -> bool:
+        """Whether at least one place is armed."""
+        return any(place.hook.armed for place in self.all_places)
+
+
+def edits_for(places: list[Place], *, remove: bool = False) -> list[Edit]:
+    """Group places by function into edits."""
+    edits: dict[int, Edit] = {}
+    for place in places:
+        edit = edits.setdefault(id(place.state), Edit(place.module, place.state))
+        (edit.removed if remove else edit.added).append(place.want)
+    return list(edits.values())

@@ -1,0 +1,137 @@
+"""From hooks and banks to an immutable snapshot."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from anyprobe.core.refusal import Refusal
+from anyprobe.data import histogram
+from anyprobe.data.reader import BankReader, NearReader
+from anyprobe.data.snapshot import FunctionTiming, RefusedSite, SiteResult, Snapshot, TargetInfo
+from anyprobe.probes.probe import Place, Probe, Timed
+from anyprobe.splice.banks import Hook
+from anyprobe.splice.neighbourhood import NearBank, SlotBank
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from anyprobe.probes.session import Session
+
+
+class BankValues:
+    """The values of all banks at one moment, each bank read once."""
+
+    def __init__(self) -> None:
+        """Read nothing yet."""
+        self._readers: dict[int, BankReader] = {}
+        self._near: dict[int, NearReader] = {}
+        self._counters: dict[int, NDArray[np.uint64]] = {}
+        self._in_flight: dict[int, dict[int, int]] = {}
+
+    def reader(self, bank: SlotBank) -> BankReader:
+        """Return the reader of a bank."""
+        reader = self._readers.get(id(bank))
+        if reader is None:
+            view = bank.arena.view(bank.piece.offset, bank.piece.size)
+            reader = self._readers[id(bank)] = BankReader(view, bank.layout)
+        return reader
+
+    def hits(self, hook: Hook) -> int:
+        """Return a counting hook's hits."""
+        bank = hook.bank
+        if bank is None:
+            return 0
+        if isinstance(bank, NearBank):
+            near = self._near.setdefault(id(bank), NearReader(bank.arena.view(bank.piece.offset, bank.piece.size)))
+            return near.counter(hook.offset)
+        reader = self.reader(bank)
+        if id(bank) not in self._counters:
+            self._counters[id(bank)] = reader.counters()
+        return int(self._counters[id(bank)][reader.counter_index(hook.offset)])
+
+    def in_flight(self, bank: SlotBank, record: int) -> int:
+        """Return how many calls of a timed function have not come back."""
+        if id(bank) not in self._in_flight:
+            self._in_flight[id(bank)] = self.reader(bank).in_flight()
+        return self._in_flight[id(bank)].get(record, 0)
+
+
+def snapshot(session: "Session", ns_per_tick: float, duration: float) -> Snapshot:
+    """Read everything that a session has counted."""
+    values = BankValues()
+    exited = session.exited
+    sites = tuple(_sites(session.probes, values))
+    return Snapshot(
+        target=TargetInfo(session.pid, session.exe, session.exit_status, alive=not exited),
+        duration_s=duration,
+        pause_us=dict(session.engine.pause_us),
+        setup_s=dict(session.engine.seconds),
+        sites=sites,
+        functions=tuple(_timings(session.probes, values, ns_per_tick)),
+        refused=tuple(
+            RefusedSite(spec, why.address, why.reason.value, why.detail) for spec, why in refusals(session.probes)
+        ),
+        warnings=tuple(session.warnings),
+    )
+
+
+def refusals(probes: Iterable[Probe]) -> list[tuple[str, Refusal]]:
+    """Return what was asked for and not placed."""
+    found: list[tuple[str, Refusal]] = []
+    for probe in probes:
+        found += probe.refused
+        found += [(p.site.canonical, _runtime(p, p.hook.refusal)) for p in probe.places if p.hook.refusal is not None]
+        found += [(t.site.canonical, _runtime(t.places[0], t.refusal)) for t in probe.timed if t.refusal is not None]
+    return found
+
+
+def _runtime(place: Place, why: Refusal) -> Refusal:
+    """Return a refusal with a run-time address."""
+    if why.address in range(place.module.low, place.module.high):
+        return why
+    return Refusal(why.reason, why.address + place.module.bias, why.detail)
+
+
+def _sites(probes: Iterable[Probe], values: BankValues) -> Iterator[SiteResult]:
+    for probe in probes:
+        for place in probe.places:
+            hook = place.hook
+            if hook.bank is None:
+                continue
+            yield SiteResult(
+                spec=place.site.canonical,
+                module=place.site.object.name,
+                function=place.site.function.name,
+                offset=place.offset,
+                address=place.address,
+                strategy=hook.strategy,
+                armed=hook.armed and not hook.detached,
+                hits=values.hits(hook),
+                kind=place.site.kind,  # type: ignore[arg-type]
+                exit_kind=None if place.exit is None else place.exit.kind.value,
+                notes=(place.site.note,) if place.site.note else (),
+            )
+
+
+def _timings(probes: Iterable[Probe], values: BankValues, ns_per_tick: float) -> Iterator[FunctionTiming]:
+    for timed in (timed for probe in probes for timed in probe.timed):
+        if timed.group.bank is not None and timed.refusal is None:
+            yield _timing(timed, timed.group.bank, values, ns_per_tick)
+
+
+def _timing(timed: Timed, bank: SlotBank, values: BankValues, ns_per_tick: float) -> FunctionTiming:
+    record = values.reader(bank).record(timed.group.offset)
+    return FunctionTiming(
+        spec=timed.site.canonical,
+        module=timed.site.object.name,
+        function=timed.site.function.name,
+        count=record.count,
+        tail_exits=record.tail,
+        unmatched=record.unmatched,
+        sum_ns=record.sum * ns_per_tick,
+        min_ns=record.min * ns_per_tick,
+        max_ns=record.max * ns_per_tick,
+        buckets=histogram.nonempty(record.buckets, ns_per_tick),
+        nmissed=record.missed,
+        in_flight=values.in_flight(bank, timed.group.offset),
+    )

@@ -1,0 +1,378 @@
+"""Sessions: what a user holds while probing one process."""
+
+import os
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from anyprobe.binary.function import FunctionCode
+from anyprobe.binary.modules import LoadedObject
+from anyprobe.core.errors import SpecError, TargetExited, UsageError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.data.snapshot import Snapshot
+from anyprobe.probes import planning, reading
+from anyprobe.probes.clobbering import clobbers
+from anyprobe.probes.clock import TickClock, tsc_refusal
+from anyprobe.probes.objects import ObjectTable
+from anyprobe.probes.probe import Place, Probe, Timed, edits_for
+from anyprobe.probes.resolve import ResolvedSite, resolve_all
+from anyprobe.splice.banks import Hook, TimingGroup
+from anyprobe.splice.engine import MAXACTIVE, Engine, Module
+from anyprobe.splice.patchcode import ActionKind
+from anyprobe.splice.plan import Strategy, Want, WantKind
+from anyprobe.splice.recovery import find_journals, owner_alive, remove, remove_everywhere
+from anyprobe.target.launch import Stream, launch
+from anyprobe.target.process import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from anyprobe.data.explanation import Explanation, ListedSite
+
+Refusals = list[tuple[str, Refusal]]
+Probes = list[Probe]
+STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
+
+
+class Session:
+    """Probes in one process. A context manager: leaving it removes everything.
+
+    ``count`` and ``time`` arm probes; ``snapshot`` reads what they counted, also after the target's death.
+    """
+
+    def __init__(
+        self, process: Process, *, strategy: str = "auto", maxactive: int = MAXACTIVE, held: bool = False
+    ) -> None:
+        """Use ``attach`` or ``run``."""
+        self._process, self._held = process, held
+        self._began = time.monotonic()
+        self._ended: float | None = None
+        self._detached = False
+        self.probes: Probes = []
+        self.warnings: Sequence[str] = ()
+        self._objects = ObjectTable(process)
+        self._pending: Sequence[tuple[Probe, bool]] = ()
+        self._clock: TickClock | None = None
+        self._ns_per_tick = 0.0
+        self.engine = Engine(
+            process,
+            clobbers,
+            allowed=_allowed(strategy),
+            slots=self._objects.libc() is not None or held,
+            maxactive=maxactive,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The target's process id."""
+        return self._process.pid
+
+    @property
+    def exe(self) -> str:
+        """The target's executable."""
+        return self._process.exe
+
+    @property
+    def refused(self) -> Refusals:
+        """Everything that was asked for and not placed: canonical spec and reason."""
+        return reading.refusals(self.probes)
+
+    def count(self, *specs: str) -> Probes:
+        """Count hits: entries, returns or single instructions, as the specs say.
+
+        Raises ``SpecError`` for a spec that means nothing (then nothing is armed). Sites that cannot be spliced are in
+        ``refused``.
+        """
+        return self._arm(specs, timed=False)
+
+    def time(self, *specs: str) -> Probes:
+        """Measure how long functions take, from entry to return. The specs name functions (their entries)."""
+        return self._arm(specs, timed=True)
+
+    def remove(self, *probes: Probe) -> None:
+        """Disarm probes; what they counted stays in ``snapshot``."""
+        places = [place for probe in probes for place in probe.all_places if place.hook.armed]
+        self.engine.change(edits_for(places, remove=True))
+
+    def enable(self, *probes: Probe) -> None:
+        """Arm probes again that were removed."""
+        places = [place for probe in probes for place in probe.all_places if not place.hook.armed]
+        for place in places:
+            place.hook.refusal = None
+        self.engine.change(edits_for(places))
+
+    def snapshot(self) -> Snapshot:
+        """Return what has been counted so far, as an immutable value. Does not disturb the target."""
+        if self._clock is not None:
+            self._ns_per_tick = self._clock.ns_per_tick()
+        return reading.snapshot(self, self._ns_per_tick, (self._ended or time.monotonic()) - self._began)
+
+    def explain(self, spec: str) -> "Explanation":
+        """Return the plan or the refusals for one site, with liveness and generated code; touches nothing."""
+        return planning.explain(self, spec)
+
+    def list(self, *specs: str) -> "Sequence[ListedSite]":
+        """Return what could be probed, and by which strategy; touches nothing."""
+        return planning.listed(self, specs)
+
+    # -- life
+
+    def resume(self) -> None:
+        """Let a program started by ``run`` go, with probes in its libraries in place before they run."""
+        if self._held:
+            self._held = False
+            if self._pending:
+                self._arm_pending()
+            self._process.resume()
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the target's end; return its wait status if it is our child and has ended."""
+        return self._process.wait(timeout)
+
+    @property
+    def exited(self) -> bool:
+        """Whether the target is gone."""
+        return self._process.exited()
+
+    @property
+    def exit_status(self) -> int | None:
+        """The target's wait status, where we can know it."""
+        return self._process.exit_status
+
+    def detach(self) -> None:
+        """Remove every splice, from fork children too, and unmap our memory. What was counted stays readable."""
+        if self._detached:
+            return
+        self._detached = True
+        self._ended = time.monotonic()
+        if self._clock is not None:
+            self._ns_per_tick = self._clock.ns_per_tick()
+            self._clock = None
+        if self.engine.arenas:
+            self._remove_all()
+        for probe in self.probes:
+            for place in probe.all_places:
+                place.hook.detached = place.hook.armed
+
+    def _remove_all(self) -> None:
+        sessions = frozenset([self.engine.owner.session])
+        try:
+            removal = remove(self._process, sessions)
+        except TargetExited:
+            pass
+        else:
+            self.engine.pause_us["disarm"] += removal.pause_us
+            for address in removal.foreign:
+                self._warn(f"the bytes at {address:#x} were changed by somebody else and left alone")
+            for kept in removal.kept:
+                self._warn(f"{kept} is not quiet yet; run: anyprobe detach -p {self.pid}")
+        remove_everywhere(frozenset(arena.inode for arena in self.engine.arenas), sessions)
+
+    def _warn(self, text: str) -> None:
+        self.warnings = [*self.warnings, text]
+
+    def close(self) -> None:
+        """Detach and give all memory back; snapshots taken before stay valid."""
+        try:
+            self.detach()
+            if self._held:
+                self.resume()
+        finally:
+            self.engine.close()
+            self._process.close()
+
+    def __enter__(self) -> Self:
+        """Return the session."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Detach, whatever happened."""
+        self.close()
+
+    # -- arming
+
+    def resolve(self, spec: str) -> tuple[Sequence[ResolvedSite], Refusals]:
+        """Return the sites that a spec means in the process now, and what is refused already."""
+        resolution = resolve_all(spec, self._objects.objects, ifunc_targets=self._objects.ifunc_slots)
+        return resolution.sites, [(each.canonical, each.refusal) for each in resolution.refused]
+
+    def module(self, loaded: LoadedObject) -> Module:
+        """Return the engine's module of an object."""
+        module = self._objects.module(loaded)
+        if module not in self.engine.modules:
+            self.engine.modules.append(module)
+        module.slotless = self._held and (self._objects.is_loader(loaded) or len(self._objects.objects) <= 2)  # noqa: PLR2004
+        return module
+
+    def _arm(self, specs: Sequence[str], *, timed: bool) -> Probes:
+        if not specs:
+            raise UsageError("at least one spec is needed")
+        if self._detached:
+            raise UsageError("this session has been detached")
+        begin = time.perf_counter()
+        self._objects.refresh()
+        probes = [self._make(spec, timed=timed) for spec in specs]
+        self.engine.seconds["resolve"] += time.perf_counter() - begin
+        if timed and self._clock is None:
+            self._clock = TickClock()
+        self.probes += probes
+        self._place(probes)
+        return probes
+
+    def _place(self, probes: Sequence[Probe]) -> None:
+        self.engine.change(edits_for([place for probe in probes for place in probe.all_places]))
+
+    def _arm_pending(self) -> None:
+        """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest."""
+        self._process.run_to_libraries()
+        self._objects.refresh()
+        for probe, timed in self._pending:
+            made = self._make(probe.spec, timed=timed, final=True)
+            probe.places, probe.timed, probe.refused = made.places, made.timed, made.refused
+        self._place([probe for probe, _ in self._pending])
+        self._pending = ()
+
+    def _make(self, spec: str, *, timed: bool, final: bool = False) -> Probe:
+        probe = Probe(spec)
+        try:
+            sites, probe.refused = self.resolve(spec)
+        except SpecError:
+            if not self._held or final:
+                raise
+            self._pending = [*self._pending, (probe, timed)]
+            return probe
+        for site in sites:
+            loaded = site.object
+            refusal = self._objects.refusal(loaded) or (tsc_refusal() if timed else None)
+            code = self.module(loaded).code.function_at(site.function.start)
+            if refusal is not None or isinstance(code, Refusal):
+                probe.refused.append((site.canonical, refusal or _as_refusal(code)))
+            elif timed:
+                self._add_timed(probe, site, code)
+            else:
+                self._add_counted(probe, site, code)
+        return probe
+
+    def _add_counted(self, probe: Probe, site: ResolvedSite, code: FunctionCode) -> None:
+        module = self.module(site.object)
+        if site.kind == "return":
+            self._add_exits(probe, site, code, module)
+            return
+        hook = Hook(ActionKind.COUNT)
+        kind = WantKind.ENTRY if site.kind == "entry" else WantKind.OFFSET
+        address = code.entry if site.kind == "entry" else site.function.start + site.offset
+        if not code.is_boundary(address):
+            near = ", ".join(f"+{at - site.function.start:#x}" for at in code.boundaries_near(address))
+            probe.refused.append(
+                (
+                    site.canonical,
+                    Refusal(
+                        Reason.NOT_A_BOUNDARY, address + module.bias, f"no instruction starts here; nearest: {near}"
+                    ),
+                )
+            )
+            return
+        want = Want(address, kind, tag=hook)
+        probe.places.append(Place(site, module, module.state_of(code), want, hook))
+
+    def _add_exits(self, probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
+        refusal = _no_exits(code)
+        if refusal is not None:
+            probe.refused.append((site.canonical, refusal))
+            return
+        group = object()
+        for each in code.exits:
+            hook = Hook(ActionKind.COUNT, group)
+            want = Want(each.address, WantKind.EXIT, each.conditional, tag=hook)
+            probe.places.append(Place(site, module, module.state_of(code), want, hook, each))
+
+    def _add_timed(self, probe: Probe, site: ResolvedSite, code: FunctionCode) -> None:
+        refusal = _no_exits(code)
+        if refusal is not None:
+            probe.refused.append((site.canonical, refusal))
+            return
+        module, group = self.module(site.object), TimingGroup()
+        timed = Timed(site, group)
+        state = module.state_of(code)
+        hook = Hook(ActionKind.ENTER, group)
+        timed.places.append(Place(site, module, state, Want(code.entry, WantKind.ENTRY, tag=hook), hook))
+        for each in code.exits:
+            hook = Hook(ActionKind.LEAVE if each.kind == "ret" else ActionKind.LEAVE_TAIL, group)
+            want = Want(each.address, WantKind.EXIT, each.conditional, tag=hook)
+            timed.places.append(Place(site, module, state, want, hook, each))
+        probe.timed.append(timed)
+
+
+def _no_exits(code: FunctionCode) -> Refusal | None:
+    if code.exits_complete is not None:
+        return code.exits_complete
+    if not code.exits:
+        return Refusal(Reason.NO_EXIT, code.start, "the function never returns")
+    return None
+
+
+def _as_refusal(code: FunctionCode | Refusal) -> Refusal:
+    assert isinstance(code, Refusal)
+    return code
+
+
+def _allowed(strategy: str) -> frozenset[Strategy]:
+    if strategy not in STRATEGIES:
+        raise UsageError(f"unknown strategy {strategy!r}; one of {', '.join(STRATEGIES)}")
+    if strategy == "auto":
+        return frozenset(Strategy)
+    return frozenset([Strategy(strategy)]) if strategy in set(Strategy) else frozenset()
+
+
+def attach(pid: int, *, strategy: str = "auto", maxactive: int = MAXACTIVE) -> Session:
+    """Open a session on a running process. Nothing is changed in it until a probe is armed.
+
+    What an earlier controller left behind when it died is removed first. Raises ``PermissionDenied``,
+    ``NoSuchProcess``, ``UnsupportedTarget``, ``SessionConflict``.
+    """
+    process = Process.open(pid)
+    try:
+        warnings = _clean_up(process)
+        session = Session(process, strategy=strategy, maxactive=maxactive)
+    except BaseException:
+        process.close()
+        raise
+    session.warnings = warnings
+    return session
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    strategy: str = "auto",
+    maxactive: int = MAXACTIVE,
+    stdin: Stream = None,
+    stdout: Stream = None,
+    stderr: Stream = None,
+    env: "Mapping[str, str] | None" = None,
+    cwd: str | None = None,
+) -> Session:
+    """Start a program, held before its first instruction; ``Session.resume`` lets it go.
+
+    Probes in the executable and the loader are placed at once, those in libraries as soon as these are mapped, before
+    anything in them runs.
+    """
+    process = launch(list(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
+    try:
+        return Session(process, strategy=strategy, maxactive=maxactive, held=True)
+    except BaseException:
+        process.close()
+        raise
+
+
+def _clean_up(process: Process) -> list[str]:
+    """Remove what dead controllers left; a live one is met with an error when something is to be armed."""
+    journals = find_journals(process.mem, process.mappings())
+    dead = frozenset(j.owner.session for j in journals if not owner_alive(j))
+    if not dead:
+        return []
+    removal = remove(process, dead)
+    return [f"removed {removal.splices} splices that a dead anyprobe session (process {os.getpid()}) had left"]
