@@ -34,6 +34,8 @@ class CodeMap:
         self._parts = parts or {}
         self._functions: dict[int, FunctionCode | Refusal] = {}
         self._part_of: dict[tuple[int, int], bool] = {}
+        self.liveness: object = None
+        """Where ``liveness`` keeps what it has found."""
 
     @cached_property
     def _code(self) -> tuple[CodeBytes, ...]:
@@ -128,7 +130,7 @@ class CodeMap:
         found: set[int] = set()
         for target, source, kind in self.references.into(min(heads), max(heads) + 1):
             inside = function.start <= source < function.end
-            if inside or target not in heads or kind in (Kind.LEA, Kind.ABSOLUTE) or self._byte_at(source) == _CALL:
+            if inside or target not in heads or kind in (Kind.LEA, Kind.ABSOLUTE) or self.byte_at(source) == _CALL:
                 continue
             part = self.part_at(source, function)
             insn = part.covering(source) if part is not None else None
@@ -136,7 +138,8 @@ class CodeMap:
                 found.add(insn.address)
         return found
 
-    def _byte_at(self, address: int) -> int:
+    def byte_at(self, address: int) -> int:
+        """Return the byte of code at an address, or -1."""
         area = self._area(address)
         return area.content[address - area.start] if area is not None else -1
 

@@ -11,6 +11,7 @@ addresses that somebody stored, and those are among the module's known entries.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from struct import iter_unpack
 from typing import Protocol
 
 from iced_x86 import Code, Instruction, Mnemonic, OpKind, Register, RegisterExt
@@ -23,6 +24,7 @@ from anyprobe.isa.registers import SYSV_CLOBBERED
 _STEPS = 80
 """How far back a slice looks."""
 _MOST_ENTRIES = 4096
+_CHUNK = 64
 _COPIES = 8
 """How many copies between registers a slice follows."""
 _RAX = 0
@@ -246,16 +248,27 @@ class _Slice:
 
     def _read(self, table: int, size: int, count: int) -> tuple[int, ...] | None:
         targets: list[int] = []
-        for n in range(_MOST_ENTRIES):
-            try:
-                entry = int.from_bytes(self.memory.read(table + n * size, size), "little", signed=size == 4)
-            except MemoryFault:
+        for n in range(0, _MOST_ENTRIES, _CHUNK):
+            entries = self._entries(table + n * size, size, _CHUNK)
+            for entry in entries:
+                target = entry if size == 8 else table + entry
+                if not self.accepts(target):
+                    break
+                targets.append(target)
+            if len(targets) < n + _CHUNK:
                 break
-            target = entry if size == 8 else table + entry
-            if not self.accepts(target):
-                break
-            targets.append(target)
         return tuple(dict.fromkeys(targets)) if len(targets) >= count else None
+
+    def _entries(self, address: int, size: int, count: int) -> list[int]:
+        """Return up to ``count`` entries, fewer where the memory ends."""
+        while count:
+            try:
+                content = self.memory.read(address, count * size)
+            except MemoryFault:
+                count //= 2
+                continue
+            return [value for (value,) in iter_unpack("<i" if size == 4 else "<Q", content)]
+        return []
 
     def bound(self, at: int, register: int) -> int | None:
         """Return the number of values that an index register can have, from the check above ``at``."""
