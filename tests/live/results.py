@@ -35,6 +35,6 @@ def strategies(snapshot: Any) -> set[str]:
     return {str(s.strategy) for s in snapshot.sites}
 
 
-def refusals(refused: Iterable[Any]) -> dict[str, str]:
-    """Return reason by spec (functions only) of what was refused."""
-    return {function_of(r.spec): str(r.reason) for r in refused}
+def refusals(refused: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """Return the reason by function of what was refused."""
+    return {function_of(spec): str(refusal.reason) for spec, refusal in refused}

@@ -1,5 +1,6 @@
 """``run``: probes in place before the first instruction, in the executable and the loader."""
 
+import os
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ def test_every_function_of_the_loader_from_the_first_instruction(compiled):
     with anyprobe.run([str(compiled("run_alone.c"))]) as session:
         session.count("ld-linux-x86-64:*", "a.out:plain", "a.out:main")
         session.resume()
-        assert session.wait(20) == 42
+        assert os.waitstatus_to_exitcode(session.wait(20)) == 42
         snapshot = session.snapshot()
     assert hits(snapshot, "_dl_start") == 1
     assert hits(snapshot, "plain") == 7
@@ -26,7 +27,7 @@ def test_loader_exits_and_timing(compiled):
         session.count("ld-linux-x86-64:*%return")
         session.time("a.out:plain", "ld-linux-x86-64:_dl_*")
         session.resume()
-        assert session.wait(20) == 42
+        assert os.waitstatus_to_exitcode(session.wait(20)) == 42
         assert timing(session.snapshot(), "plain").count == 7
 
 
@@ -35,7 +36,7 @@ def test_static_program(compiled):
     with anyprobe.run([str(compiled("run_alone.c", "-static"))]) as session:
         session.count("a.out:*")
         session.resume()
-        assert session.wait(20) == 42
+        assert os.waitstatus_to_exitcode(session.wait(20)) == 42
         assert hits(session.snapshot(), "plain") == 7
 
 

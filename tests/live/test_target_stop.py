@@ -1,0 +1,357 @@
+"""A stop of the target shows nowhere in what the target can observe."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from anyprobe.core.errors import StopTimeout, TargetExited
+from anyprobe.target.process import Process
+
+from live.driver import build
+from live.target_driver import running
+
+MMAP, MUNMAP, GETPID, GETTID = 9, 11, 39, 186
+CALLS = ["epoll_wait", "semtimedop", "sigtimedwait", "recv", "accept", "poll", "ppoll", "nanosleep", "select", "futex", "msgrcv"]
+
+
+def test_registers_vectors_mask_and_results_survive_stops_and_injected_calls():
+    with running("self_check") as program:
+        program.line()
+        process = Process.open(program.pid)
+        for round_ in range(300):
+            with process.stop() as stop:
+                assert len(stop.threads) == 4
+                with stop.remote() as remote:
+                    assert remote.syscall(GETPID) == program.pid
+                    assert remote.syscall(GETTID) == remote.thread.tid
+            with process.borrow() as remote:
+                area = remote.syscall(MMAP, 0, 65536, 3, 0x22, -1, 0)
+                assert remote.syscall(MUNMAP, area, 65536) == 0
+            if round_ % 50 == 0:
+                assert program.ask().startswith("ok")
+        assert program.is_free()
+        before = int(program.ask().split()[1])
+        time.sleep(0.05)
+        assert int(program.ask().split()[1]) > before
+
+
+def test_calls_in_every_thread_with_a_stack_of_our_own():
+    with running("self_check") as program:
+        program.line()
+        process = Process.open(program.pid)
+        with process.borrow() as remote:
+            area = remote.syscall(MMAP, 0, 65536, 3, 0x22, -1, 0)
+            remote.use_stack(area + 65536)
+            assert remote.syscall(GETPID) == program.pid
+        for _ in range(50):
+            with process.stop() as stop:
+                threads = list(stop.threads)
+                for thread in threads:
+                    stop.threads = [thread]
+                    with stop.remote() as remote:
+                        assert remote.syscall(GETTID) == thread.tid
+        assert program.ask().startswith("ok")
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_blocked_call_does_not_fail_with_eintr(call):
+    with running("blocked", call) as program:
+        program.line()
+        process = Process.open(program.pid)
+        for turn in range(1000):
+            if turn % 10 == 0:
+                with process.borrow() as remote:
+                    assert remote.syscall(GETPID) == program.pid
+            else:
+                with process.stop():
+                    pass
+            if turn % 20 == 0:
+                time.sleep(0.04)  # longer than the call's own timeout: it must end by itself too
+        assert program.child.poll() is None
+        program.child.send_signal(signal.SIGTERM)
+        assert program.line() == "done"
+
+
+def test_two_hundred_threads_are_stopped_in_milliseconds():
+    text = """#include <pthread.h>
+    #include <unistd.h>
+    static void *f(void *a) { for (;;) pause(); }
+    int main(void) { pthread_t t; for (int i = 0; i < 199; i++) pthread_create(&t, 0, f, 0); write(1, "x", 1); f(0); }"""
+    child = subprocess.Popen([build("two_hundred.c", text=text)], stdout=subprocess.PIPE)
+    try:
+        child.stdout.read(1)
+        process = Process.open(child.pid)
+        pauses = []
+        for _ in range(10):
+            with process.stop() as stop:
+                assert len(stop.threads) == 200
+            pauses.append(stop.pause_us)
+        print("pause", pauses)
+        assert sorted(pauses)[5] < 30_000
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def test_nothing_runs_during_a_stop_of_a_program_that_makes_threads_all_the_time():
+    with running("thread_churn") as program:
+        word = int(program.line(), 16)
+        process = Process.open(program.pid)
+        moved, last = 0, b""
+        for _ in range(200):
+            with process.stop(5):
+                before = process.mem.read(word, 8)
+                time.sleep(0.001)
+                assert process.mem.read(word, 8) == before
+            moved += before != last
+            last = before
+        assert moved > 100
+        assert program.child.poll() is None
+
+
+def test_vfork_child_is_stopped_and_its_waiting_parent_counts_as_stopped():
+    with running("vfork_child", "20000000") as program:
+        word = int(program.line(), 16)
+        process = Process.open(program.pid)
+        seen = 0
+        for _ in range(300):
+            with process.stop(5) as stop:
+                before = process.mem.read(word, 8)
+                time.sleep(0.0005)
+                assert process.mem.read(word, 8) == before
+                if stop.waiting:
+                    seen += 1
+                    assert stop.waiting[0].pid == program.pid
+                    assert {thread.pid for thread in stop.threads} != {program.pid}
+            time.sleep(0.002)
+        assert seen > 10
+        program.line()
+        program.line()
+
+
+def test_program_in_vfork_and_exec_all_the_time():
+    with running("vfork_child", "10") as program:
+        program.line()
+        process = Process.open(program.pid)
+        for _ in range(500):
+            with process.stop(5):
+                pass
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and not program.is_free():
+            pass
+        for _ in range(20):
+            program.line()
+
+
+def test_io_uring_worker_is_left_alone():
+    with running("io_uring_worker") as program:
+        if program.line() == "none":
+            pytest.skip("no io_uring here")
+        process = Process.open(program.pid)
+        assert len(process.threads()) > 1
+        for _ in range(50):
+            with process.stop() as stop:
+                assert [thread.tid for thread in stop.threads] == [program.pid]
+                with stop.remote() as remote:
+                    assert remote.syscall(GETPID) == program.pid
+        program.child.stdin.write(b"x")
+        assert program.line() == "12345678"
+
+
+def test_signals_are_delivered_once_with_what_they_carry():
+    with running("signals", str(os.getpid())) as program:
+        program.line()
+        process = Process.open(program.pid)
+        sender = _Sender(program.pid, 3000)
+        while sender.left:
+            sender.send(5)
+            with process.stop() as stop:
+                sender.send(2)
+                with stop.remote() as remote:
+                    sender.send(1)
+                    remote.syscall(GETPID)
+                    sender.send(1)
+                    remote.syscall(GETPID)
+            with process.borrow() as remote:
+                remote.syscall(GETPID)
+        deadline = time.monotonic() + 10
+        while True:
+            program.child.send_signal(signal.SIGUSR1)
+            answer = program.line()
+            if answer == f"{sender.sent} {sender.total}" or time.monotonic() > deadline:
+                break
+        assert answer == f"{sender.sent} {sender.total}"
+
+
+class _Sender:
+    """Queues signals that carry numbers."""
+
+    def __init__(self, pid, left):
+        import ctypes
+
+        self.pid, self.left, self.sent, self.total = pid, left, 0, 0
+        self.queue = ctypes.CDLL(None).sigqueue
+        self.queue.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
+
+    def send(self, count):
+        for _ in range(min(count, self.left)):
+            self.left -= 1
+            if self.queue(self.pid, signal.SIGRTMIN, self.sent + 1) == 0:
+                self.sent += 1
+                self.total += self.sent
+
+
+def _attach_in_another_process(pid, rounds):
+    code = f"""
+from anyprobe.target.process import Process
+process = Process.open({pid})
+for _ in range({rounds}):
+    with process.stop() as stop:
+        with stop.remote() as remote:
+            assert remote.syscall(39) == {pid}
+    with process.borrow() as remote:
+        remote.syscall(39)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_target_stopped_by_job_control_stays_stopped_and_its_parent_hears_nothing():
+    with running("self_check") as program:
+        program.line()
+        program.child.send_signal(signal.SIGSTOP)
+        result = os.waitid(os.P_PID, program.pid, os.WSTOPPED)
+        assert result.si_status == signal.SIGSTOP
+        _attach_in_another_process(program.pid, 20)
+        assert os.waitid(os.P_PID, program.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG) is None
+        assert program.state() == "T"
+        assert program.is_free()
+        program.child.send_signal(signal.SIGCONT)
+        assert program.ask().startswith("ok")
+
+
+def test_a_stop_signal_that_comes_during_a_stop_takes_effect_after_it():
+    with running("self_check") as program:
+        program.line()
+        process = Process.open(program.pid)
+        for _ in range(20):
+            with process.stop() as stop, stop.remote() as remote:
+                remote.syscall(GETPID)
+                program.child.send_signal(signal.SIGSTOP)
+                remote.syscall(GETPID)
+            deadline = time.monotonic() + 5
+            while program.state() != "T" and time.monotonic() < deadline:
+                pass
+            assert program.state() == "T"
+            with process.stop() as stop, stop.remote() as remote:
+                program.child.send_signal(signal.SIGCONT)
+                remote.syscall(GETPID)
+            assert program.ask().startswith("ok")
+
+
+def test_a_target_killed_during_a_stop_is_an_ordinary_end():
+    for moment in ("stop", "remote", "borrow", "before"):
+        with running("self_check") as program:
+            program.line()
+            process = Process.open(program.pid)
+            with pytest.raises(TargetExited):
+                if moment == "before":
+                    program.child.kill()
+                    with process.stop():
+                        pass
+                elif moment == "borrow":
+                    with process.borrow() as remote:
+                        program.child.kill()
+                        remote.syscall(GETPID)
+                else:
+                    with process.stop() as stop:
+                        if moment == "stop":
+                            program.child.kill()
+                        with stop.remote() as remote:
+                            program.child.kill()
+                            remote.syscall(GETPID)
+                            remote.syscall(GETPID)
+            assert program.child.wait(5) == -signal.SIGKILL
+            assert process.exited()
+
+
+def test_exec_is_noticed():
+    child = subprocess.Popen(["sh", "-c", "read x; exec sleep 100"], stdin=subprocess.PIPE)
+    try:
+        process = Process.open(child.pid)
+        with process.stop() as stop:
+            stop.verify()
+        child.stdin.write(b"\n")
+        child.stdin.close()
+        deadline = time.monotonic() + 5
+        while not re.search("sleep", os.readlink(f"/proc/{child.pid}/exe")) and time.monotonic() < deadline:
+            pass
+        with pytest.raises(Exception, match="another program"), process.stop() as stop:
+            stop.verify()
+        with pytest.raises(TargetExited):
+            process.mem.read(process.mappings()[0].start, 8)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_ctrl_c_comes_after_the_stop():
+    with running("self_check") as program:
+        program.line()
+        process = Process.open(program.pid)
+        reached = False
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - where it comes is the point
+            with process.stop():
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.01)
+                reached = True
+            time.sleep(1)
+        assert reached
+        assert program.is_free()
+        assert program.ask().startswith("ok")
+
+
+def test_two_controllers_take_turns():
+    with running("self_check") as program:
+        program.line()
+        code = f"""
+from anyprobe.target.process import Process
+process = Process.open({program.pid})
+for _ in range(200):
+    with process.stop(5) as stop, stop.remote() as remote:
+        remote.syscall(39)
+"""
+        others = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+        assert [other.wait(60) for other in others] == [0, 0]
+        assert program.ask().startswith("ok")
+
+
+def test_a_timeout_undoes_everything_and_names_the_thread(monkeypatch):
+    from anyprobe.target import ptrace
+
+    with running("self_check") as program:
+        program.line()
+        process = Process.open(program.pid)
+        real = ptrace.interrupt
+        skipped = []
+
+        def forgetful(tid):
+            if tid == max(process.threads()) and not skipped:
+                skipped.append(tid)
+                return
+            real(tid)
+
+        monkeypatch.setattr(ptrace, "interrupt", forgetful)
+        monkeypatch.setattr("anyprobe.target.stopping._RELEASE_TIMEOUT", 0.1)
+        with pytest.raises(StopTimeout, match=r"did not stop in time"), process.stop(0.2):
+            pass
+        assert process.unreleased
+        real(skipped[0])
+        with process.stop():
+            pass
+        assert program.is_free()
+        assert program.ask().startswith("ok")
