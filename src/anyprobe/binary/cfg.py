@@ -34,6 +34,7 @@ class CodeMap:
         self._parts = parts or {}
         self._functions: dict[int, FunctionCode | Refusal] = {}
         self._part_of: dict[tuple[int, int], bool] = {}
+        self._stubs: dict[int, bool] = {}
         self.liveness: object = None
         """Where ``liveness`` keeps what it has found."""
 
@@ -145,12 +146,11 @@ class CodeMap:
 
     def is_stub(self, address: int) -> bool:
         """Return whether a linkage stub (``jmp [rip+x]``, behind ``endbr64`` or not) lies at an address."""
-        area = self._area(address)
-        if area is None:
-            return False
-        head = decode_range(area.content[address - area.start : address - area.start + 16], address)
-        jump = next((insn for insn in head[:2] if not insn.is_endbr), None)
-        return jump is not None and jump.flow is Flow.INDIRECT_JUMP and jump.iced.is_ip_rel_memory_operand
+        known = self._stubs.get(address)
+        if known is None:
+            area = self._area(address)
+            known = self._stubs[address] = area is not None and _is_stub(area, address)
+        return known
 
     def _only_from(self, part: FunctionCode, function: FunctionCode) -> bool:
         """Return whether nothing but jumps of ``function`` (and of the part itself) enters the part."""
@@ -240,6 +240,12 @@ class CodeMap:
             return 0
         entered = [target for target, _, _ in self._references_into(address, address + length)]
         return min(entered, default=address + length) - address
+
+
+def _is_stub(area: CodeBytes, address: int) -> bool:
+    head = decode_range(area.content[address - area.start : address - area.start + 16], address)
+    jump = next((insn for insn in head[:2] if not insn.is_endbr), None)
+    return jump is not None and jump.flow is Flow.INDIRECT_JUMP and jump.iced.is_ip_rel_memory_operand
 
 
 _SAYS = {

@@ -26,6 +26,7 @@ _SYSCALL_WRITES = mask_of(("rax", "rcx", "r11"))
 _CALL = 0xE8
 _INT3 = b"\xcc"
 _PREFIX_STEPS = 24
+_ENTRY_STEPS = 150
 _WALK_STEPS = 400
 
 
@@ -64,7 +65,7 @@ _GO = _Convention(
 )
 
 
-def entry_scratch(code_map: CodeMap, function: FunctionCode, wanted: int = 2) -> Scratch:
+def entry_scratch(code_map: CodeMap, function: FunctionCode, wanted: int = 1) -> Scratch:
     """Return what is dead at the function's entry (behind ``endbr64``).
 
     The search stops early when it has ``wanted`` registers; there may be more.
@@ -121,7 +122,7 @@ class _Analysis:
         dead |= unmentioned
         if _is_enough(dead, wanted):
             return dead
-        return dead | pending & ~walk.live(start, pending & ~unmentioned, _WALK_STEPS)
+        return dead | pending & ~walk.live(start, pending & ~unmentioned, _ENTRY_STEPS)
 
     def _unmentioned(self, function: FunctionCode, mask: int) -> int:
         """Return those registers that nothing in the function or behind its exits can read."""
