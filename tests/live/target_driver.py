@@ -20,7 +20,9 @@ class Program:
     def __init__(self, name: str, *arguments: str) -> None:
         source = f"{name}.c"
         executable = build(source, "-O1", text=(PROGRAMS / source).read_text())
-        self.child = subprocess.Popen([str(executable), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self.child = subprocess.Popen(
+            [str(executable), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
         self.pid = self.child.pid
         self._rest = b""
 

@@ -8,14 +8,26 @@ import sys
 import time
 
 import pytest
+
 from anyprobe.core.errors import StopTimeout, TargetExited
 from anyprobe.target.process import Process
-
 from live.driver import build
 from live.target_driver import running
 
 MMAP, MUNMAP, GETPID, GETTID = 9, 11, 39, 186
-CALLS = ["epoll_wait", "semtimedop", "sigtimedwait", "recv", "accept", "poll", "ppoll", "nanosleep", "select", "futex", "msgrcv"]
+CALLS = [
+    "epoll_wait",
+    "semtimedop",
+    "sigtimedwait",
+    "recv",
+    "accept",
+    "poll",
+    "ppoll",
+    "nanosleep",
+    "select",
+    "futex",
+    "msgrcv",
+]
 
 
 def test_registers_vectors_mask_and_results_survive_stops_and_injected_calls():

@@ -110,6 +110,10 @@ class Process:
                 self.exit_status = gateway.wait_end(self.pid)
         return self.exit_status is not None or self._pidfd < 0 or bool(_readable(self._pidfd, 0))
 
+    def ended(self) -> bool:
+        """Whether it runs no more, although its end may not have been announced: we may have to reap its threads first."""
+        return self.exited() or _all_ended(self.pid)
+
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the end; return the wait status where it is our child and has ended."""
         _readable(self._pidfd, timeout)
@@ -169,7 +173,7 @@ class Process:
         """Return the error for a thread or process that vanished under us."""
         deadline = time.monotonic() + 0.1
         while time.monotonic() < deadline:
-            if self.exited() or _all_ended(self.pid):
+            if self.ended():
                 return TargetExited(self.pid, self.exit_status)
             time.sleep(0.001)
         return TargetError(f"a thread of process {self.pid} vanished while anyprobe worked on it; nothing was changed")
@@ -236,7 +240,7 @@ def _borrowed(process: Process, timeout: float) -> Iterator[RemoteCalls]:
                 process.stopped_threads = []
                 _let_go(process, thread)
             return
-        if process.exited():
+        if process.ended():
             raise process.gone()
         if time.monotonic() > deadline:
             raise StopTimeout(

@@ -86,10 +86,25 @@ def read_file(path: str) -> bytes:
         gateway.close(fd)
 
 
+def _read_line(path: str) -> bytes:
+    """Return a file of one line, without asking for its end."""
+    fd = gateway.open_file(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = gateway.read(fd, 4096)
+        while content and content[-1] != 10:  # a newline
+            more = gateway.read(fd, 4096)
+            if not more:
+                break
+            content += more
+        return content
+    finally:
+        gateway.close(fd)
+
+
 def read_stat(pid: int, tid: int | None = None) -> TaskStat:
     """Return the state of a process, or of one of its threads."""
     path = f"/proc/{pid}/stat" if tid is None else f"/proc/{pid}/task/{tid}/stat"
-    return parse_stat(read_file(path))
+    return parse_stat(_read_line(path))
 
 
 def parse_stat(content: bytes) -> TaskStat:
@@ -188,4 +203,4 @@ def read_blocked_call(pid: int, tid: int) -> BlockedCall | None:
 
 def read_last_pid() -> int:
     """Return the pid given out last in our pid namespace: it moves whenever a process or thread is created."""
-    return int(read_file("/proc/loadavg").split()[-1])
+    return int(_read_line("/proc/loadavg").split()[-1])

@@ -56,12 +56,16 @@ class Stop:
         order = sorted(self.threads, key=lambda t: (bool(t.pending_signal), t.restart_pending, t.tid != process.pid))
         reasons = []
         for thread in order:
-            if reason := fitness(thread, process, mappings):
+            with process.translated("choosing a thread of"):
+                reason = fitness(thread, process, mappings)
+            if reason:
                 reasons.append(f"{thread.tid}: {reason}")
                 continue
             with RemoteCalls(process, thread) as calls:
                 yield calls
             return
+        if process.ended():
+            raise process.gone()
         raise StopTimeout(f"no thread of process {process.pid} can make a system call now ({'; '.join(reasons[:5])})")
 
 
@@ -87,9 +91,9 @@ class Stopper:
                 continue
             if not unready:
                 break
-            waiting = [self._waiting_parent(pid, tid) for pid, tid in unready]
-            if all(waiting) and len(groups) > 1:
-                self.stop.waiting = [parent for parent in waiting if parent]
+            waiting = [parent for pid, tid in unready if (parent := self._waiting_parent(pid, tid))]
+            if len(waiting) == len(unready) and self._children_are_stopped(waiting):
+                self.stop.waiting = waiting
                 break
             if time.monotonic() > self._deadline:
                 self._give_up(unready)
@@ -216,9 +220,19 @@ class Stopper:
             return None
         return WaitingParent(pid, tid, call.pc, call.stack)
 
+    def _children_are_stopped(self, waiting: list[WaitingParent]) -> bool:
+        """Whether each waiting parent has a child of its own among the stopped."""
+        others = {thread.pid for thread in self._threads.values() if thread.stopped}
+        try:
+            parents = [procfs.read_stat(pid).parent for pid in others]
+        except OSError:
+            return False
+        needed = [parent.pid for parent in waiting]
+        return all(parents.count(pid) >= needed.count(pid) for pid in needed)
+
     def _give_up(self, unready: list[tuple[int, int]]) -> None:
         pid, tid = unready[0]
-        if self._process.exited():
+        if self._process.ended():
             raise self._process.gone()
         try:
             stat = procfs.read_stat(pid, tid)
