@@ -32,7 +32,7 @@ def timing(snapshot: Any, function: str) -> Any:
 
 def strategies(snapshot: Any) -> set[str]:
     """Return the strategies in use."""
-    return {str(s.strategy) for s in snapshot.sites}
+    return {str(s.strategy) for s in snapshot.sites if s.strategy}
 
 
 def refusals(refused: Iterable[tuple[str, Any]]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The situations that break other tools, one small program each."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from live.driver import build
@@ -17,8 +18,8 @@ class Situation:
     arguments: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     compiler: str | None = None
-    refusable: tuple[str, ...] = ()
-    """Functions that may be refused, by name (only a lone ``ret`` may)."""
+    refusable: Mapping[str, str] = field(default_factory=dict)
+    """Functions that may be refused, and for which reason alone."""
 
     def build(self) -> Path:
         """Return the compiled program."""
@@ -40,11 +41,18 @@ SITUATIONS = (
         "tiny.c",
         ("three", "three_packed", "four", "four_packed", "two", "last_packed", "lone_ret", "lone_ret_packed"),
         3000,
-        refusable=("lone_ret", "lone_ret_packed"),
+        refusable={"lone_ret": "lone-ret", "lone_ret_packed": "lone-ret"},
     ),
     Situation("loop-into-entry", "loops.c", ("to_first", "to_first_far", "to_second", "to_third", "scan", "gcd"), 3000),
-    Situation("thread-parked-inside", "parked.c", ("spin_inside", "sleep_inside")),
-    Situation("handler-parked-inside", "parked_in_handler.c", ("faulting",)),
+    Situation(
+        "thread-parked-inside",
+        "parked.c",
+        ("spin_inside", "sleep_inside"),
+        refusable={"sleep_inside": "thread-in-syscall"},
+    ),
+    Situation(
+        "handler-parked-inside", "parked_in_handler.c", ("faulting",), refusable={"faulting": "signal-context-in-jtpr"}
+    ),
     Situation("backtrace", "backtraces.c", ("outer", "inner"), options=("-funwind-tables", "-rdynamic")),
     Situation("all-signals-blocked", "all_blocked.c", ("quietly",)),
     Situation("own-sigtrap-handler", "own_sigtrap.c", ("trapping",), 2000),
