@@ -102,6 +102,7 @@ class BankLayout:
 
     def counters_left(self) -> int:
         """Return how many counters can still be handed out."""
+        return self.counters - self._next_counter
 
     def records_left(self) -> int:
         """Return how many timing records can still be handed out."""

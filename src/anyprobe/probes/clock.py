@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import time
+from collections.abc import Callable
 from functools import cache
 
 from anyprobe.core.refusal import Reason, Refusal
@@ -12,7 +13,7 @@ _SHORTEST = 0.02
 
 
 @cache
-def _rdtsc() -> "ctypes._CFuncPtr":
+def _rdtsc() -> Callable[[], int]:
     page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
     page.write(_RDTSC)
     address = ctypes.addressof(ctypes.c_char.from_buffer(page))
@@ -20,8 +21,11 @@ def _rdtsc() -> "ctypes._CFuncPtr":
     if libc.mprotect(ctypes.c_void_p(address), mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC):
         raise OSError(ctypes.get_errno(), "mprotect")
     function = ctypes.CFUNCTYPE(ctypes.c_uint64)(address)
-    function.page = page  # type: ignore[attr-defined]
-    return function
+
+    def read() -> int:
+        return int(function()) if page is not None else 0  # the closure keeps the page mapped
+
+    return read
 
 
 def tsc_refusal() -> Refusal | None:

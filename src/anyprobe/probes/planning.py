@@ -3,16 +3,171 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from anyprobe.binary.function import FunctionCode
+from anyprobe.core.errors import SiteRefused
+from anyprobe.core.refusal import Refusal
+from anyprobe.data.explanation import Explanation, Line, ListedSite
+from anyprobe.isa import disassemble
+from anyprobe.probes.clobbering import clobbers
+from anyprobe.splice.emit import ActionSource, emit_patch
+from anyprobe.splice.engine import Module
+from anyprobe.splice.patchcode import SCRATCH_ORDER, Action, ActionKind, BankCode
+from anyprobe.splice.plan import FunctionPlan, PlannedSplice, Want, WantKind
+from anyprobe.splice.routines import Routines
+from anyprobe.splice.space import AddressSpace
+
 if TYPE_CHECKING:
-    from anyprobe.data.explanation import Explanation, ListedSite
+    from anyprobe.probes.resolve import ResolvedSite
     from anyprobe.probes.session import Session
 
+_BEFORE, _BEHIND = 4, 8
+_MADE_UP_PATCH, _MADE_UP_ROUTINE, _MADE_UP_GATE, _MADE_UP_SLOT = 0x10000, 0x8000, 0x7000, 0x200
+"""Distances below the module, and a slot, where nothing has been placed yet."""
 
-def explain(session: "Session", spec: str) -> "Explanation":
-    """Return the plan for one site."""
-    raise AssertionError(spec, session)
+
+def _planned(session: "Session", module: Module, code: FunctionCode, wants: list[Want]) -> FunctionPlan:
+    """Plan and take nothing: claims are given back."""
+    planner = session.engine.planner(module)
+    state = module.functions.get(code.start)
+    for splice in state.splices if state else ():
+        module.claims.release(splice.planned)
+    plan = planner.plan(code, wants)
+    for planned in plan.splices:
+        module.claims.release(planned)
+    for splice in state.splices if state else ():
+        module.claims.claim(splice.planned)
+    return plan
 
 
-def listed(session: "Session", specs: Sequence[str]) -> "list[ListedSite]":
-    """Return the plans of many sites."""
-    raise AssertionError(specs, session)
+def _wants(site: "ResolvedSite", code: FunctionCode) -> list[Want]:
+    if site.kind == "return":
+        return [Want(each.address, WantKind.EXIT, each.conditional) for each in code.exits]
+    if site.kind == "entry":
+        return [Want(code.entry, WantKind.ENTRY)]
+    return [Want(site.function.start + site.offset, WantKind.OFFSET)]
+
+
+def explain(session: "Session", spec: str) -> Explanation:
+    """Return the plan for the first site that a spec means."""
+    sites, refused = session.resolve(spec)
+    if not sites:
+        raise SiteRefused(refused[0][1])
+    site = sites[0]
+    module = session.module(site.object)
+    code = module.code.function_at(site.function.start)
+    if isinstance(code, Refusal):
+        raise SiteRefused(code)
+    _see_space(session)
+    wants = _wants(site, code)
+    plan = _planned(session, module, code, wants)
+    first = wants[0].address if wants else code.entry
+    splice = next((s for s in plan.splices if any(w.address == first for w in s.wants)), None)
+    part = code if code.start <= first < code.end else module.code.containing(first) or code
+    free = clobbers(module.code, code, wants[0]) if wants else None
+    notes = [f"{len(sites) - 1} more sites match"] if len(sites) > 1 else []
+    notes += [site.note] if site.note else []
+    if site.kind == "return" and code.exits_complete is not None:
+        notes.append(str(code.exits_complete))
+    return Explanation(
+        spec=site.canonical,
+        module=site.object.name,
+        function=site.function.demangled,
+        address=first + module.bias,
+        function_start=site.function.start + module.bias,
+        disassembly=tuple(_lines(part, first, splice, module.bias)),
+        live_registers=tuple(name for name in SCRATCH_ORDER if free is None or name not in free.registers),
+        dead_registers=free.registers if free else (),
+        flags_live=free is None or not free.flags,
+        verdicts=tuple(_verdicts(plan, first)),
+        patch=tuple(_patch(session, module, code, splice)) if splice else (),
+        notes=tuple(notes),
+    )
+
+
+def _see_space(session: "Session") -> None:
+    session.engine.springboards.space = AddressSpace(session.mappings())
+
+
+def _lines(code: FunctionCode, address: int, splice: PlannedSplice | None, bias: int) -> list[Line]:
+    index = code.index_of(address) or 0
+    moved = {insn.address for insn in splice.insns} if splice else set()
+    written = range(splice.head + 1, splice.write_at + splice.written) if splice else range(0)
+    lines = []
+    for number in range(max(index - _BEFORE, 0), min(index + _BEHIND, len(code.iced))):
+        insn = code.insn(number)
+        marks = [
+            name
+            for name, holds in (
+                ("IA", insn.address == address),
+                ("DCR", insn.address in moved),
+                ("JTPR", insn.address in written),
+            )
+            if holds
+        ]
+        lines.append(Line(insn.address + bias, insn.raw, insn.at(insn.address + bias).text, tuple(marks)))
+    return lines
+
+
+def _verdicts(plan: FunctionPlan, address: int) -> list[tuple[str, str]]:
+    seen: dict[str, str] = {}
+    for site, strategy, refusal in plan.verdicts:
+        if site == address and seen.get(strategy.value) != "chosen":
+            verdict = "chosen" if refusal is None else f"{refusal.reason.value}: {refusal.detail}"
+            if refusal is None or strategy.value not in seen:
+                seen[strategy.value] = verdict
+    if "trap" not in seen:
+        seen["trap"] = "not used: a trap can kill a program that blocks SIGTRAP"
+    return list(seen.items())
+
+
+def _patch(
+    session: "Session", module: Module, code: FunctionCode, splice: PlannedSplice
+) -> list[tuple[int, bytes, str]]:
+    """Return the generated code as it would be below the module, with a counter at each wanted instruction."""
+    base = module.low - _MADE_UP_PATCH
+    routine = module.low - _MADE_UP_ROUTINE
+    slotless = module.slotless or module.code.text.is_go or not session.engine.slots
+    near = module.low - _MADE_UP_GATE
+    bank = BankCode(None if slotless else _MADE_UP_SLOT, near, near, Routines(routine, routine, routine, routine))
+    source = ActionSource(
+        lambda _: (Action(ActionKind.COUNT, 0x40, bank),), lambda want: clobbers(module.code, code, want)
+    )
+    patch = emit_patch(splice, base, module.bias, source, {})
+    if isinstance(patch, Refusal):
+        return []
+    return disassemble.format(patch.code, base)
+
+
+def listed(session: "Session", specs: Sequence[str]) -> list[ListedSite]:
+    """Return the sites that specs mean, each with the strategy that would be used or the reason against it."""
+    _see_space(session)
+    found = []
+    for spec in specs:
+        sites, refused = session.resolve(spec)
+        found += [ListedSite(spec, "", canonical, 0, why.address, None, why) for canonical, why in refused]
+        for site in sites:
+            found += _list_site(session, site)
+    return found
+
+
+def _list_site(session: "Session", site: "ResolvedSite") -> list[ListedSite]:
+    module = session.module(site.object)
+    code = module.code.function_at(site.function.start)
+    name, offset = site.function.demangled, site.offset
+
+    def entry(address: int, strategy: str | None, refusal: Refusal | None) -> ListedSite:
+        return ListedSite(site.canonical, site.object.name, name, offset, address, strategy, refusal)
+
+    if isinstance(code, Refusal):
+        return [entry(site.address, None, code)]
+    if site.kind == "return" and code.exits_complete is not None:
+        return [entry(site.address, None, code.exits_complete)]
+    plan = _planned(session, module, code, _wants(site, code))
+    refused = [entry(want.address + module.bias, None, why) for want, why in plan.refused]
+    placed = [
+        entry(want.address + module.bias, splice.strategy.value, None)
+        for splice in plan.splices
+        for want in splice.wants
+        if want.kind is not WantKind.LOOP
+    ]
+    return placed + refused

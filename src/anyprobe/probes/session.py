@@ -24,11 +24,13 @@ from anyprobe.splice.plan import Strategy, Want, WantKind
 from anyprobe.splice.recovery import find_journals, owner_alive, remove, remove_everywhere
 from anyprobe.target.launch import Stream, launch
 from anyprobe.target.process import Process
+from anyprobe.target.startup import run_to_libraries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping as Environment
 
     from anyprobe.data.explanation import Explanation, ListedSite
+    from anyprobe.target.procfs import Mapping
 
 Refusals = list[tuple[str, Refusal]]
 Probes = list[Probe]
@@ -199,12 +201,16 @@ class Session:
         resolution = resolve_all(spec, self._objects.objects, ifunc_targets=self._objects.ifunc_slots)
         return resolution.sites, [(each.canonical, each.refusal) for each in resolution.refused]
 
+    def mappings(self) -> "Sequence[Mapping]":
+        """Return the target's memory map as it is now."""
+        return self._process.mappings()
+
     def module(self, loaded: LoadedObject) -> Module:
         """Return the engine's module of an object."""
         module = self._objects.module(loaded)
         if module not in self.engine.modules:
             self.engine.modules.append(module)
-        module.slotless = self._held and (self._objects.is_loader(loaded) or len(self._objects.objects) <= 2)  # noqa: PLR2004
+        module.slotless = self._held and (self._objects.is_loader(loaded) or len(self._objects.objects) <= 2)
         return module
 
     def _arm(self, specs: Sequence[str], *, timed: bool) -> Probes:
@@ -227,7 +233,7 @@ class Session:
 
     def _arm_pending(self) -> None:
         """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest."""
-        self._process.run_to_libraries()
+        run_to_libraries(self._process)
         self._objects.refresh()
         for probe, timed in self._pending:
             made = self._make(probe.spec, timed=timed, final=True)
@@ -352,7 +358,7 @@ def run(
     stdin: Stream = None,
     stdout: Stream = None,
     stderr: Stream = None,
-    env: "Mapping[str, str] | None" = None,
+    env: "Environment[str, str] | None" = None,
     cwd: str | None = None,
 ) -> Session:
     """Start a program, held before its first instruction; ``Session.resume`` lets it go.

@@ -1,8 +1,8 @@
 """The journal: what was changed in one address space, kept in that address space, where the program cannot write it.
 
 It is a private, read-only mapping of our memfd (so that ``maps`` names it), written through ``/proc/PID/mem``; fork
-copies it together with the text that it describes. Any later controller undoes from it alone what an earlier one left.
-What is read back is untrusted input: every record has a checksum and is compared with memory before anything is written.
+copies it together with the text that it describes. Any later controller undoes from it what an earlier one left. What
+is read back is untrusted input: every record has a checksum and is compared with memory before anything is written.
 """
 
 import struct

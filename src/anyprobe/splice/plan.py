@@ -77,8 +77,9 @@ class PlannedSplice:
 
 @dataclass(frozen=True, slots=True)
 class Pun:
-    """A punned jump: ``prefixes`` bytes of padding, the opcode, and a displacement of which only the low ``free``
-    bytes can be chosen. Targets are ``base + n`` for n below ``256**free`` (carry never leaves the free bytes).
+    """A punned jump: padding bytes, the opcode, and a displacement of which only the low ``free`` bytes can be chosen.
+
+    Targets are ``base + n`` for n below ``256**free``; a carry never leaves the free bytes.
     """
 
     prefixes: int
@@ -207,7 +208,7 @@ class Planner:
     def _find(
         self, function: FunctionCode, want: Want, last: PlannedSplice | None, plan: FunctionPlan
     ) -> PlannedSplice | Refusal:
-        """Walk the ladder for one want: retarget, jump here, jump earlier, grow the last splice, pun here, pun earlier."""
+        """Walk the ladder: retarget, jump here, jump earlier, grow the last splice, pun here, pun earlier."""
         insn = function.insn_at(want.address)
         if insn is None:
             return Refusal(Reason.NOT_A_BOUNDARY, want.address, "not an instruction boundary")
@@ -243,7 +244,9 @@ class Planner:
 
     def _retarget(self, insn: Insn, want: Want) -> PlannedSplice | Refusal:
         direct = insn.flow in (Flow.JUMP, Flow.JCC, Flow.CALL) and insn.target is not None
-        wide = insn.length >= JUMP_BYTES and insn.raw[-5] in (0xE8, 0xE9) or insn.length >= 6 and insn.raw[-6] == 0x0F
+        wide = (insn.length >= JUMP_BYTES and insn.raw[-5] in (0xE8, 0xE9)) or (
+            insn.length >= 6 and insn.raw[-6] == 0x0F
+        )
         taken_edge_only = insn.flow is Flow.JCC and not (want.conditional or want.kind is WantKind.LOOP)
         if not direct or not wide or taken_edge_only:
             return Refusal(Reason.NOT_A_BRANCH, insn.address, "not a direct branch with a 32-bit displacement")

@@ -1,4 +1,4 @@
-"""What a change needs in the target before it can be armed, mapped in one stop: code, counters, journal, springboards."""
+"""What a change needs in the target before it can be armed, mapped in one stop: code, counters, journal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.banks import Hook, demand, settle_in_slot_bank, settle_near
 from anyprobe.splice.emit import estimate
 from anyprobe.splice.journal import MappingUse, Record, RecordKind, journal_size
-from anyprobe.splice.neighbourhood import ROUTINE_BYTES, Neighbourhood, NearBank, SlotBank, neighbourhood_pieces
+from anyprobe.splice.neighbourhood import ROUTINE_BYTES, NearBank, Neighbourhood, SlotBank, neighbourhood_pieces
 from anyprobe.splice.threadslot import choose_slot, region_place
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Preparation:
         pieces += boards
         records = max(_LEAST_JOURNAL, 2 * splices)
         size = journal_size(records + len(pieces) + 8)
-        anchor = min((cluster.low for cluster in self._clusters), default=0x7000_0000_0000)
+        anchor = min(edit.module.low for edit in self._edits)
         journal_at = engine.springboards.space.gap_near(anchor, anchor + PAGE, size)
         if journal_at is None:
             raise TargetError("no room for the journal in the target's address space")

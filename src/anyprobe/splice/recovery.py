@@ -79,7 +79,7 @@ def processes_with_splices(inodes: frozenset[int] | None = None) -> list[int]:
 
 
 def remove(process: Process, sessions: frozenset[bytes] | None = None) -> Removal:
-    """Restore all text, then unmap everything of ours that is quiet; ``sessions`` limits it to some sessions' journals."""
+    """Restore all text, then unmap everything that is quiet; ``sessions`` limits it to some sessions' journals."""
     restored = _Restoration(process, sessions)
     pause = 0
     kept: tuple[str, ...] = ()
@@ -171,7 +171,7 @@ class _Restoration:
 
 
 def _pieces(journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> list[Piece]:
-    """Return the journals' mappings that are really there; what a journal says alone is not enough to unmap anything."""
+    """Return the journals' mappings that are really there; a journal's word alone is not enough to unmap anything."""
     pieces = []
     for journal in journals:
         for _, record in journal.records:

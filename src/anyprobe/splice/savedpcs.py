@@ -26,8 +26,8 @@ def saved_pcs(memory: Memory, thread: "Thread", mappings: "Sequence[Mapping]") -
     """Return the pc of every signal frame on the stack that the thread is on, from its stack pointer up.
 
     In ``struct sigcontext`` (``arch/x86/include/uapi/asm/sigcontext.h``) rip is followed by eflags and the selectors.
-    A frame on an alternate stack holds the pc of the interrupted code, on whatever stack that ran; frames further out on
-    that other stack are found through the stack pointer that it saved.
+    A frame on an alternate stack holds the pc of the interrupted code, on whatever stack that ran; frames further out
+    on that other stack are found through the stack pointer that it saved.
     """
     found = []
     pointers, seen = [thread.registers.rsp], set()
@@ -42,7 +42,7 @@ def saved_pcs(memory: Memory, thread: "Thread", mappings: "Sequence[Mapping]") -
             words = np.frombuffer(memory.read(low, (stack.end - low) & -8), dtype=np.uint64)
         except MemoryFault:
             continue
-        if len(words) < 3:  # noqa: PLR2004
+        if len(words) < 3:
             continue
         flags, selectors = words[1:-1], words[2:]
         looks = ((selectors & 0xFFFF) == _USER_CS) & (flags < _EFLAGS_LIMIT) & ((flags & _EFLAGS_ALWAYS) != 0)

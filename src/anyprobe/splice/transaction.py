@@ -75,8 +75,8 @@ class _Page:
 class Transaction:
     """Applies function changes in one stop.
 
-    All the thinking is done outside the stop: pages are read and made private, the result is laid out, the journal lists
-    what is intended (an intended splice whose bytes are the old ones is nothing to undo).
+    All the thinking is done outside the stop: pages are read and made private, the result is laid out, the journal
+    lists what is intended (an intended splice whose bytes are the old ones is nothing to undo).
     """
 
     def __init__(self, process: "Process", changes: Sequence[FunctionChange], journal: Journal | None) -> None:
@@ -129,7 +129,7 @@ class Transaction:
             journal.clear(records)
 
     def _reread(self) -> None:
-        """See whether a page changed between preparation and stop; if so, lay everything out anew from what is there."""
+        """See whether a page changed between preparation and stop; if so, lay everything out anew."""
         changed = False
         for address, page in self._pages.items():
             now = self._process.mem.read(address, PAGE)

@@ -1,0 +1,115 @@
+"""What sessions have installed in a process, whoever they were, and its removal: from the target's journals alone."""
+
+from anyprobe.binary.modules import LoadedObject, ProcessFiles, loaded_objects
+from anyprobe.core.errors import AnyprobeError, TargetError
+from anyprobe.core.memory import MemoryFault
+from anyprobe.data.leftover import Leftover, RemovalReport
+from anyprobe.splice.arena import MEMFD_NAME
+from anyprobe.splice.journal import FoundJournal, Record, RecordKind
+from anyprobe.splice.recovery import Removal, find_journals, processes_with_splices
+from anyprobe.splice.recovery import remove as remove_from
+from anyprobe.target.process import Process
+
+_JUMP_BYTES = 5
+_DISPLACEMENT_BYTES = 4
+
+
+def inspect(pid: int) -> list[Leftover]:
+    """Return the splices that the journals in a process list; changes nothing."""
+    process = Process.open(pid)
+    try:
+        mappings = process.mappings()
+        ours = f"/memfd:{MEMFD_NAME.decode()}"
+        others = [m for m in mappings if not m.path.startswith(ours)]
+        files = ProcessFiles(pid, memory=process.mem)
+        objects = loaded_objects(others, files=files, executable=process.exe)
+        return [
+            _leftover(process, journal, record, objects)
+            for journal in find_journals(process.mem, mappings)
+            for _, record in journal.records
+            if record.kind is RecordKind.SPLICE
+        ]
+    finally:
+        process.close()
+
+
+def _leftover(process: Process, journal: FoundJournal, record: Record, objects: list[LoadedObject]) -> Leftover:
+    flags: tuple[str, ...] = ("OPTIMIZED",)
+    try:
+        now = process.mem.read(record.address, len(record.new))
+        if now != record.new:
+            flags = ("DISABLED",) if now == record.old else ("GONE",)
+    except MemoryFault:
+        flags = ("GONE",)
+    module, symbol, offset = _place(record.address, objects)
+    return Leftover(
+        address=record.address,
+        type="j",
+        symbol=symbol,
+        offset=offset,
+        module=module,
+        strategy=_strategy(record),
+        flags=flags,
+        session=journal.owner.session.hex(),
+        owner=journal.owner.pid,
+    )
+
+
+def _place(address: int, objects: list[LoadedObject]) -> tuple[str, str, int]:
+    for loaded in objects:
+        if address not in loaded:
+            continue
+        try:
+            vaddr = loaded.link_time(address)
+            function = loaded.image.functions.containing(vaddr)
+        except TargetError:
+            return loaded.name, f"{address:#x}", 0
+        if function is not None:
+            return loaded.name, function.name, vaddr - function.start
+        return loaded.name, f"{loaded.name}+{vaddr:#x}", 0
+    return "", f"{address:#x}", 0
+
+
+def _strategy(record: Record) -> str:
+    """Return how a splice reaches its patch, from its bytes: the opcode is written except when only its target is."""
+    if len(record.new) == _DISPLACEMENT_BYTES and record.new[:1] != b"\xe9" and record.new[:1] != b"\x36":
+        return "retarget"
+    return "jump" if len(record.new) == _JUMP_BYTES else "punned"
+
+
+def remove(pid: int) -> RemovalReport:
+    """Remove everything of ours from a process and from all processes that share its sessions' memory."""
+    process = Process.open(pid)
+    try:
+        ours = f"/memfd:{MEMFD_NAME.decode()}"
+        mappings = [m for m in process.mappings() if m.path.startswith(ours)]
+        inodes = frozenset(m.inode for m in mappings)
+        size = sum(m.end - m.start for m in mappings)
+        removals = [remove_from(process)]
+    finally:
+        process.close()
+    if inodes:
+        for relative in processes_with_splices(inodes):
+            if relative != pid:
+                removals += _remove_relative(relative)
+    touched = [removal for removal in removals if removal.splices or size]
+    return RemovalReport(
+        processes=tuple(removal.pid for removal in touched),
+        restored=sum(removal.splices for removal in removals),
+        unmapped_bytes=size,
+        gone=sum(len(removal.foreign) for removal in removals),
+        not_quiet=tuple(f"{removal.pid}: {mapping}" for removal in removals for mapping in removal.kept),
+    )
+
+
+def _remove_relative(pid: int) -> list[Removal]:
+    try:
+        process = Process.open(pid)
+    except AnyprobeError:
+        return []
+    try:
+        return [remove_from(process)]
+    except AnyprobeError:
+        return []
+    finally:
+        process.close()
