@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, TextIO
 
@@ -56,9 +56,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
         if target.program:
             release(sessions[0], plan)
         wait(sessions, ends, interrupts, plan, stream)
-        for session in sessions:
-            session.detach()
-        snapshots = [session.snapshot() for session in sessions]
+        snapshots = [remove(session) for session in sessions]
         status = ended_status(sessions[0]) if target.program else None
         show(snapshots, plan, stream)
         if target.program and status is None and not plan.quiet:
@@ -102,6 +100,15 @@ def wait(
         times = [moment - now for moment in (deadline, next_show) if moment is not None]
         for descriptor in interrupts.wait(ends, min(times, default=None)):
             del ends[descriptor]
+
+
+def remove(session: "Session") -> Snapshot:
+    """Remove everything and return the results: the counts of the very end, and what was armed until then."""
+    before = session.snapshot()
+    session.detach()
+    after = session.snapshot()
+    sites = tuple(replace(last, armed=was.armed) for last, was in zip(after.sites, before.sites, strict=True))
+    return replace(after, sites=sites)
 
 
 def ended_status(session: "Session") -> int | None:

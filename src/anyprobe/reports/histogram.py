@@ -1,5 +1,7 @@
 """Durations of functions: a table of percentiles, then a histogram each."""
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -11,8 +13,11 @@ from anyprobe.reports.quantities import counted, duration
 
 BAR_WIDTH = 44
 BAR_PARTS = " ▏▎▍▌▋▊▉█"
-DRAWN_FUNCTIONS = 5
+DRAWN_FUNCTIONS = 3
 """Histograms drawn; the table has all functions, and the JSON all buckets."""
+
+TAIL_SHARE = 0.001
+"""The rows at the long end that hold no more than this share together are drawn as one."""
 
 
 def print_timings(snapshot: Snapshot, console: Console, top: int = 0) -> None:
@@ -46,6 +51,18 @@ def bar(share: float, width: int = BAR_WIDTH) -> str:
     return "█" * (eighths // 8) + (BAR_PARTS[eighths % 8] if eighths % 8 else "")
 
 
+def with_tail_folded(buckets: Sequence[histogram.Bucket]) -> list[histogram.Bucket]:
+    """Return the rows with the thinly populated long end as a single one."""
+    allowed = TAIL_SHARE * sum(count for _, _, count in buckets)
+    kept, folded = len(buckets), 0
+    while kept > 1 and folded + buckets[kept - 1][2] <= allowed:
+        kept -= 1
+        folded += buckets[kept][2]
+    if len(buckets) - kept < 2:
+        return list(buckets)
+    return [*buckets[:kept], (buckets[kept][0], buckets[-1][1], folded)]
+
+
 def _table(timings: list[FunctionTiming]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("calls", "total", "mean", "min", "p50", "p90", "p99", "max"):
@@ -71,7 +88,7 @@ def _table(timings: list[FunctionTiming]) -> Table:
 def _print_bars(timing: FunctionTiming, console: Console) -> None:
     console.print()
     console.print(f"[cyan]{escape(timing.function)}[/cyan] ({escape(timing.module)})", soft_wrap=True)
-    shown = histogram.by_powers_of_two(timing.buckets)
+    shown = with_tail_folded(histogram.by_powers_of_two(timing.buckets))
     highest = max(count for _, _, count in shown)
     for low, high, count in shown:
         edges = f"{duration(low):>8} … {duration(high):<8}"
@@ -81,12 +98,12 @@ def _print_bars(timing: FunctionTiming, console: Console) -> None:
 def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
     for timing in timings:
         parts = [
-            f"{count:,} {what}"
-            for count, what in (
-                (timing.tail_exits, "left by a tail jump"),
-                (timing.unmatched, "returns without an entry that was seen"),
-                (timing.in_flight, "calls still running"),
-                (timing.nmissed, "calls not timed"),
+            f"{counted(count, noun)} {what}"
+            for count, noun, what in (
+                (timing.tail_exits, "call", "left by a tail jump"),
+                (timing.unmatched, "return", "without an entry that was seen"),
+                (timing.in_flight, "call", "still running"),
+                (timing.nmissed, "call", "not timed"),
             )
             if count
         ]

@@ -21,7 +21,7 @@ def test_a_function_has_its_percentiles_and_its_bars():
     rows = [line for line in text.splitlines() if "…" in line]
     assert len(rows) == 7
     assert rows[0].count("█") == histogram.BAR_WIDTH
-    assert "3 left by a tail jump" in text
+    assert "3 calls left by a tail jump" in text
 
 
 def test_the_longest_in_all_comes_first():
@@ -59,3 +59,10 @@ def test_rates_and_counts():
     assert rate(1, 0) == "-"
     assert counted(1, "hit") == "1 hit"
     assert counted(2000, "process", "processes") == "2,000 processes"
+
+
+def test_the_thin_end_is_one_row_and_keeps_its_count():
+    rows = [(1.0, 2.0, 5000), (2.0, 4.0, 5000), (4.0, 8.0, 3), (8.0, 16.0, 0), (16.0, 32.0, 2)]
+    assert histogram.with_tail_folded(rows) == [*rows[:2], (4.0, 32.0, 5)]
+    assert histogram.with_tail_folded(rows[:3]) == rows[:3]
+    assert histogram.with_tail_folded([(1.0, 2.0, 1)]) == [(1.0, 2.0, 1)]
