@@ -126,7 +126,11 @@ class Image:
             for each in self.elf.sections
             if each.flags & wanted == wanted and each.size and each.kind == 1
         ]
-        inside = [each for each in sections if any(each.start in one for one in self.executable_segments)]
+        inside = [
+            each
+            for each in sections
+            if any(one.start <= each.start and each.end <= one.end for one in self.executable_segments)
+        ]
         return tuple(sorted(inside)) or self.executable_segments
 
     @cached_property

@@ -1,29 +1,36 @@
 """Exception tables (LSDA): where the unwinder may enter a function."""
 
+import struct
+
 import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.binary.elf import ElfFile
 from anyprobe.binary.unwind import OMIT, UnwindTable, read_encoded, read_uleb
-from anyprobe.core.memory import MemoryFault
 
 
 def landing_pads(elf: ElfFile, table: UnwindTable) -> NDArray[np.int64]:
-    """Return the addresses of all landing pads, ascending and unique."""
-    with_tables = np.flatnonzero(table.lsda)
-    if not len(with_tables):
-        return np.empty(0, np.int64)
-    low = int(table.lsda[with_tables].min())
-    segment = next((each for each in elf.loads if each.vaddr <= low < each.vaddr + each.filesz), None)
-    if segment is None:
-        return np.empty(0, np.int64)
-    content = elf.read(low, segment.vaddr + segment.filesz - low)
+    """Return the addresses of all landing pads, ascending and unique.
+
+    A table that cannot be read raises ``ValueError``: with pads unknown, no jump may span several instructions.
+    """
     pads: set[int] = set()
-    for start, lsda in zip(table.starts[with_tables].tolist(), table.lsda[with_tables].tolist(), strict=True):
-        try:
-            pads.update(_pads_of(content, low, start, lsda))
-        except (IndexError, MemoryFault):
-            continue  # points outside of its segment: damaged, and never usable by the unwinder either
+    found = 0
+    for segment in elf.loads:
+        inside = (table.lsda >= segment.vaddr) & (table.lsda < segment.vaddr + segment.filesz)
+        rows = np.flatnonzero(inside & (table.lsda != 0))
+        if not len(rows):
+            continue
+        found += len(rows)
+        low = int(table.lsda[rows].min())
+        content = elf.read(low, segment.vaddr + segment.filesz - low)
+        for start, lsda in zip(table.starts[rows].tolist(), table.lsda[rows].tolist(), strict=True):
+            try:
+                pads.update(_pads_of(content, low, start, lsda))
+            except (IndexError, struct.error) as error:
+                raise ValueError(f"the exception table of the function at {start:#x}") from error
+    if found != np.count_nonzero(table.lsda):
+        raise ValueError("an exception table")
     return np.array(sorted(pads), np.int64)
 
 

@@ -127,7 +127,7 @@ def _version_names(elf: ElfFile, strings: bytes) -> dict[int, str]:
     """Return the names of the versions that the object defines or needs, by index."""
     names = _needed_versions(elf, strings)
     address = elf.dynamic.get(DT_VERDEF, 0)
-    for _ in range(elf.dynamic.get(DT_VERDEFNUM, 0)):
+    for _ in range(min(elf.dynamic.get(DT_VERDEFNUM, 0), VERSYM_HIDDEN)):
         _, _, index, _, _, aux, following = struct.unpack("<HHHHIII", elf.read(address, 20))
         start = struct.unpack("<I", elf.read(address + aux, 4))[0]
         if index > 1:  # 1 is the object's own name
@@ -142,7 +142,7 @@ def _needed_versions(elf: ElfFile, strings: bytes) -> dict[int, str]:
     """Return the names of the versions that the object imports, by index."""
     names: dict[int, str] = {}
     address = elf.dynamic.get(DT_VERNEED, 0)
-    for _ in range(elf.dynamic.get(DT_VERNEEDNUM, 0)):
+    for _ in range(min(elf.dynamic.get(DT_VERNEEDNUM, 0), VERSYM_HIDDEN)):
         _, count, _, aux, following = struct.unpack("<HHIII", elf.read(address, 16))
         at = address + aux
         for _ in range(count):

@@ -69,12 +69,15 @@ def read_encoded(content: bytes, at: int, encoding: int, address: int) -> tuple[
 
 
 def unwind_table(elf: ElfFile) -> UnwindTable:
-    """Return every entry of ``.eh_frame``; an object without one, or with a broken one, has no rows."""
+    """Return every entry of ``.eh_frame``; an object without one has no rows.
+
+    A table that cannot be read is an error rather than an absent one: it would hide exception landing pads.
+    """
     try:
         places = _entry_addresses(elf)
         return _read_entries(elf, places) if len(places) else UnwindTable.empty()
-    except (LookupError, ValueError, struct.error, StopIteration):
-        return UnwindTable.empty()
+    except (LookupError, ValueError, struct.error, StopIteration) as error:
+        raise elf.damaged(f"the unwind table: {error}") from error
 
 
 def _entry_addresses(elf: ElfFile) -> NDArray[np.int64]:

@@ -249,7 +249,11 @@ def test_signal_return_trampolines_are_forbidden(build):
 
 
 def test_musl_cancellation_range_is_forbidden(build):
-    source = "#include <pthread.h>\n#include <unistd.h>\nint main(void) { char c; pthread_cancel(pthread_self()); return read(0, &c, 1); }"
+    source = r"""
+#include <pthread.h>
+#include <unistd.h>
+int main(void) { char c; pthread_cancel(pthread_self()); return read(0, &c, 1); }
+"""
     path = build(source, "-static", compiler="musl-gcc")
     image = Image.open(str(path))
     stripped = build.copy(path, "stripped")
