@@ -171,6 +171,8 @@ def _lowered_stack_jump(insn: Insn) -> bytes | Refusal:
     modrm = raw.index(0xFF) + 1
     displacement = insn.iced.memory_displacement
     signed = (displacement + (1 << 63) & _MASK64) - (1 << 63) + 8
+    if -8 < signed < 8 or insn.iced.memory_index != Register.NONE:
+        return _refuse(insn, "its operand may lie where it pushes the return address")
     if not -_REACH <= signed < _REACH:
         return _refuse(insn, "its displacement cannot grow by eight")
     # mod 10: base + disp32. prefixes ff modrm sib disp32

@@ -1,0 +1,80 @@
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import Flow, decode_one, decode_range
+
+LIBC = Path("/lib/x86_64-linux-gnu/libc.so.6")
+
+FLOWS = {
+    "4889f8": Flow.NEXT,  # mov rax, rdi
+    "0f01d5": Flow.NEXT,  # xend
+    "eb10": Flow.JUMP,
+    "e910000000": Flow.JUMP,
+    "f2e910000000": Flow.JUMP,  # bnd jmp
+    "7402": Flow.JCC,
+    "0f8400000000": Flow.JCC,
+    "e202": Flow.JCC,  # loop
+    "e302": Flow.JCC,  # jrcxz
+    "e800000000": Flow.CALL,
+    "ffd0": Flow.INDIRECT_CALL,
+    "ff1500000000": Flow.INDIRECT_CALL,
+    "ffe0": Flow.INDIRECT_JUMP,
+    "3effe0": Flow.INDIRECT_JUMP,  # notrack jmp
+    "c3": Flow.RET,
+    "c20800": Flow.RET,
+    "0f05": Flow.SYSCALL,
+    "cd80": Flow.SYSCALL,
+    "0f0b": Flow.TRAP,  # ud2
+    "f4": Flow.TRAP,  # hlt
+    "cc": Flow.TRAP,
+    "c7f800000000": Flow.XBEGIN,
+    "cb": Flow.OTHER,  # retf
+    "48cf": Flow.OTHER,  # iretq
+    "cd03": Flow.OTHER,  # int 3
+    "06": Flow.INVALID,
+}
+
+
+@pytest.mark.parametrize(("code", "flow"), FLOWS.items(), ids=list(FLOWS))
+def test_flow(code, flow):
+    insn = decode_range(bytes.fromhex(code), 0x1000)[0]
+    assert insn.flow is flow
+    assert (insn.target is not None) == (flow in (Flow.JUMP, Flow.JCC, Flow.CALL, Flow.XBEGIN))
+
+
+def test_only_these_do_not_go_on():
+    stopping = {code for code in FLOWS if not decode_range(bytes.fromhex(code), 0)[0].falls_through}
+    assert stopping == {"eb10", "e910000000", "f2e910000000", "ffe0", "3effe0", "c3", "c20800", "0f0b", "f4", "06"}
+
+
+def test_what_the_decoder_does_not_know_is_refused():
+    refusal = decode_one(bytes.fromhex("d51089c0"), 0x1000)  # rex2: APX
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.UNDECODABLE
+
+
+@pytest.mark.skipif(not shutil.which("objdump") or not LIBC.exists(), reason="needs objdump and glibc")
+def test_lengths_agree_with_objdump_on_libc():
+    command = ["objdump", "-dw", "--section=.text", str(LIBC)]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = re.findall(r"^\s+([0-9a-f]+):\t((?:[0-9a-f]{2} )+)\s*\t?(.*)$", listing, re.MULTILINE)
+    content = b"".join(bytes.fromhex(code) for _, code, _ in lines)
+    start = int(lines[0][0], 16)
+    boundaries = {insn.address for insn in decode_range(content, start)}
+    theirs = {int(address, 16) for address, _, text in lines if "(bad)" not in text}
+    # objdump prints a lone prefix as an instruction of its own now and then.
+    assert len(theirs - boundaries) < len(theirs) / 10_000
+
+
+def test_decoding_half_a_million_instructions_takes_about_a_second():
+    content = bytes.fromhex("554889e5488b0500100000e80000000084c0740531c05dc3") * 57_000
+    started = time.process_time()
+    insns = decode_range(content, 0x400000)
+    assert len(insns) >= 500_000
+    assert time.process_time() - started < 4  # four times the aim: test machines are busy

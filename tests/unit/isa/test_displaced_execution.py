@@ -1,0 +1,98 @@
+"""The processor itself as the oracle: original and displaced copy run from equal random states."""
+
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ORACLE = Path(__file__).parents[2] / "native_oracle.py"
+
+# Instruction bytes with the assembly beside them. Registers: rbx, rbp, rsi, rdi point to data, rcx is small, r11 is a
+# code address, r12 a table of them, rsp a stack whose words are code addresses.
+INSTRUCTIONS = {
+    "4889f8": "mov rax, rdi",
+    "4801d8": "add rax, rbx",
+    "4811c2": "adc rdx, rax",
+    "29d0": "sub eax, edx",
+    "483d44332211": "cmp rax, 0x11223344",
+    "a801": "test al, 1",
+    "d3e0": "shl eax, cl",
+    "48c1e807": "shr rax, 7",
+    "480fafc2": "imul rax, rdx",
+    "f7e2": "mul edx",
+    "9c": "pushfq",
+    "50": "push rax",
+    "5a": "pop rdx",
+    "ff33": "push [rbx]",
+    "8f4308": "pop [rbx+8]",
+    "68efbeadde": "push 0xffffffffdeadbeef",
+    "c8100000": "enter 16, 0",
+    "488903": "mov [rbx], rax",
+    "48897c24f8": "mov [rsp-8], rdi",
+    "f0480103": "lock add [rbx], rax",
+    "f0480fb113": "lock cmpxchg [rbx], rdx",
+    "480fc103": "xadd [rbx], rax",
+    "f3a4": "rep movsb",
+    "f348ab": "rep stosq",
+    "f2ae": "repne scasb",
+    "f348a7": "repe cmpsq",
+    "0f94c0": "sete al",
+    "480f4cc2": "cmovl rax, rdx",
+    "480fbcd0": "bsf rdx, rax",
+    "0fc8": "bswap eax",
+    "480fa3d8": "bt rax, rbx",
+    "9e": "sahf",
+    "f5": "cmc",
+    "fd": "std",
+    "c9": "leave",
+    "f30f1efa": "endbr64",
+    "660f1f440000": "nop word ptr [rax+rax]",
+    "488b0500000800": "mov rax, [rip+0x80000]",
+    "48890500000800": "mov [rip+0x80000], rax",
+    "488d3d00000800": "lea rdi, [rip+0x80000]",
+    "c7050000080078563412": "mov dword ptr [rip+0x80000], 0x12345678",
+    "833d0000080005": "cmp dword ptr [rip+0x80000], 5",
+    "f0480fc10500000800": "lock xadd [rip+0x80000], rax",
+    "ff3500000800": "push [rip+0x80000]",
+    "0f100500000800": "movups xmm0, [rip+0x80000]",
+    "eb20": "jmp +0x20",
+    "e900020000": "jmp +0x200",
+    "e800020000": "call +0x200",
+    "e800000000": "call +0",
+    "41ffd3": "call r11",
+    "41ff1424": "call [r12]",
+    "43ff14ec": "call [r12+r13*8]",
+    "ff542410": "call [rsp+0x10]",
+    "ff1424": "call [rsp]",
+    "ff5424f0": "call [rsp-0x10]",
+    "41ffe3": "jmp r11",
+    "43ff24ec": "jmp [r12+r13*8]",
+    "c3": "ret",
+    "c21000": "ret 0x10",
+    "e220": "loop +0x20",
+    "e120": "loope +0x20",
+    "e020": "loopne +0x20",
+    "e320": "jrcxz +0x20",
+    "67e320": "jecxz +0x20",
+    **{f"{0x70 + condition:02x}20": f"jcc {condition} +0x20" for condition in range(16)},
+    **{f"0f{0x80 + condition:02x}00020000": f"jcc {condition} +0x200" for condition in range(16)},
+}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="runs x86-64 instructions")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_copies_do_what_the_originals_do(seed):
+    process = subprocess.run(
+        [sys.executable, str(ORACLE), str(seed)],
+        input=json.dumps(list(INSTRUCTIONS)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    last = process.stderr.splitlines()[-1:]
+    assert process.returncode == 0, f"died at {last}: {process.stderr[-500:]}"
+    assert json.loads(process.stdout) == []

@@ -1,0 +1,83 @@
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa import disassemble
+from anyprobe.isa.decode import Insn, decode_one, decode_range
+from anyprobe.isa.relocate import displace, displaced_length, push_address
+from case_files import Case, read_cases
+
+CASES = read_cases("relocate.case")
+
+
+def parsed(line):
+    """Split ``address: bytes ; assembly``."""
+    address, rest = line.split(": ", 1)
+    content, text = rest.split(" ; ", 1)
+    return int(address, 16), bytes.fromhex(content), text
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_displaced_copy(case: Case):
+    address, content, text = parsed(case.lines[0])
+    insn = decode_range(content, address)[0]
+    assert (insn.raw, insn.text) == (content, text) or insn.text == "(bad)"
+    if case.lines[1].startswith("refused: "):
+        refusal = displace(insn, 0x555555600000)
+        assert isinstance(refusal, Refusal)
+        assert case.lines[1] == f"refused: {refusal.reason.value}: {refusal.detail}"
+        return
+    expected = [parsed(line) for line in case.lines[1:]]
+    copy = displace(insn, expected[0][0])
+    assert copy == b"".join(piece for _, piece, _ in expected)
+    assert disassemble.format(copy, expected[0][0]) == expected
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@given(distance=st.integers(-(2**30), 2**30))
+def test_the_length_does_not_depend_on_the_place(case: Case, distance):
+    address, content, _ = parsed(case.lines[0])
+    insn = decode_range(content, address)[0]
+    copy = displace(insn, address + distance)
+    length = displaced_length(insn)
+    if isinstance(length, Refusal):
+        assert isinstance(copy, Refusal)
+    else:
+        assert len(copy) == length
+
+
+def test_out_of_reach_is_refused_by_name():
+    for code in ("e800010000", "eb10", "7402", "e302", "c7f800010000", "488b0500100000", "ff1500100000"):
+        insn = decode_one(bytes.fromhex(code), 0x555555551000)
+        refusal = displace(insn, 0x7F0000000000)
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason is Reason.NO_DISPLACED_FORM
+        assert "out of reach" in refusal.detail
+
+
+def test_a_branch_may_be_led_elsewhere():
+    insn = decode_one(bytes.fromhex("7402"), 0x401000)
+    assert decode_one(displace(insn, 0x500000, target=0x500100), 0x500000).target == 0x500100
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_pushing_an_address_pushes_all_of_it(address):
+    code = push_address(address)
+    (low,) = struct.unpack_from("<i", code, 1)
+    value = low & (2**64 - 1)
+    if len(code) > 5:
+        assert code[5:9] == b"\xc7\x44\x24\x04"
+        value = value & 0xFFFFFFFF | struct.unpack_from("<I", code, 9)[0] << 32
+    assert value == address
+
+
+def test_an_instruction_moves_with_its_module():
+    linked = decode_one(bytes.fromhex("e800010000"), 0x1000)
+    running = linked.at(0x7F0000001000)
+    assert isinstance(running, Insn)
+    assert running.target == 0x7F0000001105
+    assert displaced_length(running) == 18
+    assert displaced_length(linked) == 10
