@@ -83,11 +83,20 @@ def waitpid(tid: int, options: int) -> tuple[int, int]:
     return os.waitpid(tid, options)
 
 
-def wait_end(pid: int) -> int | None:
-    """Reap a child that has ended and return its wait status; stops are left for ``waitpid``."""
-    result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | WALL)
-    if result is None:
+def wait_stop(pid: int) -> int | None:
+    """Return the wait status of a child's stop; its end is left to be waited for."""
+    result = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | WALL)
+    return None if result is None else result.si_status << 8 | 0x7F
+
+
+def wait_end(pid: int, *, reap: bool) -> int | None:
+    """Return the wait status of a child that has ended; stops are left to be waited for."""
+    options = os.WEXITED | os.WNOHANG | WALL
+    result = os.waitid(os.P_PID, pid, options | os.WNOWAIT)  # a traced child's stop is reported whatever we ask for
+    if result is None or result.si_code not in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
         return None
+    if reap:
+        os.waitid(os.P_PID, pid, options)
     if result.si_code == os.CLD_EXITED:
         return result.si_status << 8
     return result.si_status | (0x80 if result.si_code == os.CLD_DUMPED else 0)
@@ -108,7 +117,7 @@ readlink = os.readlink
 fstat = os.fstat
 
 _GATED = (
-    "ptrace", "waitpid", "wait_end", "fork", "kcmp_vm", "pidfd_open", "pidfd_send_signal", "tgkill", "mmap_shared",
+    "ptrace", "waitpid", "wait_stop", "wait_end", "fork", "kcmp_vm", "pidfd_open", "pidfd_send_signal", "tgkill", "mmap_shared",
     "open_file", "close", "read", "pread", "pwrite", "listdir", "readlink", "fstat",
 )  # fmt: skip
 

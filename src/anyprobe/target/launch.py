@@ -67,7 +67,7 @@ def launch(
 
 
 def _hold(pid: int, name: str, go_write: int, failure_read: int) -> Process:
-    thread = Thread(pid, pid)
+    thread = Thread(pid, pid, child=True)
     try:
         ptrace.seize(pid, ptrace.OPTION_SYSGOOD | ptrace.OPTION_EXEC)
     except OSError as error:
@@ -84,7 +84,7 @@ def _hold(pid: int, name: str, go_write: int, failure_read: int) -> Process:
         ptrace.set_options(pid, ptrace.OPTION_SYSGOOD)
         thread.load_registers()
         check_kind(pid)
-        process = Process(pid, gateway.pidfd_open(pid), child=True)
+        process = Process(pid, gateway.pidfd_open(pid), launched=True)
     except OSError as error:
         raise InternalError(f"cannot start {name!r}: {error.strerror}") from error
     process.held = thread

@@ -40,7 +40,7 @@ _X86_64 = 62
 class Process:
     """A process that anyprobe may probe. ``open`` it; nothing is attached outside of ``stop`` and ``borrow``."""
 
-    def __init__(self, pid: int, pidfd: int, *, child: bool = False) -> None:
+    def __init__(self, pid: int, pidfd: int, *, launched: bool = False) -> None:
         """Keep a process whose identity is fixed by ``pidfd``; use ``open`` or ``launch``."""
         self.pid = pid
         self.exit_status: int | None = None
@@ -54,11 +54,13 @@ class Process:
         """Threads that would not stop, so could not be detached; the next stop tries again."""
         self.relatives = Relatives(pid)
         self._pidfd = pidfd
-        self._child = child
+        self._launched = launched
         self._lock = threading.Lock()
         self._holder: int | None = None
         self._gadgets: gadget_search.Gadgets | None = None
         stat = procfs.read_stat(pid)
+        self.child = stat.parent == os.getpid()
+        """Whether whoever started it is in our process."""
         self._identity = (stat.start_time, stat.start_stack)
         self.exe = gateway.readlink(f"/proc/{pid}/exe")
         self.root = _root_prefix(pid)
@@ -105,9 +107,9 @@ class Process:
 
     def exited(self) -> bool:
         """Whether it has ended; a child's status is then in ``exit_status``."""
-        if self._child and self.exit_status is None:
+        if self.child and self.exit_status is None:
             with suppress(ChildProcessError):
-                self.exit_status = gateway.wait_end(self.pid)
+                self.exit_status = gateway.wait_end(self.pid, reap=self._launched)
         return self.exit_status is not None or self._pidfd < 0 or bool(_readable(self._pidfd, 0))
 
     def ended(self) -> bool:
@@ -150,8 +152,7 @@ class Process:
         if held and not held.release(time.monotonic() + 1):
             self.held = held
             raise TargetError(f"process {self.pid} cannot be let go")
-        if held and held.ended:
-            self.note_end(held.status)
+        self.exited()
 
     def gadgets(self) -> gadget_search.Gadgets:
         """Return the target's instructions that injected calls borrow."""
@@ -166,7 +167,7 @@ class Process:
 
     def note_end(self, status: int | None) -> None:
         """Keep the wait status of our child's end, met while tracing it."""
-        if self._child and status is not None:
+        if self.child and status is not None:
             self.exit_status = status
 
     def gone(self) -> TargetError:
@@ -266,7 +267,7 @@ def _try_borrow(process: Process, tid: int) -> tuple[Thread | None, str]:
         if process.held:
             process.held.load_registers()
             return process.held, ""
-        thread = Thread(process.pid, tid)
+        thread = Thread(process.pid, tid, child=process.child and tid == process.pid)
         try:
             stat = procfs.read_stat(process.pid, tid)
             if stat.worker or stat.ended or stat.state == "D":
@@ -301,8 +302,8 @@ def _let_go(process: Process, thread: Thread) -> None:
         return
     if not thread.release(time.monotonic() + 10):
         process.unreleased.append(thread)
-    if thread.ended and thread.tid == process.pid:
-        process.note_end(thread.status)
+    if thread.ended:
+        process.exited()
 
 
 def _no_such_process(pid: int, error: OSError) -> TargetError:

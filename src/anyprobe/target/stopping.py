@@ -119,9 +119,8 @@ class Stopper:
                 self._process.unreleased.append(thread)
         end = time.monotonic_ns()
         self.stop.pause_us = (end - self._interrupted) // 1000 if self._interrupted else 0
-        for thread in threads:
-            if thread.ended and thread.tid == self._process.pid:
-                self._process.note_end(thread.status)
+        if any(thread.ended for thread in threads):
+            self._process.exited()
 
     def _scan(self, groups: list[int]) -> tuple[list[Thread], list[tuple[int, int]]]:
         """Return the threads to stop next, and those which cannot be asked to stop at present."""
@@ -146,7 +145,7 @@ class Stopper:
                     # Not seized: it could not be let go before it wakes, and in vfork that may be never.
                     unready.append((pid, tid))
                 else:
-                    fresh.append(Thread(pid, tid))
+                    fresh.append(Thread(pid, tid, child=self._process.child and tid == self._process.pid))
         return fresh, unready
 
     def _tasks(self, pid: int) -> list[int]:

@@ -17,10 +17,11 @@ _NO_ORIG_RAX = 1 << 63
 class Thread:
     """A thread that is traced by this controller. Only the OS thread that seized it may use it."""
 
-    __slots__ = ("_stored", "ended", "kind", "pending_signal", "pid", "registers", "status", "stopped", "tid")
+    __slots__ = ("_child", "_stored", "ended", "kind", "pending_signal", "pid", "registers", "status", "stopped", "tid")
 
-    def __init__(self, pid: int, tid: int) -> None:
-        """Name a thread; nothing is done to it."""
+    def __init__(self, pid: int, tid: int, *, child: bool = False) -> None:
+        """Name a thread; nothing is done to it. The end of a ``child`` of ours is left for whoever started it."""
+        self._child = child
         self.pid, self.tid = pid, tid
         self.registers = Registers()
         self._stored = b""
@@ -65,11 +66,11 @@ class Thread:
     def poll(self) -> bool:
         """Take note of a stop or of the end; return whether there was one."""
         try:
-            tid, status = gateway.waitpid(self.tid, gateway.WALL | gateway.WNOHANG)
+            status = self._poll_child() if self._child else self._poll_stranger()
         except ChildProcessError:  # no longer traced by us: an exec of another thread swallowed it
             self.ended = True
             return True
-        if tid == 0:
+        if status is None:
             return False
         self.kind, detail = waitstatus.decode(status)
         if self.kind is Kind.ENDED:
@@ -78,6 +79,14 @@ class Thread:
         self.stopped = True
         self.pending_signal = detail if self.kind is Kind.SIGNAL else 0
         return True
+
+    def _poll_stranger(self) -> int | None:
+        tid, status = gateway.waitpid(self.tid, gateway.WALL | gateway.WNOHANG)
+        return status if tid else None
+
+    def _poll_child(self) -> int | None:
+        status = gateway.wait_stop(self.tid)
+        return gateway.wait_end(self.tid, reap=False) if status is None else status
 
     def wait(self, deadline: float) -> bool:
         """Wait until it has stopped or ended; return whether it has."""
