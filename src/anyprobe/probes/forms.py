@@ -50,10 +50,15 @@ def _three(text: str, parts: list[Part]) -> Spec:
             text,
             parts[2].position,
             "three of four parts (provider:module:function:name); leave a part empty rather than out",
-            (f"{head.text}:{parts[1].text}:{parts[2].text}:entry",),
+            (_completed(head.text, parts[1].text, parts[2].text),),
             length=len(parts[2]),
         )
     return named(text, None, head, parts[1], parts[2])
+
+
+def _completed(head: str, second: str, third: str) -> str:
+    """Return what three parts behind a provider probably mean."""
+    return f"{head}::{second}:{third}" if third in _NAMES else f"{head}:{second}:{third}:entry"
 
 
 def _four(text: str, parts: list[Part]) -> Spec:

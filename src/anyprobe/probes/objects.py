@@ -12,6 +12,8 @@ from anyprobe.splice.engine import Module
 from anyprobe.target.process import Process
 from anyprobe.target.procfs import Mapping
 
+_CLONES = frozenset({"clone", "__clone", "__clone2"})
+_CLONE_CALLERS = ("__clone_internal", "clone_internal", "__spawni", "clone", "__clone")
 _OURS = f"/memfd:{MEMFD_NAME.decode()}"
 
 
@@ -45,6 +47,29 @@ class ObjectTable:
             if loaded.name == "libc.so.6":
                 return loaded
         return next((o for o in self.objects if o.is_executable and _is_static_glibc(o)), None)
+
+    def has_thread_slots(self) -> bool:
+        """Return whether every thread pointer belongs to one task: glibc makes all threads and nothing else does.
+
+        A program that calls ``clone`` itself can make tasks that share a thread pointer.
+        """
+        libc = self.libc()
+        if libc is None:
+            return False
+        if libc.is_executable:
+            return not self._calls_clone(libc)
+        return not any(_imports_clone(loaded) for loaded in self.objects if loaded is not libc)
+
+    def _calls_clone(self, loaded: LoadedObject) -> bool:
+        """Return whether a static program's own code calls ``clone``, or takes its address."""
+        functions, code = loaded.image.functions, self.module(loaded).code
+        for name in ("clone", "__clone"):
+            for function in functions.lookup(name):
+                for _, source, _ in code.references.into(function.start, function.start + 1):
+                    caller = functions.containing(source)
+                    if caller is None or not caller.name.startswith(_CLONE_CALLERS):
+                        return True
+        return False
 
     def is_loader(self, loaded: LoadedObject) -> bool:
         """Return whether an object is the dynamic loader."""
@@ -83,6 +108,17 @@ def parts_of(loaded: LoadedObject) -> dict[int, int]:
             if len(owners) == 1:
                 parts[part.start] = owners[0].start
     return parts
+
+
+def _imports_clone(loaded: LoadedObject) -> bool:
+    try:
+        table = loaded.image.dynamic_table
+    except TargetError:
+        return True
+    if table is None:
+        return False
+    wanted = set(table.symbols["name"][table.symbols["shndx"] == 0].tolist())
+    return any(offset in wanted for name in _CLONES for offset in table.offsets_of(name))
 
 
 def _is_static_glibc(loaded: LoadedObject) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from anyprobe.core.errors import SpecError
 
 PROVIDERS = ("pid", "usdt", "kernel", "kprobe", "fentry", "tracepoint", "syscall")
+_HEADS = frozenset((*PROVIDERS, "uprobe", "uretprobe", "u", "ur"))
 PID = re.compile(r"^pid(\d*)$")
 
 
@@ -111,14 +112,7 @@ def _is_scope(text: str, begin: int, at: int, end: int, before: int) -> bool:
         return False
     if not (right.isalpha() or right in "_~<{(*?$"):
         return False
-    if before == 0 and (left in PROVIDERS or PID.match(left)):
+    if before == 0 and (left in _HEADS or PID.match(left)):
         return False  # pid::malloc:entry: an empty module
-    following = text[at + 2 : end]
-    if re.fullmatch(r"(?:entry|return|insn|block|call)", following):
-        return False  # pid:libc::return: an empty function
-    return not (before == 1 and _is_provider(text) and following.count(":") - 2 * following.count("::") == 1)
-
-
-def _is_provider(text: str) -> bool:
-    head = text.strip().partition(":")[0]
-    return head in PROVIDERS or PID.match(head) is not None
+    # pid:libc::return has an empty function
+    return not re.fullmatch(r"(?:entry|return|insn|block|call)", text[at + 2 : end])

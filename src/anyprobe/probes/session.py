@@ -61,7 +61,7 @@ class Session:
             process,
             clobbers,
             allowed=_allowed(strategy),
-            slots=self._objects.libc() is not None or held,
+            slots=self._objects.has_thread_slots(),
             maxactive=maxactive,
         )
 
@@ -235,6 +235,7 @@ class Session:
         """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest."""
         run_to_libraries(self._process)
         self._objects.refresh()
+        self.engine.slots = self._objects.has_thread_slots()
         for probe, timed in self._pending:
             made = self._make(probe.spec, timed=timed, final=True)
             probe.places, probe.timed, probe.refused = made.places, made.timed, made.refused

@@ -225,6 +225,8 @@ class Planner:
         attempts += [(Strategy.JUMP, partial(self._jump, function, run, i, index)) for i in earlier]
         if last is not None and last.strategy is not Strategy.RETARGET and last.insns[0] in run:
             attempts.append((last.strategy, partial(self._grow, last, run, index)))
+        if last is not None and last.strategy is Strategy.RETARGET and last.insns[0] in run:
+            attempts.append((Strategy.JUMP, partial(self._absorb, function, run, last, index, plan)))
         attempts += [(Strategy.PUNNED, partial(self._punned, run, i, index)) for i in [index, *earlier]]
         first: Refusal | None = None
         for strategy, attempt in attempts:
@@ -291,6 +293,19 @@ class Planner:
             return refusal
         last.insns = insns
         return last
+
+    def _absorb(
+        self, function: FunctionCode, run: tuple[Insn, ...], last: PlannedSplice, index: int, plan: FunctionPlan
+    ) -> PlannedSplice | Refusal:
+        """Replace the retargeted branch before by a jump in its place whose patch carries on up to ``run[index]``."""
+        self.claims.release(last)
+        found = self._jump(function, run, run.index(last.insns[0]), index)
+        if isinstance(found, Refusal):
+            self.claims.claim(last)
+            return found
+        found.wants = last.wants
+        plan.splices.remove(last)
+        return found
 
     def _punned(self, run: tuple[Insn, ...], start: int, index: int) -> PlannedSplice | Refusal:
         head = run[start]

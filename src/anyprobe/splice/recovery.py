@@ -230,9 +230,36 @@ def _busy(
 
 def _droppable(process: Process, pages: Sequence[int], mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
     """Return (address, size) of runs of restored pages that equal the file's and may be given back to it."""
-    same = [page for page in pages if _equals_file(process, page, mappings)]
     runs: list[tuple[int, int]] = []
-    for page in same:
+    for mapping in mappings:
+        inside = [page for page in pages if mapping.start <= page < mapping.end]
+        if not inside or not mapping.path or mapping.writable or not mapping.private:
+            continue
+        fd = _mapped_file(process, mapping)
+        if fd < 0:
+            continue
+        try:
+            for low, size in _runs(inside):
+                content = gateway.pread(fd, size, mapping.offset + low - mapping.start)
+                if content == process.mem.read(low, size):
+                    runs.append((low, size))
+                else:
+                    runs += [
+                        (page, PAGE) for page in range(low, low + size, PAGE) if _same(content, low, page, process)
+                    ]
+        finally:
+            gateway.close(fd)
+    return runs
+
+
+def _same(content: bytes, low: int, page: int, process: Process) -> bool:
+    return content[page - low : page - low + PAGE] == process.mem.read(page, PAGE)
+
+
+def _runs(pages: Sequence[int]) -> list[tuple[int, int]]:
+    """Join adjacent pages."""
+    runs: list[tuple[int, int]] = []
+    for page in pages:
         if runs and runs[-1][0] + runs[-1][1] == page:
             runs[-1] = (runs[-1][0], runs[-1][1] + PAGE)
         else:
@@ -240,22 +267,15 @@ def _droppable(process: Process, pages: Sequence[int], mappings: Sequence[Mappin
     return runs
 
 
-def _equals_file(process: Process, page: int, mappings: Sequence[Mapping]) -> bool:
-    mapping = next((m for m in mappings if m.start <= page < m.end), None)
-    if mapping is None or not mapping.path or mapping.writable or not mapping.private:
-        return False
+def _mapped_file(process: Process, mapping: Mapping) -> int:
+    """Return a descriptor of the very file that is mapped, -1 where it cannot be opened."""
     for path in (f"/proc/{process.pid}/map_files/{mapping.start:x}-{mapping.end:x}", process.root + mapping.path):
         with suppress(OSError):
             fd = gateway.open_file(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                if gateway.fstat(fd).st_ino != mapping.inode:
-                    continue
-                return bool(
-                    gateway.pread(fd, PAGE, mapping.offset + page - mapping.start) == process.mem.read(page, PAGE)
-                )
-            finally:
-                gateway.close(fd)
-    return False
+            if gateway.fstat(fd).st_ino == mapping.inode:
+                return int(fd)
+            gateway.close(fd)
+    return -1
 
 
 def remove_everywhere(inodes: frozenset[int], sessions: frozenset[bytes]) -> list[Removal]:
