@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 FORMAT = 1
 SIZE_LIMIT = 256 << 20
 _MAGIC = b"anyprobe-cache\n"
-_KINDS = frozenset("?iuf")
+_KINDS = frozenset("biuf")
 _NAME = re.compile(r"[0-9a-f]{8,128}")
 
 Arrays = Mapping[str, NDArray[Any]]

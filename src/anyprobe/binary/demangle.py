@@ -18,6 +18,7 @@ _RUST_ESCAPES = {
     "$RP$": ")",
     "$C$": ",",
 }
+_INHERENT = re.compile(r"^<([\w:]+)>(::.+)$")
 _RUST_CODE = re.compile(r"\$u([0-9a-f]{1,6})\$")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _STREAMS = ("string", "istream", "ostream", "iostream")
@@ -70,8 +71,10 @@ def spellings(name: str) -> Spelling:
     text = _demangle(mangled)
     if text is None:
         return Spelling(name, name, name)
-    plain = _without_parameters(text)
-    bare = _without_template(plain)
+    plain = text if mangled[1] == "R" else _without_parameters(text)
+    bare = _without_template(plain).removesuffix("::")  # Rust writes f::<T>
+    inherent = _INHERENT.match(bare)  # <ns::S>::f is what everybody calls ns::S::f
+    bare = inherent[1] + inherent[2] if inherent else bare
     return Spelling(text + suffix, plain + suffix, bare + suffix)
 
 
@@ -80,7 +83,7 @@ def mangled_hint(name: str) -> str:
 
     It keeps the search for one demangled name from demangling a whole library.
     """
-    head = _without_template(_without_parameters(name))
+    head = _without_template(_without_parameters(name)).partition(".")[0]  # f.cold is a part of f
     last = _IDENTIFIER.findall(head)
     if "operator" in head or not last or last[-1] in _ABBREVIATED or not head.endswith(last[-1]):
         return ""
@@ -105,8 +108,8 @@ def _rust_legacy(text: str) -> str:
     for escape, character in _RUST_ESCAPES.items():
         text = text.replace(escape, character)
     text = _RUST_CODE.sub(lambda found: chr(int(found[1], 16)), text)
-    text = text.replace("::_<", "::<").replace("..", "::")
-    return text.removeprefix("_") if text.startswith("_<") else text
+    # A path element may not begin with an escape, so the compiler puts an underscore before it.
+    return re.sub(r"(^|::)_(?=[<{(*&\[])", r"\1", text.replace("..", "::"))
 
 
 def _without_parameters(text: str) -> str:

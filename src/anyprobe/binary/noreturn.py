@@ -26,7 +26,13 @@ _NAMES = """
     runtime.panicdivide runtime.panicshift runtime.panicwrap runtime.goexit1 runtime.gogo runtime.mcall_noreturn
 """
 NEVER_RETURN = frozenset(_NAMES.split())
-_THROWERS = re.compile(r"_ZSt\d+__throw_\w+|_ZN4core9panicking\w+|runtime\.(?:panic(?:Index|Slice|mem|nil)|goPanic)\w*")
+_THROWERS = re.compile(
+    r"_ZSt\d+__throw_\w+"
+    r"|_ZN4core9panicking(?:11panic_const)?\d+(?:panic|assert_failed|unreachable)\w*"
+    r"|_RI?NvNt(?:Nt)?Cs\w+_4core9panicking(?:11panic_const)?\d+(?:panic|assert_failed|unreachable)\w*"
+    r"|_RI?NvNtCs\w+_4core(?:6option|6result)\d+(?:unwrap|expect)_failed\w*"
+    r"|runtime\.(?:panic(?:Index|Slice|mem|nil)|goPanic)\w*"
+)
 
 
 def never_returns(name: str) -> bool:

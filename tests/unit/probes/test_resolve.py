@@ -1,0 +1,220 @@
+"""Specs against processes made of compiled objects."""
+
+import pytest
+
+from anyprobe.binary.image import Image
+from anyprobe.core.errors import SpecError, UnsupportedTarget
+from anyprobe.core.refusal import Reason
+from anyprobe.probes.resolve import nearest_names, resolve, resolve_all
+from anyprobe.probes.spec import parse
+
+LIBRARY = r"""
+int apple(int x) { return x + 1; }
+int apricot(int x) { return x + 2; }
+int banana(int x) { return x * 1234567 + (x >> 3); }
+extern int alias_of_apple(int) __attribute__((alias("apple")));
+"""
+PROGRAM = "int apple(int x) { return x - 1; } int main(int argc, char **argv) { return apple(argc); }"
+TWINS = r"""
+namespace { __attribute__((noinline, used)) int helper(int x) { return x + 5; } }
+namespace ns {
+struct C {
+    __attribute__((noinline)) int get(int x) { return x; }
+    __attribute__((noinline)) int get(char c) { return c; }
+};
+template <class T> __attribute__((noinline)) T twice(T x) { return x + x; }
+__attribute__((noinline)) int f(int x) { return x; }
+__attribute__((noinline)) int f(char const *x) { return *x; }
+__attribute__((noinline)) int operator+(C const &, C const &) { return 3; }
+}
+int main(int argc, char **argv) {
+    ns::C c;
+    return c.get(argc) + c.get('x') + ns::twice(argc) + ns::twice(2.5) + ns::f(argc) + ns::f(argv[0]) + (c + c) +
+           helper(2);
+}
+"""
+
+
+@pytest.fixture
+def fruit(process):
+    process.load(PROGRAM, "market", "-O1", bias=0x555555554000)
+    process.load(LIBRARY, "libfruit.so.3.1", "-shared", "-fPIC", "-O1")
+    return process.objects()
+
+
+def names(sites):
+    return sorted((site.object.name, site.function.name) for site in sites)
+
+
+@pytest.mark.parametrize("module", ["libfruit", "libfruit.so", "libfruit.so.3", "libfruit.so.3.1", "libf*", "lib?ruit"])
+def test_modules_by_file_name_with_less_and_less_version(fruit, module):
+    (site,) = resolve(f"{module}:banana", fruit)
+    assert site.canonical == "pid:libfruit.so.3.1:banana:entry"
+    assert site.address == 0x7F0000000000 + site.function.start
+    assert site.kind == "entry"
+
+
+def test_the_executable_is_a_out(fruit):
+    (site,) = resolve("a.out:apple", fruit)
+    assert site.object.name == "market"
+    assert [each.is_executable for each in fruit] == [True, False]
+
+
+def test_paths_name_modules_too(fruit, tmp_path):
+    (site,) = resolve(f"uprobe:{tmp_path}/libfruit.so.3.1:apricot", fruit)
+    assert site.object.name == "libfruit.so.3.1"
+    (tmp_path / "link.so").symlink_to(tmp_path / "libfruit.so.3.1")
+    assert resolve(f"uprobe:{tmp_path}/link.so:apricot", fruit) != []
+
+
+def test_a_function_alone_searches_all_modules(fruit):
+    assert names(resolve("apple", fruit)) == [("libfruit.so.3.1", "apple"), ("market", "apple")]
+
+
+def test_globs_and_empty_parts_match_many(fruit):
+    assert names(resolve("libfruit:ap*", fruit)) == [("libfruit.so.3.1", "apple"), ("libfruit.so.3.1", "apricot")]
+    everything = {site.function.name for site in resolve("pid:libfruit::entry", fruit)}
+    assert {"apple", "apricot", "banana"} <= everything
+    assert len(resolve("libfruit:*", fruit)) == len(everything)
+
+
+def test_several_names_of_one_address_are_one_site(fruit):
+    assert len([site for site in resolve("libfruit:*", fruit) if "apple" in site.function.names]) == 1
+    (site,) = resolve("libfruit:alias_of_apple", fruit)
+    assert site.canonical == "pid:libfruit.so.3.1:alias_of_apple:entry"
+    assert "apple" in site.function.names
+
+
+def test_returns_and_offsets(fruit):
+    (site,) = resolve("libfruit:banana%return", fruit)
+    assert (site.kind, site.canonical) == ("return", "pid:libfruit.so.3.1:banana:return")
+    (site,) = resolve("libfruit:banana+0x3", fruit)
+    assert (site.kind, site.offset, site.canonical) == ("offset", 3, "pid:libfruit.so.3.1:banana:0x3")
+    absolute = site.function.start + 3
+    (same,) = resolve(f"pid:libfruit:-:{absolute:#x}", fruit)
+    assert (same.address, same.function, same.offset) == (site.address, site.function, 3)
+
+
+def test_every_canonical_form_resolves_to_the_same_site(fruit):
+    for text in ("apple", "libfruit:*", "libfruit:banana+0x3", "libfruit:ap*:return", "pid:market:main:0"):
+        for site in resolve(text, fruit):
+            (again,) = resolve(site.canonical, fruit)
+            assert (again.address, again.kind, again.canonical) == (site.address, site.kind, site.canonical)
+
+
+@pytest.mark.parametrize(
+    ("text", "caret", "message", "nearest"),
+    [
+        ("libfruit:bananna", "         ^^^^^^^", "no function 'bananna' in libfruit.so.3.1", "banana"),
+        ("libfriut:banana", "^^^^^^^^", "no module 'libfriut' is loaded", "libfruit"),
+        ("pid:libfruit:aple:return", "             ^^^^", "no function 'aple'", "apple"),
+        ("a.ut:main", "^^^^", "no module", "a.out"),
+        ("libfruit:zz*", "         ^^^", "no function 'zz*'", None),
+        ("libfruit:banana+0x1000", "                ^^^^^^", "beyond banana", None),
+        ("pid:libfruit:-:0x10", "               ^^^^", "not in the code", None),
+        ("market.c:12", "         ^^", "debug information", None),
+    ],
+)
+def test_specs_that_mean_nothing_point_at_the_part(fruit, text, caret, message, nearest):
+    with pytest.raises(SpecError) as caught:
+        resolve(text, fruit)
+    assert message in caught.value.message
+    assert str(caught.value).splitlines()[2] == "  " + caret
+    assert nearest is None or nearest in caught.value.nearest
+
+
+def test_a_function_that_is_only_imported_is_said_so(process):
+    process.load('#include <stdio.h>\nint main(void) { return puts("x"); }', "prints", "-O1", bias=0x555555554000)
+    with pytest.raises(SpecError, match="prints imports it from another module"):
+        resolve("prints:puts", process.objects())
+
+
+def test_demangled_names_match_with_and_without_parameters(process):
+    process.load(TWINS, "twins", "-O1", bias=0x555555554000, language="c++")
+    objects = process.objects()
+
+    def found(text):
+        return sorted(site.function.demangled for site in resolve(text, objects))
+
+    assert found("a.out:ns::f") == ["ns::f(char const*)", "ns::f(int)"]
+    assert found("a.out:ns::f(int)") == ["ns::f(int)"]
+    assert found("a.out:ns::f(char const*)") == ["ns::f(char const*)"]
+    assert found("a.out:_ZN2ns1fEi") == ["ns::f(int)"]
+    assert found("ns::C::get") == ["ns::C::get(char)", "ns::C::get(int)"]
+    assert found("ns::twice") == ["double ns::twice<double>(double)", "int ns::twice<int>(int)"]
+    assert found("ns::twice<int>") == ["int ns::twice<int>(int)"]
+    assert len(found("ns::operator+")) == 1
+    assert found("a.out:ns::C::*") == ["ns::C::get(char)", "ns::C::get(int)"]
+    assert found("(anonymous namespace)::helper") == ["(anonymous namespace)::helper(int)"]
+    for text in ("ns::f", "ns::twice", "ns::operator+", "(anonymous namespace)::helper"):
+        for site in resolve(text, objects):
+            assert [each.address for each in resolve(site.canonical, objects)] == [site.address], site.canonical
+
+
+def test_local_functions_of_one_name(process, tmp_path):
+    # two static functions of one name, as two source files have them
+    first = tmp_path / "first.c"
+    second = tmp_path / "second.c"
+    first.write_text(
+        "static int __attribute__((noinline)) helper(int x) { return x + 1; } int a(int x) { return helper(x); }"
+    )
+    second.write_text(
+        "static int __attribute__((noinline)) helper(int x) { return x * 9; } int b(int x) { return helper(x); }"
+    )
+    process.load("", "libtwo.so", "-shared", "-fPIC", "-O1", "-x", "c", str(first), str(second))
+    objects = process.objects()
+    assert len(resolve("libtwo:helper", objects)) == 2
+    with pytest.raises(SpecError, match=r"2 functions of libtwo\.so are named 'helper'") as caught:
+        resolve("libtwo:helper+0x1", objects)
+    (site,) = resolve(caught.value.nearest[0], objects)
+    assert (site.function.name, site.offset) == ("helper", 1)
+
+
+IFUNC = r"""
+static int fast(int x) { return x; }
+static int slow(int x) { return -x; }
+static void *choose(void) { return __builtin_cpu_supports("sse2") ? (void *)fast : (void *)slow; }
+int pick(int x) __attribute__((ifunc("choose")));
+"""
+
+
+def test_ifuncs_lead_to_what_the_process_uses_or_are_refused(process):
+    path = process.load(IFUNC, "libpick.so", "-shared", "-fPIC", "-O1")
+    objects = process.objects()
+    fast = Image.open(path).functions.lookup("fast")[0]
+    resolution = resolve_all("libpick:pick", objects)
+    assert not resolution.sites
+    assert resolution.refused[0].refusal.reason is Reason.IFUNC_UNRESOLVED
+    resolution = resolve_all(
+        "libpick:pick", objects, ifunc_targets=lambda _loaded, _function: [0x7F0000000000 + fast.start]
+    )
+    (site,) = resolution.sites
+    assert site.function.name == "fast"
+    assert site.canonical == "pid:libpick.so:pick:entry"
+    assert "resolved to fast" in site.note
+
+
+def test_an_object_that_cannot_be_read_matters_only_if_it_was_meant(process, tmp_path):
+    process.load(LIBRARY, "libfruit.so", "-shared", "-fPIC", "-O1")
+    process.load(LIBRARY, "libgone.so", "-shared", "-fPIC", "-O1", bias=0x7E0000000000)
+    (tmp_path / "libgone.so").write_bytes(b"not an object any more")
+    objects = process.objects()
+    assert len(resolve("banana", objects)) == 1
+    with pytest.raises(UnsupportedTarget, match="not an ELF file"):
+        resolve("libgone:banana", objects)
+    with pytest.raises(SpecError):
+        resolve("libfruit:cherry", objects)
+
+
+def test_nearest_names_are_quick_and_sensible():
+    import time
+
+    many = [f"function_number_{number}" for number in range(50_000)] + ["pthread_mutex_lock", "pthread_mutex_unlock"]
+    start = time.perf_counter()
+    assert nearest_names("pthread_mutx_lock", many)[0] == "pthread_mutex_lock"
+    assert time.perf_counter() - start < 1
+    assert nearest_names("", many) == ()
+
+
+def test_specs_may_be_given_read(fruit):
+    assert resolve(parse("libfruit:banana"), fruit) != []
