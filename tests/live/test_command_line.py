@@ -1,0 +1,150 @@
+"""The commands as programs, on real processes."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+CALLS = 1000
+PATIENCE = 60.0
+BUSY = "import os, time\nprint('ready', flush=True)\nwhile True: os.getppid(); time.sleep(0.0005)"
+COUNTED = f"import os\nfor _ in range({CALLS}): os.getppid()\nprint('its own output')"
+
+
+def anyprobe(*arguments, **settings):
+    command = [sys.executable, "-m", "anyprobe", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, **settings)
+
+
+def start(*arguments):
+    command = [sys.executable, "-m", "anyprobe", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def busy():
+    """A process that calls getppid a thousand times a second and leaves the processor to the others."""
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        yield process
+        assert process.poll() is None, "the target died"
+        process.kill()
+
+
+def installed(pid):
+    shown = anyprobe("probes", "-p", str(pid), "--json")
+    assert shown.returncode == 0, shown.stderr
+    return json.loads(shown.stdout)
+
+
+def maps(pid):
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+def wait_until_armed(pid):
+    deadline = time.monotonic() + PATIENCE
+    while not installed(pid):
+        assert time.monotonic() < deadline, "never armed"
+
+
+def test_count_for_a_while(busy):
+    shown = anyprobe("count", "libc:getppid", "-p", str(busy.pid), "--for", "0.3", "--json")
+    assert shown.returncode == 0, shown.stderr
+    document = json.loads(shown.stdout)
+    (site,) = document["sites"]
+    assert (site["function"], site["armed"]) == ("getppid", True)
+    assert site["hits"] > 0
+    assert document["target"]["pid"] == busy.pid
+    assert document["pause_us"]["arm"] > 0
+    assert installed(busy.pid) == []
+
+
+def test_a_table_is_plain_text_when_nobody_looks(busy):
+    shown = anyprobe("count", "libc:getppid", "-p", str(busy.pid), "--for", "0.1")
+    assert shown.returncode == 0, shown.stderr
+    assert "getppid" in shown.stdout
+    assert "\x1b" not in shown.stdout + shown.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_brings_the_results_and_removes_everything(busy, number):
+    controller = start("count", "libc:getppid", "-p", str(busy.pid), "--json")
+    wait_until_armed(busy.pid)
+    controller.send_signal(number)
+    out, err = controller.communicate(timeout=PATIENCE)
+    assert controller.returncode == 0, err
+    assert json.loads(out)["sites"][0]["hits"] > 0
+    assert installed(busy.pid) == []
+
+
+def test_a_started_command_is_counted_from_its_first_instruction_to_its_end():
+    shown = anyprobe("count", "libc:getppid", "--json", "--", sys.executable, "-c", COUNTED)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout == "its own output\n"
+    document = json.loads(shown.stderr)
+    assert document["sites"][0]["hits"] == CALLS
+    assert document["target"]["exited"] == 0
+
+
+def test_time_of_a_started_command(tmp_path):
+    path = tmp_path / "results"
+    shown = anyprobe("time", "libc:getppid", "--json", "-o", str(path), "--", sys.executable, "-c", COUNTED)
+    assert shown.returncode == 0, shown.stderr
+    (function,) = json.loads(path.read_text())["functions"]
+    assert function["count"] == CALLS
+    assert sum(count for _, _, count in function["buckets"]) == CALLS
+    assert function["min_ns"] <= function["p50_ns"] <= function["p99_ns"] <= function["max_ns"]
+    assert function["min_ns"] * CALLS <= function["sum_ns"] <= function["max_ns"] * CALLS
+
+
+def test_the_status_of_the_command_on_demand():
+    program = ("--", sys.executable, "-c", "import sys; sys.exit(7)")
+    assert anyprobe("count", "libc:getppid", "--quiet", *program).returncode == 0
+    assert anyprobe("count", "libc:getppid", "--quiet", "--exit-status", *program).returncode == 7
+
+
+def test_what_a_killed_controller_left_is_listed_and_removed(busy):
+    controller = start("count", "libc:getppid", "-p", str(busy.pid))
+    wait_until_armed(busy.pid)
+    controller.kill()
+    controller.communicate()
+    (site,) = installed(busy.pid)
+    assert {"address", "type", "symbol", "offset", "module", "strategy", "flags"} <= set(site)
+    assert site["symbol"].endswith("getppid")
+    removed = anyprobe("detach", "-p", str(busy.pid))
+    assert removed.returncode == 0, removed.stderr
+    assert "restored 1 site" in removed.stdout
+    assert installed(busy.pid) == []
+    assert "memfd:anyprobe" not in maps(busy.pid)
+
+
+def test_explain_and_list_touch_nothing(busy):
+    before = maps(busy.pid)
+    explained = anyprobe("explain", "libc:malloc", "-p", str(busy.pid), "--json")
+    assert explained.returncode == 0, explained.stderr
+    explanation = json.loads(explained.stdout)
+    assert any("IA" in line["marks"] for line in explanation["disassembly"])
+    assert "chosen" in {verdict["verdict"] for verdict in explanation["verdicts"]}
+    listed = anyprobe("list", "libc:mallo[c]", "-p", str(busy.pid))
+    assert listed.returncode == 0, listed.stderr
+    assert "malloc" in listed.stdout
+    assert maps(busy.pid) == before
+
+
+def test_a_misspelt_function_is_pointed_at(busy):
+    shown = anyprobe("count", "libc:mallok", "-p", str(busy.pid))
+    assert shown.returncode == 2
+    lines = shown.stderr.splitlines()
+    caret = next(line for line in lines if line.strip(" ^") == "")
+    assert lines[lines.index(caret) - 1][caret.index("^") :].startswith("mallok")
+    assert "malloc" in lines[-1]
+
+
+def test_doctor_finds_nothing_against_a_process_of_ours(busy):
+    shown = anyprobe("doctor", "-p", str(busy.pid), "--json")
+    findings = json.loads(shown.stdout)["target"]
+    assert all(finding["verdict"] != "no" for finding in findings), findings
