@@ -148,8 +148,6 @@ class References:
         columns: list[tuple[Positions, Positions]] = []
         for kind, scan in scans:
             for part in code:
-                if len(part.content) < 8:
-                    continue
                 targets, sources = scan(part)
                 keep = bounds.inside(targets)
                 columns.append((targets[keep], sources[keep] << 2 | int(kind)))

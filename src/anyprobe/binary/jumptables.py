@@ -186,6 +186,8 @@ class _Slice:
             return Pointer() if insn.op1_kind == OpKind.MEMORY else (at, _gpr(insn.op1_register))
         if insn.mnemonic == Mnemonic.ADD and insn.op1_kind == OpKind.REGISTER:
             return self._relative(at, register, _gpr(insn.op1_register))
+        if insn.mnemonic == Mnemonic.XOR and insn.segment_prefix == Register.FS and insn.memory_displacement == 0x30:
+            return Pointer()  # a stored pointer that glibc has encrypted with the thread's pointer guard
         if insn.code == Code.LEA_R64_M and insn.memory_base == Register.RIP:
             return Pointer()  # the scan of the code finds it
         return Unresolved("the jump's target is computed in a way that is not known")

@@ -1,0 +1,232 @@
+import pytest
+
+from anyprobe.binary.cfg import ExitKind
+from anyprobe.core.refusal import Reason, Refusal
+from module_under_test import Module, function
+
+
+def exits(function):
+    return [(e.address - function.start, e.kind.value, e.conditional, e.indirect) for e in function.exits]
+
+
+def run_texts(function, offset):
+    return [insn.text.split()[0] for insn in function.run_of(function.start + offset)]
+
+
+def reasons(module, low, high):
+    return {address - low: why.split(" from")[0] for address, why in module.map.enterable(low, high)}
+
+
+# -- functions and their bounds
+
+
+def test_padding_is_no_part_of_the_function(build):
+    module = Module.assembled(build, function("padded", "ret\n .p2align 4"), function("following", "ret"))
+    assert module.texts("padded") == ["ret"]
+    assert module["padded"].padding_after == 15
+
+
+def test_padding_that_something_jumps_to_is_not_dead(build):
+    module = Module.assembled(
+        build,
+        function("lone", "ret") + "nop\n nop\nlanding: nop\n nop\n nop\n nop\n",
+        function("jumper", "jmp landing"),
+    )
+    assert module["lone"].padding_after == 2
+
+
+def test_no_padding_behind_what_falls_through(build):
+    module = Module.assembled(build, function("falling", "nop"), function("following", "ret"))
+    assert module["falling"].padding_after == 0
+    assert module["falling"].exits_complete.reason is Reason.CONTROL_FLOW_UNKNOWN
+
+
+def test_the_entry_lies_behind_endbr64(build):
+    module = Module.assembled(build, function("marked", "endbr64\n ret"), function("plain", "ret"))
+    assert module["marked"].entry == module.start("marked") + 4
+    assert module["plain"].entry == module.start("plain")
+
+
+def test_what_is_no_function_start_is_refused(build):
+    module = Module.assembled(build, function("only", "nop\n ret"))
+    refusal = module.map.function_at(module.start("only") + 1)
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.NOT_CODE
+
+
+def test_boundaries(build):
+    module = Module.assembled(build, function("wide", "mov eax, 1\n ret"))
+    wide = module["wide"]
+    assert wide.insn_at(wide.start).text == "mov eax, 0x1"
+    assert wide.insn_at(wide.start + 2) is None
+    assert wide.boundaries_near(wide.start + 2) == (wide.start, wide.start + 5)
+    assert module.map.containing(wide.start + 2) is wide
+
+
+# -- what may be entered
+
+
+def test_loop_to_the_second_instruction(build):
+    module = Module.assembled(
+        build, function("loops", "xor eax, eax\n.Lagain: inc eax\n cmp eax, edi\n jb .Lagain\n ret")
+    )
+    start = module.start("loops")
+    assert reasons(module, start + 1, start + 5) == {1: "branched to"}
+    assert run_texts(module["loops"], 0) == ["xor"]
+    assert run_texts(module["loops"], 2) == ["inc", "cmp", "jb", "ret"]
+
+
+def test_short_jump_from_the_function_before(build):
+    module = Module.assembled(
+        build,
+        function("before", "test edi, edi\n js .Lshared\n ret"),
+        function("after", "nop\n.Lshared: inc eax\n ret"),
+    )
+    start = module.start("after")
+    assert reasons(module, start + 1, start + 5) == {0: "branched to"}
+    assert run_texts(module["after"], 0) == ["nop"]
+
+
+def test_return_addresses_are_entered(build):
+    module = Module.assembled(
+        build, function("calls", "push rbx\n call rax\n pop rbx\n ret\n"), function("other", "ret")
+    )
+    assert run_texts(module["calls"], 0) == ["push", "call"]
+    assert run_texts(module["calls"], 3) == ["pop", "ret"]
+
+
+def test_a_run_goes_on_behind_a_conditional_jump_not_taken(build):
+    module = Module.assembled(build, function("early", "test edi, edi\n je .Lout\n mov eax, [rdi]\n.Lout: ret"))
+    assert run_texts(module["early"], 0) == ["test", "je", "mov"]
+    assert run_texts(module["early"], 6) == ["ret"]
+
+
+def test_an_unresolved_jump_makes_every_instruction_enterable(build):
+    module = Module.assembled(build, function("lost", "imul rdi, rsi\n jmp rdi\n nop\n ret"))
+    lost = module["lost"]
+    assert lost.unresolved == (lost.start + 4,)
+    assert lost.complete.reason is Reason.CONTROL_FLOW_UNKNOWN
+    assert lost.complete.address == lost.start + 4
+    assert run_texts(lost, 0) == ["imul"]
+    assert len(module.map.enterable(lost.start + 1, lost.end)) >= 3
+
+
+def test_a_jump_behind_a_lock_prefix(build):
+    body = "cmp dword ptr [rdi], 0\n je 1f+1\n1: lock inc dword ptr [rsi]\n ret"
+    module = Module.assembled(build, function("single_threaded", body))
+    skips = module["single_threaded"]
+    assert skips.complete is None
+    assert skips.insn_at(skips.start + 5) is None
+    assert run_texts(skips, 0) == ["cmp", "je"]
+
+
+def test_a_jump_into_the_middle_of_an_instruction(build):
+    module = Module.assembled(build, function("overlaps", "je 1f+1\n1: mov eax, 0x90909090\n ret"))
+    assert module["overlaps"].broken.reason is Reason.CONTROL_FLOW_UNKNOWN
+
+
+def test_bytes_that_are_no_instruction(build):
+    module = Module.assembled(build, function("data", "ret\n .byte 0x06, 0x07, 0x0e\n ret"))
+    assert module["data"].complete.reason is Reason.CONTROL_FLOW_UNKNOWN
+    assert module["data"].exits_complete is not None
+
+
+# -- exits
+
+
+def test_returns_and_tail_jumps(build):
+    module = Module.assembled(
+        build,
+        function("leaves", "test edi, edi\n je .Lout\n js other\n jmp other\n.Lout: ret 8"),
+        function("other", "ret"),
+    )
+    leaves = module["leaves"]
+    assert [(e.kind, e.conditional) for e in leaves.exits] == [
+        (ExitKind.TAIL, True),
+        (ExitKind.TAIL, False),
+        (ExitKind.RET, False),
+    ]
+    assert leaves.exits_complete is None
+    assert leaves.exits[0].target == module.start("other")
+
+
+def test_a_jump_through_a_pointer_leaves(build):
+    module = Module.assembled(build, function("virtual", "mov rax, [rdi]\n jmp [rax+16]"))
+    assert exits(module["virtual"]) == [(3, "tail", False, True)]
+    assert module["virtual"].complete is None
+
+
+@pytest.mark.parametrize("body", ["mov rax, [rdi]\n jmp rax", "jmp rsi", "mov r11, rsi\n jmp r11"])
+def test_a_whole_pointer_in_a_register_is_no_table(build, body):
+    module = Module.assembled(build, function("pointed", body))
+    assert module["pointed"].complete is None
+    assert [kind for _, kind, _, _ in exits(module["pointed"])] == ["tail"]
+
+
+def test_self_tail_recursion_is_a_loop(build):
+    module = Module.assembled(build, function("recurses", "dec edi\n jne recurses\n ret"))
+    recurses = module["recurses"]
+    assert exits(recurses) == [(4, "ret", False, False)]
+    assert recurses.back_to_entry == (recurses.start + 2,)
+
+
+def test_a_loop_behind_endbr64_goes_back_to_the_entry(build):
+    module = Module.assembled(build, function("marked", "endbr64\n.Lagain: dec edi\n jne .Lagain\n ret"))
+    assert module["marked"].back_to_entry == (module.start("marked") + 6,)
+
+
+COLD = """
+    .section .text.unlikely
+    .type hot.cold, @function
+hot.cold:
+    inc esi
+    js .Laway
+    ret
+.Laway: jmp .Lback
+    .size hot.cold, .-hot.cold
+    .text
+"""
+
+
+def test_a_cold_part_belongs_to_its_function(build):
+    module = Module.assembled(
+        build,
+        COLD,
+        function("hot", "test edi, edi\n js hot.cold\n.Lback: mov eax, edi\n ret"),
+        function("other", "ret"),
+    )
+    hot = module["hot"]
+    cold = module.start("hot.cold")
+    assert {e.address for e in hot.exits} == {cold + 4, hot.end - 1}
+    assert all(e.kind is ExitKind.RET for e in hot.exits)
+    assert hot.exits_complete is None
+
+
+def test_code_shared_by_two_functions_makes_exits_uncertain(build):
+    module = Module.assembled(
+        build,
+        function("owner", "inc edi\n.Lshared: inc esi\n ret"),
+        function("borrower", "dec edi\n jmp .Lshared"),
+        function("caller", "call owner\n ret"),
+        flags=["-Wl,-Bsymbolic"],
+    )
+    assert module["borrower"].exits_complete.reason is Reason.CONTROL_FLOW_UNKNOWN
+    assert module["owner"].exits_complete is None
+
+
+def test_a_tail_call_of_a_linkage_stub(build):
+    module = Module.assembled(build, function("wrapper", "jmp elsewhere@plt"))
+    assert exits(module["wrapper"]) == [(0, "tail", False, False)]
+    assert module["wrapper"].exits_complete is None
+
+
+# -- dead bytes inside
+
+
+def test_dead_bytes_behind_a_return_inside_a_function(build):
+    body = "test edi, edi\n jne .Lfar\n ret\n .byte 0x66, 0x90, 0x66, 0x90, 0x0f, 0x1f, 0x00\n.Lfar: inc edi\n ret"
+    module = Module.assembled(build, function("split", body))
+    split = module["split"]
+    assert split.dead_bytes_behind(split.start + 5) == 7
+    assert split.dead_bytes_behind(split.start + 12) == 0
+    assert split.dead_bytes_behind(split.start + 2) == 0
