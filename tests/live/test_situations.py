@@ -53,7 +53,7 @@ def compare(situation: Situation, mode: str, counts: Counts, snapshot: object, r
             inside = 1 if situation.name.endswith("parked-inside") else 0
             record = timing(snapshot, function)
             seen = (record.count, record.tail_exits, record.unmatched)
-            if seen != (returns - inside, tails, inside):
+            if seen != (returns - tails - inside, tails, inside):
                 wrong.append(f"{function}: timed {seen}, the program counted {returns} exits, {tails} of them tails")
             continue
         if mode in ("entry", "both") and hits(snapshot, function) != calls:

@@ -90,6 +90,10 @@ class CodeMap:
             return None
         return self._starts[number]
 
+    def starts_between(self, low: int, high: int) -> list[int]:
+        """Return the function starts in ``[low, high)``."""
+        return list(self._starts[bisect_left(self._starts, low) : bisect_left(self._starts, high)])
+
     def containing(self, address: int) -> FunctionCode | None:
         """Return the function that an address lies in."""
         start = self.start_of(address)

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import click
 
-STRATEGIES = ("auto", "retarget", "jump", "punned", "trap")
+STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 

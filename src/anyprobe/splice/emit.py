@@ -138,6 +138,11 @@ def _condition(insn: Insn) -> int:
     raise UndisplaceableError(Refusal(Reason.NO_DISPLACED_FORM, insn.address, detail))
 
 
+def dead_springboard_bytes(splice: PlannedSplice, bias: int, target: int) -> bytes:
+    """Return the jump to the run-time address ``target`` to write into the dead bytes that a short jump leads to."""
+    return b"\xe9" + (target - (splice.dead_springboard + bias + 5)).to_bytes(4, "little", signed=True)
+
+
 def head_bytes(splice: PlannedSplice, bias: int, target: int) -> bytes:
     """Return the bytes to write at ``splice.write_at`` so that the site leads to the run-time address ``target``.
 
@@ -145,6 +150,8 @@ def head_bytes(splice: PlannedSplice, bias: int, target: int) -> bytes:
     """
     if splice.pun is not None:
         return splice.pun.head_bytes(target - bias)
+    if splice.strategy is Strategy.SHORT:
+        return b"\xeb" + (splice.dead_springboard - (splice.head + 2)).to_bytes(1, "little", signed=True)
     if splice.strategy is Strategy.RETARGET:
         return (target - (splice.insns[0].end + bias)).to_bytes(4, "little", signed=True)
     return b"\xe9" + (target - (splice.head + bias + 5)).to_bytes(4, "little", signed=True)

@@ -12,11 +12,11 @@ from anyprobe.core.errors import SessionConflict
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import Arena
 from anyprobe.splice.banks import TIMING, Hook
-from anyprobe.splice.emit import ActionSource, emit_patch, head_bytes
+from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, head_bytes
 from anyprobe.splice.journal import Owner
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import Action, BankCode, Clobbers
-from anyprobe.splice.plan import Claims, FunctionPlan, PlannedSplice, Planner, Pun, Strategy, Want, WantKind
+from anyprobe.splice.plan import JUMP_BYTES, Claims, FunctionPlan, PlannedSplice, Planner, Pun, Strategy, Want, WantKind
 from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable
 from anyprobe.splice.recovery import find_journals, owner_alive
 from anyprobe.splice.space import AddressSpace
@@ -129,7 +129,7 @@ class Engine:
         """Plan the function anew with all its wants; additions that would cost an armed hook its place are refused."""
         state, planner = edit.state, self.planner(edit.module)
         for splice in state.splices:
-            edit.module.claims.release(splice.planned)
+            edit.module.claims.release(splice.planned)  # twice for a short jump and its springboard: no matter
         kept = [want for want in state.wants if want not in edit.removed]
         edit.wants = self._refuse_timing(edit, kept + edit.added)
         while True:
@@ -249,6 +249,8 @@ class Engine:
             if isinstance(live, Refusal):
                 self.give_up(edit, live)
                 return None
+            if planned.dead_springboard:
+                added.append(_dead_springboard(edit.module, planned, live))
             added.append(live)
         edit.change = FunctionChange(edit.state.code.start + edit.module.bias, list(edit.state.splices), added)
         return edit.change
@@ -325,7 +327,7 @@ class Engine:
                 hook.splice = None
         state.wants, state.splices = edit.wants, change.added
         for splice in change.added:
-            for want in splice.planned.wants:
+            for want in () if splice.is_springboard else splice.planned.wants:
                 if (hook := hook_of(want)) is not None:
                     hook.splice, hook.refusal, hook.strategy = splice, None, splice.planned.strategy.value
 
@@ -354,6 +356,14 @@ class Engine:
         """Drop the controller's side of all memory."""
         for arena in self.arenas:
             arena.close()
+
+
+def _dead_springboard(module: Module, planned: PlannedSplice, live: LiveSplice) -> LiveSplice:
+    """Return the write into dead bytes that a short jump needs; it comes before the jump."""
+    assert live.patch is not None
+    old = module.code.text.memory.read(planned.dead_springboard, JUMP_BYTES)
+    new = dead_springboard_bytes(planned, module.bias, live.patch.address)
+    return LiveSplice(planned, module.bias, planned.dead_springboard + module.bias, old, new, None, is_springboard=True)
 
 
 def _refuse(want: Want, why: Refusal) -> None:

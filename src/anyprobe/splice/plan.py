@@ -15,6 +15,9 @@ from anyprobe.isa.decode import Flow, Insn
 
 JUMP_BYTES = 5
 """Length of ``jmp rel32``."""
+SHORT_BYTES = 2
+"""Length of ``jmp rel8``."""
+_SHORT_REACH = 127
 _REDUNDANT_PREFIX = 0x36
 """A segment override: without meaning on a near jump, so it can pad one."""
 
@@ -25,6 +28,7 @@ class Strategy(StrEnum):
     RETARGET = "retarget"
     JUMP = "jump"
     PUNNED = "punned"
+    SHORT = "short"
 
 
 class WantKind(StrEnum):
@@ -64,6 +68,8 @@ class PlannedSplice:
     pun: "Pun | None" = None
     springboard: int = 0
     """Run-time address of the springboard that a punned jump leads to, once it is chosen."""
+    dead_springboard: int = 0
+    """Link-time address of the five dead bytes that a short jump leads to, and that hold a jump on to the patch."""
 
     @property
     def end(self) -> int:
@@ -127,12 +133,16 @@ class Claims:
         middle = splice.write_at + splice.written
         self.written.update(range(splice.write_at, middle))
         self.borrowed.update(range(middle, middle + splice.borrowed))
+        if splice.dead_springboard:
+            self.written.update(range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES))
 
     def release(self, splice: PlannedSplice) -> None:
         """Give the splice's bytes back."""
         middle = splice.write_at + splice.written
         self.written.difference_update(range(splice.write_at, middle))
         self.borrowed.difference_update(range(middle, middle + splice.borrowed))
+        if splice.dead_springboard:
+            self.written.difference_update(range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES))
 
 
 @dataclass
@@ -208,7 +218,10 @@ class Planner:
     def _find(
         self, function: FunctionCode, want: Want, last: PlannedSplice | None, plan: FunctionPlan
     ) -> PlannedSplice | Refusal:
-        """Walk the ladder: retarget, jump here, jump earlier, grow the last splice, pun here, pun earlier."""
+        """Walk the ladder: retarget, jump here or earlier, grow the last splice, pun, short jump.
+
+        A pun that would borrow bytes of another function, whose entry could not be spliced any more, comes last.
+        """
         insn = function.insn_at(want.address)
         if insn is None:
             return Refusal(Reason.NOT_A_BOUNDARY, want.address, "not an instruction boundary")
@@ -227,6 +240,10 @@ class Planner:
             attempts.append((last.strategy, partial(self._grow, last, run, index)))
         if last is not None and last.strategy is Strategy.RETARGET and last.insns[0] in run:
             attempts.append((Strategy.JUMP, partial(self._absorb, function, run, last, index, plan)))
+        attempts += [
+            (Strategy.PUNNED, partial(self._punned, run, i, index, limit=function.end)) for i in [index, *earlier]
+        ]
+        attempts += [(Strategy.SHORT, partial(self._short, run, i, index)) for i in [index, *earlier]]
         attempts += [(Strategy.PUNNED, partial(self._punned, run, i, index)) for i in [index, *earlier]]
         first: Refusal | None = None
         for strategy, attempt in attempts:
@@ -307,7 +324,42 @@ class Planner:
         plan.splices.remove(last)
         return found
 
-    def _punned(self, run: tuple[Insn, ...], start: int, index: int) -> PlannedSplice | Refusal:
+    def _short(self, run: tuple[Insn, ...], start: int, index: int) -> PlannedSplice | Refusal:
+        """Two bytes that jump to dead bytes nearby, which hold a jump on to the patch."""
+        head = run[start]
+        stop = index
+        while stop + 1 < len(run) and run[stop].end - head.address < SHORT_BYTES:
+            stop += 1
+        insns = run[start : stop + 1]
+        if insns[-1].end - head.address < SHORT_BYTES or (self.plain_jumps_only and head.length < SHORT_BYTES):
+            return Refusal(Reason.TOO_SHORT, head.address, "one byte, and the next one may be entered")
+        dead = self._dead_nearby(head.address)
+        if dead is None:
+            return Refusal(Reason.NO_ROOM_NEARBY, head.address, "no five dead bytes within reach of a short jump")
+        splice = PlannedSplice(
+            Strategy.SHORT, head.address, insns, [], SHORT_BYTES, head.address, dead_springboard=dead
+        )
+        return self._checked(splice)
+
+    def _dead_nearby(self, address: int) -> int | None:
+        """Return the nearest address of five bytes that never run, are nobody's, and lie within reach."""
+        low, high = address + SHORT_BYTES - _SHORT_REACH - 1, address + SHORT_BYTES + _SHORT_REACH
+        best: int | None = None
+        for start in self.code.starts_between(low - _SHORT_REACH, high):
+            function = self.code.function_at(start)
+            if isinstance(function, Refusal):
+                continue
+            for place in range(function.end, function.end + function.padding_after - JUMP_BYTES + 1):
+                near = low <= place < high and page_floor(place) == page_floor(place + JUMP_BYTES - 1)
+                if near and self.claims.conflict(place, JUMP_BYTES, 0) is None:
+                    if best is None or abs(place - address) < abs(best - address):
+                        best = place
+                    break
+        return best
+
+    def _punned(
+        self, run: tuple[Insn, ...], start: int, index: int, limit: int | None = None
+    ) -> PlannedSplice | Refusal:
         head = run[start]
         insns = run[start : index + 1]
         length = min(head.length, JUMP_BYTES)
@@ -316,9 +368,14 @@ class Planner:
             pun = self._pun(head, prefixes)
             if isinstance(pun, Refusal):
                 return pun
+            written = prefixes + 1 + pun.free
+            if limit is not None and head.address + prefixes + JUMP_BYTES > limit:
+                refusal = Refusal(
+                    Reason.BORROWED_BYTES, head.address, "the pun would borrow bytes of the next function"
+                )
+                continue
             if not self.reachable(pun):
                 continue
-            written = prefixes + 1 + pun.free
             splice = PlannedSplice(
                 Strategy.PUNNED, head.address, insns, [], written, head.address, prefixes + JUMP_BYTES - written, pun
             )

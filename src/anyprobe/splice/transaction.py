@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from anyprobe.target.stopping import Stop
     from anyprobe.target.thread import Thread
 
+_MULTIPLE = frozenset({Strategy.JUMP, Strategy.SHORT})
 _SYSCALL = b"\x0f\x05"
 _NO_SYSCALL = 1 << 63
 
@@ -39,18 +40,22 @@ class LiveSplice:
     springboard: int = 0
     journal: Journal | None = None
     record: int = -1
+    is_springboard: bool = False
+    """Not a site: the dead bytes that a short jump leads to."""
 
     @property
     def interior(self) -> tuple[int, int] | None:
         """The overwritten instruction boundaries (the JTPR), if more than one instruction was overwritten."""
         insns = self.planned.insns
-        if self.planned.strategy is not Strategy.JUMP or len(self.old) <= insns[0].length:
+        if self.is_springboard or self.planned.strategy not in _MULTIPLE or len(self.old) <= insns[0].length:
             return None
         return self.address + 1, self.address + len(self.old)
 
     @property
     def displaced(self) -> tuple[int, int]:
         """The range of the displaced instructions."""
+        if self.is_springboard:
+            return self.address, self.address
         return self.planned.insns[0].address + self.bias, self.planned.end + self.bias
 
 
