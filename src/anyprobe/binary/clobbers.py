@@ -69,6 +69,8 @@ class Clobbers:
             flow = insn.flow
             if flow is Flow.INDIRECT_CALL and insn.raw != TLS_DESCRIPTOR_CALL:
                 return SYSV_CLOBBERED
+            if flow is Flow.INDIRECT_JUMP and function.leaves_at(insn):
+                return SYSV_CLOBBERED
             if flow is Flow.SYSCALL:
                 seen |= _SYSCALL_CLOBBERS
             elif insn.target is not None and not function.start <= insn.target < function.end:

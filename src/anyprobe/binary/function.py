@@ -237,6 +237,11 @@ class FunctionCode:
         """Return the jump table of the indirect jump at an address."""
         return self._resolved[0].get(address)
 
+    def leaves_at(self, jump: Insn) -> bool:
+        """Return whether an indirect jump certainly leaves the function."""
+        address = jump.address
+        return not (address in self.tables or address in self.unresolved or self.has_inner_entries)
+
     @property
     def unresolved(self) -> tuple[int, ...]:
         """The indirect jumps of which nothing is known; jumps through stored pointers reach known entries only."""

@@ -227,7 +227,9 @@ class _Walk:
             if FLOWS[code.iced[step].code] is not Flow.NEXT:
                 insn = code.insn(step)
                 effect = effects_of(insn.iced, insn.raw)
-                live |= mask & (effect.reads | effect.flags_read << 16)
+                # syscall saves the flags in r11 and restores them: no read that anybody sees.
+                flags_read = 0 if insn.flow is Flow.SYSCALL else effect.flags_read << 16
+                live |= mask & (effect.reads | flags_read)
                 break
             effect = effects_of(code.iced[step], code.raw_at(step))
             live |= mask & (effect.reads | effect.flags_read << 16)

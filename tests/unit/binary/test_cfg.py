@@ -67,9 +67,7 @@ def test_boundaries(build):
 
 
 def test_loop_to_the_second_instruction(build):
-    module = Module.assembled(
-        build, function("loops", "xor eax, eax\n.Lagain: inc eax\n cmp eax, edi\n jb .Lagain\n ret")
-    )
+    module = Module.assembled(build, function("loops", "xor eax, eax\n.La: inc eax\n cmp eax, edi\n jb .La\n ret"))
     start = module.start("loops")
     assert reasons(module, start + 1, start + 5) == {1: "branched to"}
     assert run_texts(module["loops"], 0) == ["xor"]
@@ -182,7 +180,7 @@ hot.cold:
     inc esi
     js .Laway
     ret
-.Laway: jmp .Lback
+.Laway: jmp .Lb
     .size hot.cold, .-hot.cold
     .text
 """
@@ -192,7 +190,7 @@ def test_a_cold_part_belongs_to_its_function(build):
     module = Module.assembled(
         build,
         COLD,
-        function("hot", "test edi, edi\n js hot.cold\n.Lback: mov eax, edi\n ret"),
+        function("hot", "test edi, edi\n js hot.cold\n.Lb: mov eax, edi\n ret"),
         function("other", "ret"),
     )
     hot = module["hot"]
