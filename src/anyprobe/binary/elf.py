@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from anyprobe.core.address import page_ceil, page_floor
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
 
@@ -211,6 +212,11 @@ class ElfFile:
                 if start + kept > self.size:
                     break
                 return self.content[start : start + kept] + bytes(size - kept)
+        for segment in self.loads:  # whole pages are mapped: around a segment stands what the file has there
+            low, high = page_floor(segment.vaddr), page_ceil(segment.vaddr + segment.filesz)
+            start = segment.offset + address - segment.vaddr
+            if segment.filesz == segment.memsz and low <= address and address + size <= high and start >= 0:
+                return self.content[start : start + size].ljust(size, b"\0")
         raise MemoryFault(address, size)
 
     def array(self, dtype: DTypeLike, vaddr: int, count: int) -> NDArray[Any]:

@@ -106,7 +106,7 @@ class ProcessFiles:
             except UnsupportedTarget as error:
                 if "cannot be read" not in str(error):
                     raise
-        happened = "was deleted" if deleted else "was replaced on disk"
+        happened = "was replaced on disk" if os.path.exists(outside) else "was deleted"
         raise UnsupportedTarget(
             f"{path} {happened} since process {self.pid} mapped it, and the mapped file cannot be opened: run as root "
             f"(it is read through /proc/{self.pid}/map_files then), or restart the program"

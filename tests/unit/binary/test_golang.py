@@ -1,0 +1,52 @@
+import subprocess
+
+import pytest
+
+from anyprobe.binary.image import Image
+
+SOURCE = """
+package main
+
+type T struct{ n int }
+
+//go:noinline
+func (t *T) Method(x int) int { t.n += x; return t.n }
+
+//go:noinline
+func work(x int) int { s := 0; for i := 0; i < x; i++ { s += i * i }; return s }
+
+func main() { t := &T{}; println(work(t.Method(3))) }
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory, build):
+    folder = tmp_path_factory.mktemp("go")
+    (folder / "main.go").write_text(SOURCE)
+
+    def make(*flags):
+        path = folder / ("program" + "".join(flags).replace("=", "").replace(" ", ""))
+        if not path.exists():
+            try:
+                build.run("go", "build", "-o", path, *flags, folder / "main.go")
+            except subprocess.CalledProcessError as error:
+                pytest.skip(f"go cannot build here: {error.stderr[-200:]}")
+        return Image.open(str(path))
+
+    return make
+
+
+@pytest.mark.parametrize("flags", [("-ldflags=-s -w",), ("-buildmode=pie", "-ldflags=-s -w")])
+def test_stripped_go_programs_keep_their_functions(program, flags):
+    whole, stripped = program(*flags[:-1]), program(*flags)
+    assert stripped.is_go
+    assert stripped.text().is_go
+    for name in ("main.work", "main.(*T).Method", "main.main", "runtime.mallocgc"):
+        (there,), (here,) = whole.functions.lookup(name), stripped.functions.lookup(name)
+        assert here.start == there.start
+        assert there.end <= here.end < there.end + 32, "its own table counts the padding too"
+    assert len(stripped.functions.match("main.*")) == 3
+
+
+def test_other_programs_are_not_go(build):
+    assert not Image.open(str(build("int main(void) { return 0; }"))).is_go
