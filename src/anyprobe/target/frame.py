@@ -6,6 +6,7 @@ register, the extended state and the signal mask, whoever is there to see it.
 
 import struct
 
+from anyprobe.target.gadgets import Gadgets
 from anyprobe.target.ptrace import Registers
 
 _MAGIC1, _MAGIC2 = 0x46505853, 0x46505845
@@ -13,15 +14,19 @@ _SOFTWARE_BYTES = 464  # of the 512 bytes of FXSAVE, 48 are for software; XCR0 i
 _UC_FLAGS = 7  # UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS
 _INVALID_STACK_FLAGS = 0x55  # sigaltstack(2) refuses it, so the alternate stack stays as it is
 _WORDS = 39
+_SYS_RT_SIGRETURN = 15
 RED_ZONE = 128
 ROOM = 16384
 """What must be free below the red zone."""
 
 
 def build(
-    top: int, registers: Registers, extended: bytes, mask: int, restorer: int
+    top: int, registers: Registers, extended: bytes, mask: int, gadgets: Gadgets
 ) -> tuple[int, bytes]:
-    """Return where the frame goes below ``top``, and its bytes; its first word is the restorer."""
+    """Return where the frame goes below ``top``, and its bytes; its first word is the restorer.
+
+    Without a restorer, two words in front of it load the number of the signal return before a ``syscall``.
+    """
     size = len(extended)
     fpstate = (top - size - 4) & ~63
     state = bytearray(extended)
@@ -32,7 +37,7 @@ def build(
     r = registers
     head = struct.pack(
         f"<{_WORDS}Q",
-        restorer,
+        gadgets.restorer or gadgets.syscall_ret,
         _UC_FLAGS, 0,
         0, _INVALID_STACK_FLAGS, 0,
         r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax, r.rcx, r.rsp,
@@ -41,7 +46,10 @@ def build(
         *[0] * 8,
         mask,
     )  # fmt: skip
-    return start, head + bytes(fpstate - start - len(head)) + bytes(state)
+    content = head + bytes(fpstate - start - len(head)) + bytes(state)
+    if gadgets.restorer:
+        return start, content
+    return start - 16, struct.pack("<QQ", gadgets.pop_rax, _SYS_RT_SIGRETURN) + content
 
 
 def fits(top: int, start: int) -> bool:

@@ -11,6 +11,7 @@ RESTORER = (
     b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05",  # mov $15,%rax; syscall
     b"\xb8\x0f\x00\x00\x00\x0f\x05",  # mov $15,%eax; syscall
 )
+POP_RAX_RET = (b"\x58\xc3",)  # pop %rax; ret
 _CHUNK = 1 << 20
 _OVERLAP = 16
 
@@ -20,23 +21,30 @@ class Gadgets(NamedTuple):
 
     syscall_ret: int
     restorer: int
+    """Where the signal return is made; 0 where the program has none."""
+    pop_rax: int = 0
+    """``pop %rax; ret``, which with ``syscall; ret`` makes a signal return where there is no restorer (static musl)."""
 
 
-_by_file: dict[tuple[str, int, int, int], tuple[int, int]] = {}
+_by_file: dict[tuple[str, int, int, int], tuple[int, int, int]] = {}
 """Offsets in executable mappings of files, -1 for none, by device, inode, offset and length."""
 
 
 def find(memory: Memory, mappings: list[Mapping]) -> Gadgets:
     """Return the gadgets of a process, looking first where they usually are."""
-    syscall_ret = restorer = -1
+    syscall_ret = restorer = pop_rax = -1
     for mapping in sorted((m for m in mappings if m.executable and m.readable), key=_likelihood):
         offsets = _offsets_in(memory, mapping)
         if syscall_ret < 0 and offsets[0] >= 0:
             syscall_ret = mapping.start + offsets[0]
         if restorer < 0 and offsets[1] >= 0:
             restorer = mapping.start + offsets[1]
+        if pop_rax < 0 and offsets[2] >= 0:
+            pop_rax = mapping.start + offsets[2]
         if syscall_ret >= 0 and restorer >= 0:
             return Gadgets(syscall_ret, restorer)
+    if syscall_ret >= 0 and pop_rax >= 0:
+        return Gadgets(syscall_ret, 0, pop_rax)
     raise UnsupportedTarget("the program has no 'syscall; ret' or no signal return code that an injected call could use")
 
 
@@ -44,9 +52,13 @@ def still_there(memory: Memory, gadgets: Gadgets) -> bool:
     """Return whether the bytes are what they were (the library is still mapped, nobody patched it)."""
     try:
         call = memory.read(gadgets.syscall_ret, 3)
-        restorer = memory.read(gadgets.restorer, 7)
+        restorer = memory.read(gadgets.restorer or gadgets.pop_rax, 7 if gadgets.restorer else 2)
     except MemoryFault:
         return False
+    if not gadgets.restorer and restorer not in POP_RAX_RET:
+        return False
+    if not gadgets.restorer:
+        return any(p.startswith(call) for p in SYSCALL_RET)
     return any(p.startswith(call) for p in SYSCALL_RET) and any(p.startswith(restorer) for p in RESTORER)
 
 
@@ -63,11 +75,15 @@ def _likelihood(mapping: Mapping) -> int:
     return 1 if mapping.inode and mapping.private else 2
 
 
-def _offsets_in(memory: Memory, mapping: Mapping) -> tuple[int, int]:
+def _offsets_in(memory: Memory, mapping: Mapping) -> tuple[int, int, int]:
     key = (mapping.device, mapping.inode, mapping.offset, mapping.end - mapping.start)
     if mapping.inode and key in _by_file:
         return _by_file[key]
-    offsets = (_first(memory, mapping, SYSCALL_RET), _first(memory, mapping, RESTORER))
+    offsets = (
+        _first(memory, mapping, SYSCALL_RET),
+        _first(memory, mapping, RESTORER),
+        _first(memory, mapping, POP_RAX_RET),
+    )
     if mapping.inode:
         _by_file[key] = offsets
     return offsets

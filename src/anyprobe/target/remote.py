@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
 from anyprobe.target import frame, procfs, ptrace, restarting
+from anyprobe.target.gadgets import Gadgets
 from anyprobe.target.procfs import Mapping
 from anyprobe.target.thread import Thread
 from anyprobe.target.waitstatus import Kind
@@ -53,8 +54,7 @@ class RemoteCalls:
         self._process, self._thread = process, thread
         self._frame = 0
         self._mask = 0
-        self._gadget = 0
-        self._restorer = 0
+        self._gadgets = Gadgets(0, 0)
         self._running = False
         self._suspends_seccomp = False
 
@@ -63,7 +63,7 @@ class RemoteCalls:
         with self._process.translated("preparing a system call"):
             self._check_thread()
             self._thread.store_registers()
-            self._gadget, self._restorer = self._process.gadgets()
+            self._gadgets = self._process.gadgets()
             self._mask = ptrace.get_signal_mask(self._thread.tid)
             self._put_up_frame(self._process.scratch or self._thread.registers.rsp - frame.RED_ZONE)
         return self
@@ -113,7 +113,7 @@ class RemoteCalls:
     def _call(self, number: int, arguments: tuple[int, ...]) -> int:
         thread = self._thread
         registers = thread.registers.copy()
-        registers.rip, registers.rsp, registers.rax = self._gadget, self._frame, number
+        registers.rip, registers.rsp, registers.rax = self._gadgets.syscall_ret, self._frame, number
         registers.orig_rax = _MASK64
         registers.eflags &= ~_TRAP_FLAG
         for name, value in zip(_ARGUMENTS, arguments, strict=False):
@@ -175,7 +175,7 @@ class RemoteCalls:
             registers.rip -= 2
             registers.rax = number
         state = ptrace.get_extended_state(self._thread.tid)
-        start, content = frame.build(top, registers, state, self._mask, self._restorer)
+        start, content = frame.build(top, registers, state, self._mask, self._gadgets)
         if not frame.fits(top, start):
             raise UnsupportedTarget("this machine's vector state is too large for an injected call")
         self._process.mem.write(start, content)
