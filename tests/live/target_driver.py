@@ -1,5 +1,6 @@
 """Starting the programs of ``target_programs/`` and asking them whether they are well."""
 
+import contextlib
 import os
 import select
 import subprocess
@@ -42,7 +43,8 @@ class Program:
 
     def ask(self) -> str:
         """Send a byte and return the answer."""
-        self.child.stdin.write(b"?")
+        with contextlib.suppress(BrokenPipeError):  # what it said before it ended is the better message
+            self.child.stdin.write(b"?")
         return self.line()
 
     def state(self) -> str:

@@ -5,7 +5,7 @@ import os
 import struct
 from collections.abc import Callable
 
-from anyprobe.core.errors import TargetExited
+from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
 from anyprobe.target import gateway, ptrace
 
@@ -47,7 +47,8 @@ class TargetMemory:
             try:
                 count = gateway.pwrite(self._fd, content[done:] if done else content, address + done)
             except (OSError, OverflowError) as error:
-                if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EFAULT) and self._poke(address + done, content[done:]):
+                refused = isinstance(error, OSError) and error.errno in (errno.EIO, errno.EFAULT)
+                if refused and self._poke(address + done, content[done:]):
                     return
                 raise self._fault(error, address + done, len(content) - done) from error
             if count == 0:
@@ -67,12 +68,12 @@ class TargetMemory:
             gateway.close(self._fd)
             self._fd = -1
 
-    def _fault(self, error: Exception, address: int, size: int) -> Exception:
-        if isinstance(error, OverflowError) or error.errno in (errno.EIO, errno.EFAULT, errno.EINVAL):  # type: ignore[attr-defined]
+    def _fault(self, error: OSError | OverflowError, address: int, size: int) -> Exception:
+        if isinstance(error, OverflowError) or error.errno in (errno.EIO, errno.EFAULT, errno.EINVAL):
             return MemoryFault(address, size)
-        if isinstance(error, OSError) and error.errno == errno.ESRCH:
+        if error.errno == errno.ESRCH:
             return TargetExited(self._pid)
-        return error
+        return TargetError(f"cannot access the memory of process {self._pid}: {error.strerror}")
 
     def _poke(self, address: int, content: bytes) -> bool:
         """Write through ptrace: kernels can be told not to let ``/proc/PID/mem`` override protections."""

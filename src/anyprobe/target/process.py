@@ -108,7 +108,7 @@ class Process:
     def exited(self) -> bool:
         """Whether it has ended; a child's status is then in ``exit_status``."""
         if self.child and self.exit_status is None:
-            with suppress(ChildProcessError):
+            with suppress(OSError):
                 self.exit_status = gateway.wait_end(self.pid, reap=self._launched)
         return self.exit_status is not None or self._pidfd < 0 or bool(_readable(self._pidfd, 0))
 
@@ -283,7 +283,7 @@ def _try_borrow(process: Process, tid: int) -> tuple[Thread | None, str]:
         try:
             ptrace.interrupt(tid)
             if thread.wait(time.monotonic() + _BORROW_ONE) and thread.stopped:
-                thread.load_registers()
+                thread.settle()
                 mappings = [] if process.scratch else process.mappings()
                 reason = fitness(thread, process, mappings)
         except BaseException:

@@ -207,12 +207,12 @@ class Stopper:
                 self._give_up([(thread.pid, thread.tid)])
             patience += _PATIENCE
         if thread.stopped:
-            thread.load_registers_if_alive()
+            thread.settle()
 
     def _waiting_parent(self, pid: int, tid: int) -> WaitingParent | None:
         thread = self._threads.get(tid)
         if thread and thread.poll():
-            thread.load_registers_if_alive()
+            thread.settle()
             return None
         call = procfs.read_blocked_call(pid, tid)
         if call is None or call.number not in VFORK_CALLS:

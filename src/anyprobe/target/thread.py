@@ -24,7 +24,7 @@ class Thread:
         self._child = child
         self.pid, self.tid = pid, tid
         self.registers = Registers()
-        self._stored = b""
+        self._stored: bytes | None = None
         self.pending_signal = 0
         """The signal that it was about to be given when it stopped."""
         self.stopped = False
@@ -50,10 +50,11 @@ class Thread:
     @property
     def dirty(self) -> bool:
         """Whether the registers here differ from the thread's."""
-        return bytes(self.registers) != self._stored
+        return bool(self._stored) and bytes(self.registers) != self._stored
 
     def load_registers(self) -> None:
         """Read the registers."""
+        self._stored = None
         ptrace.get_registers(self.tid, self.registers)
         self._stored = bytes(self.registers)
 
@@ -70,6 +71,8 @@ class Thread:
         except ChildProcessError:  # no longer traced by us: an exec of another thread swallowed it
             self.ended = True
             return True
+        except OSError:  # then we do not know; whoever waits asks again
+            return False
         if status is None:
             return False
         self.kind, detail = waitstatus.decode(status)
@@ -102,11 +105,18 @@ class Thread:
             pause = min(pause * 2, _LONGEST_SLEEP)
         return self.poll()
 
-    def cure(self) -> None:
-        """See that the stop does not show as EINTR."""
-        registers = self.registers
-        if registers.rax == restarting.EINTR:
-            registers.rax = restarting.cured(registers.orig_rax, registers.rax)
+    def settle(self) -> None:
+        """Read the registers of a thread that has just stopped, and see that the stop does not show as EINTR.
+
+        At once, so that it also holds if we die before the release. The moment between the stop and this remains: a
+        thread that is let go there, by our death, returns EINTR.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            self.load_registers()
+            registers = self.registers
+            if registers.rax == restarting.EINTR:
+                registers.rax = restarting.cured(registers.orig_rax, registers.rax)
+                self.store_registers()
 
     def abandon_registers(self) -> None:
         """Leave the registers to the signal frame that an injected call has put up; they are not written any more."""
@@ -130,23 +140,19 @@ class Thread:
             if self.poll():
                 if self.ended:
                     return True
-                self.load_registers_if_alive()
             elif time.monotonic() > deadline:
                 return False
             else:
+                with contextlib.suppress(OSError):
+                    ptrace.interrupt(self.tid)  # it may never have been asked to stop
                 time.sleep(pause)
                 pause = min(pause * 2, _LONGEST_SLEEP)
 
-    def load_registers_if_alive(self) -> None:
-        """Read the registers of a thread that may just have been killed."""
-        with contextlib.suppress(ProcessLookupError):
-            self.load_registers()
-
     def _try_release(self) -> bool:
         try:
-            if self._stored:
-                self.cure()
-                self.store_registers()
+            if self._stored is None:
+                self.settle()
+            self.store_registers()
             ptrace.detach(self.tid, self.pending_signal)
         except OSError:  # killed, if nothing else; otherwise the caller tries again
             return False

@@ -1,5 +1,6 @@
 // Threads that verify, for ever, what a stop or an injected system call could disturb: registers, flags, vector state, the
-// red zone, results of blocked system calls, the signal mask, the alternate stack. Answers "ok" to a byte on stdin.
+// red zone, results of blocked system calls, the signal mask, the alternate stack. With "restartable" only calls that the
+// kernel itself restarts, with "alone" in one thread. Answers "ok" to a byte on stdin.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -80,11 +81,11 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 16; i++)
         for (int k = 0; k < 32; k++) vectors[i][k] = i * 32 + k + 1;
     pthread_t thread;
-    if (argc < 2) {
+    if (argc < 2 || argv[1][0] == 'r') {
         pthread_create(&thread, 0, registers, 0);
         pthread_create(&thread, 0, sleeper, 0);
-        pthread_create(&thread, 0, waiter, 0);
     }
+    if (argc < 2) pthread_create(&thread, 0, waiter, 0);
     dprintf(1, "ready\n");
     for (;;) {
         struct pollfd in = {0, POLLIN, 0};

@@ -1,0 +1,164 @@
+"""Every gateway call of a stop with injected calls fails, returns short, or is the controller's last; the target is unharmed."""
+
+import errno
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from anyprobe.core.errors import AnyprobeError
+from anyprobe.core.memory import MemoryFault
+from anyprobe.target import gateway
+from anyprobe.target.gateway import FaultPlan, faults
+from anyprobe.target.process import Process
+
+from live.target_driver import running
+
+MMAP, MUNMAP, GETPID = 9, 11, 39
+MOST_CALLS = 1000
+
+
+def visit(pid):
+    """Do all that a controller does to a target, once."""
+    process = Process.open(pid)
+    with process.borrow() as remote:
+        area = remote.syscall(MMAP, 0, 65536, 3, 0x22, -1, 0)
+        remote.use_stack(area + 65536)
+        assert remote.syscall(GETPID) == pid
+        process.mem.write(area, b"anyprobe")
+    with process.stop() as stop:
+        stop.verify()
+        assert process.mem.read(area, 8) == b"anyprobe"
+        with stop.remote() as remote:
+            assert remote.syscall(GETPID) == pid
+            remote.use_stack(0)
+            assert remote.syscall(MUNMAP, area, 65536) == 0
+    process.close()
+
+
+def visit_and_die(pid, plan):
+    """Visit in a child that dies on the way; return whether it did."""
+    controller = os.fork()
+    if controller == 0:
+        try:
+            faults.install(plan)
+            visit(pid)
+        except BaseException as error:
+            os.write(2, f"{plan}: {error!r}\n".encode())
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(controller, 0)
+    assert status in (0, signal.SIGKILL), (plan, status)
+    return status == signal.SIGKILL
+
+
+@pytest.mark.parametrize("threads", ["restartable", "alone"])
+@pytest.mark.parametrize("kind", ["kill-before", "kill-after"])
+def test_controller_killed_at_every_call(kind, threads):
+    with running("self_check", threads) as program:
+        program.line()
+        call = 0
+        while visit_and_die(program.pid, FaultPlan(kind, call := call + 1)):
+            assert call < MOST_CALLS
+            assert program.ask().startswith("ok")
+        assert call > 60
+        assert program.is_free()
+        visit(program.pid)
+        assert program.ask().startswith("ok")
+        print(f"{call} calls")
+
+
+@pytest.mark.parametrize("blocked", ["poll", "nanosleep", "select"])
+def test_controller_killed_at_every_call_over_a_blocked_call(blocked):
+    with running("blocked", blocked) as program:
+        program.line()
+        call = 0
+        while visit_and_die(program.pid, FaultPlan("kill-after", call := call + 1)):
+            assert call < MOST_CALLS
+        time.sleep(0.1)
+        program.child.send_signal(signal.SIGTERM)
+        assert program.line() == "done"
+
+
+@pytest.mark.parametrize(
+    "fault", [f"fail:{{}}:{name}" for name in ("EIO", "ESRCH", "EPERM", "EINTR", "ENOMEM")] + ["short:{}"]
+)
+def test_every_call_fails_or_is_short(fault):
+    with running("self_check") as program:
+        program.line()
+        outcomes = {}
+        for call in range(1, MOST_CALLS):
+            faults.install(FaultPlan.parse(fault.format(call)), log=True)
+            try:
+                visit(program.pid)
+            except (AnyprobeError, MemoryFault) as error:
+                outcomes[type(error).__name__] = outcomes.get(type(error).__name__, 0) + 1
+            except BaseException as error:
+                error.add_note(f"{fault} at call {call}: {faults.log[call - 1]}")
+                raise
+            finally:
+                log, reached = faults.log, faults.reached
+                faults.clear()
+            assert program.is_free(), (fault, call, log[call - 1])
+            if call % 10 == 0:
+                assert program.ask().startswith("ok"), (fault, call, log[call - 1])
+            if not reached:
+                break
+        assert call > 60
+        print(outcomes)
+        assert program.ask().startswith("ok")
+        visit(program.pid)
+        gc.collect()
+
+
+@pytest.mark.parametrize("blocked", ["epoll_wait", "sigtimedwait", "recv"])
+def test_controller_killed_while_it_holds_a_thread_in_a_call_that_a_stop_interrupts(blocked):
+    with running("blocked", blocked) as program:
+        program.line()
+        for _ in range(100):
+            controller = os.fork()
+            if controller == 0:
+                with Process.open(program.pid).stop():
+                    os.kill(os.getpid(), signal.SIGKILL)
+            os.waitpid(controller, 0)
+        program.child.send_signal(signal.SIGTERM)
+        assert program.line() == "done"
+
+
+def test_random_moments():
+    with running("self_check", "restartable") as program:
+        program.line()
+        code = f"""
+import sys; sys.path[:0] = {sys.path!r}
+from live.test_target_faults import visit
+print(flush=True)
+while True:
+    visit({program.pid})
+"""
+        for turn in range(30):
+            controller = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+            controller.stdout.read(1)
+            time.sleep(0.001 + turn * 0.00037)
+            controller.kill()
+            controller.wait()
+            controller.stdout.close()
+            assert program.ask().startswith("ok")
+        assert program.is_free()
+
+
+def test_production_never_reads_the_fault_variable(monkeypatch):
+    monkeypatch.setenv("ANYPROBE_FAULT", "kill-before:1")
+    with running("self_check") as program:
+        program.line()
+        visit(program.pid)
+
+
+def test_without_faults_the_calls_are_the_plain_ones():
+    plain = gateway.pread
+    faults.install(FaultPlan("fail", 1, errno.EIO))
+    assert gateway.pread is not plain
+    faults.clear()
+    assert gateway.pread is plain is os.pread
