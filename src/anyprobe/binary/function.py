@@ -351,7 +351,8 @@ class FunctionCode:
     @cached_property
     def padding_after(self) -> int:
         """The number of bytes behind the function that are padding and that nothing enters."""
-        if self.runs_past_end is not None:
+        last = self.insn(len(self.iced) - 1) if self.iced else None
+        if last is None or (last.falls_through and last.target not in self._map.text.noreturn):
             return 0
         return self._map.dead_bytes(self.end)
 

@@ -41,6 +41,18 @@ def test_no_padding_behind_what_falls_through(build):
     assert module["falling"].exits_complete.reason is Reason.CONTROL_FLOW_UNKNOWN
 
 
+def test_no_padding_behind_a_call_that_may_return(build):
+    module = Module.assembled(
+        build,
+        function("ends_in_a_call", "call rax"),
+        function("aborts", "call abort@plt"),
+        function("following", "ret"),
+    )
+    assert module["ends_in_a_call"].padding_after == 0
+    assert module["ends_in_a_call"].exits == ()
+    assert module["aborts"].padding_after == 11
+
+
 def test_the_entry_lies_behind_endbr64(build):
     module = Module.assembled(build, function("marked", "endbr64\n ret"), function("plain", "ret"))
     assert module["marked"].entry == module.start("marked") + 4
