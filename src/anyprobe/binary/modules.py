@@ -97,20 +97,24 @@ class ProcessFiles:
         path = mapping.path.removesuffix(DELETED)
         name = os.path.basename(path)
         deleted = path != mapping.path
-        outside = path if _is_our_root(self.root) else self.root + path
-        if not deleted and self._is_mapped_file(outside, mapping):
-            return Image.open(outside, debug_roots=self.debug_roots, root=self._prefix(), name=name)
+        for outside in () if deleted else self._ways_to_path(path):
+            if self._is_mapped_file(outside, mapping):
+                return Image.open(outside, debug_roots=self.debug_roots, root=self._prefix(), name=name)
         for way in self._ways_to_deleted(mapping):
             try:
                 return Image.open(way, debug_roots=self.debug_roots, root=self._prefix(), name=name)
             except UnsupportedTarget as error:
                 if "cannot be read" not in str(error):
                     raise
-        happened = "was replaced on disk" if os.path.exists(outside) else "was deleted"
+        happened = "was replaced on disk" if os.path.exists(self.root + path) else "was deleted"
         raise UnsupportedTarget(
             f"{path} {happened} since process {self.pid} mapped it, and the mapped file cannot be opened: run as root "
             f"(it is read through /proc/{self.pid}/map_files then), or restart the program"
         )
+
+    def _ways_to_path(self, path: str) -> list[str]:
+        """Return where a path of the target may be for us: by the same path, or through its root."""
+        return [path, self.root + path] if _is_our_root(self.root) else [self.root + path]
 
     def _prefix(self) -> str:
         return "" if _is_our_root(self.root) else self.root

@@ -61,13 +61,12 @@ def resolve_all(
         spec = parse(spec)
     if spec.line is not None:
         raise spec.name_error("source lines need debug information, which is not read yet; name the function")
-    chosen = _modules(spec, objects)
+    chosen = _readable(spec, _modules(spec, objects))
     if spec.is_absolute:
         return _absolute(spec, chosen)
-    found, error = _functions(spec, chosen)
+    glob = spec.function.text or "*"
+    found = [(each, function) for each in chosen for function in each.image.functions.match(glob)]
     if not found:
-        if error is not None:
-            raise error
         raise _no_function(spec, chosen)
     _refuse_ambiguity(spec, found)
     return _sites(spec, found, objects, ifunc_targets)
@@ -89,19 +88,23 @@ def _modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObject]:
     raise spec.error(spec.module, f"no module {wanted!r} is loaded", nearest_names(wanted, names))
 
 
-def _functions(
-    spec: Spec, objects: Iterable[LoadedObject]
-) -> tuple[list[tuple[LoadedObject, Function]], TargetError | None]:
-    """Return what the function part matches, and the first error of an object that could not be read."""
-    glob = spec.function.text or "*"
-    found: list[tuple[LoadedObject, Function]] = []
+def _readable(spec: Spec, chosen: Sequence[LoadedObject]) -> list[LoadedObject]:
+    """Return the objects whose files can be read; an unreadable one is an error if it was named, or if all are.
+
+    A process may map code that is no object (a compiler's memory file), which a search of all modules passes by.
+    """
+    readable: list[LoadedObject] = []
     error: TargetError | None = None
-    for each in objects:
+    for each in chosen:
         try:
-            found += [(each, function) for function in each.image.functions.match(glob)]
+            _ = each.image.functions, each.bias
+            readable.append(each)
         except TargetError as failure:
             error = error or failure
-    return found, error
+    named = bool(spec.module) and not _has_glob(spec.module.text)
+    if error is not None and (named or not readable):
+        raise error
+    return readable
 
 
 def _no_function(spec: Spec, objects: Sequence[LoadedObject]) -> SpecError:
@@ -124,17 +127,15 @@ def _imported_from(wanted: str, objects: Sequence[LoadedObject]) -> str:
     """Return a hint if a module only imports the function that it was asked for."""
     for each in objects:
         table = each.image.dynamic_table
-        if table is None:
-            continue
-        indices = [index for index, symbol in enumerate(table.symbols) if symbol["shndx"] == 0]
-        if any(table.name(index) == wanted for index in indices):
+        offsets = table.offsets_of(wanted) if table is not None else []
+        if table is not None and any((table.symbols["name"] == at).any() for at in offsets):
             return f"{each.name} imports it from another module; leave the module out to find it"
     return ""
 
 
 def _refuse_ambiguity(spec: Spec, found: Sequence[tuple[LoadedObject, Function]]) -> None:
     """Refuse an offset into a name that several functions of one module have: which one, only the user knows."""
-    if spec.offset is None or any(character in spec.function.text for character in "*?[") or not spec.function:
+    if spec.offset is None or _is_glob(spec):
         return
     for each in {id(loaded): loaded for loaded, _ in found}.values():
         mine = [function for loaded, function in found if loaded is each]
@@ -205,7 +206,11 @@ def _sites(
 
 
 def _is_glob(spec: Spec) -> bool:
-    return not spec.function or any(character in spec.function.text for character in "*?[")
+    return not spec.function or _has_glob(spec.function.text)
+
+
+def _has_glob(text: str) -> bool:
+    return any(character in text for character in "*?[")
 
 
 def _shown_name(spec: Spec, function: Function) -> str:

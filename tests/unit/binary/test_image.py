@@ -265,6 +265,42 @@ int main(void) { char c; pthread_cancel(pthread_self()); return read(0, &c, 1); 
         assert area.end > cancel
 
 
+# What glibc has since 2.41, byte for byte.
+CANCELLATION = r"""
+.text
+.globl __syscall_cancel_arch
+.type __syscall_cancel_arch, @function
+__syscall_cancel_arch:
+    endbr64
+start: mov (%rdi), %eax
+    testb $0x8, (%rdi)
+    jne cancelled
+    mov %rdi, %r11
+    mov %rsi, %rax
+    mov %rdx, %rdi
+    mov %rcx, %rsi
+    mov %r8, %rdx
+    mov %r9, %r10
+    mov 8(%rsp), %r8
+    mov 16(%rsp), %r9
+    mov %r11, 8(%rsp)
+    syscall
+end: ret
+cancelled: jmp cancelled
+.size __syscall_cancel_arch, . - __syscall_cancel_arch
+.section .note.GNU-stack,"",@progbits
+"""
+
+
+def test_glibc_cancellation_range_is_forbidden(build):
+    path = build(CANCELLATION, "-shared", "-nostdlib", language="assembler")
+    start, end = lookup_label(build, path, "start"), lookup_label(build, path, "end")
+    ((area, reason),) = Image.open(str(path)).text().forbidden
+    assert reason == Reason.CANCELLATION_RANGE
+    assert area.start == start
+    assert area.end > end, "the return behind the system call is compared with too"
+
+
 def lookup_label(build, path, name):
     for line in build.run("readelf", "-sW", path).splitlines():
         if line.split()[-1:] == [name]:
