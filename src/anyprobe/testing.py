@@ -43,18 +43,10 @@ def main(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     from anyprobe import cli
 
-    sys.argv = ["anyprobe", *arguments]
     try:
-        result = cli.main(arguments) if _takes_arguments(cli.main) else cli.main()
+        return cli.main(arguments)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return int(result or 0)
-
-
-def _takes_arguments(function: object) -> bool:
-    import inspect
-
-    return bool(inspect.signature(function).parameters) if callable(function) else False
 
 
 if __name__ == "__main__":

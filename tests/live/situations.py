@@ -20,6 +20,13 @@ class Situation:
     compiler: str | None = None
     refusable: Mapping[str, str] = field(default_factory=dict)
     """Functions that may be refused, and for which reason alone."""
+    forks: bool = False
+    """Whether fork children call the functions, too: their calls are counted but not timed."""
+
+    @property
+    def slotless(self) -> bool:
+        """Whether the program has no thread slots for us: another libc, or threads made by ``clone`` itself."""
+        return self.compiler is not None or self.source == "raw_clones.c"
 
     def build(self) -> Path:
         """Return the compiled program."""
@@ -57,7 +64,7 @@ SITUATIONS = (
     Situation("all-signals-blocked", "all_blocked.c", ("quietly",)),
     Situation("own-sigtrap-handler", "own_sigtrap.c", ("trapping",), 2000),
     Situation("timer-signals", "timer_signals.c", ("ticked", "from_handler", "both_sides"), 40),
-    Situation("fork", "forks.c", ("forked",), 50),
+    Situation("fork", "forks.c", ("forked",), 50, forks=True),
     Situation("spawn", "spawns.c", ("spawned",), 3),
     Situation("asleep-in-system-calls", "blocked_calls.c", ("waited",), 2),
     Situation("io-uring-worker", "io_uring_worker.c", ("uring_work",)),
@@ -69,7 +76,6 @@ SITUATIONS = (
     ),
     Situation("threads-sharing-a-thread-pointer", "raw_clones.c", ("cloned",), 20),
     Situation("processes-sharing-memory", "raw_clones.c", ("cloned",), 20, arguments=("processes",)),
-    Situation("pc-seen-by-signals", "signal_pc.c", ("profiled",), 20),
     Situation("coroutines", "coroutines.c", ("generator", "yielding", "on_stack"), 100),
     Situation("thread-churn", "thread_churn.c", ("churned",), 100),
     Situation("two-hundred-threads", "thread_churn.c", ("churned",), 20, arguments=("200",)),

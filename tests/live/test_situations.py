@@ -43,7 +43,7 @@ def compare(situation: Situation, mode: str, counts: Counts, snapshot: object, r
         if function not in counts.calls:
             continue  # needs a processor feature that this machine lacks
         if function in refused:
-            allowed = "no-thread-slot" if mode == "time" and situation.compiler else situation.refusable.get(function)
+            allowed = "no-thread-slot" if mode == "time" and situation.slotless else situation.refusable.get(function)
             if refused[function] != allowed:
                 wrong.append(f"{function} refused: {refused[function]}")
             continue
@@ -52,7 +52,8 @@ def compare(situation: Situation, mode: str, counts: Counts, snapshot: object, r
             # A call that was inside when the probe was armed has an exit without an entry.
             inside = 1 if situation.name.endswith("parked-inside") else 0
             record = timing(snapshot, function)
-            seen = (record.count, record.tail_exits, record.unmatched)
+            # A fork child's calls are not timed: they are missed, and shown.
+            seen = (record.count + (record.nmissed if situation.forks else 0), record.tail_exits, record.unmatched)
             if seen != (returns - tails - inside, tails, inside):
                 wrong.append(f"{function}: timed {seen}, the program counted {returns} exits, {tails} of them tails")
             continue
@@ -61,7 +62,7 @@ def compare(situation: Situation, mode: str, counts: Counts, snapshot: object, r
         if mode in ("return", "both") and hits(snapshot, function, "return") != returns:
             wrong.append(f"{function}: {hits(snapshot, function, 'return')} exits for {returns} returns")
     assert not wrong, "\n".join(wrong)
-    assert missed(snapshot) == 0
+    assert missed(snapshot) == 0 or (mode == "time" and situation.forks)
 
 
 @pytest.mark.parametrize("mode", MODES)

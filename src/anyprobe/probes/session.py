@@ -1,6 +1,5 @@
 """Sessions: what a user holds while probing one process."""
 
-import os
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -48,7 +47,7 @@ class Session:
     ) -> None:
         """Use ``attach`` or ``run``."""
         self._process, self._held = process, held
-        self._began = time.monotonic()
+        self._began: float | None = None
         self._ended: float | None = None
         self._detached = False
         self.probes: Probes = []
@@ -108,7 +107,11 @@ class Session:
         """Return what has been counted so far, as an immutable value. Does not disturb the target."""
         if self._clock is not None:
             self._ns_per_tick = self._clock.ns_per_tick()
-        return reading.snapshot(self, self._ns_per_tick, (self._ended or time.monotonic()) - self._began)
+        return reading.snapshot(self, self._ns_per_tick, self._duration())
+
+    def _duration(self) -> float:
+        """Return the seconds since the first probes were armed, up to the end of the session."""
+        return 0.0 if self._began is None else (self._ended or time.monotonic()) - self._began
 
     def explain(self, spec: str) -> "Explanation":
         """Return the plan or the refusals for one site, with liveness and generated code; touches nothing."""
@@ -126,6 +129,7 @@ class Session:
             self._held = False
             if self._pending:
                 self._arm_pending()
+            self._began = time.monotonic()
             self._process.resume()
 
     def wait(self, timeout: float | None = None) -> int | None:
@@ -226,6 +230,8 @@ class Session:
             self._clock = TickClock()
         self.probes += probes
         self._place(probes)
+        if self._began is None:
+            self._began = time.monotonic()
         return probes
 
     def _place(self, probes: Sequence[Probe]) -> None:
@@ -381,5 +387,6 @@ def _clean_up(process: Process) -> list[str]:
     dead = frozenset(j.owner.session for j in journals if not owner_alive(j))
     if not dead:
         return []
+    owners = ", ".join(str(j.owner.pid) for j in journals if j.owner.session in dead)
     removal = remove(process, dead)
-    return [f"removed {removal.splices} splices that a dead anyprobe session (process {os.getpid()}) had left"]
+    return [f"removed {removal.splices} splices that a dead anyprobe session (process {owners}) had left"]

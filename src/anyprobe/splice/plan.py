@@ -225,6 +225,8 @@ class Planner:
         insn = function.insn_at(want.address)
         if insn is None:
             return Refusal(Reason.NOT_A_BOUNDARY, want.address, "not an instruction boundary")
+        if want.kind is WantKind.LOOP and insn.target is None:
+            return Refusal(Reason.ENTRY_IS_LOOP_HEAD, want.address, "a jump table leads back to the entry")
         run = function.run_of(want.address)
         index = next(i for i, candidate in enumerate(run) if candidate.address == want.address)
         floor = 0 if last is None else last.write_at + last.written

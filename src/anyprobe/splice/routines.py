@@ -217,7 +217,8 @@ def _leave(asm: Assembler, facts: RoutineFacts, *, tail: bool) -> None:
     asm.label(name)
     asm.emit(b"\x50\x9f\x0f\x90\xc0\x50", "push rax; lahf; seto al; push rax")
     asm.emit(b"\x51\x52\x56\x57", "push rcx; push rdx; push rsi; push rdi")
-    asm.emit(b"\x0f\x31", "rdtsc")
+    # rdtscp waits for what came before it; a plain rdtsc could be executed before the function's own loads are done
+    asm.emit(b"\x0f\x01\xf9", "rdtscp")
     asm.emit(b"\x48\xc1\xe2\x20\x48\x09\xc2", "shl rdx, 32; or rdx, rax")
     asm.emit(b"\x64\x48\x8b\x3c\x25" + _i32(facts.slot), "mov rdi, fs:[slot]")
     asm.emit(b"\x48\xb8" + _u64(facts.gate), "mov rax, &gate")

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.journal import Journal, Record, RecordKind
@@ -97,6 +99,18 @@ class Transaction:
             change.refusal = change.refusal or self._apply(change)
         self._write_journal()
         self._hazards = _Hazards(changes)
+        self._interiors = sorted(
+            (
+                (*splice.interior, change)
+                for change in changes
+                if change.refusal is None
+                for splice in change.added
+                if splice.interior is not None
+            ),
+            key=lambda item: item[0],
+        )
+        self._lows = np.array([low for low, _, _ in self._interiors], dtype=np.uint64)
+        self._highs = np.array([high for _, high, _ in self._interiors], dtype=np.uint64)
 
     def _touch(self, change: FunctionChange) -> None:
         for splice in (*change.removed, *change.added):
@@ -217,30 +231,16 @@ class Transaction:
 
     def _check_stacks(self, threads: Iterable["Thread"]) -> None:
         """Leave out several-instruction jumps into whose JTPR some signal handler will return."""
-        interiors = (
-            sorted(
-                (splice.interior[0], splice.interior[1], change)
-                for change in self._changes
-                if change.refusal is None
-                for splice in change.added
-                if splice.interior is not None
-            )
-            if self._changes
-            else []
-        )
-        if not interiors:
+        if not self._interiors:
             return
-        import numpy as np
-
-        lows = np.array([low for low, _, _ in interiors], dtype=np.uint64)
-        highs = np.array([high for _, high, _ in interiors], dtype=np.uint64)
+        lows, highs = self._lows, self._highs
         mappings = self._process.mappings()
         for thread in threads:
             words = saved_pcs(self._process.mem, thread, mappings)
             words = words[(words >= lows[0]) & (words < highs[-1])]
             index = np.searchsorted(lows, words, side="right") - 1
             for hit in np.unique(index[words < highs[index]]):
-                change, where = interiors[hit][2], int(lows[hit])
+                change, where = self._interiors[hit][2], int(lows[hit])
                 if change.refusal is None:
                     detail = f"a signal handler of thread {thread.tid} will return into the bytes to overwrite"
                     self._unapply(change, Refusal(Reason.SIGNAL_CONTEXT_IN_JTPR, where, detail))
