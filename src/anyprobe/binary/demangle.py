@@ -91,11 +91,11 @@ def mangled_hint(name: str) -> str:
 
 
 def _demangle(mangled: str) -> str | None:
-    import pycxxfilt
-
     try:
+        import pycxxfilt
+
         text = pycxxfilt.rust_demangle(mangled) if mangled[1] == "R" else pycxxfilt.itanium_demangle(mangled)
-    except ValueError:
+    except (ValueError, ImportError):  # without the library, names stay as they are
         return None
     if text and _RUST_HASH.search(text):
         return _rust_legacy(text)

@@ -1,5 +1,6 @@
 """Specs to sites: which functions of which loaded objects a spec means, and what is nearest when it means none."""
 
+import fnmatch
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -214,9 +215,20 @@ def _has_glob(text: str) -> bool:
 
 
 def _shown_name(spec: Spec, function: Function) -> str:
-    """Return the name that the user used if it is one of the function's, else its best one, demangled."""
+    """Return the name that the user used or that the glob matched, else the best one, demangled.
+
+    A name that means another function without its version (``memcpy@GLIBC_2.2.5``) is shown with it.
+    """
     wanted = spec.function.text
-    return wanted if wanted in function.names or wanted in function.versions else function.demangled
+    if wanted in function.names or wanted in function.versions:
+        return wanted
+    name = function.name
+    if wanted.strip("*") and _is_glob(spec):
+        name = next((each for each in function.names if fnmatch.fnmatchcase(each, wanted)), name)
+    old = [each for each in function.versions if each.startswith(name + "@")]
+    if old and not any(each.startswith(name + "@@") for each in old):
+        return old[0]
+    return name if name != function.name else function.demangled
 
 
 def _site(spec: Spec, loaded: LoadedObject, function: Function, canonical: str, note: str = "") -> ResolvedSite:

@@ -233,3 +233,10 @@ def test_all_of_libc_resolves_within_its_budget(process):
     first = time.perf_counter() - start
     assert len(sites) > 2000
     assert first < 0.3
+    objects = process.objects()
+    for site in sites[::40]:
+        again = resolve(site.canonical, objects)
+        assert site.address in [each.address for each in again], site.canonical
+        assert len(again) == 1 or len({each.function.name for each in again}) == 1, "only local symbols share a name"
+    shown = [site.canonical for site in resolve("libc:mem*", objects)]
+    assert all(each.startswith(f"pid:{name}:mem") for each in shown), "by the name that was asked for"
