@@ -75,7 +75,7 @@ def _without_capability(pid: int, theirs: dict[str, str], ours: dict[str, str], 
     more = int(theirs.get("CapPrm", "0"), 16) & ~int(ours.get("CapPrm", "0"), 16)
     if more:
         return PermissionDenied("capability", f"process {pid} has capabilities that we lack", "use sudo")
-    if os.stat(f"/proc/{pid}").st_uid != uid:
+    if os.stat(f"/proc/{pid}/mem").st_uid != uid:
         return PermissionDenied(
             "dumpable",
             f"process {pid} is closed to inspection: set-uid, unreadable executable, or prctl(PR_SET_DUMPABLE)",
