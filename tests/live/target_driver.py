@@ -18,9 +18,9 @@ PATIENCE = 20.0
 class Program:
     """A running program that speaks in lines."""
 
-    def __init__(self, name: str, *arguments: str) -> None:
+    def __init__(self, name: str, *arguments: str, compiler: str = "gcc", options: tuple[str, ...] = ()) -> None:
         source = f"{name}.c"
-        executable = build(source, "-O1", text=(PROGRAMS / source).read_text())
+        executable = build(source, "-O1", *options, compiler=compiler, text=(PROGRAMS / source).read_text())
         self.child = subprocess.Popen(
             [str(executable), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
@@ -56,9 +56,9 @@ class Program:
 
 
 @contextmanager
-def running(name: str, *arguments: str) -> Iterator[Program]:
+def running(name: str, *arguments: str, **how: object) -> Iterator[Program]:
     """Run a program for a scope."""
-    program = Program(name, *arguments)
+    program = Program(name, *arguments, **how)
     try:
         yield program
     finally:

@@ -44,8 +44,9 @@ def test_every_offset(run_target, function):
             except anyprobe.UsageError:
                 assert offset not in wanted, f"+{offset:#x} {wanted[offset]} is a boundary"
                 continue
-            if not probes:
-                continue  # refused by name, in session.refused
+            if not probes[0].armed:
+                assert session.refused
+                continue
             assert offset in wanted, f"+{offset:#x} lies inside an instruction"
             target.go(3)
             session.remove(*probes)

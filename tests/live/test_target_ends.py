@@ -25,7 +25,8 @@ def test_counts_survive_the_target(run_target, how):
             target.process.kill()
             target.process.wait()
         assert hits(session.snapshot(), "work") == counts.calls["work"]
-    assert hits(session.snapshot(), "work") == counts.calls["work"]
+        session.detach()
+        assert hits(session.snapshot(), "work") == counts.calls["work"]
 
 
 def test_killed_while_arming(run_target, compiled):
@@ -120,6 +121,7 @@ def test_library_functions_by_name(run_target):
         counts = target.go(10)
         for name in ("memcpy", "strlen", "getenv"):
             seen = sum(s.hits for s in session.snapshot().sites if name in s.spec)
-            # stdio and the loader call some of them as well
-            assert counts.calls[name] <= seen < counts.calls[name] + 200, name
+            # getenv calls strlen, stdio and the loader call some of them as well
+            more = counts.calls["getenv"] if name == "strlen" else 0
+            assert counts.calls[name] <= seen < counts.calls[name] + more + 200, name
     target.finish()

@@ -1,20 +1,21 @@
-"""Every gateway call of a stop with injected calls fails, returns short, or is the controller's last; the target is unharmed."""
+"""Every gateway call of a visit fails, returns short, or is the controller's last; the target is unharmed."""
 
 import errno
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+
 from anyprobe.core.errors import AnyprobeError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.target import gateway
 from anyprobe.target.gateway import FaultPlan, faults
 from anyprobe.target.process import Process
-
 from live.target_driver import running
 
 MMAP, MUNMAP, GETPID = 9, 11, 39
@@ -126,6 +127,18 @@ def test_controller_killed_while_it_holds_a_thread_in_a_call_that_a_stop_interru
             os.waitpid(controller, 0)
         program.child.send_signal(signal.SIGTERM)
         assert program.line() == "done"
+
+
+def test_controller_killed_at_every_call_of_a_static_musl_program():
+    if not shutil.which("musl-gcc"):
+        pytest.skip("needs musl-gcc")
+    with running("self_check", "restartable", compiler="musl-gcc", options=("-static",)) as program:
+        program.line()
+        call = 0
+        while visit_and_die(program.pid, FaultPlan("kill-after", call := call + 1)):
+            assert call < MOST_CALLS
+            assert program.ask().startswith("ok")
+        assert program.is_free()
 
 
 def test_random_moments():

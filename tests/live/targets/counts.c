@@ -1,7 +1,8 @@
 /* Threads (argument 1) that call three functions and count the calls themselves. */
+static void many_rounds(long n);
+#define MANY_ROUNDS 1 /* "go N" is N calls of each function on each thread, "free" goes by 20 000 */
 #include "protocol.h"
 #include <pthread.h>
-#define MANY_ROUNDS 1
 TALLY(work); TALLY(leaf4); TALLY(side);
 static int threads = 1;
 
