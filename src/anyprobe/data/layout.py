@@ -20,8 +20,8 @@ BLOCK_OWNER = 0
 """Block: thread pointer (fs base) of the thread that owns it, 0 while unused."""
 BLOCK_TOP = 8
 """Block: number of entries on the thread's instance stack."""
-BLOCK_FILLING = 16
-"""Block: how many instances this thread and the handlers on top of it are filling right now."""
+BLOCK_PURGING = 16
+"""Block: non-zero while the instance stack is being compacted."""
 BLOCK_HEAD_BYTES = 64
 
 INSTANCE_BYTES = 32

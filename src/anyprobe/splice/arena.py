@@ -106,7 +106,8 @@ class Arena:
         mapped: list[Piece] = []
         fd = -1
         try:
-            fd = gateway.open_file(f"/proc/{process.pid}/fd/{remote_fd}", os.O_RDWR | os.O_CLOEXEC)
+            # a vfork child shares the memory but has descriptors of its own
+            fd = gateway.open_file(f"/proc/{remote.thread.pid}/fd/{remote_fd}", os.O_RDWR | os.O_CLOEXEC)
             os.ftruncate(fd, size)
             journal = _map_pieces(process, remote, remote_fd, placed, owner, mapped)
             remote.syscall(_SYS_CLOSE, remote_fd)

@@ -129,8 +129,6 @@ def _enter(asm: Assembler, facts: RoutineFacts) -> None:
     asm.emit(b"\x48\x85\x08", "test [rax], rcx")
     asm.jump(b"\x0f\x84", "enter_first", "jz enter_first")
     asm.label("enter_block")
-    # while a thread fills an instance, no handler on top of it may compact the stack
-    asm.emit(b"\xff\x41\x10", "inc dword [rcx+BLOCK_FILLING]")
     asm.emit(b"\xbe\x01\x00\x00\x00", "mov esi, 1")
     asm.emit(b"\x48\x0f\xc1\x71\x08", "xadd [rcx+BLOCK_TOP], rsi")
     asm.emit(b"\x48\x81\xfe" + _i32(layout.maxactive), "cmp rsi, maxactive")
@@ -143,8 +141,6 @@ def _enter(asm: Assembler, facts: RoutineFacts) -> None:
     asm.emit(b"\x48\x89\x44\x31\x48", "mov [rcx+rsi+0x48], rax")
     asm.emit(b"\x48\x8d\x84\x24\xb8\x00\x00\x00", "lea rax, [rsp+0xb8]")
     asm.emit(b"\x48\x89\x44\x31\x40", "mov [rcx+rsi+0x40], rax")
-    asm.label("enter_filled")
-    asm.emit(b"\xff\x49\x10", "dec dword [rcx+BLOCK_FILLING]")
     asm.label("enter_done")
     asm.emit(b"\x5e\x5a\x59\x58", "pop rsi; pop rdx; pop rcx; pop rax")
     asm.emit(b"\x04\x7f\x9e\x58\xc3", "add al, 0x7f; sahf; pop rax; ret")
@@ -163,15 +159,25 @@ def _enter_full(asm: Assembler, layout: BankLayout) -> None:
     """Emit the overflow path of ``enter``: drop instances that cannot be alive, try once more, else a miss.
 
     Two live functions never have the same stack pointer at their entry, so an instance with ours is a leftover of a
-    longjmp or an exception. Nothing is ever concluded from other stack pointers: they may lie on other stacks.
+    longjmp or an exception. Nothing is ever concluded from other stack pointers: they may lie on other stacks. A zero
+    is an instance that code below this signal handler has reserved and not filled yet: then nothing may move.
     """
     asm.label("enter_full")
     asm.emit(b"\x48\xff\x49\x08", "dec qword [rcx+BLOCK_TOP]")
-    asm.emit(b"\x83\x79\x10\x01", "cmp dword [rcx+BLOCK_FILLING], 1")
+    asm.emit(b"\x83\x79\x10\x00", "cmp dword [rcx+BLOCK_PURGING], 0")
     asm.jump(b"\x0f\x85", "enter_missed", "jne enter_missed")
+    asm.emit(b"\xff\x41\x10", "inc dword [rcx+BLOCK_PURGING]")
     asm.emit(b"\x48\x8d\x84\x24\xb8\x00\x00\x00", "lea rax, [rsp+0xb8]")
     asm.emit(b"\x57\x41\x50", "push rdi; push r8")
     asm.emit(b"\x48\x8d\x71\x40\x48\x89\xf7", "lea rsi, [rcx+0x40]; mov rdi, rsi")
+    asm.emit(b"\xba" + _i32(layout.maxactive), "mov edx, maxactive")
+    asm.label("purge_check")
+    asm.emit(b"\x48\x83\x3e\x00", "cmp qword [rsi], 0")
+    asm.jump(b"\x0f\x84", "purge_not", "je purge_not")
+    asm.emit(b"\x48\x83\xc6\x20", "add rsi, 32")
+    asm.emit(b"\xff\xca", "dec edx")
+    asm.jump(b"\x0f\x85", "purge_check", "jnz purge_check")
+    asm.emit(b"\x48\x89\xfe", "mov rsi, rdi")
     asm.emit(b"\xba" + _i32(layout.maxactive), "mov edx, maxactive")
     asm.label("purge_next")
     asm.emit(b"\x4c\x8b\x06", "mov r8, [rsi]")
@@ -198,14 +204,17 @@ def _enter_full(asm: Assembler, layout: BankLayout) -> None:
     asm.emit(b"\x48\x29\xca\x48\x83\xea\x40\x48\xc1\xea\x05", "sub rdx, rcx; sub rdx, 0x40; shr rdx, 5")
     asm.emit(b"\x48\x89\x51\x08", "mov [rcx+BLOCK_TOP], rdx")
     asm.emit(b"\x41\x58\x5f", "pop r8; pop rdi")
+    asm.emit(b"\xff\x49\x10", "dec dword [rcx+BLOCK_PURGING]")
     asm.emit(b"\x48\x81\xfa" + _i32(layout.maxactive), "cmp rdx, maxactive")
-    asm.jump(b"\x0f\x83", "enter_missed", "jae enter_missed")
-    asm.emit(b"\xff\x49\x10", "dec dword [rcx+BLOCK_FILLING]")
-    asm.jump(b"\xe9", "enter_block", "jmp enter_block")
+    asm.jump(b"\x0f\x82", "enter_block", "jb enter_block")
+    asm.jump(b"\xe9", "enter_missed", "jmp enter_missed")
+    asm.label("purge_not")
+    asm.emit(b"\x41\x58\x5f", "pop r8; pop rdi")
+    asm.emit(b"\xff\x49\x10", "dec dword [rcx+BLOCK_PURGING]")
     asm.label("enter_missed")
     asm.emit(b"\x48\x8b\x44\x24\x30", "mov rax, [rsp+0x30]")
     asm.emit(b"\x48\xff\x44\x01\x30", "inc qword [rcx+rax+RECORD_MISSED]")
-    asm.jump(b"\xe9", "enter_filled", "jmp enter_filled")
+    asm.jump(b"\xe9", "enter_done", "jmp enter_done")
 
 
 def _leave(asm: Assembler, facts: RoutineFacts, *, tail: bool) -> None:
@@ -217,8 +226,8 @@ def _leave(asm: Assembler, facts: RoutineFacts, *, tail: bool) -> None:
     asm.label(name)
     asm.emit(b"\x50\x9f\x0f\x90\xc0\x50", "push rax; lahf; seto al; push rax")
     asm.emit(b"\x51\x52\x56\x57", "push rcx; push rdx; push rsi; push rdi")
-    # rdtscp waits for what came before it; a plain rdtsc could be executed before the function's own loads are done
-    asm.emit(b"\x0f\x01\xf9", "rdtscp")
+    # unordered like the one at the entry: both mark when they are issued, so what is in flight cancels out
+    asm.emit(b"\x0f\x31", "rdtsc")
     asm.emit(b"\x48\xc1\xe2\x20\x48\x09\xc2", "shl rdx, 32; or rdx, rax")
     asm.emit(b"\x64\x48\x8b\x3c\x25" + _i32(facts.slot), "mov rdi, fs:[slot]")
     asm.emit(b"\x48\xb8" + _u64(facts.gate), "mov rax, &gate")

@@ -2,7 +2,7 @@
 
 Life of an injected call:
 
-1. A signal frame with the thread's whole state is written below its red zone. The stack there is unused; nothing changed.
+1. A signal frame with the thread's whole state is written below its red zone. The stack there is unused.
 2. The registers are set: pc at a ``syscall; ret`` of the program, stack pointer at the frame, whose first word is the
    signal return code. From here on, if the controller dies, the thread makes the call and returns from the "signal".
 3. All signals are blocked; the frame holds the true mask.
@@ -49,9 +49,9 @@ _BELOW_FRAME = 256
 class RemoteCalls:
     """Makes system calls in one stopped thread; afterwards its registers, mask and interrupted call are as before."""
 
-    def __init__(self, process: "Process", thread: Thread) -> None:
-        """Choose the thread, which ``fitness`` has found fit."""
-        self._process, self._thread = process, thread
+    def __init__(self, process: "Process", thread: Thread, top: int = 0) -> None:
+        """Choose the thread, which ``fitness`` has found fit; ``top``: of memory for the frame, 0 for its own stack."""
+        self._process, self._thread, self._top = process, thread, top
         self._frame = 0
         self._mask = 0
         self._gadgets = Gadgets(0, 0)
@@ -65,7 +65,7 @@ class RemoteCalls:
             self._thread.store_registers()
             self._gadgets = self._process.gadgets()
             self._mask = ptrace.get_signal_mask(self._thread.tid)
-            self._put_up_frame(self._process.scratch or self._thread.registers.rsp - frame.RED_ZONE)
+            self._put_up_frame(self._top or self._process.scratch or self._thread.registers.rsp - frame.RED_ZONE)
         return self
 
     def __exit__(
@@ -84,8 +84,8 @@ class RemoteCalls:
     def use_stack(self, top: int) -> None:
         """Put frames below ``top`` from now on, in memory mapped for that; 0 goes back to the threads' own stacks.
 
-        ``frame.ROOM`` bytes must be writable there. With it any thread can make calls, whatever stack it is on. Unmap that
-        memory only after going back.
+        ``frame.ROOM`` bytes must be writable there. With it any thread can make calls, whatever stack it is on. Unmap
+        that memory only after going back.
         """
         with self._process.translated("moving the frame"):
             self._put_up_frame(top or self._thread.registers.rsp - frame.RED_ZONE)
@@ -97,7 +97,7 @@ class RemoteCalls:
         self._process.scratch = top
 
     def place(self, content: bytes) -> int:
-        """Put bytes that a call's argument points to below the frame; return their address. Good until the scope ends."""
+        """Put bytes that a call's argument points to below the frame; return their address, good for this scope."""
         address = (self._frame - _BELOW_FRAME - len(content)) & ~15
         self._process.mem.write(address, content)
         return address
@@ -202,14 +202,15 @@ class RemoteCalls:
         self._suspends_seccomp = True
 
 
-def fitness(thread: Thread, process: "Process", mappings: list[Mapping]) -> str:
-    """Return why no call can be injected into a stopped thread, or an empty string. Without a scratch stack the mappings
-    must be given.
+def fitness(thread: Thread, process: "Process", mappings: list[Mapping], *, own_stack: bool = True) -> str:
+    """Return why no call can be injected into a stopped thread, or an empty string.
+
+    Without a scratch stack the mappings must be given. ``own_stack``: the frame is to go on the thread's own stack.
     """
     registers = thread.registers
     if registers.cs != _USER_CS:
         return "runs 32-bit code"
-    if not process.scratch and not _has_stack(registers, mappings):
+    if own_stack and not process.scratch and not _has_stack(registers, mappings):
         return "not on a stack known to be its own"
     if _in_restartable_sequence(thread, process):
         return "in a restartable sequence"

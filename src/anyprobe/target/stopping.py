@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import StopTimeout, TargetExited
 from anyprobe.target import permission, procfs, ptrace
 from anyprobe.target.remote import RemoteCalls, fitness
+from anyprobe.target.sparestack import spare_stack
 from anyprobe.target.thread import VFORK_CALLS, Thread
 
 if TYPE_CHECKING:
@@ -55,15 +56,17 @@ class Stop:
         mappings = [] if process.scratch else process.mappings()
         order = sorted(self.threads, key=lambda t: (bool(t.pending_signal), t.restart_pending, t.tid != process.pid))
         reasons = []
-        for thread in order:
-            with process.translated("choosing a thread of"):
-                reason = fitness(thread, process, mappings)
-            if reason:
-                reasons.append(f"{thread.tid}: {reason}")
-                continue
-            with RemoteCalls(process, thread) as calls:
-                yield calls
-            return
+        for own_stack in (True, False):
+            top = 0 if own_stack else spare_stack(process.pid, mappings)
+            for thread in order if own_stack or top else ():
+                with process.translated("choosing a thread of"):
+                    reason = fitness(thread, process, mappings, own_stack=own_stack)
+                if reason:
+                    reasons.append(f"{thread.tid}: {reason}")
+                    continue
+                with RemoteCalls(process, thread, top) as calls:
+                    yield calls
+                return
         if process.ended():
             raise process.gone()
         raise StopTimeout(f"no thread of process {process.pid} can make a system call now ({'; '.join(reasons[:5])})")
@@ -258,5 +261,3 @@ def stopped(process: "Process", timeout: float) -> Iterator[Stop]:
         process.stopped_threads = []
         with process.translated("releasing"):
             stopper.release()
-
-
