@@ -92,7 +92,8 @@ def test_two_hundred_threads_are_stopped_in_milliseconds():
     text = """#include <pthread.h>
     #include <unistd.h>
     static void *f(void *a) { for (;;) pause(); }
-    int main(void) { pthread_t t; for (int i = 0; i < 199; i++) pthread_create(&t, 0, f, 0); write(1, "x", 1); f(0); }"""
+    int main(void) { pthread_t t; for (int i = 0; i < 199; i++) pthread_create(&t, 0, f, 0);
+    write(1, "x", 1); f(0); }"""
     child = subprocess.Popen([build("two_hundred.c", text=text)], stdout=subprocess.PIPE)
     try:
         child.stdout.read(1)
@@ -270,7 +271,7 @@ def test_a_target_killed_during_a_stop_is_an_ordinary_end():
         with running("self_check") as program:
             program.line()
             process = Process.open(program.pid)
-            with pytest.raises(TargetExited):
+            with pytest.raises(TargetExited):  # noqa: PT012 - the moment is the point
                 if moment == "before":
                     program.child.kill()
                     with process.stop():

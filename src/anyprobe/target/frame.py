@@ -1,7 +1,7 @@
 """The signal frame that lets a thread finish an injected system call alone (SAFETY 1).
 
-It is what the kernel would have pushed for a signal at this point, so that returning into the restorer brings back every
-register, the extended state and the signal mask, whoever is there to see it.
+It is what the kernel would have pushed for a signal at this point, so that returning into the restorer brings back
+every register, the extended state and the signal mask, whoever is there to see it.
 """
 
 import struct
@@ -20,9 +20,7 @@ ROOM = 16384
 """What must be free below the red zone."""
 
 
-def build(
-    top: int, registers: Registers, extended: bytes, mask: int, gadgets: Gadgets
-) -> tuple[int, bytes]:
+def build(top: int, registers: Registers, extended: bytes, mask: int, gadgets: Gadgets) -> tuple[int, bytes]:
     """Return where the frame goes below ``top``, and its bytes; its first word is the restorer.
 
     Without a restorer, two words in front of it load the number of the signal return before a ``syscall``.

@@ -45,7 +45,9 @@ def find(memory: Memory, mappings: list[Mapping]) -> Gadgets:
             return Gadgets(syscall_ret, restorer)
     if syscall_ret >= 0 and pop_rax >= 0:
         return Gadgets(syscall_ret, 0, pop_rax)
-    raise UnsupportedTarget("the program has no 'syscall; ret' or no signal return code that an injected call could use")
+    raise UnsupportedTarget(
+        "the program has no 'syscall; ret' or no signal return code that an injected call could use"
+    )
 
 
 def still_there(memory: Memory, gadgets: Gadgets) -> bool:

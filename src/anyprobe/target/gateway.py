@@ -1,8 +1,8 @@
 """The one module through which every system call on the target goes.
 
-Callers write ``gateway.pread(...)``, never ``from gateway import pread``: a test installs faults by rebinding the names of
-this module, so that without faults there is no overhead at all. ``faults`` can make the n-th call fail, return short, or
-be the controller's last.
+Callers write ``gateway.pread(...)``, never ``from gateway import pread``: a test installs faults by rebinding the names
+of this module, so that without faults there is no overhead at all. ``faults`` can make the n-th call fail, return
+short, or be the controller's last.
 """
 
 import ctypes
@@ -117,8 +117,8 @@ readlink = os.readlink
 fstat = os.fstat
 
 _GATED = (
-    "ptrace", "waitpid", "wait_stop", "wait_end", "fork", "kcmp_vm", "pidfd_open", "pidfd_send_signal", "tgkill", "mmap_shared",
-    "open_file", "close", "read", "pread", "pwrite", "listdir", "readlink", "fstat",
+    "ptrace", "waitpid", "wait_stop", "wait_end", "fork", "kcmp_vm", "pidfd_open", "pidfd_send_signal", "tgkill",
+    "mmap_shared", "open_file", "close", "read", "pread", "pwrite", "listdir", "readlink", "fstat",
 )  # fmt: skip
 
 
@@ -168,7 +168,7 @@ class Faults:
         self._originals.clear()
 
     def _gate(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def gated(*arguments: Any, **options: Any) -> Any:
+        def gated(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - stands for any of them
             self.calls += 1
             if self.log is not None:
                 self.log.append(f"{name}{arguments[:3]!r}")

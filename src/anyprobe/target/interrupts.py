@@ -11,8 +11,8 @@ _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 class DeferredInterrupts:
     """Within this scope no Python signal handler runs, so that ``KeyboardInterrupt`` cannot tear it.
 
-    Masking signals would not do: with other threads about, one of those takes the signal, and Python runs the handler in
-    the main thread all the same. So the handlers are replaced by ones that take note.
+    Masking signals would not do: with other threads about, one of those takes the signal, and Python runs the handler
+    in the main thread all the same. So the handlers are replaced by ones that take note.
     """
 
     def __init__(self) -> None:

@@ -158,5 +158,3 @@ def _kill(pid: int) -> None:
         os.waitpid(pid, gateway.WALL)
     except (ProcessLookupError, ChildProcessError):
         pass
-
-

@@ -8,7 +8,10 @@ from anyprobe.target import procfs
 _CAP_SYS_PTRACE = 19
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _YAMA_RULES = {
-    1: ("only descendants may be traced", "start it with 'anyprobe ... -- COMMAND', use sudo, or: sysctl kernel.yama.ptrace_scope=0"),
+    1: (
+        "only descendants may be traced",
+        "start it with 'anyprobe ... -- COMMAND', use sudo, or: sysctl kernel.yama.ptrace_scope=0",
+    ),
     2: ("only processes with CAP_SYS_PTRACE may trace", "use sudo"),
     3: ("nobody may trace until the next boot", "boot with kernel.yama.ptrace_scope=0"),
 }  # fmt: skip
@@ -52,7 +55,7 @@ def explain(pid: int) -> PermissionDenied:
         return traced_by(pid, tracer)
     capable = has_ptrace_capability(ours)
     scope = yama_scope()
-    if scope == 3 or (scope == 2 and not capable):  # noqa: PLR2004
+    if scope == 3 or (scope == 2 and not capable):
         return _yama(pid, scope)
     if not capable:
         return _without_capability(pid, theirs, ours, scope)

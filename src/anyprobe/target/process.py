@@ -13,25 +13,23 @@ from anyprobe.core.errors import (
     InternalError,
     NoSuchProcess,
     PermissionDenied,
-    StopTimeout,
     TargetError,
     TargetExited,
     UnsupportedTarget,
 )
 from anyprobe.target import gadgets as gadget_search
-from anyprobe.target import gateway, permission, procfs, ptrace
+from anyprobe.target import gateway, permission, procfs
+from anyprobe.target.borrowing import borrowed
 from anyprobe.target.interrupts import DeferredInterrupts
 from anyprobe.target.memory import TargetMemory
 from anyprobe.target.procfs import Mapping
 from anyprobe.target.relatives import Relatives
-from anyprobe.target.remote import RemoteCalls, fitness
+from anyprobe.target.remote import RemoteCalls
 from anyprobe.target.stopping import Stop, stopped
 from anyprobe.target.thread import Thread
 
 _T = TypeVar("_T")
 _TRACER_GRACE = 0.2
-_BORROW_CANDIDATES = 8
-_BORROW_ONE = 0.05
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 _MACHINES = {3: "i386", 8: "MIPS", 21: "PowerPC", 22: "S390", 40: "ARM", 183: "AArch64", 243: "RISC-V"}
 _X86_64 = 62
@@ -113,7 +111,7 @@ class Process:
         return self.exit_status is not None or self._pidfd < 0 or bool(_readable(self._pidfd, 0))
 
     def ended(self) -> bool:
-        """Whether it runs no more, although its end may not have been announced: we may have to reap its threads first."""
+        """Whether it runs no more, announced or not: the kernel may wait for us to reap its threads first."""
         return self.exited() or _all_ended(self.pid)
 
     def wait(self, timeout: float | None = None) -> int | None:
@@ -144,7 +142,7 @@ class Process:
 
     def borrow(self, timeout: float = 2.0) -> AbstractContextManager[RemoteCalls]:
         """Stop one suitable thread for a scope and make system calls in it; the others run on."""
-        return self._exclusive(_borrowed(self, timeout))
+        return self._exclusive(borrowed(self, timeout))
 
     def resume(self) -> None:
         """Let a launched program go; nobody is attached to it afterwards."""
@@ -222,90 +220,6 @@ class Process:
         self.unreleased = [thread for thread in self.unreleased if not thread.release(0)]
 
 
-@contextmanager
-def _borrowed(process: Process, timeout: float) -> Iterator[RemoteCalls]:
-    """Try threads until one is fit to make calls."""
-    deadline = time.monotonic() + timeout
-    while True:
-        reasons = []
-        for tid in _candidates(process):
-            thread, reason = _try_borrow(process, tid)
-            if thread is None:
-                reasons.append(f"{tid}: {reason}")
-                continue
-            process.stopped_threads = [thread]
-            try:
-                with RemoteCalls(process, thread) as calls:
-                    yield calls
-            finally:
-                process.stopped_threads = []
-                _let_go(process, thread)
-            return
-        if process.ended():
-            raise process.gone()
-        if time.monotonic() > deadline:
-            raise StopTimeout(
-                f"no thread of process {process.pid} can make a system call: {'; '.join(reasons) or 'no threads'}"
-            )
-        time.sleep(0.002)
-
-
-def _candidates(process: Process) -> list[int]:
-    if process.held:
-        return [process.held.tid]
-    tids = process.threads()
-    tids.sort(key=lambda tid: tid != process.pid)
-    if len(tids) > _BORROW_CANDIDATES:  # others each time
-        turn = time.monotonic_ns() % (len(tids) - 1)
-        tids = tids[:1] + (tids[1 + turn :] + tids[1 : 1 + turn])[: _BORROW_CANDIDATES - 1]
-    return tids
-
-
-def _try_borrow(process: Process, tid: int) -> tuple[Thread | None, str]:
-    """Stop one thread; return it, or why it is of no use."""
-    with process.translated("borrowing a thread of"):
-        if process.held:
-            process.held.load_registers()
-            return process.held, ""
-        thread = Thread(process.pid, tid, child=process.child and tid == process.pid)
-        try:
-            stat = procfs.read_stat(process.pid, tid)
-            if stat.worker or stat.ended or stat.state == "D":
-                return None, "ended" if stat.ended else "a kernel worker" if stat.worker else "cannot be stopped now"
-            ptrace.seize(tid)
-        except OSError as error:
-            if error.errno in procfs.GONE_ERRORS:
-                return None, "ended"
-            if error.errno == errno.EPERM and permission.tracer_of(tid):
-                return None, str(permission.explain(tid))
-            raise
-        reason = "did not stop"
-        try:
-            ptrace.interrupt(tid)
-            if thread.wait(time.monotonic() + _BORROW_ONE) and thread.stopped:
-                thread.settle()
-                mappings = [] if process.scratch else process.mappings()
-                reason = fitness(thread, process, mappings)
-        except BaseException:
-            _let_go(process, thread)
-            raise
-        if reason:
-            _let_go(process, thread)
-            return None, reason
-        return thread, ""
-
-
-def _let_go(process: Process, thread: Thread) -> None:
-    if thread is process.held:
-        with process.translated("restoring"):
-            thread.store_registers()
-        return
-    if not thread.release(time.monotonic() + 10):
-        process.unreleased.append(thread)
-    if thread.ended:
-        process.exited()
-
-
 def _no_such_process(pid: int, error: OSError) -> TargetError:
     with suppress(OSError, ValueError):
         group = int(procfs.read_status(pid)["Tgid"])
@@ -315,7 +229,9 @@ def _no_such_process(pid: int, error: OSError) -> TargetError:
         return NoSuchProcess(f"there is no process {pid}")
     if error.errno in (errno.EPERM, errno.EACCES, errno.ENOSYS):
         return PermissionDenied(
-            "seccomp", f"pidfd_open is not permitted: {error.strerror}", "Linux 5.3 without a filter over anyprobe is needed"
+            "seccomp",
+            f"pidfd_open is not permitted: {error.strerror}",
+            "Linux 5.3 without a filter over anyprobe is needed",
         )
     return TargetError(f"cannot open process {pid}: {error.strerror}")
 
@@ -326,21 +242,27 @@ def check_kind(pid: int) -> None:
     if stat.kernel_thread:
         raise UnsupportedTarget(f"{pid} is a kernel thread ({stat.comm}); anyprobe probes user programs")
     if _all_ended(pid):
-        raise UnsupportedTarget(f"process {pid} ({stat.comm}) is a zombie: it has ended, its parent {stat.parent} has yet to take note")
+        raise UnsupportedTarget(
+            f"process {pid} ({stat.comm}) is a zombie: it has ended, its parent {stat.parent} has yet to take note"
+        )
     if pid == 1 and _is_machine_init():
-        raise UnsupportedTarget("process 1 is the machine's init, whose death would be the machine's; anyprobe does not touch it")
+        raise UnsupportedTarget(
+            "process 1 is the machine's init, whose death would be the machine's; anyprobe does not touch it"
+        )
     fd = gateway.open_file(f"/proc/{pid}/exe", os.O_RDONLY | os.O_CLOEXEC)
     try:
         header = gateway.read(fd, 20)
     finally:
         gateway.close(fd)
-    if header[:4] != b"\x7fELF" or len(header) < 20:  # noqa: PLR2004
+    if header[:4] != b"\x7fELF" or len(header) < 20:
         raise UnsupportedTarget(f"process {pid} does not run an ELF executable")
     machine = int.from_bytes(header[18:20], "little" if header[5] == 1 else "big")
     if machine not in (_X86_64, 3):
         name = _MACHINES.get(machine, f"ELF machine {machine}")
-        raise UnsupportedTarget(f"process {pid} runs a program for another architecture ({name}); anyprobe knows x86-64")
-    if header[4] != 2:  # noqa: PLR2004 - ELFCLASS64
+        raise UnsupportedTarget(
+            f"process {pid} runs a program for another architecture ({name}); anyprobe knows x86-64"
+        )
+    if header[4] != 2:
         raise UnsupportedTarget(f"process {pid} is a 32-bit program; anyprobe probes 64-bit ones")
 
 

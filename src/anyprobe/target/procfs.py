@@ -1,4 +1,4 @@
-"""Readers of ``/proc/PID``: maps, stat, status, tasks, auxiliary vector. Nothing here needs the target to be stopped."""
+"""Readers of ``/proc/PID``: maps, stat, status, tasks, auxiliary vector. None of them needs the target stopped."""
 
 import errno
 import os
@@ -153,14 +153,16 @@ def parse_maps(content: bytes) -> list[Mapping]:
             continue
         fields = line.split(" ", 5)
         start, _, end = fields[0].partition("-")
-        path = fields[5].lstrip(" ") if len(fields) == 6 else ""  # noqa: PLR2004
+        path = fields[5].lstrip(" ") if len(fields) == 6 else ""
         deleted = path.endswith(_DELETED)
         if deleted:
             path = path[: -len(_DELETED)]
         if "\\012" in path:
             path = path.replace("\\012", "\n")
         mappings.append(
-            make((int(start, 16), int(end, 16), fields[1], int(fields[2], 16), fields[3], int(fields[4]), path, deleted))
+            make(
+                (int(start, 16), int(end, 16), fields[1], int(fields[2], 16), fields[3], int(fields[4]), path, deleted)
+            )
         )
     return mappings
 
@@ -195,7 +197,7 @@ def read_blocked_call(pid: int, tid: int) -> BlockedCall | None:
         fields = read_file(f"/proc/{pid}/task/{tid}/syscall").split()
     except OSError:
         return None
-    if len(fields) != 9:  # noqa: PLR2004 - number, six arguments, stack, pc
+    if len(fields) != 9:
         return None
     numbers = [int(field, 16) for field in fields[1:]]
     return BlockedCall(int(fields[0]), tuple(numbers[:6]), numbers[6], numbers[7])

@@ -27,7 +27,7 @@ _REGISTER_NAMES = (
 class Registers(ctypes.Structure):
     """The general registers of a stopped thread (``struct user_regs_struct``); all values are unsigned."""
 
-    _fields_ = [(name, ctypes.c_uint64) for name in _REGISTER_NAMES]  # noqa: RUF012
+    _fields_ = [(name, ctypes.c_uint64) for name in _REGISTER_NAMES]
 
     r15: int
     r14: int

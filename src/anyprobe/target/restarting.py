@@ -1,9 +1,9 @@
 """System calls that a stop interrupts, and how the kernel is made to take them up again.
 
-Being stopped, without any signal, makes some system calls return EINTR (man 7 signal, "Interruption of system calls and
-library functions by stop signals"): programs that install no handlers do not expect that. A thread that we stopped right
-after such a call gets -ERESTARTNOHAND instead of -EINTR: the kernel then repeats the call if no handler is to run, and
-returns EINTR if one is.
+Being stopped, without any signal, makes some system calls return EINTR (man 7 signal, "Interruption of system calls
+and library functions by stop signals"): programs that install no handlers do not expect that. A thread that we stopped
+right after such a call gets -ERESTARTNOHAND instead of -EINTR: the kernel then repeats the call if no handler is to
+run, and returns EINTR if one is. A relative timeout starts anew then.
 """
 
 _TOP = 1 << 64
@@ -29,8 +29,8 @@ REPEATABLE: dict[int, str] = {
     441: "epoll_pwait2", 449: "futex_waitv", 455: "futex_wait",
 }  # fmt: skip
 
-# Never repeated, whatever they return, because part of their effect may have happened. Anything in neither table is left
-# as it is, too.
+# Never repeated, whatever they return, because part of their effect may have happened. Anything in neither table is
+# left as it is, too.
 NOT_REPEATABLE: dict[int, str] = {
     3: "close",  # the descriptor is gone already; another thread may have got its number
     16: "ioctl",  # the driver's own protocol

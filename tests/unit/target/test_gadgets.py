@@ -1,6 +1,7 @@
 """Borrowed instructions."""
 
 import pytest
+
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import BytesMemory
 from anyprobe.target import gadgets

@@ -4,6 +4,7 @@ import errno
 import os
 
 import pytest
+
 from anyprobe.target import gateway
 from anyprobe.target.gateway import FaultPlan, faults
 

@@ -1,6 +1,7 @@
 """Wait statuses as the kernel makes them."""
 
 import pytest
+
 from anyprobe.target.waitstatus import Kind, decode, describe
 
 

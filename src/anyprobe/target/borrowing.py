@@ -1,0 +1,102 @@
+"""Stopping one thread only, to make system calls in it while the others run on."""
+
+import errno
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import StopTimeout
+from anyprobe.target import permission, procfs, ptrace
+from anyprobe.target.remote import RemoteCalls, fitness
+from anyprobe.target.thread import Thread
+
+if TYPE_CHECKING:
+    from anyprobe.target.process import Process
+
+_BORROW_CANDIDATES = 8
+_BORROW_ONE = 0.05
+
+
+@contextmanager
+def borrowed(process: "Process", timeout: float) -> Iterator[RemoteCalls]:
+    """Try threads until one is fit to make calls."""
+    deadline = time.monotonic() + timeout
+    while True:
+        reasons = []
+        for tid in _candidates(process):
+            thread, reason = _try_borrow(process, tid)
+            if thread is None:
+                reasons.append(f"{tid}: {reason}")
+                continue
+            process.stopped_threads = [thread]
+            try:
+                with RemoteCalls(process, thread) as calls:
+                    yield calls
+            finally:
+                process.stopped_threads = []
+                _let_go(process, thread)
+            return
+        if process.ended():
+            raise process.gone()
+        if time.monotonic() > deadline:
+            raise StopTimeout(
+                f"no thread of process {process.pid} can make a system call: {'; '.join(reasons) or 'no threads'}"
+            )
+        time.sleep(0.002)
+
+
+def _candidates(process: "Process") -> list[int]:
+    if process.held:
+        return [process.held.tid]
+    tids = process.threads()
+    tids.sort(key=lambda tid: tid != process.pid)
+    if len(tids) > _BORROW_CANDIDATES:  # others each time
+        turn = time.monotonic_ns() % (len(tids) - 1)
+        tids = tids[:1] + (tids[1 + turn :] + tids[1 : 1 + turn])[: _BORROW_CANDIDATES - 1]
+    return tids
+
+
+def _try_borrow(process: "Process", tid: int) -> tuple[Thread | None, str]:
+    """Stop one thread; return it, or why it is of no use."""
+    with process.translated("borrowing a thread of"):
+        if process.held:
+            process.held.load_registers()
+            return process.held, ""
+        thread = Thread(process.pid, tid, child=process.child and tid == process.pid)
+        try:
+            stat = procfs.read_stat(process.pid, tid)
+            if stat.worker or stat.ended or stat.state == "D":
+                return None, "ended" if stat.ended else "a kernel worker" if stat.worker else "cannot be stopped now"
+            ptrace.seize(tid)
+        except OSError as error:
+            if error.errno in procfs.GONE_ERRORS:
+                return None, "ended"
+            if error.errno == errno.EPERM and permission.tracer_of(tid):
+                return None, str(permission.explain(tid))
+            raise
+        reason = "did not stop"
+        try:
+            ptrace.interrupt(tid)
+            if thread.wait(time.monotonic() + _BORROW_ONE) and thread.stopped:
+                thread.settle()
+                mappings = [] if process.scratch else process.mappings()
+                reason = fitness(thread, process, mappings)
+        except BaseException:
+            _let_go(process, thread)
+            raise
+        if reason:
+            _let_go(process, thread)
+            return None, reason
+        return thread, ""
+
+
+def _let_go(process: "Process", thread: Thread) -> None:
+    if thread is process.held:
+        with process.translated("restoring"):
+            thread.store_registers()
+        return
+    if not thread.release(time.monotonic() + 10):
+        process.unreleased.append(thread)
+    if thread.ended:
+        process.exited()
