@@ -58,34 +58,46 @@ class FunctionCode:
     """One function (or a part of one that lies elsewhere): its instructions and what is known of its control flow."""
 
     def __init__(self, code_map: "CodeMap", start: int, limit: int, content: bytes) -> None:
-        """Decode ``content``, which lies at ``start``; padding at its end is cut off."""
+        """Name the code; ``content`` lies at ``start`` and is decoded when first asked about."""
         self._map = code_map
         self.start = start
-        self._content = content
+        self._limit = limit
+        self._whole = content
         self._made: dict[int, Insn] = {}
-        self.iced: Sequence[Instruction] = decode_iced(content, start)
-        self.end = limit
-        self._trim()
 
-    def _trim(self) -> None:
-        """Cut off trailing padding: what lies behind the last instruction that does not fall through."""
-        keep = len(self.iced)
-        while keep and FLOWS[self.iced[keep - 1].code] is Flow.NEXT:
+    @cached_property
+    def _body(self) -> "tuple[Sequence[Instruction], int]":
+        """The instructions and their end, without trailing padding: what lies behind the last one that stays."""
+        iced = decode_iced(self._whole, self.start)
+        keep = len(iced)
+        while keep and FLOWS[iced[keep - 1].code] is Flow.NEXT:
             keep -= 1
-        if keep == 0 or keep == len(self.iced):
-            return
-        last = self.insn(keep - 1)
+        if keep == 0 or keep == len(iced):
+            return iced, self._limit
+        one = iced[keep - 1]
+        last = Insn(one, self._whole[one.ip - self.start : one.next_ip - self.start])
         if (last.falls_through and not last.is_call) or last.flow is Flow.INVALID:
-            return
+            return iced, self._limit
         tail = last.end - self.start
-        if padding_length(self._content, tail) < len(self._content) - tail:
-            return
-        facts = _scan(self.iced)
-        if any(last.end <= target < self.end for _, target in facts.jumps):
-            return
-        self.end = last.end
-        self.iced = self.iced[:keep]
-        self._content = self._content[:tail]
+        if padding_length(self._whole, tail) < len(self._whole) - tail:
+            return iced, self._limit
+        if any(last.end <= target < self._limit for _, target in _scan(iced).jumps):
+            return iced, self._limit
+        return iced[:keep], last.end
+
+    @cached_property
+    def iced(self) -> "Sequence[Instruction]":
+        """The instructions as iced decoded them."""
+        return self._body[0]
+
+    @cached_property
+    def end(self) -> int:
+        """The end of the code, padding not included."""
+        return self._body[1]
+
+    @cached_property
+    def _content(self) -> bytes:
+        return self._whole[: self.end - self.start]
 
     @cached_property
     def _facts(self) -> "_Facts":
@@ -163,7 +175,7 @@ class FunctionCode:
     @property
     def entry(self) -> int:
         """Where an entry probe goes: behind ``endbr64``, else the start."""
-        return self.start + 4 if self._content.startswith(b"\xf3\x0f\x1e\xfa") else self.start
+        return self.start + 4 if self._whole.startswith(b"\xf3\x0f\x1e\xfa") else self.start
 
     # -- control flow
 

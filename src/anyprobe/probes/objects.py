@@ -9,6 +9,7 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import MEMFD_NAME
 from anyprobe.splice.engine import Module
+from anyprobe.splice.entryplans import EntryPlans
 from anyprobe.target.process import Process
 from anyprobe.target.procfs import Mapping
 
@@ -83,6 +84,7 @@ class ObjectTable:
             first, last = loaded.mappings[0], loaded.mappings[-1]
             code = CodeMap(loaded.image.text(), parts_of(loaded))
             module = self._modules[key] = Module(loaded.name, code, loaded.bias, first.start, last.end)
+            module.plans = EntryPlans(code.text, loaded.image.build_id)
         return module
 
     def refusal(self, loaded: LoadedObject) -> Refusal | None:

@@ -277,7 +277,7 @@ class Session:
         hook = Hook(ActionKind.COUNT)
         kind = WantKind.ENTRY if site.kind == "entry" else WantKind.OFFSET
         address = code.entry if site.kind == "entry" else site.function.start + site.offset
-        if not code.is_boundary(address):
+        if kind is WantKind.OFFSET and not code.is_boundary(address):
             near = ", ".join(f"+{at - site.function.start:#x}" for at in code.boundaries_near(address))
             probe.refused.append(
                 (

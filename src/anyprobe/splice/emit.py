@@ -57,15 +57,15 @@ class _Emission:
 
     def run(self) -> EmittedPatch:
         splice, writer = self._splice, self._writer
-        insns = [insn.at(insn.address + self._bias) for insn in splice.insns]
         if splice.strategy is Strategy.RETARGET:
-            self._retargeted(insns[0])
+            self._retargeted(splice.insns[0].at(splice.insns[0].address + self._bias))
         else:
-            for insn in insns:
+            for insn in splice.insns:
                 self._instruction(insn)
-            if insns[-1].falls_through:
-                self._copies.append((insns[-1].end, writer.here))
-                writer.relative(b"\xe9", insns[-1].end)
+            if splice.insns[-1].falls_through:
+                end = splice.end + self._bias
+                self._copies.append((end, writer.here))
+                writer.relative(b"\xe9", end)
         return EmittedPatch(
             writer.address,
             writer.finish(),
@@ -74,9 +74,10 @@ class _Emission:
             self._behind_here or writer.address,
         )
 
-    def _wants_at(self, insn: Insn) -> list[Want]:
-        found = [want for want in self._splice.wants if want.address + self._bias == insn.address]
-        return sorted(found, key=lambda want: _ORDER[want.kind])
+    def _wants_at(self, address: int) -> list[Want]:
+        """Return the wants at a link-time address, in the order in which they run."""
+        found = [want for want in self._splice.wants if want.address == address]
+        return sorted(found, key=lambda want: _ORDER[want.kind]) if len(found) > 1 else found
 
     def _actions(self, wants: list[Want]) -> None:
         for want in wants:
@@ -89,22 +90,27 @@ class _Emission:
     def _retargeted(self, insn: Insn) -> None:
         """The branch itself leads here: actions, then on to its destination."""
         assert insn.target is not None
-        self._actions(self._wants_at(insn))
+        self._actions(self._wants_at(insn.address - self._bias))
         self._copies.append((insn.target, self._writer.here))
         self._writer.relative(b"\xe9", self._behind.get(insn.target, insn.target))
 
     def _instruction(self, insn: Insn) -> None:
-        writer = self._writer
-        self._starts.append((insn.address, writer.here))
-        wants = self._wants_at(insn)
+        """Emit one link-time instruction: its actions and its displaced copy."""
+        writer, address = self._writer, insn.address + self._bias
+        self._starts.append((address, writer.here))
+        wants = self._wants_at(insn.address)
         entry = [want for want in wants if want.kind is WantKind.ENTRY]
         self._actions(entry)
         if entry:
             self._behind_here = writer.here
-            self._behind[insn.address] = writer.here
-            self._behind[insn.address - 4] = writer.here  # a branch to an endbr64 in front of the entry
+            self._behind[address] = writer.here
+            self._behind[address - 4] = writer.here  # a branch to an endbr64 in front of the entry
         self._actions([want for want in wants if want.kind is not WantKind.ENTRY and not want.conditional])
-        self._copies.append((insn.address, writer.here))
+        self._copies.append((address, writer.here))
+        if insn.flow is Flow.NEXT and not insn.iced.is_ip_rel_memory_operand:
+            writer.raw(insn.raw)
+            return
+        insn = insn.at(address)
         taken = [want for want in wants if want.conditional]
         if taken:
             self._conditional_exit(insn, taken)

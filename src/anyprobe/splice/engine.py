@@ -13,6 +13,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import Arena
 from anyprobe.splice.banks import TIMING, Hook
 from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, head_bytes
+from anyprobe.splice.entryplans import EntryPlans
 from anyprobe.splice.journal import Owner
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import Action, BankCode, Clobbers
@@ -55,6 +56,8 @@ class Module:
     bias: int
     low: int
     high: int
+    plans: EntryPlans | None = None
+    """Entry plans of earlier sessions."""
     slotless: bool = False
     """Code here may run before its thread has a thread control block: atomic operations only."""
     claims: Claims = field(default_factory=Claims)
@@ -116,7 +119,8 @@ class Engine:
         with self._timed("plan"):
             self.springboards.space = AddressSpace(self.process.mappings())
             for edit in edits:
-                self._plan(edit)
+                if not self._plan_from_memory(edit):
+                    self._plan(edit)
         with self._timed("prepare"):
             edits = [edit for edit in edits if not edit.idle]
             self._prepare(edits)
@@ -124,6 +128,37 @@ class Engine:
             self._open_gates()
         with self._timed("arm"):
             self._arm(edits, [change for change in changes if change is not None])
+        for module in {id(edit.module): edit.module for edit in edits}.values():
+            if module.plans is not None:
+                module.plans.save()
+
+    def _plan_from_memory(self, edit: Edit) -> bool:
+        """Use the plan that an earlier session made, where the edit is a first, plain entry counter."""
+        plans, want = edit.module.plans, edit.added[0] if len(edit.added) == 1 else None
+        plain = want is not None and want.kind is WantKind.ENTRY and not edit.state.wants and not edit.removed
+        if plans is None or want is None or not plain or self.allowed != frozenset(Strategy):
+            return False
+        hook = hook_of(want)
+        if hook is None or hook.kind in TIMING:
+            return False
+        splice = plans.find(edit.state.code.start, want)
+        if splice is None or edit.module.claims.conflict(splice.write_at, splice.written, 0) is not None:
+            return False
+        edit.module.claims.claim(splice)
+        edit.plan, edit.wants = FunctionPlan([splice]), [want]
+        return True
+
+    def _clobbers_of(self, edit: Edit, want: Want) -> Clobbers:
+        """Return what code at a wanted instruction may overwrite; remember it with a plain entry's plan."""
+        module, start = edit.module, edit.state.code.start
+        plain = want.kind is WantKind.ENTRY and len(edit.wants) == 1 and module.plans is not None
+        if plain and module.plans is not None and (known := module.plans.clobbers(start)) is not None:
+            return known
+        found = self._clobbers(module.code, edit.state.code, want)
+        splices = edit.plan.splices
+        if plain and module.plans is not None and len(splices) == 1 and splices[0].strategy is Strategy.JUMP:
+            module.plans.remember(start, splices[0], found)
+        return found
 
     def _plan(self, edit: Edit) -> None:
         """Plan the function anew with all its wants; additions that would cost an armed hook its place are refused."""
@@ -259,9 +294,7 @@ class Engine:
         self, edit: Edit, planned: PlannedSplice, home: Neighbourhood, behind: dict[int, int]
     ) -> LiveSplice | Refusal:
         module = edit.module
-        source = ActionSource(
-            lambda want: self._actions(want, home), lambda want: self._clobbers(module.code, edit.state.code, want)
-        )
+        source = ActionSource(lambda want: self._actions(want, home), lambda want: self._clobbers_of(edit, want))
         patch = emit_patch(planned, home.cursor, module.bias, source, behind)
         if isinstance(patch, Refusal):
             return patch
