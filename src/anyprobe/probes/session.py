@@ -20,7 +20,7 @@ from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.engine import MAXACTIVE, Engine, Module
 from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.plan import Strategy, Want, WantKind
-from anyprobe.splice.recovery import find_journals, owner_alive, remove, remove_everywhere
+from anyprobe.splice.recovery import find_owners, owner_alive, remove, remove_everywhere
 from anyprobe.target.launch import Stream, launch
 from anyprobe.target.process import Process
 from anyprobe.target.startup import run_to_libraries
@@ -383,10 +383,10 @@ def run(
 
 def _clean_up(process: Process) -> list[str]:
     """Remove what dead controllers left; a live one is met with an error when something is to be armed."""
-    journals = find_journals(process.mem, process.mappings())
-    dead = frozenset(j.owner.session for j in journals if not owner_alive(j))
+    found = find_owners(process.mem, process.mappings())
+    dead = frozenset(owner.session for owner in found if not owner_alive(owner))
     if not dead:
         return []
-    owners = ", ".join(str(j.owner.pid) for j in journals if j.owner.session in dead)
+    owners = ", ".join(str(owner.pid) for owner in found if owner.session in dead)
     removal = remove(process, dead)
     return [f"removed {removal.splices} splices that a dead anyprobe session (process {owners}) had left"]

@@ -19,7 +19,7 @@ from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import Action, BankCode, Clobbers
 from anyprobe.splice.plan import JUMP_BYTES, Claims, FunctionPlan, PlannedSplice, Planner, Pun, Strategy, Want, WantKind
 from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable
-from anyprobe.splice.recovery import find_journals, owner_alive
+from anyprobe.splice.recovery import find_owners, owner_alive
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import Springboards
 from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
@@ -244,6 +244,7 @@ class Engine:
     @contextmanager
     def stop(self, what: str) -> Iterator[Stop]:
         """Stop everything and check that the target is what it was; the pause counts under ``what``."""
+        self.process.gadgets()  # the search for them takes milliseconds the first time
         with self.process.stop() as stop:
             stop.verify()
             self._check_rivals()
@@ -251,17 +252,17 @@ class Engine:
         self.pause_us[what] += stop.pause_us
 
     def _check_rivals(self) -> None:
-        for journal in find_journals(self.process.mem, self.process.mappings()):
-            if journal.owner.session == self.owner.session:
+        for owner in find_owners(self.process.mem, self.process.mappings()):
+            if owner.session == self.owner.session:
                 continue
-            if owner_alive(journal):
+            if owner_alive(owner):
                 raise SessionConflict(
                     f"process {self.process.pid} is being probed by another anyprobe session (process "
-                    f"{journal.owner.pid}); end that one first"
+                    f"{owner.pid}); end that one first"
                 )
             raise SessionConflict(
                 f"process {self.process.pid} still has splices of an anyprobe session that died (process "
-                f"{journal.owner.pid}); run: anyprobe detach -p {self.process.pid}"
+                f"{owner.pid}); run: anyprobe detach -p {self.process.pid}"
             )
 
     # -- emission

@@ -147,25 +147,46 @@ class FoundJournal:
     owner: Owner
     records: tuple[tuple[int, Record], ...]
     """(index, record)."""
+    checksum: int
+    """Of the whole mapping, to see whether it changed since."""
+
+
+def read_owner(memory: Memory, address: int) -> Owner | None:
+    """Return who wrote the journal in a mapping, or ``None`` where there is none."""
+    try:
+        raw = memory.read(address, _HEADER.size)
+    except MemoryFault:
+        return None
+    magic, version, _, session, pid, _, start_time = _HEADER.unpack(raw)
+    return Owner(session, pid, start_time) if magic == MAGIC and version == VERSION else None
 
 
 def read_journal(memory: Memory, address: int, size: int) -> FoundJournal | None:
     """Return the journal in a mapping, or ``None`` where there is none."""
+    owner = read_owner(memory, address)
+    if owner is None:
+        return None
     try:
         raw = memory.read(address, size)
     except MemoryFault:
         return None
-    magic, version, capacity, session, pid, _, start_time = _HEADER.unpack(raw[: _HEADER.size])
-    if magic != MAGIC or version != VERSION:
-        return None
-    capacity = min(capacity, (size - HEADER_BYTES) // RECORD_BYTES)
-    return FoundJournal(address, size, Owner(session, pid, start_time), tuple(_records(raw, capacity)))
+    return FoundJournal(
+        address, size, owner, tuple(_records(raw, (size - HEADER_BYTES) // RECORD_BYTES)), zlib.crc32(raw)
+    )
+
+
+def journal_unchanged(memory: Memory, journal: FoundJournal) -> bool:
+    """Return whether a journal still is what was read."""
+    try:
+        return zlib.crc32(memory.read(journal.address, journal.size)) == journal.checksum
+    except MemoryFault:
+        return False
 
 
 def _records(raw: bytes, capacity: int) -> Iterator[tuple[int, Record]]:
     for index in range(capacity):
-        piece = raw[HEADER_BYTES + index * RECORD_BYTES :][:RECORD_BYTES]
-        if piece[4]:
-            record = Record.unpack(piece)
+        start = HEADER_BYTES + index * RECORD_BYTES
+        if raw[start + 4]:
+            record = Record.unpack(raw[start : start + RECORD_BYTES])
             if record is not None:
                 yield index, record

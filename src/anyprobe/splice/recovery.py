@@ -14,7 +14,15 @@ from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.errors import AnyprobeError, TargetExited
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.splice.arena import MEMFD_NAME, Piece, drop_pages, unmap
-from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, read_journal
+from anyprobe.splice.journal import (
+    FoundJournal,
+    MappingUse,
+    Owner,
+    RecordKind,
+    journal_unchanged,
+    read_journal,
+    read_owner,
+)
 from anyprobe.splice.savedpcs import saved_pcs
 from anyprobe.splice.threadslot import clear_slots
 from anyprobe.target import gateway, procfs
@@ -46,6 +54,8 @@ class Removal:
 class _Page:
     before: bytes
     after: bytearray = field(default_factory=bytearray)
+    low: int = PAGE
+    high: int = 0
 
 
 def find_journals(memory: Memory, mappings: Iterable[Mapping]) -> list[FoundJournal]:
@@ -55,10 +65,17 @@ def find_journals(memory: Memory, mappings: Iterable[Mapping]) -> list[FoundJour
     return [journal for journal in found if journal is not None]
 
 
-def owner_alive(journal: FoundJournal) -> bool:
+def find_owners(memory: Memory, mappings: Iterable[Mapping]) -> list[Owner]:
+    """Return who wrote the journals in an address space."""
+    places = [m for m in mappings if m.path.startswith(_MEMFD_PATH) and m.perms == "r--p"]
+    found = (read_owner(memory, m.start) for m in places)
+    return [owner for owner in found if owner is not None]
+
+
+def owner_alive(owner: Owner) -> bool:
     """Return whether the controller that wrote a journal still runs."""
     with suppress(OSError):
-        return procfs.read_stat(journal.owner.pid).start_time == journal.owner.start_time
+        return procfs.read_stat(owner.pid).start_time == owner.start_time
     return False
 
 
@@ -81,6 +98,7 @@ def processes_with_splices(inodes: frozenset[int] | None = None) -> list[int]:
 def remove(process: Process, sessions: frozenset[bytes] | None = None) -> Removal:
     """Restore all text, then unmap everything that is quiet; ``sessions`` limits it to some sessions' journals."""
     restored = _Restoration(process, sessions)
+    process.gadgets()
     pause = 0
     kept: tuple[str, ...] = ()
     for attempt in range(_QUIET_TRIES):
@@ -99,16 +117,20 @@ class _Restoration:
         self._process, self._sessions = process, sessions
         self.splices = 0
         self.foreign: list[int] = []
+        self._found = find_journals(process.mem, process.mappings())
         self._restored_pages: set[int] = set()
+        self._restored = False
 
     def run(self, stop: Stop) -> tuple[str, ...]:
         """Do everything that is possible in one stop; return what is not quiet."""
         process = self._process
         mappings = process.mappings()
-        found = find_journals(process.mem, mappings)
+        found = self._journals(mappings)
         journals = [j for j in found if self._sessions is None or j.owner.session in self._sessions]
         others = [j for j in found if j not in journals]
-        self._restore(journals)
+        if not self._restored:
+            self._restore(journals)
+            self._restored = True
         pieces = _pieces(journals, mappings)
         fds = _leaked_descriptors(process.pid) if self._sessions is None else []
         if not others and self._sessions is None:
@@ -133,6 +155,17 @@ class _Restoration:
                 drop_pages(remote, low, size)
             self._unmap(remote, pieces)
         return ()
+
+    def _journals(self, mappings: Sequence[Mapping]) -> list[FoundJournal]:
+        """Return the journals: those read before the stop where they are still what they were."""
+        places = [m for m in mappings if m.path.startswith(_MEMFD_PATH) and m.perms == "r--p"]
+        known = {journal.address: journal for journal in self._found}
+        same = [known.get(m.start) for m in places if read_owner(self._process.mem, m.start) is not None]
+        if not all(journal is not None and journal_unchanged(self._process.mem, journal) for journal in same):
+            self._found = find_journals(self._process.mem, mappings)
+            self._restored = False
+            return self._found
+        return [journal for journal in same if journal is not None]
 
     @staticmethod
     def _unmap(remote: RemoteCalls, pieces: list[Piece]) -> None:
@@ -159,14 +192,13 @@ class _Restoration:
                 now = page.before[offset : offset + len(record.new)]
                 if now == record.new:
                     page.after[offset : offset + len(record.old)] = record.old
+                    page.low, page.high = min(page.low, offset), max(page.high, offset + len(record.old))
                     self.splices += 1
                 elif now != record.old and record.address not in self.foreign:
                     self.foreign.append(record.address)
         for address, page in sorted(pages.items()):
-            if page.after != page.before:
-                low = next(i for i in range(PAGE) if page.after[i] != page.before[i])
-                high = next(i for i in range(PAGE - 1, -1, -1) if page.after[i] != page.before[i]) + 1
-                memory.write(address + low, bytes(page.after[low:high]))
+            if page.high:
+                memory.write(address + page.low, bytes(page.after[page.low : page.high]))
             self._restored_pages.add(address)
 
 

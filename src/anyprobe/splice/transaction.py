@@ -98,6 +98,10 @@ class Transaction:
         for change in changes:
             change.refusal = change.refusal or self._apply(change)
         self._write_journal()
+        self._expected = {
+            start: b"".join(self._pages[start + number * PAGE].before for number in range(count))
+            for start, count in self._runs()
+        }
         self._hazards = _Hazards(changes)
         self._interiors = sorted(
             (
@@ -147,13 +151,28 @@ class Transaction:
         for journal, records in by_journal.values():
             journal.clear(records)
 
+    def _runs(self) -> list[tuple[int, int]]:
+        """Return (first page, number of pages) of adjacent pages."""
+        runs: list[tuple[int, int]] = []
+        for page in sorted(self._pages):
+            if runs and runs[-1][0] + runs[-1][1] * PAGE == page:
+                runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+            else:
+                runs.append((page, 1))
+        return runs
+
     def _reread(self) -> None:
         """See whether a page changed between preparation and stop; if so, lay everything out anew."""
         changed = False
-        for address, page in self._pages.items():
-            now = self._process.mem.read(address, PAGE)
-            if now != page.before:
-                page.before, changed = now, True
+        for start, count in self._runs():
+            content = self._process.mem.read(start, count * PAGE)
+            if content == self._expected.get(start):
+                continue
+            for number in range(count):
+                now = content[number * PAGE : (number + 1) * PAGE]
+                page = self._pages[start + number * PAGE]
+                if now != page.before:
+                    page.before, changed = now, True
         if not changed:
             return
         for page in self._pages.values():
@@ -258,19 +277,22 @@ class Transaction:
             splice.journal, splice.record = self._journal, index
 
     def _write_pages(self) -> None:
-        """Write the changed span of each page, each with one call; undo on any error."""
-        written: list[int] = []
+        """Write the changed pages, adjacent ones with one call: the kernel copies page by page; undo on any error."""
+        written: list[tuple[int, bytes]] = []
         try:
-            for address, page in sorted(self._pages.items()):
-                if page.high and page.after != page.before:
-                    written.append(address)
-                    self._process.mem.write(address + page.low, bytes(page.after[page.low : page.high]))
+            for start, count in self._runs():
+                pages = [self._pages[start + number * PAGE] for number in range(count)]
+                low, high = pages[0].low, (count - 1) * PAGE + pages[-1].high
+                before = b"".join(page.before for page in pages)[low:high]
+                after = b"".join(page.after for page in pages)[low:high]
+                if after != before:
+                    written.append((start + low, before))
+                    self._process.mem.write(start + low, after)
+                    self.pages_written += count
         except BaseException:
-            for address in reversed(written):
-                page = self._pages[address]
-                self._process.mem.write(address + page.low, page.before[page.low : page.high])
+            for address, before in reversed(written):
+                self._process.mem.write(address, before)
             raise
-        self.pages_written = len(written)
 
 
 class _Hazards:
