@@ -18,6 +18,7 @@ REPEATS = 7
 ONE_ATTACH = """
 import sys, time
 import anyprobe
+anyprobe.attach  # imported by now
 start = time.perf_counter()
 session = anyprobe.attach(int(sys.argv[1]))
 probes = session.count(sys.argv[2])
