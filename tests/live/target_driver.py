@@ -63,6 +63,7 @@ def running(name: str, *arguments: str, **how: object) -> Iterator[Program]:
         yield program
     finally:
         program.child.kill()
-        program.child.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one of its threads may still be traced, by a failed test
+            program.child.wait(5)
         program.child.stdin.close()
         program.child.stdout.close()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
@@ -24,20 +25,19 @@ MOST_CALLS = 1000
 
 def visit(pid):
     """Do all that a controller does to a target, once."""
-    process = Process.open(pid)
-    with process.borrow() as remote:
-        area = remote.syscall(MMAP, 0, 65536, 3, 0x22, -1, 0)
-        remote.use_stack(area + 65536)
-        assert remote.syscall(GETPID) == pid
-        process.mem.write(area, b"anyprobe")
-    with process.stop() as stop:
-        stop.verify()
-        assert process.mem.read(area, 8) == b"anyprobe"
-        with stop.remote() as remote:
+    with closing(Process.open(pid)) as process:
+        with process.borrow() as remote:
+            area = remote.syscall(MMAP, 0, 65536, 3, 0x22, -1, 0)
+            remote.use_stack(area + 65536)
             assert remote.syscall(GETPID) == pid
-            remote.use_stack(0)
-            assert remote.syscall(MUNMAP, area, 65536) == 0
-    process.close()
+            process.mem.write(area, b"anyprobe")
+        with process.stop() as stop:
+            stop.verify()
+            assert process.mem.read(area, 8) == b"anyprobe"
+            with stop.remote() as remote:
+                assert remote.syscall(GETPID) == pid
+                remote.use_stack(0)
+                assert remote.syscall(MUNMAP, area, 65536) == 0
 
 
 def visit_and_die(pid, plan):

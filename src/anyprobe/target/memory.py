@@ -65,8 +65,8 @@ class TargetMemory:
     def close(self) -> None:
         """Close the file."""
         if self._fd >= 0:
-            gateway.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            gateway.close(fd)
 
     def _fault(self, error: OSError | OverflowError, address: int, size: int) -> Exception:
         if isinstance(error, OverflowError) or error.errno in (errno.EIO, errno.EFAULT, errno.EINVAL):

@@ -156,7 +156,11 @@ class Process:
         """Return the target's instructions that injected calls borrow."""
         if self._gadgets is None or not gadget_search.still_there(self.mem, self._gadgets):
             mappings = self.mappings()
-            found = gadget_search.find(self.mem, mappings)
+            try:
+                found = gadget_search.find(self.mem, mappings)
+            except UnsupportedTarget:  # of a file that was patched when it was searched; look again
+                gadget_search.forget(mappings)
+                found = gadget_search.find(self.mem, mappings)
             if not gadget_search.still_there(self.mem, found):
                 gadget_search.forget(mappings)
                 found = gadget_search.find(self.mem, mappings)
@@ -194,10 +198,12 @@ class Process:
         """Let a held program go and close the descriptors."""
         with suppress(TargetError):
             self.resume()
-        self.mem.close()
+        with suppress(OSError):
+            self.mem.close()
         if self._pidfd >= 0:
-            gateway.close(self._pidfd)
-            self._pidfd = -1
+            pidfd, self._pidfd = self._pidfd, -1
+            with suppress(OSError):
+                gateway.close(pidfd)
 
     def _any_stopped_thread(self) -> int | None:
         return next((thread.tid for thread in self.stopped_threads if thread.stopped), None)
