@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from anyprobe.core.errors import StopTimeout
+from anyprobe.core.errors import PermissionDenied, StopTimeout
 from anyprobe.target import permission, procfs, ptrace
 from anyprobe.target.remote import RemoteCalls, fitness
 from anyprobe.target.thread import Thread
@@ -23,11 +23,11 @@ def borrowed(process: "Process", timeout: float) -> Iterator[RemoteCalls]:
     """Try threads until one is fit to make calls."""
     deadline = time.monotonic() + timeout
     while True:
-        reasons = []
+        reasons: list[str | PermissionDenied] = []
         for tid in _candidates(process):
             thread, reason = _try_borrow(process, tid)
             if thread is None:
-                reasons.append(f"{tid}: {reason}")
+                reasons.append(reason if isinstance(reason, PermissionDenied) else f"{tid}: {reason}")
                 continue
             process.stopped_threads = [thread]
             try:
@@ -40,8 +40,11 @@ def borrowed(process: "Process", timeout: float) -> Iterator[RemoteCalls]:
         if process.ended():
             raise process.gone()
         if time.monotonic() > deadline:
+            for denial in reasons:
+                if isinstance(denial, PermissionDenied):
+                    raise denial
             raise StopTimeout(
-                f"no thread of process {process.pid} can make a system call: {'; '.join(reasons) or 'no threads'}"
+                f"no thread of process {process.pid} can make a system call: {'; '.join(map(str, reasons)) or 'no threads'}"
             )
         time.sleep(0.002)
 
@@ -57,7 +60,7 @@ def _candidates(process: "Process") -> list[int]:
     return tids
 
 
-def _try_borrow(process: "Process", tid: int) -> tuple[Thread | None, str]:
+def _try_borrow(process: "Process", tid: int) -> tuple[Thread | None, str | PermissionDenied]:
     """Stop one thread; return it, or why it is of no use."""
     with process.translated("borrowing a thread of"):
         if process.held:
@@ -72,8 +75,8 @@ def _try_borrow(process: "Process", tid: int) -> tuple[Thread | None, str]:
         except OSError as error:
             if error.errno in procfs.GONE_ERRORS:
                 return None, "ended"
-            if error.errno == errno.EPERM and permission.tracer_of(tid):
-                return None, str(permission.explain(tid))
+            if error.errno == errno.EPERM:
+                return None, permission.explain(tid)  # perhaps only another controller's moment
             raise
         reason = "did not stop"
         try:

@@ -29,7 +29,7 @@ from anyprobe.target.stopping import Stop, stopped
 from anyprobe.target.thread import Thread
 
 _T = TypeVar("_T")
-_TRACER_GRACE = 0.2
+_TRACER_GRACE = 0.5
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 _MACHINES = {3: "i386", 8: "MIPS", 21: "PowerPC", 22: "S390", 40: "ARM", 183: "AArch64", 243: "RISC-V"}
 _X86_64 = 62
@@ -278,7 +278,7 @@ def _check_tracer(pid: int) -> None:
     while tracer := permission.tracer_of(pid):
         if time.monotonic() > deadline:
             raise permission.traced_by(pid, tracer)
-        time.sleep(0.005)
+        time.sleep(0.0005)
 
 
 def _all_ended(pid: int) -> bool:

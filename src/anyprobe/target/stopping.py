@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _PATIENCE = 0.002
 """How long a thread may take before we ask what it is doing."""
 _RELEASE_TIMEOUT = 10.0
+_REFUSALS = 5
+"""How often attaching must fail without a tracer in sight to be a matter of permission."""
 _PAUSE_BETWEEN_SCANS = 0.0005
 
 
@@ -180,6 +182,8 @@ class Stopper:
             self._wait(thread)
 
     def _seize(self, thread: Thread) -> bool:
+        """Attach to a thread, after whoever else is attached for a moment; return ``False`` if it is gone."""
+        refusals = 0
         while True:
             try:
                 ptrace.seize(thread.tid)
@@ -193,12 +197,13 @@ class Stopper:
             try:
                 if procfs.read_stat(thread.pid, thread.tid).ended:
                     return False
-                tracer = permission.tracer_of(thread.tid)
-                if tracer == 0 or time.monotonic() > self._deadline:
+                # Another controller may have let it go between its refusal and this look.
+                refusals = 0 if permission.tracer_of(thread.tid) else refusals + 1
+                if refusals > _REFUSALS or time.monotonic() > self._deadline:
                     raise permission.explain(thread.tid)
             except (FileNotFoundError, ProcessLookupError):
                 return False
-            time.sleep(_PAUSE_BETWEEN_SCANS)  # perhaps another controller, which is done in a moment
+            time.sleep(_PAUSE_BETWEEN_SCANS)
 
     def _wait(self, thread: Thread) -> None:
         """Wait for one thread to stop; one that fell into vfork meanwhile is left for the next scan."""
