@@ -53,6 +53,8 @@ class Session:
         self.probes: Probes = []
         self.warnings: Sequence[str] = ()
         self._objects = ObjectTable(process)
+        self._awaits_libraries = held and any(self._objects.is_loader(each) for each in self._objects.objects)
+        """Whether the target is a dynamic program that has not mapped its libraries yet."""
         self._pending: Sequence[tuple[Probe, bool]] = ()
         self._clock: TickClock | None = None
         self._ns_per_tick = 0.0
@@ -214,7 +216,7 @@ class Session:
         module = self._objects.module(loaded)
         if module not in self.engine.modules:
             self.engine.modules.append(module)
-        module.slotless = self._held and (self._objects.is_loader(loaded) or len(self._objects.objects) <= 2)
+        module.slotless = self._held and (self._objects.is_loader(loaded) or not self._awaits_libraries)
         return module
 
     def _arm(self, specs: Sequence[str], *, timed: bool) -> Probes:
@@ -240,25 +242,40 @@ class Session:
     def _arm_pending(self) -> None:
         """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest."""
         run_to_libraries(self._process)
+        self._awaits_libraries = False
         self._objects.refresh()
         self.engine.slots = self._objects.has_thread_slots()
+        fresh = []
         for probe, timed in self._pending:
-            made = self._make(probe.spec, timed=timed, final=True)
-            probe.places, probe.timed, probe.refused = made.places, made.timed, made.refused
-        self._place([probe for probe, _ in self._pending])
+            made = self._make(probe.spec, timed=timed, beside=probe)
+            fresh.append(made)
+            probe.places, probe.timed = probe.places + made.places, probe.timed + made.timed
+            probe.refused += made.refused
+        self._place(fresh)
         self._pending = ()
 
-    def _make(self, spec: str, *, timed: bool, final: bool = False) -> Probe:
+    def _make(self, spec: str, *, timed: bool, beside: Probe | None = None) -> Probe:
+        """Return the probe that a spec means, not armed yet.
+
+        In a dynamic program that is still held, only the loader's part can be said now: nothing else runs before the
+        libraries are mapped. ``beside`` is what was made of the spec then.
+        """
         probe = Probe(spec)
         try:
             sites, probe.refused = self.resolve(spec)
         except SpecError:
-            if not self._held or final:
+            if not self._awaits_libraries and not (beside and (beside.all_places or beside.refused)):
                 raise
+            sites = ()
+        if self._awaits_libraries:
             self._pending = [*self._pending, (probe, timed)]
-            return probe
+            probe.refused = []
         for site in sites:
             loaded = site.object
+            if (self._awaits_libraries or beside is not None) and (
+                self._objects.is_loader(loaded) != self._awaits_libraries
+            ):
+                continue
             refusal = self._objects.refusal(loaded) or (tsc_refusal() if timed else None)
             code = self.module(loaded).code.function_at(site.function.start)
             if refusal is not None or isinstance(code, Refusal):

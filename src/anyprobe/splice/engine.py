@@ -30,6 +30,9 @@ from anyprobe.target.stopping import Stop
 MAXACTIVE = 1024
 """Instances that a thread can have at once unless the user says otherwise."""
 
+_GADGET_BYTES = 9
+"""The longest of the instructions that injected calls borrow."""
+
 ClobberSource = Callable[[CodeMap, FunctionCode, Want], Clobbers]
 
 
@@ -118,6 +121,7 @@ class Engine:
         """Apply edits. Each added hook then has a splice or a refusal; functions fail one by one, never half."""
         with self._timed("plan"):
             self.springboards.space = AddressSpace(self.process.mappings())
+            self._keep_gadgets(edits)
             for edit in edits:
                 if not self._plan_from_memory(edit):
                     self._plan(edit)
@@ -131,6 +135,15 @@ class Engine:
         for module in {id(edit.module): edit.module for edit in edits}.values():
             if module.plans is not None:
                 module.plans.save()
+
+    def _keep_gadgets(self, edits: Sequence[Edit]) -> None:
+        """See that no splice takes the instructions that our own calls in the target borrow."""
+        found = self.process.gadgets()
+        for module in {id(edit.module): edit.module for edit in edits}.values():
+            for address in (found.syscall_ret, found.restorer, found.pop_rax):
+                if module.low <= address < module.high:
+                    start = address - module.bias
+                    module.claims.borrowed.update(range(start, start + _GADGET_BYTES))
 
     def _plan_from_memory(self, edit: Edit) -> bool:
         """Use the plan that an earlier session made, where the edit is a first, plain entry counter."""
@@ -179,12 +192,13 @@ class Engine:
                 _refuse(want, why)
             edit.wants = [want for want in edit.wants if want not in refused]
             if lost:
-                for want in edit.added:
-                    _refuse(want, Refusal(Reason.OVERLAP, want.address, "would take the place of probes already armed"))
                 for want in lost:
                     if (hook := hook_of(want)) is not None:
                         hook.refusal = None
-                edit.wants = kept
+                edit.plan = FunctionPlan()
+                detail = "would take the place of probes already armed"
+                self.give_up(edit, Refusal(Reason.OVERLAP, state.code.start, detail))
+                return
 
     def planner(self, module: Module) -> Planner:
         """Return a planner for a module."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from anyprobe.core.address import PAGE, page_floor
-from anyprobe.core.errors import AnyprobeError, TargetExited
+from anyprobe.core.errors import AnyprobeError, TargetExited, UnsupportedTarget
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.splice.arena import MEMFD_NAME, Piece, drop_pages, unmap
 from anyprobe.splice.journal import (
@@ -98,7 +98,8 @@ def processes_with_splices(inodes: frozenset[int] | None = None) -> list[int]:
 def remove(process: Process, sessions: frozenset[bytes] | None = None) -> Removal:
     """Restore all text, then unmap everything that is quiet; ``sessions`` limits it to some sessions' journals."""
     restored = _Restoration(process, sessions)
-    process.gadgets()
+    with suppress(UnsupportedTarget):  # spliced over by another tool; found again once the text is restored
+        process.gadgets()
     pause = 0
     kept: tuple[str, ...] = ()
     for attempt in range(_QUIET_TRIES):

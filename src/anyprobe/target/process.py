@@ -30,6 +30,7 @@ from anyprobe.target.thread import Thread
 
 _T = TypeVar("_T")
 _TRACER_GRACE = 0.5
+_EXEC_PATIENCE = 0.2
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 _MACHINES = {3: "i386", 8: "MIPS", 21: "PowerPC", 22: "S390", 40: "ARM", 183: "AArch64", 243: "RISC-V"}
 _X86_64 = 62
@@ -56,7 +57,7 @@ class Process:
         self._lock = threading.Lock()
         self._holder: int | None = None
         self._gadgets: gadget_search.Gadgets | None = None
-        stat = procfs.read_stat(pid)
+        stat = _settled_stat(pid)
         self.child = stat.parent == os.getpid()
         """Whether whoever started it is in our process."""
         self._identity = (stat.start_time, stat.start_stack)
@@ -270,6 +271,14 @@ def check_kind(pid: int) -> None:
         )
     if header[4] != 2:
         raise UnsupportedTarget(f"process {pid} is a 32-bit program; anyprobe probes 64-bit ones")
+
+
+def _settled_stat(pid: int) -> procfs.TaskStat:
+    """Return the state of a process, outside of an exec that is under way: there the kernel has no stack to show yet."""
+    deadline = time.monotonic() + _EXEC_PATIENCE
+    while not (stat := procfs.read_stat(pid)).start_stack and time.monotonic() < deadline:
+        time.sleep(0.0005)
+    return stat
 
 
 def _check_tracer(pid: int) -> None:
