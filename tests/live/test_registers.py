@@ -10,7 +10,7 @@ from live.situations import REGISTERS
 @pytest.mark.parametrize("mode", ["entry", "return", "both", "time"])
 def test_state_is_equal(run_target, mode):
     """The program compares the whole state behind each probed function with that behind an unprobed copy."""
-    target = run_target(REGISTERS.source)
+    target = run_target(REGISTERS.source, "abi")
     functions = [f for f in REGISTERS.functions if f in target.go(1).calls]
     before = dict(target.counts.calls)
     specs = [f"a.out:{f}" for f in functions]
@@ -31,8 +31,20 @@ def test_state_is_equal(run_target, mode):
 @pytest.mark.parametrize("strategy", ["jump", "punned"])
 def test_state_is_equal_by_demanded_strategy(run_target, strategy):
     """The same with one strategy demanded; sites that cannot have it are refused and the rest holds."""
-    target = run_target(REGISTERS.source)
+    target = run_target(REGISTERS.source, "abi")
     with anyprobe.attach(target.pid, strategy=strategy) as session:
         session.count(*(f"a.out:{f}" for f in REGISTERS.functions), *(f"a.out:{f}%return" for f in REGISTERS.functions))
+        target.go(REGISTERS.rounds)
+    target.finish()
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a function's entry counts with `inc` where its flags are dead by the ABI (limits.md)"
+)
+def test_flags_are_equal_where_only_the_abi_says_that_nobody_reads_them(run_target):
+    """Flags behind a function that never wrote them: only hand-written callers look at those."""
+    target = run_target(REGISTERS.source)
+    with anyprobe.attach(target.pid) as session:
+        session.count(*(f"a.out:{f}" for f in REGISTERS.functions if not f.startswith("avx")))
         target.go(REGISTERS.rounds)
     target.finish()
