@@ -43,9 +43,8 @@ def borrowed(process: "Process", timeout: float) -> Iterator[RemoteCalls]:
             for denial in reasons:
                 if isinstance(denial, PermissionDenied):
                     raise denial
-            raise StopTimeout(
-                f"no thread of process {process.pid} can make a system call: {'; '.join(map(str, reasons)) or 'no threads'}"
-            )
+            why = "; ".join(map(str, reasons)) or "no threads"
+            raise StopTimeout(f"no thread of process {process.pid} can make a system call: {why}")
         time.sleep(0.002)
 
 
