@@ -274,7 +274,7 @@ def check_kind(pid: int) -> None:
 
 
 def _settled_stat(pid: int) -> procfs.TaskStat:
-    """Return the state of a process, outside of an exec that is under way: there the kernel has no stack to show yet."""
+    """Return the state of a process, outside of an exec that is under way, where it has no stack yet."""
     deadline = time.monotonic() + _EXEC_PATIENCE
     while not (stat := procfs.read_stat(pid)).start_stack and time.monotonic() < deadline:
         time.sleep(0.0005)
