@@ -135,17 +135,22 @@ def _imported_from(wanted: str, objects: Sequence[LoadedObject]) -> str:
 
 
 def _refuse_ambiguity(spec: Spec, found: Sequence[tuple[LoadedObject, Function]]) -> None:
-    """Refuse an offset into a name that several functions of one module have: which one, only the user knows."""
-    if spec.offset is None or _is_glob(spec):
+    """Refuse a name that several functions of one module have: which one is meant, only the user knows.
+
+    Overloads are not ambiguous: the same name to the reader, but not to the linker; an offset into them is.
+    """
+    if _is_glob(spec):
         return
     for each in {id(loaded): loaded for loaded, _ in found}.values():
         mine = [function for loaded, function in found if loaded is each]
+        if spec.offset is None:
+            mine = [function for function in mine if spec.function.text in function.names]
         if len(mine) > 1:
-            choices = tuple(f"pid:{each.name}:-:{function.start + spec.offset:#x}" for function in mine)
+            choices = tuple(f"pid:{each.name}:-:{function.start + (spec.offset or 0):#x}" for function in mine)
             raise spec.error(
                 spec.function,
                 f"{len(mine)} functions of {each.name} are named {spec.function.text!r}; "
-                "say which one by its offset in the module",
+                "the name is ambiguous; say which one by its offset in the module",
                 choices,
             )
 

@@ -92,7 +92,10 @@ class Process:
     def mappings(self) -> list[Mapping]:
         """Return the memory map as it is now."""
         with self.translated("reading the memory map"):
-            return procfs.read_mappings(self.pid)
+            found = procfs.read_mappings(self.pid)
+        if not found:  # a process that has just ended has no memory left
+            raise self.gone()
+        return found
 
     def auxv(self) -> dict[int, int]:
         """Return the auxiliary vector."""

@@ -67,7 +67,7 @@ def test_whole_libraries_demangle_quickly():
     if not paths:
         pytest.skip("libstdc++ is not installed")
     names = [name for name in Image.open(paths[0]).functions.names() if is_mangled(name)]
-    start = time.perf_counter()
+    start = time.process_time()
     spelled = [spellings(name).full for name in names]
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert sum(each == name for each, name in zip(spelled, names, strict=True)) < len(names) / 50

@@ -1,5 +1,7 @@
 """Specs against processes made of compiled objects."""
 
+import collections
+
 import pytest
 
 from anyprobe.binary.image import Image
@@ -163,7 +165,9 @@ def test_local_functions_of_one_name(process, tmp_path):
     )
     process.load("", "libtwo.so", "-shared", "-fPIC", "-O1", "-x", "c", str(first), str(second))
     objects = process.objects()
-    assert len(resolve("libtwo:helper", objects)) == 2
+    assert len(resolve("libtwo:helpe[r]", objects)) == 2
+    with pytest.raises(SpecError, match=r"2 functions of libtwo\.so are named 'helper'"):
+        resolve("libtwo:helper", objects)
     with pytest.raises(SpecError, match=r"2 functions of libtwo\.so are named 'helper'") as caught:
         resolve("libtwo:helper+0x1", objects)
     (site,) = resolve(caught.value.nearest[0], objects)
@@ -211,9 +215,9 @@ def test_nearest_names_are_quick_and_sensible():
     import time
 
     many = [f"function_number_{number}" for number in range(50_000)] + ["pthread_mutex_lock", "pthread_mutex_unlock"]
-    start = time.perf_counter()
+    start = time.process_time()
     assert nearest_names("pthread_mutx_lock", many)[0] == "pthread_mutex_lock"
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     assert nearest_names("", many) == ()
 
 
@@ -228,15 +232,18 @@ def test_all_of_libc_resolves_within_its_budget(process):
     name = ctypes.util.find_library("c")
     path = f"/lib/x86_64-linux-gnu/{name}"
     process.place(path, 0x7F0000000000)
-    start = time.perf_counter()
+    start = time.process_time()
     sites = resolve("libc:*", process.objects())
-    first = time.perf_counter() - start
+    first = time.process_time() - start
     assert len(sites) > 2000
     assert first < 0.3
     objects = process.objects()
+    names = collections.Counter(name for site in sites for name in site.function.names)
     for site in sites[::40]:
-        again = resolve(site.canonical, objects)
-        assert site.address in [each.address for each in again], site.canonical
-        assert len(again) == 1 or len({each.function.name for each in again}) == 1, "only local symbols share a name"
+        if names[site.function.name] > 1:
+            with pytest.raises(SpecError, match="ambiguous"):
+                resolve(site.canonical, objects)
+        else:
+            assert [each.address for each in resolve(site.canonical, objects)] == [site.address]
     shown = [site.canonical for site in resolve("libc:mem*", objects)]
     assert all(each.startswith(f"pid:{name}:mem") for each in shown), "by the name that was asked for"
