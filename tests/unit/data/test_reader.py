@@ -1,0 +1,127 @@
+import struct
+
+import pytest
+
+from anyprobe.data.histogram import BUCKETS
+from anyprobe.data.layout import (
+    BLOCK_TOP,
+    INSTANCE_BYTES,
+    INSTANCE_RECORD,
+    INSTANCE_SP,
+    NEXT_BLOCK,
+    RECORD_BUCKETS,
+    RECORD_COUNT,
+    RECORD_MAX,
+    RECORD_MISSED,
+    RECORD_NOT_MIN,
+    RECORD_SUM,
+    RECORD_TAIL,
+    RECORD_UNMATCHED,
+    BankLayout,
+)
+from anyprobe.data.reader import BankReader, NearReader
+
+SHARED = -1
+
+
+class Bank:
+    """The region of a bank, written as the target would."""
+
+    def __init__(self, used=2):
+        self.layout = BankLayout(counters=4, records=2, maxactive=8)
+        self.region = bytearray(self.layout.blocks_offset + 4 * self.layout.stride)
+        self.layout_size = len(self.region)
+        struct.pack_into("<Q", self.region, NEXT_BLOCK, used)
+        self.reader = BankReader(memoryview(self.region), self.layout)
+
+    def put(self, block, offset, value):
+        start = self.layout.blocks_offset + block * self.layout.stride
+        struct.pack_into("<Q", self.region, start + offset, value)
+
+
+@pytest.fixture
+def bank():
+    return Bank()
+
+
+def test_counters_are_summed_over_the_shared_block_and_the_blocks_in_use(bank):
+    first, second = bank.layout.new_counter(), bank.layout.new_counter()
+    for block, value in ((SHARED, 1000), (0, 1), (1, 20), (2, 10**6)):
+        bank.put(block, second, value)
+    counters = bank.reader.counters()
+    assert counters[bank.reader.counter_index(second)] == 1021
+    assert counters[bank.reader.counter_index(first)] == 0
+    assert len(counters) == 4
+
+
+def test_more_blocks_wanted_than_there_are():
+    layout = BankLayout(counters=4, maxactive=8)
+    region = bytearray(layout.blocks_offset + layout.blocks * layout.stride)
+    struct.pack_into("<Q", region, NEXT_BLOCK, layout.blocks + 1000)
+    counter = layout.new_counter()
+    struct.pack_into("<Q", region, layout.size - layout.stride + counter, 7)
+    assert BankReader(memoryview(region), layout).counters()[0] == 7
+
+
+def test_the_view_is_live(bank):
+    counter = bank.layout.new_counter()
+    assert bank.reader.counters()[0] == 0
+    bank.put(0, counter, 5)
+    assert bank.reader.counters()[0] == 5
+
+
+def test_records_are_summed_and_their_extremes_combined(bank):
+    bank.layout.new_record()
+    record = bank.layout.new_record()
+    for block, low, high, count in ((0, 30, 90, 2), (1, 50, 4000, 3)):
+        bank.put(block, record + RECORD_COUNT, count)
+        bank.put(block, record + RECORD_SUM, 100 * count)
+        bank.put(block, record + RECORD_NOT_MIN, (1 << 64) - 1 - low)
+        bank.put(block, record + RECORD_MAX, high)
+        bank.put(block, record + RECORD_TAIL, 1)
+        bank.put(block, record + RECORD_BUCKETS + 8 * 40, count)
+    bank.put(1, record + RECORD_BUCKETS + 8 * (BUCKETS - 1), 9)
+    bank.put(SHARED, record + RECORD_MISSED, 6)
+    bank.put(SHARED, record + RECORD_UNMATCHED, 4)
+    values = bank.reader.record(record)
+    assert (values.count, values.sum, values.min, values.max) == (5, 500, 30, 4000)
+    assert (values.tail, values.missed, values.unmatched) == (2, 6, 4)
+    assert len(values.buckets) == BUCKETS
+    assert {at: count for at, count in enumerate(values.buckets) if count} == {40: 5, BUCKETS - 1: 9}
+
+
+def test_a_record_without_a_duration(bank):
+    values = bank.reader.record(bank.layout.new_record())
+    assert (values.count, values.min, values.max, values.sum) == (0, 0, 0, 0)
+
+
+def test_in_flight_counts_the_living_instances_below_the_top(bank):
+    first, second = bank.layout.new_record(), bank.layout.new_record()
+    stacks = {0: [(0x7F00, first), (1, first), (0x7E00, second)], 1: [(0, first), (0x7D00, first), (0x7C00, first)]}
+    for block, instances in stacks.items():
+        for number, (pointer, record) in enumerate(instances):
+            at = bank.layout.instances_offset + INSTANCE_BYTES * number
+            bank.put(block, at + INSTANCE_SP, pointer)
+            bank.put(block, at + INSTANCE_RECORD, record)
+    bank.put(0, BLOCK_TOP, 3)
+    bank.put(1, BLOCK_TOP, 2)
+    assert bank.reader.in_flight() == {first: 2, second: 1}
+
+
+def test_a_top_beyond_the_stack_reads_the_stack_only(bank):
+    bank.put(0, BLOCK_TOP, 10**9)
+    assert bank.reader.in_flight() == {}
+
+
+def test_banks_of_counters_have_nothing_in_flight():
+    layout = BankLayout(counters=1)
+    region = memoryview(bytearray(layout.blocks_offset + layout.blocks * layout.stride))
+    assert BankReader(region, layout).in_flight() == {}
+
+
+def test_near_counters():
+    block = bytearray(4096)
+    reader = NearReader(memoryview(block))
+    struct.pack_into("<Q", block, 64, 77)
+    assert reader.counter(64) == 77
+    assert reader.counter(72) == 0

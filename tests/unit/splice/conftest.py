@@ -1,0 +1,60 @@
+"""Memory that can be written, and modules made of bytes, so that nothing here needs a compiler or a process."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from anyprobe.binary.cfg import CodeMap
+from anyprobe.binary.text import ModuleText
+from anyprobe.core.address import AddressRange
+from anyprobe.core.memory import BytesMemory, MemoryFault
+
+
+@dataclass
+class PlainMemory:
+    """Writable bytes at an address that remember each write."""
+
+    base: int
+    content: bytearray
+    writes: list = field(default_factory=list)
+
+    def read(self, address, size):
+        offset = address - self.base
+        if offset < 0 or offset + size > len(self.content):
+            raise MemoryFault(address, size)
+        return bytes(self.content[offset : offset + size])
+
+    def write(self, address, content):
+        self.read(address, len(content))
+        self.writes.append((address, bytes(content)))
+        self.content[address - self.base : address - self.base + len(content)] = content
+
+
+@pytest.fixture
+def plain_memory():
+    return lambda base, size: PlainMemory(base, bytearray(size))
+
+
+def code_map(base, content, functions, *, entries=(), forbidden=()):
+    """Return the map of a module of bytes; ``functions`` are (start, end), relative to ``base``."""
+    ends = sorted(functions)
+    return CodeMap(
+        ModuleText(
+            name="bytes.so",
+            ranges=(AddressRange(base, base + len(content)),),
+            memory=BytesMemory(base, content),
+            function_starts=np.array([base + start for start, _ in ends], dtype=np.int64),
+            function_ends=np.array([base + end for _, end in ends], dtype=np.int64),
+            entries=np.array(sorted(base + entry for entry in entries), dtype=np.int64),
+            forbidden=tuple((AddressRange(base + low, base + high), why) for low, high, why in forbidden),
+            noreturn=frozenset(),
+            is_go=False,
+            is_pie=True,
+        )
+    )
+
+
+@pytest.fixture(name="code_map")
+def code_map_fixture():
+    return code_map
