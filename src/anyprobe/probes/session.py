@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.modules import LoadedObject
-from anyprobe.core.errors import SpecError, TargetExited, UsageError
+from anyprobe.core.errors import SpecError, TargetError, TargetExited, UsageError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import planning, reading
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from anyprobe.data.explanation import Explanation, ListedSite
     from anyprobe.target.procfs import Mapping
 
+_REMOVAL_TRIES = 3
 Refusals = list[tuple[str, Refusal]]
 Probes = list[Probe]
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
@@ -96,14 +97,16 @@ class Session:
     def remove(self, *probes: Probe) -> None:
         """Disarm probes; what they counted stays in ``snapshot``."""
         places = [place for probe in probes for place in probe.all_places if place.hook.armed]
-        self.engine.change(edits_for(places, remove=True))
+        with self._process.translated("disarming probes in"):
+            self.engine.change(edits_for(places, remove=True))
 
     def enable(self, *probes: Probe) -> None:
         """Arm probes again that were removed."""
         places = [place for probe in probes for place in probe.all_places if not place.hook.armed]
         for place in places:
             place.hook.refusal = None
-        self.engine.change(edits_for(places))
+        with self._process.translated("arming probes in"):
+            self.engine.change(edits_for(places))
 
     def snapshot(self) -> Snapshot:
         """Return what has been counted so far, as an immutable value. Does not disturb the target."""
@@ -158,10 +161,24 @@ class Session:
             self._ns_per_tick = self._clock.ns_per_tick()
             self._clock = None
         if self.engine.arenas:
-            self._remove_all()
+            self._remove_with_patience()
         for probe in self.probes:
             for place in probe.all_places:
                 place.hook.detached = place.hook.armed
+
+    def _remove_with_patience(self) -> None:
+        """Remove everything; what fails once (a thread that would not stop in time) is tried again before giving up."""
+        for attempt in range(_REMOVAL_TRIES):
+            try:
+                with self._process.translated("removing probes from"):
+                    self._remove_all()
+            except TargetExited:
+                return
+            except TargetError:
+                if attempt == _REMOVAL_TRIES - 1:
+                    raise
+            else:
+                return
 
     def _remove_all(self) -> None:
         sessions = frozenset([self.engine.owner.session])
@@ -225,8 +242,9 @@ class Session:
         if self._detached:
             raise UsageError("this session has been detached")
         begin = time.perf_counter()
-        self._objects.refresh()
-        probes = [self._make(spec, timed=timed) for spec in specs]
+        with self._process.translated("resolving specs in"):
+            self._objects.refresh()
+            probes = [self._make(spec, timed=timed) for spec in specs]
         self.engine.seconds["resolve"] += time.perf_counter() - begin
         if timed and self._clock is None:
             self._clock = TickClock()
@@ -237,7 +255,8 @@ class Session:
         return probes
 
     def _place(self, probes: Sequence[Probe]) -> None:
-        self.engine.change(edits_for([place for probe in probes for place in probe.all_places]))
+        with self._process.translated("arming probes in"):
+            self.engine.change(edits_for([place for probe in probes for place in probe.all_places]))
 
     def _arm_pending(self) -> None:
         """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest."""
@@ -365,8 +384,9 @@ def attach(pid: int, *, strategy: str = "auto", maxactive: int = MAXACTIVE) -> S
     """
     process = Process.open(pid)
     try:
-        warnings = _clean_up(process)
-        session = Session(process, strategy=strategy, maxactive=maxactive)
+        with process.translated("attaching to"):
+            warnings = _clean_up(process)
+            session = Session(process, strategy=strategy, maxactive=maxactive)
     except BaseException:
         process.close()
         raise

@@ -23,9 +23,9 @@ def test_help_starts_in_a_fifth_of_a_second():
     # The fastest of several: the machine may be busy with other tests.
     durations = []
     for _ in range(10):
-        began = time.process_time()
+        began = time.perf_counter()
         run("--help")
-        durations.append(time.process_time() - began)
+        durations.append(time.perf_counter() - began)
         if durations[-1] <= 0.2:
             return
     raise AssertionError(durations)
