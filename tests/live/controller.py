@@ -7,9 +7,11 @@ stdout, one JSON object per answer: whether the forked child was ``killed``, the
 """
 
 import contextlib
+import importlib
 import io
 import json
 import os
+import pkgutil
 import sys
 import time
 
@@ -113,8 +115,16 @@ def dropped(child: int) -> dict[str, object]:
     return {"killed": os.WIFSIGNALED(status)}
 
 
+def import_everything() -> None:
+    """Import all modules now, so that no forked child has to."""
+    for module in pkgutil.walk_packages(anyprobe.__path__, "anyprobe."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+
 def main() -> None:
     """Answer requests until the end of the input."""
+    import_everything()
     print("ready", flush=True)
     holder = 0
     for line in sys.stdin:

@@ -124,6 +124,7 @@ def test_every_call(controller, target, request, kind):
         except AssertionError as error:
             target.check_alive()
             failures.append(f"{plan}: {str(error)[:300]}")
+            print(failures[-1], flush=True)
             controller.ask("cli", "detach", "-p", target.pid)
             if len(failures) > 20:
                 break
