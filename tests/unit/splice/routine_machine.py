@@ -1,0 +1,154 @@
+"""Runs the generated routines natively, on this thread's own slot and on a bank in this process's memory.
+
+Run as a process of its own, since wrong code may do anything: reads a JSON list of steps from standard input, prints
+what the bank holds afterwards and which registers were not preserved. One mapping holds everything.
+"""
+
+import ctypes
+import json
+import mmap
+import random
+import struct
+import sys
+
+from anyprobe.data.layout import BankLayout
+from anyprobe.splice.routines import RoutineFacts, assemble_routines
+
+SLOT = 0x268
+"""An unused word of the C library's thread control block."""
+BLOCKS, COUNTERS, RECORDS, MAXACTIVE = 2, 4, 2, 4
+MASK = 1 << 46
+"""Every address that mmap returns has this bit."""
+
+SIZE = 1 << 20
+ENTER, STORE, PEEK, POKE, ROUTINES, STATE, GATE, STACK, REGION = (
+    0x1000, 0x2000, 0x3000, 0x3100, 0x4000, 0x8000, 0x9000, 0x20000, 0x40000,
+)  # fmt: skip
+REGS, HARNESS_RSP, FLAGS = STATE, STATE + 0x200, STATE + 0x210
+STATUS = 0x8D5 | 0x400  # OF SF ZF AF PF CF and DF
+RED_ZONE = 128
+
+
+class SmallLayout(BankLayout):
+    """A bank that is soon exhausted."""
+
+    @property
+    def blocks(self):
+        return BLOCKS
+
+
+def small_layout():
+    return SmallLayout(COUNTERS, RECORDS, MAXACTIVE)
+
+
+class Machine:
+    def __init__(self):
+        # Not executable by accident: this process exists only to run generated code.
+        self.memory = mmap.mmap(-1, SIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.layout = small_layout()
+        facts = RoutineFacts(self.layout, self.base + REGION, self.base + GATE, SLOT)
+        code, self.routines, _ = assemble_routines(facts, self.base + ROUTINES)
+        assert len(code) < STATE - ROUTINES
+        assert self.base & MASK
+        self.put(ROUTINES, code)
+        self.put(PEEK, b"\x64\x48\x8b\x04\x25" + struct.pack("<i", SLOT) + b"\xc3")  # mov rax, fs:[slot]; ret
+        self.put(POKE, b"\x64\x48\x89\x3c\x25" + struct.pack("<i", SLOT) + b"\xc3")  # mov fs:[slot], rdi; ret
+        self.put(PEEK + 0x40, b"\x64\x48\x8b\x04\x25\x10\0\0\0\xc3")  # mov rax, fs:[0x10]; ret
+        self.enter = ctypes.CFUNCTYPE(None)(self.base + ENTER)
+        self.peek = ctypes.CFUNCTYPE(ctypes.c_uint64)(self.base + PEEK)
+        self.thread_pointer = ctypes.CFUNCTYPE(ctypes.c_uint64)(self.base + PEEK + 0x40)
+        self.poke = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(self.base + POKE)
+        assert self.peek() == 0
+        self.word(GATE, MASK)
+
+    def put(self, offset, content):
+        self.memory[offset : offset + len(content)] = content
+
+    def word(self, offset, value):
+        self.put(offset, struct.pack("<Q", value & (1 << 64) - 1))
+
+    def rel(self, end, target):
+        return struct.pack("<i", target - end)
+
+    def move(self, opcode, number, at):
+        rex = 0x48 | (number >> 3) << 2
+        return bytes([rex, opcode, 5 | (number & 7) << 3]) + self.rel(at + 7, REGS + 8 * number)
+
+    def build(self, routine, argument):
+        """Load all registers and flags, call the routine as a patch does, store them, return."""
+        at, out = ENTER, bytes.fromhex("53554154415541564157")  # push rbx, rbp, r12-r15
+        out += b"\x48\x89\x25" + self.rel(at + len(out) + 7, HARNESS_RSP)  # mov [harness rsp], rsp
+        out += b"\xff\x35" + self.rel(at + len(out) + 6, FLAGS) + b"\x9d"  # push [flags]; popfq
+        for number in range(16):
+            out += self.move(0x8B, number, at + len(out))  # mov reg, [state]
+        out += b"\x48\x8d\x64\x24\x80"  # lea rsp, [rsp-128]
+        out += b"\x68" + struct.pack("<i", argument)  # push argument
+        out += b"\xe8" + self.rel(at + len(out) + 5, routine - self.base)  # call routine
+        out += b"\x48\x8d\xa4\x24\x88\x00\x00\x00"  # lea rsp, [rsp+136]
+        for number in range(16):
+            out += self.move(0x89, number, at + len(out))  # mov [state], reg
+        out += b"\x48\x8b\x25" + self.rel(at + len(out) + 7, HARNESS_RSP)  # mov rsp, [harness rsp]
+        out += b"\x9c\x8f\x05" + self.rel(at + len(out) + 7, FLAGS)  # pushfq; pop [flags]
+        out += bytes.fromhex("415f415e415d415c5d5bfcc3")  # pop r15-r12, rbp, rbx; cld; ret
+        self.put(ENTER, out)
+
+    def call(self, routine, argument, depth, rng):
+        """Return what was not preserved."""
+        sp = STACK + 0x8000 - 0x40 * depth
+        registers = [rng.getrandbits(64) for _ in range(16)]
+        registers[4] = self.base + sp
+        flags = rng.getrandbits(12) & STATUS | 0x202
+        stack = rng.randbytes(0x1000)
+        self.put(sp - RED_ZONE, stack)
+        self.put(REGS, struct.pack("<16Q", *registers))
+        self.word(FLAGS, flags)
+        self.build(getattr(self.routines, routine), argument)
+        self.enter()
+        broken = []
+        after = struct.unpack_from("<16Q", self.memory, REGS)
+        broken += [f"register {number}" for number in range(16) if after[number] != registers[number]]
+        now = struct.unpack_from("<Q", self.memory, FLAGS)[0]
+        if (now ^ flags) & STATUS:
+            broken.append(f"flags {flags:#x} became {now:#x}")
+        if self.memory[sp - RED_ZONE : sp - RED_ZONE + len(stack)] != stack:
+            broken.append("stack or red zone")
+        return [f"{routine}: {each}" for each in broken]
+
+
+def run(machine, steps, rng):
+    broken = []
+    for step in steps:
+        kind = step[0]
+        if kind == "call":
+            broken += machine.call(step[1], step[2], step[3], rng)
+        elif kind == "gate":
+            machine.word(GATE, MASK if step[1] else 0)
+        elif kind == "slot":
+            machine.poke(step[1])
+        elif kind == "write":
+            machine.word(REGION + step[1], step[2])
+        elif kind == "age":
+            at = REGION + step[1]
+            machine.word(at, struct.unpack_from("<Q", machine.memory, at)[0] - step[2])
+    return broken
+
+
+def main():
+    machine = Machine()
+    broken = run(machine, json.load(sys.stdin), random.Random(7))
+    start = REGION
+    words = struct.unpack_from(f"<{(SIZE - start) // 8}Q", machine.memory, start)
+    result = {
+        "words": {8 * number: word for number, word in enumerate(words) if word},
+        "broken": broken,
+        "slot": machine.peek() and machine.peek() - machine.base - REGION,
+        "thread": machine.thread_pointer(),
+        "top_of_stack": machine.base + STACK + 0x8000,
+    }
+    machine.poke(0)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
