@@ -109,7 +109,7 @@ def _direct_branch(insn: Insn, at: int, target: int) -> bytes | Refusal:
         return jump if isinstance(jump, Refusal) else push + jump
     if flow is Flow.XBEGIN:
         return _near(insn, b"\xc7\xf8", at, target)  # xbegin target
-    opcode = insn.raw[-2]
+    opcode = _opcode(insn)
     if opcode in _COUNTED:
         # loop taken ; jmp short past ; taken: jmp target ; past:
         narrow = bytes([_ADDRESS_SIZE]) if _ADDRESS_SIZE in _prefixes(insn.raw) else b""
@@ -120,11 +120,20 @@ def _direct_branch(insn: Insn, at: int, target: int) -> bytes | Refusal:
     return _near(insn, bytes([0x0F, 0x80 | _condition(insn)]), at, target)
 
 
+def _behind_prefixes(insn: Insn) -> bytes:
+    """Return the bytes from the opcode on; a rex prefix has no effect on a branch."""
+    raw = insn.raw[len(_prefixes(insn.raw)) :]
+    return raw[1:] if raw[0] & 0xF0 == 0x40 else raw
+
+
+def _opcode(insn: Insn) -> int:
+    """Return the first opcode byte of a branch; never a byte of its displacement."""
+    return _behind_prefixes(insn)[0]
+
+
 def _condition(insn: Insn) -> int:
     """Return the low four opcode bits of a conditional jump."""
-    raw = insn.raw[len(_prefixes(insn.raw)) :]
-    if raw[0] & 0xF0 == 0x40:  # a rex prefix without effect
-        raw = raw[1:]
+    raw = _behind_prefixes(insn)
     return raw[1] & 0xF if raw[0] == 0x0F else raw[0] & 0xF
 
 
