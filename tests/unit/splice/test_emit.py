@@ -1,0 +1,250 @@
+"""Patches, read back as assembly. Link-time addresses are ``LINK``-based, the module is loaded ``BIAS`` higher."""
+
+import pytest
+
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa import disassemble
+from anyprobe.isa.decode import decode_range
+from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, estimate, head_bytes
+from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers, PatchWriter
+from anyprobe.splice.plan import PlannedSplice, Pun, Strategy, Want, WantKind
+from anyprobe.splice.routines import Routines
+
+LINK, BIAS, PATCH = 0x1000, 0x500000, 0x600000
+SITE = LINK + BIAS
+SLOTS = BankCode(slot=0x208, gate=0x610000, near=0, routines=Routines(0x620000, 0x620100, 0x620200, 0x620300))
+ATOMIC = BankCode(slot=None, gate=0, near=0x630000, routines=None)
+EVERYTHING_LIVE = Clobbers()
+SAVED_FLAGS = ["push rax", "push rcx", "lahf", "seto al"]
+RESTORED_FLAGS = ["add al, 0x7f", "sahf", "pop rcx", "pop rax"]
+
+
+def listing(code, address=PATCH):
+    lines = disassemble.format(code, address)
+    assert sum(len(raw) for _, raw, _ in lines) == len(code)
+    assert not any("bad" in text for _, _, text in lines)
+    return [text for _, _, text in lines]
+
+
+def count_code(bank, clobbers, offset=0x48):
+    writer = PatchWriter(PATCH)
+    writer.action(Action(ActionKind.COUNT, offset, bank), clobbers)
+    hot = len(writer.out)
+    return listing(writer.finish()), hot
+
+
+def splice_of(code, *wants, strategy=Strategy.JUMP):
+    insns = tuple(decode_range(bytes.fromhex(code), LINK))
+    made = [Want(LINK + offset, kind, *rest) for offset, kind, *rest in wants]
+    retarget = strategy is Strategy.RETARGET
+    write_at = insns[0].end - 4 if retarget else LINK
+    return PlannedSplice(strategy, LINK, insns, made, 4 if retarget else 5, write_at)
+
+
+def emit(splice, kind=ActionKind.ENTER, bank=SLOTS, behind=None):
+    source = ActionSource(lambda want: (Action(kind, 0x1000, bank),), lambda want: EVERYTHING_LIVE)
+    return emit_patch(splice, PATCH, BIAS, source, behind or {})
+
+
+def call_of(routine):
+    return ["lea rsp, [rsp-0x80]", "push 0x1000", f"call {routine:#x}", "lea rsp, [rsp+0x88]"]
+
+
+# -- counters
+
+
+def test_a_count_with_a_dead_register_and_dead_flags_saves_nothing():
+    lines, hot = count_code(SLOTS, Clobbers(("rdx", "r9"), flags=True))
+    assert [line.split()[0] for line in lines[:4]] == ["mov", "test", "je", "inc"]
+    assert lines[0] == "mov rdx, fs:[0x208]"
+    assert lines[1] == "test [0x610000], rdx"
+    assert lines[3] == "inc qword ptr [rdx+0x48]"
+    assert lines[2] == f"je {PATCH + hot:#x}"
+
+
+@pytest.mark.parametrize("register", ["rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11"])
+def test_each_scratch_register(register):
+    lines, _ = count_code(SLOTS, Clobbers((register,), flags=True))
+    assert lines[0] == f"mov {register}, fs:[0x208]"
+    assert lines[1] == f"test [0x610000], {register}"
+    assert lines[3] == f"inc qword ptr [{register}+0x48]"
+
+
+def test_a_count_with_dead_flags_saves_a_register_below_the_red_zone():
+    lines, _ = count_code(SLOTS, Clobbers(flags=True))
+    assert lines[:2] == ["lea rsp, [rsp-0x80]", "push rax"]
+    assert lines[2] == "mov rax, fs:[0x208]"
+    assert lines[6:8] == ["pop rax", "lea rsp, [rsp+0x80]"]
+
+
+@pytest.mark.parametrize("clobbers", [EVERYTHING_LIVE, Clobbers(("r11",))], ids=["nothing", "a register"])
+def test_a_count_with_live_flags_saves_them(clobbers):
+    lines, _ = count_code(SLOTS, clobbers)
+    assert lines[:5] == ["lea rsp, [rsp-0x80]", *SAVED_FLAGS]
+    assert lines[5] == "mov rcx, fs:[0x208]"
+    assert lines[9:14] == [*RESTORED_FLAGS, "lea rsp, [rsp+0x80]"]
+
+
+def test_the_first_hit_calls_the_routine_and_comes_back_behind_the_increment():
+    lines, hot = count_code(SLOTS, Clobbers(("rax",), flags=True))
+    cold = ["lea rsp, [rsp-0x80]", "push 0x48", "call 0x620000", "lea rsp, [rsp+0x88]"]
+    assert lines[4:] == [*cold, f"jmp {PATCH + hot:#x}"]
+
+
+def test_atomic_counts():
+    assert count_code(ATOMIC, Clobbers(flags=True))[0] == ["lock inc qword ptr [0x630048]"]
+    lines, _ = count_code(ATOMIC, EVERYTHING_LIVE)
+    middle = "lock inc qword ptr [0x630048]"
+    ends = "lea rsp, [rsp-0x80]", "lea rsp, [rsp+0x80]"
+    assert lines == [ends[0], *SAVED_FLAGS, middle, *RESTORED_FLAGS, ends[1]]
+
+
+# -- timing
+
+
+@pytest.mark.parametrize(
+    ("kind", "routine"),
+    [(ActionKind.ENTER, 0x620100), (ActionKind.LEAVE, 0x620200), (ActionKind.LEAVE_TAIL, 0x620300)],
+)
+def test_timing_calls_its_routine(kind, routine):
+    patch = emit(splice_of("b8 01 00 00 00", (0, WantKind.ENTRY)), kind)
+    assert listing(patch.code) == [*call_of(routine), "mov eax, 0x1", f"jmp {SITE + 5:#x}"]
+
+
+# -- patches
+
+
+def test_displaced_instructions_and_the_way_back():
+    # push rbp; mov rbp, rsp; lea rax, [rip+0x100]
+    patch = emit(splice_of("55 48 89 e5 48 8d 05 00 01 00 00", (0, WantKind.ENTRY)))
+    lines = listing(patch.code)
+    assert lines[4:] == ["push rbp", "mov rbp, rsp", f"lea rax, [{SITE + 11 + 0x100:#x}]", f"jmp {SITE + 11:#x}"]
+    assert patch.starts[0] == (SITE, PATCH)
+    assert [old for old, _ in patch.copies] == [SITE, SITE + 1, SITE + 4, SITE + 11]
+    texts = {address: text for address, _, text in disassemble.format(patch.code, PATCH)}
+    assert [texts[copy].split()[0] for _, copy in patch.copies] == ["push", "mov", "lea", "jmp"]
+
+
+def test_nothing_comes_back_behind_a_return():
+    # xor eax, eax; ret
+    patch = emit(splice_of("31 c0 c3", (2, WantKind.EXIT)), ActionKind.LEAVE)
+    assert listing(patch.code) == ["xor eax, eax", *call_of(0x620200), "ret"]
+    assert patch.starts == ((SITE, PATCH), (SITE + 2, PATCH + 2))
+    assert patch.end == PATCH + len(patch.code)
+
+
+def test_actions_of_one_instruction_run_in_their_order():
+    kinds = {WantKind.ENTRY: ActionKind.ENTER, WantKind.OFFSET: ActionKind.LEAVE_TAIL, WantKind.EXIT: ActionKind.LEAVE}
+    wants = [(0, kind) for kind in (WantKind.EXIT, WantKind.OFFSET, WantKind.ENTRY)]
+    source = ActionSource(lambda want: (Action(kinds[want.kind], 0x1000, SLOTS),), lambda want: EVERYTHING_LIVE)
+    patch = emit_patch(splice_of("c3", *wants), PATCH, BIAS, source, {})
+    assert listing(patch.code) == [*call_of(0x620100), *call_of(0x620300), *call_of(0x620200), "ret"]
+
+
+@pytest.mark.parametrize("code", ["74 20", "0f 84 1c 00 00 00"], ids=["short", "near"])
+def test_a_conditional_exit_acts_on_its_taken_edge_only(code):
+    splice = splice_of(code, (0, WantKind.EXIT, True))
+    patch = emit(splice, ActionKind.LEAVE_TAIL)
+    lines = [(address, text) for address, _, text in disassemble.format(patch.code, PATCH)]
+    assert lines[0][1] == f"je {lines[2][0]:#x}"
+    assert lines[1][1] == f"jmp {splice.end + BIAS:#x}"
+    assert [text for _, text in lines[2:]] == [*call_of(0x620300), f"jmp {SITE + 0x22:#x}"]
+
+
+def test_a_conditional_exit_without_such_a_form_is_refused():
+    refusal = emit(splice_of("e3 20", (0, WantKind.EXIT, True)))  # jrcxz
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.NO_DISPLACED_FORM
+
+
+def test_a_branch_back_in_the_entry_s_own_patch_goes_behind_the_handlers():
+    # dec edi; nop; jne entry
+    patch = emit(splice_of("ff cf 90 75 fb", (0, WantKind.ENTRY), (3, WantKind.LOOP)))
+    assert patch.behind == dict(patch.copies)[SITE] == PATCH + sum(map(len, calling_bytes()))
+    assert f"jne {patch.behind:#x}" in listing(patch.code)
+
+
+def calling_bytes():
+    return [raw for _, raw, _ in disassemble.format(emit(splice_of("c3", (0, WantKind.ENTRY))).code, PATCH)[:4]]
+
+
+def test_a_branch_to_the_endbr64_in_front_goes_behind_the_handlers_too():
+    # dec edi; nop; jne entry - 4
+    patch = emit(splice_of("ff cf 90 75 f7", (0, WantKind.ENTRY), (3, WantKind.LOOP)))
+    assert f"jne {patch.behind:#x}" in listing(patch.code)
+
+
+def test_a_branch_back_from_another_patch_goes_behind_the_handlers():
+    # jne LINK - 0x10, where the function begins
+    splice = splice_of("75 ee 90 90 90", (0, WantKind.LOOP))
+    patch = emit(splice, behind={SITE - 0x10: 0x655555})
+    assert listing(patch.code)[0] == "jne 0x655555"
+
+
+def test_calls_to_the_entry_are_calls():
+    # call LINK - 0x10: recursion is an entry
+    patch = emit(splice_of("e8 eb ff ff ff", (0, WantKind.OFFSET)), behind={SITE - 0x10: 0x655555})
+    lines = listing(patch.code)
+    assert f"push {SITE + 5:#x}" in lines
+    assert f"jmp {SITE - 0x10:#x}" in lines
+
+
+def test_a_retargeted_branch_goes_on_to_its_destination():
+    # je LINK + 0x106
+    splice = splice_of("0f 84 00 01 00 00", (0, WantKind.EXIT, True), strategy=Strategy.RETARGET)
+    patch = emit(splice, ActionKind.LEAVE_TAIL)
+    assert listing(patch.code) == [*call_of(0x620300), f"jmp {SITE + 0x106:#x}"]
+    loop = splice_of("0f 84 00 01 00 00", (0, WantKind.LOOP), strategy=Strategy.RETARGET)
+    assert listing(emit(loop, behind={SITE + 0x106: 0x655555}).code) == ["jmp 0x655555"]
+
+
+def test_what_is_out_of_reach_is_refused():
+    source = ActionSource(lambda want: (), lambda want: EVERYTHING_LIVE)
+    splice = splice_of("48 8d 05 00 01 00 00", (0, WantKind.ENTRY))  # lea rax, [rip+0x100]
+    outcome = emit_patch(splice, SITE + (1 << 31) + 0x1000, BIAS, source, {})
+    assert isinstance(outcome, Refusal)
+    assert outcome.reason is Reason.NO_DISPLACED_FORM
+
+
+def test_patches_fit_their_estimate():
+    wants = [(0, WantKind.ENTRY), (1, WantKind.OFFSET), (3, WantKind.EXIT, True)]
+    splice = splice_of("55 ff c0 74 20 c3", *wants)
+    for bank in (SLOTS, ATOMIC):
+        assert len(emit(splice, ActionKind.COUNT, bank).code) <= estimate(splice)
+
+
+# -- heads
+
+
+def head_texts(splice, target):
+    return listing(head_bytes(splice, BIAS, target), splice.write_at + BIAS)
+
+
+def test_the_head_of_a_jump():
+    assert head_texts(splice_of("b8 01 00 00 00"), PATCH) == [f"jmp {PATCH:#x}"]
+
+
+@pytest.mark.parametrize("code", ["0f 84 00 01 00 00", "e9 00 00 00 00", "e8 00 00 00 00"])
+def test_the_head_of_a_retargeted_branch(code):
+    splice = splice_of(code, strategy=Strategy.RETARGET)
+    opcode = bytes.fromhex(code)[:-4]
+    (text,) = listing(opcode + head_bytes(splice, BIAS, PATCH), SITE)
+    assert text.split()[1] == f"{PATCH:#x}"
+
+
+def test_the_head_of_a_pun():
+    splice = splice_of("31 c0", strategy=Strategy.PUNNED)
+    splice.pun = Pun(prefixes=1, free=2, base=LINK + 6 + 0x123_0000)
+    raw = head_bytes(splice, BIAS, SITE + 6 + 0x123_4567)
+    assert raw == b"\x36\xe9\x67\x45"
+    # with the bytes that follow
+    assert listing(raw + b"\x23\x01", SITE)[0].split()[-1] == f"{SITE + 6 + 0x123_4567:#x}"
+
+
+@pytest.mark.parametrize("distance", [-120, 40, 129])
+def test_the_head_of_a_short_jump(distance):
+    splice = splice_of("31 c0", strategy=Strategy.SHORT)
+    splice.dead_springboard = LINK + distance
+    assert head_texts(splice, PATCH) == [f"jmp {SITE + distance:#x}"]
+    onward = dead_springboard_bytes(splice, BIAS, PATCH)
+    assert listing(onward, SITE + distance) == [f"jmp {PATCH:#x}"]
