@@ -1,0 +1,262 @@
+"""One stop with a process and threads that are plain objects."""
+
+import struct
+from types import SimpleNamespace
+
+import pytest
+
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import decode_range
+from anyprobe.splice.journal import Journal, Owner, RecordKind, read_journal
+from anyprobe.splice.patchcode import EmittedPatch
+from anyprobe.splice.plan import PlannedSplice, Strategy
+from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
+
+LINK, BIAS = 0x1000, 0x3FF000
+TEXT, STACK, JOURNAL = 0x400000, 0x408000, 0x40C000
+CODE = bytes.fromhex("55 48 89 e5 5d c3")  # push rbp; mov rbp, rsp; pop rbp; ret
+NEW = b"\xe9\1\2\3\4"
+NOT_IN_A_SYSCALL = (1 << 64) - 1
+FIRST, SECOND = TEXT + 0x100, TEXT + 0x2100
+"""Two functions on pages that do not touch each other."""
+
+
+class Target:
+    """A process of bytes: text with two functions, a stack, a journal."""
+
+    def __init__(self, memory):
+        self.mem, self.threads, self.fail_at = memory, [], None
+        self.write = memory.write
+        for address in (FIRST, SECOND):
+            self.write(address, CODE)
+        self.journal = Journal(self, JOURNAL, 0x1000)
+        self.journal.begin(Owner(bytes(16), 1, 1))
+        memory.write = self.checked_write
+
+    def read(self, address, size):
+        return self.mem.read(address, size)
+
+    def checked_write(self, address, content):
+        if self.fail_at is not None and address & -4096 == self.fail_at and len(content) > 1:
+            self.fail_at = None
+            raise OSError("no")
+        self.write(address, content)
+
+    def mappings(self):
+        return [SimpleNamespace(start=STACK, end=STACK + 0x1000, writable=True)]
+
+    def thread(self, pc, *, in_syscall=False):
+        registers = SimpleNamespace(rip=pc, rsp=STACK + 0x800, orig_rax=0 if in_syscall else NOT_IN_A_SYSCALL)
+        self.threads.append(SimpleNamespace(tid=77, registers=registers))
+        return self.threads[-1]
+
+    def run(self, *changes):
+        transaction = Transaction(self, changes, self.journal)
+        transaction.run(SimpleNamespace(threads=self.threads))
+        transaction.finish()
+
+    def recorded(self):
+        return {record.address for _, record in read_journal(self.mem, JOURNAL, 0x1000).records}
+
+
+@pytest.fixture
+def target(plain_memory):
+    return Target(plain_memory(TEXT, 0x10000))
+
+
+def splice_at(address, *, patch=0x500000, count=3, code=CODE, old=CODE[:5], new=NEW):
+    insns = tuple(decode_range(code, address - BIAS)[:count])
+    planned = PlannedSplice(Strategy.JUMP, address - BIAS, insns, [], 5, address - BIAS)
+    starts = tuple((insn.address + BIAS, patch + 0x20 * number) for number, insn in enumerate(insns))
+    copies = tuple((old_place, start + 0x10) for old_place, start in starts)
+    return LiveSplice(planned, BIAS, address, old, new, EmittedPatch(patch, bytes(0x80), starts, copies, patch))
+
+
+def adding(address, **facts):
+    return FunctionChange(address, added=[splice_at(address, **facts)])
+
+
+def test_bytes_are_written_and_listed(target):
+    change = adding(FIRST)
+    target.run(change)
+    assert change.refusal is None
+    assert target.read(FIRST, 6) == NEW + CODE[5:]
+    ((_, record),) = read_journal(target.mem, JOURNAL, 0x1000).records
+    assert record.kind is RecordKind.SPLICE
+    assert (record.address, record.old, record.new, record.extra) == (FIRST, CODE[:5], NEW, 0x500000)
+
+
+def test_the_journal_lists_a_splice_before_its_bytes_change(target):
+    transaction = Transaction(target, [adding(FIRST)], target.journal)
+    assert target.recorded() == {FIRST}
+    assert target.read(FIRST, 5) == CODE[:5]
+    transaction.run(SimpleNamespace(threads=[]))
+    assert target.read(FIRST, 5) == NEW
+
+
+def test_what_is_taken_out_leaves_memory_and_journal_as_they_were(target):
+    change = adding(FIRST)
+    before = bytes(target.mem.content[: STACK - TEXT])
+    target.run(change)
+    target.run(FunctionChange(FIRST, removed=change.added))
+    assert target.mem.content[: STACK - TEXT] == before
+    assert target.recorded() == set()
+
+
+def test_foreign_bytes_refuse_the_whole_function_and_no_other(target):
+    change, other = adding(FIRST), adding(SECOND)
+    second = splice_at(FIRST + 0x20)  # never was that code
+    change.added.append(second)
+    target.run(change, other)
+    assert change.refusal.reason is Reason.FOREIGN_BYTES
+    assert change.refusal.address == FIRST + 0x20
+    assert target.read(FIRST, 6) == CODE
+    assert target.read(SECOND, 5) == NEW
+    assert target.recorded() == {SECOND}
+
+
+def test_bytes_that_change_between_preparation_and_stop(target):
+    change, other = adding(FIRST), adding(SECOND)
+    transaction = Transaction(target, [change, other], target.journal)
+    target.write(FIRST + 2, b"\xcc")
+    target.write(SECOND + 0x40, b"\xcc")
+    transaction.run(SimpleNamespace(threads=[]))
+    transaction.finish()
+    assert change.refusal.reason is Reason.FOREIGN_BYTES
+    assert target.read(FIRST, 6) == CODE[:2] + b"\xcc" + CODE[3:]
+    assert target.read(SECOND, 5) == NEW
+    assert target.read(SECOND + 0x40, 1) == b"\xcc"
+    assert target.recorded() == {SECOND}
+
+
+def test_a_splice_that_somebody_overwrote_is_not_taken_out(target):
+    change = adding(FIRST)
+    target.run(change)
+    target.write(FIRST, b"\xcc")
+    removal = FunctionChange(FIRST, removed=change.added)
+    target.run(removal)
+    assert removal.refusal.reason is Reason.FOREIGN_BYTES
+    assert target.read(FIRST, 5) == b"\xcc" + NEW[1:]
+    assert target.recorded() == {FIRST}
+
+
+# -- threads
+
+
+@pytest.mark.parametrize(("offset", "number"), [(1, 1), (4, 2)])
+def test_a_thread_between_the_overwritten_instructions_moves_into_the_patch(target, offset, number):
+    thread = target.thread(FIRST + offset)
+    target.run(adding(FIRST))
+    assert thread.registers.rip == 0x500000 + 0x20 * number
+
+
+@pytest.mark.parametrize("pc", [FIRST - 1, FIRST, FIRST + 5, SECOND])
+def test_threads_elsewhere_stay(target, pc):
+    thread = target.thread(pc)
+    target.run(adding(FIRST))
+    assert thread.registers.rip == pc
+
+
+def test_a_thread_at_no_boundary_refuses(target):
+    thread = target.thread(FIRST + 2)
+    change = adding(FIRST)
+    target.run(change)
+    assert isinstance(change.refusal, Refusal)
+    assert thread.registers.rip == FIRST + 2
+    assert target.read(FIRST, 6) == CODE
+
+
+def test_a_thread_inside_a_system_call_refuses_and_nobody_moves(target):
+    code = bytes.fromhex("0f 05 90 90 90 c3")  # syscall; nop; nop; nop; ret
+    target.write(FIRST, code)
+    change, other = adding(FIRST, code=code, old=code[:5], count=4), adding(SECOND)
+    moving = target.thread(FIRST + 3)
+    waiting = target.thread(FIRST + 2, in_syscall=True)
+    target.run(change, other)
+    assert change.refusal.reason is Reason.THREAD_IN_SYSCALL
+    assert (moving.registers.rip, waiting.registers.rip) == (FIRST + 3, FIRST + 2)
+    assert target.read(FIRST, 6) == code
+    assert target.read(SECOND, 5) == NEW
+    assert target.recorded() == {SECOND}
+
+
+def signal_frame(target, pc):
+    """Write rip, eflags and the selectors as the kernel lays them out."""
+    target.write(STACK + 0x900, struct.pack("<QQQ", pc, 0x246, 0x33))
+
+
+@pytest.mark.parametrize(("offset", "refused"), [(-1, False), (0, False), (1, True), (4, True), (5, False)])
+def test_a_signal_handler_that_will_return_into_the_bytes(target, offset, refused):
+    signal_frame(target, FIRST + offset)
+    target.thread(SECOND + 0x800)
+    change, other = adding(FIRST), adding(SECOND)
+    target.run(change, other)
+    assert other.refusal is None
+    assert (change.refusal is not None) == refused
+    assert target.read(FIRST, 5) == (CODE[:5] if refused else NEW)
+    if refused:
+        assert change.refusal.reason is Reason.SIGNAL_CONTEXT_IN_JTPR
+        assert target.recorded() == {SECOND}
+
+
+def test_a_thread_in_a_patch_that_goes_stays_there(target):
+    change = adding(FIRST)
+    target.run(change)
+    thread = target.thread(0x500030)
+    target.run(FunctionChange(FIRST, removed=change.added))
+    assert thread.registers.rip == 0x500030
+    assert target.read(FIRST, 5) == CODE[:5]
+
+
+def replacing(target):
+    change = adding(FIRST)
+    target.run(change)
+    again = splice_at(FIRST, patch=0x600000, new=b"\xe9\5\6\7\x08")
+    return FunctionChange(FIRST, removed=change.added, added=[again])
+
+
+@pytest.mark.parametrize(
+    ("pc", "wanted"), [(0x500000, FIRST), (0x500030, 0x600020), (0x500050, 0x600040)], ids=["head", "second", "third"]
+)
+def test_a_thread_in_the_old_patch_moves_to_the_new_one(target, pc, wanted):
+    change = replacing(target)
+    thread = target.thread(pc)
+    target.run(change)
+    assert change.refusal is None
+    assert thread.registers.rip == wanted
+    assert target.read(FIRST, 5) == b"\xe9\5\6\7\x08"
+
+
+def test_a_thread_in_the_middle_of_the_old_patch_s_actions_refuses(target):
+    change = replacing(target)
+    thread = target.thread(0x500025)
+    target.run(change)
+    assert change.refusal.reason is Reason.THREAD_IN_SYSCALL
+    assert thread.registers.rip == 0x500025
+    assert target.read(FIRST, 5) == NEW
+
+
+# -- failures
+
+
+@pytest.mark.parametrize("page", [FIRST & -4096, SECOND & -4096])
+def test_a_failed_write_undoes_all(target, page):
+    before = bytes(target.mem.content[: STACK - TEXT])
+    transaction = Transaction(target, [adding(FIRST), adding(SECOND)], target.journal)
+    target.fail_at = page
+    with pytest.raises(OSError, match="no"):
+        transaction.run(SimpleNamespace(threads=[]))
+    assert target.mem.content[: STACK - TEXT] == before
+
+
+# -- what a splice covers
+
+
+def test_the_bytes_that_nobody_may_return_to():
+    assert splice_at(FIRST).interior == (FIRST + 1, FIRST + 5)
+    one = splice_at(FIRST, count=1, code=bytes.fromhex("b8 01 00 00 00"))
+    assert one.interior is None
+    dead = splice_at(FIRST)
+    dead.is_springboard = True
+    assert dead.interior is None
+    assert dead.displaced == (FIRST, FIRST)
