@@ -83,6 +83,9 @@ class Edit:
     wants: list[Want] = field(default_factory=list)
     change: FunctionChange | None = None
     given_up: bool = False
+    planned: bool = False
+    """Whether the claims are the plan's, not the live splices'."""
+    settled: bool = False
 
     @property
     def idle(self) -> bool:
@@ -118,7 +121,19 @@ class Engine:
     # -- the change
 
     def change(self, edits: Sequence[Edit]) -> None:
-        """Apply edits. Each added hook then has a splice or a refusal; functions fail one by one, never half."""
+        """Apply edits. Each added hook then has a splice or a refusal; functions fail one by one, never half.
+
+        When it raises (the target is gone, would not stop), everything is as before.
+        """
+        try:
+            self._change(edits)
+        except BaseException:
+            for edit in edits:
+                if not edit.settled:
+                    self._abandon(edit)
+            raise
+
+    def _change(self, edits: Sequence[Edit]) -> None:
         with self._timed("plan"):
             self.springboards.space = AddressSpace(self.process.mappings())
             self._keep_gadgets(edits)
@@ -158,7 +173,7 @@ class Engine:
         if splice is None or edit.module.claims.conflict(splice.write_at, splice.written, 0) is not None:
             return False
         edit.module.claims.claim(splice)
-        edit.plan, edit.wants = FunctionPlan([splice]), [want]
+        edit.plan, edit.wants, edit.planned = FunctionPlan([splice]), [want], True
         return True
 
     def _clobbers_of(self, edit: Edit, want: Want) -> Clobbers:
@@ -176,6 +191,7 @@ class Engine:
     def _plan(self, edit: Edit) -> None:
         """Plan the function anew with all its wants; additions that would cost an armed hook its place are refused."""
         state, planner = edit.state, self.planner(edit.module)
+        edit.planned = True
         for splice in state.splices:
             edit.module.claims.release(splice.planned)  # twice for a short jump and its springboard: no matter
         kept = [want for want in state.wants if want not in edit.removed]
@@ -370,6 +386,7 @@ class Engine:
             self.give_up(edit, change.refusal)
             return
         state = edit.state
+        edit.settled = True
         for want in edit.removed:
             if (hook := hook_of(want)) is not None:
                 hook.splice = None
@@ -381,16 +398,23 @@ class Engine:
 
     def give_up(self, edit: Edit, why: Refusal) -> None:
         """Leave a function as it is: refuse what was to be added, claim the old splices' bytes again."""
+        self._abandon(edit)
+        for want in edit.added:
+            _refuse(want, why)
+
+    @staticmethod
+    def _abandon(edit: Edit) -> None:
+        """Forget a function's plan; its bytes are claimed as before."""
+        if not edit.planned:
+            return
         for planned in edit.plan.splices:
             edit.module.claims.release(planned)
         for splice in edit.state.splices:
             edit.module.claims.claim(splice.planned)
-        for want in edit.added:
-            _refuse(want, why)
         edit.change = None
         edit.plan = FunctionPlan()
         edit.wants = list(edit.state.wants)
-        edit.given_up = True
+        edit.given_up = edit.settled = True
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:

@@ -3,6 +3,7 @@
 All addresses are link-time addresses of the module. Each verdict about a strategy is kept for ``explain``.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -114,14 +115,15 @@ class Claims:
     """Which bytes of one module are written or borrowed by splices."""
 
     written: set[int] = field(default_factory=set)
-    borrowed: set[int] = field(default_factory=set)
+    borrowed: Counter[int] = field(default_factory=Counter)
+    """How many splices depend on a byte: several puns may borrow the same one."""
 
     def conflict(self, start: int, written: int, borrowed: int) -> Refusal | None:
         """Return why these bytes cannot be claimed."""
         for address in range(start, start + written):
             if address in self.written:
                 return Refusal(Reason.OVERLAP, address, "another splice has written this byte")
-            if address in self.borrowed:
+            if self.borrowed[address] > 0:
                 return Refusal(Reason.BORROWED_BYTES, address, "a punned jump nearby depends on this byte")
         for address in range(start + written, start + written + borrowed):
             if address in self.written:
@@ -140,7 +142,7 @@ class Claims:
         """Give the splice's bytes back."""
         middle = splice.write_at + splice.written
         self.written.difference_update(range(splice.write_at, middle))
-        self.borrowed.difference_update(range(middle, middle + splice.borrowed))
+        self.borrowed.subtract(range(middle, middle + splice.borrowed))
         if splice.dead_springboard:
             self.written.difference_update(range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES))
 
