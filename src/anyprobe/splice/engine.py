@@ -343,7 +343,8 @@ class Engine:
         address = planned.write_at + module.bias
         old = module.code.text.memory.read(planned.write_at, planned.written)
         new = head_bytes(planned, module.bias, target)
-        return LiveSplice(planned, module.bias, address, old, new, patch, springboard)
+        borrowed = module.code.text.memory.read(planned.write_at + planned.written, planned.borrowed)
+        return LiveSplice(planned, module.bias, address, old, new, patch, springboard, borrowed=borrowed)
 
     def _actions(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
         hook = hook_of(want)
@@ -373,8 +374,12 @@ class Engine:
         journal = next((a.journal for a in reversed(self.arenas) if a.journal.room()), None)
         transaction = Transaction(self.process, changes, journal)
         what = "arm" if any(change.added for change in changes) else "disarm"
-        with self.stop(what) as stop:
-            transaction.run(stop)
+        try:
+            with self.stop(what) as stop:
+                transaction.run(stop)
+        except BaseException:
+            transaction.forget()
+            raise
         transaction.finish()
         for edit in edits:
             if edit.change is not None:

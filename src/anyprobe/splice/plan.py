@@ -142,7 +142,9 @@ class Claims:
         """Give the splice's bytes back."""
         middle = splice.write_at + splice.written
         self.written.difference_update(range(splice.write_at, middle))
-        self.borrowed.subtract(range(middle, middle + splice.borrowed))
+        for address in range(middle, middle + splice.borrowed):
+            if self.borrowed[address] > 0:
+                self.borrowed[address] -= 1
         if splice.dead_springboard:
             self.written.difference_update(range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES))
 

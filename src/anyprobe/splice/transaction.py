@@ -7,12 +7,15 @@ a controller killed at any moment releases threads into a program that works.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from anyprobe.core.address import PAGE, page_floor
+from anyprobe.core.errors import TargetError
+from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.journal import Journal, Record, RecordKind
 from anyprobe.splice.patchcode import EmittedPatch
@@ -42,6 +45,8 @@ class LiveSplice:
     springboard: int = 0
     journal: Journal | None = None
     record: int = -1
+    borrowed: bytes = b""
+    """What must follow the written bytes: a punned jump's displacement depends on it."""
     is_springboard: bool = False
     """Not a site: the dead bytes that a short jump leads to."""
 
@@ -97,6 +102,7 @@ class Transaction:
             process.mem.write(page, content.before[:1])
         for change in changes:
             change.refusal = change.refusal or self._apply(change)
+        self._check_borrowed()
         self._write_journal()
         self._expected = {
             start: b"".join(self._pages[start + number * PAGE].before for number in range(count))
@@ -118,7 +124,8 @@ class Transaction:
 
     def _touch(self, change: FunctionChange) -> None:
         for splice in (*change.removed, *change.added):
-            for page in (page_floor(splice.address), page_floor(splice.address + len(splice.old) - 1)):
+            last = splice.address + len(splice.old) + len(splice.borrowed) - 1
+            for page in (page_floor(splice.address), page_floor(last)):
                 if page not in self._pages:
                     before = self._process.mem.read(page, PAGE)
                     self._pages[page] = _Page(before, bytearray(before))
@@ -135,6 +142,13 @@ class Transaction:
             if change.refusal is None:
                 thread.registers.rip = target
         self._write_pages()
+
+    def forget(self) -> None:
+        """After a stop that failed, all writes undone: clear the journal of what was intended, if it still can be."""
+        for change in self._changes:
+            change.refusal = change.refusal or Refusal(Reason.GONE, change.address, "the stop failed")
+        with suppress(TargetError, MemoryFault):
+            self.finish()
 
     def finish(self) -> None:
         """After the stop: clear the journal of what is no longer (or did not get) in place."""
@@ -180,6 +194,7 @@ class Transaction:
         for change in self._changes:
             if change.refusal is None:
                 change.refusal = self._apply(change)
+        self._check_borrowed()
 
     def _apply(self, change: FunctionChange) -> Refusal | None:
         """Lay the change out in the pages, or say which bytes are not what they should be."""
@@ -199,6 +214,16 @@ class Transaction:
                 )
             self._put(splice.address, splice.new)
         return None
+
+    def _check_borrowed(self) -> None:
+        """Leave out puns whose borrowed bytes are not what the file says: they would jump astray."""
+        for change in self._changes:
+            for splice in change.added if change.refusal is None else ():
+                at = splice.address + len(splice.old)
+                if splice.borrowed and self._get(at, len(splice.borrowed)) != splice.borrowed:
+                    detail = "somebody changed bytes that the punned jump would depend on"
+                    self._unapply(change, Refusal(Reason.FOREIGN_BYTES, at, detail))
+                    break
 
     def _unapply(self, change: FunctionChange, refusal: Refusal) -> None:
         change.refusal = refusal
