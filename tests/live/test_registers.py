@@ -36,15 +36,3 @@ def test_state_is_equal_by_demanded_strategy(run_target, strategy):
         session.count(*(f"a.out:{f}" for f in REGISTERS.functions), *(f"a.out:{f}%return" for f in REGISTERS.functions))
         target.go(REGISTERS.rounds)
     target.finish()
-
-
-@pytest.mark.xfail(
-    strict=True, reason="a function's entry counts with `inc` where its flags are dead by the ABI (limits.md)"
-)
-def test_flags_are_equal_where_only_the_abi_says_that_nobody_reads_them(run_target):
-    """Flags behind a function that never wrote them: only hand-written callers look at those."""
-    target = run_target(REGISTERS.source)
-    with anyprobe.attach(target.pid) as session:
-        session.count(*(f"a.out:{f}" for f in REGISTERS.functions if not f.startswith("avx")))
-        target.go(REGISTERS.rounds)
-    target.finish()
