@@ -24,7 +24,8 @@ SPECS = ("a.out:work", "a.out:work%return", "a.out:leaf4", "a.out:side%return", 
 def session(pid: int, plan: str) -> dict[str, object]:
     """Attach, count, time, read, remove and detach, with one call going wrong; return how it went."""
     answer: dict[str, object] = {"phase": "attach"}
-    gateway.faults.install(None if plan == "none" or plan.startswith("kill-at") else gateway.FaultPlan.parse(plan))
+    fault = None if plan == "none" or plan.startswith("kill-at") else gateway.FaultPlan.parse(plan)
+    gateway.faults.install(fault, log=True)
     try:
         with anyprobe.attach(pid) as running:
             answer["phase"] = "arm"
@@ -36,9 +37,12 @@ def session(pid: int, plan: str) -> dict[str, object]:
             answer["phase"] = "remove"
             running.remove(*probes[:2])
             answer["phase"] = "detach"
+        answer["warnings"] = list(running.warnings)
     except anyprobe.AnyprobeError as error:
         answer["error"] = f"{type(error).__name__}: {error}"
     answer["calls"], answer["reached"] = gateway.faults.calls, gateway.faults.reached
+    if fault and fault.call <= gateway.faults.calls:
+        answer["what"] = (gateway.faults.log or [])[fault.call - 1]
     return answer
 
 

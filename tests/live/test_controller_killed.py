@@ -96,6 +96,7 @@ def one_failure(controller: Controller, target: Target, before: Image, plan: str
     answer = controller.ask("session", target.pid, plan)
     assert "untyped" not in answer, (plan, answer)
     target.check_alive()
+    print(f"{plan} {answer.get('what')}: {answer.get('error', 'no error')}")
     if "error" in answer and answer["phase"] in ("remove", "detach"):
         detach(controller, target, before)
     before.assert_restored(target.pid)
@@ -121,7 +122,7 @@ def test_every_call(controller, target, request, kind):
         plan = f"{kind}:{number}" + (":EIO" if kind == "fail" else "")
         try:
             (one_death if kind.startswith("kill") else one_failure)(controller, target, before, plan)
-        except AssertionError as error:
+        except (AssertionError, ProcessLookupError) as error:
             target.check_alive()
             failures.append(f"{plan}: {str(error)[:300]}")
             print(failures[-1], flush=True)
