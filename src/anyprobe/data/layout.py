@@ -9,6 +9,7 @@ instructions only.
 
 from dataclasses import dataclass, field
 
+from anyprobe.core.errors import InternalError
 from anyprobe.data.histogram import BUCKETS
 
 HEADER_BYTES = 4096
@@ -111,11 +112,15 @@ class BankLayout:
     def new_counter(self) -> int:
         """Hand out the block offset of a counter."""
         index = self._next_counter
+        if index >= self.counters:
+            raise InternalError("no counter is left in this bank")
         self._next_counter += 1
         return self.counters_offset + 8 * index
 
     def new_record(self) -> int:
         """Hand out the block offset of a timing record."""
         index = self._next_record
+        if index >= self.records:
+            raise InternalError("no timing record is left in this bank")
         self._next_record += 1
         return self.records_offset + RECORD_BYTES * index

@@ -92,7 +92,10 @@ class _Emission:
         assert insn.target is not None
         self._actions(self._wants_at(insn.address - self._bias))
         self._copies.append((insn.target, self._writer.here))
-        self._writer.relative(b"\xe9", self._behind.get(insn.target, insn.target))
+        self._behind_here = self._writer.here
+        # a call of the function by itself is a call like any other; only jumps go behind the handlers
+        target = insn.target if insn.flow is Flow.CALL else self._behind.get(insn.target, insn.target)
+        self._writer.relative(b"\xe9", target)
 
     def _instruction(self, insn: Insn) -> None:
         """Emit one link-time instruction: its actions and its displaced copy."""

@@ -330,6 +330,7 @@ class Engine:
         if isinstance(patch, Refusal):
             return patch
         home.put(patch.code)
+        module.claims.landings.add(planned.end)
         target = patch.address
         springboard = 0
         for want in planned.wants:
@@ -371,15 +372,23 @@ class Engine:
     def _arm(self, edits: Sequence[Edit], changes: list[FunctionChange]) -> None:
         if not changes:
             return
-        journal = next((a.journal for a in reversed(self.arenas) if a.journal.room()), None)
+        need = sum(len(change.added) for change in changes)
+        journal = next((a.journal for a in reversed(self.arenas) if a.journal.room() >= need), None)
         transaction = Transaction(self.process, changes, journal)
         what = "arm" if any(change.added for change in changes) else "disarm"
         try:
             with self.stop(what) as stop:
                 transaction.run(stop)
         except BaseException:
-            transaction.forget()
+            if transaction.done:  # the release failed, or Ctrl-C came with it
+                self._conclude(transaction, edits)
+            else:
+                transaction.forget()
             raise
+        self._conclude(transaction, edits)
+
+    def _conclude(self, transaction: Transaction, edits: Sequence[Edit]) -> None:
+        """Take note of what a stop has changed."""
         transaction.finish()
         for edit in edits:
             if edit.change is not None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from anyprobe.core.address import PAGE, page_ceil
+from anyprobe.core.errors import InternalError
 from anyprobe.data.layout import BankLayout
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.emit import PATCH_ALIGNMENT
@@ -66,6 +67,8 @@ class Neighbourhood:
     def put(self, code: bytes) -> int:
         """Write code at the cursor and return its address."""
         address = self.cursor
+        if address + len(code) > self.code.end:
+            raise InternalError("a patch does not fit its neighbourhood")
         self.arena.write(self.code, address, code)
         self.cursor = (address + len(code) + PATCH_ALIGNMENT - 1) & -PATCH_ALIGNMENT
         return address

@@ -118,6 +118,9 @@ class Claims:
     borrowed: Counter[int] = field(default_factory=Counter)
     """How many splices depend on a byte: several puns may borrow the same one."""
 
+    landings: set[int] = field(default_factory=set)
+    """Where patches, old ones too, jump back to: a thread may still be on its way there."""
+
     def conflict(self, start: int, written: int, borrowed: int) -> Refusal | None:
         """Return why these bytes cannot be claimed."""
         for address in range(start, start + written):
@@ -125,6 +128,8 @@ class Claims:
                 return Refusal(Reason.OVERLAP, address, "another splice has written this byte")
             if self.borrowed[address] > 0:
                 return Refusal(Reason.BORROWED_BYTES, address, "a punned jump nearby depends on this byte")
+            if address != start and address in self.landings:
+                return Refusal(Reason.OVERLAP, address, "the patch of another splice comes back here")
         for address in range(start + written, start + written + borrowed):
             if address in self.written:
                 return Refusal(Reason.OVERLAP, address, "the pun would depend on a byte that another splice wrote")
@@ -272,6 +277,8 @@ class Planner:
         wide = (insn.length >= JUMP_BYTES and insn.raw[-5] in (0xE8, 0xE9)) or (
             insn.length >= 6 and insn.raw[-6] == 0x0F
         )
+        if insn.flow is Flow.CALL and want.kind is WantKind.ENTRY:
+            return Refusal(Reason.NOT_A_BRANCH, insn.address, "the entry's handlers must run before the call")
         taken_edge_only = insn.flow is Flow.JCC and not (want.conditional or want.kind is WantKind.LOOP)
         if not direct or not wide or taken_edge_only:
             return Refusal(Reason.NOT_A_BRANCH, insn.address, "not a direct branch with a 32-bit displacement")
@@ -356,7 +363,10 @@ class Planner:
             if isinstance(function, Refusal):
                 continue
             for place in range(function.end, function.end + function.padding_after - JUMP_BYTES + 1):
-                near = low <= place < high and page_floor(place) == page_floor(place + JUMP_BYTES - 1)
+                # on one page with the head: pages are written one after the other
+                near = low <= place < high and page_floor(place) == page_floor(place + JUMP_BYTES - 1) == page_floor(
+                    address
+                )
                 if near and self.claims.conflict(place, JUMP_BYTES, 0) is None:
                     if best is None or abs(place - address) < abs(best - address):
                         best = place

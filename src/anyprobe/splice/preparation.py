@@ -54,6 +54,7 @@ class Preparation:
         """Choose springboards, map what is missing, and give every hook a place to count."""
         self._choose_springboards()
         splices = [splice for edit in self._edits for splice in edit.plan.splices]
+        splices += [splice for splice in splices if splice.dead_springboard]  # these take two journal records
         if splices:
             self._want_code()
             self._want_bank()
@@ -97,12 +98,16 @@ class Preparation:
             near = 0 if self._uses_slots(edit) else demand(self._hooks(edit)).counters
             _, old_size, old_near = needs.get(id(edit.module), (edit.module, 0, 0))
             needs[id(edit.module)] = (edit.module, old_size + size, old_near + near)
+        used_code = used_near = 0
         for module, size, near in sorted(needs.values(), key=lambda need: need[0].low):
             if size == 0:
                 continue
             homes = [h for h in engine.neighbourhoods if h.reaches(module.low, module.high)]
-            roomy = any(home.room() >= size + ROUTINE_BYTES for home in homes)
-            if roomy and (near == 0 or any(h.near and h.near.layout.counters_left() >= near for h in homes)):
+            roomy = any(home.room() - used_code >= size + ROUTINE_BYTES for home in homes)
+            if roomy and (
+                near == 0 or any(h.near and h.near.layout.counters_left() - used_near >= near for h in homes)
+            ):
+                used_code, used_near = used_code + size, used_near + near
                 continue
             cluster = self._clusters[-1] if self._clusters else None
             if cluster is None or module.high - cluster.low > _CLUSTER:

@@ -75,7 +75,8 @@ def find_owners(memory: Memory, mappings: Iterable[Mapping]) -> list[Owner]:
 def owner_alive(owner: Owner) -> bool:
     """Return whether the controller that wrote a journal still runs."""
     with suppress(OSError):
-        return procfs.read_stat(owner.pid).start_time == owner.start_time
+        stat = procfs.read_stat(owner.pid)
+        return stat.start_time == owner.start_time and not stat.ended
     return False
 
 
@@ -89,7 +90,9 @@ def processes_with_splices(inodes: frozenset[int] | None = None) -> list[int]:
             content = procfs.read_file(f"/proc/{name}/maps")
             if MEMFD_NAME not in content:
                 continue
-            ours = [m for m in procfs.parse_maps(content) if m.path.startswith(_MEMFD_PATH)]
+            # a controller maps the whole memfd readable and writable, and nothing else of it
+            mapped = [m for m in procfs.parse_maps(content) if m.path.startswith(_MEMFD_PATH)]
+            ours = [m for m in mapped if m.perms in ("r--p", "r-xs")]
             if any(inodes is None or m.inode in inodes for m in ours):
                 found.append(int(name))
     return found
@@ -138,7 +141,8 @@ class _Restoration:
             pieces += _unlisted(mappings, pieces)
         if not pieces and not fds:
             return ()
-        busy = _busy(process.mem, stop.threads, pieces, mappings)
+        waiting = [parent.pc for parent in stop.waiting]
+        busy = _busy(process.mem, stop.threads, waiting, pieces, mappings)
         if busy:
             return busy
         for journal in journals:
@@ -212,8 +216,11 @@ def _pieces(journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> li
                 continue
             use = MappingUse(record.extra)
             for mapping in mappings:
-                ours = mapping.path.startswith(_MEMFD_PATH) or (use is MappingUse.GATE and not mapping.path)
                 inside = mapping.start <= record.address and record.address + record.size <= mapping.end
+                ours = mapping.path.startswith(_MEMFD_PATH)
+                if use is MappingUse.GATE:  # anonymous: the very mapping, which merges with no other
+                    whole = (mapping.start, mapping.end) == (record.address, record.address + record.size)
+                    ours = not mapping.path and mapping.perms == "rw-p" and whole
                 if ours and inside:
                     pieces.append(Piece(use, record.address, record.size))
     return pieces
@@ -241,7 +248,11 @@ def _leaked_descriptors(pid: int) -> list[int]:
 
 
 def _busy(
-    memory: Memory, threads: Iterable[Thread], pieces: Sequence[Piece], mappings: Sequence[Mapping]
+    memory: Memory,
+    threads: Iterable[Thread],
+    waiting: Sequence[int],
+    pieces: Sequence[Piece],
+    mappings: Sequence[Mapping],
 ) -> tuple[str, ...]:
     """Return the code pieces that some thread is in, or will come back to from a signal handler."""
     import numpy as np
@@ -252,9 +263,8 @@ def _busy(
     lows = np.array([low for low, _ in code], dtype=np.uint64)
     highs = np.array([high for _, high in code], dtype=np.uint64)
     busy: set[int] = set()
-    for thread in threads:
-        own = np.array([thread.registers.rip], dtype=np.uint64)
-        words = np.concatenate([own, saved_pcs(memory, thread, mappings)])
+    for found in [waiting, *([t.registers.rip, *saved_pcs(memory, t, mappings).tolist()] for t in threads)]:
+        words = np.array(found, dtype=np.uint64)
         words = words[(words >= lows[0]) & (words < highs.max())]
         index = np.searchsorted(lows, words, side="right") - 1
         busy.update(int(i) for i in index[words < highs[index]])

@@ -96,6 +96,8 @@ class Transaction:
         self._process, self._changes, self._journal = process, changes, journal
         self._pages: dict[int, _Page] = {}
         self.pages_written = 0
+        self.done = False
+        """Whether the changes are in place."""
         for change in changes:
             self._touch(change)
         for page, content in self._pages.items():
@@ -126,9 +128,14 @@ class Transaction:
         for splice in (*change.removed, *change.added):
             last = splice.address + len(splice.old) + len(splice.borrowed) - 1
             for page in (page_floor(splice.address), page_floor(last)):
-                if page not in self._pages:
+                if page in self._pages:
+                    continue
+                try:
                     before = self._process.mem.read(page, PAGE)
-                    self._pages[page] = _Page(before, bytearray(before))
+                except MemoryFault:
+                    change.refusal = Refusal(Reason.GONE, splice.address, "the module is no longer mapped")
+                    return
+                self._pages[page] = _Page(before, bytearray(before))
 
     def run(self, stop: "Stop") -> None:
         """Check and write. Preconditions: everything that shares the address space is stopped and verified.
@@ -137,11 +144,24 @@ class Transaction:
         """
         self._reread()
         moves = self._check_threads(stop.threads)
+        self._check_waiting_parents(stop)
         self._check_stacks(stop.threads)
-        for thread, change, target in moves:
-            if change.refusal is None:
-                thread.registers.rip = target
-        self._write_pages()
+        moved = [(thread, thread.registers.rip, target) for thread, change, target in moves if change.refusal is None]
+        for (
+            thread,
+            _,
+            target,
+        ) in moved:  # before the heads change: a thread let go by our death must not meet them inside
+            thread.registers.rip = target
+            thread.store_registers()
+        try:
+            self._write_pages()
+        except BaseException:
+            for thread, pc, _ in moved:
+                thread.registers.rip = pc
+                thread.store_registers()
+            raise
+        self.done = True
 
     def forget(self) -> None:
         """After a stop that failed, all writes undone: clear the journal of what was intended, if it still can be."""
@@ -263,6 +283,14 @@ class Transaction:
                 else:
                     moves.append((thread, change, target))
         return moves
+
+    def _check_waiting_parents(self, stop: "Stop") -> None:
+        """Leave out changes that a parent waiting in vfork will come back into: it cannot be moved."""
+        for parent in stop.waiting:
+            for change in self._hazards.at(parent.pc):
+                if change.refusal is None and _destination(change, parent.pc) is not None:
+                    detail = f"thread {parent.tid} waits here for a vfork child"
+                    self._unapply(change, Refusal(Reason.THREAD_IN_SYSCALL, parent.pc, detail))
 
     def _in_the_way(self, thread: "Thread", pc: int, target: int) -> Refusal | None:
         if target < 0:

@@ -47,12 +47,12 @@ class Target:
 
     def thread(self, pc, *, in_syscall=False):
         registers = SimpleNamespace(rip=pc, rsp=STACK + 0x800, orig_rax=0 if in_syscall else NOT_IN_A_SYSCALL)
-        self.threads.append(SimpleNamespace(tid=77, registers=registers))
+        self.threads.append(SimpleNamespace(tid=77, registers=registers, store_registers=lambda: None))
         return self.threads[-1]
 
     def run(self, *changes):
         transaction = Transaction(self, changes, self.journal)
-        transaction.run(SimpleNamespace(threads=self.threads))
+        transaction.run(SimpleNamespace(threads=self.threads, waiting=()))
         transaction.finish()
 
     def recorded(self):
@@ -90,7 +90,7 @@ def test_the_journal_lists_a_splice_before_its_bytes_change(target):
     transaction = Transaction(target, [adding(FIRST)], target.journal)
     assert target.recorded() == {FIRST}
     assert target.read(FIRST, 5) == CODE[:5]
-    transaction.run(SimpleNamespace(threads=[]))
+    transaction.run(SimpleNamespace(threads=[], waiting=()))
     assert target.read(FIRST, 5) == NEW
 
 
@@ -120,7 +120,7 @@ def test_bytes_that_change_between_preparation_and_stop(target):
     transaction = Transaction(target, [change, other], target.journal)
     target.write(FIRST + 2, b"\xcc")
     target.write(SECOND + 0x40, b"\xcc")
-    transaction.run(SimpleNamespace(threads=[]))
+    transaction.run(SimpleNamespace(threads=[], waiting=()))
     transaction.finish()
     assert change.refusal.reason is Reason.FOREIGN_BYTES
     assert target.read(FIRST, 6) == CODE[:2] + b"\xcc" + CODE[3:]
@@ -245,7 +245,7 @@ def test_a_failed_write_undoes_all(target, page):
     transaction = Transaction(target, [adding(FIRST), adding(SECOND)], target.journal)
     target.fail_at = page
     with pytest.raises(OSError, match="no"):
-        transaction.run(SimpleNamespace(threads=[]))
+        transaction.run(SimpleNamespace(threads=[], waiting=()))
     assert target.mem.content[: STACK - TEXT] == before
 
 
