@@ -6,7 +6,7 @@ STAMP := $(VENV)/.stamp
 
 # python3-venv only where the interpreter in use lacks ensurepip, see $(STAMP).
 DEMO_PACKAGES := python3.11 redis-server redis-tools
-TEST_PACKAGES := $(DEMO_PACKAGES) binutils busybox-static g++ gcc golang-go gzip libc6-dev musl-tools procps sqlite3 xz-utils
+TEST_PACKAGES := $(DEMO_PACKAGES) binutils busybox-static g++ gcc golang-go gzip libc6-dev libpython3.11-testsuite musl-tools procps sqlite3 xz-utils
 
 .PHONY: setup test lint live bench demo torture lock packages clean
 .DEFAULT_GOAL := setup

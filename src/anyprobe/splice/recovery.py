@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from anyprobe.core.address import PAGE, page_floor
-from anyprobe.core.errors import AnyprobeError, TargetExited, UnsupportedTarget
+from anyprobe.core.errors import AnyprobeError, TargetError, TargetExited, UnsupportedTarget
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.splice.arena import MEMFD_NAME, Piece, drop_pages, unmap
 from anyprobe.splice.journal import (
@@ -133,7 +133,7 @@ class _Restoration:
         journals = [j for j in found if self._sessions is None or j.owner.session in self._sessions]
         others = [j for j in found if j not in journals]
         if not self._restored:
-            self._restore(journals)
+            self._restore(journals, mappings)
             self._restored = True
         pieces = _pieces(journals, mappings)
         fds = _leaked_descriptors(process.pid) if self._sessions is None else []
@@ -178,7 +178,7 @@ class _Restoration:
         for piece in sorted(pieces, key=lambda piece: piece.use is MappingUse.JOURNAL):
             unmap(remote, piece)
 
-    def _restore(self, journals: Sequence[FoundJournal]) -> None:
+    def _restore(self, journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> None:
         """Write the old bytes back, heads first come first, one write per page."""
         memory = self._process.mem
         pages: dict[int, _Page] = {}
@@ -190,7 +190,10 @@ class _Restoration:
                 if page is None:
                     try:
                         before = memory.read(page_floor(record.address), PAGE)
-                    except MemoryFault:
+                    except MemoryFault as fault:
+                        if any(m.start <= record.address < m.end for m in mappings):
+                            # The splice may still be there: nothing may be forgotten or unmapped.
+                            raise TargetError(f"the text of process {self._process.pid} {fault}") from fault
                         continue  # the module was unmapped
                     page = pages[page_floor(record.address)] = _Page(before, bytearray(before))
                 offset = record.address - page_floor(record.address)
