@@ -1,13 +1,15 @@
 """Sessions: what a user holds while probing one process."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.modules import LoadedObject
 from anyprobe.core.errors import SpecError, TargetError, TargetExited, UsageError
+from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import planning, reading
@@ -97,7 +99,7 @@ class Session:
     def remove(self, *probes: Probe) -> None:
         """Disarm probes; what they counted stays in ``snapshot``."""
         places = [place for probe in probes for place in probe.all_places if place.hook.armed]
-        with self._process.translated("disarming probes in"):
+        with _typed(self._process, "disarming probes in"):
             self.engine.change(edits_for(places, remove=True))
 
     def enable(self, *probes: Probe) -> None:
@@ -105,7 +107,7 @@ class Session:
         places = [place for probe in probes for place in probe.all_places if not place.hook.armed]
         for place in places:
             place.hook.refusal = None
-        with self._process.translated("arming probes in"):
+        with _typed(self._process, "arming probes in"):
             self.engine.change(edits_for(places))
 
     def snapshot(self) -> Snapshot:
@@ -170,7 +172,7 @@ class Session:
         """Remove everything; what fails once (a thread that would not stop in time) is tried again before giving up."""
         for attempt in range(_REMOVAL_TRIES):
             try:
-                with self._process.translated("removing probes from"):
+                with _typed(self._process, "removing probes from"):
                     self._remove_all()
             except TargetExited:
                 return
@@ -242,7 +244,7 @@ class Session:
         if self._detached:
             raise UsageError("this session has been detached")
         begin = time.perf_counter()
-        with self._process.translated("resolving specs in"):
+        with _typed(self._process, "resolving specs in"):
             self._objects.refresh()
             probes = [self._make(spec, timed=timed) for spec in specs]
         self.engine.seconds["resolve"] += time.perf_counter() - begin
@@ -255,7 +257,7 @@ class Session:
         return probes
 
     def _place(self, probes: Sequence[Probe]) -> None:
-        with self._process.translated("arming probes in"):
+        with _typed(self._process, "arming probes in"):
             self.engine.change(edits_for([place for probe in probes for place in probe.all_places]))
 
     def _arm_pending(self) -> None:
@@ -355,6 +357,18 @@ class Session:
         probe.timed.append(timed)
 
 
+@contextmanager
+def _typed(process: Process, doing: str) -> Iterator[None]:
+    """Turn errors of the system and of the target's memory into errors of ours."""
+    try:
+        with process.translated(doing):
+            yield
+    except MemoryFault as fault:
+        if process.exited():
+            raise process.gone() from fault
+        raise TargetError(f"{doing} process {process.pid} failed: {fault}") from fault
+
+
 def _no_exits(code: FunctionCode) -> Refusal | None:
     if code.exits_complete is not None:
         return code.exits_complete
@@ -384,7 +398,7 @@ def attach(pid: int, *, strategy: str = "auto", maxactive: int = MAXACTIVE) -> S
     """
     process = Process.open(pid)
     try:
-        with process.translated("attaching to"):
+        with _typed(process, "attaching to"):
             warnings = _clean_up(process)
             session = Session(process, strategy=strategy, maxactive=maxactive)
     except BaseException:

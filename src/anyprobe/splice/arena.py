@@ -80,7 +80,8 @@ class Arena:
         """Drop the controller's side."""
         with suppress(BufferError):  # counter views that a caller still holds keep the memory alive
             self._memory.close()
-        gateway.close(self._fd)
+        with suppress(OSError):
+            gateway.close(self._fd)
 
     @classmethod
     def create(

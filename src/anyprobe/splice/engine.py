@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
-from anyprobe.core.errors import SessionConflict
+from anyprobe.core.errors import SessionConflict, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import Arena
 from anyprobe.splice.banks import TIMING, Hook
@@ -358,6 +358,8 @@ class Engine:
     def home_of(self, module: Module) -> Neighbourhood:
         """Return the neighbourhood with most room that reaches a module."""
         fit = [home for home in self.neighbourhoods if home.reaches(module.low, module.high)]
+        if not fit:
+            raise TargetError(f"there is no code memory within reach of {module.name}")
         return max(fit, key=Neighbourhood.room)
 
     def _open_gates(self) -> None:

@@ -152,11 +152,8 @@ class FoundJournal:
 
 
 def read_owner(memory: Memory, address: int) -> Owner | None:
-    """Return who wrote the journal in a mapping, or ``None`` where there is none."""
-    try:
-        raw = memory.read(address, _HEADER.size)
-    except MemoryFault:
-        return None
+    """Return who wrote the journal in a mapping, ``None`` where there is none; raise ``MemoryFault`` if unreadable."""
+    raw = memory.read(address, _HEADER.size)
     magic, version, _, session, pid, _, start_time = _HEADER.unpack(raw)
     return Owner(session, pid, start_time) if magic == MAGIC and version == VERSION else None
 
@@ -166,10 +163,7 @@ def read_journal(memory: Memory, address: int, size: int) -> FoundJournal | None
     owner = read_owner(memory, address)
     if owner is None:
         return None
-    try:
-        raw = memory.read(address, size)
-    except MemoryFault:
-        return None
+    raw = memory.read(address, size)
     return FoundJournal(
         address, size, owner, tuple(_records(raw, (size - HEADER_BYTES) // RECORD_BYTES)), zlib.crc32(raw)
     )

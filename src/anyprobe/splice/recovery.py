@@ -61,14 +61,20 @@ class _Page:
 def find_journals(memory: Memory, mappings: Iterable[Mapping]) -> list[FoundJournal]:
     """Return all journals in an address space."""
     places = [m for m in mappings if m.path.startswith(_MEMFD_PATH) and m.perms == "r--p"]
-    found = (read_journal(memory, m.start, m.end - m.start) for m in places)
+    try:
+        found = [read_journal(memory, m.start, m.end - m.start) for m in places]
+    except MemoryFault as fault:
+        raise TargetError(f"a journal cannot be read: {fault}") from fault
     return [journal for journal in found if journal is not None]
 
 
 def find_owners(memory: Memory, mappings: Iterable[Mapping]) -> list[Owner]:
     """Return who wrote the journals in an address space."""
     places = [m for m in mappings if m.path.startswith(_MEMFD_PATH) and m.perms == "r--p"]
-    found = (read_owner(memory, m.start) for m in places)
+    try:
+        found = [read_owner(memory, m.start) for m in places]
+    except MemoryFault as fault:
+        raise TargetError(f"a journal cannot be read: {fault}") from fault
     return [owner for owner in found if owner is not None]
 
 
@@ -121,7 +127,9 @@ class _Restoration:
         self._process, self._sessions = process, sessions
         self.splices = 0
         self.foreign: list[int] = []
-        self._found = find_journals(process.mem, process.mappings())
+        self._found: list[FoundJournal] = []
+        with suppress(TargetError):  # read again in the stop, where a failure counts
+            self._found = find_journals(process.mem, process.mappings())
         self._restored_pages: set[int] = set()
         self._restored = False
 
@@ -165,7 +173,11 @@ class _Restoration:
         """Return the journals: those read before the stop where they are still what they were."""
         places = [m for m in mappings if m.path.startswith(_MEMFD_PATH) and m.perms == "r--p"]
         known = {journal.address: journal for journal in self._found}
-        same = [known.get(m.start) for m in places if read_owner(self._process.mem, m.start) is not None]
+        try:
+            same = [known.get(m.start) for m in places if read_owner(self._process.mem, m.start) is not None]
+        except MemoryFault as fault:
+            # An unread journal may list splices that lead into what the others would have unmapped.
+            raise TargetError(f"a journal cannot be read: {fault}") from fault
         if not all(journal is not None and journal_unchanged(self._process.mem, journal) for journal in same):
             self._found = find_journals(self._process.mem, mappings)
             self._restored = False

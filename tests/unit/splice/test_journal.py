@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.journal import (
     HEADER_BYTES,
     RECORD_BYTES,
@@ -120,7 +121,9 @@ def test_what_is_no_journal_of_ours(memory, journal, place):
     assert read_journal(memory, BASE, 4096) is None
 
 
-def test_unreadable_memory_is_no_journal(memory, journal):
-    assert read_journal(memory, BASE - 0x1000, 4096) is None
-    assert read_journal(memory, BASE, 8192) is None
+def test_an_unreadable_journal_is_not_an_absent_one(memory, journal):
+    with pytest.raises(MemoryFault):
+        read_owner(memory, BASE - 0x1000)
+    with pytest.raises(MemoryFault):
+        read_journal(memory, BASE, 8192)
     assert not journal_unchanged(memory, replace(read_journal(memory, BASE, 4096), size=8192))
