@@ -60,7 +60,10 @@ class CodeMap:
         return array("q", sorted({*self.text.entries.tolist(), *self._starts}))
 
     def _area(self, address: int) -> CodeBytes | None:
-        return next((part for part in self._code if part.start <= address < part.end), None)
+        for part in self._code:
+            if part.start <= address < part.end:
+                return part
+        return None
 
     # -- functions
 

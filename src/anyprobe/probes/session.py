@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.modules import LoadedObject
+from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import SpecError, TargetError, TargetExited, UsageError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
@@ -21,7 +22,7 @@ from anyprobe.probes.resolve import ResolvedSite, resolve_all
 from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.engine import MAXACTIVE, Engine, Module
 from anyprobe.splice.patchcode import ActionKind
-from anyprobe.splice.plan import Strategy, Want, WantKind
+from anyprobe.splice.plan import AUTO, Strategy, Want, WantKind
 from anyprobe.splice.recovery import find_owners, owner_alive, remove, remove_everywhere
 from anyprobe.target.launch import Stream, launch
 from anyprobe.target.process import Process
@@ -359,9 +360,9 @@ class Session:
 
 @contextmanager
 def _typed(process: Process, doing: str) -> Iterator[None]:
-    """Turn errors of the system and of the target's memory into errors of ours."""
+    """Do bulk work on the target, and turn errors of the system and of the target's memory into errors of ours."""
     try:
-        with process.translated(doing):
+        with process.translated(doing), collection_paused():
             yield
     except MemoryFault as fault:
         if process.exited():
@@ -385,9 +386,7 @@ def _as_refusal(code: FunctionCode | Refusal) -> Refusal:
 def _allowed(strategy: str) -> frozenset[Strategy]:
     if strategy not in STRATEGIES:
         raise UsageError(f"unknown strategy {strategy!r}; one of {', '.join(STRATEGIES)}")
-    if strategy == "auto":
-        return frozenset(Strategy)
-    return frozenset([Strategy(strategy)]) if strategy in set(Strategy) else frozenset()
+    return AUTO if strategy == "auto" else frozenset([Strategy(strategy)])
 
 
 def attach(pid: int, *, strategy: str = "auto", maxactive: int = MAXACTIVE) -> Session:

@@ -16,7 +16,7 @@ from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patc
 from anyprobe.splice.entryplans import EntryPlans
 from anyprobe.splice.journal import Owner
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
-from anyprobe.splice.patchcode import Action, BankCode, Clobbers
+from anyprobe.splice.patchcode import Action, BankCode, Clobbers, EmittedPatch
 from anyprobe.splice.plan import JUMP_BYTES, Claims, FunctionPlan, PlannedSplice, Planner, Pun, Strategy, Want, WantKind
 from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable
 from anyprobe.splice.recovery import find_owners, owner_alive
@@ -190,11 +190,14 @@ class Engine:
 
     def _plan(self, edit: Edit) -> None:
         """Plan the function anew with all its wants; additions that would cost an armed hook its place are refused."""
-        state, planner = edit.state, self.planner(edit.module)
+        state = edit.state
         edit.planned = True
         for splice in state.splices:
             edit.module.claims.release(splice.planned)  # twice for a short jump and its springboard: no matter
         kept = [want for want in state.wants if want not in edit.removed]
+        if not kept and not edit.added:
+            return
+        planner = self.planner(edit.module)
         edit.wants = self._refuse_timing(edit, kept + edit.added)
         while True:
             edit.plan = planner.plan(state.code, edit.wants)
@@ -325,8 +328,7 @@ class Engine:
         self, edit: Edit, planned: PlannedSplice, home: Neighbourhood, behind: dict[int, int]
     ) -> LiveSplice | Refusal:
         module = edit.module
-        source = ActionSource(lambda want: self._actions(want, home), lambda want: self._clobbers_of(edit, want))
-        patch = emit_patch(planned, home.cursor, module.bias, source, behind)
+        patch = self._fill_template(edit, planned, home) or self._write_patch(edit, planned, home, behind)
         if isinstance(patch, Refusal):
             return patch
         home.put(patch.code)
@@ -346,6 +348,22 @@ class Engine:
         new = head_bytes(planned, module.bias, target)
         borrowed = module.code.text.memory.read(planned.write_at + planned.written, planned.borrowed)
         return LiveSplice(planned, module.bias, address, old, new, patch, springboard, borrowed=borrowed)
+
+    def _fill_template(self, edit: Edit, planned: PlannedSplice, home: Neighbourhood) -> EmittedPatch | None:
+        if len(planned.wants) != 1:
+            return None
+        want = planned.wants[0]
+        actions = self._actions(want, home)
+        if len(actions) != 1:
+            return None
+        bias = edit.module.bias
+        return home.templates.fill(planned, home.cursor, bias, actions[0], lambda: self._clobbers_of(edit, want))
+
+    def _write_patch(
+        self, edit: Edit, planned: PlannedSplice, home: Neighbourhood, behind: dict[int, int]
+    ) -> EmittedPatch | Refusal:
+        source = ActionSource(lambda want: self._actions(want, home), lambda want: self._clobbers_of(edit, want))
+        return emit_patch(planned, home.cursor, edit.module.bias, source, behind)
 
     def _actions(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
         hook = hook_of(want)

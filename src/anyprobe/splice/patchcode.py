@@ -71,6 +71,10 @@ class PatchWriter:
     address: int
     out: bytearray = field(default_factory=bytearray)
     _cold: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+    displacements: list[tuple[int, int]] = field(default_factory=list)
+    """(place, absolute target) of each rel32 operand."""
+    arguments: list[int] = field(default_factory=list)
+    """Where the block offsets of counters and records stand."""
 
     @property
     def here(self) -> int:
@@ -83,8 +87,14 @@ class PatchWriter:
 
     def relative(self, opcode: bytes, target: int) -> None:
         """Append an instruction that ends in a rel32 operand to an absolute target."""
-        end = self.here + len(opcode) + 4
-        self.out += opcode + struct.pack("<i", target - end)
+        place = len(self.out) + len(opcode)
+        self.displacements.append((place, target))
+        self.out += opcode + struct.pack("<i", target - self.address - place - 4)
+
+    def argument(self, opcode: bytes, offset: int) -> None:
+        """Append an instruction that ends in the block offset of a counter or record."""
+        self.arguments.append(len(self.out) + len(opcode))
+        self.out += opcode + struct.pack("<i", offset)
 
     def cold(self, opcode: bytes, emit: Callable[[], None]) -> None:
         """Append a branch to code that ``emit`` writes behind the hot path."""
@@ -115,7 +125,7 @@ class PatchWriter:
 
     def _call(self, routine: int, argument: int) -> None:
         self.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]
-        self.raw(b"\x68" + struct.pack("<i", argument))  # push argument
+        self.argument(b"\x68", argument)  # push argument
         self.relative(b"\xe8", routine)  # call routine
         self.raw(b"\x48\x8d\xa4\x24\x88\x00\x00\x00")  # lea rsp, [rsp+136]
 
@@ -149,8 +159,7 @@ class PatchWriter:
         self.relative(bytes((0x48 | high << 2, 0x85, 0x05 | low << 3)), bank.gate)  # test [rip+gate], scratch
         resume: list[int] = []
         self.cold(b"\x0f\x84", lambda: self._first_hit(action, resume[0]))  # jz first hit
-        # inc qword [scratch+counter]
-        self.raw(bytes((0x48 | high, 0xFF, 0x80 | low)) + struct.pack("<i", action.offset))
+        self.argument(bytes((0x48 | high, 0xFF, 0x80 | low)), action.offset)  # inc qword [scratch+counter]
         resume.append(self.here)
 
     def _first_hit(self, action: Action, resume: int) -> None:

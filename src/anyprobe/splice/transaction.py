@@ -63,6 +63,8 @@ class LiveSplice:
         """The range of the displaced instructions."""
         if self.is_springboard:
             return self.address, self.address
+        if self.planned.strategy is Strategy.TRAP:  # all but one byte stays as it is: nobody has to move
+            return self.address, self.address + 1
         return self.planned.insns[0].address + self.bias, self.planned.end + self.bias
 
 
@@ -126,8 +128,9 @@ class Transaction:
 
     def _touch(self, change: FunctionChange) -> None:
         for splice in (*change.removed, *change.added):
-            last = splice.address + len(splice.old) + len(splice.borrowed) - 1
-            for page in (page_floor(splice.address), page_floor(last)):
+            first = splice.address & -PAGE
+            last = (splice.address + len(splice.old) + len(splice.borrowed) - 1) & -PAGE
+            for page in (first, last):
                 if page in self._pages:
                     continue
                 try:
@@ -311,7 +314,7 @@ class Transaction:
             words = saved_pcs(self._process.mem, thread, mappings)
             words = words[(words >= lows[0]) & (words < highs[-1])]
             index = np.searchsorted(lows, words, side="right") - 1
-            for hit in np.unique(index[words < highs[index]]):
+            for hit in sorted(set(index[words < highs[index]].tolist())):
                 change, where = self._interiors[hit][2], int(lows[hit])
                 if change.refusal is None:
                     detail = f"a signal handler of thread {thread.tid} will return into the bytes to overwrite"

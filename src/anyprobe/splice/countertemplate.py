@@ -1,0 +1,88 @@
+"""The commonest patch by the thousand: one counter in front of instructions that can be copied as they are.
+
+The first such patch of a kind is written by ``emit`` and becomes the template of the others, which differ in their
+counter, in the displaced bytes, and in where they lie. Made by filling in, a patch costs a tenth.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from anyprobe.isa.decode import Flow
+from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers, EmittedPatch, PatchWriter
+from anyprobe.splice.plan import PlannedSplice, Strategy, WantKind
+
+_JUMP_BACK = 0xE9
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    code: bytes
+    displaced_at: int
+    arguments: tuple[int, ...]
+    """Where the counter's offset stands."""
+    outward: tuple[tuple[int, int], ...]
+    """(place, absolute target) of displacements that depend on where the patch lies."""
+    back_at: int
+    """Where the displacement of the jump back stands."""
+
+
+class CounterTemplates:
+    """The templates of one neighbourhood."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._known: dict[tuple[int, Clobbers, int], _Template] = {}
+
+    def fill(
+        self, splice: PlannedSplice, address: int, bias: int, action: Action, clobbers_of: Callable[[], Clobbers]
+    ) -> EmittedPatch | None:
+        """Return the splice's patch at ``address``; ``None`` where it is not of the simple kind."""
+        want = splice.wants[0]
+        insns = splice.insns
+        if len(splice.wants) != 1 or want.conditional or want.address != insns[0].address:
+            return None
+        if action.kind is not ActionKind.COUNT or action.bank.slot is None or splice.strategy is Strategy.RETARGET:
+            return None
+        for insn in insns:
+            if insn.flow is not Flow.NEXT or insn.iced.is_ip_rel_memory_operand:
+                return None
+        size, clobbers = splice.end - insns[0].address, clobbers_of()
+        key = (action.bank.gate, clobbers, size)
+        template = self._known.get(key)
+        if template is None:
+            template = self._known[key] = _make(address, action.bank, clobbers, size)
+        code = bytearray(template.code)
+        at = template.displaced_at
+        code[at : at + size] = b"".join([insn.raw for insn in insns])
+        for place in template.arguments:
+            _I32.pack_into(code, place, action.offset)
+        for place, target in template.outward:
+            _I32.pack_into(code, place, target - address - place - 4)
+        end = splice.end + bias
+        _I32.pack_into(code, template.back_at, end - address - template.back_at - 4)
+        shift = address + at - insns[0].address
+        copies = [(insn.address + bias, insn.address + shift) for insn in insns]
+        starts = (copies[0][0], address), *copies[1:]
+        behind = address + at if want.kind is WantKind.ENTRY else address
+        return EmittedPatch(address, bytes(code), starts, (*copies, (end, address + at + size)), behind)
+
+
+_I32 = struct.Struct("<i")
+
+
+def _make(address: int, bank: BankCode, clobbers: Clobbers, size: int) -> _Template:
+    """Write the patch once, with nothing displaced, and note what depends on place and counter."""
+    writer = PatchWriter(address)
+    writer.action(Action(ActionKind.COUNT, 0, bank), clobbers)
+    displaced_at = len(writer.out)
+    writer.raw(bytes(size))
+    writer.relative(bytes([_JUMP_BACK]), writer.here)
+    back_at = len(writer.out) - 4
+    code = writer.finish()
+    outward = tuple(
+        (place, target)
+        for place, target in writer.displacements
+        if not address <= target <= address + len(code) and place != back_at
+    )
+    return _Template(code, displaced_at, tuple(writer.arguments), outward, back_at)
