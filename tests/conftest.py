@@ -10,6 +10,7 @@ FOLDER_MARKERS = {"live": "live", "torture": "torture"}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--torture", action="store_true", help="run the long tests too")
+    parser.addoption("--part", default="1/1", help="K/N: of an enumeration of faults in the torture, every N-th from K")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

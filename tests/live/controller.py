@@ -3,7 +3,8 @@
 stdin, one request per line:  ``session PID PLAN``  where PLAN is ``none`` or what ``FaultPlan.parse`` reads;
 ``cli ARGUMENT...``;  ``hold PID SPEC...``  (armed until ``drop`` kills the holder).
 stdout, one JSON object per answer: whether the forked child was ``killed``, the ``calls`` it made through the gateway,
-``reached`` (whether the planned call came), ``phase`` and ``error``.
+``reached`` (whether the planned call came), ``phase`` and ``error``; without a plan also the ``classes`` of the calls:
+those of one class do the same in the same phase.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import io
 import json
 import os
 import pkgutil
+import re
 import sys
 import time
 
@@ -40,10 +42,25 @@ def session(pid: int, plan: str) -> dict[str, object]:
         answer["warnings"] = list(running.warnings)
     except anyprobe.AnyprobeError as error:
         answer["error"] = f"{type(error).__name__}: {error}"
+    if fault is None:
+        answer["classes"] = classes(gateway.faults.log or [])
     answer["calls"], answer["reached"] = gateway.faults.calls, gateway.faults.reached
     if fault and fault.call <= gateway.faults.calls:
         answer["what"] = (gateway.faults.log or [])[fault.call - 1]
     return answer
+
+
+def classes(log: list[str]) -> list[int]:
+    """Return a number for each call: which call, which request or file of a process, after which other call."""
+    words = []
+    for line in log:
+        name, _, rest = line.partition("(")
+        what = re.match(r"\d+" if name == "ptrace" else r"'/proc/[^']*'", rest)
+        words.append(
+            name + " " + (re.sub(r"\d+", "N", what[0]) if what and name != "ptrace" else what[0] if what else "")
+        )
+    numbers: dict[tuple[str, str], int] = {}
+    return [numbers.setdefault(pair, len(numbers)) for pair in zip(["", *words], words, strict=False)]
 
 
 def command(arguments: list[str]) -> dict[str, object]:

@@ -34,6 +34,8 @@ class RemovalReport:
     """Splices whose text was unmapped or replaced meanwhile: nothing was written there."""
     not_quiet: tuple[str, ...] = ()
     """Mappings of ours that a thread may still run in; the next ``detach`` removes them."""
+    failed: tuple[str, ...] = ()
+    """Fork children that could not be cleaned, and why."""
 
     def __str__(self) -> str:
         """Return the report for the user."""
@@ -44,4 +46,5 @@ class RemovalReport:
         if self.gone:
             lines.append(f"{self.gone} sites were gone already: their text is unmapped or was replaced")
         lines += [f"kept {mapping}: a thread may still be inside; run detach again later" for mapping in self.not_quiet]
+        lines += [f"{failure}; run detach again later" for failure in self.failed]
         return "\n".join(lines)

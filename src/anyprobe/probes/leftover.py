@@ -1,13 +1,14 @@
 """What sessions have installed in a process, whoever they were, and its removal: from the target's journals alone."""
 
 from anyprobe.binary.modules import LoadedObject, ProcessFiles, loaded_objects
-from anyprobe.core.errors import AnyprobeError, TargetError
+from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.data.leftover import Leftover, RemovalReport
-from anyprobe.splice.arena import MEMFD_NAME
+from anyprobe.splice.arena import MEMFD_PATH, is_ours
+from anyprobe.splice.installed import find_journals
 from anyprobe.splice.journal import FoundJournal, Record, RecordKind
-from anyprobe.splice.recovery import Removal, find_journals, processes_with_splices
 from anyprobe.splice.recovery import remove as remove_from
+from anyprobe.splice.recovery import remove_everywhere
 from anyprobe.target.process import Process
 
 _JUMP_BYTES = 5
@@ -19,8 +20,7 @@ def inspect(pid: int) -> list[Leftover]:
     process = Process.open(pid)
     try:
         mappings = process.mappings()
-        ours = f"/memfd:{MEMFD_NAME.decode()}"
-        others = [m for m in mappings if not m.path.startswith(ours)]
+        others = [m for m in mappings if m.path != MEMFD_PATH]
         files = ProcessFiles(pid, memory=process.mem)
         objects = loaded_objects(others, files=files, executable=process.exe)
         return [
@@ -81,17 +81,16 @@ def remove(pid: int) -> RemovalReport:
     """Remove everything of ours from a process and from all processes that share its sessions' memory."""
     process = Process.open(pid)
     try:
-        ours = f"/memfd:{MEMFD_NAME.decode()}"
-        mappings = [m for m in process.mappings() if m.path.startswith(ours)]
+        mappings = [m for m in process.mappings() if is_ours(m)]
         inodes = frozenset(m.inode for m in mappings)
         size = sum(m.end - m.start for m in mappings)
         removals = [remove_from(process)]
     finally:
         process.close()
+    failed: list[str] = []
     if inodes:
-        for relative in processes_with_splices(inodes):
-            if relative != pid:
-                removals += _remove_relative(relative)
+        others, failed = remove_everywhere(inodes, but=pid)
+        removals += others
     touched = [removal for removal in removals if removal.splices or size]
     return RemovalReport(
         processes=tuple(removal.pid for removal in touched),
@@ -99,17 +98,5 @@ def remove(pid: int) -> RemovalReport:
         unmapped_bytes=size,
         gone=sum(len(removal.foreign) for removal in removals),
         not_quiet=tuple(f"{removal.pid}: {mapping}" for removal in removals for mapping in removal.kept),
+        failed=tuple(failed),
     )
-
-
-def _remove_relative(pid: int) -> list[Removal]:
-    try:
-        process = Process.open(pid)
-    except AnyprobeError:
-        return []
-    try:
-        return [remove_from(process)]
-    except AnyprobeError:
-        return []
-    finally:
-        process.close()

@@ -7,7 +7,7 @@ from anyprobe.binary.ifunc import IfuncSlots
 from anyprobe.binary.modules import LoadedObject, ProcessFiles, loaded_objects
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.splice.arena import MEMFD_NAME
+from anyprobe.splice.arena import MEMFD_PATH
 from anyprobe.splice.engine import Module
 from anyprobe.splice.entryplans import EntryPlans
 from anyprobe.target.process import Process
@@ -15,7 +15,6 @@ from anyprobe.target.procfs import Mapping
 
 _CLONES = frozenset({"clone", "__clone", "__clone2"})
 _CLONE_CALLERS = ("__clone_internal", "clone_internal", "__spawni", "clone", "__clone")
-_OURS = f"/memfd:{MEMFD_NAME.decode()}"
 
 
 class ObjectTable:
@@ -31,7 +30,7 @@ class ObjectTable:
 
     def refresh(self) -> None:
         """Read what is loaded now."""
-        mappings = [m for m in self._process.mappings() if not m.path.startswith(_OURS)]
+        mappings = [m for m in self._process.mappings() if m.path != MEMFD_PATH]
         known = {(o.path, o.first.start): o for o in self.objects}
         found = loaded_objects(mappings, files=self._files, executable=self._process.exe)
         self.objects = [known.get((o.path, o.first.start), o) for o in found]

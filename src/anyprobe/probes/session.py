@@ -21,9 +21,10 @@ from anyprobe.probes.probe import Place, Probe, Timed, edits_for
 from anyprobe.probes.resolve import ResolvedSite, resolve_all
 from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.engine import MAXACTIVE, Engine, Module
+from anyprobe.splice.installed import find_owners, owner_alive
 from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.plan import AUTO, Strategy, Want, WantKind
-from anyprobe.splice.recovery import find_owners, owner_alive, remove, remove_everywhere
+from anyprobe.splice.recovery import remove, remove_everywhere
 from anyprobe.target.launch import Stream, launch
 from anyprobe.target.process import Process
 from anyprobe.target.startup import run_to_libraries
@@ -195,7 +196,9 @@ class Session:
                 self._warn(f"the bytes at {address:#x} were changed by somebody else and left alone")
             for kept in removal.kept:
                 self._warn(f"{kept} is not quiet yet; run: anyprobe detach -p {self.pid}")
-        remove_everywhere(frozenset(arena.inode for arena in self.engine.arenas), sessions)
+        _, failed = remove_everywhere(frozenset(arena.inode for arena in self.engine.arenas), sessions, but=self.pid)
+        for failure in failed:
+            self._warn(f"{failure}; run: anyprobe detach -p {self.pid}")
 
     def _warn(self, text: str) -> None:
         self.warnings = [*self.warnings, text]

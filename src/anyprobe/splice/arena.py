@@ -6,21 +6,26 @@ a file descriptor of the target only while everything is stopped.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from anyprobe.core.address import page_ceil
-from anyprobe.core.errors import RemoteCallFailed
+from anyprobe.core.address import PAGE, page_ceil
+from anyprobe.core.errors import AnyprobeError, RemoteCallFailed
+from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.journal import Journal, MappingUse, Owner, Record, RecordKind, journal_size
 from anyprobe.target import gateway
 from anyprobe.target.process import Process
+from anyprobe.target.procfs import Mapping
 from anyprobe.target.remote import RemoteCalls
 
 MEMFD_NAME = b"anyprobe"
+MEMFD_PATH = f"/memfd:{MEMFD_NAME.decode()}"
+"""What ``maps`` calls a memfd of ours."""
 _SYS_MMAP, _SYS_MUNMAP, _SYS_CLOSE, _SYS_MADVISE, _SYS_MEMFD_CREATE = 9, 11, 3, 28, 319
 _READ, _WRITE, _EXEC = 1, 2, 4
-_SHARED, _PRIVATE, _ANONYMOUS, _NORESERVE, _FIXED_NOREPLACE = 1, 2, 0x20, 0x4000, 0x100000
+_SHARED, _PRIVATE, _FIXED, _ANONYMOUS, _NORESERVE, _FIXED_NOREPLACE = 1, 2, 0x10, 0x20, 0x4000, 0x100000
 _MFD_CLOEXEC, _MFD_EXEC = 1, 0x10
 _MADV_DONTDUMP, _MADV_WIPEONFORK = 16, 18
 _EINVAL = 22
@@ -31,7 +36,6 @@ _FORM = {
     MappingUse.SPRINGBOARD: (_READ | _EXEC, _SHARED),
     MappingUse.DATA: (_READ | _WRITE, _SHARED | _NORESERVE),
     MappingUse.COUNTERS: (_READ | _WRITE, _SHARED | _NORESERVE),
-    MappingUse.GATE: (_READ | _WRITE, _PRIVATE | _ANONYMOUS),
 }
 
 
@@ -96,33 +100,68 @@ class Arena:
     ) -> "Arena":
         """Map all pieces; on any failure unmap what was mapped and raise.
 
-        Piece offsets are relative to the end of the journal. Preconditions: everything that shares the address space is
-        stopped; the addresses are free.
+        Piece offsets are relative to the end of the journal; a gate is followed by the piece that lies behind it.
+        Preconditions: everything that shares the address space is stopped; the addresses are free.
         """
         journal_bytes = journal_size(records + len(pieces) + 8)
         placed = [Piece(MappingUse.JOURNAL, journal_at, journal_bytes)]
-        placed += [replace(p, offset=0 if p.use is MappingUse.GATE else p.offset + journal_bytes) for p in pieces]
+        placed += [replace(p, offset=p.offset + journal_bytes) for p in pieces]
         size = page_ceil(max(p.offset + p.size for p in placed))
-        remote_fd = _memfd(remote)
-        mapped: list[Piece] = []
         fd = -1
         try:
+            remote_fd = _memfd(remote)
             # a vfork child shares the memory but has descriptors of its own
             fd = gateway.open_file(f"/proc/{remote.thread.pid}/fd/{remote_fd}", os.O_RDWR | os.O_CLOEXEC)
             os.ftruncate(fd, size)
-            journal = _map_pieces(process, remote, remote_fd, placed, owner, mapped)
+            journal = _map_pieces(process, remote, remote_fd, placed, owner)
             remote.syscall(_SYS_CLOSE, remote_fd)
             return cls(fd, size, tuple(placed), journal)
         except BaseException:
-            _undo(remote, remote_fd, mapped)
+            _undo(process, remote, fd, placed)
             if fd >= 0:
                 gateway.close(fd)
             raise
 
 
-def unmap(remote: RemoteCalls, piece: Piece) -> None:
-    """Unmap one piece from the target."""
-    remote.syscall(_SYS_MUNMAP, piece.address, piece.size)
+def is_ours(mapping: Mapping) -> bool:
+    """Return whether a mapping is a session's in its target; a controller maps its memfds whole and writable."""
+    return mapping.path == MEMFD_PATH and not (mapping.offset == 0 and mapping.writable)
+
+
+def held_ranges(mappings: Iterable[Mapping], inode: int, gates: Iterable[int]) -> list[tuple[int, int]]:
+    """Return what is mapped of one memfd, the journal last; ``gates`` are where its gate pages may be.
+
+    A gate is anonymous: nothing in ``maps`` says whose it is. But it replaced the first page of the mapping behind it,
+    and the two are unmapped by one call. So while that mapping is there, the page before it is ours, and only then.
+    """
+    gates = frozenset(gates)
+    found = sorted((m for m in mappings if m.inode == inode and is_ours(m)), key=lambda m: m.offset == 0)
+    return [(m.start - PAGE if m.start - PAGE in gates else m.start, m.end) for m in found]
+
+
+def leaked_descriptors(pid: int, mappings: Iterable[Mapping]) -> list[int]:
+    """Return the descriptors of a process that a session opened in it and did not close; raise ``OSError``.
+
+    The target may be a controller itself, which needs the descriptors of the memfds that it maps.
+    """
+    own = {m.inode for m in mappings if m.path == MEMFD_PATH and not is_ours(m)}
+    found = []
+    for name in gateway.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{name}"
+        with suppress(FileNotFoundError):
+            if gateway.readlink(path).removesuffix(" (deleted)") == MEMFD_PATH and gateway.stat(path).st_ino not in own:
+                found.append(int(name))
+    return found
+
+
+def unmap(remote: RemoteCalls, low: int, high: int) -> None:
+    """Unmap a range of ours from the target."""
+    remote.syscall(_SYS_MUNMAP, low, high - low)
+
+
+def close_descriptor(remote: RemoteCalls, fd: int) -> None:
+    """Close a descriptor of the target."""
+    remote.syscall(_SYS_CLOSE, fd)
 
 
 def drop_pages(remote: RemoteCalls, address: int, size: int) -> None:
@@ -130,11 +169,19 @@ def drop_pages(remote: RemoteCalls, address: int, size: int) -> None:
     remote.syscall(_SYS_MADVISE, address, size, 4)
 
 
-def _undo(remote: RemoteCalls, remote_fd: int, mapped: list[Piece]) -> None:
-    with suppress(Exception):
-        for piece in reversed(mapped):
-            unmap(remote, piece)
-        remote.syscall(_SYS_CLOSE, remote_fd)
+def _undo(process: Process, remote: RemoteCalls, fd: int, placed: Sequence[Piece]) -> None:
+    """Unmap and close what is there, which no failed call says; what fails twice stays listed in the journal."""
+    gates = [piece.address for piece in placed if piece.use is MappingUse.GATE]
+    for _ in range(2):
+        with suppress(AnyprobeError, MemoryFault, OSError):
+            remote.settle()
+            mappings = process.mappings()
+            if fd >= 0:  # nothing is mapped before the controller has opened the memfd
+                for low, high in held_ranges(mappings, os.fstat(fd).st_ino, gates):
+                    unmap(remote, low, high)
+            for leaked in leaked_descriptors(remote.thread.pid, mappings):
+                close_descriptor(remote, leaked)
+            return
 
 
 def _memfd(remote: RemoteCalls) -> int:
@@ -148,29 +195,35 @@ def _memfd(remote: RemoteCalls) -> int:
 
 
 def _map_pieces(
-    process: Process, remote: RemoteCalls, remote_fd: int, placed: list[Piece], owner: Owner, mapped: list[Piece]
+    process: Process, remote: RemoteCalls, remote_fd: int, placed: Sequence[Piece], owner: Owner
 ) -> Journal:
     first = placed[0]
     _map(remote, first, remote_fd)
-    mapped.append(first)
     journal = Journal(process.mem, first.address, first.size)
     journal.begin(owner)
     journal.add([piece.record() for piece in placed])
-    for piece in placed[1:]:
-        _map(remote, piece, remote_fd)
-        mapped.append(piece)
-        if piece.use is MappingUse.GATE:
-            remote.syscall(_SYS_MADVISE, piece.address, piece.size, _MADV_WIPEONFORK)
-        elif piece.use in (MappingUse.DATA, MappingUse.COUNTERS):
+    for before, piece in pairwise(placed):
+        if before.use is MappingUse.GATE:
+            _map_behind_gate(remote, before, piece, remote_fd)
+        elif piece.use is not MappingUse.GATE:
+            _map(remote, piece, remote_fd)
+        if piece.use in (MappingUse.DATA, MappingUse.COUNTERS):
             remote.syscall(_SYS_MADVISE, piece.address, piece.size, _MADV_DONTDUMP)
     return journal
 
 
+def _map_behind_gate(remote: RemoteCalls, gate: Piece, piece: Piece, remote_fd: int) -> None:
+    """Map a piece with a page of the memfd before it, and the gate over that page: see ``held_ranges``."""
+    _map(remote, replace(piece, address=gate.address, size=gate.size + piece.size, offset=gate.offset), remote_fd)
+    flags = _PRIVATE | _ANONYMOUS | _FIXED
+    remote.syscall(_SYS_MMAP, gate.address, gate.size, _READ | _WRITE, flags, (1 << 64) - 1, 0)
+    remote.syscall(_SYS_MADVISE, gate.address, gate.size, _MADV_WIPEONFORK)
+
+
 def _map(remote: RemoteCalls, piece: Piece, remote_fd: int) -> None:
     protection, flags = _FORM[piece.use]
-    fd = -1 if flags & _ANONYMOUS else remote_fd
     address = remote.syscall(
-        _SYS_MMAP, piece.address, piece.size, protection, flags | _FIXED_NOREPLACE, fd & (1 << 64) - 1, piece.offset
+        _SYS_MMAP, piece.address, piece.size, protection, flags | _FIXED_NOREPLACE, remote_fd, piece.offset
     )
     if address != piece.address:  # before Linux 4.17 the flag is a hint only
         remote.syscall(_SYS_MUNMAP, address, piece.size)

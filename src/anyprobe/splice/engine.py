@@ -14,12 +14,12 @@ from anyprobe.splice.arena import Arena
 from anyprobe.splice.banks import TIMING, Hook
 from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, head_bytes
 from anyprobe.splice.entryplans import EntryPlans
+from anyprobe.splice.installed import find_owners, owner_alive
 from anyprobe.splice.journal import Owner
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import Action, BankCode, Clobbers, EmittedPatch
 from anyprobe.splice.plan import JUMP_BYTES, Claims, FunctionPlan, PlannedSplice, Planner, Pun, Strategy, Want, WantKind
 from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable
-from anyprobe.splice.recovery import find_owners, owner_alive
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import Springboards
 from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction

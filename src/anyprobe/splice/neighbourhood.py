@@ -96,9 +96,12 @@ class Neighbourhood:
 
 
 def neighbourhood_pieces(place: int, code_bytes: int, near: BankLayout | None, offset: int) -> list[Piece]:
-    """Return the pieces of a neighbourhood at ``place``; ``offset`` is where its memfd part begins."""
-    pieces = [Piece(MappingUse.GATE, place, PAGE)]
-    address = place + PAGE
+    """Return the pieces of a neighbourhood at ``place``; ``offset`` is where its memfd part begins.
+
+    The gate is not in the memfd, but has a page of it: it is mapped over the first page of the mapping behind it.
+    """
+    pieces = [Piece(MappingUse.GATE, place, PAGE, offset)]
+    address, offset = place + PAGE, offset + PAGE
     if near is not None:
         pieces.append(Piece(MappingUse.COUNTERS, address, near.stride, offset))
         address, offset = address + near.stride, offset + near.stride

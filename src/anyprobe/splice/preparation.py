@@ -160,10 +160,10 @@ class Preparation:
                     arena = Arena.create(
                         engine.process, remote, engine.owner, pieces, journal_at=journal_at, records=records
                     )
+                    engine.arenas.append(arena)  # whatever fails from here on: it is there
         except BaseException:
             engine.springboards.forget_fresh()
             raise
-        engine.arenas.append(arena)
         engine.springboards.mapped(arena)
         self._adopt(arena, slot)
 
@@ -191,7 +191,7 @@ class Preparation:
             cluster.pieces = neighbourhood_pieces(place, size, cluster.near, offset)
             space.reserve(place, place + PAGE + near + size)
             pieces += cluster.pieces
-            offset += near + size
+            offset += PAGE + near + size
         return pieces, offset
 
     def _place_region(self, layout: BankLayout, offset: int) -> Piece:

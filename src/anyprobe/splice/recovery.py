@@ -11,30 +11,30 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from anyprobe.core.address import PAGE, page_floor
-from anyprobe.core.errors import AnyprobeError, TargetError, TargetExited, UnsupportedTarget
+from anyprobe.core.errors import AnyprobeError, NoSuchProcess, TargetError, TargetExited, UnsupportedTarget
 from anyprobe.core.memory import Memory, MemoryFault
-from anyprobe.splice.arena import MEMFD_NAME, Piece, drop_pages, unmap
-from anyprobe.splice.journal import (
-    FoundJournal,
-    MappingUse,
-    Owner,
-    RecordKind,
-    journal_unchanged,
-    read_journal,
-    read_owner,
+from anyprobe.splice.arena import (
+    close_descriptor,
+    drop_pages,
+    held_ranges,
+    is_ours,
+    leaked_descriptors,
+    unmap,
 )
+from anyprobe.splice.installed import find_journals, journal_places, processes_with_splices
+from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, read_owner
 from anyprobe.splice.savedpcs import saved_pcs
 from anyprobe.splice.threadslot import clear_slots
-from anyprobe.target import gateway, procfs
+from anyprobe.target import gateway
 from anyprobe.target.process import Process
 from anyprobe.target.procfs import Mapping
 from anyprobe.target.remote import RemoteCalls
 from anyprobe.target.stopping import Stop
 from anyprobe.target.thread import Thread
 
-_MEMFD_PATH = f"/memfd:{MEMFD_NAME.decode()}"
 _QUIET_TRIES = 20
-_CLOSE = 3
+_SCANS = 50
+"""How often processes are looked for: each fork child that is found may have forked meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,52 +56,6 @@ class _Page:
     after: bytearray = field(default_factory=bytearray)
     low: int = PAGE
     high: int = 0
-
-
-def find_journals(memory: Memory, mappings: Iterable[Mapping]) -> list[FoundJournal]:
-    """Return all journals in an address space."""
-    places = [m for m in mappings if m.path.startswith(_MEMFD_PATH) and m.perms == "r--p"]
-    try:
-        found = [read_journal(memory, m.start, m.end - m.start) for m in places]
-    except MemoryFault as fault:
-        raise TargetError(f"a journal cannot be read: {fault}") from fault
-    return [journal for journal in found if journal is not None]
-
-
-def find_owners(memory: Memory, mappings: Iterable[Mapping]) -> list[Owner]:
-    """Return who wrote the journals in an address space."""
-    places = [m for m in mappings if m.path.startswith(_MEMFD_PATH) and m.perms == "r--p"]
-    try:
-        found = [read_owner(memory, m.start) for m in places]
-    except MemoryFault as fault:
-        raise TargetError(f"a journal cannot be read: {fault}") from fault
-    return [owner for owner in found if owner is not None]
-
-
-def owner_alive(owner: Owner) -> bool:
-    """Return whether the controller that wrote a journal still runs."""
-    with suppress(OSError):
-        stat = procfs.read_stat(owner.pid)
-        return stat.start_time == owner.start_time and not stat.ended
-    return False
-
-
-def processes_with_splices(inodes: frozenset[int] | None = None) -> list[int]:
-    """Return the processes that map a memfd of ours: any, or those with one of the given inodes (fork children too)."""
-    found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        with suppress(OSError):
-            content = procfs.read_file(f"/proc/{name}/maps")
-            if MEMFD_NAME not in content:
-                continue
-            # a controller maps the whole memfd readable and writable, and nothing else of it
-            mapped = [m for m in procfs.parse_maps(content) if m.path.startswith(_MEMFD_PATH)]
-            ours = [m for m in mapped if m.perms in ("r--p", "r-xs")]
-            if any(inodes is None or m.inode in inodes for m in ours):
-                found.append(int(name))
-    return found
 
 
 def remove(process: Process, sessions: frozenset[bytes] | None = None) -> Removal:
@@ -128,8 +82,11 @@ class _Restoration:
         self.splices = 0
         self.foreign: list[int] = []
         self._found: list[FoundJournal] = []
-        with suppress(TargetError):  # read again in the stop, where a failure counts
-            self._found = find_journals(process.mem, process.mappings())
+        self._leaked: list[int] = []
+        with suppress(TargetError, OSError):  # both are looked at again in the stop, where a failure counts
+            mappings = process.mappings()
+            self._found = find_journals(process.mem, mappings)
+            self._leaked = leaked_descriptors(process.pid, mappings)
         self._restored_pages: set[int] = set()
         self._restored = False
 
@@ -139,56 +96,55 @@ class _Restoration:
         mappings = process.mappings()
         found = self._journals(mappings)
         journals = [j for j in found if self._sessions is None or j.owner.session in self._sessions]
-        others = [j for j in found if j not in journals]
         if not self._restored:
             self._restore(journals, mappings)
             self._restored = True
-        pieces = _pieces(journals, mappings)
-        fds = _leaked_descriptors(process.pid) if self._sessions is None else []
-        if not others and self._sessions is None:
-            pieces += _unlisted(mappings, pieces)
-        if not pieces and not fds:
+        ranges = _ranges(journals, mappings)
+        ranges += _unlisted(found, mappings, thorough=self._sessions is None)
+        if not ranges and not self._leaked:
             return ()
         waiting = [parent.pc for parent in stop.waiting]
-        busy = _busy(process.mem, stop.threads, waiting, pieces, mappings)
+        busy = _busy(process.mem, stop.threads, waiting, _code(ranges, mappings), mappings)
         if busy:
             return busy
-        for journal in journals:
-            for record in (r for _, r in journal.records if r.kind is RecordKind.BANK):
-                slot, blocks = record.extra & 0xFFFFFFFF, record.extra >> 32
-                with suppress(MemoryFault):
-                    clear_slots(
-                        process.mem, region=record.address, stride=record.size, blocks=blocks, slot=slot,
-                        live=[thread.registers.fs_base for thread in stop.threads],
-                    )  # fmt: skip
+        self._clear_slots(journals, stop.threads)
         with stop.remote() as remote:
-            for fd in fds:
-                remote.syscall(_CLOSE, fd)
+            self._close_leaked(remote, mappings)
             for low, size in _droppable(process, sorted(self._restored_pages), mappings):
                 drop_pages(remote, low, size)
-            self._unmap(remote, pieces)
+            for low, high in ranges:
+                unmap(remote, low, high)
         return ()
+
+    def _clear_slots(self, journals: Sequence[FoundJournal], threads: Sequence[Thread]) -> None:
+        for record in (r for journal in journals for _, r in journal.records if r.kind is RecordKind.BANK):
+            slot, blocks = record.extra & 0xFFFFFFFF, record.extra >> 32
+            with suppress(MemoryFault):
+                clear_slots(
+                    self._process.mem, region=record.address, stride=record.size, blocks=blocks, slot=slot,
+                    live=[thread.registers.fs_base for thread in threads],
+                )  # fmt: skip
+
+    def _close_leaked(self, remote: RemoteCalls, mappings: Sequence[Mapping]) -> None:
+        """Close what was found before, if it still is what it was: the program may have closed and reused it."""
+        if self._leaked and remote.thread.pid == self._process.pid:
+            with self._process.translated("listing the descriptors of"):
+                for fd in leaked_descriptors(self._process.pid, mappings):
+                    close_descriptor(remote, fd)
 
     def _journals(self, mappings: Sequence[Mapping]) -> list[FoundJournal]:
         """Return the journals: those read before the stop where they are still what they were."""
-        places = [m for m in mappings if m.path.startswith(_MEMFD_PATH) and m.perms == "r--p"]
         known = {journal.address: journal for journal in self._found}
         try:
-            same = [known.get(m.start) for m in places if read_owner(self._process.mem, m.start) is not None]
+            owned = [m for m in journal_places(mappings) if read_owner(self._process.mem, m.start) is not None]
         except MemoryFault as fault:
-            # An unread journal may list splices that lead into what the others would have unmapped.
             raise TargetError(f"a journal cannot be read: {fault}") from fault
+        same = [known.get(m.start) for m in owned]
         if not all(journal is not None and journal_unchanged(self._process.mem, journal) for journal in same):
             self._found = find_journals(self._process.mem, mappings)
             self._restored = False
             return self._found
         return [journal for journal in same if journal is not None]
-
-    @staticmethod
-    def _unmap(remote: RemoteCalls, pieces: list[Piece]) -> None:
-        """Unmap everything, journals last, so that what a death leaves stays listed."""
-        for piece in sorted(pieces, key=lambda piece: piece.use is MappingUse.JOURNAL):
-            unmap(remote, piece)
 
     def _restore(self, journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> None:
         """Write the old bytes back, heads first come first, one write per page."""
@@ -222,57 +178,49 @@ class _Restoration:
             self._restored_pages.add(address)
 
 
-def _pieces(journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> list[Piece]:
-    """Return the journals' mappings that are really there; a journal's word alone is not enough to unmap anything."""
-    pieces = []
+def _ranges(journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
+    """Return what is mapped of the journals' memfds; a journal's word alone is not enough to unmap anything."""
+    ranges = []
     for journal in journals:
-        for _, record in journal.records:
-            if record.kind is not RecordKind.MAPPING:
-                continue
-            use = MappingUse(record.extra)
-            for mapping in mappings:
-                inside = mapping.start <= record.address and record.address + record.size <= mapping.end
-                ours = mapping.path.startswith(_MEMFD_PATH)
-                if use is MappingUse.GATE:  # anonymous: the very mapping, which merges with no other
-                    whole = (mapping.start, mapping.end) == (record.address, record.address + record.size)
-                    ours = not mapping.path and mapping.perms == "rw-p" and whole
-                if ours and inside:
-                    pieces.append(Piece(use, record.address, record.size))
-    return pieces
+        inode = next(m.inode for m in mappings if m.start == journal.address)
+        records = (r for _, r in journal.records if r.kind is RecordKind.MAPPING)
+        ranges += held_ranges(mappings, inode, [r.address for r in records if r.extra == MappingUse.GATE])
+    return ranges
 
 
-def _unlisted(mappings: Iterable[Mapping], listed: Sequence[Piece]) -> list[Piece]:
-    """Return mappings of ours that no journal lists: a controller died between the first mapping and its journal."""
-    known = {piece.address for piece in listed}
+def _unlisted(found: Sequence[FoundJournal], mappings: Sequence[Mapping], *, thorough: bool) -> list[tuple[int, int]]:
+    """Return mappings of ours that belong to no journal.
+
+    A controller that dies between the first mapping and its header leaves that one alone: nothing leads there yet.
+    Others cannot come about, but the program could damage what it finds; a ``thorough`` removal takes those too.
+    """
+    ours = [m for m in mappings if is_ours(m)]
+    journals = {journal.address for journal in found}
+    known = {m.inode for m in ours if m.start in journals}
+    alone = [m.inode for m in ours]
     return [
-        Piece(MappingUse.JOURNAL, m.start, m.end - m.start)
-        for m in mappings
-        if m.path.startswith(_MEMFD_PATH) and not any(m.start <= address < m.end for address in known)
+        (m.start, m.end)
+        for m in ours
+        if m.inode not in known and (thorough or (m in journal_places([m]) and alone.count(m.inode) == 1))
     ]
 
 
-def _leaked_descriptors(pid: int) -> list[int]:
-    """Return descriptors of our memfd that a dead controller left open in the target."""
-    found = []
-    with suppress(OSError):
-        for name in gateway.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):
-                if gateway.readlink(f"/proc/{pid}/fd/{name}").startswith(_MEMFD_PATH):
-                    found.append(int(name))
-    return found
+def _code(ranges: Sequence[tuple[int, int]], mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
+    """Return the ranges that can be run."""
+    executable = {m.end for m in mappings if m.executable and is_ours(m)}
+    return sorted((low, high) for low, high in ranges if high in executable)
 
 
 def _busy(
     memory: Memory,
     threads: Iterable[Thread],
     waiting: Sequence[int],
-    pieces: Sequence[Piece],
+    code: Sequence[tuple[int, int]],
     mappings: Sequence[Mapping],
 ) -> tuple[str, ...]:
-    """Return the code pieces that some thread is in, or will come back to from a signal handler."""
+    """Return the ranges of code, of those given, that some thread is in or will come back to from a signal handler."""
     import numpy as np
 
-    code = sorted((p.address, p.end) for p in pieces if p.use in (MappingUse.CODE, MappingUse.SPRINGBOARD))
     if not code:
         return ()
     lows = np.array([low for low, _ in code], dtype=np.uint64)
@@ -336,17 +284,42 @@ def _mapped_file(process: Process, mapping: Mapping) -> int:
     return -1
 
 
-def remove_everywhere(inodes: frozenset[int], sessions: frozenset[bytes]) -> list[Removal]:
-    """Remove sessions' splices from every process that maps one of their memfds; processes that end are no matter."""
-    done = []
-    for pid in processes_with_splices(inodes):
-        with suppress(TargetExited):
+def remove_everywhere(
+    inodes: frozenset[int], sessions: frozenset[bytes] | None = None, *, but: int = 0
+) -> tuple[list[Removal], list[str]]:
+    """Remove sessions' splices from every process that maps one of their memfds, except process ``but``.
+
+    Return what was done, and for each process in which it failed what stood in the way. Processes that end are no
+    matter. Without ``sessions`` everything is removed from them, and from those that share what is found there.
+    """
+    done: list[Removal] = []
+    failed: list[str] = []
+    seen = {but}
+    for _ in range(_SCANS):
+        fresh = [pid for pid in processes_with_splices(inodes) if pid not in seen]
+        if not fresh:
+            break
+        for pid in fresh:
+            seen.add(pid)
             try:
                 process = Process.open(pid)
-            except AnyprobeError:
+            except (NoSuchProcess, TargetExited):
+                continue
+            except AnyprobeError as error:
+                failed.append(f"process {pid} {_still_probed(error)}")
                 continue
             try:
+                if sessions is None:
+                    inodes |= {m.inode for m in process.mappings() if is_ours(m)}
                 done.append(remove(process, sessions))
+            except TargetExited:
+                continue
+            except (AnyprobeError, MemoryFault, OSError) as error:
+                failed.append(f"process {pid} {_still_probed(error)}")
             finally:
                 process.close()
-    return done
+    return done, failed
+
+
+def _still_probed(error: Exception) -> str:
+    return f"still has probes: {error}"

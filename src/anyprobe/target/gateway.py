@@ -115,10 +115,12 @@ pwrite = os.pwrite
 listdir = os.listdir
 readlink = os.readlink
 fstat = os.fstat
+stat = os.stat
 
 _GATED = (
     "ptrace", "waitpid", "wait_stop", "wait_end", "fork", "kcmp_vm", "pidfd_open", "pidfd_send_signal", "tgkill",
     "mmap_shared", "open_file", "close", "read", "pread", "pwrite", "listdir", "readlink", "fstat",
+    "stat",
 )  # fmt: skip
 
 

@@ -7,7 +7,8 @@ from anyprobe.target import gateway
 
 _CONT, _GETREGS, _SETREGS, _DETACH, _SYSCALL, _POKETEXT = 7, 12, 13, 17, 24, 4
 _SETOPTIONS, _GETREGSET, _SEIZE, _INTERRUPT = 0x4200, 0x4204, 0x4206, 0x4207
-_GETSIGMASK, _SETSIGMASK, _GET_RSEQ_CONFIGURATION = 0x420A, 0x420B, 0x420F
+_GETSIGMASK, _SETSIGMASK, _GET_SYSCALL_INFO, _GET_RSEQ_CONFIGURATION = 0x420A, 0x420B, 0x420E, 0x420F
+_AT_ENTRY = 1
 _NT_X86_XSTATE = 0x202
 
 # Without TRACESYSGOOD a controller that dies at a system call stop leaves a SIGTRAP behind, which kills.
@@ -126,6 +127,13 @@ def get_extended_state(tid: int) -> bytes:
     vector = (ctypes.c_uint64 * 2)(ctypes.addressof(buffer), len(buffer))
     gateway.ptrace(_GETREGSET, tid, _NT_X86_XSTATE, ctypes.addressof(vector))
     return buffer.raw[: vector[1]]
+
+
+def at_syscall_entry(tid: int) -> bool:
+    """Return whether a stopped thread is at the entry of a system call, which is then still to be made."""
+    buffer = ctypes.create_string_buffer(128)
+    gateway.ptrace(_GET_SYSCALL_INFO, tid, len(buffer), ctypes.addressof(buffer))
+    return buffer.raw[0] == _AT_ENTRY
 
 
 def get_rseq_area(tid: int) -> int:

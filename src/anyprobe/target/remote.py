@@ -56,6 +56,8 @@ class RemoteCalls:
         self._mask = 0
         self._gadgets = Gadgets(0, 0)
         self._running = False
+        self._unclear = False
+        """Whether an error came before the result of a call: it may have been made, or may still be about to be."""
         self._suspends_seccomp = False
 
     def __enter__(self) -> Self:
@@ -110,7 +112,19 @@ class RemoteCalls:
             raise RemoteCallFailed(NAMES.get(number, f"system call {number}"), _MASK64 + 1 - result)
         return result
 
+    def settle(self) -> None:
+        """Bring a call that an error interrupted to its end, so that its effects can be looked for and undone."""
+        if not self._unclear:
+            return
+        with self._process.translated("finishing a system call"):
+            if not self._thread.stopped:
+                self._wait(time.monotonic() + _CALL_TIMEOUT)
+            if self._thread.kind is Kind.SYSCALL and ptrace.at_syscall_entry(self._thread.tid):
+                self._run_to_syscall_stop()
+        self._unclear = False
+
     def _call(self, number: int, arguments: tuple[int, ...]) -> int:
+        self.settle()
         thread = self._thread
         registers = thread.registers.copy()
         registers.rip, registers.rsp, registers.rax = self._gadgets.syscall_ret, self._frame, number
@@ -123,9 +137,11 @@ class RemoteCalls:
             # After the registers: a death in between must not leave the mask to a thread without the frame.
             self._running = True
             ptrace.set_signal_mask(thread.tid, ptrace.ALL_SIGNALS)
+        self._unclear = True
         for _ in ("entry", "exit"):
             self._run_to_syscall_stop()
         ptrace.get_registers(thread.tid, registers)
+        self._unclear = False
         return registers.rax
 
     def _run_to_syscall_stop(self) -> None:

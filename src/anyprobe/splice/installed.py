@@ -1,0 +1,63 @@
+"""What is installed in an address space, and in which processes: read from maps and journals, whoever wrote them."""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from anyprobe.core.errors import TargetError
+from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.splice.arena import MEMFD_NAME, is_ours
+from anyprobe.splice.journal import FoundJournal, Owner, read_journal, read_owner
+from anyprobe.target import procfs
+from anyprobe.target.procfs import Mapping
+
+
+def journal_places(mappings: Iterable[Mapping]) -> list[Mapping]:
+    """Return the mappings that journals are in, or will be once they have a header."""
+    return [m for m in mappings if m.perms == "r--p" and is_ours(m)]
+
+
+def find_journals(memory: Memory, mappings: Iterable[Mapping]) -> list[FoundJournal]:
+    """Return all journals in an address space."""
+    with _readable():
+        found = [read_journal(memory, m.start, m.end - m.start) for m in journal_places(mappings)]
+    return [journal for journal in found if journal is not None]
+
+
+def find_owners(memory: Memory, mappings: Iterable[Mapping]) -> list[Owner]:
+    """Return who wrote the journals in an address space, one entry for each journal."""
+    with _readable():
+        found = [read_owner(memory, m.start) for m in journal_places(mappings)]
+    return [owner for owner in found if owner is not None]
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """An unread journal may list splices that lead into what the others would have unmapped: never go on without it."""
+    try:
+        yield
+    except MemoryFault as fault:
+        raise TargetError(f"a journal cannot be read: {fault}") from fault
+
+
+def owner_alive(owner: Owner) -> bool:
+    """Return whether the controller that wrote a journal still runs."""
+    with suppress(OSError):
+        stat = procfs.read_stat(owner.pid)
+        return stat.start_time == owner.start_time and not stat.ended
+    return False
+
+
+def processes_with_splices(inodes: frozenset[int] | None = None) -> list[int]:
+    """Return the processes that map a memfd of ours: any, or those with one of the given inodes (fork children too)."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        with suppress(OSError):
+            content = procfs.read_file(f"/proc/{name}/maps")
+            if MEMFD_NAME not in content:
+                continue
+            if any(is_ours(m) and (inodes is None or m.inode in inodes) for m in procfs.parse_maps(content)):
+                found.append(int(name))
+    return found
