@@ -3,6 +3,7 @@
 import os
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from anyprobe.binary import cache
 from anyprobe.binary.elf import ElfFile, Section
@@ -22,7 +23,8 @@ def separate_symbols(elf: ElfFile, roots: Sequence[str], prefix: str) -> SymbolT
         except UnsupportedTarget:
             continue
         if _belongs(elf, debug):
-            return static_symbols(debug)
+            table = static_symbols(debug)
+            return table and replace(table, identity=debug.identity or ())
     return None
 
 

@@ -66,6 +66,8 @@ class ElfFile:
         """Check the header of ``content``; ``path`` is for messages."""
         self.path = path
         self.content = content
+        self.identity: tuple[int, ...] | None = None
+        """Size and times of the file that was opened: the same file with other content has others."""
         self.size = len(content)
         self._check_identity()
         head = _HEADER.unpack(self._slice(0, _HEADER.size, "header"))
@@ -97,7 +99,9 @@ class ElfFile:
             raise UnsupportedTarget(f"{path}: cannot be mapped: {error}") from error
         finally:
             os.close(descriptor)
-        return cls(path, content)
+        elf = cls(path, content)
+        elf.identity = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return elf
 
     def _check_identity(self) -> None:
         """Refuse what is not a 64-bit little-endian ELF file, by name."""

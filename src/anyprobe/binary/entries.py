@@ -9,6 +9,7 @@ from anyprobe.binary.elf import ElfFile
 from anyprobe.binary.landingpads import landing_pads
 from anyprobe.binary.relocations import R_64, R_IRELATIVE, R_RELATIVE, Relocations, in_place_values
 from anyprobe.binary.symbols import SHN_UNDEF, SymbolTable
+from anyprobe.core.arrays import unique
 from anyprobe.core.memory import MemoryFault
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def code_entries(image: "Image", more: list[int]) -> NDArray[np.int64]:
     ]
     if not image.is_pie:
         parts.append(_absolute_pointers(image))
-    found = np.unique(np.concatenate(parts))
+    found = unique(np.concatenate(parts))
     inside = np.zeros(len(found), np.bool_)
     for area in image.code_ranges:
         inside |= (found >= area.start) & (found < area.end)

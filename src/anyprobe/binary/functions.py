@@ -1,30 +1,22 @@
-"""The functions of one object: symbols and unwind tables reconciled, found by name, by glob and by address."""
+"""The functions of one object, found by name, by glob and by address."""
 
 import fnmatch
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.binary.demangle import Spelling, is_mangled, mangled_hint, spellings
-from anyprobe.binary.symbols import (
-    SHN_ABS,
-    SHN_UNDEF,
-    STB_LOCAL,
-    STT_FUNC,
-    STT_GNU_IFUNC,
-    STT_NOTYPE,
-    VERSYM_HIDDEN,
-    SymbolTable,
-)
-from anyprobe.binary.unwind import UnwindTable
-from anyprobe.core.address import AddressRange
+from anyprobe.binary.reconcile import Bounds, SymbolColumns
+from anyprobe.binary.symbolnames import SymbolNames
+from anyprobe.binary.symbols import STT_GNU_IFUNC, SymbolTable
+from anyprobe.core.arrays import among
 
 _GLOB = re.compile(r"[*?\[]")
+_COLD = ".cold"
 
 
 @dataclass(frozen=True)
@@ -58,54 +50,33 @@ class Function:
         return self.demangled
 
 
-@dataclass(frozen=True, eq=False)
-class _Symbols:
-    """The function symbols of all tables in columns, ascending by address."""
-
-    value: NDArray[np.int64]
-    size: NDArray[np.int64]
-    table: NDArray[np.int64]
-    index: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    bind: NDArray[np.int64]
-
-    def where(self, mask: NDArray[Any]) -> "_Symbols":
-        """Return some of the rows."""
-        return _Symbols(
-            self.value[mask], self.size[mask], self.table[mask], self.index[mask], self.kind[mask], self.bind[mask]
-        )
-
-
-@dataclass(frozen=True, eq=False)
 class FunctionTable:
     """All functions of an object; ``starts`` ascend, and no end lies beyond the next start."""
 
-    module: str
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    """Every address in executable ranges that has any symbol: more than the functions."""
-    tables: Sequence[SymbolTable] = field(repr=False)
-    symbols: _Symbols = field(repr=False)
+    def __init__(self, module: str, tables: Sequence[SymbolTable], bounds: Bounds) -> None:
+        """Name what ``bounds`` found in ``tables``; ``module`` names what has no symbol."""
+        self.module, self.tables, self.bounds = module, tables, bounds
+        self._names = SymbolNames(tables, bounds.symbols)
 
-    @classmethod
-    def build(
-        cls,
-        module: str,
-        tables: Sequence[SymbolTable],
-        unwind: UnwindTable,
-        ranges: Sequence[AddressRange],
-        stubs: Sequence[AddressRange],
-    ) -> "FunctionTable":
-        """Reconcile symbols with unwind bounds; ``stubs`` are the PLT's."""
-        symbols = _collect(tables, ranges)
-        labels = np.unique(symbols.value)
-        functions = _without_inner_labels(symbols, unwind)
-        bounds = unwind.starts
-        keep = _within(bounds, ranges) & ~_within(bounds, stubs) & ~_covered(bounds, functions)
-        starts = np.unique(np.concatenate([functions.value, bounds[keep]]))
-        ends = _ends(starts, functions, bounds, unwind.ends, ranges)
-        return cls(module, starts, ends, labels, tables, functions)
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Where the functions start."""
+        return self.bounds.starts
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """The end of each."""
+        return self.bounds.ends
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Every address in executable ranges that has any symbol: more than the functions."""
+        return self.bounds.labels
+
+    @property
+    def symbols(self) -> SymbolColumns:
+        """The symbols that name functions, ascending by address."""
+        return self.bounds.symbols
 
     def __len__(self) -> int:
         """Return the number of functions."""
@@ -123,28 +94,35 @@ class FunctionTable:
 
     def all(self) -> list[Function]:
         """Return every function."""
-        return [self.row(row) for row in range(len(self.starts))]
+        self._names.all_ranks()
+        left, right = self._symbol_rows(self.starts)
+        columns = (self.starts.tolist(), self.ends.tolist(), left, right)
+        return [self._function(*each) for each in zip(*columns, strict=True)]
 
     def row(self, row: int) -> Function:
         """Return the function of a row of ``starts``."""
-        start, end = int(self.starts[row]), int(self.ends[row])
-        low, high = self._symbol_rows[0][row], self._symbol_rows[1][row]
+        (left,), (right,) = self._symbol_rows(self.starts[row : row + 1])
+        return self._function(int(self.starts[row]), int(self.ends[row]), left, right)
+
+    def _symbol_rows(self, starts: NDArray[np.int64]) -> tuple[list[int], list[int]]:
+        """Return the range of rows in ``symbols`` that some functions have."""
+        values = self.symbols.value
+        left = np.searchsorted(values, starts, side="left")
+        return left.tolist(), np.searchsorted(values, starts, side="right").tolist()
+
+    def _function(self, start: int, end: int, low: int, high: int) -> Function:
+        """Return the function that some rows of ``symbols`` name."""
         if low == high:
-            return Function(start, end, (f"{self.module}+{start:#x}",))
-        if high - low == 1:
-            rank, version = self._ranks[low]
-            return Function(start, end, rank[3:], self._ifuncs[low], (rank[3] + version,) if version else ())
-        ranks = sorted(self._ranks[low:high])
-        names = tuple(dict.fromkeys(rank[3] for rank, _ in ranks))
-        versions = tuple(dict.fromkeys(rank[3] + version for rank, version in ranks if version))
+            return Function(start, end, (self._unnamed(start),))
+        ranks = self._names.ranks(low, high)
+        if high - low > 1:
+            ranks.sort()
+        names = tuple(dict.fromkeys([rank[3] for rank in ranks]))
+        versions = tuple(dict.fromkeys([rank[3] + rank[4] for rank in ranks if rank[4]]))
         return Function(start, end, names, any(self._ifuncs[low:high]), versions)
 
-    @cached_property
-    def _symbol_rows(self) -> tuple[list[int], list[int]]:
-        """For each function, the range of its rows in ``symbols``."""
-        left = np.searchsorted(self.symbols.value, self.starts, side="left")
-        right = np.searchsorted(self.symbols.value, self.starts, side="right")
-        return left.tolist(), right.tolist()
+    def _unnamed(self, start: int) -> str:
+        return f"{self.module}+{start:#x}"
 
     @cached_property
     def _ifuncs(self) -> list[bool]:
@@ -152,45 +130,13 @@ class FunctionTable:
         found: list[bool] = (self.symbols.kind == STT_GNU_IFUNC).tolist()
         return found
 
-    @cached_property
-    def _ranks(self) -> list[tuple[tuple[bool, int, int, str], str]]:
-        """What names are ordered by: global ones, few leading underscores, short; then the name and its version."""
-        names, versions = self.names(), self._versions
-        local = (self.symbols.bind == STB_LOCAL).tolist()
-        return [
-            ((each, len(name) - len(name.lstrip("_")), len(name), name), version)
-            for each, name, version in zip(local, names, versions, strict=True)
-        ]
-
-    @cached_property
-    def _names(self) -> list[str]:
-        """The name of each symbol, without its version."""
-        found = [""] * len(self.symbols.value)
-        for number, table in enumerate(self.tables):
-            rows = np.flatnonzero(self.symbols.table == number)
-            texts = table.texts(table.symbols["name"][self.symbols.index[rows]].tolist())
-            for row, text in zip(rows.tolist(), texts, strict=True):
-                found[row] = text
-        return found
-
-    @cached_property
-    def _versions(self) -> list[str]:
-        """The version of each symbol, ``@@GLIBC_2.14``, or nothing."""
-        versioned = [table.versym is not None for table in self.tables]
-        return [
-            self.tables[table].version(index) if versioned[table] or "@" in name else ""
-            for table, index, name in zip(
-                self.symbols.table.tolist(), self.symbols.index.tolist(), self._names, strict=True
-            )
-        ]
-
     def lookup(self, name: str) -> list[Function]:
         """Return the functions of one exact name: mangled, demangled, versioned, or ``module+0x1234``."""
         base, at, version = name.partition("@")
-        rows = self._rows_named(base, at + version) if at else self._rows_named(base, "")
-        if not rows and not at:
-            rows = self._rows_spelled(name) or self._rows_unnamed(name)
-        return [self.row(row) for row in rows]
+        values = self._preferred(self._names.named(base), version.lstrip("@") if at else None)
+        if not values and not at:
+            values = self._spelled(name) or self._unnamed_start(name)
+        return self._starting_at(values)
 
     def match(self, glob: str) -> list[Function]:
         """Return the functions of which a name, demangled or not, matches a glob; without a glob, of that name."""
@@ -202,152 +148,68 @@ class FunctionTable:
                 return exact
         if not glob.strip("*"):
             return self.all()
-        pattern = re.compile(fnmatch.translate(glob)).match
-        found: list[Function] = []
-        for row in range(len(self.starts)):
-            function = self.row(row)
-            spelled = (spellings(name) for name in function.names if is_mangled(name))
-            if any(map(pattern, function.names + function.versions)) or any(each.matches(pattern) for each in spelled):
-                found.append(function)
-        return found
+        return self._starting_at(self._matching(re.compile(fnmatch.translate(glob)).match))
 
     def names(self) -> list[str]:
         """Return the name of every symbol, without its version: the nearest ones are searched among them."""
-        return [name.partition("@")[0] if "@" in name else name for name in self._names]
+        return self._names.plain
 
-    def rows_of_addresses(self, addresses: NDArray[np.int64]) -> list[int]:
-        """Return the rows of the functions that start at some addresses."""
-        return np.flatnonzero(np.isin(self.starts, addresses)).tolist()
+    @cached_property
+    def cold_parts(self) -> dict[int, int]:
+        """Which functions are cold parts (``name.cold``) of which others, as their symbols say."""
+        if not any(_COLD.encode() in table.strings for table in self.tables):
+            return {}
+        values = self.symbols.value.tolist()
+        names = self._names.plain
+        parts = [(row, name.removesuffix(_COLD)) for row, name in enumerate(names) if name.endswith(_COLD)]
+        owners: dict[str, list[int]] = {base: [] for _, base in parts}
+        for row, name in enumerate(names):
+            if name in owners:
+                owners[name].append(row)
+        found: dict[int, int] = {}
+        for row, base in parts:
+            starts = set(self._preferred(owners[base], None))
+            if len(starts) == 1:
+                found[values[row]] = starts.pop()
+        return found
 
-    def _rows_named(self, name: str, version: str) -> list[int]:
-        """Return the rows of an exact name; without a version, hidden old versions give way to the default one."""
-        values: list[int] = []
-        hidden: list[int] = []
-        for number, table in enumerate(self.tables):
-            offsets = table.offsets_of(name)
-            if not offsets:
-                continue
-            mine = np.flatnonzero(self.symbols.table == number)
-            indices = self.symbols.index[mine]
-            hit = np.isin(table.symbols["name"][indices], np.array(offsets, np.uint32))
-            for value, index in zip(self.symbols.value[mine[hit]].tolist(), indices[hit].tolist(), strict=True):
-                own = table.version(index)
-                if version and own.lstrip("@") != version.lstrip("@"):
-                    continue
-                old = (own.startswith("@") and not own.startswith("@@")) or _is_hidden(table, index)
-                (hidden if old and not version else values).append(value)
-        return self.rows_of_addresses(np.array(values or hidden, np.int64))
+    def _starting_at(self, addresses: Sequence[int]) -> list[Function]:
+        """Return the functions that start at some addresses, ascending."""
+        return [self.row(row) for row in np.flatnonzero(among(self.starts, np.array(addresses, np.int64))).tolist()]
 
-    def _rows_unnamed(self, name: str) -> list[int]:
-        """Return the row of ``module+0x1234``."""
+    def _preferred(self, rows: Sequence[int], version: str | None) -> list[int]:
+        """Return the addresses of symbols of a version; without one, old versions give way to the default."""
+        values, names = self.symbols.value, self._names
+        if version is not None:
+            return [int(values[row]) for row in rows if names.version(row).lstrip("@") == version]
+        return [int(values[row]) for row in rows if not names.is_old(row)] or [int(values[row]) for row in rows]
+
+    def _unnamed_start(self, name: str) -> list[int]:
+        """Return the start that ``module+0x1234`` says."""
         module, _, offset = name.rpartition("+")
-        if module != self.module or not re.fullmatch(r"0x[0-9a-f]{1,16}", offset):
-            return []
-        return self.rows_of_addresses(np.array([int(offset, 16)], np.int64))
+        return [int(offset, 16)] if module == self.module and re.fullmatch(r"0x[0-9a-f]{1,16}", offset) else []
 
-    def _rows_spelled(self, name: str) -> list[int]:
-        """Return the rows of which a demangled name is ``name``."""
+    def _spelled(self, name: str) -> list[int]:
+        """Return the starts of the functions of which a demangled name is ``name``."""
         hint = mangled_hint(name)
         if not any(hint.encode() in table.strings for table in self.tables):
             return []
         wanted = Spelling.normal(name)
-        values = [
+        return [
             value
-            for value, symbol in zip(self.symbols.value.tolist(), self._names, strict=True)
-            if is_mangled(symbol) and hint in symbol and wanted in spellings(symbol.partition("@")[0]).normalised()
+            for value, symbol in zip(self.symbols.value.tolist(), self._names.plain, strict=True)
+            if is_mangled(symbol) and hint in symbol and wanted in spellings(symbol).normalised()
         ]
-        return self.rows_of_addresses(np.array(values, np.int64))
 
-
-def _is_hidden(table: SymbolTable, index: int) -> bool:
-    return table.versym is not None and bool(int(table.versym[index]) & VERSYM_HIDDEN)
-
-
-def _collect(tables: Sequence[SymbolTable], ranges: Sequence[AddressRange]) -> _Symbols:
-    """Return every defined symbol of executable addresses, of all tables, ascending by address."""
-    columns: list[NDArray[np.int64]] = []
-    for number, table in enumerate(tables):
-        raw = table.symbols
-        kind = raw["info"] & 15
-        defined = (raw["shndx"] != SHN_UNDEF) & (raw["shndx"] != SHN_ABS) & (raw["name"] != 0)
-        code = (kind == STT_FUNC) | (kind == STT_GNU_IFUNC) | (kind == STT_NOTYPE)
-        rows = np.flatnonzero(defined & code & _within(raw["value"].astype(np.int64), ranges))
-        picked = raw[rows]
-        columns.append(
-            np.stack(
-                [
-                    picked["value"].astype(np.int64),
-                    picked["size"].astype(np.int64),
-                    np.full(len(rows), number, np.int64),
-                    rows.astype(np.int64),
-                    (picked["info"] & 15).astype(np.int64),
-                    (picked["info"] >> 4).astype(np.int64),
-                ]
-            )
-        )
-    joined = np.concatenate(columns, axis=1) if columns else np.empty((6, 0), np.int64)
-    joined = joined[:, np.argsort(joined[0], kind="stable")]
-    return _Symbols(*joined)
-
-
-def _without_inner_labels(symbols: _Symbols, unwind: UnwindTable) -> _Symbols:
-    """Drop untyped symbols that are labels inside functions, keep those that assembly code calls functions."""
-    typed = symbols.kind != STT_NOTYPE
-    functions = symbols.where(typed)
-    inside = _covered(symbols.value, functions) | _strictly_inside(symbols.value, unwind.starts, unwind.ends)
-    free = (symbols.bind != STB_LOCAL) & ~inside
-    return symbols.where(typed | free | (~typed & np.isin(symbols.value, functions.value)))
-
-
-def _covered(addresses: NDArray[np.int64], functions: _Symbols) -> NDArray[np.bool_]:
-    """Return which addresses lie inside a sized function symbol, behind its first byte."""
-    order = np.argsort(functions.value, kind="stable")
-    starts = functions.value[order]
-    ends = starts + functions.size[order]
-    return _strictly_inside(addresses, starts, ends)
-
-
-def _strictly_inside(
-    addresses: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Return which addresses lie in some ``(start, end)``; ``starts`` ascend."""
-    if not len(starts):
-        return np.zeros(len(addresses), np.bool_)
-    reach = np.maximum.accumulate(ends)
-    row = np.searchsorted(starts, addresses, side="left") - 1  # the last start below the address
-    return (row >= 0) & (addresses < reach[np.maximum(row, 0)])
-
-
-def _within(addresses: NDArray[np.int64], ranges: Sequence[AddressRange]) -> NDArray[np.bool_]:
-    """Return which addresses lie in some of the ranges."""
-    inside = np.zeros(len(addresses), np.bool_)
-    for each in ranges:
-        inside |= (addresses >= each.start) & (addresses < each.end)
-    return inside
-
-
-def _ends(
-    starts: NDArray[np.int64],
-    functions: _Symbols,
-    bounds_start: NDArray[np.int64],
-    bounds_end: NDArray[np.int64],
-    ranges: Sequence[AddressRange],
-) -> NDArray[np.int64]:
-    """Return the end of each function: what its symbol says, else its unwind entry, else the next start."""
-    ends = np.zeros(len(starts), np.int64)
-    np.maximum.at(ends, np.searchsorted(starts, functions.value), functions.value + functions.size)
-    known = np.isin(bounds_start, starts)
-    from_unwind = np.zeros(len(starts), np.int64)
-    np.maximum.at(from_unwind, np.searchsorted(starts, bounds_start[known]), bounds_end[known])
-    ends = np.where(ends > starts, ends, from_unwind)
-    order = np.argsort(bounds_start, kind="stable")
-    unsized = np.flatnonzero(ends <= starts)
-    row = np.searchsorted(bounds_start[order], starts[unsized], side="right") - 1
-    if len(order):  # an unsized symbol amid an unwind entry ends with the entry
-        around = bounds_end[order][np.maximum(row, 0)]
-        ends[unsized] = np.where((row >= 0) & (around > starts[unsized]), around, 0)
-    limit = np.append(starts[1:], np.iinfo(np.int64).max)
-    for each in ranges:
-        inside = (starts >= each.start) & (starts < each.end)
-        limit[inside] = np.minimum(limit[inside], each.end)
-    return np.where(ends > starts, np.minimum(ends, limit), limit)
+    def _matching(self, pattern: Callable[[str], object]) -> list[int]:
+        """Return the starts of the functions of which some name matches a pattern."""
+        columns = (self.symbols.value.tolist(), self._names.plain, self._names.versions)
+        found = [
+            value
+            for value, name, version in zip(*columns, strict=True)
+            if pattern(name)
+            or (version and pattern(name + version))
+            or (is_mangled(name) and spellings(name).matches(pattern))
+        ]
+        unnamed = self.starts[~among(self.starts, self.symbols.value)].tolist()
+        return found + [start for start in unnamed if pattern(self._unnamed(start))]

@@ -5,9 +5,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from anyprobe.binary.debugfiles import mini_symbols, separate_symbols
 from anyprobe.binary.elf import PF_X, PT_INTERP, SHF_ALLOC, SHF_EXECINSTR, ElfFile, Segment
 from anyprobe.binary.entries import code_entries
@@ -15,8 +12,10 @@ from anyprobe.binary.forbidden import forbidden_ranges
 from anyprobe.binary.functions import Function, FunctionTable
 from anyprobe.binary.golang import go_symbols, is_go
 from anyprobe.binary.noreturn import noreturn_addresses
+from anyprobe.binary.reconcile import Bounds, reconcile
 from anyprobe.binary.relocations import Relocations, relocations
 from anyprobe.binary.symbols import SymbolTable, dynamic_symbols, static_symbols
+from anyprobe.binary.tablestore import CodeFacts, TableStore
 from anyprobe.binary.text import ModuleText
 from anyprobe.binary.unwind import UnwindTable, unwind_table
 from anyprobe.core.address import AddressRange
@@ -161,15 +160,28 @@ class Image:
     @cached_property
     def functions(self) -> FunctionTable:
         """All functions, by name and by address."""
+        bounds = self._store.bounds()
+        if bounds is None:
+            bounds = self._checked(self._find_bounds, "symbols")
+            self._store.keep_bounds(bounds)
+        return FunctionTable(self.name, self.symbol_tables, bounds)
+
+    @cached_property
+    def _store(self) -> TableStore:
+        return TableStore(self.elf, self.symbol_tables)
+
+    def _find_bounds(self) -> Bounds:
         stubs = [
             AddressRange(each.address, each.address + each.size)
             for each in self.elf.sections
             if each.name in _STUB_SECTIONS
         ]
-        return self._checked(
-            lambda: FunctionTable.build(self.name, self.symbol_tables, self.unwind, self.code_ranges, stubs),
-            "symbols",
-        )
+        return reconcile(self.symbol_tables, self.unwind, self.code_ranges, stubs)
+
+    @property
+    def cold_parts(self) -> dict[int, int]:
+        """Which functions are cold parts of which others, as their symbols say."""
+        return self._facts.cold_parts
 
     def text(self) -> ModuleText:
         """Return everything that the code analysis needs to know."""
@@ -177,24 +189,34 @@ class Image:
 
     @cached_property
     def _text(self) -> ModuleText:
-        return self._checked(self._gather_text, "code tables")
-
-    def _gather_text(self) -> ModuleText:
-        functions = self.functions
-        forbidden, sequences = forbidden_ranges(self.elf, self.code_ranges, self.unwind, self.relocations)
-        entries: NDArray[np.int64] = code_entries(self, sequences)
+        functions, facts = self.functions, self._facts
         return ModuleText(
             name=self.name,
             ranges=self.code_ranges,
             memory=self.elf,
             function_starts=functions.starts,
             function_ends=functions.ends,
-            entries=entries,
-            forbidden=forbidden,
-            noreturn=noreturn_addresses(self.elf, functions, self.dynamic_table, self.relocations, self.code_ranges),
+            entries=facts.entries,
+            forbidden=facts.forbidden,
+            noreturn=facts.noreturn,
             is_go=self.is_go,
             is_pie=self.is_pie,
         )
+
+    @cached_property
+    def _facts(self) -> CodeFacts:
+        facts = self._store.facts()
+        if facts is None:
+            facts = self._checked(self._gather_facts, "code tables")
+            self._store.keep_facts(facts)
+        return facts
+
+    def _gather_facts(self) -> CodeFacts:
+        functions = self.functions
+        forbidden, sequences = forbidden_ranges(self.elf, self.code_ranges, self.unwind, self.relocations)
+        entries = code_entries(self, sequences)
+        noreturn = noreturn_addresses(self.elf, functions, self.dynamic_table, self.relocations, self.code_ranges)
+        return CodeFacts(entries, forbidden, noreturn, functions.cold_parts)
 
     def _checked(self, read: "Callable[[], T]", what: str) -> T:
         """Read a part of the file; a table that leads out of it is a damaged file, not a crash."""

@@ -12,6 +12,7 @@ from anyprobe.binary.functions import FunctionTable
 from anyprobe.binary.relocations import R_64, R_GLOB_DAT, R_JUMP_SLOT, Relocations
 from anyprobe.binary.symbols import SymbolTable
 from anyprobe.core.address import AddressRange
+from anyprobe.core.arrays import among
 
 _NAMES = """
     abort exit _exit _Exit quick_exit __libc_fatal __stack_chk_fail __stack_chk_fail_local __fortify_fail __chk_fail
@@ -54,7 +55,7 @@ def noreturn_addresses(
         offsets += [hit.start() for hit in _THROWER_BYTES.finditer(table.strings)]
         mine = functions.symbols.table == number
         names = table.symbols["name"][functions.symbols.index[mine]]
-        found.update(functions.symbols.value[mine][np.isin(names, np.array(offsets, np.uint32))].tolist())
+        found.update(functions.symbols.value[mine][among(names, np.array(offsets, np.uint32))].tolist())
     if dynamic is not None:
         slots = _noreturn_slots(dynamic, fixes)
         for each in ranges if len(slots) else ():
@@ -92,7 +93,7 @@ def _stubs_of(elf: ElfFile, area: AddressRange, slots: NDArray[np.int64]) -> lis
     displacements: NDArray[Any] = np.ndarray((len(raw) - 3,), "<i4", raw.data, strides=(1,))
     targets = area.start + at + 6 + displacements[at + 2]
     starts: list[int] = []
-    for offset in at[np.isin(targets, slots)].tolist():
+    for offset in at[among(targets, slots)].tolist():
         start = offset
         if raw[start - 1] == 0xF2 and start:  # bnd
             start -= 1

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.binary.elf import SHF_ALLOC, SHT_RELA, ElfFile
+from anyprobe.core.arrays import among
 
 DT_PLTRELSZ, DT_RELA, DT_RELASZ, DT_JMPREL, DT_RELRSZ, DT_RELR = 2, 7, 8, 23, 35, 36
 R_64, R_GLOB_DAT, R_JUMP_SLOT, R_RELATIVE, R_IRELATIVE = 1, 6, 7, 8, 37
@@ -26,7 +27,7 @@ class Relocations:
 
     def of_kind(self, *kinds: int) -> NDArray[np.intp]:
         """Return the rows of some kinds."""
-        return np.flatnonzero(np.isin(self.kinds, kinds))
+        return np.flatnonzero(among(self.kinds, np.array(kinds, np.int64)))
 
 
 def relocations(elf: ElfFile) -> Relocations:

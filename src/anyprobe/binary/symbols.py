@@ -34,6 +34,8 @@ class SymbolTable:
     strings: bytes
     versym: NDArray[Any] | None = None
     version_names: dict[int, str] = field(default_factory=dict)
+    identity: tuple[int, ...] = ()
+    """The identity of the separate debug file that has the table."""
 
     def name(self, index: int) -> str:
         """Return the name of a symbol, without ``@VERSION``."""
@@ -56,15 +58,21 @@ class SymbolTable:
 
     def version(self, index: int) -> str:
         """Return ``@@VERSION`` (the default one), ``@VERSION`` (hidden) or nothing."""
-        if self.versym is not None and index < len(self.versym):
-            number = int(self.versym[index])
-            version = self.version_names.get(number & ~VERSYM_HIDDEN, "")
-            if version:
-                return ("@" if number & VERSYM_HIDDEN else "@@") + version
-            return ""
+        if self.versym is not None:
+            return self._version_of(int(self.versym[index]))
         name = self.raw_name(index)
         at = name.find("@")
         return name[at:] if at >= 0 else ""
+
+    def versions(self, indices: NDArray[np.int64]) -> list[str]:
+        """Return the versions of many symbols of a dynamic table."""
+        numbers = [] if self.versym is None else self.versym[indices].tolist()
+        texts = {number: self._version_of(number) for number in set(numbers)}
+        return [texts[number] for number in numbers]
+
+    def _version_of(self, number: int) -> str:
+        version = self.version_names.get(number & ~VERSYM_HIDDEN, "")
+        return ("@" if number & VERSYM_HIDDEN else "@@") + version if version else ""
 
     def offsets_of(self, name: str) -> list[int]:
         """Return every offset into the strings at which exactly ``name`` (maybe with a version) can be read."""

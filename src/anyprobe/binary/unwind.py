@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.binary.elf import PT_GNU_EH_FRAME, ElfFile
+from anyprobe.core.arrays import unique
 
 # Pointer encodings (DW_EH_PE_*): the low four bits are the format, the next three what the value is relative to.
 OMIT = 0xFF
@@ -124,7 +125,7 @@ def _read_entries(elf: ElfFile, places: NDArray[np.int64]) -> UnwindTable:
     backwards = _gather(raw, offsets + 4, "<u4")
     commons = offsets + low + 4 - backwards
     columns: list[NDArray[np.int64]] = []
-    for common in np.unique(commons).tolist():
+    for common in unique(commons).tolist():
         shared = _read_common(elf, common)
         group = offsets[commons == common]
         columns.append(_read_group(raw, content, low, group, shared))

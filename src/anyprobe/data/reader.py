@@ -1,10 +1,17 @@
-"""Live shared memory to numbers. Reading never disturbs the target and works on after its death."""
+"""Live shared memory to numbers. Reading never disturbs the target and works on after its death.
 
+To read a page of shared memory that nobody has touched is to allocate it, and most pages of a bank are never touched.
+So only those are read that hold data.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anyprobe.core.address import PAGE
 from anyprobe.data.histogram import BUCKETS
 from anyprobe.data.layout import (
     BLOCK_TOP,
@@ -13,6 +20,7 @@ from anyprobe.data.layout import (
     INSTANCE_SP,
     NEXT_BLOCK,
     RECORD_BUCKETS,
+    RECORD_BYTES,
     RECORD_COUNT,
     RECORD_MAX,
     RECORD_MISSED,
@@ -24,6 +32,8 @@ from anyprobe.data.layout import (
 )
 
 _ALL_ONES = (1 << 64) - 1
+Extents = Iterable[tuple[int, int]]
+"""Where memory holds data: ranges of whole pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +51,36 @@ class RecordValues:
 
 
 class BankReader:
-    """Reads one bank of per-thread blocks."""
+    """Reads one bank of per-thread blocks, as it is at one moment."""
 
-    def __init__(self, region: memoryview, layout: BankLayout) -> None:
-        """Read ``region``, the whole bank; the view is live."""
+    def __init__(self, region: memoryview, layout: BankLayout, extents: Extents | None = None) -> None:
+        """Read ``region``, the whole bank; the view is live. ``extents``: the pages with data, all if not given."""
         self._words = np.frombuffer(region, dtype=np.uint64)
         self._layout = layout
+        present = _present(len(region), extents)
+        used = min(int(self._words[NEXT_BLOCK // 8]), layout.blocks) if present[NEXT_BLOCK // PAGE] else 0
+        start, size = layout.shared_offset, (used + 1) * layout.stride
+        self._blocks = self._words[start // 8 : (start + size) // 8].reshape(used + 1, layout.stride // 8)
+        """The shared block and the blocks in use, one per row."""
+        self._present = present[start // PAGE : (start + size) // PAGE].reshape(used + 1, layout.stride // PAGE)
 
-    def _blocks(self) -> NDArray[np.uint64]:
-        """Return the shared block and the blocks in use, one per row."""
-        layout = self._layout
-        used = min(int(self._words[NEXT_BLOCK // 8]), layout.blocks)
-        start = layout.shared_offset // 8
-        return self._words[start : start + (used + 1) * layout.stride // 8].reshape(used + 1, layout.stride // 8)
+    def _columns(self, offset: int, size: int) -> NDArray[np.uint64]:
+        """Return what all blocks hold at an offset, one block per row; untouched memory is zero."""
+        rows = self._blocks[:, offset // 8 : (offset + size) // 8]
+        pages = range(offset // PAGE, (offset + size + PAGE - 1) // PAGE)
+        if self._present[:, pages.start : pages.stop].all():
+            return rows
+        found: NDArray[np.uint64] = np.zeros(rows.shape, dtype=np.uint64)
+        for page in pages:
+            low, high = max(page * PAGE - offset, 0) // 8, min((page + 1) * PAGE - offset, size) // 8
+            touched = self._present[:, page]
+            found[touched, low:high] = rows[touched, low:high]
+        return found
 
     def counters(self) -> NDArray[np.uint64]:
         """Return all counters, summed over the blocks; index with ``counter_index``."""
-        first = self._layout.counters_offset // 8
-        total: NDArray[np.uint64] = self._blocks()[:, first : first + self._layout.counters].sum(
-            axis=0, dtype=np.uint64
-        )
+        rows = self._columns(self._layout.counters_offset, 8 * self._layout.counters)
+        total: NDArray[np.uint64] = rows.sum(axis=0, dtype=np.uint64)
         return total
 
     def counter_index(self, offset: int) -> int:
@@ -69,7 +89,7 @@ class BankReader:
 
     def record(self, offset: int) -> RecordValues:
         """Return one timing record, summed over the blocks."""
-        rows = self._blocks()[:, offset // 8 : offset // 8 + RECORD_BUCKETS // 8 + BUCKETS]
+        rows = self._columns(offset, RECORD_BYTES)
 
         def total(place: int) -> int:
             return int(rows[:, place // 8].sum(dtype=np.uint64))
@@ -91,26 +111,34 @@ class BankReader:
         layout = self._layout
         if not layout.maxactive:
             return {}
-        blocks = self._blocks()
         first = layout.instances_offset // 8
         size = layout.maxactive * INSTANCE_BYTES // 8
         found: dict[int, int] = {}
-        for block in blocks:
+        for block in self._blocks[self._present[:, BLOCK_TOP // PAGE]]:
             top = min(int(block[BLOCK_TOP // 8]), layout.maxactive)
             instances = block[first : first + size].reshape(layout.maxactive, INSTANCE_BYTES // 8)[:top]
             alive = instances[instances[:, INSTANCE_SP // 8] > 1][:, INSTANCE_RECORD // 8]
-            for record, count in zip(*np.unique(alive, return_counts=True), strict=True):
-                found[int(record)] = found.get(int(record), 0) + int(count)
+            for record, count in Counter(alive.tolist()).items():
+                found[record] = found.get(record, 0) + count
         return found
 
 
 class NearReader:
     """Reads near counters: one block, changed by atomic operations."""
 
-    def __init__(self, block: memoryview) -> None:
-        """Read ``block``; the view is live."""
+    def __init__(self, block: memoryview, extents: Extents | None = None) -> None:
+        """Read ``block``; the view is live. ``extents``: the pages with data, all if not given."""
         self._words = np.frombuffer(block, dtype=np.uint64)
+        self._present = _present(len(block), extents)
 
     def counter(self, offset: int) -> int:
         """Return the counter at a block offset."""
-        return int(self._words[offset // 8])
+        return int(self._words[offset // 8]) if self._present[offset // PAGE] else 0
+
+
+def _present(size: int, extents: Extents | None) -> NDArray[np.bool_]:
+    """Return for each page whether it holds data."""
+    present = np.full((size + PAGE - 1) // PAGE, extents is None)
+    for low, high in extents or ():
+        present[low // PAGE : (high + PAGE - 1) // PAGE] = True
+    return present

@@ -81,7 +81,7 @@ class ObjectTable:
         module = self._modules.get(key)
         if module is None:
             first, last = loaded.mappings[0], loaded.mappings[-1]
-            code = CodeMap(loaded.image.text(), parts_of(loaded))
+            code = CodeMap(loaded.image.text(), loaded.image.cold_parts)
             module = self._modules[key] = Module(loaded.name, code, loaded.bias, first.start, last.end)
             module.plans = EntryPlans(code.text, loaded.image.build_id)
         return module
@@ -96,19 +96,6 @@ class ObjectTable:
                     "the text is a shared mapping: a write would change it for everybody",
                 )
         return None
-
-
-def parts_of(loaded: LoadedObject) -> dict[int, int]:
-    """Return which functions are cold parts of which others, as their symbols say."""
-    functions = loaded.image.functions
-    parts = {}
-    for part in functions.match("*.cold"):
-        for name in part.names:
-            base = name.removesuffix(".cold")
-            owners = functions.lookup(base) if base != name else []
-            if len(owners) == 1:
-                parts[part.start] = owners[0].start
-    return parts
 
 
 def _imports_clone(loaded: LoadedObject) -> bool:

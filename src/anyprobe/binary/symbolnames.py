@@ -1,0 +1,97 @@
+"""The names and versions of an object's function symbols: those of a few, or of all at once."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyprobe.binary.reconcile import SymbolColumns
+from anyprobe.binary.symbols import STB_LOCAL, VERSYM_HIDDEN, SymbolTable
+
+Rank = tuple[bool, int, int, str, str]
+"""What names are ordered by: global ones, few leading underscores, short; then the name, and its version."""
+
+
+class SymbolNames:
+    """Names by the rows of ``symbols``. Reading all of a library's takes long enough to be put off."""
+
+    def __init__(self, tables: Sequence[SymbolTable], symbols: SymbolColumns) -> None:
+        """Read nothing yet."""
+        self._tables, self._symbols = tables, symbols
+
+    @cached_property
+    def raw(self) -> list[str]:
+        """The name of each symbol as its table has it; ``.symtab`` keeps ``@VERSION`` in it."""
+        found = [""] * len(self._symbols.value)
+        for number, table in enumerate(self._tables):
+            rows = np.flatnonzero(self._symbols.table == number)
+            texts = table.texts(table.symbols["name"][self._symbols.index[rows]].tolist())
+            for row, text in zip(rows.tolist(), texts, strict=True):
+                found[row] = text
+        return found
+
+    @cached_property
+    def plain(self) -> list[str]:
+        """The name of each symbol, without its version."""
+        return [name.partition("@")[0] if "@" in name else name for name in self.raw]
+
+    @cached_property
+    def versions(self) -> list[str]:
+        """The version of each symbol, ``@@GLIBC_2.14``, or nothing."""
+        found = [name[name.find("@") :] if "@" in name else "" for name in self.raw]
+        for number, table in enumerate(self._tables):
+            if table.versym is not None:
+                rows = np.flatnonzero(self._symbols.table == number)
+                texts = table.versions(self._symbols.index[rows])
+                for row, text in zip(rows.tolist(), texts, strict=True):
+                    found[row] = text
+        return found
+
+    @cached_property
+    def _ranks(self) -> list[Rank]:
+        local = (self._symbols.bind == STB_LOCAL).tolist()
+        return [_rank(*each) for each in zip(local, self.plain, self.versions, strict=True)]
+
+    def all_ranks(self) -> list[Rank]:
+        """Return what every symbol is ordered by."""
+        return self._ranks
+
+    def ranks(self, low: int, high: int) -> list[Rank]:
+        """Return what the symbols of a range of rows are ordered by."""
+        known: list[Rank] | None = self.__dict__.get("_ranks")
+        return known[low:high] if known is not None else [self._rank_of(row) for row in range(low, high)]
+
+    def _rank_of(self, row: int) -> Rank:
+        table, index = self._tables[int(self._symbols.table[row])], int(self._symbols.index[row])
+        return _rank(bool(self._symbols.bind[row] == STB_LOCAL), table.name(index), table.version(index))
+
+    def named(self, name: str) -> list[int]:
+        """Return the rows of the symbols of one exact name, whatever their version."""
+        rows: list[int] = []
+        for number, table in enumerate(self._tables):
+            offsets = table.offsets_of(name)
+            if not offsets:
+                continue
+            mine = np.flatnonzero(self._symbols.table == number)
+            starts: NDArray[np.uint32] = table.symbols["name"][self._symbols.index[mine]]
+            hit = np.zeros(len(mine), np.bool_)
+            for offset in offsets:
+                hit |= starts == offset
+            rows += mine[hit].tolist()
+        return rows
+
+    def version(self, row: int) -> str:
+        """Return the version of a symbol, ``@@GLIBC_2.14``, or nothing."""
+        return self._tables[int(self._symbols.table[row])].version(int(self._symbols.index[row]))
+
+    def is_old(self, row: int) -> bool:
+        """Return whether a symbol is there for programs linked long ago only: its version is not the default one."""
+        table, index = self._tables[int(self._symbols.table[row])], int(self._symbols.index[row])
+        own = table.version(index)
+        hidden = table.versym is not None and bool(int(table.versym[index]) & VERSYM_HIDDEN)
+        return hidden or (own.startswith("@") and not own.startswith("@@"))
+
+
+def _rank(local: bool, name: str, version: str) -> Rank:
+    return local, len(name) - len(name.lstrip("_")), len(name), name, version

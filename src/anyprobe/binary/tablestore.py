@@ -1,0 +1,111 @@
+"""The tables of an object that an earlier session computed, taken from the cache instead of computed again.
+
+What is kept holds for one file with one content, read together with certain symbol tables (a debug file may have been
+installed since), by this very version of the code that reads it. All of that stands beside the tables.
+"""
+
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache as once
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyprobe.binary import cache
+from anyprobe.binary.elf import ElfFile
+from anyprobe.binary.reconcile import Bounds, SymbolColumns
+from anyprobe.binary.symbols import SymbolTable
+from anyprobe.core.address import AddressRange
+from anyprobe.core.refusal import Reason
+
+_BOUNDS, _FACTS = "functions", "codefacts"
+_REASONS = frozenset(reason.value for reason in Reason)
+
+
+@dataclass(frozen=True, eq=False)
+class CodeFacts:
+    """What takes long to find out about an object's code; ``ModuleText`` says what it means."""
+
+    entries: NDArray[np.int64]
+    forbidden: tuple[tuple[AddressRange, str], ...]
+    noreturn: frozenset[int]
+    cold_parts: dict[int, int]
+
+
+class TableStore:
+    """The kept tables of one object; nothing is kept of objects without a file or without a build-id."""
+
+    def __init__(self, elf: ElfFile, tables: Sequence[SymbolTable]) -> None:
+        """Serve ``elf`` as it is named by ``tables``."""
+        self._build_id = elf.build_id if elf.identity is not None and reader() else None
+        self._source = {
+            "reader": reader(),
+            "file": list(elf.identity or ()),
+            "tables": [[len(each.symbols), len(each.strings), *each.identity] for each in tables],
+        }
+
+    def bounds(self) -> Bounds | None:
+        """Return the bounds of all functions, if they are kept."""
+        arrays = self._load(_BOUNDS, ("starts", "ends", "labels", "symbols"))
+        if arrays is None:
+            return None
+        starts, ends, labels, symbols = arrays
+        if symbols.shape[:1] != (6,) or starts.shape != ends.shape:
+            return None
+        return Bounds(starts, ends, labels, SymbolColumns(*symbols))
+
+    def keep_bounds(self, bounds: Bounds) -> None:
+        """Keep the bounds of all functions."""
+        symbols = bounds.symbols
+        columns = (symbols.value, symbols.size, symbols.table, symbols.index, symbols.kind, symbols.bind)
+        arrays = {"starts": bounds.starts, "ends": bounds.ends, "labels": bounds.labels, "symbols": np.stack(columns)}
+        self._store(_BOUNDS, arrays)
+
+    def facts(self) -> CodeFacts | None:
+        """Return the facts about the code, if they are kept."""
+        found = self._load(_FACTS, ("entries", "noreturn", "parts", "forbidden", "reasons"))
+        if found is None:
+            return None
+        entries, noreturn, parts, areas, reasons = found
+        texts = [text for text in reasons.tobytes().decode("ascii", "replace").split("\n") if text]
+        if parts.shape[:1] != (2,) or areas.shape != (len(texts), 2) or not _REASONS.issuperset(texts):
+            return None
+        forbidden = [(AddressRange(*area), text) for area, text in zip(areas.tolist(), texts, strict=True)]
+        cold_parts = dict(zip(*parts.tolist(), strict=True))
+        return CodeFacts(entries, tuple(forbidden), frozenset(noreturn.tolist()), cold_parts)
+
+    def keep_facts(self, facts: CodeFacts) -> None:
+        """Keep the facts about the code."""
+        arrays = {
+            "entries": facts.entries,
+            "noreturn": np.array(sorted(facts.noreturn), np.int64),
+            "parts": np.array([[*facts.cold_parts], [*facts.cold_parts.values()]], np.int64),
+            "forbidden": np.array([(area.start, area.end) for area, _ in facts.forbidden], np.int64).reshape(-1, 2),
+            "reasons": np.frombuffer("\n".join(text for _, text in facts.forbidden).encode(), np.uint8),
+        }
+        self._store(_FACTS, arrays)
+
+    def _load(self, kind: str, names: Sequence[str]) -> list[NDArray[Any]] | None:
+        """Return the arrays of an entry if it was made from the same sources."""
+        found = cache.load(self._build_id, kind)
+        if found is None or found[0].get("source") != self._source or not found[1].keys() >= set(names):
+            return None
+        return [found[1][name] for name in names]
+
+    def _store(self, kind: str, arrays: cache.Arrays) -> None:
+        cache.store(self._build_id, kind, {"source": self._source}, arrays)
+
+
+@once
+def reader() -> int:
+    """Return a number that changes with the code of this package, 0 where its files cannot be looked at."""
+    try:
+        with os.scandir(os.path.dirname(__file__)) as listing:
+            states = [(each.name, each.stat()) for each in listing if each.name.endswith(".py")]
+    except OSError:
+        return 0
+    known = sorted((name, status.st_size, status.st_mtime_ns) for name, status in states)
+    return zlib.crc32(repr(known).encode())
