@@ -11,6 +11,7 @@ from anyprobe.splice.recovery import remove as remove_from
 from anyprobe.splice.recovery import remove_everywhere
 from anyprobe.target.process import Process
 
+_TRAP = b"\xcc"
 _JUMP_BYTES = 5
 _DISPLACEMENT_BYTES = 4
 
@@ -44,7 +45,7 @@ def _leftover(process: Process, journal: FoundJournal, record: Record, objects: 
     module, symbol, offset = _place(record.address, objects)
     return Leftover(
         address=record.address,
-        type="j",
+        type="k" if record.new == _TRAP else "j",
         symbol=symbol,
         offset=offset,
         module=module,
@@ -72,6 +73,8 @@ def _place(address: int, objects: list[LoadedObject]) -> tuple[str, str, int]:
 
 def _strategy(record: Record) -> str:
     """Return how a splice reaches its patch, from its bytes: the opcode is written except when only its target is."""
+    if record.new == _TRAP:
+        return "trap"
     if len(record.new) == _DISPLACEMENT_BYTES and record.new[:1] != b"\xe9" and record.new[:1] != b"\x36":
         return "retarget"
     return "jump" if len(record.new) == _JUMP_BYTES else "punned"

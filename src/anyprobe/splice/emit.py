@@ -161,6 +161,8 @@ def head_bytes(splice: PlannedSplice, bias: int, target: int) -> bytes:
         return splice.pun.head_bytes(target - bias)
     if splice.strategy is Strategy.SHORT:
         return b"\xeb" + (splice.dead_springboard - (splice.head + 2)).to_bytes(1, "little", signed=True)
+    if splice.strategy is Strategy.TRAP:
+        return b"\xcc"  # int3; the target is the signal handler's affair
     if splice.strategy is Strategy.RETARGET:
         return (target - (splice.insns[0].end + bias)).to_bytes(4, "little", signed=True)
     return b"\xe9" + (target - (splice.head + bias + 5)).to_bytes(4, "little", signed=True)

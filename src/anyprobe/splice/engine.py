@@ -18,11 +18,23 @@ from anyprobe.splice.installed import find_owners, owner_alive
 from anyprobe.splice.journal import Owner
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import Action, BankCode, Clobbers, EmittedPatch
-from anyprobe.splice.plan import JUMP_BYTES, Claims, FunctionPlan, PlannedSplice, Planner, Pun, Strategy, Want, WantKind
+from anyprobe.splice.plan import (
+    AUTO,
+    JUMP_BYTES,
+    Claims,
+    FunctionPlan,
+    PlannedSplice,
+    Planner,
+    Pun,
+    Strategy,
+    Want,
+    WantKind,
+)
 from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import Springboards
 from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
+from anyprobe.splice.traps import Traps
 from anyprobe.target import procfs
 from anyprobe.target.process import Process
 from anyprobe.target.stopping import Stop
@@ -101,7 +113,7 @@ class Engine:
         process: Process,
         clobbers: ClobberSource,
         *,
-        allowed: frozenset[Strategy] = frozenset(Strategy),
+        allowed: frozenset[Strategy] = AUTO,
         slots: bool,
         maxactive: int = MAXACTIVE,
     ) -> None:
@@ -117,6 +129,7 @@ class Engine:
         self.seconds: dict[str, float] = {"resolve": 0.0, "plan": 0.0, "prepare": 0.0, "arm": 0.0}
         self._clobbers, self.allowed = clobbers, allowed
         self.springboards = Springboards(AddressSpace([]))
+        self.traps = Traps(self)
 
     # -- the change
 
@@ -143,10 +156,12 @@ class Engine:
         with self._timed("prepare"):
             edits = [edit for edit in edits if not edit.idle]
             self._prepare(edits)
-            changes = [self._emit(edit) for edit in edits]
+            for edit in edits:
+                self._emit(edit)
             self._open_gates()
+            self._prepare_traps(edits)
         with self._timed("arm"):
-            self._arm(edits, [change for change in changes if change is not None])
+            self._arm(edits, [edit.change for edit in edits if edit.change is not None])
         for module in {id(edit.module): edit.module for edit in edits}.values():
             if module.plans is not None:
                 module.plans.save()
@@ -164,7 +179,7 @@ class Engine:
         """Use the plan that an earlier session made, where the edit is a first, plain entry counter."""
         plans, want = edit.module.plans, edit.added[0] if len(edit.added) == 1 else None
         plain = want is not None and want.kind is WantKind.ENTRY and not edit.state.wants and not edit.removed
-        if plans is None or want is None or not plain or self.allowed != frozenset(Strategy):
+        if plans is None or want is None or not plain or self.allowed != AUTO:
             return False
         hook = hook_of(want)
         if hook is None or hook.kind in TIMING:
@@ -387,6 +402,13 @@ class Engine:
                     self.process.mem.write(home.gate.address + 8 * bank.index, bank.mask.to_bytes(8, "little"))
                     home.gate_opened(bank)
 
+    def _prepare_traps(self, edits: Sequence[Edit]) -> None:
+        """Install what traps need; where that cannot be, nothing that traps is armed."""
+        why = self.traps.prepare([edit.change for edit in edits if edit.change is not None])
+        for edit in edits if why is not None else ():
+            if why is not None and any(splice.strategy is Strategy.TRAP for splice in edit.plan.splices):
+                self.give_up(edit, why)
+
     # -- arming
 
     def _arm(self, edits: Sequence[Edit], changes: list[FunctionChange]) -> None:
@@ -394,7 +416,7 @@ class Engine:
             return
         need = sum(len(change.added) for change in changes)
         journal = next((a.journal for a in reversed(self.arenas) if a.journal.room() >= need), None)
-        transaction = Transaction(self.process, changes, journal)
+        transaction = Transaction(self.process, changes, journal, self.traps)
         what = "arm" if any(change.added for change in changes) else "disarm"
         try:
             with self.stop(what) as stop:

@@ -33,6 +33,12 @@ class RecordKind(IntEnum):
     """address, old and new bytes; ``extra`` is the patch's address."""
     BANK = 3
     """A data bank with thread slots: address, size; ``extra`` is the slot's offset."""
+    ACTION = 4
+    """A signal's action that our handler at ``address`` replaced: ``size`` is the signal, ``extra`` the old handler,
+    ``old`` its flags and restorer, ``new`` its mask."""
+
+
+_KINDS = frozenset(int(kind) for kind in RecordKind) - {RecordKind.FREE}
 
 
 class MappingUse(IntEnum):
@@ -78,7 +84,7 @@ class Record:
     def unpack(cls, raw: bytes) -> "Record | None":
         """Return the record, or ``None`` where the bytes are not one of ours."""
         crc, kind, old, new, _, address, size, extra, old_bytes, new_bytes = _RECORD.unpack(raw[: _RECORD.size])
-        if crc != zlib.crc32(raw[4 : _RECORD.size]) or kind not in (1, 2, 3) or old > 16 or new > 16:
+        if crc != zlib.crc32(raw[4 : _RECORD.size]) or kind not in _KINDS or old > 16 or new > 16:
             return None
         return cls(RecordKind(kind), address, size, extra, old_bytes[:old], new_bytes[:new])
 

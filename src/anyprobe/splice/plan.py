@@ -18,6 +18,8 @@ JUMP_BYTES = 5
 """Length of ``jmp rel32``."""
 SHORT_BYTES = 2
 """Length of ``jmp rel8``."""
+TRAP_BYTES = 1
+"""Length of ``int3``."""
 _SHORT_REACH = 127
 _REDUNDANT_PREFIX = 0x36
 """A segment override: without meaning on a near jump, so it can pad one."""
@@ -30,6 +32,11 @@ class Strategy(StrEnum):
     JUMP = "jump"
     PUNNED = "punned"
     SHORT = "short"
+    TRAP = "trap"
+
+
+AUTO = frozenset(Strategy) - {Strategy.TRAP}
+"""What may be used without being asked for: a trap is a matter of demand."""
 
 
 class WantKind(StrEnum):
@@ -49,8 +56,9 @@ class Want:
     address: int
     kind: WantKind
     conditional: bool = False
-    """An exit taken only when its branch is."""
+    """An exit taken only when its branch is, or, if the jump is indirect, only when it leads out of ``inside``."""
     tag: object = None
+    inside: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -165,7 +173,7 @@ class Planner:
     code: CodeMap
     claims: Claims
     reachable: Callable[[Pun], bool]
-    allowed: frozenset[Strategy] = frozenset(Strategy)
+    allowed: frozenset[Strategy] = AUTO
     plain_jumps_only: bool = False
     """No several-instruction jumps (Go: goroutines parked anywhere keep their pc off the stacks)."""
 
@@ -221,7 +229,13 @@ class Planner:
 
     @staticmethod
     def _may_join(splice: PlannedSplice, want: Want) -> bool:
-        """Return whether the splice's patch can serve the want (a retargeted branch serves only its taken edge)."""
+        """Return whether the splice's patch can serve the want.
+
+        A retargeted branch serves only its taken edge. What follows a trap's instruction stays in place, and a thread
+        may be on its way there.
+        """
+        if splice.strategy is Strategy.TRAP:
+            return splice.head == want.address
         return splice.strategy is not Strategy.RETARGET or splice.wants[0].kind is want.kind
 
     def _find(
@@ -247,7 +261,7 @@ class Planner:
             (Strategy.JUMP, partial(self._jump, function, run, index, index)),
         ]
         attempts += [(Strategy.JUMP, partial(self._jump, function, run, i, index)) for i in earlier]
-        if last is not None and last.strategy is not Strategy.RETARGET and last.insns[0] in run:
+        if last is not None and last.strategy not in (Strategy.RETARGET, Strategy.TRAP) and last.insns[0] in run:
             attempts.append((last.strategy, partial(self._grow, last, run, index)))
         if last is not None and last.strategy is Strategy.RETARGET and last.insns[0] in run:
             attempts.append((Strategy.JUMP, partial(self._absorb, function, run, last, index, plan)))
@@ -256,6 +270,7 @@ class Planner:
         ]
         attempts += [(Strategy.SHORT, partial(self._short, run, i, index)) for i in [index, *earlier]]
         attempts += [(Strategy.PUNNED, partial(self._punned, run, i, index)) for i in [index, *earlier]]
+        attempts.append((Strategy.TRAP, partial(self._trap, insn)))
         first: Refusal | None = None
         for strategy, attempt in attempts:
             if strategy not in self.allowed:
@@ -410,6 +425,13 @@ class Planner:
             return Refusal(Reason.TOO_SHORT, head.address, "the module's text ends here")
         displacement = int.from_bytes(bytes(free) + fixed, "little", signed=True)
         return Pun(prefixes, free, head.address + prefixes + JUMP_BYTES + displacement)
+
+    def _trap(self, insn: Insn) -> PlannedSplice | Refusal:
+        """One byte that traps: nothing else changes, whoever stands or comes where."""
+        if self.plain_jumps_only:
+            detail = "Go's runtime runs code with all signals blocked and takes SIGTRAP for itself"
+            return Refusal(Reason.TRAP_UNSAFE, insn.address, detail)
+        return self._checked(PlannedSplice(Strategy.TRAP, insn.address, (insn,), [], TRAP_BYTES, insn.address))
 
     def _checked(self, splice: PlannedSplice) -> PlannedSplice | Refusal:
         """Return the splice if its bytes may be written and its instructions displaced."""

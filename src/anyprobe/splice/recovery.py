@@ -24,6 +24,7 @@ from anyprobe.splice.arena import (
 from anyprobe.splice.installed import find_journals, journal_places, processes_with_splices
 from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, read_owner
 from anyprobe.splice.savedpcs import saved_pcs
+from anyprobe.splice.signalactions import put_back, trapped
 from anyprobe.splice.threadslot import clear_slots
 from anyprobe.target import gateway
 from anyprobe.target.process import Process
@@ -105,8 +106,10 @@ class _Restoration:
             return ()
         waiting = [parent.pc for parent in stop.waiting]
         busy = _busy(process.mem, stop.threads, waiting, _code(ranges, mappings), mappings)
+        busy += tuple(f"the trap handler for thread {tid}" for tid in trapped(journals, stop.threads))
         if busy:
             return busy
+        put_back(process, stop, journals, mappings)
         self._clear_slots(journals, stop.threads)
         with stop.remote() as remote:
             self._close_leaked(remote, mappings)

@@ -23,6 +23,7 @@ from anyprobe.splice.plan import PlannedSplice, Strategy
 from anyprobe.splice.savedpcs import saved_pcs
 
 if TYPE_CHECKING:
+    from anyprobe.splice.traps import Traps
     from anyprobe.target.process import Process
     from anyprobe.target.stopping import Stop
     from anyprobe.target.thread import Thread
@@ -93,9 +94,15 @@ class Transaction:
     lists what is intended (an intended splice whose bytes are the old ones is nothing to undo).
     """
 
-    def __init__(self, process: "Process", changes: Sequence[FunctionChange], journal: Journal | None) -> None:
+    def __init__(
+        self,
+        process: "Process",
+        changes: Sequence[FunctionChange],
+        journal: Journal | None,
+        traps: "Traps | None" = None,
+    ) -> None:
         """Prepare; changes whose bytes are not what they should be get their refusal here."""
-        self._process, self._changes, self._journal = process, changes, journal
+        self._process, self._changes, self._journal, self._traps = process, changes, journal, traps
         self._pages: dict[int, _Page] = {}
         self.pages_written = 0
         self.done = False
@@ -146,6 +153,7 @@ class Transaction:
         Changes that cannot be made now get a refusal and are left out; any failure undoes all writes and is raised.
         """
         self._reread()
+        self._check_traps(stop)
         moves = self._check_threads(stop.threads)
         self._check_waiting_parents(stop)
         self._check_stacks(stop.threads)
@@ -158,8 +166,12 @@ class Transaction:
             thread.registers.rip = target
             thread.store_registers()
         try:
+            if self._traps is not None:
+                self._traps.publish(self._changes)
             self._write_pages()
         except BaseException:
+            if self._traps is not None:
+                self._traps.withdraw()
             for thread, pc, _ in moved:
                 thread.registers.rip = pc
                 thread.store_registers()
@@ -270,6 +282,14 @@ class Transaction:
         page.low, page.high = min(page.low, offset), max(page.high, offset + len(here))
         if len(here) < len(content):
             self._put(start + PAGE, content[len(here) :])
+
+    def _check_traps(self, stop: "Stop") -> None:
+        """Leave out traps that could harm somebody as he is now."""
+        refusal = None if self._traps is None else self._traps.check(stop, self._changes)
+        for change in self._changes if refusal is not None else ():
+            trapping = any(splice.planned.strategy is Strategy.TRAP for splice in change.added)
+            if refusal is not None and trapping and change.refusal is None:
+                self._unapply(change, refusal)
 
     def _check_threads(self, threads: Iterable["Thread"]) -> list[tuple["Thread", FunctionChange, int]]:
         """Leave out changes that a thread is in the way of; return which threads must move where."""

@@ -52,11 +52,17 @@ class Stop:
         self.process.verify()
 
     @contextmanager
-    def remote(self) -> Iterator[RemoteCalls]:
-        """Make system calls in a suitable stopped thread; ``StopTimeout`` if no thread is suitable at this moment."""
+    def remote(self, pid: int | None = None) -> Iterator[RemoteCalls]:
+        """Make system calls in a suitable stopped thread; ``StopTimeout`` if no thread is suitable at this moment.
+
+        ``pid`` limits the choice to one process: relatives share the memory and nothing else.
+        """
         process = self.process
         mappings = [] if process.scratch else process.mappings()
-        order = sorted(self.threads, key=lambda t: (bool(t.pending_signal), t.restart_pending, t.tid != process.pid))
+        order = sorted(
+            (thread for thread in self.threads if pid is None or thread.pid == pid),
+            key=lambda t: (bool(t.pending_signal), t.restart_pending, t.tid != process.pid),
+        )
         reasons = []
         for own_stack in (True, False):
             top = 0 if own_stack else spare_stack(process.pid, mappings)

@@ -1,0 +1,136 @@
+"""The action that SIGTRAP has in the target: looked up, replaced, recorded in the journal and put back."""
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import TargetExited
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.arena import is_ours
+from anyprobe.splice.journal import FoundJournal, Record, RecordKind
+from anyprobe.splice.traphandler import SIGTRAP, TRAP_BIT, SignalAction
+from anyprobe.target import procfs, ptrace
+
+if TYPE_CHECKING:
+    from anyprobe.target.process import Process
+    from anyprobe.target.procfs import Mapping
+    from anyprobe.target.remote import RemoteCalls
+    from anyprobe.target.stopping import Stop
+    from anyprobe.target.thread import Thread
+
+_RT_SIGACTION = 13
+_MASK_BYTES = 8
+
+
+def current_action(process: "Process", remote: "RemoteCalls") -> SignalAction:
+    """Return the action that SIGTRAP has in the process of the thread that makes the calls."""
+    place = remote.place(bytes(SignalAction.SIZE))
+    remote.syscall(_RT_SIGACTION, SIGTRAP, 0, place, _MASK_BYTES)
+    return SignalAction.unpack(process.mem.read(place, SignalAction.SIZE))
+
+
+def set_action(remote: "RemoteCalls", action: SignalAction) -> None:
+    """Set the action of SIGTRAP."""
+    remote.syscall(_RT_SIGACTION, SIGTRAP, remote.place(action.pack()), 0, _MASK_BYTES)
+
+
+def record_of(handler: int, old: SignalAction) -> Record:
+    """Return the journal's record of an action that our ``handler`` replaces."""
+    rest = struct.pack("<QQ", old.flags, old.restorer)
+    return Record(RecordKind.ACTION, handler, SIGTRAP, old.handler, rest, struct.pack("<Q", old.mask))
+
+
+def _recorded(journals: Iterable[FoundJournal]) -> dict[int, SignalAction]:
+    """Return the actions in journals, by the handler that replaced them."""
+    found = {}
+    for journal in journals:
+        for _, record in journal.records:
+            if record.kind is RecordKind.ACTION and record.size == SIGTRAP and len(record.old) == 2 * len(record.new):
+                flags, restorer = struct.unpack("<QQ", record.old)
+                mask = int.from_bytes(record.new, "little")
+                found[record.address] = SignalAction(record.extra, flags, restorer, mask)
+    return found
+
+
+def trapped(journals: Iterable[FoundJournal], threads: Iterable["Thread"]) -> list[int]:
+    """Return the threads that have met a trap and not yet run the handler: it has to stay until they have.
+
+    A trap is delivered at once, so a thread that blocks SIGTRAP has none of ours pending.
+    """
+    if not _recorded(journals):
+        return []
+    return [thread.tid for thread in threads if thread.pending_signal == SIGTRAP or _awaits_trap(thread)]
+
+
+def _awaits_trap(thread: "Thread") -> bool:
+    status = _status(thread)
+    pending, blocked = int(status.get("SigPnd", "0"), 16), int(status.get("SigBlk", "0"), 16)
+    return bool(pending & ~blocked & TRAP_BIT)
+
+
+def _status(thread: "Thread") -> dict[str, str]:
+    return procfs.parse_status(procfs.read_file(f"/proc/{thread.pid}/task/{thread.tid}/status"))
+
+
+def put_back(process: "Process", stop: "Stop", journals: Sequence[FoundJournal], mappings: Sequence["Mapping"]) -> None:
+    """Give SIGTRAP the action that the journals say it had, where it still has our handler.
+
+    Preconditions: no trap is left in the text, and no thread has yet to run the handler. Where the program has set
+    another action since, that one stays.
+    """
+    recorded = {
+        handler: old
+        for handler, old in _recorded(journals).items()
+        if any(m.start <= handler < m.end and m.executable and is_ours(m) for m in mappings)
+    }
+    if not recorded:
+        return
+    for pid in sorted({thread.pid for thread in stop.threads}):  # a vfork child has actions of its own
+        with stop.remote(pid) as remote:
+            old = recorded.get(current_action(process, remote).handler)
+            if old is not None:
+                set_action(remote, old)
+
+
+def blocking_thread(stop: "Stop", address: int) -> Refusal | None:
+    """Return a refusal if a trap at ``address`` could kill one of the stopped threads as they are."""
+    for thread in stop.threads:
+        if _blocks(thread):
+            detail = f"thread {thread.tid} has SIGTRAP blocked: a trap would kill the program"
+            return Refusal(Reason.TRAP_UNSAFE, address, detail)
+        if thread.pid != stop.process.pid:
+            detail = f"process {thread.pid} runs in the same memory with signal actions of its own; try again"
+            return Refusal(Reason.TRAP_UNSAFE, address, detail)
+    for parent in stop.waiting:
+        detail = f"thread {parent.tid} waits for a child in the same memory; try again"
+        return Refusal(Reason.TRAP_UNSAFE, address, detail)
+    return None
+
+
+def _blocks(thread: "Thread") -> bool:
+    """Whether SIGTRAP is blocked now, or will be when a call that swaps masks returns."""
+    try:
+        later = ptrace.get_signal_mask(thread.tid)
+        now = int(_status(thread).get("SigBlk", "0"), 16)
+    except OSError as error:
+        if error.errno in procfs.GONE_ERRORS:
+            return False
+        raise
+    return bool((now | later) & TRAP_BIT)
+
+
+def blocked_now(process: "Process") -> bool:
+    """Return whether some thread has SIGTRAP blocked at this moment, without stopping anything."""
+    for tid in process.threads():
+        try:
+            status = procfs.parse_status(procfs.read_file(f"/proc/{process.pid}/task/{tid}/status"))
+        except OSError as error:
+            if error.errno not in procfs.GONE_ERRORS:
+                raise
+            continue
+        kernel_worker = status.get("Kthread", "0") != "0"
+        if not kernel_worker and int(status.get("SigBlk", "0"), 16) & TRAP_BIT:
+            return True
+    if process.exited():
+        raise TargetExited(process.pid, process.exit_status)
+    return False

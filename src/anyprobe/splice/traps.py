@@ -1,0 +1,193 @@
+"""The traps of one session: the handler in the target, and the table that leads from sites to patches.
+
+What a trap needs comes before it, so that every prefix of the writes is a correct program: the handler with an empty
+table, the journal's record of the action that it replaces, the action, the table, the ``int3``. A table is never
+changed: a new one is written behind it and its address stored with one write, while everything of the target is
+stopped; fork children, which share the tables and are not stopped, find all their sites in the new one too. Sites stay
+in the table for good: a late hit continues in its patch, which goes on working and comes back to restored code.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from anyprobe.core.address import PAGE, page_ceil
+from anyprobe.core.errors import TargetError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.arena import Arena, Piece
+from anyprobe.splice.journal import MappingUse, journal_size
+from anyprobe.splice.plan import TRAP_BYTES, Strategy
+from anyprobe.splice.signalactions import (
+    blocked_now,
+    blocking_thread,
+    current_action,
+    record_of,
+    set_action,
+)
+from anyprobe.splice.space import AddressSpace
+from anyprobe.splice.traphandler import (
+    AMBIGUOUS,
+    SA_RESETHAND,
+    SignalAction,
+    TrapHandler,
+    assemble_handler,
+    pack_table,
+    table_size,
+)
+
+if TYPE_CHECKING:
+    from anyprobe.splice.engine import Engine
+    from anyprobe.splice.transaction import FunctionChange, LiveSplice
+    from anyprobe.target.stopping import Stop
+
+_LEAST_BYTES = 1 << 16
+_TABLES = 8
+"""For how many tables of the present size room is made at once."""
+_RECORDS = 8
+_CALM_PATIENCE = 0.2
+"""Seconds to wait for threads to unblock SIGTRAP: libc blocks all signals for moments."""
+
+
+def _trap_splices(change: "FunctionChange") -> "list[LiveSplice]":
+    return [s for s in change.added if s.planned.strategy is Strategy.TRAP and not s.is_springboard]
+
+
+class Traps:
+    """Installs the handler with the first trap and keeps the table."""
+
+    def __init__(self, engine: "Engine") -> None:
+        """Do nothing yet."""
+        self._engine = engine
+        self._handler: TrapHandler | None = None
+        self._home: tuple[Arena, Piece] | None = None
+        """Where the handler is, and the pointer to the table."""
+        self._room: tuple[Arena, Piece] | None = None
+        """Where tables are written."""
+        self._cursor = 0
+        self._table = 0
+        self._entries: dict[int, int] = {}
+        self._before: tuple[int, dict[int, int]] | None = None
+
+    def prepare(self, changes: "Sequence[FunctionChange]") -> Refusal | None:
+        """See that the handler is installed and has room for the sites of the changes, or return why it cannot be."""
+        sites = [splice.address for change in changes for splice in _trap_splices(change)]
+        if not sites:
+            return None
+        self._wait_for_calm()
+        need = table_size(len(self._entries) + len(sites)) + PAGE
+        if self._handler is None:
+            return self._install(sites[0], need)
+        if self._room is None or self._cursor + need > self._room[1].end:
+            with self._engine.stop("arm") as stop:
+                self._room = self._map(stop, sites[0], _TABLES * need)
+                self._cursor = self._room[1].address
+        return None
+
+    def check(self, stop: "Stop", changes: "Sequence[FunctionChange]") -> Refusal | None:
+        """Return why no trap may be placed now, everything being stopped."""
+        sites = [splice.address for change in changes for splice in _trap_splices(change)]
+        if not sites or self._handler is None:
+            return None
+        refusal = blocking_thread(stop, sites[0])
+        if refusal is not None:
+            return refusal
+        with stop.remote(stop.process.pid) as remote:
+            action = current_action(stop.process, remote)
+        if action.handler != self._handler.entry:
+            return Refusal(Reason.TRAP_UNSAFE, sites[0], "the program has set a SIGTRAP handler of its own since")
+        return None
+
+    def publish(self, changes: "Sequence[FunctionChange]") -> None:
+        """Make the sites of all changes that are not refused known to the handler. Precondition: all is stopped."""
+        added = {
+            splice.address: _entry(splice)
+            for change in changes
+            if change.refusal is None
+            for splice in _trap_splices(change)
+        }
+        self._before = None
+        if not added:
+            return
+        assert self._room is not None
+        entries = {**self._entries, **added}
+        table = pack_table(entries)
+        arena, piece = self._room
+        arena.write(piece, self._cursor, table)
+        self._before = self._table, self._entries
+        self._entries = entries
+        self._point_to(self._cursor)
+        self._cursor += len(table)
+
+    def withdraw(self) -> None:
+        """After writes that failed and were undone: back to the table before."""
+        if self._before is not None:
+            table, self._entries = self._before
+            self._point_to(table)
+            self._before = None
+
+    def _point_to(self, table: int) -> None:
+        assert self._home is not None
+        arena, piece = self._home
+        with arena.view(piece.offset, 8) as view, view.cast("Q") as word:
+            word[0] = table  # one aligned store: fork children may be reading it
+        self._table = table
+
+    def _wait_for_calm(self) -> None:
+        deadline = time.monotonic() + _CALM_PATIENCE
+        pause = 0.0005
+        while blocked_now(self._engine.process) and time.monotonic() < deadline:
+            time.sleep(pause)
+            pause = min(2 * pause, 0.01)
+
+    def _install(self, site: int, need: int) -> Refusal | None:
+        """Map the handler and set it, in one stop; return what stands in the way."""
+        engine = self._engine
+        with engine.stop("arm") as stop:
+            refusal = blocking_thread(stop, site)
+            if refusal is not None:
+                return refusal
+            with stop.remote(engine.process.pid) as remote:
+                old = current_action(engine.process, remote)
+            if old.is_handler and old.flags & SA_RESETHAND:
+                detail = "the program's own SIGTRAP handler is for one signal only (SA_RESETHAND)"
+                return Refusal(Reason.TRAP_UNSAFE, site, detail)
+            arena, piece = self._map(stop, site, _TABLES * need)
+            handler = self._write_handler(arena, piece, old)
+            arena.journal.add([record_of(handler.entry, old)])
+            with stop.remote(engine.process.pid) as remote:
+                set_action(remote, handler.action(old))
+        self._handler, self._home, self._room = handler, (arena, piece), (arena, piece)
+        self._cursor = self._table = handler.end  # the empty table
+        return None
+
+    @staticmethod
+    def _write_handler(arena: Arena, piece: Piece, old: SignalAction) -> TrapHandler:
+        handler = assemble_handler(piece.address)
+        arena.write(piece, piece.address, handler.content)
+        address, content = handler.old_action(old)
+        arena.write(piece, address, content)
+        return handler
+
+    def _map(self, stop: "Stop", near: int, size: int) -> tuple[Arena, Piece]:
+        """Map memory for tables, with a journal of its own."""
+        engine = self._engine
+        size = page_ceil(max(_LEAST_BYTES, size))
+        space = AddressSpace(engine.process.mappings())
+        journal_bytes = journal_size(_RECORDS + 1 + 8)
+        place = space.gap_near(near, near + TRAP_BYTES, size + PAGE + journal_bytes)
+        if place is None:
+            raise TargetError("no room for the trap handler in the target's address space")
+        with stop.remote(engine.process.pid) as remote:
+            arena = Arena.create(
+                engine.process, remote, engine.owner, [Piece(MappingUse.CODE, place, size)],
+                journal_at=place + size + PAGE, records=_RECORDS,
+            )  # fmt: skip
+        engine.arenas.insert(0, arena)  # the last one is where splices are journalled
+        return arena, next(piece for piece in arena.pieces if piece.address == place)
+
+
+def _entry(splice: "LiveSplice") -> int:
+    """Return what the table says of a site: the patch's address and the flag."""
+    assert splice.patch is not None
+    ambiguous = splice.planned.insns[0].length == TRAP_BYTES
+    return splice.patch.address | (AMBIGUOUS if ambiguous else 0)
