@@ -41,6 +41,7 @@ _COUNTED_FLAGS = frozenset(
         Mnemonic.ROL, Mnemonic.ROR, Mnemonic.RCL, Mnemonic.RCR,
     }
 )  # fmt: skip
+_LOGIC = frozenset({Mnemonic.AND, Mnemonic.OR, Mnemonic.XOR, Mnemonic.TEST})
 _REPEATED_COMPARES = frozenset(
     getattr(Mnemonic, name + size) for name in ("CMPS", "SCAS") for size in ("B", "W", "D", "Q")
 )
@@ -106,12 +107,22 @@ def _ask(iced: Instruction) -> Effects:
                 writes |= bit
             else:
                 reads |= bit
-    flags_read, flags_written = int(iced.rflags_read) & STATUS_FLAGS, int(iced.rflags_modified) & STATUS_FLAGS
+    flags_read, flags_written = int(iced.rflags_read) & STATUS_FLAGS, _defined_flags(iced)
     if iced.code == Code.SYSCALL:  # r11 receives them, and gives them back
         flags_read, flags_written = STATUS_FLAGS, 0
     elif flags_written and _keeps_flags_sometimes(iced):
         flags_written = 0
     return Effects(reads, writes, may_write, flags_read, flags_written)
+
+
+def _defined_flags(iced: Instruction) -> int:
+    """Return the flags to which an instruction gives a value, without those that it leaves "undefined".
+
+    A processor may leave an undefined flag as it was. AF behind logic instructions is the exception: all clear it.
+    """
+    if iced.mnemonic in _LOGIC:
+        return STATUS_FLAGS
+    return int(iced.rflags_written | iced.rflags_cleared | iced.rflags_set) & STATUS_FLAGS
 
 
 def _keeps_flags_sometimes(iced: Instruction) -> bool:

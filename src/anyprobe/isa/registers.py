@@ -62,14 +62,6 @@ def names_of(mask: int) -> frozenset[str]:
     return frozenset(gpr.name for gpr in GPRS if mask >> gpr.number & 1)
 
 
-# System V AMD64. Calls may read r10 (static chain) and rax (number of vector arguments) as well as the arguments.
-SYSV_ARGUMENTS = mask_of(("rdi", "rsi", "rdx", "rcx", "r8", "r9"))
-SYSV_CALL_READS = SYSV_ARGUMENTS | mask_of(("rax", "r10", "rsp"))
 SYSV_PRESERVED = mask_of(("rbx", "rbp", "rsp", "r12", "r13", "r14", "r15"))
 SYSV_CLOBBERED = ALL_GPRS & ~SYSV_PRESERVED
-SYSV_RESULTS = mask_of(("rax", "rdx"))
-
-# Go's ABIInternal keeps nothing across calls; r14 is the goroutine, r15 the GOT, rdx the closure. Assembly uses ABI0.
-GO_ARGUMENTS = mask_of(("rax", "rbx", "rcx", "rdi", "rsi", "r8", "r9", "r10", "r11"))
-GO_PRESERVED = mask_of(("rsp", "rbp", "r14", "r15"))
-GO_CALL_READS = GO_ARGUMENTS | GO_PRESERVED | mask_of(("rdx",))
+"""What functions may leave changed by the System V convention."""

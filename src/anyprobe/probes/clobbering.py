@@ -15,4 +15,4 @@ def clobbers(code: CodeMap, function: FunctionCode, want: Want) -> Clobbers:
     if want.kind is not WantKind.ENTRY:
         return _NOTHING
     scratch = entry_scratch(code, function)
-    return Clobbers(tuple(scratch.dead), scratch.flags_dead)
+    return Clobbers(scratch.dead, scratch.flags_dead)

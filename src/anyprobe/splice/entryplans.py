@@ -18,7 +18,7 @@ from anyprobe.isa.registers import mask_of, names_of
 from anyprobe.splice.patchcode import SCRATCH_ORDER, Clobbers
 from anyprobe.splice.plan import JUMP_BYTES, PlannedSplice, Strategy, Want
 
-_KIND, _VERSION = "entryplans", 2
+_KIND, _VERSION = "entryplans", 3
 _WORTH_SAVING = 64
 
 

@@ -133,17 +133,34 @@ class PatchWriter:
         """Append a counter, saving only what is live: nothing, one register, or register and flags."""
         scratch = clobbers.scratch()
         atomic = action.bank.slot is None
-        if clobbers.flags and (atomic or scratch is not None):
+        if not clobbers.flags:
+            self._count_keeping_flags(action, clobbers.registers)
+        elif atomic or scratch is not None:
             self._increment(action, scratch or "rax")
-        elif clobbers.flags:
+        else:
             self.raw(b"\x48\x8d\x64\x24\x80\x50")  # lea rsp, [rsp-128]; push rax
             self._increment(action, "rax")
             self.raw(b"\x58\x48\x8d\xa4\x24\x80\x00\x00\x00")  # pop rax; lea rsp, [rsp+128]
-        else:
-            self.raw(b"\x48\x8d\x64\x24\x80\x50\x51")  # lea rsp, [rsp-128]; push rax; push rcx
-            self.raw(b"\x9f\x0f\x90\xc0")  # lahf; seto al
-            self._increment(action, "rcx")
-            self.raw(b"\x04\x7f\x9e\x59\x58")  # add al, 0x7f; sahf; pop rcx; pop rax
+
+    def _count_keeping_flags(self, action: Action, dead: tuple[str, ...]) -> None:
+        """Append a counter with the flags kept in rax; live registers are kept in dead ones, else on the stack."""
+        spare = [name for name in SCRATCH_ORDER if name in dead and name != "rax"]
+        scratch = spare.pop(0) if spare and action.bank.slot is not None else None
+        push_scratch = scratch is None and action.bank.slot is not None
+        keeper = _NUMBERS[spare[0]] if spare and "rax" not in dead else None
+        push_rax = keeper is None and "rax" not in dead
+        if push_rax or push_scratch:
+            self.raw(b"\x48\x8d\x64\x24\x80" + b"\x50" * push_rax + b"\x51" * push_scratch)
+            # lea rsp, [rsp-128]; push rax; push rcx
+        if keeper is not None:
+            self.raw(bytes((0x48 | keeper >> 3, 0x89, 0xC0 | keeper & 7)))  # mov keeper, rax
+        self.raw(b"\x9f\x0f\x90\xc0")  # lahf; seto al
+        self._increment(action, scratch or "rcx")
+        self.raw(b"\x04\x7f\x9e")  # add al, 0x7f; sahf
+        if keeper is not None:
+            self.raw(bytes((0x48 | keeper >> 3, 0x8B, 0xC0 | keeper & 7)))  # mov rax, keeper
+        if push_rax or push_scratch:
+            self.raw(b"\x59" * push_scratch + b"\x58" * push_rax)  # pop rcx; pop rax
             self.raw(b"\x48\x8d\xa4\x24\x80\x00\x00\x00")  # lea rsp, [rsp+128]
 
     def _increment(self, action: Action, scratch: str) -> None:

@@ -15,8 +15,6 @@ SITE = LINK + BIAS
 SLOTS = BankCode(slot=0x208, gate=0x610000, near=0, routines=Routines(0x620000, 0x620100, 0x620200, 0x620300))
 ATOMIC = BankCode(slot=None, gate=0, near=0x630000, routines=None)
 EVERYTHING_LIVE = Clobbers()
-SAVED_FLAGS = ["push rax", "push rcx", "lahf", "seto al"]
-RESTORED_FLAGS = ["add al, 0x7f", "sahf", "pop rcx", "pop rax"]
 
 
 def listing(code, address=PATCH):
@@ -77,12 +75,40 @@ def test_a_count_with_dead_flags_saves_a_register_below_the_red_zone():
     assert lines[6:8] == ["pop rax", "lea rsp, [rsp+0x80]"]
 
 
-@pytest.mark.parametrize("clobbers", [EVERYTHING_LIVE, Clobbers(("r11",))], ids=["nothing", "a register"])
-def test_a_count_with_live_flags_saves_them(clobbers):
-    lines, _ = count_code(SLOTS, clobbers)
-    assert lines[:5] == ["lea rsp, [rsp-0x80]", *SAVED_FLAGS]
-    assert lines[5] == "mov rcx, fs:[0x208]"
-    assert lines[9:14] == [*RESTORED_FLAGS, "lea rsp, [rsp+0x80]"]
+def saving(*saved):
+    """Return how a count with live flags begins and ends."""
+    flags = ["lahf", "seto al"], ["add al, 0x7f", "sahf"]
+    if not saved:
+        return flags
+    if saved[0].startswith("mov"):
+        _, to, what = saved[0].replace(",", "").split()
+        return [saved[0], *flags[0]], [*flags[1], f"mov {what}, {to}"]
+    pushes, pops = [f"push {name}" for name in saved], [f"pop {name}" for name in reversed(saved)]
+    return ["lea rsp, [rsp-0x80]", *pushes, *flags[0]], [*flags[1], *pops, "lea rsp, [rsp+0x80]"]
+
+
+@pytest.mark.parametrize(
+    ("dead", "saved", "scratch"),
+    [
+        ((), ("rax", "rcx"), "rcx"),
+        (("rax",), ("rcx",), "rcx"),
+        (("rcx",), ("rax",), "rcx"),
+        (("r11",), ("rax",), "r11"),
+        (("rax", "r8"), (), "r8"),
+        (("rdi", "rcx"), ("mov rdi, rax",), "rcx"),
+        (("r10", "r11"), ("mov r10, rax",), "r11"),
+    ],
+)
+def test_a_count_with_live_flags_saves_them_and_what_it_needs_for_it(dead, saved, scratch):
+    lines, hot = count_code(SLOTS, Clobbers(dead))
+    begin, end = saving(*saved)
+    assert lines[: len(begin)] == begin
+    body = lines[len(begin) :]
+    assert body[0] == f"mov {scratch}, fs:[0x208]"
+    assert body[1] == f"test [0x610000], {scratch}"
+    assert body[3] == f"inc qword ptr [{scratch}+0x48]"
+    assert body[4 : 4 + len(end)] == end
+    assert body[2] == f"je {PATCH + hot:#x}"
 
 
 def test_the_first_hit_calls_the_routine_and_comes_back_behind_the_increment():
@@ -93,10 +119,14 @@ def test_the_first_hit_calls_the_routine_and_comes_back_behind_the_increment():
 
 def test_atomic_counts():
     assert count_code(ATOMIC, Clobbers(flags=True))[0] == ["lock inc qword ptr [0x630048]"]
-    lines, _ = count_code(ATOMIC, EVERYTHING_LIVE)
-    middle = "lock inc qword ptr [0x630048]"
-    ends = "lea rsp, [rsp-0x80]", "lea rsp, [rsp+0x80]"
-    assert lines == [ends[0], *SAVED_FLAGS, middle, *RESTORED_FLAGS, ends[1]]
+
+
+@pytest.mark.parametrize(
+    ("dead", "saved"), [((), ("rax",)), (("rax", "rcx"), ()), (("r9",), ("mov r9, rax",))], ids=["all", "rax", "r9"]
+)
+def test_atomic_counts_with_live_flags(dead, saved):
+    begin, end = saving(*saved)
+    assert count_code(ATOMIC, Clobbers(dead))[0] == [*begin, "lock inc qword ptr [0x630048]", *end]
 
 
 # -- timing
