@@ -44,6 +44,12 @@ SITUATIONS = (
         3000,
     ),
     Situation(
+        "indirect-jump-either-way",
+        "undecided.c",
+        ("by_register", "by_table", "by_red_zone", "by_part", "to_entry", "second"),
+        3000,
+    ),
+    Situation(
         "tiny-function",
         "tiny.c",
         ("three", "three_packed", "four", "four_packed", "two", "last_packed", "lone_ret", "lone_ret_packed"),
@@ -104,7 +110,7 @@ REGISTERS = Situation(
             "loop_to_start",
             "call_inside",
         ),
-        *("rcx_branch", "string_store", "locked", "tail_jump", "avx_add", "avx512_masked"),
+        *("rcx_branch", "string_store", "locked", "tail_jump", "stays_or_leaves", "avx_add", "avx512_masked"),
     ),
     300,
 )

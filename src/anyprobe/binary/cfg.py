@@ -176,6 +176,10 @@ class CodeMap:
         """Return the known entries in ``[low, high)`` other than through code."""
         return list(self._entries[bisect_left(self._entries, low) : bisect_left(self._entries, high)])
 
+    def is_address_taken(self, low: int, high: int) -> bool:
+        """Return whether an instruction takes an address in ``[low, high)``: it may be jumped to from anywhere."""
+        return any(kind in (Kind.LEA, Kind.ABSOLUTE) for _, _, kind in self._references_into(low, high))
+
     def enterable(self, low: int, high: int) -> list[tuple[int, str]]:
         """Return every address in ``[low, high)`` that may be entered other than from the instruction above, and why.
 

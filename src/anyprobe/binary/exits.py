@@ -1,7 +1,7 @@
 """How control leaves a function: returns and tail jumps, parts of it that lie elsewhere included."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,8 @@ class Exit:
     """It ends here only on the taken edge, or, for an indirect jump, only if the target lies outside."""
     indirect: bool
     target: int | None
+    inside: tuple[tuple[int, int], ...] = ()
+    """Of a conditional indirect jump: the address ranges in which the function goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,27 @@ class _Collector:
             for insn in part.special:
                 self._look_at(part, insn)
             self._check_end(part)
+        if any(leaving.indirect and leaving.conditional for leaving in self.found):
+            self._bound_undecided()
         found = tuple(sorted(self.found, key=lambda leaving: leaving.address))
         return Exits(found, self.refusal, tuple(self.parts))
+
+    def _bound_undecided(self) -> None:
+        """Say of jumps that may stay inside what inside is: all parts, so all of them have to be known.
+
+        The entry is outside: who jumps there by a computed address arrives anew, and is counted so.
+        """
+        for target, source, _ in self.map.references.into(self.function.entry + 1, self.function.end):
+            home = self.map.containing(source)
+            insn = home.covering(source) if home is not None and home not in self.parts else None
+            if insn is not None and insn.target == target and insn.flow in (Flow.JUMP, Flow.JCC):
+                self._refuse(insn.address, "jumps into the function whose indirect jumps may lead here, too")
+        first, *others = self.parts
+        inside = ((first.entry + 1, first.end), *((part.start, part.end) for part in others))
+        self.found = [
+            replace(leaving, inside=inside) if leaving.indirect and leaving.conditional else leaving
+            for leaving in self.found
+        ]
 
     def _refuse(self, address: int, why: str) -> None:
         if self.refusal is None:

@@ -289,7 +289,8 @@ class FunctionCode:
     @cached_property
     def has_inner_entries(self) -> bool:
         """Whether something known may enter the function behind its entry through a stored pointer."""
-        return bool(self._map.static_entries(self.entry + 1, self.end))
+        low, high = self.entry + 1, self.end
+        return bool(self._map.static_entries(low, high)) or self._map.is_address_taken(low, high)
 
     @cached_property
     def _exits(self) -> Exits:

@@ -9,6 +9,7 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.data.explanation import Explanation, Line, ListedSite
 from anyprobe.isa import disassemble
 from anyprobe.probes.clobbering import clobbers
+from anyprobe.probes.probe import exit_want
 from anyprobe.splice.emit import ActionSource, emit_patch
 from anyprobe.splice.engine import Module
 from anyprobe.splice.patchcode import SCRATCH_ORDER, Action, ActionKind, BankCode
@@ -41,7 +42,7 @@ def _planned(session: "Session", module: Module, code: FunctionCode, wants: list
 
 def _wants(site: "ResolvedSite", code: FunctionCode) -> list[Want]:
     if site.kind == "return":
-        return [Want(each.address, WantKind.EXIT, each.conditional) for each in code.exits]
+        return [exit_want(each) for each in code.exits]
     if site.kind == "entry":
         return [Want(code.entry, WantKind.ENTRY)]
     return [Want(site.function.start + site.offset, WantKind.OFFSET)]

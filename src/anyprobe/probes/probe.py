@@ -7,7 +7,7 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.probes.resolve import ResolvedSite
 from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.engine import Edit, FunctionState, Module
-from anyprobe.splice.plan import Want
+from anyprobe.splice.plan import Want, WantKind
 
 
 @dataclass(eq=False)
@@ -74,3 +74,8 @@ def edits_for(places: list[Place], *, remove: bool = False) -> list[Edit]:
         edit = edits.setdefault(id(place.state), Edit(place.module, place.state))
         (edit.removed if remove else edit.added).append(place.want)
     return list(edits.values())
+
+
+def exit_want(leaving: Exit, hook: Hook | None = None) -> Want:
+    """Return the want for one exit of a function."""
+    return Want(leaving.address, WantKind.EXIT, leaving.conditional, tag=hook, inside=leaving.inside)

@@ -17,7 +17,7 @@ from anyprobe.probes import planning, reading
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import TickClock, tsc_refusal
 from anyprobe.probes.objects import ObjectTable
-from anyprobe.probes.probe import Place, Probe, Timed, edits_for
+from anyprobe.probes.probe import Place, Probe, Timed, edits_for, exit_want
 from anyprobe.probes.resolve import ResolvedSite, resolve_all
 from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.engine import MAXACTIVE, Engine, Module
@@ -341,7 +341,7 @@ class Session:
         group = object()
         for each in code.exits:
             hook = Hook(ActionKind.COUNT, group)
-            want = Want(each.address, WantKind.EXIT, each.conditional, tag=hook)
+            want = exit_want(each, hook)
             probe.places.append(Place(site, module, module.state_of(code), want, hook, each))
 
     def _add_timed(self, probe: Probe, site: ResolvedSite, code: FunctionCode) -> None:
@@ -356,7 +356,7 @@ class Session:
         timed.places.append(Place(site, module, state, Want(code.entry, WantKind.ENTRY, tag=hook), hook))
         for each in code.exits:
             hook = Hook(ActionKind.LEAVE if each.kind == "ret" else ActionKind.LEAVE_TAIL, group)
-            want = Want(each.address, WantKind.EXIT, each.conditional, tag=hook)
+            want = exit_want(each, hook)
             timed.places.append(Place(site, module, state, want, hook, each))
         probe.timed.append(timed)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.relocate import displace
+from anyprobe.splice.leaving import DECISION_ESTIMATE, RANGE_ESTIMATE, decide
 from anyprobe.splice.patchcode import Action, Clobbers, EmittedPatch, PatchWriter, UndisplaceableError
 from anyprobe.splice.plan import PlannedSplice, Strategy, Want, WantKind
 
@@ -28,7 +29,8 @@ class ActionSource:
 
 def estimate(splice: PlannedSplice) -> int:
     """Return an upper bound of the bytes that the splice's patch takes."""
-    return PATCH_ESTIMATE + ACTION_ESTIMATE * len(splice.wants) + INSTRUCTION_ESTIMATE * len(splice.insns)
+    decisions = sum(DECISION_ESTIMATE + RANGE_ESTIMATE * len(want.inside) for want in splice.wants if want.inside)
+    return PATCH_ESTIMATE + ACTION_ESTIMATE * len(splice.wants) + INSTRUCTION_ESTIMATE * len(splice.insns) + decisions
 
 
 def emit_patch(
@@ -109,12 +111,16 @@ class _Emission:
             self._behind[address] = writer.here
             self._behind[address - 4] = writer.here  # a branch to an endbr64 in front of the entry
         self._actions([want for want in wants if want.kind is not WantKind.ENTRY and not want.conditional])
+        taken = [want for want in wants if want.conditional]
+        if taken and insn.flow is Flow.INDIRECT_JUMP:
+            inside = [(low + self._bias, high + self._bias) for low, high in taken[0].inside]
+            decide(writer, insn.at(address), inside, lambda: self._actions(taken))
+            taken = []
         self._copies.append((address, writer.here))
         if insn.flow is Flow.NEXT and not insn.iced.is_ip_rel_memory_operand:
             writer.raw(insn.raw)
             return
         insn = insn.at(address)
-        taken = [want for want in wants if want.conditional]
         if taken:
             self._conditional_exit(insn, taken)
             return

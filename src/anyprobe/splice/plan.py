@@ -377,7 +377,8 @@ class Planner:
             function = self.code.function_at(start)
             if isinstance(function, Refusal):
                 continue
-            for place in range(function.end, function.end + function.padding_after - JUMP_BYTES + 1):
+            # from the far end: a jump at the function's last instruction may want the bytes right behind it
+            for place in range(function.end + function.padding_after - JUMP_BYTES, function.end - 1, -1):
                 # on one page with the head: pages are written one after the other
                 near = low <= place < high and page_floor(place) == page_floor(place + JUMP_BYTES - 1) == page_floor(
                     address

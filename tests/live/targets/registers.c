@@ -32,6 +32,8 @@ asm(TWICE(nop_five, ".byte 0x0f,0x1f,0x44,0,0\nret\n")
     TWICE(string_store, "mov $16,%ecx\nrep stosb\nret\n")
     TWICE(locked, "lock addq $3,(%rdi)\nmov (%rdi),%rax\nret\n")
     TWICE(tail_jump, "lea 9(%rax),%rax\njmp helper\n")
+    TWICE(stays_or_leaves, "lea 1f(%rip),%rdx\nlea helper(%rip),%rax\ntest $1,%bl\ncmovnz %rdx,%rax\nmov %rax,-24(%rsp)\n"
+          "test %r8,%r9\njmp *-24(%rsp)\n1: mov $0,%eax\nlahf\nseto %cl\nlea 3(%rbx),%rbx\nret\n")
     FUNCTION(helper) "lea 5(%rax),%rax\nret\n" END(helper)
     ".data\nconstant: .quad 0x1122334455667788\n.text\n");
 asm(TWICE(avx_add, "vpaddd %ymm1,%ymm2,%ymm11\nvpxor %ymm0,%ymm11,%ymm3\nret\n"));
@@ -120,7 +122,7 @@ static void compare(const char *function) {
 
 #define FUNCTIONS(X) X(nop_five) X(nop_two) X(three_bytes) X(prologue) X(red_reader) X(red_writer) X(carry_user) X(flag_reader) \
     X(branch_on_flags) X(rip_relative) X(x87_exchange) X(sse_add) X(backward_loop) X(loop_to_start) X(call_inside) \
-    X(rcx_branch) X(string_store) X(locked) X(tail_jump) X(avx_add) X(avx512_masked)
+    X(rcx_branch) X(string_store) X(locked) X(tail_jump) X(stays_or_leaves) X(avx_add) X(avx512_masked)
 #define DECLARE(name) TALLY(name); void name(void), name##_ref(void);
 FUNCTIONS(DECLARE)
 static int usable(const char *name) {
@@ -128,9 +130,11 @@ static int usable(const char *name) {
     if (!strncmp(name, "avx", 3)) return __builtin_cpu_supports("avx2") != 0;
     return 1;
 }
-#define ROUND(name) if (usable(#name)) { random_state(); run(name##_ref, &reference); CALLED(name); run(name, &out); RETURNED(name); \
+static uint64_t last_rbx;
+#define ROUND(name) if (usable(#name)) { random_state(); last_rbx = in.gpr[3]; run(name##_ref, &reference); CALLED(name); run(name, &out); RETURNED(name); \
     translate(out.gpr, GPRS, (uint64_t)name, (uint64_t)name##_ref); translate((uint64_t *)out.red, RED / 8, (uint64_t)name, (uint64_t)name##_ref); \
-    compare(#name); }
+    compare(#name); if (#name[0] == 's' && #name[1] == 't' && #name[2] == 'a') stays_or_leaves_tally.tails += !(last_rbx & 1); }
+
 static void one_round(void) { FUNCTIONS(ROUND) tail_jump_tally.tails = tail_jump_tally.calls; }
 #define USE(name) if (usable(#name)) USE_TALLY(name);
 static void setup(int argc, char **argv) {

@@ -173,6 +173,26 @@ def test_a_whole_pointer_in_a_register_is_no_table(build, body):
     assert [kind for _, kind, _, _ in exits(module["pointed"])] == ["tail"]
 
 
+EITHER = "lea rdx, [rip+.Lin]\n lea rax, [rsi+16]\n test edi, edi\n cmovne rax, rdx\n jmp rax\n.Lin: ret"
+
+
+def test_a_jump_that_may_stay_knows_what_inside_is(build):
+    module = Module.assembled(build, function("either", EITHER), function("other", "ret"))
+    either = module["either"]
+    undecided = either.exits[0]
+    assert (undecided.conditional, undecided.indirect) == (True, True)
+    assert undecided.inside == ((either.entry + 1, either.end),)
+    assert either.exits_complete is None
+
+
+def test_code_that_jumps_into_a_function_with_undecided_jumps_may_be_a_part_of_it(build):
+    away = "inc edi\n jns other\n jmp .Lin"
+    module = Module.assembled(build, function("either", EITHER), function("other", "ret"), function("away", away))
+    refusal = module["either"].exits_complete
+    assert refusal.reason is Reason.CONTROL_FLOW_UNKNOWN
+    assert "may lead here" in refusal.detail
+
+
 def test_self_tail_recursion_is_a_loop(build):
     module = Module.assembled(build, function("recurses", "dec edi\n jne recurses\n ret"))
     recurses = module["recurses"]

@@ -306,8 +306,8 @@ def test_released_bytes_can_be_claimed_again(case, strategy):
 def test_a_short_jump_leads_to_dead_bytes(case):
     short = case(LOOP + "|7", NEXT)
     (splice,) = short.plan(ENTRY).splices
-    assert (splice.strategy, splice.written, splice.dead_springboard) == (Strategy.SHORT, 2, BASE + 9)
-    assert short.claims.written == {BASE, BASE + 1, *range(BASE + 9, BASE + 14)}
+    assert (splice.strategy, splice.written, splice.dead_springboard) == (Strategy.SHORT, 2, BASE + 11)
+    assert short.claims.written == {BASE, BASE + 1, *range(BASE + 11, BASE + 16)}
 
 
 def test_dead_bytes_serve_one_short_jump(case):
