@@ -13,7 +13,7 @@ from anyprobe.core.errors import SpecError, TargetError, TargetExited, UsageErro
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.snapshot import Snapshot
-from anyprobe.probes import planning, reading
+from anyprobe.probes import reading
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import TickClock, tsc_refusal
 from anyprobe.probes.objects import ObjectTable
@@ -124,10 +124,14 @@ class Session:
 
     def explain(self, spec: str) -> "Explanation":
         """Return the plan or the refusals for one site, with liveness and generated code; touches nothing."""
+        from anyprobe.probes import planning
+
         return planning.explain(self, spec)
 
     def list(self, *specs: str) -> "Sequence[ListedSite]":
         """Return what could be probed, and by which strategy; touches nothing."""
+        from anyprobe.probes import planning
+
         return planning.listed(self, specs)
 
     # -- life

@@ -1,10 +1,15 @@
 """``anyprobe count``."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from anyprobe.cli import options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from anyprobe.data.snapshot import Snapshot
 
 
 @click.command("count")
@@ -21,10 +26,14 @@ def command(program: tuple[str, ...], /, specs: tuple[str, ...], pids: Any, name
     anyprobe count 'a.out:*%return' -n redis-server --json
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import measuring, targets
-    from anyprobe.reports import table
 
     target = targets.choose(pids, names, program, specs)
-    plan = measuring.Plan(
-        specs=specs, arm=lambda session, wanted: session.count(*wanted), render=table.print_counts, **settings
-    )
+    plan = measuring.Plan(specs=specs, arm=lambda session, wanted: session.count(*wanted), render=_render, **settings)
     return measuring.measure(target, plan)
+
+
+def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:
+    """Print the table; what draws it is imported when the probes have long been armed."""
+    from anyprobe.reports import table
+
+    table.print_counts(snapshot, console, top)
