@@ -6,6 +6,7 @@ as many classes of calls as there is time for, others every day.
 
 import datetime as dt
 import json
+import os
 import random
 import re
 import subprocess
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from anyprobe.splice.threadslot import SLOTS
+from anyprobe.target.process import Process
 from live.driver import Target, started
 from live.image import Image
 
@@ -75,13 +78,36 @@ def detach(controller: Controller, target: Target, before: Image) -> None:
     answer = controller.ask("cli", "detach", "-p", target.pid)
     assert answer.get("exit") == 0, answer
     try:
-        before.assert_restored(target.pid)
+        assert_restored(before, target)
     except AssertionError:
         target.halt()
         target.run_freely()
         answer = controller.ask("cli", "detach", "-p", target.pid)
         assert answer.get("exit") == 0, answer
-        before.assert_restored(target.pid)
+        assert_restored(before, target)
+
+
+def thread_slots(pid: int) -> list[tuple[int, int]]:
+    """Return the words of the threads' control blocks that a session uses and that are not zero: (thread, offset)."""
+    process = Process.open(pid)
+    try:
+        with process.stop() as stop:
+            return [
+                (thread.tid, slot)
+                for thread in stop.threads
+                for slot in SLOTS
+                if any(process.mem.read(thread.registers.fs_base + slot, 8))
+            ]
+    finally:
+        process.close()
+
+
+def assert_restored(before: Image, target: Target) -> None:
+    """Nothing is left, in the threads' control blocks and among the descriptors neither."""
+    before.assert_restored(target.pid)
+    assert thread_slots(target.pid) == []
+    descriptors = [os.readlink(path) for path in Path(f"/proc/{target.pid}/fd").iterdir()]
+    assert not [path for path in descriptors if "anyprobe" in path]
 
 
 def one_death(controller: Controller, target: Target, before: Image, plan: str) -> None:
@@ -102,7 +128,7 @@ def one_failure(controller: Controller, target: Target, before: Image, plan: str
     print(f"{plan} {str(answer.get('what'))[:80]}: {answer.get('error', 'no error')}")
     if "error" in answer and answer["phase"] in ("remove", "detach"):
         detach(controller, target, before)
-    before.assert_restored(target.pid)
+    assert_restored(before, target)
 
 
 def numbers(classes: list[int], kind: str, request: pytest.FixtureRequest) -> list[int]:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.address import PAGE
-from anyprobe.data.histogram import BUCKETS
 from anyprobe.data.layout import (
     BLOCK_TOP,
     INSTANCE_BYTES,

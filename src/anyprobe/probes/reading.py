@@ -32,8 +32,7 @@ class BankValues:
         """Return the reader of a bank."""
         reader = self._readers.get(id(bank))
         if reader is None:
-            view = bank.arena.view(bank.piece.offset, bank.piece.size)
-            reader = self._readers[id(bank)] = BankReader(view, bank.layout)
+            reader = self._readers[id(bank)] = BankReader(_view(bank), bank.layout, _extents(bank))
         return reader
 
     def hits(self, hook: Hook) -> int:
@@ -42,8 +41,9 @@ class BankValues:
         if bank is None:
             return 0
         if isinstance(bank, NearBank):
-            near = self._near.setdefault(id(bank), NearReader(bank.arena.view(bank.piece.offset, bank.piece.size)))
-            return near.counter(hook.offset)
+            if id(bank) not in self._near:
+                self._near[id(bank)] = NearReader(_view(bank), _extents(bank))
+            return self._near[id(bank)].counter(hook.offset)
         reader = self.reader(bank)
         if id(bank) not in self._counters:
             self._counters[id(bank)] = reader.counters()
@@ -54,6 +54,14 @@ class BankValues:
         if id(bank) not in self._in_flight:
             self._in_flight[id(bank)] = self.reader(bank).in_flight()
         return self._in_flight[id(bank)].get(record, 0)
+
+
+def _view(bank: SlotBank | NearBank) -> memoryview:
+    return bank.arena.view(bank.piece.offset, bank.piece.size)
+
+
+def _extents(bank: SlotBank | NearBank) -> Iterator[tuple[int, int]]:
+    return bank.arena.data_extents(bank.piece.offset, bank.piece.size)
 
 
 def snapshot(session: "Session", ns_per_tick: float, duration: float) -> Snapshot:
@@ -115,7 +123,8 @@ def _sites(probes: Iterable[Probe], values: BankValues) -> Iterator[SiteResult]:
 
 def _timings(probes: Iterable[Probe], values: BankValues, ns_per_tick: float) -> Iterator[FunctionTiming]:
     for timed in (timed for probe in probes for timed in probe.timed):
-        if timed.group.bank is not None and timed.refusal is None:
+        was_armed = any(place.hook.strategy for place in timed.places)  # then it has counted, whatever came later
+        if timed.group.bank is not None and was_armed:
             yield _timing(timed, timed.group.bank, values, ns_per_tick)
 
 

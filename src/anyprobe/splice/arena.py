@@ -5,8 +5,9 @@ every other piece before it is mapped, so that a controller killed in the middle
 a file descriptor of the target only while everything is stopped.
 """
 
+import errno
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -74,6 +75,23 @@ class Arena:
     def view(self, offset: int, size: int) -> memoryview:
         """Return bytes of the memfd, shared with the target."""
         return memoryview(self._memory)[offset : offset + size]
+
+    def data_extents(self, offset: int, size: int) -> Iterator[tuple[int, int]]:
+        """Yield which pages were ever written, as ranges relative to ``offset``; swapped-out ones too."""
+        end = at = offset
+        while True:
+            try:
+                at = os.lseek(self._fd, end, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno != errno.ENXIO:  # which says that there is no more
+                    raise
+                return
+            if at >= offset + size:
+                return
+            end = min(os.lseek(self._fd, at, os.SEEK_HOLE), offset + size)
+            yield at - offset, end - offset
+            if end == offset + size:
+                return
 
     def write(self, piece: Piece, address: int, content: bytes) -> None:
         """Write into a piece by its address in the target."""

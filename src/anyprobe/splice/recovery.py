@@ -110,7 +110,7 @@ class _Restoration:
         if busy:
             return busy
         put_back(process, stop, journals, mappings)
-        self._clear_slots(journals, stop.threads)
+        self._clear_slots(journals, stop.threads, mappings)
         with stop.remote() as remote:
             self._close_leaked(remote, mappings)
             for low, size in _droppable(process, sorted(self._restored_pages), mappings):
@@ -119,14 +119,24 @@ class _Restoration:
                 unmap(remote, low, high)
         return ()
 
-    def _clear_slots(self, journals: Sequence[FoundJournal], threads: Sequence[Thread]) -> None:
+    def _clear_slots(
+        self, journals: Sequence[FoundJournal], threads: Sequence[Thread], mappings: Sequence[Mapping]
+    ) -> None:
+        def mapped(address: int) -> bool:
+            return any(m.start <= address < m.end for m in mappings)
+
         for record in (r for journal in journals for _, r in journal.records if r.kind is RecordKind.BANK):
             slot, blocks = record.extra & 0xFFFFFFFF, record.extra >> 32
-            with suppress(MemoryFault):
+            if not mapped(record.address):  # unmapped by a removal that did not come to its end, and cleared before
+                continue
+            try:
                 clear_slots(
                     self._process.mem, region=record.address, stride=record.size, blocks=blocks, slot=slot,
-                    live=[thread.registers.fs_base for thread in threads],
+                    live=[thread.registers.fs_base for thread in threads], mapped=mapped,
                 )  # fmt: skip
+            except MemoryFault as fault:
+                # Left behind, a slot would lead a later session's code into memory that is gone.
+                raise TargetError(f"the slots of process {self._process.pid} cannot be cleared: {fault}") from fault
 
     def _close_leaked(self, remote: RemoteCalls, mappings: Sequence[Mapping]) -> None:
         """Close what was found before, if it still is what it was: the program may have closed and reused it."""

@@ -7,7 +7,7 @@ cleared when the session ends.
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -60,11 +60,21 @@ def region_place(space: AddressSpace, size: int) -> tuple[int, int] | None:
     return None
 
 
-def clear_slots(memory: Writer, *, region: int, stride: int, blocks: int, slot: int, live: Iterable[int]) -> None:
+def clear_slots(
+    memory: Writer,
+    *,
+    region: int,
+    stride: int,
+    blocks: int,
+    slot: int,
+    live: Iterable[int],
+    mapped: Callable[[int], bool],
+) -> None:
     """Zero the slots of all threads that ever owned a block, dead ones whose stack glibc keeps for reuse included.
 
     A stale pointer left behind would lead a later thread on that stack to memory that is gone. A dead thread's control
-    block is written only where it is still one (it points to itself) and still holds exactly our pointer.
+    block is written only where it is still one (it points to itself) and still holds exactly our pointer. ``mapped``
+    says whether there is memory at an address: what is there and cannot be read is an error, not an empty slot.
     Precondition: everything that shares the address space is stopped, and the region is still mapped.
     """
     used = min(int.from_bytes(memory.read(region + NEXT_BLOCK, 8), "little"), blocks)
@@ -80,6 +90,8 @@ def clear_slots(memory: Writer, *, region: int, stride: int, blocks: int, slot: 
             itself = int.from_bytes(memory.read(pointer + _SELF, 8), "little")
             held = int.from_bytes(memory.read(pointer + slot, 8), "little")
         except MemoryFault:
+            if mapped(pointer):
+                raise
             continue
         if itself == pointer and low <= held < high:
             memory.write(pointer + slot, bytes(8))

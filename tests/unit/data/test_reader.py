@@ -1,3 +1,5 @@
+import mmap
+import os
 import struct
 
 import pytest
@@ -125,3 +127,59 @@ def test_near_counters():
     struct.pack_into("<Q", block, 64, 77)
     assert reader.counter(64) == 77
     assert reader.counter(72) == 0
+
+
+# -- memory that nobody has touched
+
+
+@pytest.fixture
+def sparse():
+    """A bank in a memfd: block 0 has counted and block 2 is handed out and untouched."""
+    layout = BankLayout(counters=2048, records=8, maxactive=512)
+    fd = os.memfd_create("bank")
+    os.ftruncate(fd, layout.size)
+    memory = mmap.mmap(fd, layout.size)
+    struct.pack_into("<Q", memory, NEXT_BLOCK, 3)
+    counters = [layout.new_counter() for _ in range(2048)]
+    records = [layout.new_record() for _ in range(8)]
+    for offset in (counters[3], records[5] + RECORD_COUNT, records[5] + RECORD_BUCKETS + 8 * (BUCKETS - 1)):
+        struct.pack_into("<Q", memory, layout.blocks_offset + offset, 7)
+
+    def extents():
+        end = 0
+        while end < layout.size:
+            try:
+                start = os.lseek(fd, end, os.SEEK_DATA)
+            except OSError:
+                return
+            end = os.lseek(fd, start, os.SEEK_HOLE)
+            yield start, end
+
+    reader = BankReader(memoryview(memory), layout, extents())
+    yield reader, counters, records, lambda: os.fstat(fd).st_blocks
+    del reader
+    os.close(fd)
+
+
+def test_reading_does_not_allocate_memory(sparse):
+    reader, counters, records, blocks = sparse
+    before = blocks()
+    assert reader.counters()[reader.counter_index(counters[3])] == 7
+    assert reader.counters().sum() == 7
+    values = [reader.record(offset) for offset in records]
+    assert [value.count for value in values] == [0, 0, 0, 0, 0, 7, 0, 0]
+    assert values[5].buckets[BUCKETS - 1] == 7
+    assert sum(values[5].buckets) == 7
+    assert reader.in_flight() == {}
+    assert blocks() == before
+
+
+def test_an_untouched_near_counter_is_zero_and_stays_untouched():
+    fd = os.memfd_create("near")
+    os.ftruncate(fd, 8192)
+    memory = mmap.mmap(fd, 8192)
+    memory[4096:4104] = struct.pack("<Q", 5)
+    reader = NearReader(memoryview(memory), [(4096, 8192)])
+    assert [reader.counter(64), reader.counter(4096)] == [0, 5]
+    assert os.fstat(fd).st_blocks == 8
+    os.close(fd)

@@ -2,6 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from anyprobe.core.memory import MemoryFault
 from anyprobe.data.layout import BLOCK_OWNER, HEADER_BYTES, NEXT_BLOCK
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.threadslot import SLOTS, choose_slot, clear_slots, region_place
@@ -92,8 +93,10 @@ def hand_out(memory, *owners):
         put(memory, owner + SLOT, FIRST + number * STRIDE)
 
 
-def clear(memory, live=THREADS):
-    clear_slots(memory, region=REGION, stride=STRIDE, blocks=BLOCKS, slot=SLOT, live=live)
+def clear(memory, live=THREADS, mapped=()):
+    clear_slots(
+        memory, region=REGION, stride=STRIDE, blocks=BLOCKS, slot=SLOT, live=live, mapped=lambda at: at in mapped
+    )
 
 
 def test_slots_of_living_and_of_dead_threads_are_cleared(memory):
@@ -125,6 +128,14 @@ def test_memory_that_is_no_control_block_any_more_is_not_written(memory):
     memory.writes.clear()
     clear(memory, live=[])
     assert memory.writes == []
+
+
+def test_a_slot_that_is_there_and_cannot_be_read_is_not_taken_for_an_empty_one(memory):
+    hand_out(memory, THREADS[0])
+    put(memory, FIRST + BLOCK_OWNER, 0x10000)
+    clear(memory, live=[])
+    with pytest.raises(MemoryFault):
+        clear(memory, live=[], mapped=[0x10000])
 
 
 def test_more_hits_than_blocks(memory):
