@@ -6,6 +6,7 @@ from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import InternalError
 from anyprobe.data.layout import BankLayout
 from anyprobe.splice.arena import Arena, Piece
+from anyprobe.splice.countertemplate import CounterTemplates
 from anyprobe.splice.emit import PATCH_ALIGNMENT
 from anyprobe.splice.journal import MappingUse
 from anyprobe.splice.patchcode import BankCode
@@ -47,6 +48,7 @@ class Neighbourhood:
     code: Piece
     near: NearBank | None
     cursor: int = field(init=False)
+    templates: CounterTemplates = field(default_factory=CounterTemplates, init=False)
     _codes: dict[int, BankCode] = field(default_factory=dict, init=False)
     _open: set[int] = field(default_factory=set, init=False)
     routine_listing: str = field(default="", init=False)

@@ -220,11 +220,12 @@ class Preparation:
     def _settle_hooks(self) -> None:
         engine = self._engine
         for edit in self._edits:
-            hooks = self._hooks(edit)
+            hooks = [hook for hook in self._hooks(edit) if hook.bank is None]
+            if not hooks:
+                continue
             if self._uses_slots(edit):
-                if demand(hooks) != demand([]):
-                    settle_in_slot_bank(hooks, engine.banks[-1])
-            elif hooks:
+                settle_in_slot_bank(hooks, engine.banks[-1])
+            else:
                 homes = [h for h in engine.neighbourhoods if h.near and h.reaches(edit.module.low, edit.module.high)]
                 home = max(homes, key=lambda h: h.near.layout.counters_left() if h.near else 0)
                 if home.near is not None:

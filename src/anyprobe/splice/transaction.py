@@ -268,20 +268,22 @@ class Transaction:
             self._put(splice.address, splice.new)
 
     def _get(self, address: int, size: int) -> bytes:
-        page = self._pages[page_floor(address)]
-        offset = address - page_floor(address)
+        offset = address & (PAGE - 1)
         if offset + size <= PAGE:
-            return bytes(page.after[offset : offset + size])
+            return bytes(self._pages[address - offset].after[offset : offset + size])
         return self._get(address, PAGE - offset) + self._get(page_floor(address) + PAGE, offset + size - PAGE)
 
     def _put(self, address: int, content: bytes) -> None:
-        start = page_floor(address)
-        page, offset = self._pages[start], address - start
-        here = content[: PAGE - offset]
-        page.after[offset : offset + len(here)] = here
-        page.low, page.high = min(page.low, offset), max(page.high, offset + len(here))
+        offset = address & (PAGE - 1)
+        page, here = self._pages[address - offset], content[: PAGE - offset]
+        end = offset + len(here)
+        page.after[offset:end] = here
+        if offset < page.low:
+            page.low = offset
+        if end > page.high:
+            page.high = end
         if len(here) < len(content):
-            self._put(start + PAGE, content[len(here) :])
+            self._put(address + len(here), content[len(here) :])
 
     def _check_traps(self, stop: "Stop") -> None:
         """Leave out traps that could harm somebody as he is now."""
