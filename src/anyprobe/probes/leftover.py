@@ -7,11 +7,11 @@ from anyprobe.data.leftover import Leftover, RemovalReport
 from anyprobe.splice.arena import MEMFD_PATH, is_ours
 from anyprobe.splice.installed import find_journals
 from anyprobe.splice.journal import FoundJournal, Record, RecordKind
+from anyprobe.splice.plan import TRAP
 from anyprobe.splice.recovery import remove as remove_from
 from anyprobe.splice.recovery import remove_everywhere
 from anyprobe.target.process import Process
 
-_TRAP = b"\xcc"
 _JUMP_BYTES = 5
 _DISPLACEMENT_BYTES = 4
 
@@ -45,7 +45,7 @@ def _leftover(process: Process, journal: FoundJournal, record: Record, objects: 
     module, symbol, offset = _place(record.address, objects)
     return Leftover(
         address=record.address,
-        type="k" if record.new == _TRAP else "j",
+        type="k" if record.new == TRAP else "j",
         symbol=symbol,
         offset=offset,
         module=module,
@@ -73,7 +73,7 @@ def _place(address: int, objects: list[LoadedObject]) -> tuple[str, str, int]:
 
 def _strategy(record: Record) -> str:
     """Return how a splice reaches its patch, from its bytes: the opcode is written except when only its target is."""
-    if record.new == _TRAP:
+    if record.new == TRAP:
         return "trap"
     if len(record.new) == _DISPLACEMENT_BYTES and record.new[:1] != b"\xe9" and record.new[:1] != b"\x36":
         return "retarget"

@@ -8,7 +8,7 @@ from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.relocate import displace
 from anyprobe.splice.leaving import DECISION_ESTIMATE, RANGE_ESTIMATE, decide
 from anyprobe.splice.patchcode import Action, Clobbers, EmittedPatch, PatchWriter, UndisplaceableError
-from anyprobe.splice.plan import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan import TRAP, PlannedSplice, Strategy, Want, WantKind
 
 PATCH_ALIGNMENT = 16
 PATCH_ESTIMATE = 200
@@ -168,7 +168,7 @@ def head_bytes(splice: PlannedSplice, bias: int, target: int) -> bytes:
     if splice.strategy is Strategy.SHORT:
         return b"\xeb" + (splice.dead_springboard - (splice.head + 2)).to_bytes(1, "little", signed=True)
     if splice.strategy is Strategy.TRAP:
-        return b"\xcc"  # int3; the target is the signal handler's affair
+        return TRAP  # the target is the signal handler's affair
     if splice.strategy is Strategy.RETARGET:
         return (target - (splice.insns[0].end + bias)).to_bytes(4, "little", signed=True)
     return b"\xe9" + (target - (splice.head + bias + 5)).to_bytes(4, "little", signed=True)

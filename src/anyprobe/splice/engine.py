@@ -419,7 +419,7 @@ class Engine:
         transaction = Transaction(self.process, changes, journal, self.traps)
         what = "arm" if any(change.added for change in changes) else "disarm"
         try:
-            with self.stop(what) as stop:
+            with self.traps.calm_stop(what, changes) as stop:
                 transaction.run(stop)
         except BaseException:
             if transaction.done:  # the release failed, or Ctrl-C came with it

@@ -18,8 +18,8 @@ JUMP_BYTES = 5
 """Length of ``jmp rel32``."""
 SHORT_BYTES = 2
 """Length of ``jmp rel8``."""
-TRAP_BYTES = 1
-"""Length of ``int3``."""
+TRAP = b"\xcc"
+"""``int3``."""
 _SHORT_REACH = 127
 _REDUNDANT_PREFIX = 0x36
 """A segment override: without meaning on a near jump, so it can pad one."""
@@ -432,7 +432,9 @@ class Planner:
         if self.plain_jumps_only:
             detail = "Go's runtime runs code with all signals blocked and takes SIGTRAP for itself"
             return Refusal(Reason.TRAP_UNSAFE, insn.address, detail)
-        return self._checked(PlannedSplice(Strategy.TRAP, insn.address, (insn,), [], TRAP_BYTES, insn.address))
+        if insn.raw[:1] == TRAP:
+            return Refusal(Reason.TRAP_UNSAFE, insn.address, "this is an int3 of the program's own")
+        return self._checked(PlannedSplice(Strategy.TRAP, insn.address, (insn,), [], len(TRAP), insn.address))
 
     def _checked(self, splice: PlannedSplice) -> PlannedSplice | Refusal:
         """Return the splice if its bytes may be written and its instructions displaced."""

@@ -8,7 +8,8 @@ in the table for good: a late hit continues in its patch, which goes on working 
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from anyprobe.core.address import PAGE, page_ceil
@@ -16,7 +17,7 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.journal import MappingUse, journal_size
-from anyprobe.splice.plan import TRAP_BYTES, Strategy
+from anyprobe.splice.plan import TRAP, Strategy
 from anyprobe.splice.signalactions import (
     blocked_now,
     blocking_thread,
@@ -44,8 +45,10 @@ _LEAST_BYTES = 1 << 16
 _TABLES = 8
 """For how many tables of the present size room is made at once."""
 _RECORDS = 8
-_CALM_PATIENCE = 0.2
-"""Seconds to wait for threads to unblock SIGTRAP: libc blocks all signals for moments."""
+_TRIES = 12
+"""How often everything is stopped to find no thread with SIGTRAP blocked: libc blocks all signals for moments."""
+_CALM_PATIENCE = 0.02
+"""Seconds to wait before each stop for threads to unblock SIGTRAP."""
 
 
 def _trap_splices(change: "FunctionChange") -> "list[LiveSplice]":
@@ -76,7 +79,8 @@ class Traps:
         self._wait_for_calm()
         need = table_size(len(self._entries) + len(sites)) + PAGE
         if self._handler is None:
-            return self._install(sites[0], need)
+            with self._calm_stop("arm", lambda stop: blocking_thread(stop, sites[0])) as (stop, refusal):
+                return refusal or self._install(stop, sites[0], need)
         if self._room is None or self._cursor + need > self._room[1].end:
             with self._engine.stop("arm") as stop:
                 self._room = self._map(stop, sites[0], _TABLES * need)
@@ -96,6 +100,24 @@ class Traps:
         if action.handler != self._handler.entry:
             return Refusal(Reason.TRAP_UNSAFE, sites[0], "the program has set a SIGTRAP handler of its own since")
         return None
+
+    @contextmanager
+    def calm_stop(self, what: str, changes: "Sequence[FunctionChange]") -> "Iterator[Stop]":
+        """Stop everything at a moment when the traps of the changes may be placed, if such a moment comes soon."""
+        with self._calm_stop(what, lambda stop: self.check(stop, changes)) as (stop, _):
+            yield stop
+
+    @contextmanager
+    def _calm_stop(
+        self, what: str, objection: "Callable[[Stop], Refusal | None]"
+    ) -> "Iterator[tuple[Stop, Refusal | None]]":
+        for tries_left in reversed(range(_TRIES)):
+            with self._engine.stop(what) as stop:
+                refusal = objection(stop)
+                if refusal is None or tries_left == 0:
+                    yield stop, refusal
+                    return
+            self._wait_for_calm()
 
     def publish(self, changes: "Sequence[FunctionChange]") -> None:
         """Make the sites of all changes that are not refused known to the handler. Precondition: all is stopped."""
@@ -139,23 +161,19 @@ class Traps:
             time.sleep(pause)
             pause = min(2 * pause, 0.01)
 
-    def _install(self, site: int, need: int) -> Refusal | None:
-        """Map the handler and set it, in one stop; return what stands in the way."""
-        engine = self._engine
-        with engine.stop("arm") as stop:
-            refusal = blocking_thread(stop, site)
-            if refusal is not None:
-                return refusal
-            with stop.remote(engine.process.pid) as remote:
-                old = current_action(engine.process, remote)
-            if old.is_handler and old.flags & SA_RESETHAND:
-                detail = "the program's own SIGTRAP handler is for one signal only (SA_RESETHAND)"
-                return Refusal(Reason.TRAP_UNSAFE, site, detail)
-            arena, piece = self._map(stop, site, _TABLES * need)
-            handler = self._write_handler(arena, piece, old)
-            arena.journal.add([record_of(handler.entry, old)])
-            with stop.remote(engine.process.pid) as remote:
-                set_action(remote, handler.action(old))
+    def _install(self, stop: "Stop", site: int, need: int) -> Refusal | None:
+        """Map the handler and set it; return what stands in the way."""
+        process = self._engine.process
+        with stop.remote(process.pid) as remote:
+            old = current_action(process, remote)
+        if old.is_handler and old.flags & SA_RESETHAND:
+            detail = "the program's own SIGTRAP handler is for one signal only (SA_RESETHAND)"
+            return Refusal(Reason.TRAP_UNSAFE, site, detail)
+        arena, piece = self._map(stop, site, _TABLES * need)
+        handler = self._write_handler(arena, piece, old)
+        arena.journal.add([record_of(handler.entry, old)])
+        with stop.remote(process.pid) as remote:
+            set_action(remote, handler.action(old))
         self._handler, self._home, self._room = handler, (arena, piece), (arena, piece)
         self._cursor = self._table = handler.end  # the empty table
         return None
@@ -174,7 +192,7 @@ class Traps:
         size = page_ceil(max(_LEAST_BYTES, size))
         space = AddressSpace(engine.process.mappings())
         journal_bytes = journal_size(_RECORDS + 1 + 8)
-        place = space.gap_near(near, near + TRAP_BYTES, size + PAGE + journal_bytes)
+        place = space.gap_near(near, near + len(TRAP), size + PAGE + journal_bytes)
         if place is None:
             raise TargetError("no room for the trap handler in the target's address space")
         with stop.remote(engine.process.pid) as remote:
@@ -189,5 +207,5 @@ class Traps:
 def _entry(splice: "LiveSplice") -> int:
     """Return what the table says of a site: the patch's address and the flag."""
     assert splice.patch is not None
-    ambiguous = splice.planned.insns[0].length == TRAP_BYTES
+    ambiguous = splice.planned.insns[0].length == len(TRAP)
     return splice.patch.address | (AMBIGUOUS if ambiguous else 0)
