@@ -6,7 +6,7 @@ import sys
 
 from anyprobe.cli import COMMANDS
 
-HEAVY = ("numpy", "iced_x86", "rich", "elftools")
+HEAVY = ("numpy", "iced_x86", "rich")
 
 
 def run(*arguments):
