@@ -198,6 +198,16 @@ def test_ifuncs_lead_to_what_the_process_uses_or_are_refused(process):
     assert "resolved to fast" in site.note
 
 
+def test_an_implementation_is_one_site_however_it_is_reached(process):
+    path = process.load(IFUNC, "libpick.so", "-shared", "-fPIC", "-O1")
+    objects = process.objects()
+    fast = 0x7F0000000000 + Image.open(path).functions.lookup("fast")[0].start
+    for text, count in (("libpick:pick", 1), ("libpick:[pf]*", 1), ("libpick:*", len(resolve("libpick:*", objects)))):
+        sites = resolve(text, objects, ifunc_targets=lambda _loaded, _function: [fast, fast])
+        assert [site.address for site in sites].count(fast) == 1
+        assert len({site.address for site in sites}) == len(sites) == count
+
+
 def test_an_object_that_cannot_be_read_matters_only_if_it_was_meant(process, tmp_path):
     process.load(LIBRARY, "libfruit.so", "-shared", "-fPIC", "-O1")
     process.load(LIBRARY, "libgone.so", "-shared", "-fPIC", "-O1", bias=0x7E0000000000)
