@@ -79,7 +79,7 @@ class TableStore:
 
     def keep_facts(self, facts: CodeFacts) -> None:
         """Keep the facts about the code."""
-        arrays = {
+        arrays: cache.Arrays = {
             "entries": facts.entries,
             "noreturn": np.array(sorted(facts.noreturn), np.int64),
             "parts": np.array([[*facts.cold_parts], [*facts.cold_parts.values()]], np.int64),
