@@ -12,45 +12,12 @@ from anyprobe.binary.elf import ElfFile, Segment
 from anyprobe.binary.image import DEBUG_ROOTS, Image
 from anyprobe.core.address import AddressRange, page_floor
 from anyprobe.core.errors import TargetError, UnsupportedTarget
+from anyprobe.core.mapping import MappingLike
 from anyprobe.core.memory import Memory, MemoryFault
 
 DELETED = " (deleted)"
 VDSO = "[vdso]"
 _LIBRARY = re.compile(r"^(?P<stem>.+?)(?:-\d[\d.]*)?\.so(?P<version>(?:\.\w+)*)$")
-
-
-class MappingLike(Protocol):
-    """A line of ``/proc/PID/maps``."""
-
-    @property
-    def start(self) -> int:
-        """First address."""
-        ...
-
-    @property
-    def end(self) -> int:
-        """Address behind the last."""
-        ...
-
-    @property
-    def perms(self) -> str:
-        """The four letters, ``r-xp``."""
-        ...
-
-    @property
-    def offset(self) -> int:
-        """Offset in the file."""
-        ...
-
-    @property
-    def inode(self) -> int:
-        """Inode of the file, 0 without one."""
-        ...
-
-    @property
-    def path(self) -> str:
-        """Path of the file, ``[vdso]``, or nothing."""
-        ...
 
 
 class ObjectFiles(Protocol):
@@ -187,7 +154,7 @@ class LoadedObject:
     _image: Image | None = field(default=None, repr=False)
     _error: TargetError | None = field(default=None, repr=False)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The file name."""
         return os.path.basename(self.path) if not self.path.startswith("[") else self.path

@@ -5,9 +5,9 @@ Never in the way of the heap (``brk``) or of the main stack, never below the min
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import Protocol
 
 from anyprobe.core.address import PAGE, page_ceil, page_floor
+from anyprobe.core.mapping import MappingLike
 
 MINIMUM_ADDRESS = 0x10000
 """``vm.mmap_min_addr`` as distributions set it."""
@@ -19,25 +19,6 @@ STACK_ROOM = 1 << 30
 """Bytes below the main stack that stay free for it to grow."""
 REACH = (1 << 31) - (1 << 20)
 """How far a rel32 operand reaches, with a margin for instruction lengths and module sizes."""
-
-
-class MappingLike(Protocol):
-    """One line of ``/proc/PID/maps``."""
-
-    @property
-    def start(self) -> int:
-        """First address."""
-        ...
-
-    @property
-    def end(self) -> int:
-        """End."""
-        ...
-
-    @property
-    def path(self) -> str:
-        """Path or pseudo-path."""
-        ...
 
 
 class AddressSpace:

@@ -1,0 +1,37 @@
+"""What a line of ``/proc/PID/maps`` says, whoever read it."""
+
+from typing import Protocol
+
+
+class MappingLike(Protocol):
+    """A line of ``/proc/PID/maps``."""
+
+    @property
+    def start(self) -> int:
+        """First address."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """Address behind the last."""
+        ...
+
+    @property
+    def perms(self) -> str:
+        """The four letters, ``r-xp``."""
+        ...
+
+    @property
+    def offset(self) -> int:
+        """Offset in the file."""
+        ...
+
+    @property
+    def inode(self) -> int:
+        """Inode of the file, 0 without one."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Path of the file, ``[vdso]``, or nothing."""
+        ...
