@@ -56,13 +56,16 @@ def explain(session: "Session", spec: str) -> Explanation:
     site = sites[0]
     module = session.module(site.object)
     code = module.code.function_at(site.function.start)
+    refusal = session.refusal_of(site)
+    if refusal is not None:
+        raise SiteRefused(refusal)
     if isinstance(code, Refusal):
         raise SiteRefused(code)
     _see_space(session)
     wants = _wants(site, code)
     plan = _planned(session, module, code, wants)
     first = wants[0].address if wants else code.entry
-    splice = next((s for s in plan.splices if any(w.address == first for w in s.wants)), None)
+    splice = next((s for want, s in _served(plan).items() if want.address == first), None)
     part = code if code.start <= first < code.end else module.code.containing(first) or code
     free = clobbers(module.code, code, wants[0]) if wants else None
     notes = [f"{len(sites) - 1} more sites match"] if len(sites) > 1 else []
@@ -159,6 +162,9 @@ def _list_site(session: "Session", site: "ResolvedSite") -> list[ListedSite]:
     def entry(address: int, strategy: str | None, refusal: Refusal | None) -> ListedSite:
         return ListedSite(site.canonical, site.object.name, name, offset, address, strategy, refusal)
 
+    refusal = session.refusal_of(site)
+    if refusal is not None:
+        return [entry(site.address, None, refusal)]
     if isinstance(code, Refusal):
         return [entry(site.address, None, code)]
     if site.kind == "return" and code.exits_complete is not None:
@@ -167,8 +173,12 @@ def _list_site(session: "Session", site: "ResolvedSite") -> list[ListedSite]:
     refused = [entry(want.address + module.bias, None, why) for want, why in plan.refused]
     placed = [
         entry(want.address + module.bias, splice.strategy.value, None)
-        for splice in plan.splices
-        for want in splice.wants
-        if want.kind is not WantKind.LOOP
+        for want, splice in _served(plan).items()
     ]
     return placed + refused
+
+
+def _served(plan: FunctionPlan) -> dict[Want, PlannedSplice]:
+    """Return the wants that a plan serves, each with a splice that does; an exit may be served by several."""
+    wants = [(want, splice) for splice in plan.splices for want in splice.wants if want.kind is not WantKind.LOOP]
+    return {want.origin or want: splice for want, splice in wants}

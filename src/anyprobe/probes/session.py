@@ -13,7 +13,7 @@ from anyprobe.core.errors import SpecError, TargetError, TargetExited, UsageErro
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.snapshot import Snapshot
-from anyprobe.probes import reading
+from anyprobe.probes import reading, trapping
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import TickClock, tsc_refusal
 from anyprobe.probes.objects import ObjectTable
@@ -56,7 +56,7 @@ class Session:
         self._ended: float | None = None
         self._detached = False
         self.probes: Probes = []
-        self.warnings: Sequence[str] = ()
+        self.warnings: Sequence[str] = [trapping.WARNING] if strategy == Strategy.TRAP else ()
         self._objects = ObjectTable(process)
         self._awaits_libraries = held and any(self._objects.is_loader(each) for each in self._objects.objects)
         """Whether the target is a dynamic program that has not mapped its libraries yet."""
@@ -234,6 +234,11 @@ class Session:
         resolution = resolve_all(spec, self._objects.objects, ifunc_targets=self._objects.ifunc_slots)
         return resolution.sites, [(each.canonical, each.refusal) for each in resolution.refused]
 
+    def refusal_of(self, site: ResolvedSite) -> Refusal | None:
+        """Return why a site cannot be had, whatever its code is."""
+        refusal = self._objects.refusal(site.object)
+        return refusal or (trapping.trap_refusal(self._objects, site) if Strategy.TRAP in self.engine.allowed else None)
+
     def mappings(self) -> "Sequence[Mapping]":
         """Return the target's memory map as it is now."""
         return self._process.mappings()
@@ -305,7 +310,7 @@ class Session:
                 self._objects.is_loader(loaded) != self._awaits_libraries
             ):
                 continue
-            refusal = self._objects.refusal(loaded) or (tsc_refusal() if timed else None)
+            refusal = self.refusal_of(site) or (tsc_refusal() if timed else None)
             code = self.module(loaded).code.function_at(site.function.start)
             if refusal is not None or isinstance(code, Refusal):
                 probe.refused.append((site.canonical, refusal or _as_refusal(code)))
@@ -410,7 +415,7 @@ def attach(pid: int, *, strategy: str = "auto", maxactive: int = MAXACTIVE) -> S
     except BaseException:
         process.close()
         raise
-    session.warnings = warnings
+    session.warnings = [*warnings, *session.warnings]
     return session
 
 
