@@ -111,6 +111,9 @@ REGISTERS = Situation(
             "call_inside",
         ),
         *("rcx_branch", "string_store", "locked", "tail_jump", "stays_or_leaves", "avx_add", "avx512_masked"),
+        *("lea_leaf", "two_written", "all_but_rax_written", "one_written", "written_on_one_way", "carry_kept"),
+        *("undefined_flags", "zero_scanned", "direction_user", "callee_reads", "pointed_callee_reads"),
+        *("jump_to_reader", "jump_through_pointer", "jump_on_carry"),
     ),
     300,
 )
