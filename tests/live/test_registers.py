@@ -57,7 +57,7 @@ def test_state_is_equal(started, mode):
     target.finish()
 
 
-@pytest.mark.parametrize("strategy", ["jump", "punned"])
+@pytest.mark.parametrize("strategy", ["jump", "punned", "trap"])
 def test_state_is_equal_by_demanded_strategy(run_target, strategy):
     """The same with one strategy demanded; sites that cannot have it are refused and the rest holds."""
     target = run_target(REGISTERS.source)
