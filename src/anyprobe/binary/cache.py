@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import re
-import tempfile
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -73,7 +72,9 @@ def store(
     temporary = ""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=folder)
+        aside = os.path.join(folder, f".new-{os.getpid()}-{os.urandom(8).hex()}")
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        temporary = aside
         with open(descriptor, "wb") as file:
             file.write(content)
         os.rename(temporary, path)

@@ -1,0 +1,67 @@
+"""Attaching does what a probe needs and no more: nothing is computed twice, and nothing slow is imported."""
+
+import collections
+import os
+import subprocess
+import sys
+
+import anyprobe
+from anyprobe.binary import codescan, image
+
+BUILDERS = ("reconcile", "unwind_table", "code_entries", "forbidden_ranges", "noreturn_addresses", "relocations")
+IMPORTED = """
+import sys
+import anyprobe
+with anyprobe.attach(int(sys.argv[1])) as session:
+    session.count("libc:getenv", "a.out:main", "libc:str*")
+    session.snapshot()
+print(*sorted(sys.modules))
+"""
+NOT_FOR_COUNTING = {"numpy.ma", "numpy.random", "rich", "pickletools", "tempfile", "anyprobe.probes.planning"}
+
+
+def counted(monkeypatch):
+    """Return the counts of how often the builders of tables run from now on."""
+    calls = collections.Counter()
+
+    def counting(name, original):
+        def call(*arguments, **named):
+            calls[name] += 1
+            return original(*arguments, **named)
+
+        return call
+
+    for name in BUILDERS:
+        monkeypatch.setattr(image, name, counting(name, getattr(image, name)))
+    monkeypatch.setattr(codescan, "branch_targets", counting("branch_targets", codescan.branch_targets))
+    monkeypatch.setattr(codescan.References, "__init__", counting("References", codescan.References.__init__))
+    return calls
+
+
+def test_a_second_attach_builds_no_table(run_target, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    target = run_target("library_calls.c")
+    calls = counted(monkeypatch)
+    for expected in (True, False):
+        with anyprobe.attach(target.pid) as session:
+            session.count("libc:getenv")
+            target.go(1)
+            assert session.snapshot().sites[0].hits >= 1000
+        assert bool(calls) is expected, calls
+        calls.clear()
+    target.finish()
+
+
+def test_what_counting_does_not_need_is_not_imported(run_target, tmp_path):
+    target = run_target("library_calls.c")
+    outcome = subprocess.run(
+        [sys.executable, "-c", IMPORTED, str(target.pid)],
+        check=True,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path)),
+    )
+    assert NOT_FOR_COUNTING.isdisjoint(outcome.stdout.split())
+    target.finish()
