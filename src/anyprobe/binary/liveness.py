@@ -5,8 +5,8 @@ before control leaves for code that is not known: no convention is relied upon, 
 are served, too. Calls and jumps to other functions of the module are followed while that is cheap; a return, a call
 through a pointer or a linkage stub, a system call, a trap end the search, and what is undecided there is live.
 
-Go is the exception: its functions may have no stack left on which flags could be saved. There the flags count as
-dead behind calls and returns, unless a caller of the module is seen to read them.
+Go is the exception: its functions may have no stack left on which flags could be saved. Where there is no dead register
+for them either, the flags count as dead behind calls and returns, unless a caller in the module is seen to read them.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class _Analysis:
     def scratch(self, function: FunctionCode) -> Scratch:
         dead = self._dead_at_entry(function, 0)
         flags_dead = dead & _FLAGS == _FLAGS
-        if not flags_dead and self._map.text.is_go:
+        if self._map.text.is_go and not flags_dead and not dead & SYSV_CLOBBERED:
             flags_dead = not self._go_reads_flags(function)
         return Scratch(tuple(name for name in PREFERENCE if dead >> NUMBERS[name] & 1), flags_dead)
 

@@ -43,11 +43,19 @@ def test_entry(build, case):
     ("behind_call", "dead"), [("jc 1f\n ret\n1: nop", False), ("test eax, eax", True), ("pushf\n pop rax", False)]
 )
 def test_in_go_flags_are_dead_behind_calls_unless_a_caller_is_seen_to_read_them(build, behind_call, dead):
-    functions = function("tested", "mov eax, edi\n ret"), function("caller", f"call tested\n {behind_call}\n ret")
+    functions = function("tested", "mov [rdi], rsi\n ret"), function("caller", f"call tested\n {behind_call}\n ret")
     module = Module.assembled(build, *functions, flags=["-Wl,-Bsymbolic"])
     assert not entry_scratch(module.map, module["tested"]).flags_dead
     go = CodeMap(replace(module.map.text, is_go=True))
     assert entry_scratch(go, go.function_at(module["tested"].start)).flags_dead is dead
+
+
+def test_in_go_too_flags_are_live_where_a_dead_register_can_hold_them(build):
+    module = Module.assembled(build, function("tested", "mov eax, edi\n ret"))
+    go = CodeMap(replace(module.map.text, is_go=True))
+    scratch = entry_scratch(go, go.function_at(module["tested"].start))
+    assert scratch.dead == ("rax",)
+    assert not scratch.flags_dead
 
 
 def test_entries_of_libc_are_analysed_quickly_and_usually_have_room(build):
