@@ -1,16 +1,16 @@
 """The life of ``count`` and ``time``: open, arm, wait, remove, show."""
 
-import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, TextIO
 
 from anyprobe.cli import ExitStatus, output, targets
 from anyprobe.cli.interrupts import Interrupts
+from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import TargetExited
 from anyprobe.data.snapshot import Snapshot
 
@@ -48,9 +48,9 @@ def measure(target: targets.Target, plan: Plan) -> int:
         output.results(plan.output, program_owns_output=target.owns_standard_output) as stream,
         Interrupts() as interrupts,
     ):
-        with output.progress("attaching", quiet=plan.quiet), uncollected():
+        with output.progress("attaching", quiet=plan.quiet), collection_paused():
             sessions = targets.open_sessions(stack, target, strategy=plan.strategy, maxactive=plan.maxactive)
-        with output.progress("arming", quiet=plan.quiet), uncollected():
+        with output.progress("arming", quiet=plan.quiet), collection_paused():
             for session in sessions:
                 arm(session, plan)
         ends = targets.end_descriptors(stack, [session.pid for session in sessions])
@@ -63,19 +63,6 @@ def measure(target: targets.Target, plan: Plan) -> int:
         if target.program and status is None and not plan.quiet:
             output.warn(f"process {sessions[0].pid} runs on, without probes")
         return exit_status(snapshots, status, plan)
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Spare a scope the garbage collector.
-
-    Plans of ten thousand functions live on; looking for cycles among them takes a seventh of the set-up.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def arm(session: "Session", plan: Plan) -> None:
