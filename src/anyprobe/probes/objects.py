@@ -8,8 +8,9 @@ from anyprobe.binary.modules import LoadedObject, ProcessFiles, loaded_objects
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import MEMFD_PATH
-from anyprobe.splice.engine import Module
+from anyprobe.splice.edits import Module
 from anyprobe.splice.entryplans import EntryPlans
+from anyprobe.splice.installed import parts_of
 from anyprobe.target.process import Process
 from anyprobe.target.procfs import Mapping
 
@@ -24,16 +25,16 @@ class ObjectTable:
         """Read the objects of a process."""
         self._process = process
         self._files = ProcessFiles(process.pid, memory=process.mem)
-        self._modules: dict[tuple[str, int], Module] = {}
+        self._modules: dict[tuple[str, int, int], Module] = {}
         self.objects: list[LoadedObject] = []
         self.refresh()
 
     def refresh(self) -> None:
         """Read what is loaded now."""
         mappings = [m for m in self._process.mappings() if m.path != MEMFD_PATH]
-        known = {(o.path, o.first.start): o for o in self.objects}
+        known = {_key(o): o for o in self.objects}
         found = loaded_objects(mappings, files=self._files, executable=self._process.exe)
-        self.objects = [known.get((o.path, o.first.start), o) for o in found]
+        self.objects = [known.get(_key(o), o) for o in found]
         self.__dict__.pop("ifunc_slots", None)
 
     @cached_property
@@ -77,12 +78,13 @@ class ObjectTable:
 
     def module(self, loaded: LoadedObject) -> Module:
         """Return the engine's module of an object."""
-        key = (loaded.path, loaded.bias)
+        key = _key(loaded)
         module = self._modules.get(key)
         if module is None:
             first, last = loaded.mappings[0], loaded.mappings[-1]
             code = CodeMap(loaded.image.text(), loaded.image.cold_parts)
             module = self._modules[key] = Module(loaded.name, code, loaded.bias, first.start, last.end)
+            module.parts = parts_of(m for m in loaded.mappings if isinstance(m, Mapping))
             module.plans = EntryPlans(code.text, loaded.image.build_id)
         return module
 
@@ -96,6 +98,11 @@ class ObjectTable:
                     "the text is a shared mapping: a write would change it for everybody",
                 )
         return None
+
+
+def _key(loaded: LoadedObject) -> tuple[str, int, int]:
+    """Return what tells an object from any other, one of the same name at the same place included."""
+    return loaded.path, loaded.first.start, loaded.first.inode
 
 
 def _imports_clone(loaded: LoadedObject) -> bool:

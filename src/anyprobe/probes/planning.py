@@ -10,8 +10,8 @@ from anyprobe.data.explanation import Explanation, Line, ListedSite
 from anyprobe.isa import disassemble
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.probe import exit_want
+from anyprobe.splice.edits import Module
 from anyprobe.splice.emit import ActionSource, emit_patch
-from anyprobe.splice.engine import Module
 from anyprobe.splice.patchcode import SCRATCH_ORDER, Action, ActionKind, BankCode
 from anyprobe.splice.plan import FunctionPlan, PlannedSplice, Want, WantKind
 from anyprobe.splice.routines import Routines

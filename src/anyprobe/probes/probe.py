@@ -6,7 +6,7 @@ from anyprobe.binary.exits import Exit
 from anyprobe.core.refusal import Refusal
 from anyprobe.probes.resolve import ResolvedSite
 from anyprobe.splice.banks import Hook, TimingGroup
-from anyprobe.splice.engine import Edit, FunctionState, Module
+from anyprobe.splice.edits import Edit, FunctionState, Module
 from anyprobe.splice.plan import Want, WantKind
 
 

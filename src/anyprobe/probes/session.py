@@ -20,7 +20,8 @@ from anyprobe.probes.objects import ObjectTable
 from anyprobe.probes.probe import Place, Probe, Timed, edits_for, exit_want
 from anyprobe.probes.resolve import ResolvedSite, resolve_all
 from anyprobe.splice.banks import Hook, TimingGroup
-from anyprobe.splice.engine import MAXACTIVE, Engine, Module
+from anyprobe.splice.edits import Module
+from anyprobe.splice.engine import MAXACTIVE, Engine
 from anyprobe.splice.installed import find_owners, owner_alive
 from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.plan import AUTO, Strategy, Want, WantKind

@@ -4,24 +4,21 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
-from anyprobe.core.errors import SessionConflict, TargetError
+from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import Arena
-from anyprobe.splice.banks import TIMING, Hook
+from anyprobe.splice.banks import TIMING
+from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, head_bytes
-from anyprobe.splice.entryplans import EntryPlans
-from anyprobe.splice.installed import find_owners, owner_alive
 from anyprobe.splice.journal import Owner
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import Action, BankCode, Clobbers, EmittedPatch
 from anyprobe.splice.plan import (
     AUTO,
     JUMP_BYTES,
-    Claims,
     FunctionPlan,
     PlannedSplice,
     Planner,
@@ -33,10 +30,13 @@ from anyprobe.splice.plan import (
 from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import Springboards
+from anyprobe.splice.standing import Losses, check_sessions, gone, in_gone_modules, lose
 from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
 from anyprobe.splice.traps import Traps
 from anyprobe.target import procfs
+from anyprobe.target.exclusion import exclusive
 from anyprobe.target.process import Process
+from anyprobe.target.procfs import Mapping
 from anyprobe.target.stopping import Stop
 
 MAXACTIVE = 1024
@@ -46,63 +46,6 @@ _GADGET_BYTES = 9
 """The longest of the instructions that injected calls borrow."""
 
 ClobberSource = Callable[[CodeMap, FunctionCode, Want], Clobbers]
-
-
-def hook_of(want: Want) -> Hook | None:
-    """Return the hook that a want carries (loop branches carry none)."""
-    return want.tag if isinstance(want.tag, Hook) else None
-
-
-@dataclass(eq=False)
-class FunctionState:
-    """A probed function: what is wanted of it and the splices that serve it."""
-
-    code: FunctionCode
-    wants: list[Want] = field(default_factory=list)
-    splices: list[LiveSplice] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class Module:
-    """One object in the target: its code, where it lies, what is spliced in it."""
-
-    name: str
-    code: CodeMap
-    bias: int
-    low: int
-    high: int
-    plans: EntryPlans | None = None
-    """Entry plans of earlier sessions."""
-    slotless: bool = False
-    """Code here may run before its thread has a thread control block: atomic operations only."""
-    claims: Claims = field(default_factory=Claims)
-    functions: dict[int, FunctionState] = field(default_factory=dict)
-
-    def state_of(self, code: FunctionCode) -> FunctionState:
-        """Return the state of a function, made on demand."""
-        return self.functions.setdefault(code.start, FunctionState(code))
-
-
-@dataclass(eq=False)
-class Edit:
-    """What a change does to one function."""
-
-    module: Module
-    state: FunctionState
-    added: list[Want] = field(default_factory=list)
-    removed: list[Want] = field(default_factory=list)
-    plan: FunctionPlan = field(default_factory=FunctionPlan)
-    wants: list[Want] = field(default_factory=list)
-    change: FunctionChange | None = None
-    given_up: bool = False
-    planned: bool = False
-    """Whether the claims are the plan's, not the live splices'."""
-    settled: bool = False
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing remains to be changed."""
-        return not self.plan.splices and not self.state.splices
 
 
 class Engine:
@@ -130,6 +73,9 @@ class Engine:
         self._clobbers, self.allowed = clobbers, allowed
         self.springboards = Springboards(AddressSpace([]))
         self.traps = Traps(self)
+        self.losses = Losses()
+        self._mappings: Sequence[Mapping] = ()
+        """The memory map in the present stop."""
 
     # -- the change
 
@@ -147,14 +93,23 @@ class Engine:
             raise
 
     def _change(self, edits: Sequence[Edit]) -> None:
+        mappings = self.process.mappings()
+        self.note_losses(mappings)
+        self.losses.check_session(self.process.pid)
         with self._timed("plan"):
-            self.springboards.space = AddressSpace(self.process.mappings())
+            self.springboards.space = AddressSpace(mappings)
+            edits = self._without_gone(edits, mappings)
             self._keep_gadgets(edits)
             for edit in edits:
                 if not self._plan_from_memory(edit):
                     self._plan(edit)
+        with exclusive(self.process):
+            self._carry_out([edit for edit in edits if not edit.idle])
+
+    def _carry_out(self, edits: Sequence[Edit]) -> None:
         with self._timed("prepare"):
-            edits = [edit for edit in edits if not edit.idle]
+            self._check_sessions(self.process.mappings())
+            self.losses.clear_records()
             self._prepare(edits)
             for edit in edits:
                 self._emit(edit)
@@ -295,23 +250,17 @@ class Engine:
         self.process.gadgets()  # the search for them takes milliseconds the first time
         with self.process.stop() as stop:
             stop.verify()
-            self._check_rivals()
+            self._mappings = self.process.mappings()
+            self._check_sessions(self._mappings)
             yield stop
         self.pause_us[what] += stop.pause_us
 
-    def _check_rivals(self) -> None:
-        for owner in find_owners(self.process.mem, self.process.mappings()):
-            if owner.session == self.owner.session:
-                continue
-            if owner_alive(owner):
-                raise SessionConflict(
-                    f"process {self.process.pid} is being probed by another anyprobe session (process "
-                    f"{owner.pid}); end that one first"
-                )
-            raise SessionConflict(
-                f"process {self.process.pid} still has splices of an anyprobe session that died (process "
-                f"{owner.pid}); run: anyprobe detach -p {self.process.pid}"
-            )
+    def _check_sessions(self, mappings: Sequence[Mapping]) -> None:
+        check_sessions(self.process, mappings, self.owner, len(self.arenas))
+
+    def note_losses(self, mappings: Sequence[Mapping]) -> None:
+        """Take note of what is installed no more, by the memory map."""
+        self.losses.note(self.modules, [arena.inode for arena in self.arenas], mappings)
 
     # -- emission
 
@@ -362,7 +311,12 @@ class Engine:
         old = module.code.text.memory.read(planned.write_at, planned.written)
         new = head_bytes(planned, module.bias, target)
         borrowed = module.code.text.memory.read(planned.write_at + planned.written, planned.borrowed)
-        return LiveSplice(planned, module.bias, address, old, new, patch, springboard, borrowed=borrowed)
+        whole_at = planned.insns[0].address
+        whole = module.code.text.memory.read(whole_at, planned.end - whole_at)
+        return LiveSplice(
+            planned, module.bias, address, old, new, patch, springboard,
+            borrowed=borrowed, whole=whole, whole_at=whole_at + module.bias,
+        )  # fmt: skip
 
     def _fill_template(self, edit: Edit, planned: PlannedSplice, home: Neighbourhood) -> EmittedPatch | None:
         if len(planned.wants) != 1:
@@ -420,6 +374,9 @@ class Engine:
         what = "arm" if any(change.added for change in changes) else "disarm"
         try:
             with self.traps.calm_stop(what, changes) as stop:
+                for edit in in_gone_modules(edits, self._mappings):
+                    if edit.change is not None:
+                        transaction.refuse(edit.change, gone(edit))
                 transaction.run(stop)
         except BaseException:
             if transaction.done:  # the release failed, or Ctrl-C came with it
@@ -440,6 +397,8 @@ class Engine:
         """Take note of what became of a function."""
         if change.refusal is not None:
             self.give_up(edit, change.refusal)
+            if change.gone:
+                lose(edit.module, edit.state, change.refusal)
             return
         state = edit.state
         edit.settled = True
@@ -455,8 +414,16 @@ class Engine:
     def give_up(self, edit: Edit, why: Refusal) -> None:
         """Leave a function as it is: refuse what was to be added, claim the old splices' bytes again."""
         self._abandon(edit)
+        edit.refusal = why
         for want in edit.added:
             _refuse(want, why)
+
+    def _without_gone(self, edits: Sequence[Edit], mappings: Sequence[Mapping]) -> Sequence[Edit]:
+        """Give up edits in modules that are gone; return the others."""
+        lost = in_gone_modules(edits, mappings)
+        for edit in lost:
+            self.give_up(edit, gone(edit))
+        return [edit for edit in edits if edit not in lost] if lost else edits
 
     @staticmethod
     def _abandon(edit: Edit) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import Memory, MemoryFault
@@ -10,6 +11,21 @@ from anyprobe.splice.arena import MEMFD_NAME, is_ours
 from anyprobe.splice.journal import FoundJournal, Owner, read_journal, read_owner
 from anyprobe.target import procfs
 from anyprobe.target.procfs import Mapping
+
+
+class Part(NamedTuple):
+    """Where a part of a file is executable in an address space."""
+
+    start: int
+    end: int
+    device: str
+    inode: int
+    offset: int
+
+
+def parts_of(mappings: Iterable[Mapping]) -> tuple[Part, ...]:
+    """Return the executable parts among an object's mappings."""
+    return tuple(Part(m.start, m.end, m.device, m.inode, m.offset) for m in mappings if m.executable)
 
 
 def journal_places(mappings: Iterable[Mapping]) -> list[Mapping]:

@@ -16,7 +16,8 @@ from anyprobe.splice.neighbourhood import ROUTINE_BYTES, NearBank, Neighbourhood
 from anyprobe.splice.threadslot import choose_slot, region_place
 
 if TYPE_CHECKING:
-    from anyprobe.splice.engine import Edit, Engine, Module
+    from anyprobe.splice.edits import Edit, Module
+    from anyprobe.splice.engine import Engine
     from anyprobe.target.stopping import Stop
 
 _LEAST_COUNTERS, _LEAST_RECORDS, _LEAST_CODE, _LEAST_JOURNAL = 1024, 16, 1 << 16, 256

@@ -27,12 +27,14 @@ from anyprobe.splice.savedpcs import saved_pcs
 from anyprobe.splice.signalactions import put_back, trapped
 from anyprobe.splice.threadslot import clear_slots
 from anyprobe.target import gateway
+from anyprobe.target.exclusion import exclusive
 from anyprobe.target.process import Process
 from anyprobe.target.procfs import Mapping
 from anyprobe.target.remote import RemoteCalls
 from anyprobe.target.stopping import Stop
 from anyprobe.target.thread import Thread
 
+_TRIES = 3
 _QUIET_TRIES = 20
 _SCANS = 50
 """How often processes are looked for: each fork child that is found may have forked meanwhile."""
@@ -60,7 +62,25 @@ class _Page:
 
 
 def remove(process: Process, sessions: frozenset[bytes] | None = None) -> Removal:
-    """Restore all text, then unmap everything that is quiet; ``sessions`` limits it to some sessions' journals."""
+    """Restore all text, then unmap everything that is quiet; ``sessions`` limits it to some sessions' journals.
+
+    What fails once (a thread that would not stop in time) is tried again. A typed error says that it still failed.
+    """
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            with exclusive(process), process.translated("removing probes from"):
+                return _remove(process, sessions)
+        except (TargetError, MemoryFault) as error:
+            if isinstance(error, TargetExited) and process.ended():
+                raise
+            if tries_left == 0 and isinstance(error, MemoryFault):
+                raise TargetError(f"removing probes from process {process.pid} failed: {error}") from error
+            if tries_left == 0:
+                raise
+    raise AssertionError
+
+
+def _remove(process: Process, sessions: frozenset[bytes] | None) -> Removal:
     restored = _Restoration(process, sessions)
     with suppress(UnsupportedTarget):  # spliced over by another tool; found again once the text is restored
         process.gadgets()
@@ -327,7 +347,7 @@ def remove_everywhere(
                 done.append(remove(process, sessions))
             except TargetExited:
                 continue
-            except (AnyprobeError, MemoryFault, OSError) as error:
+            except AnyprobeError as error:
                 failed.append(f"process {pid} {_still_probed(error)}")
             finally:
                 process.close()

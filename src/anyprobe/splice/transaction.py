@@ -50,6 +50,9 @@ class LiveSplice:
     """What must follow the written bytes: a punned jump's displacement depends on it."""
     is_springboard: bool = False
     """Not a site: the dead bytes that a short jump leads to."""
+    whole: bytes = b""
+    """The whole instructions, some of whose bytes are written; what is displaced was made from these."""
+    whole_at: int = 0
 
     @property
     def interior(self) -> tuple[int, int] | None:
@@ -77,6 +80,18 @@ class FunctionChange:
     removed: list[LiveSplice] = field(default_factory=list)
     added: list[LiveSplice] = field(default_factory=list)
     refusal: Refusal | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the text is not there any more: then its splices are no more either."""
+        return self.refusal is not None and self.refusal.reason is Reason.GONE
+
+    @property
+    def outlived(self) -> list[LiveSplice]:
+        """The splices that the journal need not list any more."""
+        if self.gone:
+            return self.removed + self.added
+        return self.removed if self.refusal is None else self.added
 
 
 @dataclass(slots=True)
@@ -108,12 +123,11 @@ class Transaction:
         self.done = False
         """Whether the changes are in place."""
         for change in changes:
-            self._touch(change)
-        for page, content in self._pages.items():
-            process.mem.write(page, content.before[:1])
+            self._read(change)
         for change in changes:
             change.refusal = change.refusal or self._apply(change)
         self._check_borrowed()
+        self._make_private()
         self._write_journal()
         self._expected = {
             start: b"".join(self._pages[start + number * PAGE].before for number in range(count))
@@ -133,19 +147,39 @@ class Transaction:
         self._lows = np.array([low for low, _, _ in self._interiors], dtype=np.uint64)
         self._highs = np.array([high for _, high, _ in self._interiors], dtype=np.uint64)
 
-    def _touch(self, change: FunctionChange) -> None:
+    def _read(self, change: FunctionChange) -> None:
         for splice in (*change.removed, *change.added):
-            first = splice.address & -PAGE
-            last = (splice.address + len(splice.old) + len(splice.borrowed) - 1) & -PAGE
-            for page in (first, last):
+            start, end = splice.address, splice.address + len(splice.old) + len(splice.borrowed)
+            if splice.whole:
+                start, end = min(start, splice.whole_at), max(end, splice.whole_at + len(splice.whole))
+            for page in (start & -PAGE, (end - 1) & -PAGE):
                 if page in self._pages:
                     continue
                 try:
                     before = self._process.mem.read(page, PAGE)
                 except MemoryFault:
+                    if any(m.start <= page < m.end for m in self._process.mappings()):
+                        raise  # it is there, with our splices in it
                     change.refusal = Refusal(Reason.GONE, splice.address, "the module is no longer mapped")
                     return
                 self._pages[page] = _Page(before, bytearray(before))
+
+    def _make_private(self) -> None:
+        """Have the kernel copy the pages that will be written, by one byte each, while the program runs."""
+        wanted = {
+            page_floor(address)
+            for change in self._changes
+            if change.refusal is None
+            for splice in (*change.removed, *change.added)
+            for address in (splice.address, splice.address + len(splice.old) - 1)
+        }
+        for page in wanted:
+            self._process.mem.write(page, self._pages[page].before[:1])
+
+    def refuse(self, change: FunctionChange, refusal: Refusal) -> None:
+        """Leave a change out; only before ``run`` or in it."""
+        if change.refusal is None:
+            self._unapply(change, refusal)
 
     def run(self, stop: "Stop") -> None:
         """Check and write. Preconditions: everything that shares the address space is stopped and verified.
@@ -181,18 +215,13 @@ class Transaction:
     def forget(self) -> None:
         """After a stop that failed, all writes undone: clear the journal of what was intended, if it still can be."""
         for change in self._changes:
-            change.refusal = change.refusal or Refusal(Reason.GONE, change.address, "the stop failed")
+            change.refusal = change.refusal or Refusal(Reason.THREAD_IN_SYSCALL, change.address, "the stop failed")
         with suppress(TargetError, MemoryFault):
             self.finish()
 
     def finish(self) -> None:
         """After the stop: clear the journal of what is no longer (or did not get) in place."""
-        gone = [
-            splice
-            for change in self._changes
-            for splice in (change.removed if change.refusal is None else change.added)
-            if splice.journal is not None
-        ]
+        gone = [splice for change in self._changes for splice in change.outlived if splice.journal is not None]
         by_journal: dict[int, tuple[Journal, list[int]]] = {}
         for splice in gone:
             assert splice.journal is not None
@@ -234,21 +263,24 @@ class Transaction:
     def _apply(self, change: FunctionChange) -> Refusal | None:
         """Lay the change out in the pages, or say which bytes are not what they should be."""
         for splice in change.removed:
-            if self._get(splice.address, len(splice.new)) != splice.new:
+            if self._get(splice.address, len(splice.new)) not in (splice.new, splice.old):  # old: it was loaded anew
                 return Refusal(Reason.FOREIGN_BYTES, splice.address, "somebody overwrote our splice")
         for splice in change.removed:
             self._put(splice.address, splice.old)
         for splice in change.added:
-            if self._get(splice.address, len(splice.old)) != splice.old:
-                for undone in change.removed:
-                    self._put(undone.address, undone.new)
-                for undone in change.added[: change.added.index(splice)]:
-                    self._put(undone.address, undone.old)
+            if not self._as_planned(splice):
+                self._revert(change)
                 return Refusal(
                     Reason.FOREIGN_BYTES, splice.address, "memory differs from the file: another patcher was here"
                 )
             self._put(splice.address, splice.new)
         return None
+
+    def _as_planned(self, splice: LiveSplice) -> bool:
+        """Return whether the bytes to be written are the file's, and the rest of those instructions too."""
+        if self._get(splice.address, len(splice.old)) != splice.old:
+            return False
+        return not splice.whole or self._get(splice.whole_at, len(splice.whole)) == splice.whole
 
     def _check_borrowed(self) -> None:
         """Leave out puns whose borrowed bytes are not what the file says: they would jump astray."""
@@ -262,10 +294,14 @@ class Transaction:
 
     def _unapply(self, change: FunctionChange, refusal: Refusal) -> None:
         change.refusal = refusal
-        for splice in change.added:
-            self._put(splice.address, splice.old)
-        for splice in change.removed:
-            self._put(splice.address, splice.new)
+        self._revert(change)
+
+    def _revert(self, change: FunctionChange) -> None:
+        """Put back what was found, which for a splice whose module was loaded anew is not the splice."""
+        for splice in (*change.added, *change.removed):
+            for start in range(splice.address, splice.address + len(splice.old)):
+                page = self._pages[page_floor(start)]
+                page.after[start & (PAGE - 1)] = page.before[start & (PAGE - 1)]
 
     def _get(self, address: int, size: int) -> bytes:
         offset = address & (PAGE - 1)

@@ -1,0 +1,74 @@
+"""What an engine works on: modules, their probed functions, and what a change does to one of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from anyprobe.binary.cfg import CodeMap
+from anyprobe.binary.function import FunctionCode
+from anyprobe.core.refusal import Refusal
+from anyprobe.splice.banks import Hook
+from anyprobe.splice.entryplans import EntryPlans
+from anyprobe.splice.installed import Part
+from anyprobe.splice.plan import Claims, FunctionPlan, Want
+from anyprobe.splice.transaction import FunctionChange, LiveSplice
+
+
+def hook_of(want: Want) -> Hook | None:
+    """Return the hook that a want carries (loop branches carry none)."""
+    return want.tag if isinstance(want.tag, Hook) else None
+
+
+@dataclass(eq=False)
+class FunctionState:
+    """A probed function: what is wanted of it and the splices that serve it."""
+
+    code: FunctionCode
+    wants: list[Want] = field(default_factory=list)
+    splices: list[LiveSplice] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Module:
+    """One object in the target: its code, where it lies, what is spliced in it."""
+
+    name: str
+    code: CodeMap
+    bias: int
+    low: int
+    high: int
+    plans: EntryPlans | None = None
+    """Entry plans of earlier sessions."""
+    slotless: bool = False
+    """Code here may run before its thread has a thread control block: atomic operations only."""
+    parts: Sequence[Part] = ()
+    """Where which parts of the file are executable: not the same any more, then the module is gone."""
+    claims: Claims = field(default_factory=Claims)
+    functions: dict[int, FunctionState] = field(default_factory=dict)
+
+    def state_of(self, code: FunctionCode) -> FunctionState:
+        """Return the state of a function, made on demand."""
+        return self.functions.setdefault(code.start, FunctionState(code))
+
+
+@dataclass(eq=False)
+class Edit:
+    """What a change does to one function."""
+
+    module: Module
+    state: FunctionState
+    added: list[Want] = field(default_factory=list)
+    removed: list[Want] = field(default_factory=list)
+    plan: FunctionPlan = field(default_factory=FunctionPlan)
+    wants: list[Want] = field(default_factory=list)
+    change: FunctionChange | None = None
+    given_up: bool = False
+    refusal: Refusal | None = None
+    """Why it was given up."""
+    planned: bool = False
+    """Whether the claims are the plan's, not the live splices'."""
+    settled: bool = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing remains to be changed."""
+        return not self.plan.splices and not self.state.splices

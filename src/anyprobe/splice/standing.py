@@ -1,0 +1,111 @@
+"""Whether what a session knows still stands: modules come and go while nobody is attached."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import SessionConflict
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.arena import is_ours
+from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
+from anyprobe.splice.installed import Part, find_owners, owner_alive
+from anyprobe.splice.journal import Owner
+from anyprobe.splice.transaction import LiveSplice
+from anyprobe.target.procfs import Mapping
+
+if TYPE_CHECKING:
+    from anyprobe.target.process import Process
+
+MODULE_GONE = "the module was unmapped, or another file is mapped there now"
+
+
+def stands(parts: Iterable[Part], mappings: Sequence[Mapping]) -> bool:
+    """Return whether the very files still are mapped where they were: the same device, inode and offset."""
+    for part in parts:
+        at = part.start
+        for m in mappings:
+            if m.end <= at or m.start >= part.end:
+                continue
+            same = (m.device, m.inode) == (part.device, part.inode)
+            if m.start > at or not same or m.offset - m.start != part.offset - part.start:
+                return False
+            at = m.end
+        if at < part.end:
+            return False
+    return True
+
+
+def in_gone_modules(edits: Sequence[Edit], mappings: Sequence[Mapping]) -> list[Edit]:
+    """Return the edits in modules that do not stand any more."""
+    modules = {id(edit.module): edit.module for edit in edits}
+    gone = {key for key, module in modules.items() if not stands(module.parts, mappings)}
+    return [edit for edit in edits if id(edit.module) in gone] if gone else []
+
+
+def gone(edit: Edit) -> Refusal:
+    """Return the refusal of an edit in a module that is gone."""
+    return Refusal(Reason.GONE, edit.state.code.start + edit.module.bias, MODULE_GONE)
+
+
+def lose(module: Module, state: FunctionState, why: Refusal) -> None:
+    """Forget the splices of a function, which are there no more."""
+    for splice in state.splices:
+        module.claims.release(splice.planned)
+    for hook in filter(None, map(hook_of, state.wants)):
+        hook.splice, hook.refusal = None, why
+    state.wants, state.splices = [], []
+
+
+class Losses:
+    """What a session had installed and has no more: in modules that were unmapped, or by another anyprobe's hand."""
+
+    def __init__(self) -> None:
+        """Start with everything in place."""
+        self.evicted = False
+        """Whether another anyprobe has removed the session."""
+        self._splices: list[LiveSplice] = []
+        """What the journal still lists."""
+
+    def note(self, modules: Iterable[Module], memfds: Iterable[int], mappings: Sequence[Mapping]) -> None:
+        """Take note of what the memory map shows; ``memfds`` are the session's, by inode."""
+        ours = {m.inode for m in mappings if is_ours(m)}
+        self.evicted = self.evicted or any(inode not in ours for inode in memfds)
+        for module in modules:
+            there = stands(module.parts, mappings)
+            if there and not self.evicted:
+                continue
+            for state in module.functions.values():
+                if state.splices:
+                    self._splices += state.splices
+                    what = "another anyprobe has removed it" if there else MODULE_GONE
+                    lose(module, state, Refusal(Reason.GONE, state.code.start + module.bias, what))
+
+    def check_session(self, pid: int) -> None:
+        """Raise if another anyprobe has removed the session."""
+        if self.evicted:
+            raise SessionConflict(f"another anyprobe has removed this session from process {pid}; start a new one")
+
+    def clear_records(self) -> None:
+        """Have the journals list no more what is gone. Precondition: they are there, and nobody removes them now."""
+        journals = {id(splice.journal): splice.journal for splice in self._splices}
+        for journal in filter(None, journals.values()):
+            journal.clear([splice.record for splice in self._splices if splice.journal is journal])
+        self._splices = []
+
+
+def check_sessions(process: "Process", mappings: Sequence[Mapping], own: Owner, journals: int) -> None:
+    """Raise if another session is installed, or fewer ``journals`` of our own than there should be."""
+    found = find_owners(process.mem, mappings)
+    if sum(owner.session == own.session for owner in found) < journals:
+        raise SessionConflict(f"another anyprobe has removed this session from process {process.pid}; start a new one")
+    for owner in found:
+        if owner.session == own.session:
+            continue
+        if owner_alive(owner):
+            raise SessionConflict(
+                f"process {process.pid} is being probed by another anyprobe session (process {owner.pid}); "
+                f"end that one first, or run: anyprobe detach -p {process.pid}"
+            )
+        raise SessionConflict(
+            f"process {process.pid} still has splices of an anyprobe session that died (process {owner.pid}); "
+            f"run: anyprobe detach -p {process.pid}"
+        )
