@@ -2,18 +2,18 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.modules import LoadedObject
 from anyprobe.core.collection import collection_paused
-from anyprobe.core.errors import SpecError, TargetError, TargetExited, UsageError
+from anyprobe.core.errors import SpecError, TargetError, UsageError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.snapshot import Snapshot
-from anyprobe.probes import reading, trapping
+from anyprobe.probes import reading, removal, trapping
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import TickClock, tsc_refusal
 from anyprobe.probes.objects import ObjectTable
@@ -22,10 +22,8 @@ from anyprobe.probes.resolve import ResolvedSite, resolve_all
 from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.edits import Module
 from anyprobe.splice.engine import MAXACTIVE, Engine
-from anyprobe.splice.installed import find_owners, owner_alive
 from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.plan import AUTO, Strategy, Want, WantKind
-from anyprobe.splice.recovery import remove, remove_everywhere
 from anyprobe.target.launch import Stream, launch
 from anyprobe.target.process import Process
 from anyprobe.target.startup import run_to_libraries
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from anyprobe.data.explanation import Explanation, ListedSite
     from anyprobe.target.procfs import Mapping
 
-_REMOVAL_TRIES = 3
 Refusals = list[tuple[str, Refusal]]
 Probes = list[Probe]
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
@@ -100,23 +97,22 @@ class Session:
         return self._arm(specs, timed=True)
 
     def remove(self, *probes: Probe) -> None:
-        """Disarm probes; what they counted stays in ``snapshot``."""
-        places = [place for probe in probes for place in probe.all_places if place.hook.armed]
+        """Disarm probes; what they counted stays in ``snapshot``. What had to stay armed is in ``warnings``."""
         with _typed(self._process, "disarming probes in"):
-            self.engine.change(edits_for(places, remove=True))
+            for text in removal.disarm(self.engine, probes):
+                self._warn(text)
 
     def enable(self, *probes: Probe) -> None:
         """Arm probes again that were removed."""
-        places = [place for probe in probes for place in probe.all_places if not place.hook.armed]
-        for place in places:
-            place.hook.refusal = None
+        self._check_attached()
         with _typed(self._process, "arming probes in"):
-            self.engine.change(edits_for(places))
+            removal.rearm(self.engine, probes)
 
     def snapshot(self) -> Snapshot:
         """Return what has been counted so far, as an immutable value. Does not disturb the target."""
         if self._clock is not None:
             self._ns_per_tick = self._clock.ns_per_tick()
+        self._note_losses()
         return reading.snapshot(self, self._ns_per_tick, self._duration())
 
     def _duration(self) -> float:
@@ -164,46 +160,32 @@ class Session:
         """Remove every splice, from fork children too, and unmap our memory. What was counted stays readable."""
         if self._detached:
             return
-        self._detached = True
-        self._ended = time.monotonic()
+        self._note_losses()
+        self._ended = self._ended or time.monotonic()
         if self._clock is not None:
             self._ns_per_tick = self._clock.ns_per_tick()
             self._clock = None
-        if self.engine.arenas:
-            self._remove_with_patience()
+        if self.engine.touched:
+            with _typed(self._process, "removing probes from"):
+                for text in removal.detach(self._process, self.engine):
+                    self._warn(text)
+        self._detached = True
         for probe in self.probes:
             for place in probe.all_places:
                 place.hook.detached = place.hook.armed
 
-    def _remove_with_patience(self) -> None:
-        """Remove everything; what fails once (a thread that would not stop in time) is tried again before giving up."""
-        for attempt in range(_REMOVAL_TRIES):
-            try:
-                with _typed(self._process, "removing probes from"):
-                    self._remove_all()
-            except TargetExited:
-                return
-            except TargetError:
-                if attempt == _REMOVAL_TRIES - 1:
-                    raise
-            else:
-                return
+    def _note_losses(self) -> None:
+        """See what is no longer there: libraries unmapped, everything removed by another anyprobe."""
+        if self._ended is not None or not self.engine.arenas or self.engine.losses.evicted:
+            return
+        with suppress(TargetError):  # whoever is gone has lost nothing
+            self.engine.note_losses(self._process.mappings())
+            if self.engine.losses.evicted:
+                self._warn("another anyprobe has removed these probes; they have counted until then")
 
-    def _remove_all(self) -> None:
-        sessions = frozenset([self.engine.owner.session])
-        try:
-            removal = remove(self._process, sessions)
-        except TargetExited:
-            pass
-        else:
-            self.engine.pause_us["disarm"] += removal.pause_us
-            for address in removal.foreign:
-                self._warn(f"the bytes at {address:#x} were changed by somebody else and left alone")
-            for kept in removal.kept:
-                self._warn(f"{kept} is not quiet yet; run: anyprobe detach -p {self.pid}")
-        _, failed = remove_everywhere(frozenset(arena.inode for arena in self.engine.arenas), sessions, but=self.pid)
-        for failure in failed:
-            self._warn(f"{failure}; run: anyprobe detach -p {self.pid}")
+    def _check_attached(self) -> None:
+        if self._ended is not None:
+            raise UsageError("this session has been detached")
 
     def _warn(self, text: str) -> None:
         self.warnings = [*self.warnings, text]
@@ -255,8 +237,7 @@ class Session:
     def _arm(self, specs: Sequence[str], *, timed: bool) -> Probes:
         if not specs:
             raise UsageError("at least one spec is needed")
-        if self._detached:
-            raise UsageError("this session has been detached")
+        self._check_attached()
         begin = time.perf_counter()
         with _typed(self._process, "resolving specs in"):
             self._objects.refresh()
@@ -411,7 +392,7 @@ def attach(pid: int, *, strategy: str = "auto", maxactive: int = MAXACTIVE) -> S
     process = Process.open(pid)
     try:
         with _typed(process, "attaching to"):
-            warnings = _clean_up(process)
+            warnings = removal.clean_up(process)
             session = Session(process, strategy=strategy, maxactive=maxactive)
     except BaseException:
         process.close()
@@ -442,14 +423,3 @@ def run(
     except BaseException:
         process.close()
         raise
-
-
-def _clean_up(process: Process) -> list[str]:
-    """Remove what dead controllers left; a live one is met with an error when something is to be armed."""
-    found = find_owners(process.mem, process.mappings())
-    dead = frozenset(owner.session for owner in found if not owner_alive(owner))
-    if not dead:
-        return []
-    owners = ", ".join(str(owner.pid) for owner in found if owner.session in dead)
-    removal = remove(process, dead)
-    return [f"removed {removal.splices} splices that a dead anyprobe session (process {owners}) had left"]

@@ -65,12 +65,9 @@ class Arena:
     def __init__(self, fd: int, size: int, pieces: tuple[Piece, ...], journal: Journal) -> None:
         """Adopt what ``create`` made."""
         self._fd, self.size, self.pieces, self.journal = fd, size, pieces, journal
-        self._memory = gateway.mmap_shared(fd, size)
-
-    @property
-    def inode(self) -> int:
+        self.inode = int(os.fstat(fd).st_ino)
         """Inode number of the memfd, by which its mappings in any process are recognised."""
-        return int(os.fstat(self._fd).st_ino)
+        self._memory = gateway.mmap_shared(fd, size)
 
     def view(self, offset: int, size: int) -> memoryview:
         """Return bytes of the memfd, shared with the target."""
@@ -79,6 +76,9 @@ class Arena:
     def data_extents(self, offset: int, size: int) -> Iterator[tuple[int, int]]:
         """Yield which pages were ever written, as ranges relative to ``offset``; swapped-out ones too."""
         end = at = offset
+        if self._fd < 0:
+            yield 0, size
+            return
         while True:
             try:
                 at = os.lseek(self._fd, end, os.SEEK_DATA)
@@ -102,8 +102,9 @@ class Arena:
         """Drop the controller's side."""
         with suppress(BufferError):  # counter views that a caller still holds keep the memory alive
             self._memory.close()
+        fd, self._fd = self._fd, -1
         with suppress(OSError):
-            gateway.close(self._fd)
+            gateway.close(fd)
 
     @classmethod
     def create(

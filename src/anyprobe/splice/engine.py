@@ -74,6 +74,8 @@ class Engine:
         self.springboards = Springboards(AddressSpace([]))
         self.traps = Traps(self)
         self.losses = Losses()
+        self.touched = False
+        """Whether something may have been installed, by whatever failed attempt."""
         self._mappings: Sequence[Mapping] = ()
         """The memory map in the present stop."""
 
@@ -247,6 +249,7 @@ class Engine:
     @contextmanager
     def stop(self, what: str) -> Iterator[Stop]:
         """Stop everything and check that the target is what it was; the pause counts under ``what``."""
+        self.touched = True
         self.process.gadgets()  # the search for them takes milliseconds the first time
         with self.process.stop() as stop:
             stop.verify()

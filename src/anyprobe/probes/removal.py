@@ -1,0 +1,76 @@
+"""Taking probes out: some of them for a while, everything at a session's end, what dead controllers left."""
+
+from collections.abc import Sequence
+
+from anyprobe.core.errors import TargetError, TargetExited
+from anyprobe.probes.probe import Probe, edits_for
+from anyprobe.splice.arena import is_ours
+from anyprobe.splice.engine import Engine
+from anyprobe.splice.installed import find_owners, owner_alive
+from anyprobe.splice.recovery import remove, remove_everywhere
+from anyprobe.target.process import Process
+
+
+def disarm(engine: Engine, probes: Sequence[Probe]) -> list[str]:
+    """Take probes out; return what had to stay in, and why."""
+    places = [place for probe in probes for place in probe.all_places if place.hook.armed]
+    edits = edits_for(places, remove=True)
+    engine.change(edits)
+    why = {id(edit.state): edit.refusal for edit in edits}
+    return [
+        f"{place.site.canonical} stays armed at {place.address:#x}: {why[id(place.state)]}"
+        for place in places
+        if place.hook.armed
+    ]
+
+
+def rearm(engine: Engine, probes: Sequence[Probe]) -> None:
+    """Put probes in again; those that cannot be have a refusal then, those that could not be tried keep theirs."""
+    places = [place for probe in probes for place in probe.all_places if not place.hook.armed]
+    before = [(place.hook, place.hook.refusal) for place in places]
+    for hook, _ in before:
+        hook.refusal = None
+    try:
+        engine.change(edits_for(places))
+    except BaseException:
+        for hook, refusal in before:
+            if not hook.armed:
+                hook.refusal = refusal
+        raise
+
+
+def detach(process: Process, engine: Engine) -> list[str]:
+    """Remove a session from its target, and from all other processes that have its splices; return what remains.
+
+    The others are cleaned whatever stands in the way in the target; that is raised afterwards.
+    """
+    sessions, remaining = frozenset([engine.owner.session]), []
+    failure: TargetError | None = None
+    try:
+        removal = remove(process, sessions)
+        engine.pause_us["disarm"] += removal.pause_us
+        remaining += [f"the bytes at {at:#x} were changed by somebody else and left alone" for at in removal.foreign]
+        remaining += [f"{kept} is not quiet yet; run: anyprobe detach -p {process.pid}" for kept in removal.kept]
+    except TargetExited:
+        pass
+    except TargetError as error:
+        failure = error
+    inodes = frozenset(arena.inode for arena in engine.arenas)
+    _, failed = remove_everywhere(inodes, sessions, but=process.pid)
+    remaining += [f"{each}; run: anyprobe detach -p {process.pid}" for each in failed]
+    if failure is not None:
+        raise failure
+    return remaining
+
+
+def clean_up(process: Process) -> list[str]:
+    """Remove what dead controllers left; a live one is met with an error when something is to be armed."""
+    mappings = process.mappings()
+    found = find_owners(process.mem, mappings)
+    dead = frozenset(owner.session for owner in found if not owner_alive(owner))
+    unfinished = not found and any(is_ours(mapping) for mapping in mappings)
+    if not dead and not unfinished:
+        return []
+    owners = ", ".join(str(owner.pid) for owner in found if owner.session in dead) or "unknown"
+    removal = remove(process, dead)
+    return [f"removed {removal.splices} splices that a dead anyprobe session (process {owners}) had left"]
