@@ -119,6 +119,18 @@ class CodeMap:
         found = self.function_at(start) if known else None
         return found if isinstance(found, FunctionCode) else None
 
+    def owner_of(self, part: FunctionCode) -> int | None:
+        """Return the start of the function that some code is a part of."""
+        if part.start in self._parts:
+            return self._parts[part.start]
+        for _, source, _ in self.references.into(part.start, part.end):
+            home = self.start_of(source)
+            if home is not None and home != part.start:
+                function = self.function_at(home)
+                owned = isinstance(function, FunctionCode) and self.part_at(part.start, function) is not None
+                return home if owned else None
+        return None
+
     def _is_part(self, part: FunctionCode, function: FunctionCode) -> bool:
         """Infer what symbols would say.
 
@@ -175,6 +187,10 @@ class CodeMap:
     def static_entries(self, low: int, high: int) -> list[int]:
         """Return the known entries in ``[low, high)`` other than through code."""
         return list(self._entries[bisect_left(self._entries, low) : bisect_left(self._entries, high)])
+
+    def sources_of(self, address: int) -> list[int]:
+        """Return where in the code something leads to an address or takes it (somewhere in the instruction)."""
+        return [source for _, source, _ in self._references_into(address, address + 1)]
 
     def is_address_taken(self, low: int, high: int) -> bool:
         """Return whether an instruction takes an address in ``[low, high)``: it may be jumped to from anywhere."""

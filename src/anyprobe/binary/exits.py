@@ -57,6 +57,10 @@ class _Collector:
         self.refusal: Refusal | None = None
 
     def collect(self) -> Exits:
+        owner = self.map.owner_of(self.function)
+        if owner is not None:
+            detail = f"is a part of the function at {owner:#x}, and its ends are that function's"
+            self.refusal = Refusal(Reason.PART_OF_FUNCTION, self.function.start, detail)
         for part in self.parts:  # grows while it runs
             for insn in part.special:
                 self._look_at(part, insn)
@@ -143,3 +147,23 @@ def branches_into(part: "FunctionCode", low: int, high: int) -> Iterator[Insn]:
         target = insn.target
         if target is not None and insn.flow is not Flow.CALL and low <= target < high:
             yield insn
+
+
+def ways_to(code_map: "CodeMap", parts: tuple["FunctionCode", ...], address: int) -> tuple[Insn, ...] | None:
+    """Return the direct jumps to an instruction, if it is entered by those and from above only, and all are known.
+
+    ``parts`` are a function and its parts: code elsewhere that jumps here makes it ``None``.
+    """
+    if code_map.static_entries(address, address + 1):
+        return None
+    if any(part.complete is not None or part.overlapped for part in parts):
+        return None
+    if any(address in part.table_targets or address in part.after_calls for part in parts):
+        return None
+    found: dict[int, Insn] = {}
+    for source in code_map.sources_of(address):
+        insn = next((part.covering(source) for part in parts if part.start <= source < part.end), None)
+        if insn is None or insn.target != address or insn.flow not in (Flow.JUMP, Flow.JCC):
+            return None
+        found[insn.address] = insn
+    return tuple(found.values())

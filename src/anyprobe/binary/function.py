@@ -302,6 +302,11 @@ class FunctionCode:
         return self._exits.found
 
     @property
+    def parts(self) -> "tuple[FunctionCode, ...]":
+        """The function and its parts elsewhere."""
+        return self._exits.parts
+
+    @property
     def exits_complete(self) -> Refusal | None:
         """``None`` if ``exits`` are all there are."""
         return self._exits.complete

@@ -23,6 +23,7 @@ class Reason(StrEnum):
     ENTRY_IS_LOOP_HEAD = "entry-is-loop-head"
     LONE_RET = "lone-ret"
     NO_EXIT = "no-exit"
+    PART_OF_FUNCTION = "part-of-a-function"
     EXIT_REFUSED = "exit-refused"
     RSEQ = "restartable-sequence"
     CANCELLATION_RANGE = "syscall-cancellation-range"

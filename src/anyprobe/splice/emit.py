@@ -30,7 +30,8 @@ class ActionSource:
 def estimate(splice: PlannedSplice) -> int:
     """Return an upper bound of the bytes that the splice's patch takes."""
     decisions = sum(DECISION_ESTIMATE + RANGE_ESTIMATE * len(want.inside) for want in splice.wants if want.inside)
-    return PATCH_ESTIMATE + ACTION_ESTIMATE * len(splice.wants) + INSTRUCTION_ESTIMATE * len(splice.insns) + decisions
+    insns = len(splice.insns) + sum(len(want.block) for want in splice.wants if want.block)
+    return PATCH_ESTIMATE + ACTION_ESTIMATE * len(splice.wants) + INSTRUCTION_ESTIMATE * insns + decisions
 
 
 def emit_patch(
@@ -92,7 +93,11 @@ class _Emission:
     def _retargeted(self, insn: Insn) -> None:
         """The branch itself leads here: actions, then on to its destination."""
         assert insn.target is not None
-        self._actions(self._wants_at(insn.address - self._bias))
+        wants = self._wants_at(insn.address - self._bias)
+        if wants[0].block:
+            self._exit_block(wants)
+            return
+        self._actions(wants)
         self._copies.append((insn.target, self._writer.here))
         self._behind_here = self._writer.here
         # a call of the function by itself is a call like any other; only jumps go behind the handlers
@@ -110,8 +115,10 @@ class _Emission:
             self._behind_here = writer.here
             self._behind[address] = writer.here
             self._behind[address - 4] = writer.here  # a branch to an endbr64 in front of the entry
-        self._actions([want for want in wants if want.kind is not WantKind.ENTRY and not want.conditional])
-        taken = [want for want in wants if want.conditional]
+        through = [want for want in wants if want.block]
+        plain = [want for want in wants if not want.block]
+        self._actions([want for want in plain if want.kind is not WantKind.ENTRY and not want.conditional])
+        taken = [want for want in plain if want.conditional]
         if taken and insn.flow is Flow.INDIRECT_JUMP:
             inside = [(low + self._bias, high + self._bias) for low, high in taken[0].inside]
             decide(writer, insn.at(address), inside, lambda: self._actions(taken))
@@ -120,15 +127,34 @@ class _Emission:
         if insn.flow is Flow.NEXT and not insn.iced.is_ip_rel_memory_operand:
             writer.raw(insn.raw)
             return
+        if through:
+            if insn.flow is Flow.JCC:
+                writer.cold(bytes((0x0F, 0x80 | _condition(insn))), lambda: self._exit_block(through))
+            else:
+                self._exit_block(through)
+            return
         insn = insn.at(address)
         if taken:
             self._conditional_exit(insn, taken)
             return
         target = self._behind.get(insn.target) if insn.target is not None and insn.flow is not Flow.CALL else None
-        copy = displace(insn, writer.here, target=target)
+        self._copy(insn, target)
+
+    def _copy(self, insn: Insn, target: int | None = None) -> None:
+        """Append the displaced copy of a run-time instruction."""
+        copy = displace(insn, self._writer.here, target=target)
         if isinstance(copy, Refusal):
             raise UndisplaceableError(copy)
-        writer.raw(copy)
+        self._writer.raw(copy)
+
+    def _exit_block(self, wants: list[Want]) -> None:
+        """Append a copy of the exit block that a branch leads to; the actions run in front of its last instruction."""
+        block = wants[0].block
+        for insn in block:
+            if insn is block[-1]:
+                self._actions([want.origin for want in wants if want.origin is not None])
+            self._copies.append((insn.address + self._bias, self._writer.here))
+            self._copy(insn.at(insn.address + self._bias))
 
     def _conditional_exit(self, insn: Insn, wants: list[Want]) -> None:
         """A conditional tail jump: its actions run on the taken edge only."""

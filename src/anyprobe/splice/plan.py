@@ -59,6 +59,10 @@ class Want:
     """An exit taken only when its branch is, or, if the jump is indirect, only when it leads out of ``inside``."""
     tag: object = None
     inside: tuple[tuple[int, int], ...] = ()
+    block: tuple[Insn, ...] = ()
+    """The exit block that the branch here leads to, spliced in its stead; its last instruction is the exit."""
+    origin: "Want | None" = None
+    """The wanted exit that this branch is spliced for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +83,8 @@ class PlannedSplice:
     """Run-time address of the springboard that a punned jump leads to, once it is chosen."""
     dead_springboard: int = 0
     """Link-time address of the five dead bytes that a short jump leads to, and that hold a jump on to the patch."""
+    ambiguous: bool = False
+    """Whether a thread may come to the byte behind a trap's ``int3`` without having met it."""
 
     @property
     def end(self) -> int:
@@ -126,6 +132,8 @@ class Claims:
     borrowed: Counter[int] = field(default_factory=Counter)
     """How many splices depend on a byte: several puns may borrow the same one."""
 
+    displaced: set[int] = field(default_factory=set)
+    """Bytes behind the written ones of instructions that run as copies in a patch: nobody comes by the originals."""
     landings: set[int] = field(default_factory=set)
     """Where patches, old ones too, jump back to: a thread may still be on its way there."""
 
@@ -136,6 +144,8 @@ class Claims:
                 return Refusal(Reason.OVERLAP, address, "another splice has written this byte")
             if self.borrowed[address] > 0:
                 return Refusal(Reason.BORROWED_BYTES, address, "a punned jump nearby depends on this byte")
+            if address in self.displaced:
+                return Refusal(Reason.OVERLAP, address, "the patch of another splice runs a copy of this instruction")
             if address != start and address in self.landings:
                 return Refusal(Reason.OVERLAP, address, "the patch of another splice comes back here")
         for address in range(start + written, start + written + borrowed):
@@ -143,11 +153,23 @@ class Claims:
                 return Refusal(Reason.OVERLAP, address, "the pun would depend on a byte that another splice wrote")
         return None
 
+    def overwritten(self, splice: PlannedSplice) -> Refusal | None:
+        """Return which instruction that a splice displaces has been written to by another."""
+        for address in range(splice.write_at + splice.written, splice.end):
+            if address in self.written:
+                return Refusal(Reason.OVERLAP, address, "an instruction to be displaced is spliced itself")
+        return None
+
+    def displace(self, splice: PlannedSplice) -> None:
+        """Take what the splice displaces by now."""
+        self.displaced.update(range(splice.write_at + splice.written, splice.end))
+
     def claim(self, splice: PlannedSplice) -> None:
         """Take the splice's bytes."""
         middle = splice.write_at + splice.written
         self.written.update(range(splice.write_at, middle))
         self.borrowed.update(range(middle, middle + splice.borrowed))
+        self.displace(splice)
         if splice.dead_springboard:
             self.written.update(range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES))
 
@@ -158,6 +180,7 @@ class Claims:
         for address in range(middle, middle + splice.borrowed):
             if self.borrowed[address] > 0:
                 self.borrowed[address] -= 1
+        self.displaced.difference_update(range(middle, splice.end))
         if splice.dead_springboard:
             self.written.difference_update(range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES))
 
@@ -176,11 +199,13 @@ class Planner:
     allowed: frozenset[Strategy] = AUTO
     plain_jumps_only: bool = False
     """No several-instruction jumps (Go: goroutines parked anywhere keep their pc off the stacks)."""
+    _wanted: frozenset[int] = frozenset()
 
     def plan(self, function: FunctionCode, wants: Sequence[Want]) -> FunctionPlan:
         """Return splices for the wants of one function (and its parts elsewhere), and claim their bytes."""
         plan = FunctionPlan()
         todo = sorted(wants, key=lambda want: want.address)
+        self._wanted = frozenset(want.address for want in todo)
         entries = [want for want in todo if want.kind is WantKind.ENTRY]
         if entries:
             loops = [Want(address, WantKind.LOOP) for address in function.back_to_entry]
@@ -191,8 +216,18 @@ class Planner:
                 plan.refused.append((want, Refusal(Reason.NOT_CODE, want.address, "no function is known here")))
             else:
                 self._place(part, want, plan)
+        self._splice_ways(function, todo, plan)
         self._refuse_open_loops(plan, entries)
         return plan
+
+    def _splice_ways(self, function: FunctionCode, wants: list[Want], plan: FunctionPlan) -> None:
+        """Splice the ways to exits that are too short to be spliced themselves."""
+        if self.plain_jumps_only or not any(want.kind is WantKind.EXIT for want, _ in plan.refused):
+            return
+        from anyprobe.splice.exitways import ExitWays
+
+        ways = ExitWays(self, function, wants, plan)
+        plan.refused = [(want, why) for want, why in plan.refused if not ways.splice(want)]
 
     def _refuse_open_loops(self, plan: FunctionPlan, entries: list[Want]) -> None:
         """Refuse the entry where a branch back to it could not be spliced: it would count iterations."""
@@ -223,6 +258,7 @@ class Planner:
             plan.refused.append((want, found))
         elif found is last:
             last.wants.append(want)
+            self.claims.displace(last)
         else:
             plan.splices.append(found)
             self.claims.claim(found)
@@ -252,12 +288,13 @@ class Planner:
             return Refusal(Reason.ENTRY_IS_LOOP_HEAD, want.address, "a jump table leads back to the entry")
         run = function.run_of(want.address)
         index = next(i for i, candidate in enumerate(run) if candidate.address == want.address)
-        floor = 0 if last is None else last.write_at + last.written
+        # nothing in front of where the last patch comes back to may be overwritten
+        floor = 0 if last is None else max(last.write_at + last.written, last.end)
         earlier = (
             [] if want.kind is WantKind.ENTRY else [i for i in range(index - 1, -1, -1) if run[i].address >= floor]
         )
         attempts: list[tuple[Strategy, Callable[[], PlannedSplice | Refusal]]] = [
-            (Strategy.RETARGET, partial(self._retarget, insn, want)),
+            (Strategy.RETARGET, partial(self.retarget, insn, want)),
             (Strategy.JUMP, partial(self._jump, function, run, index, index)),
         ]
         attempts += [(Strategy.JUMP, partial(self._jump, function, run, i, index)) for i in earlier]
@@ -270,7 +307,7 @@ class Planner:
         ]
         attempts += [(Strategy.SHORT, partial(self._short, run, i, index)) for i in [index, *earlier]]
         attempts += [(Strategy.PUNNED, partial(self._punned, run, i, index)) for i in [index, *earlier]]
-        attempts.append((Strategy.TRAP, partial(self._trap, insn)))
+        attempts.append((Strategy.TRAP, partial(self._trap, insn, run[index + 1 : index + 2])))
         first: Refusal | None = None
         for strategy, attempt in attempts:
             if strategy not in self.allowed:
@@ -287,7 +324,22 @@ class Planner:
             return Refusal(Reason.LONE_RET, want.address, "the function is a lone ret with no room behind it")
         return first or Refusal(Reason.STRATEGY_NOT_ASKED, want.address, "no permitted strategy applies")
 
-    def _retarget(self, insn: Insn, want: Want) -> PlannedSplice | Refusal:
+    def detour(self, function: FunctionCode, address: int, floor: int) -> PlannedSplice | Refusal:
+        """Return a splice of its own, from ``floor`` on, that displaces one instruction."""
+        run = function.run_of(address)
+        index = next((i for i, candidate in enumerate(run) if candidate.address == address), None)
+        if index is None:
+            return Refusal(Reason.NOT_A_BOUNDARY, address, "not an instruction boundary")
+        heads = [i for i in range(index, -1, -1) if i == index or run[i].address >= floor]
+        attempts = [(Strategy.JUMP, partial(self._jump, function, run, i, index)) for i in heads]
+        attempts += [(Strategy.PUNNED, partial(self._punned, run, i, index, limit=function.end)) for i in heads]
+        attempts += [(Strategy.SHORT, partial(self._short, run, i, index)) for i in heads]
+        outcomes = (attempt() for strategy, attempt in attempts if strategy in self.allowed)
+        found = next((outcome for outcome in outcomes if not isinstance(outcome, Refusal)), None)
+        return found or Refusal(Reason.TOO_SHORT, address, "no jump has room here")
+
+    def retarget(self, insn: Insn, want: Want) -> PlannedSplice | Refusal:
+        """Return a splice that changes the destination of the wanted branch."""
         direct = insn.flow in (Flow.JUMP, Flow.JCC, Flow.CALL) and insn.target is not None
         wide = (insn.length >= JUMP_BYTES and insn.raw[-5] in (0xE8, 0xE9)) or (
             insn.length >= 6 and insn.raw[-6] == 0x0F
@@ -333,7 +385,7 @@ class Planner:
         """Let the patch of the splice before carry on up to ``run[index]``: nothing can enter between."""
         start = run.index(last.insns[0])
         insns = run[start : index + 1]
-        refusal = self._forbidden(insns)
+        refusal = self.forbidden(insns)
         if refusal is not None:
             return refusal
         last.insns = insns
@@ -427,23 +479,38 @@ class Planner:
         displacement = int.from_bytes(bytes(free) + fixed, "little", signed=True)
         return Pun(prefixes, free, head.address + prefixes + JUMP_BYTES + displacement)
 
-    def _trap(self, insn: Insn) -> PlannedSplice | Refusal:
-        """One byte that traps: nothing else changes, whoever stands or comes where."""
+    def _trap(self, insn: Insn, follower: tuple[Insn, ...]) -> PlannedSplice | Refusal:
+        """One byte that traps: nothing else changes, whoever stands or comes where.
+
+        If the instruction has no other byte, its patch takes the next one along where it can, so that a thread with
+        its pc behind the trap has met it.
+        """
         if self.plain_jumps_only:
             detail = "Go's runtime runs code with all signals blocked and takes SIGTRAP for itself"
             return Refusal(Reason.TRAP_UNSAFE, insn.address, detail)
         if insn.raw[:1] == TRAP:
             return Refusal(Reason.TRAP_UNSAFE, insn.address, "this is an int3 of the program's own")
-        return self._checked(PlannedSplice(Strategy.TRAP, insn.address, (insn,), [], len(TRAP), insn.address))
+        splice = PlannedSplice(Strategy.TRAP, insn.address, (insn,), [], len(TRAP), insn.address)
+        if insn.length > len(TRAP):
+            return self._checked(splice)
+        if insn.falls_through and any(each.flow is Flow.NEXT and each.address not in self._wanted for each in follower):
+            length = follower[0].length
+            both = PlannedSplice(Strategy.TRAP, insn.address, (insn, *follower), [], len(TRAP), insn.address, length)
+            if not isinstance(self._checked(both), Refusal):
+                return both
+        splice.ambiguous = insn.falls_through or bool(self.code.enterable(insn.end, insn.end + 1))
+        return self._checked(splice)
 
     def _checked(self, splice: PlannedSplice) -> PlannedSplice | Refusal:
         """Return the splice if its bytes may be written and its instructions displaced."""
         start, end = splice.write_at, splice.write_at + splice.written
         if page_floor(start) != page_floor(end - 1):
             return Refusal(Reason.PAGE_BOUNDARY, start, "the bytes to write cross a page boundary")
-        return self._forbidden(splice.insns) or self.claims.conflict(start, splice.written, splice.borrowed) or splice
+        taken = self.claims.conflict(start, splice.written, splice.borrowed) or self.claims.overwritten(splice)
+        return self.forbidden(splice.insns) or taken or splice
 
-    def _forbidden(self, insns: tuple[Insn, ...]) -> Refusal | None:
+    def forbidden(self, insns: tuple[Insn, ...]) -> Refusal | None:
+        """Return why some instructions must stay where they are."""
         low, high = insns[0].address, insns[-1].end
         for area, reason in self.code.text.forbidden:
             if area.start < high and low < area.end:

@@ -3,6 +3,7 @@
 import pytest
 
 from anyprobe.core.refusal import Reason
+from anyprobe.isa.decode import decode_range
 from anyprobe.splice.plan import Claims, PlannedSplice, Planner, Pun, Strategy, Want, WantKind
 
 BASE = 0x401000
@@ -330,8 +331,9 @@ def test_dead_bytes_must_be_within_reach(case, between, reached):
 
 def test_conflicts_say_why():
     claims = Claims()
-    claims.claim(PlannedSplice(Strategy.RETARGET, 10, (), [], written=1, write_at=10))
-    claims.claim(PlannedSplice(Strategy.PUNNED, 19, (), [], written=1, write_at=19, borrowed=1))
+    nop, other = decode_range(b"\x90", 10), decode_range(b"\x90", 19)
+    claims.claim(PlannedSplice(Strategy.RETARGET, 10, tuple(nop), [], written=1, write_at=10))
+    claims.claim(PlannedSplice(Strategy.PUNNED, 19, tuple(other), [], written=1, write_at=19, borrowed=1))
     assert claims.conflict(11, 5, 3) is None
     assert claims.conflict(6, 5, 0).reason is Reason.OVERLAP
     assert claims.conflict(20, 5, 0).reason is Reason.BORROWED_BYTES
