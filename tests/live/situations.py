@@ -50,6 +50,12 @@ SITUATIONS = (
         3000,
     ),
     Situation(
+        "short-exits",
+        "short_exits.c",
+        ("from_above_and_far", "only_far", "two_blocks", "behind_call", "called"),
+        3000,
+    ),
+    Situation(
         "tiny-function",
         "tiny.c",
         ("three", "three_packed", "four", "four_packed", "two", "last_packed", "lone_ret", "lone_ret_packed"),
