@@ -18,7 +18,7 @@ def disarm(engine: Engine, probes: Sequence[Probe]) -> list[str]:
     engine.change(edits)
     why = {id(edit.state): edit.refusal for edit in edits}
     return [
-        f"{place.site.canonical} stays armed at {place.address:#x}: {why[id(place.state)]}"
+        f"{place.site.canonical} stays armed: {why[id(place.state)]}"
         for place in places
         if place.hook.armed
     ]

@@ -86,6 +86,8 @@ class Engine:
 
         When it raises (the target is gone, would not stop), everything is as before.
         """
+        if not edits:
+            return
         try:
             self._change(edits)
         except BaseException:
@@ -263,7 +265,10 @@ class Engine:
 
     def note_losses(self, mappings: Sequence[Mapping]) -> None:
         """Take note of what is installed no more, by the memory map."""
-        self.losses.note(self.modules, [arena.inode for arena in self.arenas], mappings)
+        memfds = [arena.inode for arena in self.arenas]
+        if not self.losses.evicted and self.losses.misses(memfds, mappings):
+            self.process.verify()  # after an exec nothing is where it was, and nobody else's doing
+        self.losses.note(self.modules, memfds, mappings)
 
     # -- emission
 

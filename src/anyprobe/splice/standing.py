@@ -65,10 +65,15 @@ class Losses:
         self._splices: list[LiveSplice] = []
         """What the journal still lists."""
 
+    @staticmethod
+    def misses(memfds: Iterable[int], mappings: Sequence[Mapping]) -> bool:
+        """Return whether one of the session's memfds, given by inode, is not mapped any more."""
+        ours = {m.inode for m in mappings if is_ours(m)}
+        return any(inode not in ours for inode in memfds)
+
     def note(self, modules: Iterable[Module], memfds: Iterable[int], mappings: Sequence[Mapping]) -> None:
         """Take note of what the memory map shows; ``memfds`` are the session's, by inode."""
-        ours = {m.inode for m in mappings if is_ours(m)}
-        self.evicted = self.evicted or any(inode not in ours for inode in memfds)
+        self.evicted = self.evicted or self.misses(memfds, mappings)
         for module in modules:
             there = stands(module.parts, mappings)
             if there and not self.evicted:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.journal import Journal, Owner, RecordKind, read_journal
@@ -101,6 +102,53 @@ def test_what_is_taken_out_leaves_memory_and_journal_as_they_were(target):
     target.run(FunctionChange(FIRST, removed=change.added))
     assert target.mem.content[: STACK - TEXT] == before
     assert target.recorded() == set()
+
+
+def test_bytes_behind_the_written_ones_count_too(target):
+    """Of a displaced instruction only some bytes are written; the copy was made from all of them."""
+    change = adding(FIRST)
+    change.added[0].whole, change.added[0].whole_at = CODE, FIRST
+    target.write(FIRST + 5, b"\xcc")  # behind the five bytes of the jump
+    target.run(change)
+    assert change.refusal.reason is Reason.FOREIGN_BYTES
+    assert target.read(FIRST, 5) == CODE[:5]
+
+
+def test_a_module_loaded_anew_has_nothing_to_take_out(target):
+    change = adding(FIRST)
+    target.run(change)
+    target.write(FIRST, CODE)
+    removal = FunctionChange(FIRST, removed=change.added)
+    target.run(removal)
+    assert removal.refusal is None
+    assert target.read(FIRST, 6) == CODE
+    assert target.recorded() == set()
+
+
+def test_what_is_refused_in_the_stop_puts_back_what_was_found(target):
+    change = adding(FIRST)
+    target.run(change)
+    target.write(FIRST, CODE)
+    removal = FunctionChange(FIRST, removed=change.added)
+    transaction = Transaction(target, [removal, adding(SECOND)], target.journal)
+    transaction.refuse(removal, Refusal(Reason.GONE, FIRST, "gone"))
+    transaction.run(SimpleNamespace(threads=[], waiting=()))
+    transaction.finish()
+    assert target.read(FIRST, 6) == CODE
+    assert target.read(SECOND, 5) == NEW
+    assert target.recorded() == {SECOND}
+
+
+def test_text_that_is_there_and_cannot_be_read_is_not_taken_for_gone(target):
+    change = adding(STACK - 0x1000 + 0x100)
+    target.mappings = lambda: [SimpleNamespace(start=TEXT, end=STACK, writable=False)]
+    content, target.mem.content = target.mem.content, target.mem.content[: STACK - 0x1000 - TEXT]
+    with pytest.raises(MemoryFault):
+        target.run(change)
+    target.mappings = list
+    target.run(change)
+    assert change.refusal.reason is Reason.GONE
+    target.mem.content = content
 
 
 def test_foreign_bytes_refuse_the_whole_function_and_no_other(target):

@@ -1,0 +1,269 @@
+"""Taking probes out when something stands in the way: it is told, nothing is lost, and it can be tried again."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+import anyprobe
+from anyprobe.core.errors import StopTimeout
+from anyprobe.probes import leftover
+from anyprobe.target import ptrace
+from anyprobe.target.process import Process
+from live.image import Image
+from live.results import hits, refusals, timing
+
+
+def overwrite(pid: int, address: int, content: bytes) -> bytes:
+    """Write into a program that waits for us; return what was there."""
+    memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
+    try:
+        before = os.pread(memory, len(content), address)
+        os.pwrite(memory, content, address)
+    finally:
+        os.close(memory)
+    return before
+
+
+def test_a_refused_removal_is_told(run_target):
+    """Somebody overwrote our splice: the probe stays armed, and a warning says why."""
+    target = run_target("counts.c", "1")
+    before = Image.of(target.pid)
+    with anyprobe.attach(target.pid) as session:
+        (probe,) = session.count("a.out:work")
+        place = probe.places[0]
+        ours = overwrite(target.pid, place.hook.splice.address, b"\x90" * 5)
+        session.remove(probe)
+        assert probe.armed
+        (warning,) = session.warnings
+        assert ":work:entry" in warning
+        assert "stays armed" in warning
+        assert "memory-differs-from-file" in warning
+        assert any("stays armed" in text for text in session.snapshot().warnings)
+        overwrite(target.pid, place.hook.splice.address, ours)
+        session.remove(probe)
+        assert not probe.armed
+        assert len(session.warnings) == 1
+    before.assert_restored(target.pid)
+    target.go(10)
+    target.finish()
+
+
+def test_a_refused_arming_keeps_what_was_timed(run_target):
+    """Timing that cannot be put in again has counted all the same."""
+    target = run_target("counts.c", "1")
+    with anyprobe.attach(target.pid) as session:
+        (probe,) = session.time("a.out:side")
+        address = probe.timed[0].places[0].hook.splice.address
+        target.go(50)
+        session.remove(probe)
+        theirs = overwrite(target.pid, address, b"\x90")
+        session.enable(probe)
+        assert not probe.armed
+        assert refusals(session.refused) == {"side": "memory-differs-from-file"}
+        assert timing(session.snapshot(), "side").count == 50
+        overwrite(target.pid, address, theirs)
+        session.enable(probe)
+        assert session.refused == []
+        target.go(50)
+        assert timing(session.snapshot(), "side").count == 100
+    target.finish()
+
+
+def test_arming_that_cannot_be_tried_keeps_its_refusals(run_target, monkeypatch):
+    target = run_target("counts.c", "1")
+    with anyprobe.attach(target.pid) as session:
+        (probe,) = session.count("a.out:work")
+        session.remove(probe)
+        place = probe.places[0]
+        theirs = overwrite(target.pid, place.address, b"\x90")
+        session.enable(probe)
+        assert refusals(session.refused) == {"work": "memory-differs-from-file"}
+        overwrite(target.pid, place.address, theirs)
+        with monkeypatch.context() as patched:
+            patched.setattr(session.engine, "_carry_out", lambda _: (_ for _ in ()).throw(StopTimeout("no")))
+            with pytest.raises(StopTimeout):
+                session.enable(probe)
+        assert refusals(session.refused) == {"work": "memory-differs-from-file"}
+        session.enable(probe)
+        assert session.refused == []
+    target.finish()
+
+
+def test_a_failed_detach_can_be_repeated(run_target, monkeypatch):
+    target = run_target("counts.c", "2")
+    before = Image.of(target.pid)
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:work")
+        target.go(7)
+
+        def no_stop(_self, _timeout=2.0):
+            raise StopTimeout("a thread did not stop")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Process, "stop", no_stop)
+            with pytest.raises(StopTimeout):
+                session.detach()
+        with pytest.raises(anyprobe.UsageError, match="detached"):
+            session.count("a.out:side")
+        session.detach()
+        before.assert_restored(target.pid)
+        assert hits(session.snapshot(), "work") == 14
+    target.finish()
+
+
+def test_a_child_that_cannot_be_cleaned_does_not_hold_up_the_rest(run_target):
+    """A traced fork child keeps its probes; the parent is cleaned, a warning names the child."""
+    target = run_target("living_child.c")
+    before = Image.of(target.pid)
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:shared_work")
+        child = target.go(1).calls["child"]
+        tracer = os.fork()
+        if not tracer:
+            ptrace.seize(child)
+            signal.pause()
+        try:
+            while f"TracerPid:\t{tracer}" not in Path(f"/proc/{child}/status").read_text():
+                os.sched_yield()
+            session.detach()
+        finally:
+            os.kill(tracer, signal.SIGKILL)
+            os.waitpid(tracer, 0)
+        (warning,) = session.warnings
+        assert f"process {child} still has probes" in warning
+    before.assert_restored(target.pid)
+    report = leftover.remove(child)
+    assert report.restored == 1
+    assert Image.of(child).text == before.text
+    target.go(3)
+    target.finish()
+
+
+def test_somebody_else_removes_what_a_living_session_has_installed(run_target, tmp_path):
+    """``anyprobe detach`` removes what is installed, whoever installed it, and that session notices."""
+    target = run_target("counts.c", "2")
+    before = Image.of(target.pid)
+    with anyprobe.attach(target.pid) as session:
+        (probe,) = session.count("a.out:work")
+        target.go(10)
+        target.run_freely()
+        other = os.fork()
+        if not other:
+            leftover.remove(target.pid)
+            os._exit(0)
+        assert os.waitpid(other, 0)[1] == 0
+        before.assert_restored(target.pid)
+        target.halt()
+        counts = target.go(10)
+        snapshot = session.snapshot()
+        assert 20 <= hits(snapshot, "work") <= counts.calls["work"] - 20
+        assert [site.armed for site in snapshot.sites] == [False]
+        assert not probe.armed
+        assert any("another anyprobe has removed" in text for text in snapshot.warnings)
+        for change in (lambda: session.count("a.out:side"), lambda: session.enable(probe)):
+            with pytest.raises(anyprobe.SessionConflict, match="another anyprobe has removed"):
+                change()
+        session.remove(probe)
+        before.assert_restored(target.pid)
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:work")
+        target.go(10)
+        assert hits(session.snapshot(), "work") == 20
+    before.assert_restored(target.pid)
+    target.finish()
+
+
+@pytest.fixture
+def libraries(compiled, tmp_path):
+    """Two files with the same content."""
+    built = compiled("library.c", "-shared", "-fPIC", "-DVERSION=1")
+    paths = [tmp_path / "libone.so", tmp_path / "libtwo.so"]
+    for path in paths:
+        shutil.copy(built, path)
+    return paths
+
+
+def test_a_library_that_is_unloaded_takes_its_probes_along(run_target, libraries):
+    target = run_target("reloads_library.c", *map(str, libraries))
+    with anyprobe.attach(target.pid) as session:
+        target.go(1)
+        (probe,) = session.count("libone:from_library")
+        target.go(1)
+        snapshot = session.snapshot()
+        assert hits(snapshot, "from_library") == 100
+        assert [site.armed for site in snapshot.sites] == [False]
+        assert refusals(session.refused) == {"from_library": "gone"}
+        (left,) = leftover.inspect(target.pid)
+        assert left.flags == ("GONE",)
+        session.remove(probe)
+        session.enable(probe)
+        assert refusals(session.refused) == {"from_library": "gone"}
+        session.count("a.out:other")  # other changes proceed, and tidy up
+        assert [left.symbol for left in leftover.inspect(target.pid)] == ["other"]
+        target.go(2)
+        assert hits(session.snapshot(), "other") == 20
+        assert hits(session.snapshot(), "from_library") == 100
+    target.go(2)
+    target.finish()
+
+
+def test_another_file_at_the_same_address_is_not_written_to(run_target, libraries):
+    """The same bytes at the same place, but of another file: nothing of ours, and probed anew."""
+    target = run_target("reloads_library.c", *map(str, libraries))
+    with anyprobe.attach(target.pid) as session:
+        first = target.go(1).calls["place"]
+        (probe,) = session.count("libone:from_library")
+        target.go(1)
+        if target.go(1).calls["place"] != first:
+            pytest.skip("the kernel chose another address")
+        before = Image.of(target.pid)
+        session.enable(probe)
+        session.remove(probe)
+        assert refusals(session.refused) == {"from_library": "gone"}
+        assert Image.of(target.pid).text == before.text
+        session.count("libtwo:from_library")
+        target.go(1)
+        by_module = {site.module: site.hits for site in session.snapshot().sites}
+        assert by_module == {"libone.so": 100, "libtwo.so": 100}
+    target.go(1)
+    target.finish()
+
+
+def test_a_library_loaded_again_at_the_same_address_is_not_taken_for_spliced(run_target, libraries):
+    """The very file again: removing its probe changes nothing, arming it works."""
+    target = run_target("reloads_library.c", str(libraries[0]), str(libraries[0]))
+    with anyprobe.attach(target.pid) as session:
+        first = target.go(1).calls["place"]
+        (probe,) = session.count("libone:from_library")
+        target.go(1)
+        if target.go(1).calls["place"] != first:
+            pytest.skip("the kernel chose another address")
+        before = Image.of(target.pid)
+        session.remove(probe)
+        assert not probe.armed
+        assert not session.warnings
+        assert Image.of(target.pid).text == before.text
+        session.enable(probe)
+        target.go(1)
+        assert hits(session.snapshot(), "from_library") == 200
+    target.go(1)
+    target.finish()
+
+
+def test_reading_does_not_use_up_memory(run_target):
+    """A snapshot of many timed functions reads what was written, not all that could have been."""
+    target = run_target("counts.c", "1")
+    with anyprobe.attach(target.pid) as session:
+        session.time("a.out:*", "libc:mem*")
+        target.go(1)
+        session.snapshot()
+        used = [os.fstat(arena._fd).st_blocks for arena in session.engine.arenas]
+        for _ in range(3):
+            json.dumps(session.snapshot().as_json())
+        assert [os.fstat(arena._fd).st_blocks for arena in session.engine.arenas] == used
+        assert sum(used) < 2000  # of 512 bytes
+    target.finish()
