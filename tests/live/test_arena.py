@@ -1,0 +1,107 @@
+"""Mapping our memory into a target: whatever call fails, and whatever fails in the undoing, nothing is left."""
+
+import os
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from anyprobe.core.address import PAGE
+from anyprobe.core.errors import RemoteCallFailed, TargetError
+from anyprobe.splice.arena import Arena, Piece
+from anyprobe.splice.journal import MappingUse, Owner
+from anyprobe.splice.space import AddressSpace
+from anyprobe.target.process import Process
+
+OWNER = Owner(bytes(16), os.getpid(), 0)
+
+
+class Faulty:
+    """Calls in the target of which the ``number``-th and, ``again``, the one after it fail, made or not."""
+
+    def __init__(self, remote, number, *, made, again):
+        self._remote, self._made = remote, made
+        self._faults = {number, number + 1} if again else {number}
+        self.calls = 0
+
+    def __getattr__(self, name):
+        return getattr(self._remote, name)
+
+    def syscall(self, *arguments):
+        self.calls += 1
+        if self.calls not in self._faults:
+            return self._remote.syscall(*arguments)
+        if self._made:
+            self._remote.syscall(*arguments)
+        raise TargetError("the result is not known")
+
+
+def pieces_at(place):
+    """Return a neighbourhood with near counters, one without, a data region and a springboard page."""
+    return [
+        Piece(MappingUse.GATE, place, PAGE, 0),
+        Piece(MappingUse.COUNTERS, place + PAGE, PAGE, PAGE),
+        Piece(MappingUse.CODE, place + 2 * PAGE, 2 * PAGE, 2 * PAGE),
+        Piece(MappingUse.GATE, place + 8 * PAGE, PAGE, 4 * PAGE),
+        Piece(MappingUse.CODE, place + 9 * PAGE, PAGE, 5 * PAGE),
+        Piece(MappingUse.DATA, place + 16 * PAGE, 4 * PAGE, 6 * PAGE),
+        Piece(MappingUse.SPRINGBOARD, place + 24 * PAGE, PAGE, 10 * PAGE),
+    ]
+
+
+@pytest.fixture
+def process(run_target):
+    target = run_target("counts.c", "2")
+    target.run_freely()
+    opened = Process.open(target.pid)
+    yield opened
+    opened.close()
+    target.halt()
+    target.finish()
+
+
+def left(process):
+    """Return what a session may leave: mappings and descriptors; the heap may have grown meanwhile."""
+    links = [os.readlink(path) for path in Path(f"/proc/{process.pid}/fd").iterdir()]
+    maps = [(m.start, m.end, m.perms, m.path) for m in process.mappings() if m.path != "[heap]"]
+    return maps, [link for link in links if "anyprobe" in link]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+@pytest.mark.parametrize("made", [False, True], ids=["not made", "made"])
+def test_every_call_fails(process, made, again):
+    failures = 0
+    for number in count(1):
+        place = AddressSpace(process.mappings()).far_gap(64 * PAGE, 1 << 40)
+        with process.stop() as stop:
+            before = left(process)
+            with stop.remote() as remote:
+                faulty = Faulty(remote, number, made=made, again=again)
+                try:
+                    arena = Arena.create(
+                        process, faulty, OWNER, pieces_at(place), journal_at=place + 32 * PAGE, records=8
+                    )
+                except TargetError:
+                    failures = number
+                else:
+                    assert faulty.calls < number
+                    arena.close()
+                    break
+            assert left(process) == before, number
+    assert failures > 12
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_what_the_program_has_mapped_meanwhile_stays(process, number):
+    """One piece's place was taken: a typed error, and only what is ours is unmapped."""
+    place = AddressSpace(process.mappings()).far_gap(64 * PAGE, 1 << 40)
+    taken = [piece.address for piece in pieces_at(place)] + [place + 32 * PAGE]
+    with process.borrow() as remote:
+        remote.syscall(9, taken[number], PAGE, 3, 0x100022, (1 << 64) - 1, 0)
+    process.mem.write(taken[number], b"the program's")
+    with process.stop() as stop:
+        before = left(process)
+        with stop.remote() as remote, pytest.raises(RemoteCallFailed, match="mmap"):
+            Arena.create(process, remote, OWNER, pieces_at(place), journal_at=place + 32 * PAGE, records=8)
+        assert left(process) == before
+    assert process.mem.read(taken[number], 13) == b"the program's"
