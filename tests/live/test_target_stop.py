@@ -1,15 +1,19 @@
 """A stop of the target shows nowhere in what the target can observe."""
 
+import errno
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from anyprobe.core.errors import StopTimeout, TargetExited
+from anyprobe.core.errors import RemoteCallFailed, StopTimeout, TargetExited
+from anyprobe.target import remote as remote_module
+from anyprobe.target.batch import BatchedCall, batch_code
 from anyprobe.target.process import Process
 from live.driver import build
 from live.target_driver import running
@@ -367,3 +371,86 @@ def test_a_timeout_undoes_everything_and_names_the_thread(monkeypatch):
         with process.stop():
             pass
         assert program.ask().startswith("ok")
+
+
+def _batch_area(remote, calls):
+    """Map executable memory of ours in the target and put a batch there."""
+    size = 65536
+    area = remote.syscall(MMAP, 0, size, 5, 0x22, -1, 0)
+    return area, size, batch_code(calls)
+
+
+def test_a_batch_makes_many_calls_in_one_run():
+    with running("self_check") as program:
+        program.line()
+        process = Process.open(program.pid)
+        before = len(process.mappings())
+        for round_ in range(50):
+            with process.stop() as stop, stop.remote() as remote:
+                free = remote.syscall(MMAP, 0, 1 << 20, 0, 0x22, -1, 0)
+                remote.syscall(MUNMAP, free, 1 << 20)
+                places = range(free, free + 40 * 8192, 8192)
+                calls = [BatchedCall(MMAP, (at, 4096, 3, 0x100022, -1, 0), at) for at in places]
+                area, size, code = _batch_area(remote, calls)
+                process.mem.write(area, code)
+                remote.run(calls, area)
+                assert {m.start for m in process.mappings()} >= set(places)
+                calls = [BatchedCall(MUNMAP, (at, 4096)) for at in places]
+                process.mem.write(area, batch_code(calls))
+                remote.run(calls, area)
+                assert remote.syscall(GETPID) == program.pid
+                assert remote.syscall(MUNMAP, area, size) == 0
+            if round_ % 10 == 0:
+                assert program.ask().startswith("ok")
+        assert program.is_free()
+        assert len(process.mappings()) == before
+        assert program.ask().startswith("ok")
+
+
+def test_a_batch_ends_at_the_first_call_that_fails():
+    with running("self_check") as program:
+        program.line()
+        process = Process.open(program.pid)
+        with process.stop() as stop, stop.remote() as remote:
+            calls = [BatchedCall(GETPID, (), program.pid), BatchedCall(MUNMAP, (1, 4096)), BatchedCall(GETPID, (), 0)]
+            area, size, code = _batch_area(remote, calls)
+            process.mem.write(area, code)
+            with pytest.raises(RemoteCallFailed) as failure:
+                remote.run(calls, area)
+            assert failure.value.errno == errno.EINVAL
+            assert remote.syscall(MUNMAP, area, size) == 0
+        assert program.ask().startswith("ok")
+
+
+def _all_blocked(pid, tid):
+    text = Path(f"/proc/{pid}/task/{tid}/status").read_text()
+    return re.search(r"SigBlk:\s*fffffff", text) is not None
+
+
+def test_a_batch_that_nobody_waits_for_leaves_by_itself(monkeypatch):
+    """The controller is kept from running for longer than the code waits."""
+    with running("self_check") as program:
+        program.line()
+        process = Process.open(program.pid)
+        read_outcome = remote_module.read_outcome
+        for _ in range(5):
+            with process.stop() as stop, stop.remote() as remote:
+                calls = [BatchedCall(GETPID, (), program.pid)]
+                area, size, code = _batch_area(remote, calls)
+                process.mem.write(area, code)
+
+                def late(content):
+                    outcome = read_outcome(content)
+                    deadline = time.monotonic() + 2
+                    tid = remote.thread.tid
+                    while outcome.done and time.monotonic() < deadline and _all_blocked(process.pid, tid):
+                        time.sleep(0.01)
+                    return outcome
+
+                monkeypatch.setattr(remote_module, "read_outcome", late)
+                remote.run(calls, area)
+                monkeypatch.setattr(remote_module, "read_outcome", read_outcome)
+                assert remote.syscall(GETPID) == program.pid
+                assert remote.syscall(MUNMAP, area, size) == 0
+            assert program.ask().startswith("ok")
+        assert program.is_free()

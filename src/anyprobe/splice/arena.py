@@ -10,17 +10,18 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import AnyprobeError, RemoteCallFailed
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.journal import Journal, MappingUse, Owner, Record, RecordKind, journal_size
 from anyprobe.target import gateway
+from anyprobe.target.batch import BatchedCall, batch_code, capacity
 from anyprobe.target.process import Process
 from anyprobe.target.procfs import Mapping
 from anyprobe.target.remote import RemoteCalls
 
+_EXECUTABLE = frozenset({MappingUse.CODE, MappingUse.SPRINGBOARD})
 MEMFD_NAME = b"anyprobe"
 MEMFD_PATH = f"/memfd:{MEMFD_NAME.decode()}"
 """What ``maps`` calls a memfd of ours."""
@@ -132,14 +133,43 @@ class Arena:
             # a vfork child shares the memory but has descriptors of its own
             fd = gateway.open_file(f"/proc/{remote.thread.pid}/fd/{remote_fd}", os.O_RDWR | os.O_CLOEXEC)
             os.ftruncate(fd, size)
-            journal = _map_pieces(process, remote, remote_fd, placed, owner)
-            remote.syscall(_SYS_CLOSE, remote_fd)
-            return cls(fd, size, tuple(placed), journal)
+            journal = Journal(process.mem, journal_at, journal_bytes)
+            arena = cls(fd, size, tuple(placed), journal)
+            arena._map(remote, remote_fd, owner)
         except BaseException:
             _undo(process, remote, fd, placed)
             if fd >= 0:
                 gateway.close(fd)
             raise
+        return arena
+
+    def _map(self, remote: RemoteCalls, remote_fd: int, owner: Owner) -> None:
+        """Map the journal, write down what is to follow, and map that.
+
+        The first executable piece is mapped by a call of its own, and holds the code that makes the others.
+        """
+        calls = _mapping_calls(self.pieces, remote_fd)
+        _make(remote, calls[self.pieces[0]])
+        self.journal.begin(owner)
+        self.journal.add([piece.record() for piece in self.pieces])
+        home = max((p for p in self.pieces if p.use in _EXECUTABLE), key=lambda piece: piece.size, default=None)
+        if home is not None:
+            _make(remote, calls[home])
+        rest = [call for piece in self.pieces[1:] if piece is not home for call in calls[piece]]
+        rest.append(BatchedCall(_SYS_CLOSE, (remote_fd,)))
+        if home is None:
+            _make(remote, rest)
+        else:
+            self._make_at_once(remote, rest, home)
+
+    def _make_at_once(self, remote: RemoteCalls, calls: Sequence[BatchedCall], home: Piece) -> None:
+        each = capacity(home.size)
+        for first in range(0, len(calls), each):
+            batch = calls[first : first + each]
+            code = batch_code(batch)
+            self.write(home, home.address, code)
+            remote.run(batch, home.address)
+            self.write(home, home.address, bytes(len(code)))
 
 
 def is_ours(mapping: Mapping) -> bool:
@@ -213,37 +243,43 @@ def _memfd(remote: RemoteCalls) -> int:
         return remote.syscall(_SYS_MEMFD_CREATE, name, _MFD_CLOEXEC)  # before Linux 6.3
 
 
-def _map_pieces(
-    process: Process, remote: RemoteCalls, remote_fd: int, placed: Sequence[Piece], owner: Owner
-) -> Journal:
-    first = placed[0]
-    _map(remote, first, remote_fd)
-    journal = Journal(process.mem, first.address, first.size)
-    journal.begin(owner)
-    journal.add([piece.record() for piece in placed])
-    for before, piece in pairwise(placed):
-        if before.use is MappingUse.GATE:
-            _map_behind_gate(remote, before, piece, remote_fd)
-        elif piece.use is not MappingUse.GATE:
-            _map(remote, piece, remote_fd)
+def _mapping_calls(placed: Sequence[Piece], remote_fd: int) -> dict[Piece, list[BatchedCall]]:
+    """Return the calls that make each mapping."""
+    calls: dict[Piece, list[BatchedCall]] = {}
+    gate: Piece | None = None
+    for piece in placed:
+        if piece.use is MappingUse.GATE:
+            gate, calls[piece] = piece, []
+            continue
+        made = [_mmap(piece, remote_fd)] if gate is None else _behind_gate(gate, piece, remote_fd)
+        gate = None
         if piece.use in (MappingUse.DATA, MappingUse.COUNTERS):
-            remote.syscall(_SYS_MADVISE, piece.address, piece.size, _MADV_DONTDUMP)
-    return journal
+            made.append(BatchedCall(_SYS_MADVISE, (piece.address, piece.size, _MADV_DONTDUMP)))
+        calls[piece] = made
+    return calls
 
 
-def _map_behind_gate(remote: RemoteCalls, gate: Piece, piece: Piece, remote_fd: int) -> None:
+def _behind_gate(gate: Piece, piece: Piece, remote_fd: int) -> list[BatchedCall]:
     """Map a piece with a page of the memfd before it, and the gate over that page: see ``held_ranges``."""
-    _map(remote, replace(piece, address=gate.address, size=gate.size + piece.size, offset=gate.offset), remote_fd)
-    flags = _PRIVATE | _ANONYMOUS | _FIXED
-    remote.syscall(_SYS_MMAP, gate.address, gate.size, _READ | _WRITE, flags, (1 << 64) - 1, 0)
-    remote.syscall(_SYS_MADVISE, gate.address, gate.size, _MADV_WIPEONFORK)
+    both = replace(piece, address=gate.address, size=gate.size + piece.size, offset=gate.offset)
+    form = (_READ | _WRITE, _PRIVATE | _ANONYMOUS | _FIXED, (1 << 64) - 1, 0)
+    return [
+        _mmap(both, remote_fd),
+        BatchedCall(_SYS_MMAP, (gate.address, gate.size, *form), gate.address),
+        BatchedCall(_SYS_MADVISE, (gate.address, gate.size, _MADV_WIPEONFORK)),
+    ]
 
 
-def _map(remote: RemoteCalls, piece: Piece, remote_fd: int) -> None:
+def _mmap(piece: Piece, remote_fd: int) -> BatchedCall:
     protection, flags = _FORM[piece.use]
-    address = remote.syscall(
-        _SYS_MMAP, piece.address, piece.size, protection, flags | _FIXED_NOREPLACE, remote_fd, piece.offset
-    )
-    if address != piece.address:  # before Linux 4.17 the flag is a hint only
-        remote.syscall(_SYS_MUNMAP, address, piece.size)
-        raise RemoteCallFailed("mmap", 17, f"{piece.address:#x} was taken meanwhile")
+    form = (protection, flags | _FIXED_NOREPLACE, remote_fd, piece.offset)
+    return BatchedCall(_SYS_MMAP, (piece.address, piece.size, *form), piece.address)
+
+
+def _make(remote: RemoteCalls, calls: Sequence[BatchedCall]) -> None:
+    """Make calls one by one."""
+    for call in calls:
+        result = remote.syscall(call.number, *call.arguments)
+        if result != call.expected:  # before Linux 4.17 FIXED_NOREPLACE is a hint only
+            remote.syscall(_SYS_MUNMAP, result, call.arguments[1])
+            raise RemoteCallFailed("mmap", errno.EEXIST, f"{call.expected:#x} was taken meanwhile")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from anyprobe.target.thread import Thread
 
 _USER_CS = 0x33
+_SELECTOR = _USER_CS.to_bytes(2, "little")
 _EFLAGS_ALWAYS, _EFLAGS_LIMIT = 0x2, 1 << 22
 
 
@@ -39,11 +40,12 @@ def saved_pcs(memory: Memory, thread: "Thread", mappings: "Sequence[Mapping]") -
         seen.add(stack.start)
         low = max((pointer - 256) & -8, stack.start)
         try:
-            words = np.frombuffer(memory.read(low, (stack.end - low) & -8), dtype=np.uint64)
+            content = memory.read(low, (stack.end - low) & -8)
         except MemoryFault:
             continue
-        if len(words) < 3:
+        if len(content) < 24 or _SELECTOR not in content:  # most stacks hold no signal frame
             continue
+        words = np.frombuffer(content, dtype=np.uint64)
         flags, selectors = words[1:-1], words[2:]
         looks = ((selectors & 0xFFFF) == _USER_CS) & (flags < _EFLAGS_LIMIT) & ((flags & _EFLAGS_ALWAYS) != 0)
         at = np.flatnonzero(looks)

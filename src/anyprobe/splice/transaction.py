@@ -190,7 +190,7 @@ class Transaction:
         self._check_traps(stop)
         moves = self._check_threads(stop.threads)
         self._check_waiting_parents(stop)
-        self._check_stacks(stop.threads)
+        self._check_stacks(stop)
         moved = [(thread, thread.registers.rip, target) for thread, change, target in moves if change.refusal is None]
         for (
             thread,
@@ -314,10 +314,8 @@ class Transaction:
         page, here = self._pages[address - offset], content[: PAGE - offset]
         end = offset + len(here)
         page.after[offset:end] = here
-        if offset < page.low:
-            page.low = offset
-        if end > page.high:
-            page.high = end
+        page.low = min(page.low, offset)
+        page.high = max(page.high, end)
         if len(here) < len(content):
             self._put(address + len(here), content[len(here) :])
 
@@ -362,14 +360,13 @@ class Transaction:
             )
         return None
 
-    def _check_stacks(self, threads: Iterable["Thread"]) -> None:
+    def _check_stacks(self, stop: "Stop") -> None:
         """Leave out several-instruction jumps into whose JTPR some signal handler will return."""
         if not self._interiors:
             return
         lows, highs = self._lows, self._highs
-        mappings = self._process.mappings()
-        for thread in threads:
-            words = saved_pcs(self._process.mem, thread, mappings)
+        for thread in stop.threads:
+            words = saved_pcs(self._process.mem, thread, stop.mappings)
             words = words[(words >= lows[0]) & (words < highs[-1])]
             index = np.searchsorted(lows, words, side="right") - 1
             for hit in sorted(set(index[words < highs[index]].tolist())):

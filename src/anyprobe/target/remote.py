@@ -16,12 +16,14 @@ The frame's signal return is for the controller's death only: it loses the remai
 import contextlib
 import errno
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
 from anyprobe.target import frame, procfs, ptrace, restarting
+from anyprobe.target.batch import BatchedCall, Outcome, batch_code, blank_outcome, read_outcome
 from anyprobe.target.gadgets import Gadgets
 from anyprobe.target.procfs import Mapping
 from anyprobe.target.thread import Thread
@@ -58,6 +60,10 @@ class RemoteCalls:
         self._running = False
         self._unclear = False
         """Whether an error came before the result of a call: it may have been made, or may still be about to be."""
+        self._parked = False
+        """Whether it is stopped in the signal path."""
+        self._batch = range(0)
+        """The code of a batch that may be running."""
         self._suspends_seccomp = False
 
     def __enter__(self) -> Self:
@@ -112,11 +118,68 @@ class RemoteCalls:
             raise RemoteCallFailed(NAMES.get(number, f"system call {number}"), _MASK64 + 1 - result)
         return result
 
+    def run(self, calls: Sequence[BatchedCall], address: int) -> None:
+        """Make many system calls with one run of ``batch_code(calls)``, which is at ``address``.
+
+        None of them may sleep. Raise ``RemoteCallFailed`` for the first that does not return what it must; those behind
+        it are not made.
+        """
+        code = range(address, address + len(batch_code(calls)))
+        with self._process.translated("making system calls"):
+            outcome = self._run(code)
+        if not outcome.done:
+            raise StopTimeout(f"system calls in thread {self._thread.tid} take too long")
+        if outcome.succeeded < len(calls):
+            number = calls[outcome.succeeded].number
+            failed = outcome.last > _MASK64 - _MAX_ERRNO
+            error = _MASK64 + 1 - outcome.last if failed else errno.EEXIST
+            raise RemoteCallFailed(NAMES.get(number, f"system call {number}"), error)
+
+    def _run(self, code: range) -> Outcome:
+        self.settle()
+        blank = blank_outcome()
+        place = self.place(blank)
+        registers = self._thread.registers.copy()
+        registers.rip, registers.rsp, registers.r12 = code.start, self._frame, place
+        registers.orig_rax = _MASK64
+        registers.eflags &= ~_TRAP_FLAG
+        self._start(registers)
+        self._unclear, self._batch = True, code
+        self._thread.resume_with(ptrace.resume)
+        deadline = time.monotonic() + _CALL_TIMEOUT
+        outcome = Outcome(False, 0, 0)
+        while not outcome.done and time.monotonic() < deadline:
+            outcome = read_outcome(self._process.mem.read(place, len(blank)))
+            if not outcome.done and self._thread.poll():
+                if self._thread.ended:
+                    raise self._process.gone()
+                self._thread.resume_with(ptrace.resume)  # job control; signals are blocked
+        self._park()
+        return outcome
+
+    def _park(self) -> None:
+        """Stop a batch, wherever it is; if it has left by itself already, its thread is as it was."""
+        thread = self._thread
+        if not thread.stopped:
+            ptrace.interrupt(thread.tid)
+            self._wait(time.monotonic() + _CALL_TIMEOUT)
+        registers = ptrace.Registers()
+        ptrace.get_registers(thread.tid, registers)
+        inside = registers.rip in self._batch
+        self._unclear, self._batch, self._parked = False, range(0), True
+        if not inside:
+            self._running = False
+            thread.settle()
+            self._put_up_frame(self._process.scratch or thread.registers.rsp - frame.RED_ZONE)
+
     def settle(self) -> None:
         """Bring a call that an error interrupted to its end, so that its effects can be looked for and undone."""
         if not self._unclear:
             return
         with self._process.translated("finishing a system call"):
+            if self._batch:
+                self._park()
+                return
             if not self._thread.stopped:
                 self._wait(time.monotonic() + _CALL_TIMEOUT)
             if self._thread.kind is Kind.SYSCALL and ptrace.at_syscall_entry(self._thread.tid):
@@ -132,17 +195,22 @@ class RemoteCalls:
         registers.eflags &= ~_TRAP_FLAG
         for name, value in zip(_ARGUMENTS, arguments, strict=False):
             setattr(registers, name, value & _MASK64)
-        ptrace.set_registers(thread.tid, registers)
-        if not self._running:
-            # After the registers: a death in between must not leave the mask to a thread without the frame.
-            self._running = True
-            ptrace.set_signal_mask(thread.tid, ptrace.ALL_SIGNALS)
+        self._start(registers)
         self._unclear = True
         for _ in ("entry", "exit"):
             self._run_to_syscall_stop()
         ptrace.get_registers(thread.tid, registers)
         self._unclear = False
         return registers.rax
+
+    def _start(self, registers: ptrace.Registers) -> None:
+        """Point the thread at what it is to do; from the first time on it is ours until ``_finish``."""
+        ptrace.set_registers(self._thread.tid, registers)
+        self._parked = False
+        if not self._running:
+            # After the registers: a death in between must not leave the mask to a thread without the frame.
+            self._running = True
+            ptrace.set_signal_mask(self._thread.tid, ptrace.ALL_SIGNALS)
 
     def _run_to_syscall_stop(self) -> None:
         """Run to the next system call stop; signals met before are all blocked, so the kernel queues them again."""
@@ -167,10 +235,11 @@ class RemoteCalls:
         thread = self._thread
         self._running = False
         try:
-            ptrace.interrupt(thread.tid)
-            if thread.stopped:
-                thread.resume_with(ptrace.resume)
-            self._wait(time.monotonic() + _CALL_TIMEOUT)
+            if not self._parked:
+                ptrace.interrupt(thread.tid)
+                if thread.stopped:
+                    thread.resume_with(ptrace.resume)
+                self._wait(time.monotonic() + _CALL_TIMEOUT)
             ptrace.set_signal_mask(thread.tid, self._mask)
             ptrace.set_registers(thread.tid, thread.registers)
         except BaseException:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import StopTimeout, TargetExited
@@ -47,6 +48,11 @@ class Stop:
         self.pause_us = 0
         """From the first interruption to the last release; valid after the scope."""
 
+    @cached_property
+    def mappings(self) -> list[procfs.Mapping]:
+        """The memory map as it was when everything had stopped: what is mapped in the scope is not in it."""
+        return self.process.mappings()
+
     def verify(self) -> None:
         """Check that this still is the process and the program that was opened."""
         self.process.verify()
@@ -58,7 +64,7 @@ class Stop:
         ``pid`` limits the choice to one process: relatives share the memory and nothing else.
         """
         process = self.process
-        mappings = [] if process.scratch else process.mappings()
+        mappings = [] if process.scratch else self.mappings
         order = sorted(
             (thread for thread in self.threads if pid is None or thread.pid == pid),
             key=lambda t: (bool(t.pending_signal), t.restart_pending, t.tid != process.pid),

@@ -5,6 +5,7 @@ import pytest
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
+from anyprobe.splice.countertemplate import CounterTemplates
 from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, estimate, head_bytes
 from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers, PatchWriter
 from anyprobe.splice.plan import PlannedSplice, Pun, Strategy, Want, WantKind
@@ -278,3 +279,49 @@ def test_the_head_of_a_short_jump(distance):
     assert head_texts(splice, PATCH) == [f"jmp {SITE + distance:#x}"]
     onward = dead_springboard_bytes(splice, BIAS, PATCH)
     assert listing(onward, SITE + distance) == [f"jmp {PATCH:#x}"]
+
+
+# -- templates
+
+DEAD_OR_ALIVE = [
+    Clobbers(),
+    Clobbers((), flags=True),
+    Clobbers(("r11", "rax"), flags=True),
+    Clobbers(("rdx",), flags=True),
+]
+
+
+@pytest.mark.parametrize("clobbers", DEAD_OR_ALIVE, ids=str)
+@pytest.mark.parametrize("code", ["5589e54883ec10", "4883ec1889f8", "b801000000"])
+@pytest.mark.parametrize("kind", [WantKind.ENTRY, WantKind.OFFSET])
+def test_a_patch_filled_into_a_template_is_the_patch_that_would_be_written(clobbers, code, kind):
+    templates = CounterTemplates()
+    for address, offset in ((PATCH, 0x40), (PATCH + 0x150, 0x48), (PATCH - 0x40000, 0x12340)):
+        splice = splice_of(code, (0, kind))
+        action = Action(ActionKind.COUNT, offset, SLOTS)
+        filled = templates.fill(splice, address, BIAS, action, lambda: clobbers)
+        source = ActionSource(lambda want, action=action: (action,), lambda want: clobbers)
+        assert filled == emit_patch(splice, address, BIAS, source, {})
+
+
+@pytest.mark.parametrize(
+    "splice",
+    [
+        splice_of("e8000000004889e5", (0, WantKind.ENTRY)),
+        splice_of("488b0510000000", (0, WantKind.ENTRY)),
+        splice_of("5589e54883ec10", (0, WantKind.ENTRY), (1, WantKind.OFFSET)),
+        splice_of("5589e54883ec10", (1, WantKind.OFFSET)),
+        splice_of("e800000000", (0, WantKind.ENTRY), strategy=Strategy.RETARGET),
+    ],
+    ids=["call", "rip-relative", "two wants", "not at the head", "retargeted"],
+)
+def test_what_is_not_simple_has_no_template(splice):
+    action = Action(ActionKind.COUNT, 0x40, SLOTS)
+    assert CounterTemplates().fill(splice, PATCH, BIAS, action, Clobbers) is None
+
+
+def test_other_actions_and_atomic_counters_have_no_template():
+    splice = splice_of("b801000000", (0, WantKind.ENTRY))
+    for action in (Action(ActionKind.ENTER, 0x40, SLOTS), Action(ActionKind.COUNT, 0x40, ATOMIC)):
+        assert CounterTemplates().fill(splice, PATCH, BIAS, action, Clobbers) is None
+    assert splice.head == LINK

@@ -53,7 +53,7 @@ class Target:
 
     def run(self, *changes):
         transaction = Transaction(self, changes, self.journal)
-        transaction.run(SimpleNamespace(threads=self.threads, waiting=()))
+        transaction.run(SimpleNamespace(threads=self.threads, waiting=(), mappings=self.mappings()))
         transaction.finish()
 
     def recorded(self):
@@ -91,7 +91,7 @@ def test_the_journal_lists_a_splice_before_its_bytes_change(target):
     transaction = Transaction(target, [adding(FIRST)], target.journal)
     assert target.recorded() == {FIRST}
     assert target.read(FIRST, 5) == CODE[:5]
-    transaction.run(SimpleNamespace(threads=[], waiting=()))
+    transaction.run(SimpleNamespace(threads=[], waiting=(), mappings=[]))
     assert target.read(FIRST, 5) == NEW
 
 
@@ -168,7 +168,7 @@ def test_bytes_that_change_between_preparation_and_stop(target):
     transaction = Transaction(target, [change, other], target.journal)
     target.write(FIRST + 2, b"\xcc")
     target.write(SECOND + 0x40, b"\xcc")
-    transaction.run(SimpleNamespace(threads=[], waiting=()))
+    transaction.run(SimpleNamespace(threads=[], waiting=(), mappings=[]))
     transaction.finish()
     assert change.refusal.reason is Reason.FOREIGN_BYTES
     assert target.read(FIRST, 6) == CODE[:2] + b"\xcc" + CODE[3:]
@@ -293,7 +293,7 @@ def test_a_failed_write_undoes_all(target, page):
     transaction = Transaction(target, [adding(FIRST), adding(SECOND)], target.journal)
     target.fail_at = page
     with pytest.raises(OSError, match="no"):
-        transaction.run(SimpleNamespace(threads=[], waiting=()))
+        transaction.run(SimpleNamespace(threads=[], waiting=(), mappings=[]))
     assert target.mem.content[: STACK - TEXT] == before
 
 

@@ -1,0 +1,99 @@
+"""Many system calls in one run of a stopped thread: a few generated instructions work through a list of them.
+
+One call at a time costs two stops of the thread each. The code runs from executable memory of ours, writes down how far
+it came, then sleeps for a moment, so that we find it there; if nobody comes (the controller died, or was kept from
+running), it returns through the signal frame and the thread goes on as if nothing had been (SAFETY 1). It sleeps in
+``select``, which does not touch what the kernel keeps of a call that the thread was interrupted in.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from anyprobe.isa.assemble import Assembler
+
+_OUTCOME = struct.Struct("<3Q")
+_WAIT_US = 20_000
+"""How long it waits to be found, in microseconds."""
+_ENTRY = struct.Struct("<8Q")
+_END = (1 << 64) - 1
+_MASK64 = (1 << 64) - 1
+
+
+class BatchedCall(NamedTuple):
+    """A system call and what it must return; any other result ends the batch."""
+
+    number: int
+    arguments: tuple[int, ...]
+    expected: int = 0
+
+
+class Outcome(NamedTuple):
+    """How far a batch came."""
+
+    done: bool
+    last: int
+    """Result of the last call made."""
+    succeeded: int
+    """How many calls returned what they had to."""
+
+
+def assemble() -> tuple[bytes, str]:
+    """Return the code that works through the list behind it, and its listing. r12: see ``blank_outcome``."""
+    asm = Assembler()
+    asm.relative(b"\x4c\x8d\x2d", 4, b"", "list", "lea r13, [rip+list]")
+    asm.emit(b"\x45\x31\xf6", "xor r14d, r14d")
+    asm.label("next")
+    asm.emit(b"\x49\x8b\x45\x00", "mov rax, [r13]")
+    asm.emit(b"\x48\x83\xf8\xff", "cmp rax, -1")
+    asm.jump(b"\x74", "done", "je done")
+    asm.emit(b"\x49\x8b\x7d\x08\x49\x8b\x75\x10", "mov rdi, [r13+8]; mov rsi, [r13+16]")
+    asm.emit(b"\x49\x8b\x55\x18\x4d\x8b\x55\x20", "mov rdx, [r13+24]; mov r10, [r13+32]")
+    asm.emit(b"\x4d\x8b\x45\x28\x4d\x8b\x4d\x30", "mov r8, [r13+40]; mov r9, [r13+48]")
+    asm.emit(b"\x0f\x05", "syscall")
+    asm.emit(b"\x49\x3b\x45\x38", "cmp rax, [r13+56]")
+    asm.jump(b"\x75", "done", "jne done")
+    asm.emit(b"\x49\x83\xc5\x40", "add r13, 64")
+    asm.emit(b"\x49\xff\xc6", "inc r14")
+    asm.jump(b"\xeb", "next", "jmp next")
+    asm.label("done")
+    asm.emit(b"\x49\x89\x44\x24\x08\x4d\x89\x74\x24\x10", "mov [r12+8], rax; mov [r12+16], r14")
+    asm.emit(b"\x49\xc7\x04\x24\x01\x00\x00\x00", "mov qword [r12], 1")
+    asm.emit(b"\xb8\x17\x00\x00\x00", "mov eax, SYS_select")
+    asm.emit(b"\x31\xff\x31\xf6\x31\xd2\x45\x31\xd2", "xor edi, edi; xor esi, esi; xor edx, edx; xor r10d, r10d")
+    asm.emit(b"\x4d\x8d\x44\x24\x18", "lea r8, [r12+24]")
+    asm.emit(b"\x0f\x05", "syscall")
+    asm.emit(b"\xc3", "ret")  # into the restorer, as every injected call could
+    while len(asm) % _ENTRY.size:
+        asm.emit(b"\xcc", "int3")
+    asm.label("list")
+    return asm.finish(0), asm.listing()
+
+
+_CODE = assemble()[0]
+
+
+def capacity(size: int) -> int:
+    """Return how many calls a batch in ``size`` bytes can have."""
+    return (size - len(_CODE)) // _ENTRY.size - 1
+
+
+def batch_code(calls: Sequence[BatchedCall]) -> bytes:
+    """Return the position independent bytes of a batch."""
+    entries = [_ENTRY.pack(call.number, *_six(call.arguments), call.expected) for call in calls]
+    return _CODE + b"".join(entries) + struct.pack("<Q", _END)
+
+
+def _six(arguments: tuple[int, ...]) -> list[int]:
+    return [argument & _MASK64 for argument in (*arguments, 0, 0, 0, 0, 0, 0)[:6]]
+
+
+def blank_outcome() -> bytes:
+    """Return what has to be where r12 points at: room for the outcome, and how long to wait behind it."""
+    return bytes(_OUTCOME.size) + struct.pack("<QQ", 0, _WAIT_US)
+
+
+def read_outcome(content: bytes) -> Outcome:
+    """Return what the code has written down."""
+    done, last, succeeded = _OUTCOME.unpack_from(content)
+    return Outcome(done == 1, last, succeeded)
