@@ -366,9 +366,11 @@ class Engine:
 
     def _prepare_traps(self, edits: Sequence[Edit]) -> None:
         """Install what traps need; where that cannot be, nothing that traps is armed."""
-        why = self.traps.prepare([edit.change for edit in edits if edit.change is not None])
-        for edit in edits if why is not None else ():
-            if why is not None and any(splice.strategy is Strategy.TRAP for splice in edit.plan.splices):
+        general = self.traps.prepare([edit.change for edit in edits if edit.change is not None])
+        for edit in edits:
+            trapping = edit.change and any(splice.strategy is Strategy.TRAP for splice in edit.plan.splices)
+            why = (general or self.traps.objection(edit.change)) if edit.change and trapping else None
+            if why is not None:
                 self.give_up(edit, why)
 
     # -- arming

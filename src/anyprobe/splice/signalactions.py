@@ -92,10 +92,13 @@ def put_back(process: "Process", stop: "Stop", journals: Sequence[FoundJournal],
                 set_action(remote, old)
 
 
-def blocking_thread(stop: "Stop", address: int) -> Refusal | None:
-    """Return a refusal if a trap at ``address`` could kill one of the stopped threads as they are."""
+def blocking_thread(stop: "Stop", address: int, handler: range) -> Refusal | None:
+    """Return a refusal if a trap at ``address`` could kill one of the stopped threads as they are.
+
+    A thread in our ``handler`` has all signals blocked, for as long as it is there.
+    """
     for thread in stop.threads:
-        if _blocks(thread):
+        if thread.registers.rip not in handler and _blocks(thread):
             detail = f"thread {thread.tid} has SIGTRAP blocked: a trap would kill the program"
             return Refusal(Reason.TRAP_UNSAFE, address, detail)
         if thread.pid != stop.process.pid:

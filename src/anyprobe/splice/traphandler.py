@@ -3,7 +3,8 @@
 It is entered as the kernel enters any handler: rdi is the signal, rsi the ``siginfo_t``, rdx the ``ucontext_t``, and
 ``[rsp]`` the restorer. The return through the restorer brings back every register, rip as it was set here, so there is
 never a single step. No lock, no thread-local storage, and at most 32 bytes of stack below the kernel's frame, which
-itself lies below the red zone.
+itself lies below the red zone. All signals are blocked in it, so that no handler of the program runs on top of it: such
+a one could meet a trap with SIGTRAP blocked, or pile frame upon frame.
 
 An ``int3`` of ours shows as a signal from the kernel with rip one byte behind a site of the table. Everything else
 belongs to somebody else and is passed on: to the program's own handler by a jump, so that it returns as if the kernel
@@ -12,7 +13,7 @@ dies where and as it would have.
 
 Another thread may send SIGTRAP to this one at the moment of a trap; the kernel then merges the two and keeps the
 sender's. rip still tells, except where a thread can also come to the byte behind the site without a trap
-(``AMBIGUOUS``, a one-byte instruction).
+(``AMBIGUOUS``); such sites are refused where the program uses SIGTRAP.
 """
 
 import struct
@@ -24,14 +25,13 @@ from anyprobe.isa.assemble import Assembler
 SIGTRAP = 5
 TRAP_BIT = 1 << (SIGTRAP - 1)
 SA_RESTART, SA_RESETHAND = 0x10000000, 0x80000000
-_SA_SIGINFO, _SA_RESTORER, _SA_ONSTACK, _SA_NODEFER = 4, 0x04000000, 0x08000000, 0x40000000
+_SA_SIGINFO, _SA_RESTORER, _SA_ONSTACK, _ALL_SIGNALS = 4, 0x04000000, 0x08000000, (1 << 64) - 1
 SIG_DFL, SIG_IGN = 0, 1
 AMBIGUOUS = 1
 """Flag in a patch's address (patches are aligned): the byte behind the site is an instruction too."""
 
-_TABLE, _OLD, _TRAP_MASK, _DEFAULT, _CODE = 0, 8, 40, 48, 128
-CODE_OFFSET = _CODE
-_UC_RIP = struct.pack("<I", 0xA8)
+_TABLE, _OLD, _DEFAULT, _CODE = 0, 8, 40, 128
+_UC_RIP, _UC_SIGMASK = struct.pack("<I", 0xA8), struct.pack("<I", 0x128)
 _SI_KERNEL = struct.pack("<I", 0x80)
 _ACTION = struct.Struct("<QQQQ")
 _ENTRY = struct.Struct("<QQ")
@@ -83,8 +83,7 @@ class TrapHandler:
     def action(self, old: SignalAction) -> SignalAction:
         """Return the action that makes it the handler; calls that others' signals interrupt restart as before."""
         restart = SA_RESTART if not old.is_handler else old.flags & SA_RESTART
-        flags = _SA_SIGINFO | _SA_RESTORER | _SA_ONSTACK | _SA_NODEFER | restart
-        return SignalAction(self.entry, flags, self.restorer, 0)
+        return SignalAction(self.entry, _SA_SIGINFO | _SA_RESTORER | _SA_ONSTACK | restart, self.restorer, _ALL_SIGNALS)
 
     def old_action(self, old: SignalAction) -> tuple[int, bytes]:
         """Return where the action that was replaced is kept, and the bytes to write there.
@@ -116,8 +115,7 @@ def assemble_handler(address: int) -> TrapHandler:
     start = address + _CODE
     code = asm.finish(start)
     code += bytes(-len(code) % 16)
-    words = struct.pack("<Q", start + len(code)) + bytes(_ACTION.size) + struct.pack("<Q", TRAP_BIT)
-    content = words.ljust(_CODE, b"\0") + code + pack_table({})
+    content = struct.pack("<Q", start + len(code)).ljust(_CODE, b"\0") + code + pack_table({})
     return TrapHandler(address, content, start, start + asm.offset_of("restorer"), asm.listing(start))
 
 
@@ -172,12 +170,17 @@ def _pass_on(asm: Assembler, words: int) -> None:
     asm.emit(b"\xc3", "ret")
 
     asm.label("theirs")
-    asm.relative(b"\x48\x83\x3d", 4, b"\x00", old_mask, "cmp qword [old mask], 0")
-    asm.jump(b"\x74", "masked", "je masked")
     asm.emit(b"\x57\x56\x52", "push rdi; push rsi; push rdx")
-    _block(asm, old_mask, "old mask")
-    asm.emit(b"\x5a\x5e\x5f", "pop rdx; pop rsi; pop rdi")
-    asm.label("masked")
+    asm.emit(b"\x48\x8b\x82" + _UC_SIGMASK, "mov rax, [rdx+UC_SIGMASK]")
+    asm.relative(b"\x48\x0b\x05", 4, b"", old_mask, "or rax, [old mask]")
+    asm.emit(b"\x50", "push rax")
+    asm.emit(b"\xb8\x0e\x00\x00\x00", "mov eax, SYS_rt_sigprocmask")
+    asm.emit(b"\xbf\x02\x00\x00\x00", "mov edi, SIG_SETMASK")
+    asm.emit(b"\x48\x89\xe6", "mov rsi, rsp")
+    asm.emit(b"\x31\xd2", "xor edx, edx")
+    asm.emit(b"\x41\xba\x08\x00\x00\x00", "mov r10d, 8")
+    asm.emit(b"\x0f\x05", "syscall")
+    asm.emit(b"\x58\x5a\x5e\x5f", "pop rax; pop rdx; pop rsi; pop rdi")
     asm.relative(b"\x48\x8b\x05", 4, b"", old_restorer, "mov rax, [old restorer]")
     asm.emit(b"\x48\x85\xc0", "test rax, rax")
     asm.jump(b"\x74", "enter", "jz enter")
@@ -186,13 +189,13 @@ def _pass_on(asm: Assembler, words: int) -> None:
     asm.emit(b"\x31\xc0", "xor eax, eax")
     asm.relative(b"\xff\x25", 4, b"", old_handler, "jmp [old handler]")
 
-    asm.label("default")  # blocked until the return, so that it hits the program, not this code
+    asm.label("default")  # the signal raised again stays blocked until the return: it hits the program, not this code
     asm.emit(b"\x56", "push rsi")
-    _block(asm, words + _TRAP_MASK, "SIGTRAP")
     asm.emit(b"\xb8\x0d\x00\x00\x00", "mov eax, SYS_rt_sigaction")
     asm.emit(b"\xbf\x05\x00\x00\x00", "mov edi, SIGTRAP")
     asm.relative(b"\x48\x8d\x35", 4, b"", words + _DEFAULT, "lea rsi, [SIG_DFL]")
     asm.emit(b"\x31\xd2", "xor edx, edx")
+    asm.emit(b"\x41\xba\x08\x00\x00\x00", "mov r10d, 8")
     asm.emit(b"\x0f\x05", "syscall")
     asm.emit(b"\xb8\x27\x00\x00\x00", "mov eax, SYS_getpid")
     asm.emit(b"\x0f\x05", "syscall")
@@ -205,13 +208,3 @@ def _pass_on(asm: Assembler, words: int) -> None:
     asm.emit(b"\xb8\x29\x01\x00\x00", "mov eax, SYS_rt_tgsigqueueinfo")
     asm.emit(b"\x0f\x05", "syscall")
     asm.emit(b"\xc3", "ret")
-
-
-def _block(asm: Assembler, mask: int, name: str) -> None:
-    """Emit rt_sigprocmask(SIG_BLOCK, mask); r10 keeps the size of a mask."""
-    asm.emit(b"\xb8\x0e\x00\x00\x00", "mov eax, SYS_rt_sigprocmask")
-    asm.emit(b"\x31\xff", "xor edi, edi")
-    asm.relative(b"\x48\x8d\x35", 4, b"", mask, f"lea rsi, [{name}]")
-    asm.emit(b"\x31\xd2", "xor edx, edx")
-    asm.emit(b"\x41\xba\x08\x00\x00\x00", "mov r10d, 8")
-    asm.emit(b"\x0f\x05", "syscall")

@@ -29,6 +29,7 @@ from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.traphandler import (
     AMBIGUOUS,
     SA_RESETHAND,
+    SIG_DFL,
     SignalAction,
     TrapHandler,
     assemble_handler,
@@ -62,6 +63,7 @@ class Traps:
         """Do nothing yet."""
         self._engine = engine
         self._handler: TrapHandler | None = None
+        self._old: SignalAction | None = None
         self._home: tuple[Arena, Piece] | None = None
         """Where the handler is, and the pointer to the table."""
         self._room: tuple[Arena, Piece] | None = None
@@ -79,7 +81,7 @@ class Traps:
         self._wait_for_calm()
         need = table_size(len(self._entries) + len(sites)) + PAGE
         if self._handler is None:
-            with self._calm_stop("arm", lambda stop: blocking_thread(stop, sites[0])) as (stop, refusal):
+            with self._calm_stop("arm", lambda stop: blocking_thread(stop, sites[0], range(0))) as (stop, refusal):
                 return refusal or self._install(stop, sites[0], need)
         if self._room is None or self._cursor + need > self._room[1].end:
             with self._engine.stop("arm") as stop:
@@ -87,12 +89,22 @@ class Traps:
                 self._cursor = self._room[1].address
         return None
 
+    def objection(self, change: "FunctionChange") -> Refusal | None:
+        """Return why one change may not be, the handler being installed."""
+        if self._old is None or self._old.handler == SIG_DFL:  # a SIGTRAP from elsewhere is its end, trap or no trap
+            return None
+        for splice in _trap_splices(change):
+            if splice.planned.ambiguous:
+                detail = "the program uses SIGTRAP itself, and what comes behind this byte can be reached without it"
+                return Refusal(Reason.TRAP_UNSAFE, splice.address, detail)
+        return None
+
     def check(self, stop: "Stop", changes: "Sequence[FunctionChange]") -> Refusal | None:
         """Return why no trap may be placed now, everything being stopped."""
         sites = [splice.address for change in changes for splice in _trap_splices(change)]
         if not sites or self._handler is None:
             return None
-        refusal = blocking_thread(stop, sites[0])
+        refusal = blocking_thread(stop, sites[0], range(self._handler.address, self._handler.end))
         if refusal is not None:
             return refusal
         with stop.remote(stop.process.pid) as remote:
@@ -174,6 +186,7 @@ class Traps:
         arena.journal.add([record_of(handler.entry, old)])
         with stop.remote(process.pid) as remote:
             set_action(remote, handler.action(old))
+        self._old = old
         self._handler, self._home, self._room = handler, (arena, piece), (arena, piece)
         self._cursor = self._table = handler.end  # the empty table
         return None
@@ -207,5 +220,4 @@ class Traps:
 def _entry(splice: "LiveSplice") -> int:
     """Return what the table says of a site: the patch's address and the flag."""
     assert splice.patch is not None
-    ambiguous = splice.planned.insns[0].length == len(TRAP)
-    return splice.patch.address | (AMBIGUOUS if ambiguous else 0)
+    return splice.patch.address | (AMBIGUOUS if splice.planned.ambiguous else 0)
