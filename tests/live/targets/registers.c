@@ -5,6 +5,7 @@
  * behind must be equal to the last bit, undefined flags and untouched registers too. The calls are made through a pointer
  * by hand-written code that relies on no convention: here, or, with its path as argument, in a library (this file, -DCALLER).
  */
+#define _GNU_SOURCE
 #include <stdint.h>
 enum { GPRS = 16, STATE = 8192, RED = 128 };
 struct state {
@@ -39,7 +40,10 @@ asm(".bss\n.balign 8\nsaved_rsp: .quad 0\nout_pointer: .quad 0\nkept_rax: .quad 
 #ifndef CALLER
 #include "protocol.h"
 #include <dlfcn.h>
-#include <sys/mman.h>
+#ifdef CLONES
+#include <sched.h>
+void *volatile clones = (void *)clone; /* a program that may make tasks itself has atomic counters and no timing */
+#endif
 
 #define TWICE(name, body) \
     ".p2align 4\n" FUNCTION(name) body END(name) ".p2align 4\n" FUNCTION(name##_ref) body END(name##_ref)
