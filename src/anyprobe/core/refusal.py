@@ -38,6 +38,7 @@ class Reason(StrEnum):
     GO_TIMING = "go-timing"
     NO_THREAD_SLOT = "no-thread-slot"
     NO_INVARIANT_TSC = "tsc-not-invariant"
+    OWN_CLOCK = "own-clock"
     NO_STACK = "no-stack-allowed"
     THREAD_IN_SYSCALL = "thread-in-syscall"
     SIGNAL_CONTEXT_IN_JTPR = "signal-context-in-jtpr"

@@ -1,12 +1,26 @@
-"""TSC ticks to nanoseconds, measured against the monotonic clock over the session itself."""
+"""The clocks of timing probes: the time stamp counter, or the vdso's monotonic clock where the TSC cannot serve."""
 
 import ctypes
 import mmap
 import time
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING, Protocol
 
+from anyprobe.binary.modules import VDSO
+from anyprobe.core.errors import UsageError
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.target import procfs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from anyprobe.binary.modules import LoadedObject
+
+CLOCKS = ("auto", "tsc", "monotonic")
+_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+_READ_BY_VDSO = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page")
+"""Clock sources that the vdso reads itself; for others its functions make a system call."""
 
 _RDTSC = bytes.fromhex("0f31 48c1e220 4809d0 c3")  # rdtsc; shl rdx, 32; or rax, rdx; ret
 _SHORTEST = 0.02
@@ -35,6 +49,85 @@ def tsc_refusal() -> Refusal | None:
     if "constant_tsc" in flags and "nonstop_tsc" in flags:
         return None
     return Refusal(Reason.NO_INVARIANT_TSC, 0, "this machine's time stamp counter does not tick evenly; count instead")
+
+
+class Clock(Protocol):
+    """What tells how long a unit of the recorded times is."""
+
+    def ns_per_tick(self) -> float:
+        """Return the length of a unit in nanoseconds."""
+        ...
+
+
+class ClockChoice:
+    """Which clock the timing probes of one session use. Chosen once, when the first is asked for."""
+
+    def __init__(self, asked: str, pid: int) -> None:
+        """Remember what the user asked for."""
+        if asked not in CLOCKS:
+            raise UsageError(f"unknown clock {asked!r}; one of {', '.join(CLOCKS)}")
+        self._asked, self._pid = asked, pid
+        self._chosen = False
+        self._refusal: Refusal | None = None
+        self.address = 0
+        """The vdso's ``clock_gettime``, or 0 for the TSC."""
+
+    def choose(self, objects: "Iterable[LoadedObject]", *, probed: bool) -> Refusal | None:
+        """Choose the clock; return why there is none. ``probed``: whether code of the vdso is probed."""
+        if not self._chosen:
+            self._chosen = True
+            self._refusal = tsc_refusal() if self._asked != "monotonic" else None
+            if self._asked == "monotonic" or (self._asked == "auto" and self._refusal is not None):
+                self._refusal = self._choose_vdso(objects)
+        if self.address and probed:
+            return own_clock(self.address)
+        return self._refusal
+
+    def _choose_vdso(self, objects: "Iterable[LoadedObject]") -> Refusal | None:
+        """Take the vdso's function, unless it would make a system call that a filter may punish."""
+        address = vdso_clock(objects)
+        if address == 0:
+            return Refusal(Reason.NO_INVARIANT_TSC, 0, "the process has no vdso with a clock; count instead")
+        if procfs.read_status(self._pid).get("Seccomp", "0") != "0" and clock_source() not in _READ_BY_VDSO:
+            detail = "reading the clock is a system call here, and the process filters its system calls; count instead"
+            return Refusal(Reason.NO_INVARIANT_TSC, 0, detail)
+        self.address = address
+        return None
+
+    def start(self) -> Clock:
+        """Return the clock, running from now on."""
+        return NanosecondClock() if self.address else TickClock()
+
+
+def clock_source() -> str:
+    """Return the name of the kernel's clock source."""
+    try:
+        with open(_SOURCE) as file:
+            return file.read().strip()
+    except OSError:
+        return "unknown"
+
+
+def vdso_clock(objects: "Iterable[LoadedObject]") -> int:
+    """Return the run-time address of the vdso's ``clock_gettime``, 0 if there is none."""
+    for loaded in objects:
+        if loaded.name == VDSO:
+            for function in loaded.image.functions.lookup("__vdso_clock_gettime"):
+                return loaded.runtime(function.start)
+    return 0
+
+
+def own_clock(address: int) -> Refusal:
+    """Return the refusal for probes in the code that timing probes call: they would count and time themselves."""
+    return Refusal(Reason.OWN_CLOCK, address, "timing probes of this session read their clock through the vdso")
+
+
+class NanosecondClock:
+    """The monotonic clock, whose unit is the nanosecond."""
+
+    def ns_per_tick(self) -> float:
+        """Return 1."""
+        return 1.0
 
 
 class TickClock:

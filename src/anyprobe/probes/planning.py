@@ -171,10 +171,7 @@ def _list_site(session: "Session", site: "ResolvedSite") -> list[ListedSite]:
         return [entry(site.address, None, code.exits_complete)]
     plan = _planned(session, module, code, _wants(site, code))
     refused = [entry(want.address + module.bias, None, why) for want, why in plan.refused]
-    placed = [
-        entry(want.address + module.bias, splice.strategy.value, None)
-        for want, splice in _served(plan).items()
-    ]
+    placed = [entry(want.address + module.bias, splice.strategy.value, None) for want, splice in _served(plan).items()]
     return placed + refused
 
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from anyprobe.binary.function import FunctionCode
-from anyprobe.binary.modules import LoadedObject
+from anyprobe.binary.modules import VDSO, LoadedObject
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import SpecError, TargetError, UsageError
 from anyprobe.core.memory import MemoryFault
@@ -15,7 +15,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import reading, removal, trapping
 from anyprobe.probes.clobbering import clobbers
-from anyprobe.probes.clock import TickClock, tsc_refusal
+from anyprobe.probes.clock import Clock, ClockChoice, own_clock
 from anyprobe.probes.objects import ObjectTable
 from anyprobe.probes.probe import Place, Probe, Timed, edits_for, exit_want
 from anyprobe.probes.resolve import ResolvedSite, resolve_all
@@ -46,7 +46,13 @@ class Session:
     """
 
     def __init__(
-        self, process: Process, *, strategy: str = "auto", maxactive: int = MAXACTIVE, held: bool = False
+        self,
+        process: Process,
+        *,
+        strategy: str = "auto",
+        maxactive: int = MAXACTIVE,
+        clock: str = "auto",
+        held: bool = False,
     ) -> None:
         """Use ``attach`` or ``run``."""
         self._process, self._held = process, held
@@ -59,7 +65,9 @@ class Session:
         self._awaits_libraries = held and any(self._objects.is_loader(each) for each in self._objects.objects)
         """Whether the target is a dynamic program that has not mapped its libraries yet."""
         self._pending: Sequence[tuple[Probe, bool]] = ()
-        self._clock: TickClock | None = None
+        self._clock: Clock | None = None
+        self._choice = ClockChoice(clock, process.pid)
+        self._clock_refusal: Refusal | None = None
         self._ns_per_tick = 0.0
         self.engine = Engine(
             process,
@@ -241,15 +249,21 @@ class Session:
         begin = time.perf_counter()
         with _typed(self._process, "resolving specs in"):
             self._objects.refresh()
+            if timed:
+                self._clock_refusal = self._choice.choose(self._objects.objects, probed=self._probes_vdso())
+                self.engine.clock = self._choice.address
             probes = [self._make(spec, timed=timed) for spec in specs]
         self.engine.seconds["resolve"] += time.perf_counter() - begin
         if timed and self._clock is None:
-            self._clock = TickClock()
+            self._clock = self._choice.start()
         self.probes += probes
         self._place(probes)
         if self._began is None:
             self._began = time.monotonic()
         return probes
+
+    def _probes_vdso(self) -> bool:
+        return any(place.site.object.name == VDSO for probe in self.probes for place in probe.all_places)
 
     def _place(self, probes: Sequence[Probe]) -> None:
         with _typed(self._process, "arming probes in"):
@@ -292,7 +306,9 @@ class Session:
                 self._objects.is_loader(loaded) != self._awaits_libraries
             ):
                 continue
-            refusal = self.refusal_of(site) or (tsc_refusal() if timed else None)
+            refusal = self.refusal_of(site) or (self._clock_refusal if timed else None)
+            if self.engine.clock and loaded.name == VDSO:
+                refusal = own_clock(self.engine.clock)
             code = self.module(loaded).code.function_at(site.function.start)
             if refusal is not None or isinstance(code, Refusal):
                 probe.refused.append((site.canonical, refusal or _as_refusal(code)))
@@ -383,8 +399,11 @@ def _allowed(strategy: str) -> frozenset[Strategy]:
     return AUTO if strategy == "auto" else frozenset([Strategy(strategy)])
 
 
-def attach(pid: int, *, strategy: str = "auto", maxactive: int = MAXACTIVE) -> Session:
+def attach(pid: int, *, strategy: str = "auto", maxactive: int = MAXACTIVE, clock: str = "auto") -> Session:
     """Open a session on a running process. Nothing is changed in it until a probe is armed.
+
+    ``clock`` is what timing probes read: ``tsc``, ``monotonic`` (``clock_gettime`` from the vdso), or ``auto``: the
+    TSC where it ticks evenly.
 
     What an earlier controller left behind when it died is removed first. Raises ``PermissionDenied``,
     ``NoSuchProcess``, ``UnsupportedTarget``, ``SessionConflict``.
@@ -393,7 +412,7 @@ def attach(pid: int, *, strategy: str = "auto", maxactive: int = MAXACTIVE) -> S
     try:
         with _typed(process, "attaching to"):
             warnings = removal.clean_up(process)
-            session = Session(process, strategy=strategy, maxactive=maxactive)
+            session = Session(process, strategy=strategy, maxactive=maxactive, clock=clock)
     except BaseException:
         process.close()
         raise
@@ -406,6 +425,7 @@ def run(
     *,
     strategy: str = "auto",
     maxactive: int = MAXACTIVE,
+    clock: str = "auto",
     stdin: Stream = None,
     stdout: Stream = None,
     stderr: Stream = None,
@@ -419,7 +439,7 @@ def run(
     """
     process = launch(list(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
     try:
-        return Session(process, strategy=strategy, maxactive=maxactive, held=True)
+        return Session(process, strategy=strategy, maxactive=maxactive, clock=clock, held=True)
     except BaseException:
         process.close()
         raise

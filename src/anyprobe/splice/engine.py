@@ -64,6 +64,7 @@ class Engine:
         self.process = process
         self.owner = Owner(os.urandom(16), os.getpid(), procfs.read_stat(os.getpid()).start_time)
         self.slots, self.maxactive = slots, maxactive
+        self.clock = 0
         self.modules: list[Module] = []
         self.arenas: list[Arena] = []
         self.neighbourhoods: list[Neighbourhood] = []

@@ -28,6 +28,8 @@ class SlotBank:
     mask: int
     index: int
     """Which word of every gate page is its gate."""
+    clock: int = 0
+    """Address of the vdso's ``clock_gettime`` if times are not taken from the TSC."""
 
 
 @dataclass(eq=False)
@@ -80,7 +82,7 @@ class Neighbourhood:
         code = self._codes.get(bank.index)
         if code is None:
             gate = self.gate.address + 8 * bank.index
-            facts = RoutineFacts(bank.layout, bank.piece.address, gate, bank.slot)
+            facts = RoutineFacts(bank.layout, bank.piece.address, gate, bank.slot, bank.clock)
             content, routines, listing = assemble_routines(facts, self.cursor)
             self.put(content)
             self.routine_listing += listing + "\n"

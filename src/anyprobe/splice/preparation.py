@@ -213,7 +213,7 @@ class Preparation:
             engine.neighbourhoods.append(Neighbourhood(arena, pieces[MappingUse.GATE], pieces[MappingUse.CODE], near))
         if self._layout is not None and self._region is not None:
             piece = mapped[self._region[0]]
-            bank = SlotBank(arena, piece, self._layout, slot, self._region[1], len(engine.banks))
+            bank = SlotBank(arena, piece, self._layout, slot, self._region[1], len(engine.banks), engine.clock)
             extra = slot | self._layout.blocks << 32
             arena.journal.add([Record(RecordKind.BANK, piece.address, self._layout.stride, extra)])
             engine.banks.append(bank)

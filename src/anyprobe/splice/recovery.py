@@ -23,7 +23,7 @@ from anyprobe.splice.arena import (
 )
 from anyprobe.splice.installed import find_journals, journal_places, processes_with_splices
 from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, read_owner
-from anyprobe.splice.savedpcs import saved_pcs
+from anyprobe.splice.savedpcs import saved_pcs, words_under_vdso
 from anyprobe.splice.signalactions import put_back, trapped
 from anyprobe.splice.threadslot import clear_slots
 from anyprobe.target import gateway
@@ -259,7 +259,9 @@ def _busy(
     lows = np.array([low for low, _ in code], dtype=np.uint64)
     highs = np.array([high for _, high in code], dtype=np.uint64)
     busy: set[int] = set()
-    for found in [waiting, *([t.registers.rip, *saved_pcs(memory, t, mappings).tolist()] for t in threads)]:
+    pcs = [[t.registers.rip, *saved_pcs(memory, t, mappings).tolist()] for t in threads]
+    under = [words_under_vdso(memory, t, mappings) for t in threads]
+    for found in [waiting, *pcs, *under]:
         words = np.array(found, dtype=np.uint64)
         words = words[(words >= lows[0]) & (words < highs.max())]
         index = np.searchsorted(lows, words, side="right") - 1

@@ -31,6 +31,8 @@ class RoutineFacts:
     """Address of the bank's word on the wipe-on-fork page: a mask that every block pointer has, 0 in fork children."""
     slot: int
     """Offset of the thread slot from the thread pointer."""
+    clock: int = 0
+    """Address of the vdso's ``clock_gettime``, which is called for the time in nanoseconds; 0: ``rdtsc``."""
 
     @property
     def shared(self) -> int:
@@ -56,6 +58,8 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
     _enter(asm, facts)
     for tail in (False, True):
         _leave(asm, facts, tail=tail)
+    if facts.clock:
+        _now(asm, facts.clock)
     places = [address + asm.offset_of(name) for name in ("count", "enter", "leave", "leave_tail")]
     return asm.finish(address), Routines(*places), asm.listing(address)
 
@@ -117,6 +121,38 @@ def _count(asm: Assembler, facts: RoutineFacts) -> None:
     asm.jump(b"\xe9", "count_done", "jmp count_done")
 
 
+def _now(asm: Assembler, clock: int) -> None:
+    """Emit ``now``: rax = nanoseconds of CLOCK_MONOTONIC. Preserves everything else.
+
+    The vdso's function follows the C calling convention on the program's stack: it wants rsp aligned and the direction
+    flag clear, and may overwrite the caller-saved registers, vectors included (only their legacy SSE part: the kernel
+    builds it without AVX).
+    """
+    asm.label("now")
+    asm.emit(b"\x9c\xfc", "pushfq; cld")
+    asm.emit(b"\x51\x52\x56\x57", "push rcx; push rdx; push rsi; push rdi")
+    asm.emit(b"\x41\x50\x41\x51\x41\x52\x41\x53", "push r8; push r9; push r10; push r11")
+    asm.emit(b"\x55\x48\x89\xe5", "push rbp; mov rbp, rsp")
+    asm.emit(b"\x48\x81\xec\x10\x01\x00\x00\x48\x83\xe4\xf0", "sub rsp, 272; and rsp, -16")
+    for number in range(16):
+        asm.emit(_movaps(0x29, number), f"movaps [rsp+{16 + 16 * number}], xmm{number}")
+    asm.emit(b"\xbf\x01\x00\x00\x00\x48\x89\xe6", "mov edi, CLOCK_MONOTONIC; mov rsi, rsp")
+    asm.emit(b"\x48\xb8" + _u64(clock) + b"\xff\xd0", "mov rax, clock_gettime; call rax")
+    asm.emit(b"\x48\x69\x04\x24" + _i32(1_000_000_000), "imul rax, [rsp], 1000000000")
+    asm.emit(b"\x48\x03\x44\x24\x08", "add rax, [rsp+8]")
+    for number in range(16):
+        asm.emit(_movaps(0x28, number), f"movaps xmm{number}, [rsp+{16 + 16 * number}]")
+    asm.emit(b"\x48\x89\xec\x5d", "mov rsp, rbp; pop rbp")
+    asm.emit(b"\x41\x5b\x41\x5a\x41\x59\x41\x58", "pop r11; pop r10; pop r9; pop r8")
+    asm.emit(b"\x5f\x5e\x5a\x59\x9d\xc3", "pop rdi; pop rsi; pop rdx; pop rcx; popfq; ret")
+
+
+def _movaps(opcode: int, number: int) -> bytes:
+    """Return ``movaps`` between xmm ``number`` and its place on the stack (0x29 to, 0x28 from memory)."""
+    rex = b"\x44" if number > 7 else b""
+    return rex + bytes((0x0F, opcode, 0x84 | (number & 7) << 3, 0x24)) + _i32(16 + 16 * number)
+
+
 def _enter(asm: Assembler, facts: RoutineFacts) -> None:
     """Emit ``enter``: push an instance of the calling function. Argument: offset of its timing record."""
     layout = facts.layout
@@ -136,8 +172,11 @@ def _enter(asm: Assembler, facts: RoutineFacts) -> None:
     asm.emit(b"\x48\xc1\xe6\x05", "shl rsi, 5")
     asm.emit(b"\x48\x8b\x44\x24\x30", "mov rax, [rsp+0x30]")
     asm.emit(b"\x48\x89\x44\x31\x50", "mov [rcx+rsi+0x50], rax")
-    asm.emit(b"\x0f\x31", "rdtsc")
-    asm.emit(b"\x48\xc1\xe2\x20\x48\x09\xd0", "shl rdx, 32; or rax, rdx")
+    if facts.clock:
+        asm.jump(b"\xe8", "now", "call now")
+    else:
+        asm.emit(b"\x0f\x31", "rdtsc")
+        asm.emit(b"\x48\xc1\xe2\x20\x48\x09\xd0", "shl rdx, 32; or rax, rdx")
     asm.emit(b"\x48\x89\x44\x31\x48", "mov [rcx+rsi+0x48], rax")
     asm.emit(b"\x48\x8d\x84\x24\xb8\x00\x00\x00", "lea rax, [rsp+0xb8]")
     asm.emit(b"\x48\x89\x44\x31\x40", "mov [rcx+rsi+0x40], rax")
@@ -226,9 +265,13 @@ def _leave(asm: Assembler, facts: RoutineFacts, *, tail: bool) -> None:
     asm.label(name)
     asm.emit(b"\x50\x9f\x0f\x90\xc0\x50", "push rax; lahf; seto al; push rax")
     asm.emit(b"\x51\x52\x56\x57", "push rcx; push rdx; push rsi; push rdi")
-    # unordered like the one at the entry: both mark when they are issued, so what is in flight cancels out
-    asm.emit(b"\x0f\x31", "rdtsc")
-    asm.emit(b"\x48\xc1\xe2\x20\x48\x09\xc2", "shl rdx, 32; or rdx, rax")
+    if facts.clock:
+        asm.jump(b"\xe8", "now", "call now")
+        asm.emit(b"\x48\x89\xc2", "mov rdx, rax")
+    else:
+        # unordered like the one at the entry: both mark when they are issued, so what is in flight cancels out
+        asm.emit(b"\x0f\x31", "rdtsc")
+        asm.emit(b"\x48\xc1\xe2\x20\x48\x09\xc2", "shl rdx, 32; or rdx, rax")
     asm.emit(b"\x64\x48\x8b\x3c\x25" + _i32(facts.slot), "mov rdi, fs:[slot]")
     asm.emit(b"\x48\xb8" + _u64(facts.gate), "mov rax, &gate")
     asm.emit(b"\x48\x85\x38", "test [rax], rdi")

@@ -47,9 +47,9 @@ native = pytest.mark.skipif(platform.machine() != "x86_64", reason="runs x86-64 
 # -- the code
 
 
-@pytest.fixture(scope="module")
-def assembled():
-    facts = RoutineFacts(LAYOUT, 0x4000_0000_0000, 0x7100_0000, 0x208)
+@pytest.fixture(scope="module", params=[0, 0x7FFF_1234_5670], ids=["tsc", "vdso"])
+def assembled(request):
+    facts = RoutineFacts(LAYOUT, 0x4000_0000_0000, 0x7100_0000, 0x208, request.param)
     return assemble_routines(facts, ADDRESS)
 
 
@@ -112,6 +112,36 @@ def test_every_routine_begins_where_it_is_said_to(assembled):
     _, names = lines_of(listing)
     for name in ("count", "enter", "leave", "leave_tail"):
         assert getattr(routines, name) == ADDRESS + names[name]
+
+
+def texts_of(clock):
+    code, _, _ = assemble_routines(RoutineFacts(LAYOUT, 0x4000_0000_0000, 0x7100_0000, 0x208, clock), ADDRESS)
+    return [text for _, _, text in disassemble.format(code, ADDRESS)]
+
+
+def test_the_tsc_is_read_where_no_other_clock_is_given():
+    assert texts_of(0).count("rdtsc") == 3
+    assert not any(text.startswith("movaps") for text in texts_of(0))
+
+
+def test_another_clock_is_called_with_an_aligned_stack_and_everything_saved():
+    texts = texts_of(0x7FFF_1234_5670)
+    assert "rdtsc" not in texts
+    now = texts[texts.index("pushfq", texts.index("cld") - 1) :]
+    call = now.index("call rax")
+    before, after = now[:call], now[call + 1 :]
+    pushed = [text.split()[1] for text in before if text.startswith("push ")]
+    popped = [text.split()[1] for text in after if text.startswith("pop ")]
+    assert pushed == popped[::-1] == ["rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "rbp"]
+    stored = [text.removeprefix("movaps ").split(", ") for text in before if text.startswith("movaps")]
+    loaded = [text.removeprefix("movaps ").split(", ")[::-1] for text in after if text.startswith("movaps")]
+    assert stored == loaded
+    assert [(0x10 + 16 * n, f"xmm{n}") for n in range(16)] == [
+        (int(place[5:-1], 16), register) for place, register in stored
+    ]
+    assert "and rsp, 0xfffffffffffffff0" in before
+    assert before[-3:] == ["mov edi, 0x1", "mov rsi, rsp", "mov rax, 0x7fff12345670"]
+    assert (before[:2], after[-2:]) == (["pushfq", "cld"], ["popfq", "ret"])
 
 
 def test_nothing_runs_past_the_end(assembled):

@@ -1,0 +1,88 @@
+"""Timing by the vdso's clock: it agrees with the TSC, disturbs nothing, and can be taken out at any moment."""
+
+import statistics
+
+import pytest
+
+import anyprobe
+from anyprobe.core.refusal import Reason
+from anyprobe.probes import clock
+from live.results import refusals, timing
+from live.situations import REGISTERS
+
+ROUNDS = 50
+
+
+def naps(target, which):
+    with anyprobe.attach(target.pid, clock=which) as session:
+        session.time("a.out:nap", "a.out:nothing", "a.out:reads_clock")
+        assert refusals(session.refused) == {}
+        target.go(ROUNDS)
+        snapshot = session.snapshot()
+        assert timing(snapshot, "nothing").count == 100 * ROUNDS
+        assert timing(snapshot, "reads_clock").count == ROUNDS
+        return timing(snapshot, "nap"), timing(snapshot, "nothing")
+
+
+def test_it_agrees_with_the_tsc(run_target):
+    target = run_target("naps.c")
+    slow = {}
+    for which in ("tsc", "monotonic"):
+        nap, nothing = naps(target, which)
+        assert nap.count == ROUNDS
+        assert nap.min_ns >= 2_000_000 * 0.99
+        assert nothing.sum_ns / nothing.count < 1_000_000
+        slow[which] = nap.min_ns
+    assert statistics.mean(slow.values()) == pytest.approx(slow["tsc"], rel=0.1)
+    target.finish()
+
+
+def test_registers_survive_it(run_target):
+    """The program compares the whole state behind each probed function with that behind an unprobed copy."""
+    target = run_target(REGISTERS.source)
+    functions = [f for f in REGISTERS.functions if f in target.go(1).calls]
+    with anyprobe.attach(target.pid, clock="monotonic") as session:
+        session.time(*(f"a.out:{f}" for f in functions))
+        target.go(max(REGISTERS.rounds, 128))
+    target.go(10)
+    target.finish()
+
+
+@pytest.mark.parametrize("source", ["naps.c", "recursion.c", "timer_signals.c", "counts.c"])
+def test_it_is_taken_out_while_threads_read_it(run_target, source):
+    target = run_target(source)
+    target.go(0)
+    target.run_freely()
+    for _ in range(15):
+        with anyprobe.attach(target.pid, clock="monotonic") as session:
+            session.time("a.out:*")
+            target.check_alive()
+    target.halt()
+    target.go(1)
+    target.finish()
+
+
+def test_it_is_the_fallback(run_target, monkeypatch):
+    from anyprobe.core.refusal import Refusal
+
+    monkeypatch.setattr(clock, "tsc_refusal", lambda: Refusal(Reason.NO_INVARIANT_TSC, 0, "uneven"))
+    target = run_target("naps.c")
+    nap, _ = naps(target, "auto")
+    assert nap.min_ns >= 2_000_000 * 0.99
+    target.finish()
+
+
+def test_code_that_it_runs_is_not_probed_with_it(run_target):
+    target = run_target("naps.c")
+    with anyprobe.attach(target.pid, clock="monotonic") as session:
+        session.time("a.out:nap")
+        session.count("vdso:__vdso_clock_gettime")
+        assert {why.reason for _, why in session.refused} == {Reason.OWN_CLOCK}
+        target.go(1)
+    with anyprobe.attach(target.pid, clock="monotonic") as session:
+        session.count("vdso:__vdso_clock_gettime")
+        session.time("a.out:nap")
+        assert {why.reason for _, why in session.refused} <= {Reason.OWN_CLOCK}
+        assert session.snapshot().functions == ()
+        target.go(1)
+    target.finish()
