@@ -11,7 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from anyprobe.core.address import PAGE, page_floor
-from anyprobe.core.errors import AnyprobeError, NoSuchProcess, TargetError, TargetExited, UnsupportedTarget
+from anyprobe.core.errors import (
+    AnyprobeError,
+    NoSuchProcess,
+    SessionConflict,
+    TargetError,
+    TargetExited,
+    UnsupportedTarget,
+)
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.splice.arena import (
     close_descriptor,
@@ -71,12 +78,12 @@ def remove(process: Process, sessions: frozenset[bytes] | None = None) -> Remova
             with exclusive(process), process.translated("removing probes from"):
                 return _remove(process, sessions)
         except (TargetError, MemoryFault) as error:
-            if isinstance(error, TargetExited) and process.ended():
-                raise
-            if tries_left == 0 and isinstance(error, MemoryFault):
+            final = isinstance(error, SessionConflict) or (isinstance(error, TargetExited) and process.ended())
+            if tries_left and not final:
+                continue
+            if isinstance(error, MemoryFault):
                 raise TargetError(f"removing probes from process {process.pid} failed: {error}") from error
-            if tries_left == 0:
-                raise
+            raise
     raise AssertionError
 
 
@@ -103,11 +110,12 @@ class _Restoration:
         self.splices = 0
         self.foreign: list[int] = []
         self._found: list[FoundJournal] = []
-        self._leaked: list[int] = []
+        self._leaks = True
+        """Whether there may be descriptors to close. They are looked for in the stop only then: it takes long."""
         with suppress(TargetError, OSError):  # both are looked at again in the stop, where a failure counts
             mappings = process.mappings()
             self._found = find_journals(process.mem, mappings)
-            self._leaked = leaked_descriptors(process.pid, mappings)
+            self._leaks = bool(leaked_descriptors(process.pid, mappings))
         self._restored_pages: set[int] = set()
         self._restored = False
 
@@ -122,7 +130,7 @@ class _Restoration:
             self._restored = True
         ranges = _ranges(journals, mappings)
         ranges += _unlisted(found, mappings, thorough=self._sessions is None)
-        if not ranges and not self._leaked:
+        if not ranges and not self._leaks:
             return ()
         waiting = [parent.pc for parent in stop.waiting]
         busy = _busy(process.mem, stop.threads, waiting, _code(ranges, mappings), mappings)
@@ -159,8 +167,7 @@ class _Restoration:
                 raise TargetError(f"the slots of process {self._process.pid} cannot be cleared: {fault}") from fault
 
     def _close_leaked(self, remote: RemoteCalls, mappings: Sequence[Mapping]) -> None:
-        """Close what was found before, if it still is what it was: the program may have closed and reused it."""
-        if self._leaked and remote.thread.pid == self._process.pid:
+        if self._leaks and remote.thread.pid == self._process.pid:
             with self._process.translated("listing the descriptors of"):
                 for fd in leaked_descriptors(self._process.pid, mappings):
                     close_descriptor(remote, fd)
