@@ -7,7 +7,7 @@ that matter and drops those that are not what they look like.
 
 from array import array
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -36,17 +36,21 @@ class Kind(IntEnum):
     """A 32-bit immediate or displacement; the source is its first byte."""
 
 
+_KINDS = tuple(Kind)
+
+
 @dataclass(frozen=True, slots=True)
 class CodeBytes:
     """The bytes of one executable range."""
 
     start: int
     content: bytes
+    end: int = field(init=False)
+    """The address behind the last byte."""
 
-    @property
-    def end(self) -> int:
-        """The address behind the last byte."""
-        return self.start + len(self.content)
+    def __post_init__(self) -> None:
+        """Work out the end, which is asked for very often."""
+        object.__setattr__(self, "end", self.start + len(self.content))
 
 
 def code_bytes(text: ModuleText) -> tuple[CodeBytes, ...]:
@@ -166,6 +170,6 @@ class References:
         first = bisect_left(self._targets, low)
         targets, sources, found = self._targets, self._sources, []
         while first < len(targets) and targets[first] < high:
-            found.append((targets[first], sources[first] >> 2, Kind(sources[first] & 3)))
+            found.append((targets[first], sources[first] >> 2, _KINDS[sources[first] & 3]))
             first += 1
         return found

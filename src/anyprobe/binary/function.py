@@ -54,6 +54,10 @@ def _scan(instructions: "Sequence[Instruction]") -> _Facts:
     return _Facts(jumps, indirect, tuple(after_calls), invalid)
 
 
+FAR_ENOUGH = 32
+"""How far behind an instruction a jump that displaces it can reach, in bytes, with room to spare."""
+
+
 class FunctionCode:
     """One function (or a part of one that lies elsewhere): its instructions and what is known of its control flow."""
 
@@ -328,11 +332,12 @@ class FunctionCode:
 
     # -- straight lines
 
-    def run_of(self, address: int) -> tuple[Insn, ...]:
-        """Return the longest straight line of instructions around one of which only the first may be entered.
+    def run_of(self, address: int, since: int = 0) -> tuple[Insn, ...]:
+        """Return a straight line of instructions around one of which only the first may be entered.
 
-        Where the control flow is not fully known every instruction is a line of its own. A call ends a line, since
-        its return address is entered.
+        It is as long as it can be from ``since`` on to ``FAR_ENOUGH`` bytes behind the instruction. Where the control
+        flow is not fully known every instruction is a line of its own. A call ends a line, since its return address is
+        entered.
         """
         number = self._index.get(address)
         if number is None:
@@ -340,9 +345,10 @@ class FunctionCode:
         if self.complete is not None or address in self.overlapped:
             return (self.insn(number),)
         first = last = number
-        while first > 0 and self._continues(first - 1):
+        while first > 0 and self.iced[first - 1].ip >= since and self._continues(first - 1):
             first -= 1
-        while last + 1 < len(self.iced) and self._continues(last):
+        end = address + FAR_ENOUGH
+        while last + 1 < len(self.iced) and self.iced[last + 1].ip < end and self._continues(last):
             last += 1
         low, high = self.iced[first].ip, self.iced[last].ip + 1
         entered = {where for where, _ in self._map.enterable(low + 1, high)} if first < last else set()

@@ -17,11 +17,7 @@ def disarm(engine: Engine, probes: Sequence[Probe]) -> list[str]:
     edits = edits_for(places, remove=True)
     engine.change(edits)
     why = {id(edit.state): edit.refusal for edit in edits}
-    return [
-        f"{place.site.canonical} stays armed: {why[id(place.state)]}"
-        for place in places
-        if place.hook.armed
-    ]
+    return [f"{place.site.canonical} stays armed: {why[id(place.state)]}" for place in places if place.hook.armed]
 
 
 def rearm(engine: Engine, probes: Sequence[Probe]) -> None:

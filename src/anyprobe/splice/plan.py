@@ -4,12 +4,13 @@ All addresses are link-time addresses of the module. Each verdict about a strate
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
+from anyprobe.binary.function import FAR_ENOUGH
 from anyprobe.core.address import page_floor
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
@@ -286,30 +287,8 @@ class Planner:
             return Refusal(Reason.NOT_A_BOUNDARY, want.address, "not an instruction boundary")
         if want.kind is WantKind.LOOP and insn.target is None:
             return Refusal(Reason.ENTRY_IS_LOOP_HEAD, want.address, "a jump table leads back to the entry")
-        run = function.run_of(want.address)
-        index = next(i for i, candidate in enumerate(run) if candidate.address == want.address)
-        # nothing in front of where the last patch comes back to may be overwritten
-        floor = 0 if last is None else max(last.write_at + last.written, last.end)
-        earlier = (
-            [] if want.kind is WantKind.ENTRY else [i for i in range(index - 1, -1, -1) if run[i].address >= floor]
-        )
-        attempts: list[tuple[Strategy, Callable[[], PlannedSplice | Refusal]]] = [
-            (Strategy.RETARGET, partial(self.retarget, insn, want)),
-            (Strategy.JUMP, partial(self._jump, function, run, index, index)),
-        ]
-        attempts += [(Strategy.JUMP, partial(self._jump, function, run, i, index)) for i in earlier]
-        if last is not None and last.strategy not in (Strategy.RETARGET, Strategy.TRAP) and last.insns[0] in run:
-            attempts.append((last.strategy, partial(self._grow, last, run, index)))
-        if last is not None and last.strategy is Strategy.RETARGET and last.insns[0] in run:
-            attempts.append((Strategy.JUMP, partial(self._absorb, function, run, last, index, plan)))
-        attempts += [
-            (Strategy.PUNNED, partial(self._punned, run, i, index, limit=function.end)) for i in [index, *earlier]
-        ]
-        attempts += [(Strategy.SHORT, partial(self._short, run, i, index)) for i in [index, *earlier]]
-        attempts += [(Strategy.PUNNED, partial(self._punned, run, i, index)) for i in [index, *earlier]]
-        attempts.append((Strategy.TRAP, partial(self._trap, insn, run[index + 1 : index + 2])))
         first: Refusal | None = None
-        for strategy, attempt in attempts:
+        for strategy, attempt in self._ladder(function, insn, want, last, plan):
             if strategy not in self.allowed:
                 continue
             outcome = attempt()
@@ -324,9 +303,36 @@ class Planner:
             return Refusal(Reason.LONE_RET, want.address, "the function is a lone ret with no room behind it")
         return first or Refusal(Reason.STRATEGY_NOT_ASKED, want.address, "no permitted strategy applies")
 
+    def _ladder(
+        self, function: FunctionCode, insn: Insn, want: Want, last: PlannedSplice | None, plan: FunctionPlan
+    ) -> Iterator[tuple[Strategy, Callable[[], PlannedSplice | Refusal]]]:
+        """Yield the attempts, best first."""
+        yield Strategy.RETARGET, partial(self.retarget, insn, want)
+        near = want.address - (0 if want.kind is WantKind.ENTRY else FAR_ENOUGH)
+        run = function.run_of(want.address, near if last is None else min(near, last.head))
+        index = next(i for i, candidate in enumerate(run) if candidate.address == want.address)
+        yield Strategy.JUMP, partial(self._jump, function, run, index, index)
+        # nothing in front of where the last patch comes back to may be overwritten
+        floor = near if last is None else max(last.write_at + last.written, last.end, near)
+        earlier = [i for i in range(index - 1, -1, -1) if run[i].address >= floor]
+        for i in earlier:
+            yield Strategy.JUMP, partial(self._jump, function, run, i, index)
+        if last is not None and last.insns[0] in run:
+            if last.strategy is Strategy.RETARGET:
+                yield Strategy.JUMP, partial(self._absorb, function, run, last, index, plan)
+            elif last.strategy is not Strategy.TRAP:
+                yield last.strategy, partial(self._grow, last, run, index)
+        for i in [index, *earlier]:
+            yield Strategy.PUNNED, partial(self._punned, run, i, index, limit=function.end)
+        for i in [index, *earlier]:
+            yield Strategy.SHORT, partial(self._short, run, i, index)
+        for i in [index, *earlier]:
+            yield Strategy.PUNNED, partial(self._punned, run, i, index)
+        yield Strategy.TRAP, partial(self._trap, insn, run[index + 1 : index + 2])
+
     def detour(self, function: FunctionCode, address: int, floor: int) -> PlannedSplice | Refusal:
         """Return a splice of its own, from ``floor`` on, that displaces one instruction."""
-        run = function.run_of(address)
+        run = function.run_of(address, max(floor, address - FAR_ENOUGH))
         index = next((i for i, candidate in enumerate(run) if candidate.address == address), None)
         if index is None:
             return Refusal(Reason.NOT_A_BOUNDARY, address, "not an instruction boundary")
