@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from anyprobe.cli import ExitStatus, output, targets
 from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
-from anyprobe.core.errors import TargetExited
+from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.data.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 REAP_WAIT = 1.0
 """Seconds to wait for the status of a command that has ended: its descriptor tells a moment before it can be reaped."""
+
+OVERHEAD_LOOKS = 0.5
+"""Seconds between two looks at what the probes cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,8 @@ class Plan:
     quiet: bool
     exit_status: bool
     top: int
+    max_overhead: float | None = None
+    clock: str | None = None
 
 
 def measure(target: targets.Target, plan: Plan) -> int:
@@ -49,7 +54,8 @@ def measure(target: targets.Target, plan: Plan) -> int:
         Interrupts() as interrupts,
     ):
         with output.progress("attaching", quiet=plan.quiet), collection_paused():
-            sessions = targets.open_sessions(stack, target, strategy=plan.strategy, maxactive=plan.maxactive)
+            settings = {"strategy": plan.strategy, "maxactive": plan.maxactive, "clock": plan.clock}
+            sessions = targets.open_sessions(stack, target, **settings)
         with output.progress("arming", quiet=plan.quiet), collection_paused():
             for session in sessions:
                 arm(session, plan)
@@ -90,6 +96,7 @@ def wait(
     began = time.monotonic()
     deadline = None if plan.seconds is None else began + plan.seconds
     next_show = None if plan.every is None else began + plan.every
+    next_look = None if plan.max_overhead is None else began
     while ends and not interrupts.requested:
         now = time.monotonic()
         if deadline is not None and now >= deadline:
@@ -98,9 +105,25 @@ def wait(
             show([session.snapshot() for session in sessions], plan, stream)
             next_show += plan.every
             continue
-        times = [moment - now for moment in (deadline, next_show) if moment is not None]
+        if next_look is not None and now >= next_look:
+            limit_overhead(sessions, plan)
+            next_look = now + OVERHEAD_LOOKS
+            continue
+        times = [moment - now for moment in (deadline, next_show, next_look) if moment is not None]
         for descriptor in interrupts.wait(ends, min(times, default=None)):
             del ends[descriptor]
+
+
+def limit_overhead(sessions: "Sequence[Session]", plan: Plan) -> None:
+    """Take out probes that cost too much; a target that has just died is met by the next wait."""
+    for session in sessions:
+        try:
+            session.limit_overhead(plan.max_overhead or 0.0)
+        except TargetExited:
+            continue
+        except TargetError as error:  # it would not stop in time: the next look tries again
+            if not plan.quiet:
+                output.warn(str(error))
 
 
 def remove(session: "Session") -> Snapshot:

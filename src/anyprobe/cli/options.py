@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import click
 
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
+CLOCKS = ("auto", "tsc", "monotonic")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -44,6 +45,14 @@ strategy = click.option(
     help="Demand one way of reaching the patch, instead of the cheapest that is safe.",
 )
 
+clock = click.option(
+    "--clock",
+    type=click.Choice(CLOCKS),
+    default="auto",
+    show_default=True,
+    help="The time stamp counter, or the kernel's monotonic clock, read without a system call.",
+)
+
 measuring = together(
     click.option(
         "--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long. Default: Ctrl-C."
@@ -61,6 +70,12 @@ measuring = together(
         type=click.IntRange(min=1),
         metavar="N",
         help="Calls of one thread that can be timed at once. Default: the engine's; more are counted as missed.",
+    ),
+    click.option(
+        "--max-overhead",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="PERCENT",
+        help="Remove a probe that costs the program more than this share of one CPU, by an estimate.",
     ),
     click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write the results there."),
     click.option("--quiet", is_flag=True, help="No progress, no warnings, only results."),

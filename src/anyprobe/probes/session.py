@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping as Environment
 
     from anyprobe.data.explanation import Explanation, ListedSite
+    from anyprobe.probes.overhead import OverheadWatch
     from anyprobe.target.procfs import Mapping
 
 Refusals = list[tuple[str, Refusal]]
@@ -68,6 +69,7 @@ class Session:
         self._clock: Clock | None = None
         self._choice = ClockChoice(clock, process.pid)
         self._clock_refusal: Refusal | None = None
+        self._watch: OverheadWatch | None = None
         self._ns_per_tick = 0.0
         self.engine = Engine(
             process,
@@ -109,6 +111,25 @@ class Session:
         with _typed(self._process, "disarming probes in"):
             for text in removal.disarm(self.engine, probes):
                 self._warn(text)
+
+    def limit_overhead(self, percent: float) -> Probes:
+        """Disarm probes that cost more than some percent of one CPU since the last look, by an estimate; return them.
+
+        What they counted stays in ``snapshot``, and ``warnings`` says which they were.
+        """
+        from anyprobe.probes.overhead import TSC_TIMING_NS, VDSO_TIMING_NS, OverheadWatch
+
+        if self._watch is None:
+            self._watch = OverheadWatch(VDSO_TIMING_NS if self.engine.clock else TSC_TIMING_NS)
+            self._watch.look(self.probes, percent)
+            return []
+        excess = self._watch.look(self.probes, percent)
+        if excess:
+            self.remove(*(each.probe for each in excess))
+        removed = [each for each in excess if not each.probe.armed]
+        for each in removed:
+            self._warn(str(each))
+        return [each.probe for each in removed]
 
     def enable(self, *probes: Probe) -> None:
         """Arm probes again that were removed."""

@@ -113,7 +113,13 @@ def test_a_file_that_cannot_be_written_is_the_users_mistake(fakes, sleeper, caps
 
 def test_settings_reach_the_session(fakes, sleeper, capsys):
     main(["time", "x:y", "-p", str(sleeper.pid), "--for", "0", "--strategy", "punned", "--maxactive", "9"])
-    assert fakes.sessions[0].settings == {"strategy": "punned", "maxactive": 9}
+    assert fakes.sessions[0].settings == {"strategy": "punned", "maxactive": 9, "clock": "auto"}
+
+
+def test_the_clock_reaches_the_session(fakes, sleeper, capsys):
+    main(["time", "x:y", "-p", str(sleeper.pid), "--for", "0", "--clock", "monotonic"])
+    assert fakes.sessions[0].settings["clock"] == "monotonic"
+    assert main(["time", "x:y", "-p", str(sleeper.pid), "--for", "0", "--clock", "sundial"]) == 2
 
 
 def test_nothing_placed_is_exit_status_1(fakes, sleeper, capsys):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 @options.specs
 @options.target
 @options.measuring
+@options.clock
 @click.pass_obj
 def command(program: tuple[str, ...], /, specs: tuple[str, ...], pids: Any, names: Any, **settings: Any) -> int:  # noqa: ANN401
     """Measure how long functions take: count, percentiles, histogram.
