@@ -1,19 +1,25 @@
 """Mapping our memory into a target: whatever call fails, and whatever fails in the undoing, nothing is left."""
 
 import os
+import signal
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from anyprobe.core.address import PAGE
-from anyprobe.core.errors import RemoteCallFailed, TargetError
+from anyprobe.core.errors import AnyprobeError, RemoteCallFailed, TargetError
+from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.journal import MappingUse, Owner
+from anyprobe.splice.recovery import remove
 from anyprobe.splice.space import AddressSpace
+from anyprobe.target.gateway import FaultPlan, faults
 from anyprobe.target.process import Process
 
 OWNER = Owner(bytes(16), os.getpid(), 0)
+SOMEWHERE = 1 << 40
+"""Where the program has nothing."""
 
 
 class Faulty:
@@ -27,13 +33,19 @@ class Faulty:
     def __getattr__(self, name):
         return getattr(self._remote, name)
 
-    def syscall(self, *arguments):
+    def _make(self, call, *arguments):
         self.calls += 1
         if self.calls not in self._faults:
-            return self._remote.syscall(*arguments)
+            return call(*arguments)
         if self._made:
-            self._remote.syscall(*arguments)
+            call(*arguments)
         raise TargetError("the result is not known")
+
+    def syscall(self, *arguments):
+        return self._make(self._remote.syscall, *arguments)
+
+    def run(self, *arguments):
+        return self._make(self._remote.run, *arguments)
 
 
 def pieces_at(place):
@@ -60,10 +72,18 @@ def process(run_target):
     target.finish()
 
 
+def create(process):
+    """Map everything, in one stop."""
+    place = AddressSpace(process.mappings()).far_gap(64 * PAGE, SOMEWHERE)
+    with process.stop() as stop, stop.remote() as remote:
+        Arena.create(process, remote, OWNER, pieces_at(place), journal_at=place + 32 * PAGE, records=8).close()
+
+
 def left(process):
-    """Return what a session may leave: mappings and descriptors; the heap may have grown meanwhile."""
+    """Return what a session may leave: mappings there or of its memfd, and descriptors."""
     links = [os.readlink(path) for path in Path(f"/proc/{process.pid}/fd").iterdir()]
-    maps = [(m.start, m.end, m.perms, m.path) for m in process.mappings() if m.path != "[heap]"]
+    there = range(SOMEWHERE, SOMEWHERE + (1 << 30))
+    maps = [(m.start, m.end, m.perms) for m in process.mappings() if m.start in there or "anyprobe:" in m.path + ":"]
     return maps, [link for link in links if "anyprobe" in link]
 
 
@@ -72,7 +92,7 @@ def left(process):
 def test_every_call_fails(process, made, again):
     failures = 0
     for number in count(1):
-        place = AddressSpace(process.mappings()).far_gap(64 * PAGE, 1 << 40)
+        place = AddressSpace(process.mappings()).far_gap(64 * PAGE, SOMEWHERE)
         with process.stop() as stop:
             before = left(process)
             with stop.remote() as remote:
@@ -88,13 +108,13 @@ def test_every_call_fails(process, made, again):
                     arena.close()
                     break
             assert left(process) == before, number
-    assert failures > 12
+    assert failures >= 4  # the memfd, two mappings, all the others at once
 
 
 @pytest.mark.parametrize("number", range(8))
 def test_what_the_program_has_mapped_meanwhile_stays(process, number):
     """One piece's place was taken: a typed error, and only what is ours is unmapped."""
-    place = AddressSpace(process.mappings()).far_gap(64 * PAGE, 1 << 40)
+    place = AddressSpace(process.mappings()).far_gap(64 * PAGE, SOMEWHERE)
     taken = [piece.address for piece in pieces_at(place)] + [place + 32 * PAGE]
     with process.borrow() as remote:
         remote.syscall(9, taken[number], PAGE, 3, 0x100022, (1 << 64) - 1, 0)
@@ -105,3 +125,43 @@ def test_what_the_program_has_mapped_meanwhile_stays(process, number):
             Arena.create(process, remote, OWNER, pieces_at(place), journal_at=place + 32 * PAGE, records=8)
         assert left(process) == before
     assert process.mem.read(taken[number], 13) == b"the program's"
+
+
+@pytest.mark.parametrize("fault", ["fail:{}:EIO", "fail:{}:ESRCH", "short:{}"])
+def test_every_gateway_call_fails(process, fault):
+    """The program lives, and what an error leaves behind is removed as at a session's end."""
+    before = left(process)
+    for call in count(1):
+        faults.install(FaultPlan.parse(fault.format(call)))
+        try:
+            create(process)
+        except (AnyprobeError, MemoryFault, OSError):
+            pass
+        finally:
+            reached = faults.reached
+            faults.clear()
+        remove(process)
+        assert left(process) == before, call
+        if not reached:
+            break
+    assert call > 60
+
+
+@pytest.mark.parametrize("kind", ["kill-before", "kill-after"])
+def test_the_controller_dies_at_every_call(process, kind):
+    """The program lives, and whoever comes next removes what is left."""
+    before = left(process)
+    for call in count(1):
+        controller = os.fork()
+        if not controller:
+            faults.install(FaultPlan(kind, call))
+            create(process)
+            os._exit(0)
+        _, status = os.waitpid(controller, 0)
+        assert status in (0, signal.SIGKILL)
+        assert not process.exited(), call
+        remove(process)
+        assert left(process) == before, call
+        if status == 0:
+            break
+    assert call > 60

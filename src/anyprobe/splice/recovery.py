@@ -98,7 +98,7 @@ def _remove(process: Process, sessions: frozenset[bytes] | None) -> Removal:
             stop.verify()
             kept = restored.run(stop)
         pause = max(pause, stop.pause_us)
-        if not kept:
+        if not kept and not restored.look_for_leaks():
             break
         time.sleep(0.0005 * (attempt + 1))  # threads leave a patch within nanoseconds unless they sleep in one
     return Removal(process.pid, restored.splices, tuple(restored.foreign), kept, pause)
@@ -112,12 +112,17 @@ class _Restoration:
         self._found: list[FoundJournal] = []
         self._leaks = True
         """Whether there may be descriptors to close. They are looked for in the stop only then: it takes long."""
-        with suppress(TargetError, OSError):  # both are looked at again in the stop, where a failure counts
-            mappings = process.mappings()
-            self._found = find_journals(process.mem, mappings)
-            self._leaks = bool(leaked_descriptors(process.pid, mappings))
+        with suppress(TargetError, OSError):  # read again in the stop, where a failure counts
+            self._found = find_journals(process.mem, process.mappings())
+        self.look_for_leaks()
         self._restored_pages: set[int] = set()
         self._restored = False
+
+    def look_for_leaks(self) -> bool:
+        """Return whether a session has left descriptors open, without stopping anything."""
+        with suppress(TargetError, OSError):
+            self._leaks = bool(leaked_descriptors(self._process.pid, self._process.mappings()))
+        return self._leaks
 
     def run(self, stop: Stop) -> tuple[str, ...]:
         """Do everything that is possible in one stop; return what is not quiet."""
@@ -130,8 +135,9 @@ class _Restoration:
             self._restored = True
         ranges = _ranges(journals, mappings)
         ranges += _unlisted(found, mappings, thorough=self._sessions is None)
-        if not ranges and not self._leaks:
-            return ()
+        about_to = _about_to_call(process, stop.threads)
+        if about_to or (not ranges and not self._leaks):
+            return about_to
         waiting = [parent.pc for parent in stop.waiting]
         busy = _busy(process.mem, stop.threads, waiting, _code(ranges, mappings), mappings)
         busy += tuple(f"the trap handler for thread {tid}" for tid in trapped(journals, stop.threads))
@@ -249,6 +255,19 @@ def _code(ranges: Sequence[tuple[int, int]], mappings: Sequence[Mapping]) -> lis
     """Return the ranges that can be run."""
     executable = {m.end for m in mappings if m.executable and is_ours(m)}
     return sorted((low, high) for low, high in ranges if high in executable)
+
+
+def _about_to_call(process: Process, threads: Iterable[Thread]) -> tuple[str, ...]:
+    """Return the threads in which a controller died before its call was made: they will make it when they run."""
+    with suppress(UnsupportedTarget):
+        gadgets = process.gadgets()
+        back = (gadgets.restorer or gadgets.pop_rax).to_bytes(8, "little")
+        return tuple(
+            f"a call in thread {thread.tid}"
+            for thread in threads
+            if thread.registers.rip == gadgets.syscall_ret and process.mem.read(thread.registers.rsp, 8) == back
+        )
+    return ()
 
 
 def _busy(
