@@ -353,7 +353,7 @@ class Transaction:
 
     def _in_the_way(self, thread: "Thread", pc: int, target: int) -> Refusal | None:
         if target < 0:
-            return Refusal(Reason.THREAD_IN_SYSCALL, pc, f"thread {thread.tid} is in the old patch; try again")
+            return Refusal(Reason.THREAD_IN_SYSCALL, pc, f"thread {thread.tid} is at no instruction of the function")
         if thread.registers.orig_rax < _NO_SYSCALL and self._process.mem.read(pc - 2, 2) == _SYSCALL:
             return Refusal(
                 Reason.THREAD_IN_SYSCALL, pc, f"thread {thread.tid} is inside the system call before {pc:#x}"
@@ -407,13 +407,13 @@ class Transaction:
 
 
 class _Hazards:
-    """Finds the changes that a pc may be in the way of: displaced ranges and old patches, which never overlap."""
+    """Finds the changes that a pc may be in the way of: the displaced ranges.
+
+    A thread in a patch that goes stays there: no new splice overwrites where it comes back (``Claims.landings``).
+    """
 
     def __init__(self, changes: Sequence[FunctionChange]) -> None:
-        ranges: list[tuple[int, int, FunctionChange]] = []
-        for change in changes:
-            ranges += [(*splice.displaced, change) for splice in change.added]
-            ranges += [(s.patch.address, s.patch.end, change) for s in change.removed if s.patch is not None]
+        ranges = [(*splice.displaced, change) for change in changes for splice in change.added]
         self._ranges = sorted(ranges, key=lambda item: item[0])
         self._lows = [low for low, _, _ in self._ranges]
 
@@ -425,22 +425,6 @@ class _Hazards:
 
 def _destination(change: FunctionChange, pc: int) -> int | None:
     """Return where a thread at ``pc`` must go when the change is made: ``None`` it may stay, -1 it is in the way."""
-    for splice in change.removed:
-        patch = splice.patch
-        if patch is not None and patch.address <= pc < patch.end:
-            if not change.added:
-                return None  # the patch goes on working and comes back to restored code
-            original = next((old for old, copy in patch.copies if copy == pc), None)
-            if original is None and pc == patch.address:
-                original = splice.displaced[0]
-            if original is None:
-                return -1
-            moved = _into_patches(change, original)
-            return original if moved is None else moved
-    return _into_patches(change, pc)
-
-
-def _into_patches(change: FunctionChange, pc: int) -> int | None:
     for splice in change.added:
         low, high = splice.displaced
         if low < pc < high and splice.patch is not None:

@@ -263,25 +263,14 @@ def replacing(target):
     return FunctionChange(FIRST, removed=change.added, added=[again])
 
 
-@pytest.mark.parametrize(
-    ("pc", "wanted"), [(0x500000, FIRST), (0x500030, 0x600020), (0x500050, 0x600040)], ids=["head", "second", "third"]
-)
-def test_a_thread_in_the_old_patch_moves_to_the_new_one(target, pc, wanted):
+@pytest.mark.parametrize("pc", [0x500000, 0x500025, 0x500030, 0x500050], ids=["head", "actions", "second", "third"])
+def test_a_thread_in_the_old_patch_stays_there_and_counts_once(target, pc):
     change = replacing(target)
     thread = target.thread(pc)
     target.run(change)
     assert change.refusal is None
-    assert thread.registers.rip == wanted
+    assert thread.registers.rip == pc
     assert target.read(FIRST, 5) == b"\xe9\5\6\7\x08"
-
-
-def test_a_thread_in_the_middle_of_the_old_patch_s_actions_refuses(target):
-    change = replacing(target)
-    thread = target.thread(0x500025)
-    target.run(change)
-    assert change.refusal.reason is Reason.THREAD_IN_SYSCALL
-    assert thread.registers.rip == 0x500025
-    assert target.read(FIRST, 5) == NEW
 
 
 # -- failures
