@@ -3,7 +3,7 @@
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
 from anyprobe.splice.patchcode import Clobbers
-from anyprobe.splice.plan import Want, WantKind
+from anyprobe.splice.planned import Want, WantKind
 
 _NOTHING = Clobbers()
 

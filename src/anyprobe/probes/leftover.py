@@ -7,7 +7,7 @@ from anyprobe.data.leftover import Leftover, RemovalReport
 from anyprobe.splice.arena import MEMFD_PATH, is_ours
 from anyprobe.splice.installed import find_journals
 from anyprobe.splice.journal import FoundJournal, Record, RecordKind
-from anyprobe.splice.plan import TRAP
+from anyprobe.splice.planned import TRAP
 from anyprobe.splice.recovery import remove as remove_from
 from anyprobe.splice.recovery import remove_everywhere
 from anyprobe.target.process import Process

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from anyprobe.probes.probe import Place, Probe, Timed
 from anyprobe.probes.reading import BankValues
 from anyprobe.splice.neighbourhood import NearBank
-from anyprobe.splice.plan import Strategy
+from anyprobe.splice.planned import Strategy
 
 COUNT_NS = 1.0
 """One hit of a counter in the thread's own block."""

@@ -13,7 +13,7 @@ from anyprobe.probes.probe import exit_want
 from anyprobe.splice.edits import Module
 from anyprobe.splice.emit import ActionSource, emit_patch
 from anyprobe.splice.patchcode import SCRATCH_ORDER, Action, ActionKind, BankCode
-from anyprobe.splice.plan import FunctionPlan, PlannedSplice, Want, WantKind
+from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Want, WantKind
 from anyprobe.splice.routines import Routines
 from anyprobe.splice.space import AddressSpace
 

@@ -7,7 +7,7 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.probes.resolve import ResolvedSite
 from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.edits import Edit, FunctionState, Module
-from anyprobe.splice.plan import Want, WantKind
+from anyprobe.splice.planned import Want, WantKind
 
 
 @dataclass(eq=False)

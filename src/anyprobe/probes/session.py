@@ -23,7 +23,7 @@ from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.edits import Module
 from anyprobe.splice.engine import MAXACTIVE, Engine
 from anyprobe.splice.patchcode import ActionKind
-from anyprobe.splice.plan import AUTO, Strategy, Want, WantKind
+from anyprobe.splice.planned import AUTO, Strategy, Want, WantKind
 from anyprobe.target.launch import Stream, launch
 from anyprobe.target.process import Process
 from anyprobe.target.startup import run_to_libraries

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from anyprobe.isa.decode import Flow
 from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers, EmittedPatch, PatchWriter
-from anyprobe.splice.plan import PlannedSplice, Strategy, WantKind
+from anyprobe.splice.planned import PlannedSplice, Strategy, WantKind
 
 _JUMP_BACK = 0xE9
 

@@ -7,9 +7,10 @@ from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.banks import Hook
+from anyprobe.splice.claims import Claims
 from anyprobe.splice.entryplans import EntryPlans
 from anyprobe.splice.installed import Part
-from anyprobe.splice.plan import Claims, FunctionPlan, Want
+from anyprobe.splice.planned import FunctionPlan, Want
 from anyprobe.splice.transaction import FunctionChange, LiveSplice
 
 

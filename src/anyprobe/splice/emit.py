@@ -8,7 +8,7 @@ from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.relocate import displace
 from anyprobe.splice.leaving import DECISION_ESTIMATE, RANGE_ESTIMATE, decide
 from anyprobe.splice.patchcode import Action, Clobbers, EmittedPatch, PatchWriter, UndisplaceableError
-from anyprobe.splice.plan import TRAP, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.planned import TRAP, PlannedSplice, Strategy, Want, WantKind
 
 PATCH_ALIGNMENT = 16
 PATCH_ESTIMATE = 200

@@ -16,17 +16,8 @@ from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patc
 from anyprobe.splice.journal import Owner
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import Action, BankCode, Clobbers, EmittedPatch
-from anyprobe.splice.plan import (
-    AUTO,
-    JUMP_BYTES,
-    FunctionPlan,
-    PlannedSplice,
-    Planner,
-    Pun,
-    Strategy,
-    Want,
-    WantKind,
-)
+from anyprobe.splice.plan import Planner
+from anyprobe.splice.planned import AUTO, JUMP_BYTES, FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
 from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import Springboards
@@ -256,7 +247,7 @@ class Engine:
         self.process.gadgets()  # the search for them takes milliseconds the first time
         with self.process.stop() as stop:
             stop.verify()
-            self._mappings = self.process.mappings()
+            self._mappings = stop.mappings
             self._check_sessions(self._mappings)
             yield stop
         self.pause_us[what] += stop.pause_us

@@ -16,7 +16,7 @@ from anyprobe.binary.text import ModuleText
 from anyprobe.isa.decode import decode_range
 from anyprobe.isa.registers import mask_of, names_of
 from anyprobe.splice.patchcode import SCRATCH_ORDER, Clobbers
-from anyprobe.splice.plan import JUMP_BYTES, PlannedSplice, Strategy, Want
+from anyprobe.splice.planned import JUMP_BYTES, PlannedSplice, Strategy, Want
 
 _KIND, _VERSION = "entryplans", 3
 _WORTH_SAVING = 64

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.exits import ways_to
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow, Insn
-from anyprobe.splice.plan import FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Strategy, Want, WantKind
 
 if TYPE_CHECKING:
     from anyprobe.binary.function import FunctionCode
@@ -51,7 +51,16 @@ class ExitWays:
             return True
         for step in reversed(self._undo):
             step()
-        return False
+        return self._borrow(want)
+
+    def _borrow(self, want: Want) -> bool:
+        """Splice the exit itself by a pun at the cost of the next function: the last resort."""
+        part = self._planner.code.containing(want.address)
+        insn = part.insn_at(want.address) if part is not None else None
+        found = self._detour(insn, borrows=True) if insn is not None else None
+        if found is not None:
+            self._add(found, want)
+        return found is not None
 
     def _serve_too(self, want: Want, first: Want) -> None:
         """Let all that serves another want of the same exit serve this one."""
@@ -71,6 +80,8 @@ class ExitWays:
         return True
 
     def _splice_all(self, want: Want) -> bool:
+        if self._planner.plain_jumps_only:
+            return False
         part = next((part for part in self._parts if part.start <= want.address < part.end), None)
         block = self._block(part, want) if part is not None else ()
         if part is None or not block:
@@ -152,12 +163,12 @@ class ExitWays:
         """Return the splice that displaces an instruction."""
         return next((splice for splice in self._plan.splices if splice.covers(address)), None)
 
-    def _detour(self, insn: Insn) -> PlannedSplice | None:
+    def _detour(self, insn: Insn, *, borrows: bool = False) -> PlannedSplice | None:
         """Return a new splice that displaces an instruction and none of another splice."""
         part = self._planner.code.containing(insn.address)
         lower = [each for each in self._plan.splices if each.head < insn.address]
         floor = max((max(each.write_at + each.written, each.end) for each in lower), default=0)
-        found = self._planner.detour(part, insn.address, floor) if part is not None else None
+        found = self._planner.detour(part, insn.address, floor, borrows=borrows) if part is not None else None
         if not isinstance(found, PlannedSplice):
             return None
         low, high = found.head, max(found.end, found.write_at + found.written)

@@ -3,10 +3,8 @@
 All addresses are link-time addresses of the module. Each verdict about a strategy is kept for ``explain``.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from functools import partial
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
@@ -14,176 +12,21 @@ from anyprobe.binary.function import FAR_ENOUGH
 from anyprobe.core.address import page_floor
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
+from anyprobe.splice.claims import Claims
+from anyprobe.splice.planned import (
+    AUTO,
+    JUMP_BYTES,
+    SHORT_BYTES,
+    TRAP,
+    FunctionPlan,
+    PlannedSplice,
+    Pun,
+    Strategy,
+    Want,
+    WantKind,
+)
 
-JUMP_BYTES = 5
-"""Length of ``jmp rel32``."""
-SHORT_BYTES = 2
-"""Length of ``jmp rel8``."""
-TRAP = b"\xcc"
-"""``int3``."""
 _SHORT_REACH = 127
-_REDUNDANT_PREFIX = 0x36
-"""A segment override: without meaning on a near jump, so it can pad one."""
-
-
-class Strategy(StrEnum):
-    """How a site reaches its patch."""
-
-    RETARGET = "retarget"
-    JUMP = "jump"
-    PUNNED = "punned"
-    SHORT = "short"
-    TRAP = "trap"
-
-
-AUTO = frozenset(Strategy) - {Strategy.TRAP}
-"""What may be used without being asked for: a trap is a matter of demand."""
-
-
-class WantKind(StrEnum):
-    """Why an instruction is to be spliced."""
-
-    ENTRY = "entry"
-    OFFSET = "offset"
-    EXIT = "exit"
-    LOOP = "loop"
-    """A branch back to the function's entry, which must go behind the entry's handlers."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Want:
-    """A wanted site: an instruction of a function and what it is wanted for. ``tag`` is the caller's."""
-
-    address: int
-    kind: WantKind
-    conditional: bool = False
-    """An exit taken only when its branch is, or, if the jump is indirect, only when it leads out of ``inside``."""
-    tag: object = None
-    inside: tuple[tuple[int, int], ...] = ()
-    block: tuple[Insn, ...] = ()
-    """The exit block that the branch here leads to, spliced in its stead; its last instruction is the exit."""
-    origin: "Want | None" = None
-    """The wanted exit that this branch is spliced for."""
-
-
-@dataclass(slots=True, eq=False)
-class PlannedSplice:
-    """One splice: the bytes at ``head`` lead to a patch that displaces ``insns`` and runs the wants' actions."""
-
-    strategy: Strategy
-    head: int
-    insns: tuple[Insn, ...]
-    wants: list[Want]
-    written: int
-    """Number of bytes overwritten, from ``write_at`` on."""
-    write_at: int
-    borrowed: int = 0
-    """Number of bytes behind the written ones that the jump depends on (punned jumps)."""
-    pun: "Pun | None" = None
-    springboard: int = 0
-    """Run-time address of the springboard that a punned jump leads to, once it is chosen."""
-    dead_springboard: int = 0
-    """Link-time address of the five dead bytes that a short jump leads to, and that hold a jump on to the patch."""
-    ambiguous: bool = False
-    """Whether a thread may come to the byte behind a trap's ``int3`` without having met it."""
-
-    @property
-    def end(self) -> int:
-        """End of the displaced instructions."""
-        return self.insns[-1].end
-
-    def covers(self, address: int) -> bool:
-        """Return whether an instruction that starts at ``address`` is displaced here."""
-        return any(insn.address == address for insn in self.insns)
-
-
-@dataclass(frozen=True, slots=True)
-class Pun:
-    """A punned jump: padding bytes, the opcode, and a displacement of which only the low ``free`` bytes can be chosen.
-
-    Targets are ``base + n`` for n below ``256**free``; a carry never leaves the free bytes.
-    """
-
-    prefixes: int
-    free: int
-    base: int
-    """Lowest target (link-time address)."""
-
-    def head_bytes(self, target: int) -> bytes:
-        """Return the bytes to write for a target in range."""
-        low = (target - self.base).to_bytes(4, "little")[: self.free]
-        return bytes([_REDUNDANT_PREFIX]) * self.prefixes + b"\xe9" + low
-
-
-@dataclass
-class FunctionPlan:
-    """The outcome for one function."""
-
-    splices: list[PlannedSplice] = field(default_factory=list)
-    refused: list[tuple[Want, Refusal]] = field(default_factory=list)
-    verdicts: list[tuple[int, Strategy, Refusal | None]] = field(default_factory=list)
-    """(site, strategy, why not) in the order in which they were tried; ``None``: chosen."""
-
-
-@dataclass
-class Claims:
-    """Which bytes of one module are written or borrowed by splices."""
-
-    written: set[int] = field(default_factory=set)
-    borrowed: Counter[int] = field(default_factory=Counter)
-    """How many splices depend on a byte: several puns may borrow the same one."""
-
-    displaced: set[int] = field(default_factory=set)
-    """Bytes behind the written ones of instructions that run as copies in a patch: nobody comes by the originals."""
-    landings: set[int] = field(default_factory=set)
-    """Where patches, old ones too, jump back to: a thread may still be on its way there."""
-
-    def conflict(self, start: int, written: int, borrowed: int) -> Refusal | None:
-        """Return why these bytes cannot be claimed."""
-        for address in range(start, start + written):
-            if address in self.written:
-                return Refusal(Reason.OVERLAP, address, "another splice has written this byte")
-            if self.borrowed[address] > 0:
-                return Refusal(Reason.BORROWED_BYTES, address, "a punned jump nearby depends on this byte")
-            if address in self.displaced:
-                return Refusal(Reason.OVERLAP, address, "the patch of another splice runs a copy of this instruction")
-            if address != start and address in self.landings:
-                return Refusal(Reason.OVERLAP, address, "the patch of another splice comes back here")
-        for address in range(start + written, start + written + borrowed):
-            if address in self.written:
-                return Refusal(Reason.OVERLAP, address, "the pun would depend on a byte that another splice wrote")
-        return None
-
-    def overwritten(self, splice: PlannedSplice) -> Refusal | None:
-        """Return which instruction that a splice displaces has been written to by another."""
-        for address in range(splice.write_at + splice.written, splice.end):
-            if address in self.written:
-                return Refusal(Reason.OVERLAP, address, "an instruction to be displaced is spliced itself")
-        return None
-
-    def displace(self, splice: PlannedSplice) -> None:
-        """Take what the splice displaces by now."""
-        self.displaced.update(range(splice.write_at + splice.written, splice.end))
-
-    def claim(self, splice: PlannedSplice) -> None:
-        """Take the splice's bytes."""
-        middle = splice.write_at + splice.written
-        self.written.update(range(splice.write_at, middle))
-        self.borrowed.update(range(middle, middle + splice.borrowed))
-        self.displace(splice)
-        if splice.dead_springboard:
-            self.written.update(range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES))
-
-    def release(self, splice: PlannedSplice) -> None:
-        """Give the splice's bytes back."""
-        middle = splice.write_at + splice.written
-        self.written.difference_update(range(splice.write_at, middle))
-        for address in range(middle, middle + splice.borrowed):
-            if self.borrowed[address] > 0:
-                self.borrowed[address] -= 1
-        self.displaced.difference_update(range(middle, splice.end))
-        if splice.dead_springboard:
-            self.written.difference_update(range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES))
 
 
 @dataclass
@@ -223,7 +66,7 @@ class Planner:
 
     def _splice_ways(self, function: FunctionCode, wants: list[Want], plan: FunctionPlan) -> None:
         """Splice the ways to exits that are too short to be spliced themselves."""
-        if self.plain_jumps_only or not any(want.kind is WantKind.EXIT for want, _ in plan.refused):
+        if not any(want.kind is WantKind.EXIT for want, _ in plan.refused):
             return
         from anyprobe.splice.exitways import ExitWays
 
@@ -326,12 +169,18 @@ class Planner:
             yield Strategy.PUNNED, partial(self._punned, run, i, index, limit=function.end)
         for i in [index, *earlier]:
             yield Strategy.SHORT, partial(self._short, run, i, index)
-        for i in [index, *earlier]:
+        # the ways to an exit are tried before it takes bytes of the next function
+        for i in [index, *earlier] if want.kind is not WantKind.EXIT or want.conditional else ():
             yield Strategy.PUNNED, partial(self._punned, run, i, index)
         yield Strategy.TRAP, partial(self._trap, insn, run[index + 1 : index + 2])
 
-    def detour(self, function: FunctionCode, address: int, floor: int) -> PlannedSplice | Refusal:
-        """Return a splice of its own, from ``floor`` on, that displaces one instruction."""
+    def detour(
+        self, function: FunctionCode, address: int, floor: int, *, borrows: bool = False
+    ) -> PlannedSplice | Refusal:
+        """Return a splice of its own, from ``floor`` on, that displaces one instruction.
+
+        ``borrows``: only a pun that borrows bytes of the next function, which could not be spliced there any more.
+        """
         run = function.run_of(address, max(floor, address - FAR_ENOUGH))
         index = next((i for i, candidate in enumerate(run) if candidate.address == address), None)
         if index is None:
@@ -340,6 +189,8 @@ class Planner:
         attempts = [(Strategy.JUMP, partial(self._jump, function, run, i, index)) for i in heads]
         attempts += [(Strategy.PUNNED, partial(self._punned, run, i, index, limit=function.end)) for i in heads]
         attempts += [(Strategy.SHORT, partial(self._short, run, i, index)) for i in heads]
+        if borrows:
+            attempts = [(Strategy.PUNNED, partial(self._punned, run, i, index)) for i in heads]
         outcomes = (attempt() for strategy, attempt in attempts if strategy in self.allowed)
         found = next((outcome for outcome in outcomes if not isinstance(outcome, Refusal)), None)
         return found or Refusal(Reason.TOO_SHORT, address, "no jump has room here")

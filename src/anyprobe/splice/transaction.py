@@ -19,7 +19,7 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.journal import Journal, Record, RecordKind
 from anyprobe.splice.patchcode import EmittedPatch
-from anyprobe.splice.plan import PlannedSplice, Strategy
+from anyprobe.splice.planned import PlannedSplice, Strategy
 from anyprobe.splice.savedpcs import saved_pcs
 
 if TYPE_CHECKING:

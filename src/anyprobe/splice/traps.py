@@ -17,7 +17,7 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.journal import MappingUse, journal_size
-from anyprobe.splice.plan import TRAP, Strategy
+from anyprobe.splice.planned import TRAP, Strategy
 from anyprobe.splice.signalactions import (
     blocked_now,
     blocking_thread,

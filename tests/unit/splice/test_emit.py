@@ -8,7 +8,7 @@ from anyprobe.isa.decode import decode_range
 from anyprobe.splice.countertemplate import CounterTemplates
 from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, estimate, head_bytes
 from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers, PatchWriter
-from anyprobe.splice.plan import PlannedSplice, Pun, Strategy, Want, WantKind
+from anyprobe.splice.planned import PlannedSplice, Pun, Strategy, Want, WantKind
 from anyprobe.splice.routines import Routines
 
 LINK, BIAS, PATCH = 0x1000, 0x500000, 0x600000

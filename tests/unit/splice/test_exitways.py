@@ -3,9 +3,11 @@
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
+from anyprobe.splice.claims import Claims
 from anyprobe.splice.emit import ActionSource, emit_patch, estimate
 from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers
-from anyprobe.splice.plan import Claims, PlannedSplice, Planner, Strategy, Want, WantKind
+from anyprobe.splice.plan import Planner
+from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.routines import Routines
 
 BASE, BIAS, PATCH = 0x401000, 0x500000, 0xA00000

@@ -7,7 +7,7 @@ from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.emit import ActionSource, emit_patch, estimate
 from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers
-from anyprobe.splice.plan import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.routines import Routines
 
 LINK, BIAS, PATCH = 0x1000, 0x500000, 0x600000

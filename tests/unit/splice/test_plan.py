@@ -4,7 +4,9 @@ import pytest
 
 from anyprobe.core.refusal import Reason
 from anyprobe.isa.decode import decode_range
-from anyprobe.splice.plan import Claims, PlannedSplice, Planner, Pun, Strategy, Want, WantKind
+from anyprobe.splice.claims import Claims
+from anyprobe.splice.plan import Planner
+from anyprobe.splice.planned import PlannedSplice, Pun, Strategy, Want, WantKind
 
 BASE = 0x401000
 MOV = "b8 01 00 00 00"  # mov eax, 1

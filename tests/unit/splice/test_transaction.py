@@ -10,7 +10,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.journal import Journal, Owner, RecordKind, read_journal
 from anyprobe.splice.patchcode import EmittedPatch
-from anyprobe.splice.plan import PlannedSplice, Strategy
+from anyprobe.splice.planned import PlannedSplice, Strategy
 from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
 
 LINK, BIAS = 0x1000, 0x3FF000

@@ -1,0 +1,68 @@
+"""Which bytes of a module are spoken for: written by one splice, or borrowed by a punned jump."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.planned import JUMP_BYTES, PlannedSplice
+
+
+@dataclass
+class Claims:
+    """Which bytes of one module are written or borrowed by splices."""
+
+    written: set[int] = field(default_factory=set)
+    borrowed: Counter[int] = field(default_factory=Counter)
+    """How many splices depend on a byte: several puns may borrow the same one."""
+
+    displaced: set[int] = field(default_factory=set)
+    """Bytes behind the written ones of instructions that run as copies in a patch: nobody comes by the originals."""
+    landings: set[int] = field(default_factory=set)
+    """Where patches, old ones too, jump back to: a thread may still be on its way there."""
+
+    def conflict(self, start: int, written: int, borrowed: int) -> Refusal | None:
+        """Return why these bytes cannot be claimed."""
+        for address in range(start, start + written):
+            if address in self.written:
+                return Refusal(Reason.OVERLAP, address, "another splice has written this byte")
+            if self.borrowed[address] > 0:
+                return Refusal(Reason.BORROWED_BYTES, address, "a punned jump nearby depends on this byte")
+            if address in self.displaced:
+                return Refusal(Reason.OVERLAP, address, "the patch of another splice runs a copy of this instruction")
+            if address != start and address in self.landings:
+                return Refusal(Reason.OVERLAP, address, "the patch of another splice comes back here")
+        for address in range(start + written, start + written + borrowed):
+            if address in self.written:
+                return Refusal(Reason.OVERLAP, address, "the pun would depend on a byte that another splice wrote")
+        return None
+
+    def overwritten(self, splice: PlannedSplice) -> Refusal | None:
+        """Return which instruction that a splice displaces has been written to by another."""
+        for address in range(splice.write_at + splice.written, splice.end):
+            if address in self.written:
+                return Refusal(Reason.OVERLAP, address, "an instruction to be displaced is spliced itself")
+        return None
+
+    def displace(self, splice: PlannedSplice) -> None:
+        """Take what the splice displaces by now."""
+        self.displaced.update(range(splice.write_at + splice.written, splice.end))
+
+    def claim(self, splice: PlannedSplice) -> None:
+        """Take the splice's bytes."""
+        middle = splice.write_at + splice.written
+        self.written.update(range(splice.write_at, middle))
+        self.borrowed.update(range(middle, middle + splice.borrowed))
+        self.displace(splice)
+        if splice.dead_springboard:
+            self.written.update(range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES))
+
+    def release(self, splice: PlannedSplice) -> None:
+        """Give the splice's bytes back."""
+        middle = splice.write_at + splice.written
+        self.written.difference_update(range(splice.write_at, middle))
+        for address in range(middle, middle + splice.borrowed):
+            if self.borrowed[address] > 0:
+                self.borrowed[address] -= 1
+        self.displaced.difference_update(range(middle, splice.end))
+        if splice.dead_springboard:
+            self.written.difference_update(range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES))

@@ -1,0 +1,118 @@
+"""Wanted sites and planned splices: the values that planning, emission and transactions share.
+
+All addresses are link-time addresses of the module unless they are said to be run-time ones.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from anyprobe.core.refusal import Refusal
+from anyprobe.isa.decode import Insn
+
+JUMP_BYTES = 5
+"""Length of ``jmp rel32``."""
+SHORT_BYTES = 2
+"""Length of ``jmp rel8``."""
+TRAP = b"\xcc"
+"""``int3``."""
+_REDUNDANT_PREFIX = 0x36
+"""A segment override: without meaning on a near jump, so it can pad one."""
+
+
+class Strategy(StrEnum):
+    """How a site reaches its patch."""
+
+    RETARGET = "retarget"
+    JUMP = "jump"
+    PUNNED = "punned"
+    SHORT = "short"
+    TRAP = "trap"
+
+
+AUTO = frozenset(Strategy) - {Strategy.TRAP}
+"""What may be used without being asked for: a trap is a matter of demand."""
+
+
+class WantKind(StrEnum):
+    """Why an instruction is to be spliced."""
+
+    ENTRY = "entry"
+    OFFSET = "offset"
+    EXIT = "exit"
+    LOOP = "loop"
+    """A branch back to the function's entry, which must go behind the entry's handlers."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Want:
+    """A wanted site: an instruction of a function and what it is wanted for. ``tag`` is the caller's."""
+
+    address: int
+    kind: WantKind
+    conditional: bool = False
+    """An exit taken only when its branch is, or, if the jump is indirect, only when it leads out of ``inside``."""
+    tag: object = None
+    inside: tuple[tuple[int, int], ...] = ()
+    block: tuple[Insn, ...] = ()
+    """The exit block that the branch here leads to, spliced in its stead; its last instruction is the exit."""
+    origin: "Want | None" = None
+    """The wanted exit that this branch is spliced for."""
+
+
+@dataclass(slots=True, eq=False)
+class PlannedSplice:
+    """One splice: the bytes at ``head`` lead to a patch that displaces ``insns`` and runs the wants' actions."""
+
+    strategy: Strategy
+    head: int
+    insns: tuple[Insn, ...]
+    wants: list[Want]
+    written: int
+    """Number of bytes overwritten, from ``write_at`` on."""
+    write_at: int
+    borrowed: int = 0
+    """Number of bytes behind the written ones that the jump depends on (punned jumps)."""
+    pun: "Pun | None" = None
+    springboard: int = 0
+    """Run-time address of the springboard that a punned jump leads to, once it is chosen."""
+    dead_springboard: int = 0
+    """Link-time address of the five dead bytes that a short jump leads to, and that hold a jump on to the patch."""
+    ambiguous: bool = False
+    """Whether a thread may come to the byte behind a trap's ``int3`` without having met it."""
+
+    @property
+    def end(self) -> int:
+        """End of the displaced instructions."""
+        return self.insns[-1].end
+
+    def covers(self, address: int) -> bool:
+        """Return whether an instruction that starts at ``address`` is displaced here."""
+        return any(insn.address == address for insn in self.insns)
+
+
+@dataclass(frozen=True, slots=True)
+class Pun:
+    """A punned jump: padding bytes, the opcode, and a displacement of which only the low ``free`` bytes can be chosen.
+
+    Targets are ``base + n`` for n below ``256**free``; a carry never leaves the free bytes.
+    """
+
+    prefixes: int
+    free: int
+    base: int
+    """Lowest target (link-time address)."""
+
+    def head_bytes(self, target: int) -> bytes:
+        """Return the bytes to write for a target in range."""
+        low = (target - self.base).to_bytes(4, "little")[: self.free]
+        return bytes([_REDUNDANT_PREFIX]) * self.prefixes + b"\xe9" + low
+
+
+@dataclass
+class FunctionPlan:
+    """The outcome for one function."""
+
+    splices: list[PlannedSplice] = field(default_factory=list)
+    refused: list[tuple[Want, Refusal]] = field(default_factory=list)
+    verdicts: list[tuple[int, Strategy, Refusal | None]] = field(default_factory=list)
+    """(site, strategy, why not) in the order in which they were tried; ``None``: chosen."""
