@@ -1,6 +1,6 @@
 """A controller that dies or meets failures on demand; started once, it forks for every session that is asked of it.
 
-stdin, one request per line:  ``session PID PLAN``  where PLAN is ``none`` or what ``FaultPlan.parse`` reads;
+stdin, one request per line:  ``session PID PLAN [STRATEGY]``  where PLAN is ``none`` or what ``FaultPlan.parse`` reads;
 ``cli ARGUMENT...``;  ``hold PID SPEC...``  (armed until ``drop`` kills the holder).
 stdout, one JSON object per answer: whether the forked child was ``killed``, the ``calls`` it made through the gateway,
 ``reached`` (whether the planned call came), ``phase`` and ``error``; without a plan also the ``classes`` of the calls:
@@ -23,13 +23,13 @@ from anyprobe.target import gateway
 SPECS = ("a.out:work", "a.out:work%return", "a.out:leaf4", "a.out:side%return", "libc:getenv")
 
 
-def session(pid: int, plan: str) -> dict[str, object]:
+def session(pid: int, plan: str, strategy: str = "auto") -> dict[str, object]:
     """Attach, count, time, read, remove and detach, with one call going wrong; return how it went."""
     answer: dict[str, object] = {"phase": "attach"}
     fault = None if plan == "none" or plan.startswith("kill-at") else gateway.FaultPlan.parse(plan)
     gateway.faults.install(fault, log=True)
     try:
-        with anyprobe.attach(pid) as running:
+        with anyprobe.attach(pid, strategy=strategy) as running:
             answer["phase"] = "arm"
             probes = running.count(*SPECS)
             answer["phase"] = "time"
@@ -85,14 +85,14 @@ def forked(words: list[str], deadline: float) -> dict[str, object]:
     if not child:
         os.close(reading)
         try:
-            answer = session(int(words[1]), words[2]) if words[0] == "session" else command(words[1:])
+            answer = session(int(words[1]), *words[2:]) if words[0] == "session" else command(words[1:])
         except BaseException as error:
             answer = {"untyped": f"{type(error).__name__}: {error}"}
         os.write(writing, json.dumps(answer).encode()[:60000])
         os._exit(0)
     os.close(writing)
-    if words[0] == "session" and words[-1].startswith("kill-at:"):
-        time.sleep(float(words[-1].partition(":")[2]))
+    if words[0] == "session" and words[2].startswith("kill-at:"):
+        time.sleep(float(words[2].partition(":")[2]))
         os.kill(child, 9)
     with os.fdopen(reading, "rb") as pipe:
         content = wait_for(pipe, child, deadline)
