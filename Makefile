@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+FRIDA := 17.26.0
 
 # python3-venv only where the interpreter in use lacks ensurepip, see $(STAMP).
 DEMO_PACKAGES := python3.11 redis-server redis-tools
@@ -38,7 +39,9 @@ live: packages setup
 torture: packages setup
 	$(BIN)/pytest --torture -s --timeout 3600 tests/torture
 
+# Frida is a peer to measure, not a dependency.
 bench: packages setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check frida==$(FRIDA) 2>/dev/null || echo "frida cannot be installed; its rows are left out" >&2
 	$(BIN)/python bench/run.py
 
 demo: setup
