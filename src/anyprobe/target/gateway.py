@@ -31,7 +31,8 @@ _SYS_PIDFD_SEND_SIGNAL = 424
 _SYS_PIDFD_OPEN = 434
 KCMP_VM = 1
 WALL = 0x40000000
-WNOHANG = os.WNOHANG
+_SYSCALL_STOP = 0x80
+"""From here on a stop is no stop before a signal: a bit of its own for system calls, events above."""
 
 
 def _failed() -> OSError:
@@ -78,14 +79,30 @@ def mmap_shared(fd: int, size: int) -> _mmap.mmap:
     return _mmap.mmap(fd, size, _mmap.MAP_SHARED, _mmap.PROT_READ | _mmap.PROT_WRITE)
 
 
-def waitpid(tid: int, options: int) -> tuple[int, int]:
-    """Wait for one named thread."""
-    return os.waitpid(tid, options)
+def wait_thread(tid: int) -> int | None:
+    """Return the wait status of a traced thread's stop or end."""
+    return _taken(tid, os.WSTOPPED | os.WEXITED)
 
 
 def wait_stop(pid: int) -> int | None:
     """Return the wait status of a child's stop; its end is left to be waited for."""
-    result = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | WALL)
+    return _taken(pid, os.WSTOPPED)
+
+
+def _taken(tid: int, what: int) -> int | None:
+    """Look, and take what is there, except a stop before a signal.
+
+    That signal would be lost if we died with its stop taken. A fault would come again; an ``int3`` would not.
+    """
+    result = os.waitid(os.P_PID, tid, what | os.WNOHANG | os.WNOWAIT | WALL)
+    if result is None:
+        return None
+    if result.si_code == os.CLD_TRAPPED and result.si_status < _SYSCALL_STOP:
+        return result.si_status << 8 | 0x7F
+    if what & os.WEXITED:
+        found, status = os.waitpid(tid, os.WNOHANG | WALL)
+        return status if found else None
+    result = os.waitid(os.P_PID, tid, what | os.WNOHANG | WALL)
     return None if result is None else result.si_status << 8 | 0x7F
 
 
@@ -118,7 +135,7 @@ fstat = os.fstat
 stat = os.stat
 
 _GATED = (
-    "ptrace", "waitpid", "wait_stop", "wait_end", "fork", "kcmp_vm", "pidfd_open", "pidfd_send_signal", "tgkill",
+    "ptrace", "wait_thread", "wait_stop", "wait_end", "fork", "kcmp_vm", "pidfd_open", "pidfd_send_signal", "tgkill",
     "mmap_shared", "open_file", "close", "read", "pread", "pwrite", "listdir", "readlink", "fstat",
     "stat",
 )  # fmt: skip

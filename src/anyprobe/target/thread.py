@@ -67,7 +67,7 @@ class Thread:
     def poll(self) -> bool:
         """Take note of a stop or of the end; return whether there was one."""
         try:
-            status = self._poll_child() if self._child else self._poll_stranger()
+            status = self._poll_child() if self._child else gateway.wait_thread(self.tid)
         except ChildProcessError:  # no longer traced by us: an exec of another thread swallowed it
             self.ended = True
             return True
@@ -82,10 +82,6 @@ class Thread:
         self.stopped = True
         self.pending_signal = detail if self.kind is Kind.SIGNAL else 0
         return True
-
-    def _poll_stranger(self) -> int | None:
-        tid, status = gateway.waitpid(self.tid, gateway.WALL | gateway.WNOHANG)
-        return status if tid else None
 
     def _poll_child(self) -> int | None:
         status = gateway.wait_stop(self.tid)
