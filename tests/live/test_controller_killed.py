@@ -28,9 +28,9 @@ KINDS = ("kill-before", "kill-after", "fail:EIO", "fail:EPERM", "fail:ESRCH", "s
 class Controller:
     """The other end of controller.py."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str = "controller.py") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("controller.py"))],
+            [sys.executable, str(Path(__file__).with_name(program))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -31,7 +31,7 @@ from anyprobe.splice.arena import (
 from anyprobe.splice.installed import find_journals, journal_places, processes_with_splices
 from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, read_owner
 from anyprobe.splice.savedpcs import saved_pcs, words_under_vdso
-from anyprobe.splice.signalactions import put_back, trapped
+from anyprobe.splice.signalactions import has_traps, put_back, trapped
 from anyprobe.splice.threadslot import clear_slots
 from anyprobe.target import gateway
 from anyprobe.target.exclusion import exclusive
@@ -114,6 +114,7 @@ class _Restoration:
         """Whether there may be descriptors to close. They are looked for in the stop only then: it takes long."""
         with suppress(TargetError, OSError):  # read again in the stop, where a failure counts
             self._found = find_journals(process.mem, process.mappings())
+        process.meets_traps |= has_traps(self._found)
         self.look_for_leaks()
         self._restored_pages: set[int] = set()
         self._restored = False

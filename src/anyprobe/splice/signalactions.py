@@ -57,15 +57,12 @@ def trapped(journals: Iterable[FoundJournal], threads: Iterable["Thread"]) -> li
 
     A trap is delivered at once, so a thread that blocks SIGTRAP has none of ours pending.
     """
-    if not _recorded(journals):
-        return []
-    return [thread.tid for thread in threads if thread.pending_signal == SIGTRAP or _awaits_trap(thread)]
+    return [thread.tid for thread in threads if thread.awaits_trap()] if _recorded(journals) else []
 
 
-def _awaits_trap(thread: "Thread") -> bool:
-    status = _status(thread)
-    pending, blocked = int(status.get("SigPnd", "0"), 16), int(status.get("SigBlk", "0"), 16)
-    return bool(pending & ~blocked & TRAP_BIT)
+def has_traps(journals: Iterable[FoundJournal]) -> bool:
+    """Return whether a session has set its handler for SIGTRAP."""
+    return bool(_recorded(journals))
 
 
 def _status(thread: "Thread") -> dict[str, str]:

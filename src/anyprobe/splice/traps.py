@@ -187,6 +187,7 @@ class Traps:
         with stop.remote(process.pid) as remote:
             set_action(remote, handler.action(old))
         self._old = old
+        process.meets_traps = True
         self._handler, self._home, self._room = handler, (arena, piece), (arena, piece)
         self._cursor = self._table = handler.end  # the empty table
         return None

@@ -61,6 +61,8 @@ class Process:
         self.child = stat.parent == os.getpid()
         """Whether whoever started it is in our process."""
         self._identity = (stat.start_time, stat.start_stack)
+        self.meets_traps = False
+        """Whether traps of ours are in its text, or have been."""
         self.exe = gateway.readlink(f"/proc/{pid}/exe")
         self.root = _root_prefix(pid)
         self.mem = TargetMemory(pid, self._any_stopped_thread)

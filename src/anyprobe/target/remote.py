@@ -304,6 +304,9 @@ def fitness(thread: Thread, process: "Process", mappings: list[Mapping], *, own_
         return "not on a stack known to be its own"
     if _in_restartable_sequence(thread, process):
         return "in a restartable sequence"
+    if process.meets_traps and thread.awaits_trap():
+        # If we died before its signals are blocked, the trap would show at our call, not at its site.
+        return "about to handle a trap"
     return ""
 
 

@@ -23,6 +23,7 @@ _PATIENCE = 0.002
 _RELEASE_TIMEOUT = 10.0
 _REFUSALS = 5
 """How often attaching must fail without a tracer in sight to be a matter of permission."""
+_TRAP_TRIES = 50
 _PAUSE_BETWEEN_SCANS = 0.0005
 
 
@@ -272,6 +273,12 @@ def stopped(process: "Process", timeout: float) -> Iterator[Stop]:
     try:
         with process.translated("stopping"):
             stopper.collect()
+            for _ in range(_TRAP_TRIES):
+                if not process.meets_traps or not all(thread.awaits_trap() for thread in stopper.stop.threads):
+                    break
+                stopper.release()  # nobody to make calls in, see fitness
+                stopper = Stopper(process, timeout)
+                stopper.collect()
         process.stopped_threads = stopper.stop.threads
         yield stopper.stop
     finally:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable
 
@@ -46,6 +47,19 @@ class Thread:
             self.registers.rax == restarting.ERESTART_RESTARTBLOCK
             or self.registers.orig_rax == restarting.SYS_RESTART_SYSCALL
         )
+
+    def awaits_trap(self) -> bool:
+        """Whether it has met an ``int3`` and the signal for it is still to come; the pc stands behind the ``int3``."""
+        if self.pending_signal == signal.SIGTRAP:
+            return True
+        try:
+            status = procfs.parse_status(procfs.read_file(f"/proc/{self.pid}/task/{self.tid}/status"))
+        except OSError as error:
+            if error.errno in procfs.GONE_ERRORS:
+                return False
+            raise
+        waiting = int(status.get("SigPnd", "0"), 16) & ~int(status.get("SigBlk", "0"), 16)
+        return bool(waiting & 1 << signal.SIGTRAP - 1)
 
     @property
     def dirty(self) -> bool:
