@@ -23,6 +23,7 @@ def test_random_session(situation):
         target.run_freely()
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
+            target.check_alive()
             with anyprobe.attach(target.pid) as session:
                 held: list[anyprobe.Probe] = []
                 for _ in range(chance.randrange(1, 6)):
