@@ -297,7 +297,7 @@ def controller() -> Iterator[Controller]:
 
 
 def test_controller_killed_with_traps_armed(controller, compiled):
-    """The program goes on; ``probes`` lists traps; ``detach`` restores bytes and the signal's action, in a child too."""
+    """The program goes on; ``probes`` lists traps; ``detach`` restores bytes and action, in a child too."""
     with started(compiled("living_child.c")) as target:
         image = Image.of(target.pid)
         assert controller.ask("hold", target.pid, "a.out:shared_work", "a.out:shared_work%return")["hits"] == 0
