@@ -1,7 +1,7 @@
 """The action that SIGTRAP has in the target: looked up, replaced, recorded in the journal and put back."""
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetExited
@@ -13,7 +13,7 @@ from anyprobe.target import procfs, ptrace
 
 if TYPE_CHECKING:
     from anyprobe.target.process import Process
-    from anyprobe.target.procfs import Mapping
+    from anyprobe.target.procfs import Mapping as MappedRange
     from anyprobe.target.remote import RemoteCalls
     from anyprobe.target.stopping import Stop
     from anyprobe.target.thread import Thread
@@ -69,7 +69,9 @@ def _status(thread: "Thread") -> dict[str, str]:
     return procfs.parse_status(procfs.read_file(f"/proc/{thread.pid}/task/{thread.tid}/status"))
 
 
-def put_back(process: "Process", stop: "Stop", journals: Sequence[FoundJournal], mappings: Sequence["Mapping"]) -> None:
+def put_back(
+    process: "Process", stop: "Stop", journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]"
+) -> None:
     """Give SIGTRAP the action that the journals say it had, where it still has our handler.
 
     Preconditions: no trap is left in the text, and no thread has yet to run the handler. Where the program has set
@@ -84,9 +86,23 @@ def put_back(process: "Process", stop: "Stop", journals: Sequence[FoundJournal],
         return
     for pid in sorted({thread.pid for thread in stop.threads}):  # a vfork child has actions of its own
         with stop.remote(pid) as remote:
-            old = recorded.get(current_action(process, remote).handler)
+            old = replaced_action(recorded, current_action(process, remote).handler)
             if old is not None:
                 set_action(remote, old)
+
+
+def replaced_action(recorded: Mapping[int, SignalAction], handler: int) -> SignalAction | None:
+    """Return the program's action that ``handler`` of ours stands for, ``None`` if it is not ours.
+
+    A controller whose call failed after it took effect may have set a second handler over its first.
+    """
+    seen = set()
+    found = None
+    while handler in recorded and handler not in seen:
+        seen.add(handler)
+        found = recorded[handler]
+        handler = found.handler
+    return None if found is None or found.handler in seen else found
 
 
 def blocking_thread(stop: "Stop", address: int, handler: range) -> Refusal | None:

@@ -13,7 +13,7 @@ from anyprobe.isa import disassemble
 from anyprobe.splice.emit import head_bytes
 from anyprobe.splice.journal import Record
 from anyprobe.splice.planned import AUTO, Strategy, WantKind
-from anyprobe.splice.signalactions import record_of
+from anyprobe.splice.signalactions import record_of, replaced_action
 from anyprobe.splice.traphandler import (
     AMBIGUOUS,
     SA_RESTART,
@@ -146,6 +146,15 @@ def test_record_of_an_action_survives():
     old = SignalAction(0x1122334455667788, 0x14000004, 0x99AABBCC, 0xFFFF0000FFFF0000)
     record = record_of(0x7000080, old)
     assert Record.unpack(record.pack()) == record
+
+
+def test_whose_action_comes_back():
+    """A handler set over our own stands for what the first one replaced; a circle, or a stranger's, for nothing."""
+    program = SignalAction(0x5000, 4, 0x6000, 0)
+    first, second = SignalAction(0x100, 4, 0, 0), SignalAction(0x200, 4, 0, 0)
+    assert replaced_action({0x100: program, 0x200: first}, 0x200) == program
+    assert replaced_action({0x100: program}, 0x5000) is None
+    assert replaced_action({0x100: second, 0x200: first}, 0x100) is None
 
 
 # -- planning
