@@ -19,7 +19,7 @@ ATOMIC_COUNT_NS = 20.0
 """One hit of an atomic counter, whose cache line may be elsewhere."""
 TSC_TIMING_NS = 30.0
 """One call timed by the TSC, entry and exit."""
-VDSO_TIMING_NS = 150.0
+VDSO_TIMING_NS = 75.0
 """One call timed by the vdso's clock."""
 TRAP_NS = 3000.0
 """What a trap adds to a hit: an exception, a signal, and the return from it."""
