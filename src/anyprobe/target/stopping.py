@@ -117,7 +117,10 @@ class Stopper:
                 self._give_up(unready)
             time.sleep(_PAUSE_BETWEEN_SCANS)
         self.stop.threads = [thread for thread in self._threads.values() if thread.stopped]
-        if not self.stop.threads:
+        for thread in self.stop.threads:
+            if not thread.known:  # it seemed to be gone; nothing may be written under a thread that is anywhere
+                thread.settle()
+        if not all(thread.known for thread in self.stop.threads) or not self.stop.threads:
             raise self._process.gone()
 
     def release(self) -> None:

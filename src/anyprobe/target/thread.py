@@ -66,6 +66,11 @@ class Thread:
         """Whether the registers here differ from the thread's."""
         return bool(self._stored) and bytes(self.registers) != self._stored
 
+    @property
+    def known(self) -> bool:
+        """Whether its registers have been read since it stopped."""
+        return self._stored is not None
+
     def load_registers(self) -> None:
         """Read the registers."""
         self._stored = None
