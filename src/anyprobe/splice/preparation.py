@@ -1,11 +1,13 @@
 """What a change needs in the target before it can be armed, mapped in one stop: code, counters, journal."""
 
+import errno
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from anyprobe.core.address import PAGE, page_ceil
-from anyprobe.core.errors import TargetError
+from anyprobe.core.errors import RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layout import BankLayout
 from anyprobe.splice.arena import Arena, Piece
@@ -13,6 +15,7 @@ from anyprobe.splice.banks import Hook, demand, settle_in_slot_bank, settle_near
 from anyprobe.splice.emit import estimate
 from anyprobe.splice.journal import MappingUse, Record, RecordKind, journal_size
 from anyprobe.splice.neighbourhood import ROUTINE_BYTES, NearBank, Neighbourhood, SlotBank, neighbourhood_pieces
+from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.threadslot import choose_slot, region_place
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from anyprobe.target.stopping import Stop
 
 _LEAST_COUNTERS, _LEAST_RECORDS, _LEAST_CODE, _LEAST_JOURNAL = 1024, 16, 1 << 16, 256
+_PATIENCE = 1.0
+_PAUSE = 0.002
 _CLUSTER = 1 << 30
 """Modules that lie within this distance share a neighbourhood."""
 
@@ -140,6 +145,29 @@ class Preparation:
     # -- mapping
 
     def _map(self, splices: int) -> None:
+        """Map everything that is missing; where the moment was not the right one, try another.
+
+        At one moment no thread may be where it can make calls; meanwhile the program may have mapped what was free.
+        """
+        engine = self._engine
+        deadline = time.monotonic() + _PATIENCE
+        try:
+            while True:
+                try:
+                    return self._map_now(splices)
+                except (StopTimeout, RemoteCallFailed) as error:
+                    taken = isinstance(error, RemoteCallFailed) and error.errno == errno.EEXIST
+                    if not (taken or isinstance(error, StopTimeout)) or time.monotonic() > deadline:
+                        raise
+                time.sleep(_PAUSE)
+                engine.springboards.space = AddressSpace(engine.process.mappings())
+                for board in engine.springboards.fresh_pieces(0):
+                    engine.springboards.space.reserve(board.address, board.end)
+        except BaseException:
+            engine.springboards.forget_fresh()
+            raise
+
+    def _map_now(self, splices: int) -> None:
         """Map everything that is missing, in one stop."""
         engine = self._engine
         pieces, offset = self._place_clusters()
@@ -154,17 +182,13 @@ class Preparation:
         journal_at = engine.springboards.space.gap_near(anchor, anchor + PAGE, size)
         if journal_at is None:
             raise TargetError("no room for the journal in the target's address space")
-        try:
-            with engine.stop("arm") as stop:
-                slot = self._choose_slot(stop)
-                with stop.remote() as remote:
-                    arena = Arena.create(
-                        engine.process, remote, engine.owner, pieces, journal_at=journal_at, records=records
-                    )
-                    engine.arenas.append(arena)  # whatever fails from here on: it is there
-        except BaseException:
-            engine.springboards.forget_fresh()
-            raise
+        with engine.stop("arm") as stop:
+            slot = self._choose_slot(stop)
+            with stop.remote() as remote:
+                arena = Arena.create(
+                    engine.process, remote, engine.owner, pieces, journal_at=journal_at, records=records
+                )
+                engine.arenas.append(arena)  # whatever fails from here on: it is there
         engine.springboards.mapped(arena)
         self._adopt(arena, slot)
 

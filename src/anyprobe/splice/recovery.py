@@ -9,12 +9,14 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 
 from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.errors import (
     AnyprobeError,
     NoSuchProcess,
     SessionConflict,
+    StopTimeout,
     TargetError,
     TargetExited,
     UnsupportedTarget,
@@ -42,6 +44,8 @@ from anyprobe.target.stopping import Stop
 from anyprobe.target.thread import Thread
 
 _TRIES = 3
+_PATIENCE = 2.0
+_PAUSE = 0.002
 _QUIET_TRIES = 20
 _SCANS = 50
 """How often processes are looked for: each fork child that is found may have forked meanwhile."""
@@ -71,15 +75,19 @@ class _Page:
 def remove(process: Process, sessions: frozenset[bytes] | None = None) -> Removal:
     """Restore all text, then unmap everything that is quiet; ``sessions`` limits it to some sessions' journals.
 
-    What fails once (a thread that would not stop in time) is tried again. A typed error says that it still failed.
+    What fails once (a thread that would not stop in time) is tried again, and for a while what may do at another moment
+    (no thread is where it can make calls). A typed error says that it still failed.
     """
-    for tries_left in reversed(range(_TRIES)):
+    deadline = time.monotonic() + _PATIENCE
+    for number in count(1):
         try:
             with exclusive(process), process.translated("removing probes from"):
                 return _remove(process, sessions)
         except (TargetError, MemoryFault) as error:
             final = isinstance(error, SessionConflict) or (isinstance(error, TargetExited) and process.ended())
-            if tries_left and not final:
+            waiting = isinstance(error, StopTimeout) and time.monotonic() < deadline
+            if not final and (number < _TRIES or waiting):
+                time.sleep(_PAUSE)
                 continue
             if isinstance(error, MemoryFault):
                 raise TargetError(f"removing probes from process {process.pid} failed: {error}") from error
