@@ -104,3 +104,44 @@ def test_consumers_come_and_go(run_target):
                 session.remove(*(probe for probes in held.values() for probe in probes))
     target.go(20)
     target.finish()
+
+
+@pytest.mark.parametrize(
+    ("spec", "repeated"),
+    [("to_second:block", (0, 1, 0)), ("to_third:insn", (0, 0, 1, 1, 1, 0, 0)), ("to_third:block", (0, 1, 0))],
+)
+def test_each_instruction_and_each_block_of_loops(run_target, spec, repeated):
+    """Hits by construction: those in the loop's body by iterations, the others by calls; none is left out silently."""
+    target = run_target("loops.c")
+    function, _, kind = spec.partition(":")
+    offsets = sorted(boundaries(f"/proc/{target.pid}/exe", function))
+    with anyprobe.attach(target.pid) as session:
+        session.count(f"a.out:{spec}")
+        calls = target.go(200).calls[function]
+        sites = session.snapshot().sites
+        assert len(sites) + len(session.refused) == len(repeated)
+        assert {site.kind for site in sites} == {kind}
+        iterations = sum(1 + n % 50 for n in range(1, 201))
+        if kind == "insn":
+            expected = dict(zip(offsets, repeated, strict=True))
+            assert {s.offset: s.hits for s in sites} == {
+                s.offset: iterations if expected[s.offset] else calls for s in sites
+            }
+        else:
+            assert sorted(s.hits for s in sites if s.hits != iterations) == [calls] * sum(
+                s.hits != iterations for s in sites
+            )
+    target.finish()
+
+
+def test_each_call(run_target):
+    """The calls that a function makes, counted where they are made."""
+    target = run_target("loops.c")
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:one_round:call", "a.out:to_first", "a.out:gcd", "a.out:scan")
+        target.go(300)
+        sites = session.snapshot().sites
+        made = {site.hits for site in sites if site.kind == "call"}
+        assert 300 in made
+        assert {site.hits for site in sites if site.kind == "entry"} == {300}
+    target.finish()

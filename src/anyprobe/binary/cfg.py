@@ -215,6 +215,10 @@ class CodeMap:
             number += 1
         return found
 
+    def entered(self, low: int, high: int) -> set[int]:
+        """Return the addresses in ``[low, high)`` that symbols, stored pointers or branches lead to."""
+        return {*self.static_entries(low, high), *(target for target, _, _ in self._references_into(low, high))}
+
     def _references_into(self, low: int, high: int) -> Iterable[tuple[int, int, Kind]]:
         for target, source, kind in self.references.into(low, high):
             if self._is_real(target, source, kind):

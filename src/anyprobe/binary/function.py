@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from anyprobe.binary.blocks import block_starts
 from anyprobe.binary.exits import Exit, Exits, find_exits
 from anyprobe.binary.jumptables import Table, Unresolved, resolve
 from anyprobe.binary.padding import padding_length
@@ -323,6 +324,11 @@ class FunctionCode:
         found.update(at for at, table in self.tables.items() if heads.intersection(table.targets))
         found.update(self._map.jumps_from_parts(self, heads))
         return tuple(sorted(found))
+
+    @cached_property
+    def blocks(self) -> tuple[int, ...]:
+        """Where the basic blocks begin, ascending."""
+        return block_starts(self._map, self)
 
     @cached_property
     def leaders(self) -> frozenset[int]:

@@ -40,6 +40,7 @@ class Plan:
     maxactive: int | None
     output: str | None
     quiet: bool
+    fold: bool
     exit_status: bool
     top: int
     max_overhead: float | None = None
@@ -150,6 +151,8 @@ def ended_status(session: "Session") -> int | None:
 
 def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO) -> None:
     """Write the results of all processes as one table or document."""
+    if plan.fold:
+        snapshots = [snapshot.folded() for snapshot in snapshots]
     together = reduce(Snapshot.merge, snapshots)
     if plan.as_json:
         document = together.as_json()

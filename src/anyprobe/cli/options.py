@@ -77,6 +77,7 @@ measuring = together(
         metavar="PERCENT",
         help="Remove a probe that costs the program more than this share of one CPU, by an estimate.",
     ),
+    click.option("--fold", is_flag=True, help="One line per function for insn, block and call specs."),
     click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write the results there."),
     click.option("--quiet", is_flag=True, help="No progress, no warnings, only results."),
     click.option("--exit-status", is_flag=True, help="Exit as the started command did."),

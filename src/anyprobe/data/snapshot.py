@@ -8,9 +8,11 @@ from typing import Any, Literal, TypeVar
 from anyprobe.data import histogram
 
 Json = dict[str, Any]
-Kind = Literal["entry", "return", "offset"]
+Kind = Literal["entry", "return", "offset", "insn", "block", "call"]
 ExitKind = Literal["ret", "tail"]
 T = TypeVar("T")
+_MANY = frozenset({"insn", "block", "call"})
+"""Kinds of which a function has many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,12 @@ class SiteResult:
         if self.notes:
             document["notes"] = list(self.notes)
         return document
+
+    def folded(self, other: "SiteResult") -> "SiteResult":
+        """Return one site for this one and another of the same function: the lower address, all hits."""
+        first = min(self, other, key=lambda site: site.offset)
+        strategy = self.strategy if self.strategy == other.strategy else "mixed"
+        return dataclasses.replace(self.merged(other), offset=first.offset, address=first.address, strategy=strategy)
 
     def merged(self, other: "SiteResult") -> "SiteResult":
         """Return this site with the other's hits added."""
@@ -211,6 +219,17 @@ class Snapshot:
         if self.warnings:
             document["warnings"] = list(self.warnings)
         return document
+
+    def folded(self) -> "Snapshot":
+        """Return a snapshot in which the instructions, blocks or calls of one function are one site each kind."""
+        return dataclasses.replace(
+            self,
+            sites=_added(
+                self.sites,
+                lambda site: (site.spec, site.module, site.function) if site.kind in _MANY else site,
+                SiteResult.folded,
+            ),
+        )
 
     def merge(self, other: "Snapshot") -> "Snapshot":
         """Return the sum of two snapshots, for one table over several processes or over parts of a session.

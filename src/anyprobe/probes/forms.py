@@ -8,8 +8,9 @@ from anyprobe.probes.parts import PID, PROVIDERS, Part, Spec
 
 KERNEL = ("kernel", "kprobe", "kretprobe", "fentry", "fexit", "tracepoint", "syscall", "rawtracepoint")
 HEX_OR_DECIMAL = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
-_LATER = {"insn": "each instruction", "block": "each basic block", "call": "each call"}
-_NAMES = ("entry", "return", *_LATER)
+EACH = frozenset({"insn", "block", "call"})
+"""Names that mean many instructions of a function: each, each first one of a basic block, each call."""
+_NAMES = ("entry", "return", "insn", "block", "call")
 _HEX = re.compile(r"(?:0[xX])?[0-9a-fA-F]+")
 _LINE = re.compile(r"^(?P<file>[\w./+-]+\.(?:c|cc|cpp|cxx|C|h|hh|hpp|rs|go|S|s|f90|m)):(?P<line>\S*)$")
 
@@ -86,7 +87,7 @@ def later(text: str, part: Part, what: str) -> SpecError:
 
 
 def named(text: str, pid: int | None, module: Part, function: Part, name: Part) -> Spec:
-    """Read the name part: entry, return, or a hexadecimal offset."""
+    """Read the name part: entry, return, insn, block, call, or a hexadecimal offset."""
     _check_glob(text, module)
     _check_glob(text, function)
     spec = Spec(
@@ -98,18 +99,10 @@ def named(text: str, pid: int | None, module: Part, function: Part, name: Part) 
         )
     if name.text in ("", "entry"):
         return spec
-    if name.text == "return":
+    if name.text in _NAMES:
         if function.text == "-":
-            raise SpecError(text, name.position, "'-' has no returns; name the function", length=len(name))
-        return replace(spec, name="return")
-    if name.text in _LATER:
-        raise SpecError(
-            text,
-            name.position,
-            f"{name.text!r} ({_LATER[name.text]}) is not supported yet",
-            ("entry", "return"),
-            length=len(name),
-        )
+            raise SpecError(text, name.position, f"'-' has no {name.text}; name the function", length=len(name))
+        return replace(spec, name=name.text)
     if _HEX.fullmatch(name.text):
         return replace(spec, name="offset", offset=_offset(text, name.position, name.text, 16))
     raise _bad_name(text, name)
@@ -118,11 +111,11 @@ def named(text: str, pid: int | None, module: Part, function: Part, name: Part) 
 def _bad_name(text: str, name: Part) -> SpecError:
     import difflib
 
-    near = tuple(difflib.get_close_matches(name.text, _NAMES[:2], 2, 0.4)) or _NAMES[:2]
+    near = tuple(difflib.get_close_matches(name.text, _NAMES, 2, 0.4)) or _NAMES
     return SpecError(
         text,
         name.position,
-        f"no such name {name.text!r}: entry, return or a hexadecimal offset",
+        f"no such name {name.text!r}: entry, return, insn, block, call or a hexadecimal offset",
         near,
         length=len(name),
     )

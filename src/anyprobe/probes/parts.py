@@ -35,7 +35,7 @@ class Spec:
     module: Part
     function: Part
     name: str
-    """``entry``, ``return``, ``offset``, or the name of a USDT probe."""
+    """``entry``, ``return``, ``insn``, ``block``, ``call``, ``offset``, or the name of a USDT probe."""
     offset: int | None = None
     name_position: int = 0
     name_length: int = 1

@@ -9,7 +9,8 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.data.explanation import Explanation, Line, ListedSite
 from anyprobe.isa import disassemble
 from anyprobe.probes.clobbering import clobbers
-from anyprobe.probes.probe import exit_want
+from anyprobe.probes.forms import EACH
+from anyprobe.probes.probe import exit_want, instructions_of
 from anyprobe.splice.edits import Module
 from anyprobe.splice.emit import ActionSource, emit_patch
 from anyprobe.splice.patchcode import SCRATCH_ORDER, Action, ActionKind, BankCode
@@ -45,6 +46,8 @@ def _wants(site: "ResolvedSite", code: FunctionCode) -> list[Want]:
         return [exit_want(each) for each in code.exits]
     if site.kind == "entry":
         return [Want(code.entry, WantKind.ENTRY)]
+    if site.kind in EACH:
+        return [Want(address, WantKind.OFFSET) for address in instructions_of(code, site.kind)]
     return [Want(site.function.start + site.offset, WantKind.OFFSET)]
 
 
@@ -160,7 +163,8 @@ def _list_site(session: "Session", site: "ResolvedSite") -> list[ListedSite]:
     name, offset = site.function.demangled, site.offset
 
     def entry(address: int, strategy: str | None, refusal: Refusal | None) -> ListedSite:
-        return ListedSite(site.canonical, site.object.name, name, offset, address, strategy, refusal)
+        inside = address - site.address if site.kind in EACH else offset
+        return ListedSite(site.canonical, site.object.name, name, inside, address, strategy, refusal)
 
     refusal = session.refusal_of(site)
     if refusal is not None:

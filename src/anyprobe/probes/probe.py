@@ -1,8 +1,11 @@
 """A probe as the user holds it: a spec, the places it means, and their state."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from anyprobe.binary.blocks import calls_of
 from anyprobe.binary.exits import Exit
+from anyprobe.binary.function import FunctionCode
 from anyprobe.core.refusal import Refusal
 from anyprobe.probes.resolve import ResolvedSite
 from anyprobe.splice.banks import Hook, TimingGroup
@@ -79,3 +82,10 @@ def edits_for(places: list[Place], *, remove: bool = False) -> list[Edit]:
 def exit_want(leaving: Exit, hook: Hook | None = None) -> Want:
     """Return the want for one exit of a function."""
     return Want(leaving.address, WantKind.EXIT, leaving.conditional, tag=hook, inside=leaving.inside)
+
+
+def instructions_of(code: FunctionCode, kind: str) -> Sequence[int]:
+    """Return the link-time addresses of the instructions that a spec's name means."""
+    if kind == "block":
+        return code.blocks
+    return calls_of(code) if kind == "call" else code.addresses

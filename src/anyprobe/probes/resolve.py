@@ -16,7 +16,7 @@ IfuncTargets = Callable[[LoadedObject, Function], Sequence[int]]
 
 @dataclass(frozen=True)
 class ResolvedSite:
-    """One place that a spec means: a function's entry, its returns, or an instruction."""
+    """One place that a spec means: a function's entry, its returns, an instruction, or many of them."""
 
     spec_text: str
     canonical: str
@@ -24,9 +24,9 @@ class ResolvedSite:
     function: Function
     offset: int
     address: int
-    """Runtime address of the site; for a return probe, of the function."""
+    """Runtime address of the site; for a probe of returns or of many instructions, of the function."""
     kind: str
-    """``entry``, ``return`` or ``offset``."""
+    """``entry``, ``return``, ``offset``, ``insn``, ``block`` or ``call``."""
     note: str = ""
     """What the user should know: that an IFUNC was resolved, and to what."""
 

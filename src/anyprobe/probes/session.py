@@ -16,8 +16,9 @@ from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import reading, removal, trapping
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import Clock, ClockChoice, own_clock
+from anyprobe.probes.forms import EACH
 from anyprobe.probes.objects import ObjectTable
-from anyprobe.probes.probe import Place, Probe, Timed, edits_for, exit_want
+from anyprobe.probes.probe import Place, Probe, Timed, edits_for, exit_want, instructions_of
 from anyprobe.probes.resolve import ResolvedSite, resolve_all
 from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.edits import Module
@@ -343,6 +344,12 @@ class Session:
         module = self.module(site.object)
         if site.kind == "return":
             self._add_exits(probe, site, code, module)
+            return
+        if site.kind in EACH:
+            for address in instructions_of(code, site.kind):
+                hook = Hook(ActionKind.COUNT)
+                want = Want(address, WantKind.OFFSET, tag=hook)
+                probe.places.append(Place(site, module, module.state_of(code), want, hook))
             return
         hook = Hook(ActionKind.COUNT)
         kind = WantKind.ENTRY if site.kind == "entry" else WantKind.OFFSET

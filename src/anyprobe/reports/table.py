@@ -31,7 +31,7 @@ def print_counts(snapshot: Snapshot, console: Console, top: int = 0) -> None:
 
 def site_name(site: SiteResult) -> str:
     """Return function, offset and kind as the user would write them."""
-    if site.kind == "offset":
+    if site.kind in ("offset", "insn", "block", "call"):
         return f"{site.function}+{site.offset:#x}"
     if site.kind == "return":
         exit_kind = f" ({site.exit_kind})" if site.exit_kind else ""

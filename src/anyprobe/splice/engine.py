@@ -21,7 +21,7 @@ from anyprobe.splice.planned import AUTO, JUMP_BYTES, FunctionPlan, PlannedSplic
 from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import Springboards
-from anyprobe.splice.standing import Losses, check_sessions, gone, in_gone_modules, lose
+from anyprobe.splice.standing import Losses, check_sessions, gone, gone_modules, in_modules, lose, modules_of
 from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
 from anyprobe.splice.traps import Traps
 from anyprobe.target import procfs
@@ -372,11 +372,14 @@ class Engine:
             return
         need = sum(len(change.added) for change in changes)
         journal = next((a.journal for a in reversed(self.arenas) if a.journal.room() >= need), None)
-        transaction = Transaction(self.process, changes, journal, self.traps)
+        trapping = [change for change in changes if change.traps]
+        transaction = Transaction(self.process, changes, journal, self.traps if trapping else None)
         what = "arm" if any(change.added for change in changes) else "disarm"
+        modules = modules_of(edits)
         try:
-            with self.traps.calm_stop(what, changes) as stop:
-                for edit in in_gone_modules(edits, self._mappings):
+            with self.traps.calm_stop(what, trapping) as stop:
+                lost = gone_modules(modules, self._mappings)
+                for edit in in_modules(edits, lost) if lost else ():
                     if edit.change is not None:
                         transaction.refuse(edit.change, gone(edit))
                 transaction.run(stop)
@@ -422,7 +425,7 @@ class Engine:
 
     def _without_gone(self, edits: Sequence[Edit], mappings: Sequence[Mapping]) -> Sequence[Edit]:
         """Give up edits in modules that are gone; return the others."""
-        lost = in_gone_modules(edits, mappings)
+        lost = in_modules(edits, gone_modules(modules_of(edits), mappings))
         for edit in lost:
             self.give_up(edit, gone(edit))
         return [edit for edit in edits if edit not in lost] if lost else edits

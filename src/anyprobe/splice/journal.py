@@ -109,7 +109,9 @@ class Journal:
         """Adopt a mapping of our own; ``begin`` makes it a journal."""
         self._memory, self.address, self.size = memory, address, size
         self.capacity = (size - HEADER_BYTES) // RECORD_BYTES
-        self._free = list(range(self.capacity - 1, -1, -1))
+        self._free: list[int] = []
+        self._unused = 0
+        """The first record that was never used."""
 
     def begin(self, owner: Owner) -> None:
         """Write the header."""
@@ -118,12 +120,15 @@ class Journal:
 
     def room(self) -> int:
         """Return how many more records fit."""
-        return len(self._free)
+        return self.capacity - self._unused + len(self._free)
 
     def add(self, records: Iterable[Record]) -> list[int]:
         """Write records and return their indices, with one write per contiguous piece."""
         records = list(records)
-        indices = [self._free.pop() for _ in records]
+        indices = [self._free.pop() for _ in range(min(len(records), len(self._free)))]
+        fresh = len(records) - len(indices)
+        indices += range(self._unused, self._unused + fresh)
+        self._unused += fresh
         self._write(sorted(zip(indices, (record.pack() for record in records), strict=True)))
         return indices
 

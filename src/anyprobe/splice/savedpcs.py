@@ -58,9 +58,9 @@ def _frames(
         if len(content) < 24 or _SELECTOR not in content:  # most stacks hold no signal frame
             continue
         words = np.frombuffer(content, dtype=np.uint64)
-        flags, selectors = words[1:-1], words[2:]
-        looks = ((selectors & 0xFFFF) == _USER_CS) & (flags < _EFLAGS_LIMIT) & ((flags & _EFLAGS_ALWAYS) != 0)
-        at = np.flatnonzero(looks)
+        at = np.flatnonzero((words[2:] & 0xFFFF) == _USER_CS)
+        flags = words[at + 1]
+        at = at[(flags < _EFLAGS_LIMIT) & ((flags & _EFLAGS_ALWAYS) != 0)]
         saved = [int(words[i - 1]) for i in at if i > 0]
         pointers += saved
         yield words[at], saved

@@ -34,11 +34,19 @@ def stands(parts: Iterable[Part], mappings: Sequence[Mapping]) -> bool:
     return True
 
 
-def in_gone_modules(edits: Sequence[Edit], mappings: Sequence[Mapping]) -> list[Edit]:
-    """Return the edits in modules that do not stand any more."""
-    modules = {id(edit.module): edit.module for edit in edits}
-    gone = {key for key, module in modules.items() if not stands(module.parts, mappings)}
-    return [edit for edit in edits if id(edit.module) in gone] if gone else []
+def modules_of(edits: Iterable[Edit]) -> list[Module]:
+    """Return the modules that some edits are in."""
+    return list({id(edit.module): edit.module for edit in edits}.values())
+
+
+def gone_modules(modules: Iterable[Module], mappings: Sequence[Mapping]) -> list[Module]:
+    """Return the modules that do not stand any more."""
+    return [module for module in modules if not stands(module.parts, mappings)]
+
+
+def in_modules(edits: Sequence[Edit], modules: Sequence[Module]) -> list[Edit]:
+    """Return the edits in some modules."""
+    return [edit for edit in edits if edit.module in modules] if modules else []
 
 
 def gone(edit: Edit) -> Refusal:

@@ -9,8 +9,6 @@ cleared when the session ends.
 import random
 from collections.abc import Callable, Iterable
 
-import numpy as np
-
 from anyprobe.core.address import PAGE
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.data.layout import BLOCK_OWNER, HEADER_BYTES, NEXT_BLOCK
@@ -34,12 +32,13 @@ def choose_slot(memory: Memory, thread_pointers: Iterable[int], taken: frozenset
     free = set(SLOTS) - taken
     for pointer in pointers:
         try:
-            words = np.frombuffer(memory.read(pointer, SLOTS.stop), dtype=np.uint64)
+            block = memory.read(pointer, SLOTS.stop)
         except MemoryFault:
             return None
-        if int(words[_SELF // 8]) != pointer:
+        if int.from_bytes(block[_SELF : _SELF + 8], "little") != pointer:
             return None
-        free &= {slot for slot in SLOTS if words[slot // 8] == 0}
+        if any(block[SLOTS.start :]):
+            free = {slot for slot in free if not any(block[slot : slot + 8])}
     return random.choice(sorted(free)) if free else None  # noqa: S311 - any will do
 
 

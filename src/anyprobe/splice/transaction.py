@@ -82,6 +82,11 @@ class FunctionChange:
     refusal: Refusal | None = None
 
     @property
+    def traps(self) -> bool:
+        """Whether a trap is among what is put in."""
+        return any(splice.planned.strategy is Strategy.TRAP for splice in self.added)
+
+    @property
     def gone(self) -> bool:
         """Whether the text is not there any more: then its splices are no more either."""
         return self.refusal is not None and self.refusal.reason is Reason.GONE
@@ -323,8 +328,7 @@ class Transaction:
         """Leave out traps that could harm somebody as he is now."""
         refusal = None if self._traps is None else self._traps.check(stop, self._changes)
         for change in self._changes if refusal is not None else ():
-            trapping = any(splice.planned.strategy is Strategy.TRAP for splice in change.added)
-            if refusal is not None and trapping and change.refusal is None:
+            if refusal is not None and change.traps and change.refusal is None:
                 self._unapply(change, refusal)
 
     def _check_threads(self, threads: Iterable["Thread"]) -> list[tuple["Thread", FunctionChange, int]]:
@@ -367,6 +371,8 @@ class Transaction:
         lows, highs = self._lows, self._highs
         for thread in stop.threads:
             words = saved_pcs(self._process.mem, thread, stop.mappings)
+            if not len(words):
+                continue
             words = words[(words >= lows[0]) & (words < highs[-1])]
             index = np.searchsorted(lows, words, side="right") - 1
             for hit in sorted(set(index[words < highs[index]].tolist())):

@@ -14,6 +14,7 @@ from anyprobe.target import permission, procfs, ptrace
 from anyprobe.target.remote import RemoteCalls, fitness
 from anyprobe.target.sparestack import spare_stack
 from anyprobe.target.thread import VFORK_CALLS, Thread
+from anyprobe.target.urgency import urgent
 
 if TYPE_CHECKING:
     from anyprobe.target.process import Process
@@ -129,11 +130,12 @@ class Stopper:
         late = []
         threads = sorted(self._threads.values(), key=lambda thread: thread.tid == thread.pid)
         now = time.monotonic()
-        for thread in threads:
-            if thread is held:
-                thread.store_registers()
-            elif not thread.release(now if thread.stopped else 0):
-                late.append(thread)
+        with urgent():
+            for thread in threads:
+                if thread is held:
+                    thread.store_registers()
+                elif not thread.release(now if thread.stopped else 0):
+                    late.append(thread)
         deadline = time.monotonic() + _RELEASE_TIMEOUT
         for thread in late:
             if not thread.release(deadline):
@@ -191,9 +193,10 @@ class Stopper:
                 self._threads[thread.tid] = thread
                 seized.append(thread)
         self._interrupted = self._interrupted or time.monotonic_ns()
-        for thread in seized:
-            with contextlib.suppress(ProcessLookupError):
-                ptrace.interrupt(thread.tid)
+        with urgent():
+            for thread in seized:
+                with contextlib.suppress(ProcessLookupError):
+                    ptrace.interrupt(thread.tid)
         for thread in seized:
             self._wait(thread)
 

@@ -1,5 +1,6 @@
 import pytest
 
+from anyprobe.binary.blocks import calls_of
 from anyprobe.binary.cfg import ExitKind
 from anyprobe.core.refusal import Reason, Refusal
 from module_under_test import Module, function
@@ -260,3 +261,36 @@ def test_dead_bytes_behind_a_return_inside_a_function(build):
     assert split.dead_bytes_behind(split.start + 5) == 7
     assert split.dead_bytes_behind(split.start + 12) == 0
     assert split.dead_bytes_behind(split.start + 2) == 0
+
+
+# -- basic blocks and calls
+
+
+def test_blocks_begin_at_entries_and_behind_branches_not_behind_calls(build):
+    module = Module.assembled(
+        build,
+        function(
+            "branchy",
+            "endbr64\n test edi,edi\n jz 1f\n call helper\n inc eax\n jmp 2f\n .p2align 4\n1: dec eax\n2: ret",
+        ),
+        function("helper", "ret"),
+    )
+    branchy = module["branchy"]
+    texts = [branchy.insn_at(address).text.split()[0] for address in branchy.blocks]
+    assert texts == ["test", "call", "dec", "ret"]
+    assert branchy.blocks[0] == branchy.entry
+
+
+def test_a_branch_back_to_a_return_address_begins_a_block(build):
+    module = Module.assembled(
+        build,
+        function("looping", "1: call helper\n2: dec edi\n jnz 2b\n ret"),
+        function("helper", "ret"),
+    )
+    looping = module["looping"]
+    assert [looping.insn_at(address).text.split()[0] for address in looping.blocks] == ["call", "dec", "ret"]
+
+
+def test_calls_are_direct_and_indirect_ones(build):
+    module = Module.assembled(build, function("caller", "call helper\n call rax\n ret"), function("helper", "ret"))
+    assert [module["caller"].insn_at(at).flow.name for at in calls_of(module["caller"])] == ["CALL", "INDIRECT_CALL"]

@@ -68,3 +68,28 @@ def test_merge_adds_timings():
     assert (malloc.count, malloc.min_ns, malloc.max_ns) == (200, 10.0, 1005.0)
     assert malloc.buckets[0] == (10.0, 20.0, 100)
     assert free.count == 200
+
+
+def test_folded_sites_are_one_for_each_function():
+    whole = snapshot(
+        sites=(
+            site(spec="pid:libc.so.6:f:insn", function="f", kind="insn", offset=4, address=0x1004, hits=3),
+            site(
+                spec="pid:libc.so.6:f:insn",
+                function="f",
+                kind="insn",
+                offset=0,
+                address=0x1000,
+                hits=5,
+                strategy="punned",
+            ),
+            site(spec="pid:libc.so.6:g:insn", function="g", kind="insn", offset=0, address=0x2000, hits=7),
+            site(spec="pid:libc.so.6:f:entry", function="f", offset=0, address=0x1000, hits=5),
+        )
+    ).folded()
+    assert [(each.function, each.kind, each.offset, each.hits, each.strategy) for each in whole.sites] == [
+        ("f", "insn", 0, 8, "mixed"),
+        ("g", "insn", 0, 7, "jump"),
+        ("f", "entry", 0, 5, "jump"),
+    ]
+    assert whole.sites[0].address == 0x1000
