@@ -41,6 +41,8 @@ RECORD_TAIL = 32
 RECORD_UNMATCHED = 40
 RECORD_MISSED = 48
 RECORD_BUCKETS = 64
+RETURN_BYTES = 16
+"""Entry of the table of replaced return addresses: the true address, then whose it was; written once."""
 RECORD_BYTES = RECORD_BUCKETS + 8 * BUCKETS
 """One function's timing record: the fields above in TSC ticks, then the log-linear histogram."""
 
@@ -58,6 +60,8 @@ class BankLayout:
     counters: int
     records: int = 0
     maxactive: int = 0
+    returns: int = 0
+    """Entries of the table of replaced return addresses, a power of two; 0 where none is ever replaced."""
     _next_counter: int = field(default=0, init=False)
     _next_record: int = field(default=0, init=False)
 
@@ -97,9 +101,14 @@ class BankLayout:
         return HEADER_BYTES + self.stride
 
     @property
+    def returns_offset(self) -> int:
+        """Offset of the table of replaced return addresses in the region."""
+        return self.blocks_offset + self.blocks * self.stride
+
+    @property
     def size(self) -> int:
         """Bytes of the whole region."""
-        return self.blocks_offset + self.blocks * self.stride
+        return self.returns_offset + (self.returns * RETURN_BYTES + 4095 & ~4095)
 
     def counters_left(self) -> int:
         """Return how many counters can still be handed out."""

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.neighbourhood import NearBank, SlotBank
-from anyprobe.splice.patchcode import ActionKind
+from anyprobe.splice.patchcode import REPLACING, ActionKind
 
 if TYPE_CHECKING:
     from anyprobe.splice.transaction import LiveSplice
 
-TIMING = frozenset({ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL})
+TIMING = frozenset({ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.ENTER_RETURN})
+SLOT_ONLY = TIMING | REPLACING
+"""What needs per-thread memory."""
 
 
 @dataclass(eq=False, slots=True)
@@ -51,13 +53,16 @@ class Demand:
 
     counters: int
     records: int
+    returns: bool = False
+    """Whether return addresses are to be replaced."""
 
 
 def demand(hooks: Iterable[Hook]) -> Demand:
     """Count what hooks without a place need."""
     homeless = [hook for hook in hooks if hook.bank is None]
     groups = {id(hook.group) for hook in homeless if hook.kind in TIMING}
-    return Demand(sum(hook.kind not in TIMING for hook in homeless), len(groups))
+    counters = sum(1 + (hook.kind in REPLACING) for hook in homeless if hook.kind not in TIMING)
+    return Demand(counters, len(groups), any(hook.kind in REPLACING for hook in homeless))
 
 
 def settle_in_slot_bank(hooks: Iterable[Hook], bank: SlotBank) -> None:
@@ -74,6 +79,8 @@ def settle_in_slot_bank(hooks: Iterable[Hook], bank: SlotBank) -> None:
             hook.bank, hook.offset = group.bank, group.offset
         else:
             hook.bank, hook.offset = bank, bank.layout.new_counter()
+            if hook.kind in REPLACING:
+                bank.layout.new_counter()  # for what is missed
 
 
 def settle_near(hooks: Iterable[Hook], bank: NearBank) -> None:

@@ -10,12 +10,12 @@ from anyprobe.binary.function import FunctionCode
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import Arena
-from anyprobe.splice.banks import TIMING
+from anyprobe.splice.banks import SLOT_ONLY, TIMING
 from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, head_bytes
-from anyprobe.splice.journal import Owner
+from anyprobe.splice.journal import Owner, Record, RecordKind
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
-from anyprobe.splice.patchcode import Action, BankCode, Clobbers, EmittedPatch
+from anyprobe.splice.patchcode import REPLACING, Action, BankCode, Clobbers, EmittedPatch
 from anyprobe.splice.plan import Planner
 from anyprobe.splice.planned import AUTO, JUMP_BYTES, FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
 from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable
@@ -197,7 +197,7 @@ class Engine:
         """Refuse timing where there is no per-thread memory for it."""
         if self.slots and not edit.module.slotless and not edit.module.code.text.is_go:
             return wants
-        timed = [want for want in wants if (hook := hook_of(want)) is not None and hook.kind in TIMING]
+        timed = [want for want in wants if (hook := hook_of(want)) is not None and hook.kind in SLOT_ONLY]
         for want in timed:
             if edit.module.code.text.is_go:
                 why = Refusal(
@@ -339,7 +339,12 @@ class Engine:
         if hook is None or hook.bank is None:
             return ()
         bank = hook.bank
-        code = home.slot_code(bank) if isinstance(bank, SlotBank) else BankCode(None, 0, bank.piece.address, None)
+        if not isinstance(bank, SlotBank):
+            code = BankCode(None, 0, bank.piece.address, None)
+        elif hook.kind in REPLACING:
+            code = home.replacing_code(bank)
+        else:
+            code = home.slot_code(bank)
         return (Action(hook.kind, hook.offset, code),)
 
     def home_of(self, module: Module) -> Neighbourhood:
@@ -350,7 +355,12 @@ class Engine:
         return max(fit, key=Neighbourhood.room)
 
     def _open_gates(self) -> None:
+        """Let what was emitted work, once the journal says how to undo it."""
         for home in self.neighbourhoods:
+            for made in home.unlisted:
+                journal = next(arena.journal for arena in reversed(self.arenas) if arena.journal.room())
+                journal.add([Record(RecordKind.RETURNS, made.stubs, made.count, made.table)])
+            home.unlisted.clear()
             for bank in self.banks:
                 if home.needs_gate(bank):
                     self.process.mem.write(home.gate.address + 8 * bank.index, bank.mask.to_bytes(8, "little"))

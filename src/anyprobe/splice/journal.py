@@ -36,6 +36,8 @@ class RecordKind(IntEnum):
     ACTION = 4
     """A signal's action that our handler at ``address`` replaced: ``size`` is the signal, ``extra`` the old handler,
     ``old`` its flags and restorer, ``new`` its mask."""
+    RETURNS = 5
+    """Stubs that stand for return addresses, ``size`` of them from ``address`` on; ``extra`` is their table."""
 
 
 _KINDS = frozenset(int(kind) for kind in RecordKind) - {RecordKind.FREE}

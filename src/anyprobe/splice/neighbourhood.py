@@ -1,6 +1,6 @@
 """Code memory within reach of some modules: patches, the gate page, near counters, and the shared routines."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import InternalError
@@ -12,6 +12,7 @@ from anyprobe.splice.journal import MappingUse
 from anyprobe.splice.patchcode import BankCode
 from anyprobe.splice.routines import RoutineFacts, assemble_routines
 from anyprobe.splice.space import REACH
+from anyprobe.splice.trampoline import Trampolines, assemble_trampolines
 
 ROUTINE_BYTES = 4096
 """Room reserved for the routines of one bank."""
@@ -53,6 +54,8 @@ class Neighbourhood:
     templates: CounterTemplates = field(default_factory=CounterTemplates, init=False)
     _codes: dict[int, BankCode] = field(default_factory=dict, init=False)
     _open: set[int] = field(default_factory=set, init=False)
+    unlisted: list[Trampolines] = field(default_factory=list, init=False)
+    """Stubs that no journal lists yet."""
     routine_listing: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -88,6 +91,18 @@ class Neighbourhood:
             self.routine_listing += listing + "\n"
             code = BankCode(bank.slot, gate, 0, routines)
             self._codes[bank.index] = code
+        return code
+
+    def replacing_code(self, bank: SlotBank) -> BankCode:
+        """Return how code here reaches a bank and replaces return addresses; emit what that needs once."""
+        code = self.slot_code(bank)
+        if code.trampolines is None and code.routines is not None:
+            facts = RoutineFacts(bank.layout, bank.piece.address, code.gate, bank.slot, bank.clock)
+            content, trampolines, listing = assemble_trampolines(facts, code.routines, self.cursor)
+            self.put(content)
+            self.routine_listing += listing + "\n"
+            self.unlisted.append(trampolines)
+            code = self._codes[bank.index] = replace(code, trampolines=trampolines)
         return code
 
     def needs_gate(self, bank: SlotBank) -> bool:

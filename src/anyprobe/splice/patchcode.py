@@ -11,6 +11,7 @@ from enum import Enum, auto
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.routines import Routines
+from anyprobe.splice.trampoline import COUNTED, Trampolines
 
 _NUMBERS = {
     "rax": 0, "rcx": 1, "rdx": 2, "rbx": 3, "rbp": 5, "rsi": 6, "rdi": 7,
@@ -28,6 +29,14 @@ class ActionKind(Enum):
     ENTER = auto()
     LEAVE = auto()
     LEAVE_TAIL = auto()
+    ENTER_RETURN = auto()
+    """Time the call; its end is seen by a replaced return address."""
+    COUNT_RETURN = auto()
+    """Count the return, seen by a replaced return address."""
+
+
+REPLACING = frozenset({ActionKind.ENTER_RETURN, ActionKind.COUNT_RETURN})
+"""What an entry does to have the return seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,7 @@ class BankCode:
     near: int
     """Atomic banks: address of the shared block within reach of the code."""
     routines: Routines | None
+    trampolines: Trampolines | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +124,9 @@ class PatchWriter:
         if action.kind is ActionKind.COUNT:
             self._count(action, clobbers)
             return
+        if action.kind in REPLACING:
+            self._replace_return(action)
+            return
         routines = action.bank.routines
         assert routines is not None
         target = {
@@ -122,6 +135,14 @@ class PatchWriter:
             ActionKind.LEAVE_TAIL: routines.leave_tail,
         }[action.kind]
         self._call(target, action.offset)
+
+    def _replace_return(self, action: Action) -> None:
+        trampolines = action.bank.trampolines
+        assert trampolines is not None
+        if action.kind is ActionKind.ENTER_RETURN:
+            self._call(trampolines.enter, action.offset)
+        else:
+            self._call(trampolines.enter_counted, action.offset | COUNTED)
 
     def _call(self, routine: int, argument: int) -> None:
         self.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]

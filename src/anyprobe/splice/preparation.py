@@ -15,8 +15,10 @@ from anyprobe.splice.banks import Hook, demand, settle_in_slot_bank, settle_near
 from anyprobe.splice.emit import estimate
 from anyprobe.splice.journal import MappingUse, Record, RecordKind, journal_size
 from anyprobe.splice.neighbourhood import ROUTINE_BYTES, NearBank, Neighbourhood, SlotBank, neighbourhood_pieces
+from anyprobe.splice.patchcode import REPLACING
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.threadslot import choose_slot, region_place
+from anyprobe.splice.trampoline import RETURNS, TRAMPOLINE_BYTES
 
 if TYPE_CHECKING:
     from anyprobe.splice.edits import Edit, Module
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from anyprobe.target.stopping import Stop
 
 _LEAST_COUNTERS, _LEAST_RECORDS, _LEAST_CODE, _LEAST_JOURNAL = 1024, 16, 1 << 16, 256
+_SPARE_RECORDS = 4
+"""For banks and the like."""
 _PATIENCE = 1.0
 _PAUSE = 0.002
 _CLUSTER = 1 << 30
@@ -68,7 +72,7 @@ class Preparation:
                 self._clusters
                 or self._layout
                 or self._engine.springboards.has_fresh()
-                or not self._has_journal(len(splices))
+                or not self._has_journal(len(splices) + _SPARE_RECORDS)
             ):
                 self._map(len(splices))
         self._settle_hooks()
@@ -99,10 +103,15 @@ class Preparation:
         """Find modules whose neighbourhood lacks room or near counters, and cluster them."""
         engine = self._engine
         needs: dict[int, tuple[Module, int, int]] = {}
+        replacing: set[int] = set()
         for edit in self._edits:
             size = sum(estimate(splice) for splice in edit.plan.splices)
-            near = 0 if self._uses_slots(edit) else demand(self._hooks(edit)).counters
+            need = demand(self._hooks(edit))
+            near = 0 if self._uses_slots(edit) else need.counters
             _, old_size, old_near = needs.get(id(edit.module), (edit.module, 0, 0))
+            if any(hook.kind in REPLACING for hook in self._hooks(edit)) and id(edit.module) not in replacing:
+                replacing.add(id(edit.module))
+                size += TRAMPOLINE_BYTES
             needs[id(edit.module)] = (edit.module, old_size + size, old_near + near)
         used_code = used_near = 0
         for module, size, near in sorted(needs.values(), key=lambda need: need[0].low):
@@ -133,11 +142,14 @@ class Preparation:
         if need.counters == need.records == 0:
             return
         enough = bank is not None and bank.layout.counters_left() >= need.counters
+        enough = enough and not (need.returns and bank is not None and not bank.layout.returns)
         if enough and bank is not None and bank.layout.records_left() >= need.records:
             return
         records = max(_LEAST_RECORDS, need.records) if need.records else 0
         counters = max(_LEAST_COUNTERS, need.counters + need.counters // 4)
-        self._layout = BankLayout(counters, records, self._engine.maxactive if records else 0)
+        self._layout = BankLayout(
+            counters, records, self._engine.maxactive if records else 0, RETURNS if need.returns else 0
+        )
 
     def _has_journal(self, splices: int) -> bool:
         return any(arena.journal.room() >= splices for arena in self._engine.arenas[-1:])

@@ -32,6 +32,7 @@ from anyprobe.splice.arena import (
 )
 from anyprobe.splice.installed import find_journals, journal_places, processes_with_splices
 from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, read_owner
+from anyprobe.splice.returnaddresses import restore_returns
 from anyprobe.splice.savedpcs import saved_pcs, words_under_vdso
 from anyprobe.splice.signalactions import has_traps, put_back, trapped
 from anyprobe.splice.threadslot import clear_slots
@@ -150,6 +151,7 @@ class _Restoration:
         waiting = [parent.pc for parent in stop.waiting]
         busy = _busy(process.mem, stop.threads, waiting, _code(ranges, mappings), mappings)
         busy += tuple(f"the trap handler for thread {tid}" for tid in trapped(journals, stop.threads))
+        busy = busy or restore_returns(process, stop.threads, journals, mappings)
         if busy:
             return busy
         put_back(process, stop, journals, mappings)

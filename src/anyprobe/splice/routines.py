@@ -10,11 +10,13 @@ reserved but unfilled instance holds stack pointer 0, which nothing matches.
 """
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from anyprobe.data.histogram import BUCKETS
 from anyprobe.data.layout import BankLayout
 from anyprobe.isa.assemble import Assembler
+from anyprobe.splice.clockcall import emit_now
 
 _TOMBSTONE = 1
 """Stack pointer of an instance freed from the middle of the stack."""
@@ -53,13 +55,13 @@ class Routines:
 def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routines, str]:
     """Return the code of all routines placed at ``address``, where each begins, and the listing."""
     asm = Assembler()
-    _acquire(asm, facts)
+    emit_acquire(asm, facts)
     _count(asm, facts)
-    _enter(asm, facts)
+    emit_enter(asm, facts)
     for tail in (False, True):
         _leave(asm, facts, tail=tail)
     if facts.clock:
-        _now(asm, facts.clock)
+        emit_now(asm, facts.clock)
     places = [address + asm.offset_of(name) for name in ("count", "enter", "leave", "leave_tail")]
     return asm.finish(address), Routines(*places), asm.listing(address)
 
@@ -72,7 +74,7 @@ def _u64(value: int) -> bytes:
     return struct.pack("<Q", value)
 
 
-def _acquire(asm: Assembler, facts: RoutineFacts) -> None:
+def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:
     """Emit ``acquire``: rcx = this thread's block, made on the first hit, or 0. Clobbers rax, rdx, flags.
 
     0 means: a fork child (its copy of the gate is wiped; the inherited slots belong to the parent's threads), or no
@@ -121,45 +123,23 @@ def _count(asm: Assembler, facts: RoutineFacts) -> None:
     asm.jump(b"\xe9", "count_done", "jmp count_done")
 
 
-def _now(asm: Assembler, clock: int) -> None:
-    """Emit ``now``: rax = nanoseconds of CLOCK_MONOTONIC. Preserves everything else.
+def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] | None = None) -> None:
+    """Emit ``enter``: push an instance of the calling function. Argument: offset of its timing record.
 
-    The vdso's function follows the C calling convention on the program's stack: it wants rsp aligned and the direction
-    flag clear, and may overwrite the caller-saved registers, vectors included (only their legacy SSE part: the kernel
-    builds it without AVX).
+    ``prepare`` emits code that pushes the return address that is to replace the site's, 0 for none: then the call is
+    missed. It is written once the instance is complete.
     """
-    asm.label("now")
-    asm.emit(b"\x9c\xfc", "pushfq; cld")
-    asm.emit(b"\x51\x52\x56\x57", "push rcx; push rdx; push rsi; push rdi")
-    asm.emit(b"\x41\x50\x41\x51\x41\x52\x41\x53", "push r8; push r9; push r10; push r11")
-    asm.emit(b"\x55\x48\x89\xe5", "push rbp; mov rbp, rsp")
-    asm.emit(b"\x48\x81\xec\x10\x01\x00\x00\x48\x83\xe4\xf0", "sub rsp, 272; and rsp, -16")
-    for number in range(16):
-        asm.emit(_movaps(0x29, number), f"movaps [rsp+{16 + 16 * number}], xmm{number}")
-    asm.emit(b"\xbf\x01\x00\x00\x00\x48\x89\xe6", "mov edi, CLOCK_MONOTONIC; mov rsi, rsp")
-    asm.emit(b"\x48\xb8" + _u64(clock) + b"\xff\xd0", "mov rax, clock_gettime; call rax")
-    asm.emit(b"\x48\x69\x04\x24" + _i32(1_000_000_000), "imul rax, [rsp], 1000000000")
-    asm.emit(b"\x48\x03\x44\x24\x08", "add rax, [rsp+8]")
-    for number in range(16):
-        asm.emit(_movaps(0x28, number), f"movaps xmm{number}, [rsp+{16 + 16 * number}]")
-    asm.emit(b"\x48\x89\xec\x5d", "mov rsp, rbp; pop rbp")
-    asm.emit(b"\x41\x5b\x41\x5a\x41\x59\x41\x58", "pop r11; pop r10; pop r9; pop r8")
-    asm.emit(b"\x5f\x5e\x5a\x59\x9d\xc3", "pop rdi; pop rsi; pop rdx; pop rcx; popfq; ret")
-
-
-def _movaps(opcode: int, number: int) -> bytes:
-    """Return ``movaps`` between xmm ``number`` and its place on the stack (0x29 to, 0x28 from memory)."""
-    rex = b"\x44" if number > 7 else b""
-    return rex + bytes((0x0F, opcode, 0x84 | (number & 7) << 3, 0x24)) + _i32(16 + 16 * number)
-
-
-def _enter(asm: Assembler, facts: RoutineFacts) -> None:
-    """Emit ``enter``: push an instance of the calling function. Argument: offset of its timing record."""
     layout = facts.layout
+    pushed = 8 if prepare else 0
+    argument, site = _stack_at(b"\x8b", 0x30 + pushed), _stack_at(b"\x8d", 0xB8 + pushed)
     asm.label("enter")
     # lahf and seto keep all arithmetic flags at a fraction of the cost of pushf and popf
     asm.emit(b"\x50\x9f\x0f\x90\xc0\x50", "push rax; lahf; seto al; push rax")
     asm.emit(b"\x51\x52\x56", "push rcx; push rdx; push rsi")
+    if prepare:
+        prepare()
+        asm.emit(b"\x48\x83\x3c\x24\x00", "cmp qword [rsp], 0")
+        asm.jump(b"\x0f\x84", "enter_shared_miss", "je enter_shared_miss")
     asm.emit(b"\x64\x48\x8b\x0c\x25" + _i32(facts.slot), "mov rcx, fs:[slot]")
     asm.emit(b"\x48\xb8" + _u64(facts.gate), "mov rax, &gate")
     asm.emit(b"\x48\x85\x08", "test [rax], rcx")
@@ -170,7 +150,7 @@ def _enter(asm: Assembler, facts: RoutineFacts) -> None:
     asm.emit(b"\x48\x81\xfe" + _i32(layout.maxactive), "cmp rsi, maxactive")
     asm.jump(b"\x0f\x83", "enter_full", "jae enter_full")
     asm.emit(b"\x48\xc1\xe6\x05", "shl rsi, 5")
-    asm.emit(b"\x48\x8b\x44\x24\x30", "mov rax, [rsp+0x30]")
+    asm.emit(*argument)
     asm.emit(b"\x48\x89\x44\x31\x50", "mov [rcx+rsi+0x50], rax")
     if facts.clock:
         asm.jump(b"\xe8", "now", "call now")
@@ -178,23 +158,34 @@ def _enter(asm: Assembler, facts: RoutineFacts) -> None:
         asm.emit(b"\x0f\x31", "rdtsc")
         asm.emit(b"\x48\xc1\xe2\x20\x48\x09\xd0", "shl rdx, 32; or rax, rdx")
     asm.emit(b"\x48\x89\x44\x31\x48", "mov [rcx+rsi+0x48], rax")
-    asm.emit(b"\x48\x8d\x84\x24\xb8\x00\x00\x00", "lea rax, [rsp+0xb8]")
+    asm.emit(*site)
     asm.emit(b"\x48\x89\x44\x31\x40", "mov [rcx+rsi+0x40], rax")
+    if prepare:
+        asm.emit(b"\x48\x8b\x34\x24\x48\x89\x30", "mov rsi, [rsp]; mov [rax], rsi")
     asm.label("enter_done")
+    if prepare:
+        asm.emit(b"\x5e", "pop rsi")
     asm.emit(b"\x5e\x5a\x59\x58", "pop rsi; pop rdx; pop rcx; pop rax")
     asm.emit(b"\x04\x7f\x9e\x58\xc3", "add al, 0x7f; sahf; pop rax; ret")
     asm.label("enter_first")
     asm.jump(b"\xe8", "acquire", "call acquire")
     asm.emit(b"\x48\x85\xc9", "test rcx, rcx")
     asm.jump(b"\x0f\x85", "enter_block", "jnz enter_block")
+    asm.label("enter_shared_miss")
     asm.emit(b"\x48\xb9" + _u64(facts.shared), "mov rcx, shared block")
-    asm.emit(b"\x48\x8b\x44\x24\x30", "mov rax, [rsp+0x30]")
+    asm.emit(*argument)
     asm.emit(b"\xf0\x48\xff\x44\x01\x30", "lock inc qword [rcx+rax+RECORD_MISSED]")
     asm.jump(b"\xe9", "enter_done", "jmp enter_done")
-    _enter_full(asm, layout)
+    _enter_full(asm, layout, argument, site)
 
 
-def _enter_full(asm: Assembler, layout: BankLayout) -> None:
+def _stack_at(opcode: bytes, offset: int) -> tuple[bytes, str]:
+    """Return ``mov`` (8b) or ``lea`` (8d) of rax from the stack, and its text."""
+    name = "mov" if opcode == b"\x8b" else "lea"
+    return b"\x48" + opcode + b"\x84\x24" + _i32(offset), f"{name} rax, [rsp+{offset:#x}]"
+
+
+def _enter_full(asm: Assembler, layout: BankLayout, argument: tuple[bytes, str], site: tuple[bytes, str]) -> None:
     """Emit the overflow path of ``enter``: drop instances that cannot be alive, try once more, else a miss.
 
     Two live functions never have the same stack pointer at their entry, so an instance with ours is a leftover of a
@@ -206,7 +197,7 @@ def _enter_full(asm: Assembler, layout: BankLayout) -> None:
     asm.emit(b"\x83\x79\x10\x00", "cmp dword [rcx+BLOCK_PURGING], 0")
     asm.jump(b"\x0f\x85", "enter_missed", "jne enter_missed")
     asm.emit(b"\xff\x41\x10", "inc dword [rcx+BLOCK_PURGING]")
-    asm.emit(b"\x48\x8d\x84\x24\xb8\x00\x00\x00", "lea rax, [rsp+0xb8]")
+    asm.emit(*site)
     asm.emit(b"\x57\x41\x50", "push rdi; push r8")
     asm.emit(b"\x48\x8d\x71\x40\x48\x89\xf7", "lea rsi, [rcx+0x40]; mov rdi, rsi")
     asm.emit(b"\xba" + _i32(layout.maxactive), "mov edx, maxactive")
@@ -251,7 +242,7 @@ def _enter_full(asm: Assembler, layout: BankLayout) -> None:
     asm.emit(b"\x41\x58\x5f", "pop r8; pop rdi")
     asm.emit(b"\xff\x49\x10", "dec dword [rcx+BLOCK_PURGING]")
     asm.label("enter_missed")
-    asm.emit(b"\x48\x8b\x44\x24\x30", "mov rax, [rsp+0x30]")
+    asm.emit(*argument)
     asm.emit(b"\x48\xff\x44\x01\x30", "inc qword [rcx+rax+RECORD_MISSED]")
     asm.jump(b"\xe9", "enter_done", "jmp enter_done")
 

@@ -13,16 +13,17 @@ import sys
 
 from anyprobe.data.layout import BankLayout
 from anyprobe.splice.routines import RoutineFacts, assemble_routines
+from anyprobe.splice.trampoline import assemble_trampolines
 
 SLOT = 0x268
 """An unused word of the C library's thread control block."""
-BLOCKS, COUNTERS, RECORDS, MAXACTIVE = 2, 4, 2, 4
+BLOCKS, COUNTERS, RECORDS, MAXACTIVE, RETURNS = 2, 4, 2, 4, 8
 MASK = 1 << 46
 """Every address that mmap returns has this bit."""
 
 SIZE = 1 << 20
-ENTER, STORE, PEEK, POKE, ROUTINES, STATE, GATE, STACK, REGION = (
-    0x1000, 0x2000, 0x3000, 0x3100, 0x4000, 0x8000, 0x9000, 0x20000, 0x40000,
+ENTER, CALLERS, PEEK, POKE, ROUTINES, TRAMPOLINES, STATE, GATE, STACK, REGION = (
+    0x1000, 0x2000, 0x3000, 0x3100, 0x4000, 0x6000, 0x8000, 0x9000, 0x20000, 0x40000,
 )  # fmt: skip
 REGS, HARNESS_RSP, FLAGS = STATE, STATE + 0x200, STATE + 0x210
 STATUS = 0x8D5 | 0x400  # OF SF ZF AF PF CF and DF
@@ -38,7 +39,7 @@ class SmallLayout(BankLayout):
 
 
 def small_layout():
-    return SmallLayout(COUNTERS, RECORDS, MAXACTIVE)
+    return SmallLayout(COUNTERS, RECORDS, MAXACTIVE, RETURNS)
 
 
 class Machine:
@@ -49,7 +50,10 @@ class Machine:
         self.layout = small_layout()
         facts = RoutineFacts(self.layout, self.base + REGION, self.base + GATE, SLOT)
         code, self.routines, _ = assemble_routines(facts, self.base + ROUTINES)
-        assert len(code) < STATE - ROUTINES
+        assert len(code) < TRAMPOLINES - ROUTINES
+        more, self.trampolines, _ = assemble_trampolines(facts, self.routines, self.base + TRAMPOLINES)
+        assert len(more) < STATE - TRAMPOLINES
+        self.put(TRAMPOLINES, more)
         assert self.base & MASK
         self.put(ROUTINES, code)
         self.put(PEEK, b"\x64\x48\x8b\x04\x25" + struct.pack("<i", SLOT) + b"\xc3")  # mov rax, fs:[slot]; ret
@@ -60,6 +64,7 @@ class Machine:
         self.thread_pointer = ctypes.CFUNCTYPE(ctypes.c_uint64)(self.base + PEEK + 0x40)
         self.poke = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(self.base + POKE)
         assert self.peek() == 0
+        self.replaced = []
         self.word(GATE, MASK)
 
     def put(self, offset, content):
@@ -75,36 +80,85 @@ class Machine:
         rex = 0x48 | (number >> 3) << 2
         return bytes([rex, opcode, 5 | (number & 7) << 3]) + self.rel(at + 7, REGS + 8 * number)
 
-    def build(self, routine, argument):
-        """Load all registers and flags, call the routine as a patch does, store them, return."""
+    def build_start(self):
+        """Load all registers and flags."""
         at, out = ENTER, bytes.fromhex("53554154415541564157")  # push rbx, rbp, r12-r15
         out += b"\x48\x89\x25" + self.rel(at + len(out) + 7, HARNESS_RSP)  # mov [harness rsp], rsp
         out += b"\xff\x35" + self.rel(at + len(out) + 6, FLAGS) + b"\x9d"  # push [flags]; popfq
         for number in range(16):
             out += self.move(0x8B, number, at + len(out))  # mov reg, [state]
-        out += b"\x48\x8d\x64\x24\x80"  # lea rsp, [rsp-128]
-        out += b"\x68" + struct.pack("<i", argument)  # push argument
-        out += b"\xe8" + self.rel(at + len(out) + 5, routine - self.base)  # call routine
-        out += b"\x48\x8d\xa4\x24\x88\x00\x00\x00"  # lea rsp, [rsp+136]
+        return out
+
+    def build_end(self, out, at=ENTER):
+        """Store all registers and flags, return."""
         for number in range(16):
             out += self.move(0x89, number, at + len(out))  # mov [state], reg
         out += b"\x48\x8b\x25" + self.rel(at + len(out) + 7, HARNESS_RSP)  # mov rsp, [harness rsp]
         out += b"\x9c\x8f\x05" + self.rel(at + len(out) + 7, FLAGS)  # pushfq; pop [flags]
         out += bytes.fromhex("415f415e415d415c5d5bfcc3")  # pop r15-r12, rbp, rbx; cld; ret
-        self.put(ENTER, out)
+        return out
 
-    def call(self, routine, argument, depth, rng):
-        """Return what was not preserved."""
-        sp = STACK + 0x8000 - 0x40 * depth
+    def build(self, routine, argument):
+        """Load all registers and flags, call the routine as a patch does, store them, return."""
+        at, out = ENTER, self.build_start()
+        out += b"\x48\x8d\x64\x24\x80"  # lea rsp, [rsp-128]
+        out += b"\x68" + struct.pack("<i", argument)  # push argument
+        out += b"\xe8" + self.rel(at + len(out) + 5, routine - self.base)  # call routine
+        out += b"\x48\x8d\xa4\x24\x88\x00\x00\x00"  # lea rsp, [rsp+136]
+        self.put(ENTER, self.build_end(out))
+
+    def call(self, routine, argument, depth, rng, address=None):
+        """Return what was not preserved; with a return ``address``, the word that holds it may be replaced."""
+        sp = STACK + 0x8000 - int(0x40 * depth)
         registers = [rng.getrandbits(64) for _ in range(16)]
         registers[4] = self.base + sp
         flags = rng.getrandbits(12) & STATUS | 0x202
         stack = rng.randbytes(0x1000)
+        if address is not None:
+            stack = stack[:RED_ZONE] + struct.pack("<Q", address) + self.memory[sp + 8 : sp + 0x1000 - RED_ZONE]
         self.put(sp - RED_ZONE, stack)
         self.put(REGS, struct.pack("<16Q", *registers))
         self.word(FLAGS, flags)
-        self.build(getattr(self.routines, routine), argument)
+        where = self.routines if address is None else self.trampolines
+        self.build(getattr(where, routine), argument)
         self.enter()
+        if address is not None:
+            now = self.memory[sp : sp + 8]
+            stubs = range(self.trampolines.stubs, self.trampolines.stubs + 8 * self.trampolines.count, 8)
+            self.replaced.append(int.from_bytes(now, "little") in stubs and now != struct.pack("<Q", address))
+            stack = stack[:RED_ZONE] + now + stack[RED_ZONE + 8 :]
+        return self.compare(routine, registers, flags, stack, sp)
+
+    def come_in(self, routine, argument, depth, number, rng):
+        """Enter a function that a caller (or, None, a function that jumped there) has called; see what is replaced."""
+        sp = STACK + 0x8000 - int(0x40 * depth)
+        address = self.caller(number) if number is not None else struct.unpack_from("<Q", self.memory, sp)[0]
+        return self.call(routine, argument, depth, rng, address)
+
+    def caller(self, number):
+        """Return the address of a caller's code behind its call, which stores what it finds."""
+        return self.base + CALLERS + 0x200 * number
+
+    def come_back(self, depth, rng):
+        """Return as the function does; the caller must find everything as the function left it."""
+        sp = STACK + 0x8000 - int(0x40 * depth)
+        registers = [rng.getrandbits(64) for _ in range(16)]
+        registers[4] = self.base + sp
+        flags = rng.getrandbits(12) & STATUS | 0x202
+        stack = self.memory[sp + 8 : sp + 0x800]
+        self.put(REGS, struct.pack("<16Q", *registers))
+        self.word(FLAGS, flags)
+        self.put(ENTER, self.build_start() + b"\xc3")  # ret
+        for number in range(4):
+            at = CALLERS + 0x200 * number
+            head = b"\xc6\x05" + self.rel(at + 7, FLAGS + 16) + bytes([number])  # mov byte [who], number
+            self.put(at, self.build_end(head, at))
+        self.enter()
+        registers[4] += 8
+        return self.compare("come_back", registers, flags, stack, sp + 8 + RED_ZONE)
+
+    def compare(self, routine, registers, flags, stack, sp):
+        """Return what is not as it was."""
         broken = []
         after = struct.unpack_from("<16Q", self.memory, REGS)
         broken += [f"register {number}" for number in range(16) if after[number] != registers[number]]
@@ -122,6 +176,12 @@ def run(machine, steps, rng):
         kind = step[0]
         if kind == "call":
             broken += machine.call(step[1], step[2], step[3], rng)
+        elif kind == "enter":
+            broken += machine.come_in(step[1], step[2], step[3], step[4], rng)
+        elif kind == "back":
+            broken += machine.come_back(step[1], rng)
+            if machine.memory[FLAGS + 16] != step[2]:
+                broken.append(f"came back to {machine.memory[FLAGS + 16]}, not {step[2]}")
         elif kind == "gate":
             machine.word(GATE, MASK if step[1] else 0)
         elif kind == "slot":
@@ -142,6 +202,7 @@ def main():
     result = {
         "words": {8 * number: word for number, word in enumerate(words) if word},
         "broken": broken,
+        "replaced": machine.replaced,
         "slot": machine.peek() and machine.peek() - machine.base - REGION,
         "thread": machine.thread_pointer(),
         "top_of_stack": machine.base + STACK + 0x8000,
