@@ -74,7 +74,9 @@ def edits_for(places: list[Place], *, remove: bool = False) -> list[Edit]:
     """Group places by function into edits."""
     edits: dict[int, Edit] = {}
     for place in places:
-        edit = edits.setdefault(id(place.state), Edit(place.module, place.state))
+        edit = edits.get(id(place.state))
+        if edit is None:
+            edit = edits[id(place.state)] = Edit(place.module, place.state)
         (edit.removed if remove else edit.added).append(place.want)
     return list(edits.values())
 

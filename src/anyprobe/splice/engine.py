@@ -368,6 +368,8 @@ class Engine:
 
     def _prepare_traps(self, edits: Sequence[Edit]) -> None:
         """Install what traps need; where that cannot be, nothing that traps is armed."""
+        if Strategy.TRAP not in self.allowed:
+            return
         general = self.traps.prepare([edit.change for edit in edits if edit.change is not None])
         for edit in edits:
             trapping = edit.change and any(splice.strategy is Strategy.TRAP for splice in edit.plan.splices)
@@ -382,7 +384,7 @@ class Engine:
             return
         need = sum(len(change.added) for change in changes)
         journal = next((a.journal for a in reversed(self.arenas) if a.journal.room() >= need), None)
-        trapping = [change for change in changes if change.traps]
+        trapping = [change for change in changes if change.traps] if Strategy.TRAP in self.allowed else []
         transaction = Transaction(self.process, changes, journal, self.traps if trapping else None)
         what = "arm" if any(change.added for change in changes) else "disarm"
         modules = modules_of(edits)

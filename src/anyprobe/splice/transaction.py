@@ -175,7 +175,7 @@ class Transaction:
             page_floor(address)
             for change in self._changes
             if change.refusal is None
-            for splice in (*change.removed, *change.added)
+            for splice in change.added  # where splices are removed, the pages have been written to before
             for address in (splice.address, splice.address + len(splice.old) - 1)
         }
         for page in wanted:

@@ -10,10 +10,11 @@ in the table for good: a late hit continues in its patch, which goes on working 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING
 
 from anyprobe.core.address import PAGE, page_ceil
-from anyprobe.core.errors import TargetError
+from anyprobe.core.errors import StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.journal import MappingUse, journal_size
@@ -48,6 +49,8 @@ _TABLES = 8
 _RECORDS = 8
 _TRIES = 12
 """How often everything is stopped to find no thread with SIGTRAP blocked: libc blocks all signals for moments."""
+_PATIENCE = 2.0
+"""Seconds to go on looking for a moment in which a thread can make system calls."""
 _CALM_PATIENCE = 0.02
 """Seconds to wait before each stop for threads to unblock SIGTRAP."""
 
@@ -123,12 +126,18 @@ class Traps:
     def _calm_stop(
         self, what: str, objection: "Callable[[Stop], Refusal | None]"
     ) -> "Iterator[tuple[Stop, Refusal | None]]":
-        for tries_left in reversed(range(_TRIES)):
+        deadline = time.monotonic() + _PATIENCE
+        for number in count(1):
             with self._engine.stop(what) as stop:
-                refusal = objection(stop)
-                if refusal is None or tries_left == 0:
-                    yield stop, refusal
-                    return
+                try:
+                    refusal = objection(stop)
+                except StopTimeout:  # no thread is where it can make calls, as when all are about to handle traps
+                    if time.monotonic() > deadline:
+                        raise
+                else:
+                    if refusal is None or number >= _TRIES:
+                        yield stop, refusal
+                        return
             self._wait_for_calm()
 
     def publish(self, changes: "Sequence[FunctionChange]") -> None:
