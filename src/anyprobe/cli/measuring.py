@@ -45,6 +45,7 @@ class Plan:
     top: int
     max_overhead: float | None = None
     clock: str | None = None
+    returns: str | None = None
 
 
 def measure(target: targets.Target, plan: Plan) -> int:
@@ -55,7 +56,12 @@ def measure(target: targets.Target, plan: Plan) -> int:
         Interrupts() as interrupts,
     ):
         with output.progress("attaching", quiet=plan.quiet), collection_paused():
-            settings = {"strategy": plan.strategy, "maxactive": plan.maxactive, "clock": plan.clock}
+            settings = {
+                "strategy": plan.strategy,
+                "maxactive": plan.maxactive,
+                "clock": plan.clock,
+                "returns": plan.returns,
+            }
             sessions = targets.open_sessions(stack, target, **settings)
         with output.progress("arming", quiet=plan.quiet), collection_paused():
             for session in sessions:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import click
 
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
+RETURNS = ("exits", "trampoline")
 CLOCKS = ("auto", "tsc", "monotonic")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -53,6 +54,14 @@ clock = click.option(
     help="The time stamp counter, or the kernel's monotonic clock, read without a system call.",
 )
 
+returns = click.option(
+    "--returns",
+    type=click.Choice(RETURNS),
+    default="exits",
+    show_default=True,
+    help="For functions whose exits cannot all be spliced: refuse, or replace the return address where that is safe.",
+)
+
 measuring = together(
     click.option(
         "--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long. Default: Ctrl-C."
@@ -65,6 +74,7 @@ measuring = together(
     ),
     json,
     strategy,
+    returns,
     click.option(
         "--maxactive",
         type=click.IntRange(min=1),

@@ -25,6 +25,7 @@ class Reason(StrEnum):
     NO_EXIT = "no-exit"
     PART_OF_FUNCTION = "part-of-a-function"
     EXIT_REFUSED = "exit-refused"
+    RETURN_ADDRESS = "return-address-must-stay"
     RSEQ = "restartable-sequence"
     CANCELLATION_RANGE = "syscall-cancellation-range"
     SIGNAL_RETURN = "signal-return-trampoline"

@@ -9,7 +9,8 @@ from anyprobe.data import histogram
 
 Json = dict[str, Any]
 Kind = Literal["entry", "return", "offset", "insn", "block", "call"]
-ExitKind = Literal["ret", "tail"]
+ExitKind = Literal["ret", "tail", "trampoline"]
+"""How a return is seen: at the instruction, at a jump to another function, or at a replaced return address."""
 T = TypeVar("T")
 _MANY = frozenset({"insn", "block", "call"})
 """Kinds of which a function has many."""
@@ -99,6 +100,8 @@ class FunctionTiming:
     buckets: tuple[histogram.Bucket, ...] = ()
     nmissed: int = 0
     in_flight: int = 0
+    exit_kind: ExitKind | None = None
+    """``trampoline`` where the ends are seen at replaced return addresses."""
 
     @property
     def mean_ns(self) -> float | None:
@@ -126,8 +129,8 @@ class FunctionTiming:
         return self.percentile(0.99)
 
     def as_json(self) -> Json:
-        """Return the JSON object; durations that do not exist are null."""
-        return {
+        """Return the JSON object; durations that do not exist are null, ``exit_kind`` is there only if it is set."""
+        document = {
             "spec": self.spec,
             "module": self.module,
             "function": self.function,
@@ -145,6 +148,7 @@ class FunctionTiming:
             "nmissed": self.nmissed,
             "in_flight": self.in_flight,
         }
+        return document if self.exit_kind is None else {**document, "exit_kind": self.exit_kind}
 
     def merged(self, other: "FunctionTiming") -> "FunctionTiming":
         """Return this function with the other's calls added."""

@@ -11,6 +11,7 @@ from anyprobe.splice.arena import MEMFD_PATH
 from anyprobe.splice.edits import Module
 from anyprobe.splice.entryplans import EntryPlans
 from anyprobe.splice.installed import parts_of
+from anyprobe.target import procfs
 from anyprobe.target.process import Process
 from anyprobe.target.procfs import Mapping
 
@@ -60,6 +61,10 @@ class ObjectTable:
         if libc.is_executable:
             return not self._calls_clone(libc)
         return not any(_imports_clone(loaded) for loaded in self.objects if loaded is not libc)
+
+    def has_shadow_stacks(self) -> bool:
+        """Return whether the program's first thread runs on a shadow stack."""
+        return "shstk" in procfs.read_status(self._process.pid).get("x86_Thread_features", "").split()
 
     def _calls_clone(self, loaded: LoadedObject) -> bool:
         """Return whether a static program's own code calls ``clone``, or takes its address."""

@@ -10,6 +10,7 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.probes.resolve import ResolvedSite
 from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.edits import Edit, FunctionState, Module
+from anyprobe.splice.patchcode import REPLACING
 from anyprobe.splice.planned import Want, WantKind
 
 
@@ -23,6 +24,11 @@ class Place:
     want: Want
     hook: Hook
     exit: Exit | None = None
+
+    @property
+    def at_replaced_return(self) -> bool:
+        """Whether what is counted here is the return, seen at a replaced return address."""
+        return self.hook.kind in REPLACING
 
     @property
     def address(self) -> int:
@@ -49,6 +55,17 @@ class Timed:
         return next((place.hook.refusal for place in self.places if place.hook.refusal is not None), None)
 
 
+@dataclass(frozen=True, slots=True)
+class Exitless:
+    """A function that is to be seen at its exits, and whose exits are not all known or cannot all be spliced."""
+
+    site: ResolvedSite
+    module: Module
+    code: FunctionCode
+    refusal: Refusal
+    timed: bool
+
+
 @dataclass(eq=False)
 class Probe:
     """What one spec asked for. ``places`` count (``Session.count``), ``timed`` measure (``Session.time``)."""
@@ -58,6 +75,8 @@ class Probe:
     timed: list[Timed] = field(default_factory=list)
     refused: list[tuple[str, Refusal]] = field(default_factory=list)
     """Functions refused before planning, by canonical spec."""
+    exitless: list[Exitless] = field(default_factory=list)
+    """Functions of which it is still to be decided."""
 
     @property
     def all_places(self) -> list[Place]:

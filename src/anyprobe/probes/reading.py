@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 from anyprobe.core.refusal import Refusal
 from anyprobe.data import histogram
 from anyprobe.data.reader import BankReader, NearReader
-from anyprobe.data.snapshot import FunctionTiming, RefusedSite, SiteResult, Snapshot, TargetInfo
+from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot, TargetInfo
 from anyprobe.probes.probe import Place, Probe, Timed
 from anyprobe.splice.banks import Hook
 from anyprobe.splice.neighbourhood import NearBank, SlotBank
+from anyprobe.splice.patchcode import ActionKind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,6 +49,13 @@ class BankValues:
         if id(bank) not in self._counters:
             self._counters[id(bank)] = reader.counters()
         return int(self._counters[id(bank)][reader.counter_index(hook.offset)])
+
+    def missed(self, hook: Hook) -> int:
+        """Return how many hits a hook has seen and not counted: returns that no address could be replaced for."""
+        if hook.kind is not ActionKind.COUNT_RETURN or not isinstance(hook.bank, SlotBank):
+            return 0
+        self.hits(hook)
+        return int(self._counters[id(hook.bank)][self.reader(hook.bank).counter_index(hook.offset + 8)])
 
     def in_flight(self, bank: SlotBank, record: int) -> int:
         """Return how many calls of a timed function have not come back."""
@@ -115,10 +123,17 @@ def _sites(probes: Iterable[Probe], values: BankValues) -> Iterator[SiteResult]:
                 strategy=hook.strategy,
                 armed=hook.armed and not hook.detached,
                 hits=values.hits(hook),
+                nmissed=values.missed(hook),
                 kind=place.site.kind,  # type: ignore[arg-type]
-                exit_kind=None if place.exit is None else place.exit.kind.value,
+                exit_kind=_exit_kind(place),
                 notes=(place.site.note,) if place.site.note else (),
             )
+
+
+def _exit_kind(place: Place) -> ExitKind | None:
+    if place.at_replaced_return:
+        return "trampoline"
+    return None if place.exit is None else place.exit.kind.value
 
 
 def _timings(probes: Iterable[Probe], values: BankValues, ns_per_tick: float) -> Iterator[FunctionTiming]:
@@ -143,4 +158,5 @@ def _timing(timed: Timed, bank: SlotBank, values: BankValues, ns_per_tick: float
         buckets=histogram.nonempty(record.buckets, ns_per_tick),
         nmissed=record.missed,
         in_flight=values.in_flight(bank, timed.group.offset),
+        exit_kind="trampoline" if any(place.at_replaced_return for place in timed.places) else None,
     )

@@ -18,8 +18,9 @@ from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import Clock, ClockChoice, own_clock
 from anyprobe.probes.forms import EACH
 from anyprobe.probes.objects import ObjectTable
-from anyprobe.probes.probe import Place, Probe, Timed, edits_for, exit_want, instructions_of
+from anyprobe.probes.probe import Exitless, Place, Probe, Timed, edits_for, exit_want, instructions_of
 from anyprobe.probes.resolve import ResolvedSite, resolve_all
+from anyprobe.probes.trampolining import Trampolines
 from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.edits import Module
 from anyprobe.splice.engine import MAXACTIVE, Engine
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 Refusals = list[tuple[str, Refusal]]
 Probes = list[Probe]
+RETURNS = ("exits", "trampoline")
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
 
 
@@ -54,6 +56,7 @@ class Session:
         strategy: str = "auto",
         maxactive: int = MAXACTIVE,
         clock: str = "auto",
+        returns: str = "exits",
         held: bool = False,
     ) -> None:
         """Use ``attach`` or ``run``."""
@@ -67,6 +70,9 @@ class Session:
         self._awaits_libraries = held and any(self._objects.is_loader(each) for each in self._objects.objects)
         """Whether the target is a dynamic program that has not mapped its libraries yet."""
         self._pending: Sequence[tuple[Probe, bool]] = ()
+        if returns not in RETURNS:
+            raise UsageError(f"returns cannot be seen at {returns!r}; one of {', '.join(RETURNS)}")
+        self.trampolines = Trampolines(self._objects, wanted=returns == "trampoline")
         self._clock: Clock | None = None
         self._choice = ClockChoice(clock, process.pid)
         self._clock_refusal: Refusal | None = None
@@ -280,6 +286,7 @@ class Session:
             self._clock = self._choice.start()
         self.probes += probes
         self._place(probes)
+        self._fall_back(probes)
         if self._began is None:
             self._began = time.monotonic()
         return probes
@@ -290,6 +297,11 @@ class Session:
     def _place(self, probes: Sequence[Probe]) -> None:
         with _typed(self._process, "arming probes in"):
             self.engine.change(edits_for([place for probe in probes for place in probe.all_places]))
+
+    def _fall_back(self, probes: Sequence[Probe]) -> None:
+        """See to functions whose exits could not all be spliced: what was demanded for them, or a refusal."""
+        with _typed(self._process, "arming probes in"):
+            self.engine.change(edits_for(self.trampolines.fall_back(probes)))
 
     def _arm_pending(self) -> None:
         """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest."""
@@ -302,8 +314,9 @@ class Session:
             made = self._make(probe.spec, timed=timed, beside=probe)
             fresh.append(made)
             probe.places, probe.timed = probe.places + made.places, probe.timed + made.timed
-            probe.refused += made.refused
+            probe.refused, probe.exitless = probe.refused + made.refused, probe.exitless + made.exitless
         self._place(fresh)
+        self._fall_back([probe for probe, _ in self._pending])
         self._pending = ()
 
     def _make(self, spec: str, *, timed: bool, beside: Probe | None = None) -> Probe:
@@ -369,9 +382,7 @@ class Session:
         probe.places.append(Place(site, module, module.state_of(code), want, hook))
 
     def _add_exits(self, probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
-        refusal = _no_exits(code)
-        if refusal is not None:
-            probe.refused.append((site.canonical, refusal))
+        if not _has_exits(probe, site, code, module, timed=False):
             return
         group = object()
         for each in code.exits:
@@ -380,11 +391,9 @@ class Session:
             probe.places.append(Place(site, module, module.state_of(code), want, hook, each))
 
     def _add_timed(self, probe: Probe, site: ResolvedSite, code: FunctionCode) -> None:
-        refusal = _no_exits(code)
-        if refusal is not None:
-            probe.refused.append((site.canonical, refusal))
-            return
         module, group = self.module(site.object), TimingGroup()
+        if not _has_exits(probe, site, code, module, timed=True):
+            return
         timed = Timed(site, group)
         state = module.state_of(code)
         hook = Hook(ActionKind.ENTER, group)
@@ -408,12 +417,13 @@ def _typed(process: Process, doing: str) -> Iterator[None]:
         raise TargetError(f"{doing} process {process.pid} failed: {fault}") from fault
 
 
-def _no_exits(code: FunctionCode) -> Refusal | None:
+def _has_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module, *, timed: bool) -> bool:
+    """Return whether all exits of a function are known; where not, that is noted in the probe."""
     if code.exits_complete is not None:
-        return code.exits_complete
-    if not code.exits:
-        return Refusal(Reason.NO_EXIT, code.start, "the function never returns")
-    return None
+        probe.exitless.append(Exitless(site, module, code, code.exits_complete, timed))
+    elif not code.exits:
+        probe.refused.append((site.canonical, Refusal(Reason.NO_EXIT, code.start, "the function never returns")))
+    return code.exits_complete is None and bool(code.exits)
 
 
 def _as_refusal(code: FunctionCode | Refusal) -> Refusal:
@@ -427,11 +437,14 @@ def _allowed(strategy: str) -> frozenset[Strategy]:
     return AUTO if strategy == "auto" else frozenset([Strategy(strategy)])
 
 
-def attach(pid: int, *, strategy: str = "auto", maxactive: int = MAXACTIVE, clock: str = "auto") -> Session:
+def attach(
+    pid: int, *, strategy: str = "auto", maxactive: int = MAXACTIVE, clock: str = "auto", returns: str = "exits"
+) -> Session:
     """Open a session on a running process. Nothing is changed in it until a probe is armed.
 
     ``clock`` is what timing probes read: ``tsc``, ``monotonic`` (``clock_gettime`` from the vdso), or ``auto``: the
-    TSC where it ticks evenly.
+    TSC where it ticks evenly. With ``returns="trampoline"`` functions whose exits cannot all be spliced have their
+    return addresses replaced, where nothing is seen that this could break; else they are refused.
 
     What an earlier controller left behind when it died is removed first. Raises ``PermissionDenied``,
     ``NoSuchProcess``, ``UnsupportedTarget``, ``SessionConflict``.
@@ -440,7 +453,7 @@ def attach(pid: int, *, strategy: str = "auto", maxactive: int = MAXACTIVE, cloc
     try:
         with _typed(process, "attaching to"):
             warnings = removal.clean_up(process)
-            session = Session(process, strategy=strategy, maxactive=maxactive, clock=clock)
+            session = Session(process, strategy=strategy, maxactive=maxactive, clock=clock, returns=returns)
     except BaseException:
         process.close()
         raise
@@ -454,6 +467,7 @@ def run(
     strategy: str = "auto",
     maxactive: int = MAXACTIVE,
     clock: str = "auto",
+    returns: str = "exits",
     stdin: Stream = None,
     stdout: Stream = None,
     stderr: Stream = None,
@@ -467,7 +481,7 @@ def run(
     """
     process = launch(list(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
     try:
-        return Session(process, strategy=strategy, maxactive=maxactive, clock=clock, held=True)
+        return Session(process, strategy=strategy, maxactive=maxactive, clock=clock, returns=returns, held=True)
     except BaseException:
         process.close()
         raise

@@ -68,6 +68,8 @@ class Engine:
         self.losses = Losses()
         self.touched = False
         """Whether something may have been installed, by whatever failed attempt."""
+        self._homes_with_stubs: dict[int, Neighbourhood] = {}
+        """In the present change, by module."""
         self._mappings: Sequence[Mapping] = ()
         """The memory map in the present stop."""
 
@@ -107,6 +109,7 @@ class Engine:
             self._check_sessions(self.process.mappings())
             self.losses.clear_records()
             self._prepare(edits)
+            self._homes_with_stubs = {}
             for edit in edits:
                 self._emit(edit)
             self._open_gates()
@@ -271,7 +274,7 @@ class Engine:
         if not edit.plan.splices:
             edit.change = FunctionChange(edit.state.code.start + edit.module.bias, list(edit.state.splices))
             return edit.change
-        home = self.home_of(edit.module)
+        home = self._home_for(edit)
         for want in edit.wants:
             self._actions(want, home)  # the routines of a bank come before the first patch that uses them
         behind: dict[int, int] = {}
@@ -346,6 +349,12 @@ class Engine:
         else:
             code = home.slot_code(bank)
         return (Action(hook.kind, hook.offset, code),)
+
+    def _home_for(self, edit: Edit) -> Neighbourhood:
+        """Return where a function's patches go: all of a module where the stubs are that return addresses need."""
+        if not any((hook := hook_of(want)) is not None and hook.kind in REPLACING for want in edit.wants):
+            return self.home_of(edit.module)
+        return self._homes_with_stubs.setdefault(id(edit.module), self.home_of(edit.module))
 
     def home_of(self, module: Module) -> Neighbourhood:
         """Return the neighbourhood with most room that reaches a module."""

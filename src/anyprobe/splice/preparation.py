@@ -104,6 +104,7 @@ class Preparation:
         engine = self._engine
         needs: dict[int, tuple[Module, int, int]] = {}
         replacing: set[int] = set()
+        stubs = TRAMPOLINE_BYTES * (1 + sum(bank.layout.returns > 0 for bank in engine.banks))
         for edit in self._edits:
             size = sum(estimate(splice) for splice in edit.plan.splices)
             need = demand(self._hooks(edit))
@@ -111,7 +112,7 @@ class Preparation:
             _, old_size, old_near = needs.get(id(edit.module), (edit.module, 0, 0))
             if any(hook.kind in REPLACING for hook in self._hooks(edit)) and id(edit.module) not in replacing:
                 replacing.add(id(edit.module))
-                size += TRAMPOLINE_BYTES
+                size += stubs  # a function's old hooks are in earlier banks
             needs[id(edit.module)] = (edit.module, old_size + size, old_near + near)
         used_code = used_near = 0
         for module, size, near in sorted(needs.values(), key=lambda need: need[0].low):

@@ -38,7 +38,8 @@ _IN_MEMORY = 3 << 62
 """Bits of a ``pagemap`` entry: the page is present, or swapped out."""
 _KERNEL_MADE = ("[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]")
 _NO_DEVICES = ("/dev/shm/", "/dev/zero")  # noqa: S108 - names in a memory map
-_REGISTERS = ["rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"]
+_NAMES = "rax rbx rcx rdx rsi rdi rbp r8 r9 r10 r11 r12 r13 r14 r15"
+_REGISTERS = tuple(_NAMES.split())
 
 
 @dataclass(frozen=True, slots=True)
