@@ -75,14 +75,18 @@ _LEGACY_PREFIXES = frozenset(b"\x26\x2e\x36\x3e\x64\x65\x66\x67\xf0\xf2\xf3")
 
 
 def _prefixes(raw: bytes) -> bytes:
+    """Return everything in front of the opcode; a rex prefix in front of others is one too, though without effect."""
     count = 0
-    while raw[count] in _LEGACY_PREFIXES:
+    while raw[count] in _LEGACY_PREFIXES or raw[count] & 0xF0 == 0x40:
         count += 1
     return raw[:count]
 
 
 def _has_rex_w(raw: bytes) -> bool:
-    return raw[len(_prefixes(raw))] & 0xF8 == 0x48
+    return _prefixes(raw)[-1:] in _REX_W
+
+
+_REX_W = frozenset(bytes([rex]) for rex in range(0x48, 0x50))
 
 
 def _relative(insn: Insn, destination: int, end: int) -> bytes | Refusal:
@@ -122,8 +126,7 @@ def _direct_branch(insn: Insn, at: int, target: int) -> bytes | Refusal:
 
 def _behind_prefixes(insn: Insn) -> bytes:
     """Return the bytes from the opcode on; a rex prefix has no effect on a branch."""
-    raw = insn.raw[len(_prefixes(insn.raw)) :]
-    return raw[1:] if raw[0] & 0xF0 == 0x40 else raw
+    return insn.raw[len(_prefixes(insn.raw)) :]
 
 
 def _opcode(insn: Insn) -> int:
