@@ -16,7 +16,7 @@ from live.driver import build, started, wait_until
 from live.image import Image
 from live.results import hits, refusals, sites_of, timing
 
-FUNCTIONS = ("simple", "deep", "leaping", "tailing", "signalled", "forking", "switching", "parked", "threaded")
+FUNCTIONS = ("simple", "deep", "leaping", "tailing", "signalled", "forking", "switching", "parked", "threaded", "exiting")
 FORKED = {"simple", "deep", "forking"}
 RETURNS = [f"a.out:{function}%return" for function in FUNCTIONS]
 
@@ -84,6 +84,8 @@ def test_every_call_is_timed_but_those_of_fork_children(target):
         assert record.as_json()["exit_kind"] == "trampoline"
         if function == "switching":  # it comes back on another thread
             assert (record.count, record.unmatched) == (0, returns)
+        elif function == "exiting":
+            assert (record.count, record.unmatched, returns) == (0, 0, 0)
         elif function in FORKED:
             assert 0 < record.count <= returns
             assert record.count + record.nmissed in (returns, returns - (function == "forking") * record.count)

@@ -1,6 +1,7 @@
 /* Functions one of whose exits cannot be spliced: a one-byte ret that an address leads to, with no room behind it.
  * What they do meanwhile is what makes replaced return addresses dangerous. */
 #include "protocol.h"
+#include <execinfo.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -8,7 +9,7 @@
 #include <ucontext.h>
 /* What stands behind the lone ret makes a jump in its place lead into this very page. */
 #define CLOSED(name, more) \
-    asm(FUNCTION(name) "nopl 0(%rax,%rax,1)\npush %rbx\nmov %rdi,%rbx\ncall " #name "_body\nmov %rbx,%r8\npop %rbx\n" \
+    asm(FUNCTION(name) "nopl 0(%rax,%rax,1)\npush %rbx\n.cfi_adjust_cfa_offset 8\n.cfi_rel_offset rbx,0\nmov %rdi,%rbx\ncall " #name "_body\nmov %rbx,%r8\npop %rbx\n.cfi_adjust_cfa_offset -8\n.cfi_restore rbx\n" \
         "lea 1f(%rip),%rdx\nlea 2f(%rip),%rcx\ntest $1,%r8b\ncmovnz %rcx,%rdx\njmp *%rdx\n" \
         "1: ret\n2: mov $-1,%esi\n" more "\n" END(name) ".p2align 6\n"); \
     TALLY(name); long name(long); long name##_body(long)
@@ -54,6 +55,35 @@ static pthread_t sleeper;
 long parked_body(long x) { pthread_mutex_lock(&gate); pthread_mutex_unlock(&gate); return CALL(simple, x); }
 static void *park(void *x) { check(CALL(parked, (long)x) == (long)x + 1, "parked"); return 0; }
 
+/* The unwinder sees no further than a replaced return address. It must not stumble, nor forget who is to clean up. */
+CLOSED(exiting, "ret");
+static int cleaned;
+static void clean(void *more) { __atomic_fetch_add(&cleaned, (int)(long)more, __ATOMIC_RELAXED); }
+long exiting_body(long x) {
+    void *frames[32];
+    check(backtrace(frames, 32) > 0, "backtrace");
+    if (x > 1) { long below; pthread_cleanup_push(clean, (void *)1); below = CALL(exiting, x - 1); pthread_cleanup_pop(0); return below + 1; }
+    if (x) pthread_exit(0);
+    pthread_mutex_lock(&gate);
+    pthread_mutex_unlock(&gate);
+    for (;;) pause();
+}
+static void *exits(void *x) {
+    pthread_cleanup_push(clean, (void *)10);
+    CALL(exiting, (long)x);
+    pthread_cleanup_pop(0);
+    return 0;
+}
+static void exit_round(void) {
+    pthread_t exited, cancelled;
+    cleaned = 0;
+    pthread_create(&exited, 0, exits, (void *)3);
+    pthread_create(&cancelled, 0, exits, (void *)0);
+    pthread_cancel(cancelled);
+    pthread_join(exited, 0);
+    pthread_join(cancelled, 0);
+    check(cleaned == 12 || cleaned == 22, "the cleaning after pthread_exit and pthread_cancel");
+}
 long threaded_body(long x) { return x ^ 5; }
 static void *in_thread(void *start) {
     for (long x = (long)start; x < (long)start + 500; x++) check(CALL(threaded, x) == (x ^ 5), "threaded");
@@ -132,6 +162,7 @@ static void one_round(void) {
     pthread_join(other, 0);
     check(switched == 9, "switching");
     pthread_mutex_unlock(&gate);
+    exit_round();
     pthread_join(sleeper, 0);
     for (int i = 0; i < 3; i++) pthread_join(threads[i], 0);
 }
@@ -139,5 +170,5 @@ static void setup(int argc, char **argv) {
     stays = argc > 1 && !strcmp(argv[1], "stays");
     signal(SIGUSR1, handler);
     USE_TALLY(simple); USE_TALLY(deep); USE_TALLY(leaping); USE_TALLY(tailing); USE_TALLY(signalled); USE_TALLY(forking);
-    USE_TALLY(switching); USE_TALLY(parked); USE_TALLY(threaded); USE_TALLY(staying);
+    USE_TALLY(switching); USE_TALLY(parked); USE_TALLY(threaded); USE_TALLY(staying); USE_TALLY(exiting);
 }
