@@ -8,7 +8,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from anyprobe.binary.codescan import CodeBytes, Kind, References, code_bytes
+from iced_x86 import Code
+
+from anyprobe.binary.codescan import CodeBytes, DataReferences, Kind, References, code_bytes
 from anyprobe.binary.exits import Exit, ExitKind, branches_into
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.padding import padding_length
@@ -163,6 +165,25 @@ class CodeMap:
         area = self._area(address)
         return area.content[address - area.start] if area is not None else -1
 
+    def is_code(self, address: int) -> bool:
+        """Return whether an address lies in executable code."""
+        return any(address in area for area in self.text.ranges)
+
+    def refers_to_data(self, low: int, high: int) -> bool:
+        """Return whether an instruction certainly takes an address in ``[low, high)``, which is data."""
+        return any(self._takes(source, target) for target, source in self._data_references.into(low, high))
+
+    def _takes(self, source: int, target: int) -> bool:
+        function = self.containing(source)
+        insn = function.covering(source) if function is not None and function.broken is None else None
+        if insn is None or insn.iced.code != Code.LEA_R64_M or insn.end != source + 6:
+            return False
+        return insn.iced.memory_displacement == target
+
+    @cached_property
+    def _data_references(self) -> DataReferences:
+        return DataReferences(self._code)
+
     def is_stub(self, address: int) -> bool:
         """Return whether a linkage stub (``jmp [rip+x]``, behind ``endbr64`` or not) lies at an address."""
         known = self._stubs.get(address)
@@ -221,10 +242,10 @@ class CodeMap:
 
     def _references_into(self, low: int, high: int) -> Iterable[tuple[int, int, Kind]]:
         for target, source, kind in self.references.into(low, high):
-            if self._is_real(target, source, kind):
+            if self.may_lead(target, source, kind):
                 yield target, source, kind
 
-    def _is_real(self, target: int, source: int, kind: Kind) -> bool:
+    def may_lead(self, target: int, source: int, kind: Kind) -> bool:
         """Return whether a candidate of the scan may be what it looks like; in doubt it is."""
         function = self.containing(source)
         if function is None:

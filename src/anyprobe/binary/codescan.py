@@ -173,3 +173,22 @@ class References:
             found.append((targets[first], sources[first] >> 2, _KINDS[sources[first] & 3]))
             first += 1
         return found
+
+
+class DataReferences:
+    """Everything in the code that looks like ``lea reg, [rip + x]`` of an address that is no code."""
+
+    def __init__(self, code: tuple[CodeBytes, ...]) -> None:
+        """Scan the module."""
+        bounds = _Bounds(code)
+        pairs = [_lea(part) for part in code]
+        targets = np.concatenate([pair[0] for pair in pairs] or [np.empty(0, np.int64)])
+        sources = np.concatenate([pair[1] for pair in pairs] or [np.empty(0, np.int64)])
+        keep = ~bounds.inside(targets)
+        order = np.argsort(targets[keep], kind="stable")
+        self._targets, self._sources = targets[keep][order], sources[keep][order]
+
+    def into(self, low: int, high: int) -> list[tuple[int, int]]:
+        """Return (target, source) of every candidate with a target in ``[low, high)``."""
+        first, last = np.searchsorted(self._targets, (low, high)).tolist()
+        return list(zip(self._targets[first:last].tolist(), self._sources[first:last].tolist(), strict=True))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.binary.blocks import block_starts
 from anyprobe.binary.exits import Exit, Exits, find_exits
-from anyprobe.binary.jumptables import Table, Unresolved, resolve
+from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
 from anyprobe.binary.padding import padding_length
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import FLOWS, Flow, Insn, decode_iced
@@ -230,20 +230,12 @@ class FunctionCode:
         """The tables by the address of their jump, and the jumps that are neither table nor plain pointer."""
         tables: dict[int, Table] = {}
         unresolved: dict[int, Unresolved] = {}
-        for number in self._facts.indirect_jumps:
-            outcome = resolve(self, number, self._map.text.memory, self._accepts)
+        for number, outcome in resolve_jumps(self._map, self, self._facts.indirect_jumps).items():
             if isinstance(outcome, Table):
                 tables[self.iced[number].ip] = outcome
             elif isinstance(outcome, Unresolved):
                 unresolved[self.iced[number].ip] = outcome
         return tables, unresolved
-
-    def _accepts(self, target: int) -> bool:
-        """Return whether a jump table may lead here: in this function, or in a part of it."""
-        if self.start <= target < self.end:
-            return target in self._index
-        part = self._map.part_at(target, self)
-        return part is not None and part.is_boundary(target)
 
     @property
     def tables(self) -> Mapping[int, Table]:

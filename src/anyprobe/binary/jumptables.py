@@ -2,33 +2,42 @@
 
 Two forms are recognised, both by a short backward slice: 32-bit offsets relative to the table (``movsxd; add; jmp``,
 what GCC and Clang make of ``switch`` in position independent code) and 64-bit addresses (``jmp [table + index*8]``).
-A bound check on the index must be seen; beyond it, reading goes on as long as the entries make sense, so that a bound
-that belongs to another path can only add targets, never lose one.
+
+Where a table ends is known in one of two ways. A bound check on the index: beyond it, reading goes on as long as the
+entries make sense, so that a bound that belongs to another path can only add targets, never lose one. Or, where the
+compiler knows that the index cannot be larger (a match on an enumeration), the table itself: all its entries lead to
+code of this function, and the first one that does not leads to no code at all, or lies in something else that the code
+refers to.
 
 A jump through a pointer that comes whole from memory, an argument or a result is no table: it can only reach
 addresses that somebody stored, and those are among the module's known entries.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import iter_unpack
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from iced_x86 import Code, Instruction, Mnemonic, OpKind, Register, RegisterExt
 
-from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.binary.flowgraph import CALLER, FlowGraph
+from anyprobe.core.memory import MemoryFault
 from anyprobe.isa.decode import Flow, flow_of
 from anyprobe.isa.effects import effects_of
-from anyprobe.isa.registers import SYSV_CLOBBERED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from anyprobe.binary.cfg import CodeMap
+    from anyprobe.binary.flowgraph import Place
+    from anyprobe.binary.function import FunctionCode
 
 _STEPS = 80
-"""How far back a slice looks."""
+"""How far back the search for a bound check looks."""
 _MOST_ENTRIES = 4096
 _CHUNK = 64
 _COPIES = 8
 """How many copies between registers a slice follows."""
 _RAX = 0
-_NO_FALLTHROUGH = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP, Flow.INVALID})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,41 +60,30 @@ class Unresolved:
     why: str
 
 
-class Body(Protocol):
-    """What the slice needs to know of a function."""
+Outcome = Table | Pointer | Unresolved
 
-    @property
-    def iced(self) -> Sequence[Instruction]:
-        """Return the instructions in address order."""
-        ...
-
-    @property
-    def indirect_jumps(self) -> int:
-        """Return the number of indirect jumps."""
-        ...
-
-    def raw_at(self, index: int) -> bytes:
-        """Return the bytes of an instruction."""
-        ...
-
-    def branches_to(self, address: int) -> Sequence[int]:
-        """Return the indexes of the direct jumps inside the function to an address."""
-        ...
+_ROUNDS = 8
 
 
-def resolve(body: Body, index: int, memory: Memory, accepts: Callable[[int], bool]) -> Table | Pointer | Unresolved:
-    """Say where the indirect jump at ``index`` goes. ``accepts`` says which addresses can be targets of a table."""
-    jump = body.iced[index]
-    slice_ = _Slice(body, memory, accepts)
-    if jump.op0_kind == OpKind.MEMORY:
-        if jump.memory_index == Register.NONE or jump.memory_index_scale != 8:
-            return Pointer()
-        absolute = jump.memory_base == Register.NONE and jump.memory_displacement != 0
-        if absolute and jump.segment_prefix == Register.NONE:
-            table = slice_.table(index, jump.memory_index, jump.memory_displacement, 8)
-            return table if isinstance(table, Table) else Pointer()
-        return Pointer()
-    return slice_.register_jump(index, _gpr(jump.op0_register))
+def resolve_jumps(code_map: "CodeMap", function: "FunctionCode", jumps: "Sequence[int]") -> dict[int, Outcome]:
+    """Say where the indirect jumps of a function go, by their numbers."""
+    graph = FlowGraph(code_map, function)
+    slice_ = _Slice(graph)
+    through_registers = [number for number in jumps if function.iced[number].op0_kind == OpKind.REGISTER]
+    for _ in range(_ROUNDS if through_registers else 0):
+        found: dict[int, set[int]] = {}
+        for number in jumps:
+            outcome = slice_.resolve(number)
+            for target in outcome.targets if isinstance(outcome, Table) else ():
+                found.setdefault(target, set()).add(number)
+        if found == graph.table_jumps:
+            break
+        graph.table_jumps = found
+    else:
+        if through_registers:
+            return dict.fromkeys(jumps, Unresolved("its jump tables lead to each other without end"))
+    graph.is_final = True
+    return slice_.resolve_finally(jumps)
 
 
 def _gpr(register: int) -> int:
@@ -96,192 +94,186 @@ def _gpr(register: int) -> int:
 
 
 class _Slice:
-    def __init__(self, body: Body, memory: Memory, accepts: Callable[[int], bool]) -> None:
-        self.body, self.memory, self.accepts = body, memory, accepts
+    def __init__(self, graph: FlowGraph) -> None:
+        self.graph, self.map, self.function = graph, graph.map, graph.function
 
-    def before(self, index: int) -> int | None:
-        """Return an instruction from which control comes to this one: the one above, else a jump here."""
-        iced = self.body.iced
-        if index > 0:
-            flow = flow_of(iced[index - 1])
-            if flow not in _NO_FALLTHROUGH:
-                return index - 1
-        sources = [s for s in self.body.branches_to(iced[index].ip) if s != index]
-        return sources[0] if sources else None
+    def resolve_finally(self, jumps: "Sequence[int]") -> dict[int, Outcome]:
+        """Resolve the jumps with all tables known; if one of them is not, no label can be trusted for another."""
+        outcomes = {number: self.resolve(number) for number in jumps}
+        if len(jumps) > 1 and any(isinstance(outcome, Unresolved) for outcome in outcomes.values()):
+            self.graph.crosses_labels = False
+            outcomes = {number: self.resolve(number) for number in jumps}
+        return outcomes
 
-    def definitions(self, index: int, register: int) -> frozenset[int] | None:
-        """Return every instruction whose value of a register can reach ``index`` (-1: the function's caller's).
+    def resolve(self, number: int) -> Outcome:
+        """Say where one jump goes, as far as the tables are known."""
+        jump = self.function.iced[number]
+        place = self.function, number
+        if jump.op0_kind == OpKind.REGISTER:
+            return self.register_jump(place, _gpr(jump.op0_register))
+        absolute = jump.memory_base == Register.NONE and jump.memory_displacement != 0
+        if absolute and jump.memory_index_scale == 8 and jump.segment_prefix == Register.NONE:
+            table = self.table(place, jump.memory_index, jump.memory_displacement, 8)
+            return table if isinstance(table, Table) else Pointer()
+        return Pointer()
 
-        ``None`` if some path cannot be followed. A label may be a target of another indirect jump of the function;
-        where there is one, the search does not cross labels.
-        """
-        bit = 1 << register
-        found: set[int] = set()
-        seen = {index}
-        todo = [index]
-        while todo:
-            here = todo.pop()
-            above = self._predecessors(here)
-            if above is None or len(seen) > _STEPS:
-                return None
-            if here == 0:
-                found.add(-1)
-            for current in above:
-                if current in seen and current != index:
-                    continue
-                seen.add(current)
-                if self._changes(current, bit):
-                    found.add(current)
-                elif current != index:
-                    todo.append(current)
-        return frozenset(found)
+    def accepts(self, target: int) -> bool:
+        """Return whether a jump table may lead here: in this function, or in a part of it."""
+        if self.function.start <= target < self.function.end:
+            return self.function.is_boundary(target)
+        part = self.map.part_at(target, self.function)
+        return part is not None and part.is_boundary(target)
 
-    def _predecessors(self, index: int) -> list[int] | None:
-        iced = self.body.iced
-        sources = list(self.body.branches_to(iced[index].ip))
-        falls = index > 0 and flow_of(iced[index - 1]) not in _NO_FALLTHROUGH
-        if index > 0 and (sources or not falls) and self.body.indirect_jumps > 1:
-            return None
-        if falls:
-            sources.append(index - 1)
-        return sources if sources or index == 0 else None
-
-    def _changes(self, index: int, bit: int) -> bool:
-        insn = self.body.iced[index]
-        if flow_of(insn) in (Flow.CALL, Flow.INDIRECT_CALL):
-            return bool(SYSV_CLOBBERED & bit)
-        return bool(effects_of(insn, self.body.raw_at(index)).may_write & bit)
-
-    def register_jump(self, index: int, register: int) -> Table | Pointer | Unresolved:
+    def register_jump(self, place: "Place", register: int) -> Outcome:
         """Follow the jump's register back to tables or to whole pointers."""
-        pending = {(index, register)}
-        done: set[tuple[int, int]] = set()
+        pending = {(place, register)}
+        done: set[tuple[Place, int]] = set()
         targets: dict[int, None] = {}
         table = 0
         while pending:
             step = pending.pop()
             done.add(step)
-            at = self.definitions(*step) if step[1] >= 0 else None
-            if at is None or len(done) > _COPIES:
+            found = self.graph.definitions(*step) if step[1] >= 0 else None
+            if found is None or len(done) > _COPIES:
                 return Unresolved("the jump's register is set on paths that cannot be followed")
-            for place in at:
-                outcome = self._origin(place, step[1])
+            for one in found:
+                outcome = self._origin(one, step[1])
                 if isinstance(outcome, Unresolved):
                     return outcome
                 if isinstance(outcome, Table):
                     table = outcome.address
                     targets.update(dict.fromkeys(outcome.targets))
-                elif isinstance(outcome, tuple) and outcome not in done:
-                    pending.add(outcome)
+                elif isinstance(outcome, list):
+                    pending.update((one, register) for register in outcome if (one, register) not in done)
         return Table(table, tuple(targets)) if targets else Pointer()
 
-    def _origin(self, at: int, register: int) -> Table | Pointer | Unresolved | tuple[int, int]:
-        """Say what a definition of the jump's register makes of it; a pair: a copy of another register there."""
-        if at < 0:
+    def _origin(self, place: "Place", register: int) -> Outcome | list[int]:
+        """Say what a definition of the jump's register makes of it; a list: what some registers hold above it."""
+        body, number = place
+        if number == CALLER:
             return Pointer()
-        insn = self.body.iced[at]
+        insn = body.iced[number]
         if flow_of(insn) in (Flow.CALL, Flow.INDIRECT_CALL):
             return Pointer() if register == _RAX else Unresolved("the jump's register is set by a callee")
         if insn.code in (Code.MOV_R64_RM64, Code.MOV_RM64_R64) and insn.op0_kind == OpKind.REGISTER:
-            return Pointer() if insn.op1_kind == OpKind.MEMORY else (at, _gpr(insn.op1_register))
+            return Pointer() if insn.op1_kind == OpKind.MEMORY else [_gpr(insn.op1_register)]
+        if insn.code in _CONDITIONAL_MOVES:
+            return [register] if insn.op1_kind == OpKind.MEMORY else [register, _gpr(insn.op1_register)]
+        if insn.code == Code.POP_R64:
+            return Pointer()  # a return address, or what was pushed
         if insn.mnemonic == Mnemonic.ADD and insn.op1_kind == OpKind.REGISTER:
-            return self._relative(at, register, _gpr(insn.op1_register))
+            return self._relative(place, register, _gpr(insn.op1_register))
         if insn.mnemonic == Mnemonic.XOR and insn.segment_prefix == Register.FS and insn.memory_displacement == 0x30:
             return Pointer()  # a stored pointer that glibc has encrypted with the thread's pointer guard
-        if insn.code == Code.LEA_R64_M and insn.memory_base == Register.RIP:
-            return Pointer()  # the scan of the code finds it
+        if insn.code == Code.LEA_R64_M:
+            if insn.memory_base == Register.RIP:
+                return Pointer()  # the scan of the code finds it
+            if insn.memory_index_scale == 1 and insn.memory_displacement == 0 and insn.memory_index != Register.NONE:
+                return self._relative(place, _gpr(insn.memory_base), _gpr(insn.memory_index))
         return Unresolved("the jump's target is computed in a way that is not known")
 
-    def _relative(self, at: int, first: int, second: int) -> Table | Unresolved:
+    def _relative(self, place: "Place", first: int, second: int) -> Table | Unresolved:
         """Resolve ``movsxd a, [base+index*4]; add a, base; jmp a`` with the operands of ``add`` either way round."""
-        for offset in (first, second):
-            loads = self.definitions(at, offset)
-            if not loads or any(not self._is_load(load) for load in loads):
+        for offset, start in ((first, second), (second, first)):
+            loads = self.graph.definitions(place, offset) if offset >= 0 else None
+            if not loads or any(not _is_load(load) for load in loads):
                 continue
+            starts = self._lea_values(place, start)
             targets: dict[int, None] = {}
             for load in loads:
-                insn = self.body.iced[load]
-                tables = self._table_addresses(load, _gpr(insn.memory_base))
-                if not tables:
+                insn = load[0].iced[load[1]]
+                tables = self._lea_values(load, _gpr(insn.memory_base))
+                if not tables or not starts or (tables != starts and len(starts) > 1):
                     return Unresolved("the address of the jump table is not known")
                 for table in tables:
-                    outcome = self.table(load, insn.memory_index, table, 4)
+                    base = next(iter(starts)) if len(starts) == 1 else table
+                    outcome = self.table(load, insn.memory_index, table, 4, base)
                     if isinstance(outcome, Unresolved):
                         return outcome
                     targets.update(dict.fromkeys(outcome.targets))
             return Table(table, tuple(targets))
         return Unresolved("the jump's target is computed in a way that is not known")
 
-    def _is_load(self, at: int) -> bool:
-        if at < 0:
-            return False
-        insn = self.body.iced[at]
-        is_load = insn.code == Code.MOVSXD_R64_RM32 and insn.op1_kind == OpKind.MEMORY
-        return is_load and insn.memory_index_scale == 4 and insn.memory_displacement == 0
+    def _lea_values(self, place: "Place", register: int) -> set[int]:
+        """Return what a register can hold, if all of it comes from ``lea register, [rip+x]``; nothing otherwise."""
+        values: set[int] = set()
+        pending = {(place, register)}
+        done: set[tuple[Place, int]] = set()
+        while pending:
+            step = pending.pop()
+            done.add(step)
+            found = self.graph.definitions(*step) if step[1] >= 0 else None
+            if found is None or len(done) > _COPIES:
+                return set()
+            for body, number in found:
+                if number == CALLER:
+                    return set()
+                insn = body.iced[number]
+                if insn.code == Code.LEA_R64_M and insn.memory_base == Register.RIP:
+                    values.add(int(insn.memory_displacement))
+                elif insn.code in (Code.MOV_R64_RM64, Code.MOV_RM64_R64) and insn.op1_kind == OpKind.REGISTER:
+                    pending |= {((body, number), _gpr(insn.op1_register))} - done
+                else:
+                    return set()
+        return values
 
-    def _table_addresses(self, at: int, base: int) -> set[int]:
-        """Return what ``base`` can hold: of ``lea base, [rip+x]`` those that reach, or the only one there is."""
-        if base < 0:
-            return set()
-        found = self.definitions(at, base)
-        if found:
-            addresses = {self._lea(place, base) for place in found}
-            return {address for address in addresses if address is not None} if None not in addresses else set()
-        everywhere = {self._lea(n, base) for n in range(len(self.body.iced))} - {None}
-        return {address for address in everywhere if address is not None} if len(everywhere) == 1 else set()
-
-    def _lea(self, at: int, register: int) -> int | None:
-        if at < 0:
-            return None
-        insn = self.body.iced[at]
-        if insn.code != Code.LEA_R64_M or insn.memory_base != Register.RIP or _gpr(insn.op0_register) != register:
-            return None
-        return int(insn.memory_displacement)
-
-    def table(self, at: int, index_register: int, table: int, size: int) -> Table | Unresolved:
-        """Read a table whose index is bounded somewhere before ``at``."""
-        count = self.bound(at, _gpr(index_register))
-        if count is None:
+    def table(self, place: "Place", index_register: int, table: int, size: int, base: int = 0) -> Table | Unresolved:
+        """Read a table; its entries are addresses, or, if they have four bytes, distances from ``base``."""
+        count = self.bound(place, _gpr(index_register))
+        if count is None and size == 8:
             return Unresolved("no bound check of the jump table's index was found")
-        targets = self._read(table, size, count)
-        if targets is None:
+        targets = self._read(table, size, base)
+        if count is None and not self._is_whole(table, len(targets), base):
+            return Unresolved("no bound check of the jump table's index was found")
+        if len(targets) < (count or 1):
             return Unresolved(f"the jump table at {table:#x} holds what is no code of this function")
-        return Table(table, targets)
+        return Table(table, tuple(dict.fromkeys(targets)))
 
-    def _read(self, table: int, size: int, count: int) -> tuple[int, ...] | None:
+    def _is_whole(self, table: int, count: int, base: int) -> bool:
+        """Return whether a table has no more than ``count`` entries, by what lies around them.
+
+        Every entry of a table leads to code, those that are never used too. An entry in front of the table would be one
+        for a negative index, as hand-written code may have.
+        """
+        end = table + count * 4
+        if count in (0, _MOST_ENTRIES) or any(self.accepts(base + each) for each in self._entries(table - 4, 4, 1)):
+            return False
+        behind = self._entries(end, 4, 1)
+        return (bool(behind) and not self.map.is_code(base + behind[0])) or self.map.refers_to_data(table + 4, end + 1)
+
+    def _read(self, table: int, size: int, base: int) -> list[int]:
+        """Return the targets that the entries name, up to the first that is none."""
         targets: list[int] = []
         for n in range(0, _MOST_ENTRIES, _CHUNK):
-            entries = self._entries(table + n * size, size, _CHUNK)
-            for entry in entries:
-                target = entry if size == 8 else table + entry
-                if not self.accepts(target):
-                    break
-                targets.append(target)
+            for entry in self._entries(table + n * size, size, _CHUNK):
+                if not self.accepts(base + entry):
+                    return targets
+                targets.append(base + entry)
             if len(targets) < n + _CHUNK:
                 break
-        return tuple(dict.fromkeys(targets)) if len(targets) >= count else None
+        return targets
 
     def _entries(self, address: int, size: int, count: int) -> list[int]:
         """Return up to ``count`` entries, fewer where the memory ends."""
         while count:
             try:
-                content = self.memory.read(address, count * size)
+                content = self.map.text.memory.read(address, count * size)
             except MemoryFault:
                 count //= 2
                 continue
             return [value for (value,) in iter_unpack("<i" if size == 4 else "<Q", content)]
         return []
 
-    def bound(self, at: int, register: int) -> int | None:
-        """Return the number of values that an index register can have, from the check above ``at``."""
+    def bound(self, place: "Place", register: int) -> int | None:
+        """Return the number of values that an index register can have, from the check above a place."""
         aliases: set[object] = {register}
         limit: int | None = None  # what a ja or jae below says of the compare above it: imm + limit values
-        current: int | None = at
+        current: Place | None = place
         for _ in range(_STEPS):
-            current = self.before(current) if current is not None else None
+            current = self.graph.before(current) if current is not None else None
             if current is None:
                 return None
-            insn = self.body.iced[current]
+            insn = current[0].iced[current[1]]
             if flow_of(insn) is Flow.JCC:
                 limit = _LIMITS.get(insn.mnemonic, limit)
                 continue
@@ -290,12 +282,26 @@ class _Slice:
                 return value + limit if value is not None and value + limit <= _MOST_ENTRIES else None
             if flow_of(insn) is not Flow.NEXT:
                 continue
-            masked = _follow(insn, aliases, effects_of(insn, self.body.raw_at(current)).may_write)
+            masked = _follow(insn, aliases, effects_of(insn, current[0].raw_at(current[1])).may_write)
             if masked is not None:
                 return masked
             if not aliases:
                 return None
         return None
+
+
+_CONDITIONAL_MOVES = frozenset(
+    value for name, value in vars(Code).items() if name.startswith("CMOV") and name.endswith("_R64_RM64")
+)
+
+
+def _is_load(place: "Place") -> bool:
+    body, number = place
+    if number == CALLER:
+        return False
+    insn = body.iced[number]
+    is_load = insn.code == Code.MOVSXD_R64_RM32 and insn.op1_kind == OpKind.MEMORY
+    return is_load and insn.memory_index_scale == 4 and insn.memory_displacement == 0
 
 
 # Jump away when above: imm + 1 values stay. Jump away when not below: imm values. jbe and jb jump to the switch.

@@ -1,0 +1,139 @@
+"""From which instructions control comes to an instruction, and which of them may have set a register.
+
+The jumps of a function are looked at together: the targets of one jump table are where the search for another one's
+index goes on. ``jumptables`` begins with no table, adds the targets that it finds, and begins again until nothing is
+new. What holds then holds for all of them together.
+"""
+
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.codescan import Kind
+from anyprobe.binary.padding import padding_length
+from anyprobe.isa.decode import Flow, flow_of
+from anyprobe.isa.effects import effects_of
+from anyprobe.isa.registers import SYSV_CLOBBERED
+
+if TYPE_CHECKING:
+    from anyprobe.binary.cfg import CodeMap
+    from anyprobe.binary.function import FunctionCode
+
+    Place = tuple[FunctionCode, int]
+    """An instruction by its number in a function; -1 is whoever called the function."""
+
+CALLER = -1
+_STEPS = 3000
+"""How many instructions one search looks at."""
+_NO_FALLTHROUGH = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP, Flow.INVALID})
+
+
+class FlowGraph:
+    """The ways to the instructions of one function, and backwards out of it where others jump into its middle."""
+
+    def __init__(self, code_map: "CodeMap", function: "FunctionCode") -> None:
+        """Begin without any jump table."""
+        self.map, self.function = code_map, function
+        self.table_jumps: dict[int, set[int]] = {}
+        """The numbers of the jumps whose tables lead to an address."""
+        self.is_final = False
+        """Whether all tables are known: from then on code that nothing leads to is code of which nothing is known."""
+        self.crosses_labels = True
+        """Whether a search goes on above a label although another indirect jump may lead there."""
+        self._elsewhere: dict[int, dict[int, list[tuple[int, Kind]]]] = {}
+
+    def before(self, place: "Place") -> "Place | None":
+        """Return an instruction from which control comes to this one: the one above, else a jump here."""
+        body, number = place
+        if _falls_to(body, number):
+            return body, number - 1
+        sources = [source for source in body.branches_to(body.iced[number].ip) if source != number]
+        return (body, sources[0]) if sources else None
+
+    def predecessors(self, place: "Place") -> "list[Place] | None":
+        """Return all instructions from which control comes to one; ``None`` if that is not known.
+
+        Behind a function's first instruction nothing is returned for its callers.
+        """
+        body, number = place
+        address = body.iced[number].ip
+        found = [(body, source) for source in body.branches_to(address)]
+        falls = _falls_to(body, number)
+        if number and not self.crosses_labels and (found or not falls):
+            return None
+        if body is self.function:
+            found += [(body, source) for source in self.table_jumps.get(address, ())]
+        elif (found or not falls) and body.indirect_jumps:
+            return None  # a target of a table that is looked for elsewhere
+        if falls:
+            found.append((body, number - 1))
+        if number == 0:
+            return found
+        if self.map.static_entries(address, address + 1):
+            return None
+        others = self._from_elsewhere(body, address)
+        if others is None:
+            return None
+        found += others
+        if not found and self.is_final and not padding_length(body.raw_at(number), 0):
+            return None
+        return found
+
+    def _from_elsewhere(self, body: "FunctionCode", address: int) -> "list[Place] | None":
+        """Return the jumps of other functions to an address behind the start; ``None`` if it is entered otherwise."""
+        found: list[Place] = []
+        for source, kind in self._entered_from_elsewhere(body).get(address, ()):
+            if not self.map.may_lead(address, source, kind):
+                continue
+            home = self.map.containing(source)
+            insn = home.covering(source) if home is not None else None
+            if home is None or insn is None or insn.flow not in (Flow.JUMP, Flow.JCC) or insn.target != address:
+                return None
+            number = home.index_of(insn.address)
+            if number is None:
+                return None
+            found.append((home, number))
+        return found
+
+    def _entered_from_elsewhere(self, body: "FunctionCode") -> dict[int, list[tuple[int, Kind]]]:
+        known = self._elsewhere.get(body.start)
+        if known is None:
+            known = self._elsewhere[body.start] = {}
+            for target, source, kind in self.map.references.into(body.start + 1, body.end):
+                if kind in (Kind.LEA, Kind.ABSOLUTE) or not body.start <= source < body.end:
+                    known.setdefault(target, []).append((source, kind))
+        return known
+
+    def definitions(self, place: "Place", register: int) -> "frozenset[Place] | None":
+        """Return every instruction whose value of a register can reach a place; ``None`` if some way is not known."""
+        bit = 1 << register
+        found: set[Place] = set()
+        seen: set[Place] = set()
+        todo = [place]
+        while todo:
+            here = todo.pop()
+            above = self.predecessors(here)
+            if above is None or len(seen) > _STEPS:
+                return None
+            if here[1] == 0:
+                found.add((here[0], CALLER))
+            for one in above:
+                if one in seen:
+                    continue
+                seen.add(one)
+                if changes(one, bit):
+                    found.add(one)
+                else:
+                    todo.append(one)
+        return frozenset(found)
+
+
+def _falls_to(body: "FunctionCode", number: int) -> bool:
+    return number > 0 and flow_of(body.iced[number - 1]) not in _NO_FALLTHROUGH
+
+
+def changes(place: "Place", bit: int) -> bool:
+    """Return whether an instruction may change a register, given by its bit."""
+    body, number = place
+    insn = body.iced[number]
+    if flow_of(insn) in (Flow.CALL, Flow.INDIRECT_CALL):
+        return bool(SYSV_CLOBBERED & bit)
+    return bool(effects_of(insn, body.raw_at(number)).may_write & bit)
