@@ -86,3 +86,18 @@ def test_code_that_it_runs_is_not_probed_with_it(run_target):
         assert session.snapshot().functions == ()
         target.go(1)
     target.finish()
+
+
+@pytest.mark.parametrize("which", ["auto", "tsc", "monotonic"])
+def test_a_program_that_may_not_read_the_counter_is_counted_and_not_timed(run_target, which):
+    target = run_target("no_timestamps.c")
+    before = target.go(1).calls["work"]
+    with anyprobe.attach(target.pid, clock=which) as session:
+        session.time("a.out:work")
+        assert [why.reason for _, why in session.refused] == [Reason.TSC_FORBIDDEN]
+        (probe,) = session.count("a.out:work")
+        counts = target.go(20)
+        assert [site.hits for site in session.snapshot().sites] == [counts.calls["work"] - before]
+        assert probe.armed
+    target.go(1)
+    target.finish()

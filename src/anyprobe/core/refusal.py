@@ -39,6 +39,7 @@ class Reason(StrEnum):
     GO_TIMING = "go-timing"
     NO_THREAD_SLOT = "no-thread-slot"
     NO_INVARIANT_TSC = "tsc-not-invariant"
+    TSC_FORBIDDEN = "tsc-forbidden"
     OWN_CLOCK = "own-clock"
     NO_STACK = "no-stack-allowed"
     THREAD_IN_SYSCALL = "thread-in-syscall"

@@ -11,11 +11,13 @@ from anyprobe.binary.modules import VDSO
 from anyprobe.core.errors import UsageError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.target import procfs
+from anyprobe.target.timestamps import thread_without_timestamps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from anyprobe.binary.modules import LoadedObject
+    from anyprobe.target.process import Process
 
 CLOCKS = ("auto", "tsc", "monotonic")
 _SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
@@ -67,7 +69,7 @@ class ClockChoice:
         if asked not in CLOCKS:
             raise UsageError(f"unknown clock {asked!r}; one of {', '.join(CLOCKS)}")
         self._asked, self._pid = asked, pid
-        self._chosen = False
+        self._chosen = self._checked = False
         self._refusal: Refusal | None = None
         self.address = 0
         """The vdso's ``clock_gettime``, or 0 for the TSC."""
@@ -81,6 +83,17 @@ class ClockChoice:
                 self._refusal = self._choose_vdso(objects)
         if self.address and probed:
             return own_clock(self.address)
+        return self._refusal
+
+    def check_permission(self, process: "Process", pause_us: dict[str, int]) -> Refusal | None:
+        """Return a refusal where the program's threads may not read the time stamp counter (SAFETY 25)."""
+        if not self._checked:
+            self._checked = True
+            thread, pause = thread_without_timestamps(process)
+            pause_us["arm"] += pause
+            if thread is not None:
+                detail = f"thread {thread} may not read the time stamp counter (PR_SET_TSC); count instead"
+                self._refusal = Refusal(Reason.TSC_FORBIDDEN, 0, detail)
         return self._refusal
 
     def _choose_vdso(self, objects: "Iterable[LoadedObject]") -> Refusal | None:

@@ -279,6 +279,8 @@ class Session:
             self._objects.refresh()
             if timed:
                 self._clock_refusal = self._choice.choose(self._objects.objects, probed=self._probes_vdso())
+                if self._clock is None and self._clock_refusal is None:
+                    self._clock_refusal = self._choice.check_permission(self._process, self.engine.pause_us)
                 self.engine.clock = self._choice.address
             probes = [self._make(spec, timed=timed) for spec in specs]
         self.engine.seconds["resolve"] += time.perf_counter() - begin
