@@ -6,8 +6,9 @@ from pathlib import Path
 
 from iced_x86 import Code, Decoder, OpKind, Register
 
+from anyprobe.isa.decode import FLOWS, Flow
+
 FOLDERS = ("/usr/bin", "/usr/lib/x86_64-linux-gnu", "/usr/lib/python3.11", "/usr/lib/gcc/x86_64-linux-gnu/12")
-_ADDRESS_SIZE, _OPERAND_SIZE = 0x67, 0x66
 _PREFIXES = frozenset(b"\x26\x2e\x36\x3e\x64\x65\x66\x67\xf0\xf2\xf3")
 
 
@@ -70,6 +71,8 @@ class Forms:
     def add(self, iced, raw):
         kinds = tuple(iced.op_kind(number) for number in range(iced.op_count))
         key = iced.code, kinds, shape(iced), prefixes(raw), iced.has_op_mask, iced.is_broadcast
+        if FLOWS[iced.code] is not Flow.NEXT:  # what is rewritten depends on all of these
+            key += iced.op0_register, iced.memory_base, iced.memory_index, iced.memory_displ_size
         self.instances.setdefault(key, raw)
 
     def codes(self):
@@ -84,7 +87,7 @@ class Forms:
             code = iced.code
             key = (
                 code, iced.op0_kind, iced.op1_kind, iced.op2_kind, iced.memory_base, iced.memory_index == 0,
-                iced.segment_prefix, iced.has_lock_prefix, iced.has_op_mask,
+                iced.segment_prefix, iced.has_lock_prefix, iced.has_op_mask, iced.op0_register,
             )  # fmt: skip
             self.instructions += 1
             if code == Code.INVALID:

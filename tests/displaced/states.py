@@ -11,6 +11,8 @@ MASK64 = (1 << 64) - 1
 SMALL = (0, 1, 2, 3, 7, 8, 31, 63, 64, 0x7FFFFFFF, 0x80000000, 1 << 63, MASK64)
 SEGMENTS = (Register.FS, Register.GS)
 POPF = (Code.POPFW, Code.POPFQ)
+RESTORES = (Code.FXRSTOR_M512BYTE, Code.FXRSTOR64_M512BYTE, Code.XRSTOR_MEM, Code.XRSTOR64_MEM)
+CONTROLS = (Code.LDMXCSR_M32, Code.VEX_VLDMXCSR_M32)
 SYSTEM_CALLS = {Code.SYSCALL: 39, Code.INT_IMM8: 20}  # getpid
 
 
@@ -66,6 +68,8 @@ class States:
             regs[1] = rng.choice((0, 1, 2, 3, 8, 31))  # rcx: a count
         if rng.random() < 0.5:
             regs[2] = 0  # rdx: quotients fit
+        if iced.memory_segment in SEGMENTS and not memory_operand(iced):  # strings
+            regs[3], regs[6] = regs[3] - base - SEGMENT, regs[6] - base - SEGMENT
         regs[0] = SYSTEM_CALLS.get(iced.code, regs[0])
         offset = rng.randrange(0x10000)
         data = bytearray(self.pool[offset : offset + DATA_SIZE])
@@ -87,6 +91,11 @@ class States:
             at = regs[4] - start
             data[at + 1] &= ~0x41 & 0xFF  # TF, NT
             data[at + 2] &= ~0x04 & 0xFF  # AC
+        if insn.iced.code in RESTORES and operand is not None and 0 <= operand - start <= DATA_SIZE - VECTOR_SIZE:
+            at = operand - start & ~0x3F
+            data[at : at + VECTOR_SIZE] = self.vectors()
+        if insn.iced.code in CONTROLS and operand is not None and 0 <= operand - start <= DATA_SIZE - 4:
+            struct.pack_into("<I", data, operand - start, 0x1F80 | self.rng.getrandbits(6))
         if insn.flow in (Flow.INDIRECT_CALL, Flow.INDIRECT_JUMP) and operand is not None:
             at = operand - start
             if 0 <= at <= DATA_SIZE - 8:

@@ -4,7 +4,8 @@ The length of a copy never depends on where the copy lies, so that patches can b
 does depend on the original's address (the return address that a ``call`` pushes), so displace run-time instructions
 (``Insn.at``), not link-time ones. Nothing here changes a flag or a register that the original leaves alone.
 
-Known differences, by design: a ``call [mem]`` whose load faults does so with its return address already pushed;
+Known differences, by design: a ``call [mem]`` whose load faults does so with its return address already pushed, and one
+whose operand lies where it pushes, but not by way of rsp, calls its return address (compilers have no such calls);
 ``syscall`` leaves the copy's address in rcx; x87 instructions record the copy's address as the last instruction.
 """
 
@@ -17,7 +18,6 @@ from anyprobe.isa.decode import Flow, Insn
 
 _REACH = 1 << 31
 _MASK64 = (1 << 64) - 1
-_ADDRESS_SIZE = 0x67
 _OPERAND_SIZE = 0x66
 _COUNTED = frozenset(range(0xE0, 0xE4))  # loopne, loope, loop, jrcxz: short forms only
 
@@ -116,8 +116,8 @@ def _direct_branch(insn: Insn, at: int, target: int) -> bytes | Refusal:
     opcode = _opcode(insn)
     if opcode in _COUNTED:
         # loop taken ; jmp short past ; taken: jmp target ; past:
-        narrow = bytes([_ADDRESS_SIZE]) if _ADDRESS_SIZE in _prefixes(insn.raw) else b""
-        head = narrow + bytes([opcode, 2]) + b"\xeb\x05"
+        # All prefixes stay: 67 selects ecx, and f2 or f3 turn loope and loopne into each other on some processors.
+        head = _prefixes(insn.raw) + bytes([opcode, 2]) + b"\xeb\x05"
         jump = _near(insn, b"\xe9", at + len(head), target)
         return jump if isinstance(jump, Refusal) else head + jump
     # jcc target; prefixes (branch hints, bnd) have no effect and are dropped

@@ -1,11 +1,13 @@
 """The processor itself as the oracle: original and displaced copies run from equal random states."""
 
 import platform
+import random
 
 import pytest
 
-from displaced import forms
+from displaced import encodings, forms
 from displaced.oracle import WORLDS, judge
+from displaced.verdicts import PREFIXED_BRANCH, differences, refused_without_reason
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="runs x86-64 instructions")
 
@@ -80,29 +82,11 @@ INSTRUCTIONS = {
 }
 
 
-# What has no displaced form, by the words with which it is refused; everything else runs.
-REFUSALS = (
-    "far branches and software interrupts show the program where they ran",
-    "a branch with an operand size prefix depends on the processor's make",
-    "its operand is relative to eip",
-    "its operand is relative to esp",
-    "calls its own stack pointer",
-    "its operand may lie where it pushes the return address",
-)
 LIBRARIES = (
     "/lib64/ld-linux-x86-64.so.2",
     "/usr/lib/x86_64-linux-gnu/libc.so.6",
     "/usr/lib/x86_64-linux-gnu/libm.so.6",
 )
-
-
-def differences(verdicts):
-    return [f"{code}: {detail}" for code, (verdict, detail) in verdicts.items() if verdict == "different"]
-
-
-def refused_without_reason(verdicts):
-    refused = {code: detail for code, (verdict, detail) in verdicts.items() if verdict == "refused"}
-    return {code: detail for code, detail in refused.items() if not detail.endswith(REFUSALS)}
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -123,6 +107,24 @@ def test_every_form_in_the_c_library(world):
     assert refused_without_reason(verdicts) == {}
     outcomes = [verdict for verdict, _ in verdicts.values()]
     assert outcomes.count("ran") > 0.8 * len(outcomes)
+
+
+def test_every_direct_branch_under_many_prefixes():
+    codes = sorted({code.hex() for code in encodings.direct_branches(random.Random(1))})
+    verdicts = judge(codes, "high", states=8, seed=4)
+    assert differences(verdicts) == []
+    assert {detail.split(": ")[-1] for verdict, detail in verdicts.values() if verdict == "refused"} == {
+        PREFIXED_BRANCH
+    }
+
+
+def test_calls_through_every_kind_of_operand():
+    calls = sorted({code.hex() for code in encodings.indirect_branches(2)})
+    verdicts = judge(random.Random(1).sample(calls, 1000), "higher", states=3, seed=5)
+    assert differences(verdicts) == []
+    assert refused_without_reason(verdicts) == {}
+    refused = [verdict for verdict, _ in verdicts.values()].count("refused")
+    assert 0 < refused < 0.1 * len(verdicts)
 
 
 BROKEN = {
