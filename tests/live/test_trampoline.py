@@ -16,7 +16,8 @@ from live.driver import build, started, wait_until
 from live.image import Image
 from live.results import hits, refusals, sites_of, timing
 
-FUNCTIONS = ("simple", "deep", "leaping", "tailing", "signalled", "forking", "switching", "parked", "threaded", "exiting")
+NAMES = "simple deep leaping tailing signalled forking switching parked threaded exiting"
+FUNCTIONS = tuple(NAMES.split())
 FORKED = {"simple", "deep", "forking"}
 RETURNS = [f"a.out:{function}%return" for function in FUNCTIONS]
 
@@ -46,6 +47,8 @@ def test_by_default_such_functions_are_refused_with_a_hint(target):
             for _, why in session.refused
         )
         assert len({spec for spec, _ in session.refused}) == 2
+        assert session.explain("a.out:simple%return").notes[-1].startswith("trampoline: --returns trampoline would")
+        assert not any("trampoline" in note for note in session.explain("a.out:simple").notes)
         assert session.snapshot().sites == session.snapshot().functions == ()
         target.go(3)
     target.finish()

@@ -11,6 +11,7 @@ from anyprobe.isa import disassemble
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.forms import EACH
 from anyprobe.probes.probe import exit_want, instructions_of
+from anyprobe.probes.trampolining import TRAMPOLINE_SERVES
 from anyprobe.splice.edits import Module
 from anyprobe.splice.emit import ActionSource, emit_patch
 from anyprobe.splice.patchcode import SCRATCH_ORDER, Action, ActionKind, BankCode
@@ -73,8 +74,10 @@ def explain(session: "Session", spec: str) -> Explanation:
     free = clobbers(module.code, code, wants[0]) if wants else None
     notes = [f"{len(sites) - 1} more sites match"] if len(sites) > 1 else []
     notes += [site.note] if site.note else []
-    if site.kind == "return" and code.exits_complete is not None:
-        notes.append(str(code.exits_complete))
+    if site.kind == "return" and (code.exits_complete is not None or plan.refused):
+        notes += [str(code.exits_complete)] if code.exits_complete is not None else []
+        why = session.trampolines.would_serve(site, module, code)
+        notes.append(TRAMPOLINE_SERVES if why is None else f"trampoline: the return address must stay: {why}")
     return Explanation(
         spec=site.canonical,
         module=site.object.name,

@@ -421,7 +421,9 @@ def _typed(process: Process, doing: str) -> Iterator[None]:
 
 def _has_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module, *, timed: bool) -> bool:
     """Return whether all exits of a function are known; where not, that is noted in the probe."""
-    if code.exits_complete is not None:
+    if code.exits_complete is not None and code.exits_complete.reason is Reason.PART_OF_FUNCTION:
+        probe.refused.append((site.canonical, code.exits_complete))
+    elif code.exits_complete is not None:
         probe.exitless.append(Exitless(site, module, code, code.exits_complete, timed))
     elif not code.exits:
         probe.refused.append((site.canonical, Refusal(Reason.NO_EXIT, code.start, "the function never returns")))

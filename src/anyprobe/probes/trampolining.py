@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from anyprobe.splice.edits import Module
 
 HINT = "; --returns trampoline would see it at a replaced return address"
+TRAMPOLINE_SERVES = "trampoline: --returns trampoline would see the return at a replaced return address"
 
 _EXIT_UNSPLICED = frozenset({
     Reason.TOO_SHORT, Reason.JUMP_TARGET_IN_JTPR, Reason.CONTROL_FLOW_UNKNOWN, Reason.PAGE_BOUNDARY,
@@ -148,6 +149,8 @@ class Trampolines:
     def would_serve(self, site: "ResolvedSite", module: "Module", code: "FunctionCode") -> str | None:
         """Return why the return address of a function must stay, ``None`` where it may be replaced."""
         self._looked = False
+        if code.exits_complete is not None and code.exits_complete.reason is Reason.PART_OF_FUNCTION:
+            return "this is no function of its own"
         return self._objection(site, module, code)
 
     def _objection(self, site: "ResolvedSite", module: "Module", code: "FunctionCode") -> str | None:

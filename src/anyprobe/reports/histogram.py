@@ -107,5 +107,6 @@ def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
             )
             if count
         ]
+        parts += ["ends seen at replaced return addresses"] if timing.exit_kind == "trampoline" else []
         if parts:
             console.print(f"{escape(timing.function)}: {', '.join(parts)}", style="dim", soft_wrap=True)

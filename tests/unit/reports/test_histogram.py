@@ -66,3 +66,8 @@ def test_the_thin_end_is_one_row_and_keeps_its_count():
     assert histogram.with_tail_folded(rows) == [*rows[:2], (4.0, 32.0, 5)]
     assert histogram.with_tail_folded(rows[:3]) == rows[:3]
     assert histogram.with_tail_folded([(1.0, 2.0, 1)]) == [(1.0, 2.0, 1)]
+
+
+def test_ends_seen_at_replaced_return_addresses_are_said_to_be():
+    assert "ends seen at replaced return addresses" in shown(timing(exit_kind="trampoline"))
+    assert "replaced" not in shown(timing())
