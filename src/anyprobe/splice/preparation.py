@@ -75,7 +75,7 @@ class Preparation:
                 or not self._has_journal(len(splices) + _SPARE_RECORDS)
             ):
                 self._map(len(splices))
-        self._settle_hooks()
+            self._settle_hooks()
 
     # -- needs
 
