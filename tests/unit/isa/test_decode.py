@@ -1,11 +1,10 @@
-import re
 import shutil
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+import objdump_listing
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, decode_one, decode_range
 
@@ -59,17 +58,31 @@ def test_what_the_decoder_does_not_know_is_refused():
     assert refusal.reason is Reason.UNDECODABLE
 
 
+FWAIT = "objdump takes fwait for a prefix of what follows"
+
+
 @pytest.mark.skipif(not shutil.which("objdump") or not LIBC.exists(), reason="needs objdump and glibc")
 def test_lengths_agree_with_objdump_on_libc():
-    command = ["objdump", "-dw", "--section=.text", str(LIBC)]
-    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    lines = re.findall(r"^\s+([0-9a-f]+):\t((?:[0-9a-f]{2} )+)\s*\t?(.*)$", listing, re.MULTILINE)
-    content = b"".join(bytes.fromhex(code) for _, code, _ in lines)
-    start = int(lines[0][0], 16)
-    boundaries = {insn.address for insn in decode_range(content, start)}
-    theirs = {int(address, 16) for address, _, text in lines if "(bad)" not in text}
-    # objdump prints a lone prefix as an instruction of its own now and then.
-    assert len(theirs - boundaries) < len(theirs) / 10_000
+    listed = list(objdump_listing.blocks(LIBC))
+    assert sum(map(len, listed)) > 100_000
+    found = [each for block in listed for each in objdump_listing.disagreements(block)]
+    assert [each for each in found if objdump_listing.explanation(each) != FWAIT] == []
+    assert len(found) < 100
+
+
+@pytest.mark.parametrize(("theirs", "why"), [
+    ((b"\x9b\xdf\xe0", "fstsw  ax"), FWAIT),
+    ((b"\x4f", "rex.WRXB"), "objdump prints prefixes without use as instructions of their own"),
+    ((b"\x2f", "(bad)"), None),
+    ((b"\x8c\xfa", "mov    edx,?"), "the decoder does not know it"),
+    ((b"\x48\x89", "mov    rax,rdi"), "unexplained"),
+])  # fmt: skip
+def test_disagreements_with_objdump_are_noticed(theirs, why):
+    code, text = theirs
+    rest = {b"\x4f": b"\x53", b"\x48\x89": b"\xf8"}.get(code, b"")
+    block = [(0x1000, code, text)] + ([(0x1000 + len(code), rest, "rest")] if rest else [])
+    found = [objdump_listing.explanation(each) or "unexplained" for each in objdump_listing.disagreements(block)]
+    assert found == ([] if why is None else [why])
 
 
 def test_decoding_half_a_million_instructions_takes_about_a_second():

@@ -1,0 +1,69 @@
+"""Where the decoder and objdump disagree about an instruction's length, from each of objdump's labels on."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from anyprobe.isa.decode import Flow, decode_range
+
+_LINE = re.compile(r"^\s*([0-9a-f]+):\t((?:[0-9a-f]{2} )+)\s*(.*)$")
+_LABEL = re.compile(r"^[0-9a-f]+ <.*>:$")
+
+
+class Disagreement(NamedTuple):
+    """What both make of the same bytes."""
+
+    address: int
+    content: bytes
+    theirs: str
+    ours: str
+    our_length: int
+
+
+def blocks(path) -> Iterator[list[tuple[int, bytes, str]]]:
+    """Yield the (address, bytes, assembly) between two labels or gaps of objdump's listing of all code."""
+    process = subprocess.Popen(["objdump", "-dwMintel", path], stdout=subprocess.PIPE, text=True)
+    block: list[tuple[int, bytes, str]] = []
+    with process:
+        for line in process.stdout:
+            found = _LINE.match(line)
+            address = int(found[1], 16) if found else None
+            # It leaves zeros out.
+            if block and (_LABEL.match(line) or (found and address != block[-1][0] + len(block[-1][1]))):
+                yield block
+                block = []
+            if found:
+                block.append((address, bytes.fromhex(found[2]), found[3].strip()))
+    if block:
+        yield block
+
+
+def disagreements(block) -> Iterator[Disagreement]:
+    """Compare one block; after a disagreement go on at the next address where both begin an instruction."""
+    start = block[0][0]
+    content = b"".join(code for _, code, _ in block)
+    theirs = {address: (code, text) for address, code, text in block}
+    ours = {insn.address: insn for insn in decode_range(content, start)}
+    for address in sorted(theirs.keys() & ours.keys()):
+        (code, text), insn = theirs[address], ours[address]
+        if insn.length != len(code) or (insn.flow is Flow.INVALID) != ("(bad)" in text):
+            offset = address - start
+            yield Disagreement(address, content[offset : offset + 15], text, insn.text, insn.length)
+
+
+_PREFIX_NAMES = re.compile(r"^(rex(\.\w+)?|data16|addr32|lock|repn?[ze]?|[cdefgs]s|bnd|notrack|xacquire|xrelease)\b")
+
+
+def explanation(found: Disagreement) -> str | None:
+    """Return why both differ, or None."""
+    words = found.theirs.split()
+    if found.content[0] == 0x9B and found.our_length == 1:
+        return "objdump takes fwait for a prefix of what follows"
+    if words and all(_PREFIX.match(word) for word in words):
+        return "objdump prints prefixes without use as instructions of their own"
+    if "(bad)" in found.theirs:
+        return "objdump does not know it"
+    if found.ours == "(bad)":
+        return "the decoder does not know it"
+    return None
