@@ -12,7 +12,7 @@ import pytest
 import anyprobe
 from anyprobe.splice.arena import is_ours
 from anyprobe.target.procfs import read_mappings
-from live.driver import build, started, wait_until
+from live.driver import TARGETS, build, started, wait_until
 from live.image import Image
 from live.results import hits, refusals, sites_of, timing
 
@@ -232,6 +232,26 @@ def test_where_exceptions_may_pass_return_addresses_stay():
             assert set(refusals(session.refused).values()) == {"return-address-must-stay"}
             assert "exceptions may pass: libstdc++" in session.refused[0][1].detail
             target.go(3)
+        target.finish()
+
+
+PERSONAL = """
+asm(FUNCTION(personal) ".cfi_personality 0x1b,personal\\nret\\n" END(personal));
+"""
+COLLECTOR = """
+const char *collector(void) { return "CAMLRUNPARAM"; }
+"""
+
+
+@pytest.mark.parametrize("more", [PERSONAL, COLLECTOR], ids=["unwinding", "frame-tables"])
+def test_where_code_looks_for_frames_return_addresses_stay(more):
+    """A personality without a table is how LuaJIT's errors come through; OCaml's collector knows return addresses."""
+    source = (TARGETS / "trampolines.c").read_text() + more
+    with started(build("trampolines.c", "-Wl,--export-dynamic", text=source)) as target:
+        with anyprobe.attach(target.pid, returns="trampoline") as session:
+            session.count("a.out:simple%return")
+            assert set(refusals(session.refused).values()) == {"return-address-must-stay"}
+            target.go(1)
         target.finish()
 
 

@@ -46,7 +46,11 @@ _NAMES = """
 _LOOKS_AT_CALLER = frozenset(_NAMES.split())
 _LOOKS_AT_CALLER_FORMS = re.compile(r"_dl_runtime_\w+|_dl_tlsdesc_\w+|_Unwind_\w+|__cxa_\w+|unw_\w+|__?sanitizer_\w+")
 _WALKERS = ("libgcc_s.", "libunwind", "libdw", "libstdc++.", "libc++")
-_EXCEPTIONS = ".gcc_except_table"
+_EXCEPTIONS, _UNWIND = ".gcc_except_table", ".eh_frame"
+_PERSONALITY = b"\x01zP"
+"""How a rule of the unwind table begins that names a personality: unwinding stops there, or may."""
+_FRAME_TABLES = b"CAMLRUNPARAM"
+"""In the OCaml runtime, whose collector finds its frames by their return addresses."""
 
 
 class Trampolines:
@@ -199,6 +203,12 @@ def _objection_to(loaded: LoadedObject, *, is_libc: bool) -> str | None:
         return f"{loaded.name} is Go code"
     if not elf.sections:
         return f"nobody knows whether {loaded.name}, which has no section table, throws exceptions"
-    if elf.section(_EXCEPTIONS) is not None and not is_libc:
+    if is_libc:
+        return None
+    unwind = elf.section(_UNWIND)
+    personality = unwind is not None and _PERSONALITY in elf.section_bytes(unwind)
+    if personality or elf.section(_EXCEPTIONS) is not None:
         return f"exceptions may pass: {loaded.name} has handlers"
+    if elf.content.find(_FRAME_TABLES) >= 0:
+        return f"the collector of {loaded.name} looks at return addresses"
     return None

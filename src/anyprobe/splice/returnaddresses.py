@@ -32,8 +32,8 @@ _MOST_BYTES = 1 << 30
 """Memory that is searched at most; the program stands still meanwhile, a second for two or three times this."""
 _CHUNK_PAGES = 1 << 8
 _PAGEMAP_PAGES = 1 << 16
-_MOST_PAGES = 1 << 24
-"""Pages, present or not, that are looked at (64 GiB of addresses)."""
+_MOST_PAGES = 1 << 23
+"""Pages of one mapping, present or not, that are looked at (32 GiB of addresses)."""
 _IN_MEMORY = 3 << 62
 """Bits of a ``pagemap`` entry: the page is present, or swapped out."""
 _KERNEL_MADE = ("[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]")
@@ -87,17 +87,13 @@ def restore_returns(
         words = [getattr(thread.registers, name) for name in _REGISTERS]
         if any(true_address(word, tables) is not None for word in words):
             return (f"a return address in a register of thread {thread.tid}",)
-    budget = _MOST_BYTES
     try:
-        for mapping in mappings:
-            if not _may_hold_stacks(mapping):
-                continue
-            for low, size in _present(process.pid, mapping):
-                budget -= size
-                if budget < 0:
-                    return ("return addresses: too much memory to look for them",)
-                if not _restore_in(process, low, size, tables, writable=mapping.private):
-                    return (f"a return address in shared memory at {low:x}",)
+        places = [(m, *place) for m in mappings if _may_hold_stacks(m) for place in _present(process.pid, m)]
+        if sum(size for _, _, size in places) > _MOST_BYTES:
+            return ("return addresses: too much memory to look for them",)
+        for mapping, low, size in places:
+            if not _restore_in(process, low, size, tables, writable=mapping.private):
+                return (f"a return address in shared memory at {low:x}",)
     except (MemoryFault, OSError, _TooMuch) as error:
         return (f"return addresses: not all memory can be searched ({error})",)
     return ()
