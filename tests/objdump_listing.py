@@ -52,7 +52,7 @@ def disagreements(block) -> Iterator[Disagreement]:
             yield Disagreement(address, content[offset : offset + 15], text, insn.text, insn.length)
 
 
-_PREFIX_NAMES = re.compile(r"^(rex(\.\w+)?|data16|addr32|lock|repn?[ze]?|[cdefgs]s|bnd|notrack|xacquire|xrelease)\b")
+_PREFIX = re.compile(r"^(rex(\.\w+)?|data16|addr32|lock|repn?[ze]?|[cdefgs]s|bnd|notrack|xacquire|xrelease)$")
 
 
 def explanation(found: Disagreement) -> str | None:
