@@ -41,6 +41,8 @@ class Claims:
         for address in range(splice.write_at + splice.written, splice.end):
             if address in self.written:
                 return Refusal(Reason.OVERLAP, address, "an instruction to be displaced is spliced itself")
+            if address in self.displaced:
+                return Refusal(Reason.OVERLAP, address, "the patch of another splice runs a copy of this instruction")
         return None
 
     def displace(self, splice: PlannedSplice) -> None:

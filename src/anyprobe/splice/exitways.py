@@ -6,7 +6,7 @@ stands above carries on into another copy. The block itself stays as it is; nobo
 and so has left the function as good as before, runs it any more.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,25 +14,22 @@ from anyprobe.binary.exits import ways_to
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.ways import Ways
 
 if TYPE_CHECKING:
     from anyprobe.binary.function import FunctionCode
     from anyprobe.splice.plan import Planner
 
 _LONGEST_BLOCK = 8
-_IN_PLACE = (Strategy.RETARGET, Strategy.TRAP)
-"""The patch of these does not carry on with what follows."""
 
 
-class ExitWays:
+class ExitWays(Ways):
     """Splices the ways to the refused exits of one function, after everything else of it has been placed."""
 
     def __init__(self, planner: "Planner", function: "FunctionCode", wants: Sequence[Want], plan: FunctionPlan) -> None:
         """Remember the plan; its splices are added to."""
-        self._planner, self._plan = planner, plan
-        self._parts = function.parts
+        super().__init__(planner, function, plan)
         self._wanted = frozenset(want.address for want in wants)
-        self._undo: list[Callable[[], None]] = []
         self._served: dict[int, Want] = {}
         """Exits that were spliced here, with the first want of each."""
 
@@ -49,17 +46,16 @@ class ExitWays:
         if self._splice_all(want):
             self._served[want.address] = want
             return True
-        for step in reversed(self._undo):
-            step()
+        self.undo()
         return self._borrow(want)
 
     def _borrow(self, want: Want) -> bool:
         """Splice the exit itself by a pun at the cost of the next function: the last resort."""
         part = self._planner.code.containing(want.address)
         insn = part.insn_at(want.address) if part is not None else None
-        found = self._detour(insn, borrows=True) if insn is not None else None
+        found = self.detour(insn, borrows=True) if insn is not None else None
         if found is not None:
-            self._add(found, want)
+            self.add(found, want)
         return found is not None
 
     def _serve_too(self, want: Want, first: Want) -> None:
@@ -73,8 +69,8 @@ class ExitWays:
 
     def _join(self, want: Want) -> bool:
         """Let a splice that displaces the exit by now, and that all come through, serve it."""
-        over = self._over(want.address)
-        if over is None or over.strategy in _IN_PLACE:
+        over = self.over(want.address)
+        if over is None or over.strategy in self.IN_PLACE:
             return False
         over.wants.append(want)
         return True
@@ -111,81 +107,36 @@ class ExitWays:
     def _splice_branch(self, branch: Insn, through: Want) -> bool:
         if branch.flow is Flow.JCC and not (branch.raw[0] >> 4 == 7 or branch.raw[0] == 0x0F):
             return False  # loop and jrcxz, or prefixes
-        over = self._over(branch.address)
+        over = self.over(branch.address)
         if over is not None:
             same = over.wants[0].block and over.wants[0].block[-1].address == through.block[-1].address
-            if over.strategy in _IN_PLACE and not same:
+            if over.strategy in self.IN_PLACE and not same:
                 return False
-            self._serve(over, through)
+            self.serve(over, through)
             return True
         found: PlannedSplice | Refusal | None = None
         if Strategy.RETARGET in self._planner.allowed:
             found = self._planner.retarget(branch, through)
         if not isinstance(found, PlannedSplice):
-            found = self._detour(branch)
+            found = self.detour(branch)
         if found is None:
             return False
-        self._add(found, through)
+        self.add(found, through)
         return True
 
     def _splice_above(self, part: "FunctionCode", above: Insn, block: tuple[Insn, ...], want: Want) -> bool:
         """Let the patch of the instruction above the block carry on into the block."""
         if above.is_call or part.insn_at(above.address) is None:
             return False
-        over = self._over(above.address)
+        over = self.over(above.address)
         if over is None:
-            over = self._detour(above)
+            over = self.detour(above)
             if over is None or over.insns[-1].address != above.address:
                 return False
-            self._add(over, want)
-        elif over.strategy in _IN_PLACE or over.insns[-1].address != above.address:
+            self.add(over, want)
+        elif over.strategy in self.IN_PLACE or over.insns[-1].address != above.address:
             return False
         else:
-            self._serve(over, want)
-        self._carry_on(over, block)
+            self.serve(over, want)
+        self.carry_on(over, block)
         return True
-
-    def _carry_on(self, splice: PlannedSplice, block: tuple[Insn, ...]) -> None:
-        """Let a patch go on with an exit block that lies right behind what it displaces."""
-        claims, before = self._planner.claims, splice.insns
-        splice.insns = before + block
-        claims.displace(splice)
-
-        def shrink() -> None:
-            claims.displaced.difference_update(range(block[0].address, block[-1].end))
-            splice.insns = before
-
-        self._undo.append(shrink)
-
-    # -- splices
-
-    def _over(self, address: int) -> PlannedSplice | None:
-        """Return the splice that displaces an instruction."""
-        return next((splice for splice in self._plan.splices if splice.covers(address)), None)
-
-    def _detour(self, insn: Insn, *, borrows: bool = False) -> PlannedSplice | None:
-        """Return a new splice that displaces an instruction and none of another splice."""
-        part = self._planner.code.containing(insn.address)
-        lower = [each for each in self._plan.splices if each.head < insn.address]
-        floor = max((max(each.write_at + each.written, each.end) for each in lower), default=0)
-        found = self._planner.detour(part, insn.address, floor, borrows=borrows) if part is not None else None
-        if not isinstance(found, PlannedSplice):
-            return None
-        low, high = found.head, max(found.end, found.write_at + found.written)
-        apart = all(high <= each.head or each.end <= low for each in self._plan.splices)
-        return found if apart else None
-
-    def _serve(self, splice: PlannedSplice, want: Want) -> None:
-        splice.wants.append(want)
-        self._undo.append(lambda: splice.wants.remove(want))
-
-    def _add(self, splice: PlannedSplice, want: Want) -> None:
-        splice.wants.append(want)
-        self._plan.splices.append(splice)
-        self._planner.claims.claim(splice)
-
-        def forget() -> None:
-            self._plan.splices.remove(splice)
-            self._planner.claims.release(splice)
-
-        self._undo.append(forget)

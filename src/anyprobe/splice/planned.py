@@ -56,7 +56,7 @@ class Want:
     block: tuple[Insn, ...] = ()
     """The exit block that the branch here leads to, spliced in its stead; its last instruction is the exit."""
     origin: "Want | None" = None
-    """The wanted exit that this branch is spliced for."""
+    """The wanted exit, or other instruction, that this branch is spliced for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -116,3 +116,5 @@ class FunctionPlan:
     refused: list[tuple[Want, Refusal]] = field(default_factory=list)
     verdicts: list[tuple[int, Strategy, Refusal | None]] = field(default_factory=list)
     """(site, strategy, why not) in the order in which they were tried; ``None``: chosen."""
+    shared: set[int] = field(default_factory=set)
+    """Instructions that some run as copies in a patch and others in their place: no want may rely on the copy alone."""

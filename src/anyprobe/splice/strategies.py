@@ -1,0 +1,188 @@
+"""The strategies, one splice at a time: what each needs, and why it does not apply."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from anyprobe.binary.cfg import CodeMap
+from anyprobe.binary.function import FunctionCode
+from anyprobe.core.address import page_floor
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import Flow, Insn
+from anyprobe.splice.claims import Claims
+from anyprobe.splice.planned import AUTO, JUMP_BYTES, SHORT_BYTES, TRAP, PlannedSplice, Pun, Strategy, Want, WantKind
+
+_SHORT_REACH = 127
+
+
+@dataclass
+class Strategies:
+    """Makes splices of one module; claims are looked at, not taken.
+
+    ``reachable(pun)`` says whether some page that a punned jump can reach may be mapped. ``allowed`` are the
+    strategies that the user permits.
+    """
+
+    code: CodeMap
+    claims: Claims
+    reachable: Callable[[Pun], bool]
+    allowed: frozenset[Strategy] = AUTO
+    plain_jumps_only: bool = False
+    """No several-instruction jumps (Go: goroutines parked anywhere keep their pc off the stacks)."""
+    _wanted: frozenset[int] = frozenset()
+
+    def retarget(self, insn: Insn, want: Want) -> PlannedSplice | Refusal:
+        """Return a splice that changes the destination of the wanted branch."""
+        direct = insn.flow in (Flow.JUMP, Flow.JCC, Flow.CALL) and insn.target is not None
+        wide = (insn.length >= JUMP_BYTES and insn.raw[-5] in (0xE8, 0xE9)) or (
+            insn.length >= 6 and insn.raw[-6] == 0x0F
+        )
+        if insn.flow is Flow.CALL and want.kind is WantKind.ENTRY:
+            return Refusal(Reason.NOT_A_BRANCH, insn.address, "the entry's handlers must run before the call")
+        taken_edge_only = insn.flow is Flow.JCC and not (want.conditional or want.kind is WantKind.LOOP)
+        if not direct or not wide or taken_edge_only:
+            return Refusal(Reason.NOT_A_BRANCH, insn.address, "not a direct branch with a 32-bit displacement")
+        return self._checked(PlannedSplice(Strategy.RETARGET, insn.address, (insn,), [], 4, insn.end - 4))
+
+    def jump(self, function: FunctionCode, run: tuple[Insn, ...], start: int, index: int) -> PlannedSplice | Refusal:
+        """Jump at ``run[start]`` that displaces at least up to ``run[index]``."""
+        head = run[start]
+        if start == index and head.length >= JUMP_BYTES:
+            return self._checked(PlannedSplice(Strategy.JUMP, head.address, (head,), [], JUMP_BYTES, head.address))
+        if self.plain_jumps_only:
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, head.address, "Go code allows no several-instruction jump")
+        stop = index
+        while stop + 1 < len(run) and run[stop].end - head.address < JUMP_BYTES:
+            stop += 1
+        insns = run[start : stop + 1]
+        if insns[-1].end - head.address < JUMP_BYTES:
+            dead = self.dead_bytes(function, insns[-1])
+            if insns[-1].end + dead - head.address < JUMP_BYTES:
+                return self._why_short(function, insns[-1].end, head)
+        return self._checked(PlannedSplice(Strategy.JUMP, head.address, insns, [], JUMP_BYTES, head.address))
+
+    def _why_short(self, function: FunctionCode, end: int, head: Insn) -> Refusal:
+        if function.complete is not None:
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, head.address, function.complete.detail)
+        entering = self.code.enterable(end, head.address + JUMP_BYTES)
+        if entering:
+            address, why = entering[0]
+            return Refusal(Reason.JUMP_TARGET_IN_JTPR, address, why)
+        return Refusal(Reason.TOO_SHORT, head.address, f"only {end - head.address} bytes before other code")
+
+    def dead_bytes(self, function: FunctionCode, last: Insn) -> int:
+        """Return how many bytes behind ``last`` can never run."""
+        return 0 if last.falls_through else function.dead_bytes_behind(last.end)
+
+    def short(self, run: tuple[Insn, ...], start: int, index: int) -> PlannedSplice | Refusal:
+        """Two bytes that jump to dead bytes nearby, which hold a jump on to the patch."""
+        head = run[start]
+        stop = index
+        while stop + 1 < len(run) and run[stop].end - head.address < SHORT_BYTES:
+            stop += 1
+        insns = run[start : stop + 1]
+        if insns[-1].end - head.address < SHORT_BYTES or (self.plain_jumps_only and head.length < SHORT_BYTES):
+            return Refusal(Reason.TOO_SHORT, head.address, "one byte, and the next one may be entered")
+        dead = self._dead_nearby(head.address)
+        if dead is None:
+            return Refusal(Reason.NO_ROOM_NEARBY, head.address, "no five dead bytes within reach of a short jump")
+        splice = PlannedSplice(
+            Strategy.SHORT, head.address, insns, [], SHORT_BYTES, head.address, dead_springboard=dead
+        )
+        return self._checked(splice)
+
+    def _dead_nearby(self, address: int) -> int | None:
+        """Return the nearest address of five bytes that never run, are nobody's, and lie within reach."""
+        low, high = address + SHORT_BYTES - _SHORT_REACH - 1, address + SHORT_BYTES + _SHORT_REACH
+        best: int | None = None
+        for start in self.code.starts_between(low - _SHORT_REACH, high):
+            function = self.code.function_at(start)
+            if isinstance(function, Refusal):
+                continue
+            # from the far end: a jump at the function's last instruction may want the bytes right behind it
+            for place in range(function.end + function.padding_after - JUMP_BYTES, function.end - 1, -1):
+                # on one page with the head: pages are written one after the other
+                near = low <= place < high and page_floor(place) == page_floor(place + JUMP_BYTES - 1) == page_floor(
+                    address
+                )
+                if near and self.claims.conflict(place, JUMP_BYTES, 0) is None:
+                    if best is None or abs(place - address) < abs(best - address):
+                        best = place
+                    break
+        return best
+
+    def punned(
+        self, run: tuple[Insn, ...], start: int, index: int, limit: int | None = None
+    ) -> PlannedSplice | Refusal:
+        """Turn ``run[start]`` into a jump that ends in the bytes behind it, but borrow none from ``limit`` on."""
+        head = run[start]
+        insns = run[start : index + 1]
+        length = min(head.length, JUMP_BYTES)
+        refusal = Refusal(Reason.PUN_OUT_OF_REACH, head.address, "no page that the punned jump reaches can be mapped")
+        for prefixes in range(length):
+            pun = self._pun(head, prefixes)
+            if isinstance(pun, Refusal):
+                return pun
+            written = prefixes + 1 + pun.free
+            if limit is not None and head.address + prefixes + JUMP_BYTES > limit:
+                refusal = Refusal(
+                    Reason.BORROWED_BYTES, head.address, "the pun would borrow bytes of the next function"
+                )
+                continue
+            if not self.reachable(pun):
+                continue
+            splice = PlannedSplice(
+                Strategy.PUNNED, head.address, insns, [], written, head.address, prefixes + JUMP_BYTES - written, pun
+            )
+            checked = self._checked(splice)
+            if not isinstance(checked, Refusal):
+                return checked
+            refusal = checked
+        return refusal
+
+    def _pun(self, head: Insn, prefixes: int) -> Pun | Refusal:
+        free = min(head.length - 1 - prefixes, 4)
+        fixed_at = head.address + prefixes + 1 + free
+        try:
+            fixed = self.code.text.memory.read(fixed_at, 4 - free)
+        except LookupError:
+            return Refusal(Reason.TOO_SHORT, head.address, "the module's text ends here")
+        displacement = int.from_bytes(bytes(free) + fixed, "little", signed=True)
+        return Pun(prefixes, free, head.address + prefixes + JUMP_BYTES + displacement)
+
+    def trap(self, insn: Insn, follower: tuple[Insn, ...]) -> PlannedSplice | Refusal:
+        """One byte that traps: nothing else changes, whoever stands or comes where.
+
+        If the instruction has no other byte, its patch takes the next one along where it can, so that a thread with
+        its pc behind the trap has met it.
+        """
+        if self.plain_jumps_only:
+            detail = "Go's runtime runs code with all signals blocked and takes SIGTRAP for itself"
+            return Refusal(Reason.TRAP_UNSAFE, insn.address, detail)
+        if insn.raw[:1] == TRAP:
+            return Refusal(Reason.TRAP_UNSAFE, insn.address, "this is an int3 of the program's own")
+        splice = PlannedSplice(Strategy.TRAP, insn.address, (insn,), [], len(TRAP), insn.address)
+        if insn.length > len(TRAP):
+            return self._checked(splice)
+        if insn.falls_through and any(each.flow is Flow.NEXT and each.address not in self._wanted for each in follower):
+            length = follower[0].length
+            both = PlannedSplice(Strategy.TRAP, insn.address, (insn, *follower), [], len(TRAP), insn.address, length)
+            if not isinstance(self._checked(both), Refusal):
+                return both
+        splice.ambiguous = insn.falls_through or bool(self.code.enterable(insn.end, insn.end + 1))
+        return self._checked(splice)
+
+    def _checked(self, splice: PlannedSplice) -> PlannedSplice | Refusal:
+        """Return the splice if its bytes may be written and its instructions displaced."""
+        start, end = splice.write_at, splice.write_at + splice.written
+        if page_floor(start) != page_floor(end - 1):
+            return Refusal(Reason.PAGE_BOUNDARY, start, "the bytes to write cross a page boundary")
+        taken = self.claims.conflict(start, splice.written, splice.borrowed) or self.claims.overwritten(splice)
+        return self.forbidden(splice.insns) or taken or splice
+
+    def forbidden(self, insns: tuple[Insn, ...]) -> Refusal | None:
+        """Return why some instructions must stay where they are."""
+        low, high = insns[0].address, insns[-1].end
+        for area, reason in self.code.text.forbidden:
+            if area.start < high and low < area.end:
+                return Refusal(Reason(reason), low, "this code must never be displaced")
+        return None

@@ -1,0 +1,77 @@
+"""Splices that are added to a finished plan for what has no room of its own, and taken out again where that fails."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from anyprobe.isa.decode import Insn
+from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Strategy, Want
+
+if TYPE_CHECKING:
+    from anyprobe.binary.function import FunctionCode
+    from anyprobe.splice.plan import Planner
+
+
+class Ways:
+    """Adds to the plan of one function; each step can be undone."""
+
+    IN_PLACE = (Strategy.RETARGET, Strategy.TRAP)
+    """The patch of these does not carry on with what follows."""
+
+    def __init__(self, planner: "Planner", function: "FunctionCode", plan: FunctionPlan) -> None:
+        """Remember the plan; its splices are added to."""
+        self._planner, self._plan = planner, plan
+        self._parts = function.parts
+        self._undo: list[Callable[[], None]] = []
+
+    def undo(self) -> None:
+        """Take back every step since the list of them was last emptied."""
+        for step in reversed(self._undo):
+            step()
+        self._undo = []
+
+    def over(self, address: int) -> PlannedSplice | None:
+        """Return the splice that displaces an instruction."""
+        return next((splice for splice in self._plan.splices if splice.covers(address)), None)
+
+    def detour(self, insn: Insn, *, borrows: bool = False) -> PlannedSplice | None:
+        """Return a new splice that displaces an instruction and none of another splice."""
+        part = self._planner.code.containing(insn.address)
+        lower = [each for each in self._plan.splices if each.head < insn.address]
+        floor = max((max(each.write_at + each.written, each.end) for each in lower), default=0)
+        found = self._planner.detour(part, insn.address, floor, borrows=borrows) if part is not None else None
+        if not isinstance(found, PlannedSplice):
+            return None
+        low, high = found.head, max(found.end, found.write_at + found.written)
+        apart = all(high <= each.head or each.end <= low for each in self._plan.splices)
+        return found if apart else None
+
+    def serve(self, splice: PlannedSplice, want: Want) -> None:
+        """Let a splice serve a want."""
+        splice.wants.append(want)
+        self._undo.append(lambda: splice.wants.remove(want))
+
+    def add(self, splice: PlannedSplice, want: Want) -> None:
+        """Add a new splice for a want."""
+        splice.wants.append(want)
+        self._plan.splices.append(splice)
+        self._planner.claims.claim(splice)
+
+        def forget() -> None:
+            self._plan.splices.remove(splice)
+            self._planner.claims.release(splice)
+
+        self._undo.append(forget)
+
+    def carry_on(self, splice: PlannedSplice, line: tuple[Insn, ...]) -> None:
+        """Let a patch go on with instructions right behind what it displaces, which others run in their place."""
+        claims, before, shared = self._planner.claims, splice.insns, {insn.address for insn in line}
+        splice.insns = before + line
+        claims.displace(splice)
+        self._plan.shared |= shared
+
+        def shrink() -> None:
+            claims.displaced.difference_update(range(line[0].address, line[-1].end))
+            splice.insns = before
+            self._plan.shared -= shared
+
+        self._undo.append(shrink)
