@@ -5,7 +5,9 @@ import subprocess
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from anyprobe.isa.decode import Flow, decode_range
+from anyprobe.core.refusal import Refusal
+from anyprobe.isa.decode import Flow, decode_one, decode_range
+from anyprobe.isa.relocate import displace
 
 _LINE = re.compile(r"^\s*([0-9a-f]+):\t((?:[0-9a-f]{2} )+)\s*(.*)$")
 _LABEL = re.compile(r"^[0-9a-f]+ <.*>:$")
@@ -66,4 +68,7 @@ def explanation(found: Disagreement) -> str | None:
         return "objdump does not know it"
     if found.ours == "(bad)":
         return "the decoder does not know it"
+    verdict = displace(decode_one(found.content, found.address), found.address)
+    if isinstance(verdict, Refusal) and verdict.detail.endswith("depends on the processor's make"):
+        return "a branch with an operand size prefix: objdump reads it as AMD does, the decoder as Intel does"
     return None

@@ -2,7 +2,7 @@
 
 import struct
 
-from iced_x86 import Code, OpKind, Register, RegisterExt
+from iced_x86 import Code, Mnemonic, OpKind, Register, RegisterExt
 
 from anyprobe.isa.decode import Flow, decode_one
 from displaced.machine import DATA, DATA_SIZE, OPERAND, ORIGINAL, SEGMENT, STACK, STATUS, VECTOR_SIZE, Image
@@ -11,6 +11,8 @@ MASK64 = (1 << 64) - 1
 SMALL = (0, 1, 2, 3, 7, 8, 31, 63, 64, 0x7FFFFFFF, 0x80000000, 1 << 63, MASK64)
 SEGMENTS = (Register.FS, Register.GS)
 POPF = (Code.POPFW, Code.POPFQ)
+POP_SEGMENT = (Code.POPQ_FS, Code.POPQ_GS, Code.POPW_FS, Code.POPW_GS)
+BIT_TESTS = (Mnemonic.BT, Mnemonic.BTS, Mnemonic.BTR, Mnemonic.BTC)
 RESTORES = (Code.FXRSTOR_M512BYTE, Code.FXRSTOR64_M512BYTE, Code.XRSTOR_MEM, Code.XRSTOR64_MEM)
 CONTROLS = (Code.LDMXCSR_M32, Code.VEX_VLDMXCSR_M32)
 SYSTEM_CALLS = {Code.SYSCALL: 39, Code.INT_IMM8: 20}  # getpid
@@ -75,6 +77,8 @@ class States:
         data = bytearray(self.pool[offset : offset + DATA_SIZE])
         vectors = self.vectors()
         operand = None
+        if iced.mnemonic in BIT_TESTS and iced.op1_kind == OpKind.REGISTER:
+            regs[_number(iced.op1_register)] = rng.randrange(-4096, 4096) & MASK64  # a bit in the data
         if memory_operand(iced):
             operand = self.aim(iced, regs, vectors)
         elif insn.flow in (Flow.INDIRECT_CALL, Flow.INDIRECT_JUMP):
@@ -87,6 +91,8 @@ class States:
         start = self.machine.base + DATA
         if insn.flow is Flow.RET:
             struct.pack_into("<Q", data, regs[4] - start, taken)
+        if insn.iced.code in POP_SEGMENT:
+            struct.pack_into("<Q", data, regs[4] - start, 0)
         if insn.iced.code in POPF:
             at = regs[4] - start
             data[at + 1] &= ~0x41 & 0xFF  # TF, NT

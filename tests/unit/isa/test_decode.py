@@ -75,11 +75,15 @@ def test_lengths_agree_with_objdump_on_libc():
     ((b"\x4f", "rex.WRXB"), "objdump prints prefixes without use as instructions of their own"),
     ((b"\x2f", "(bad)"), None),
     ((b"\x8c\xfa", "mov    edx,?"), "the decoder does not know it"),
+    (
+        (b"\x66\xe9\xdd\x00", "jmpw   e253"),
+        "a branch with an operand size prefix: objdump reads it as AMD does, the decoder as Intel does",
+    ),
     ((b"\x48\x89", "mov    rax,rdi"), "unexplained"),
 ])  # fmt: skip
 def test_disagreements_with_objdump_are_noticed(theirs, why):
     code, text = theirs
-    rest = {b"\x4f": b"\x53", b"\x48\x89": b"\xf8"}.get(code, b"")
+    rest = {b"\x4f": b"\x53", b"\x48\x89": b"\xf8", b"\x66\xe9\xdd\x00": b"\0\0"}.get(code, b"")
     block = [(0x1000, code, text)] + ([(0x1000 + len(code), rest, "rest")] if rest else [])
     found = [objdump_listing.explanation(each) or "unexplained" for each in objdump_listing.disagreements(block)]
     assert found == ([] if why is None else [why])
