@@ -19,6 +19,7 @@ from anyprobe.binary.tablestore import CodeFacts, TableStore
 from anyprobe.binary.text import ModuleText
 from anyprobe.binary.unwind import UnwindTable, unwind_table
 from anyprobe.core.address import AddressRange
+from anyprobe.core.arrays import among
 from anyprobe.core.memory import MemoryFault
 
 if TYPE_CHECKING:
@@ -183,6 +184,11 @@ class Image:
         """Which functions are cold parts of which others, as their symbols say."""
         return self._facts.cold_parts
 
+    @cached_property
+    def unnamed_parts(self) -> frozenset[int]:
+        """The starts of functions without a name that are entered with the frame of another: parts of it."""
+        return frozenset(self._facts.unnamed_parts.tolist())
+
     def text(self) -> ModuleText:
         """Return everything that the code analysis needs to know."""
         return self._text
@@ -216,7 +222,9 @@ class Image:
         forbidden, sequences = forbidden_ranges(self.elf, self.code_ranges, self.unwind, self.relocations)
         entries = code_entries(self, sequences)
         noreturn = noreturn_addresses(self.elf, functions, self.dynamic_table, self.relocations, self.code_ranges)
-        return CodeFacts(entries, forbidden, noreturn, functions.cold_parts)
+        framed = self.unwind.starts[self.unwind.framed]
+        unnamed = framed[among(framed, functions.starts) & ~among(framed, functions.labels)]
+        return CodeFacts(entries, forbidden, noreturn, functions.cold_parts, unnamed)
 
     def _checked(self, read: "Callable[[], T]", what: str) -> T:
         """Read a part of the file; a table that leads out of it is a damaged file, not a crash."""

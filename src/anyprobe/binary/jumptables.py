@@ -62,26 +62,21 @@ class Unresolved:
 
 Outcome = Table | Pointer | Unresolved
 
-_ROUNDS = 8
-
 
 def resolve_jumps(code_map: "CodeMap", function: "FunctionCode", jumps: "Sequence[int]") -> dict[int, Outcome]:
     """Say where the indirect jumps of a function go, by their numbers."""
     graph = FlowGraph(code_map, function)
     slice_ = _Slice(graph)
     through_registers = [number for number in jumps if function.iced[number].op0_kind == OpKind.REGISTER]
-    for _ in range(_ROUNDS if through_registers else 0):
-        found: dict[int, set[int]] = {}
+    grows = bool(through_registers)
+    while grows:  # what was a target stays one, so this ends
+        grows = False
         for number in jumps:
             outcome = slice_.resolve(number)
             for target in outcome.targets if isinstance(outcome, Table) else ():
-                found.setdefault(target, set()).add(number)
-        if found == graph.table_jumps:
-            break
-        graph.table_jumps = found
-    else:
-        if through_registers:
-            return dict.fromkeys(jumps, Unresolved("its jump tables lead to each other without end"))
+                known = graph.table_jumps.setdefault(target, set())
+                grows = grows or number not in known
+                known.add(number)
     graph.is_final = True
     return slice_.resolve_finally(jumps)
 

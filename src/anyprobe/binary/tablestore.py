@@ -33,6 +33,7 @@ class CodeFacts:
     forbidden: tuple[tuple[AddressRange, str], ...]
     noreturn: frozenset[int]
     cold_parts: dict[int, int]
+    unnamed_parts: NDArray[np.int64]
 
 
 class TableStore:
@@ -66,16 +67,16 @@ class TableStore:
 
     def facts(self) -> CodeFacts | None:
         """Return the facts about the code, if they are kept."""
-        found = self._load(_FACTS, ("entries", "noreturn", "parts", "forbidden", "reasons"))
+        found = self._load(_FACTS, ("entries", "noreturn", "parts", "forbidden", "reasons", "unnamed"))
         if found is None:
             return None
-        entries, noreturn, parts, areas, reasons = found
+        entries, noreturn, parts, areas, reasons, unnamed = found
         texts = [text for text in reasons.tobytes().decode("ascii", "replace").split("\n") if text]
         if parts.shape[:1] != (2,) or areas.shape != (len(texts), 2) or not _REASONS.issuperset(texts):
             return None
         forbidden = [(AddressRange(*area), text) for area, text in zip(areas.tolist(), texts, strict=True)]
         cold_parts = dict(zip(*parts.tolist(), strict=True))
-        return CodeFacts(entries, tuple(forbidden), frozenset(noreturn.tolist()), cold_parts)
+        return CodeFacts(entries, tuple(forbidden), frozenset(noreturn.tolist()), cold_parts, unnamed)
 
     def keep_facts(self, facts: CodeFacts) -> None:
         """Keep the facts about the code."""
@@ -84,6 +85,7 @@ class TableStore:
             "noreturn": np.array(sorted(facts.noreturn), np.int64),
             "parts": np.array([[*facts.cold_parts], [*facts.cold_parts.values()]], np.int64),
             "forbidden": np.array([(area.start, area.end) for area, _ in facts.forbidden], np.int64).reshape(-1, 2),
+            "unnamed": facts.unnamed_parts,
             "reasons": np.frombuffer("\n".join(text for _, text in facts.forbidden).encode(), np.uint8),
         }
         self._store(_FACTS, arrays)

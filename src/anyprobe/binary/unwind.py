@@ -27,12 +27,14 @@ class UnwindTable:
     """Address of the exception table, 0 where there is none."""
     signal_frame: NDArray[np.bool_]
     """Whether the entry describes a signal-return trampoline."""
+    framed: NDArray[np.bool_]
+    """Whether something else than a return address is on top of the stack at the start: no function, but a part."""
 
     @classmethod
     def empty(cls) -> "UnwindTable":
         """Return a table without rows."""
         none = np.empty(0, np.int64)
-        return cls(none, none, none, np.empty(0, np.bool_))
+        return cls(none, none, none, np.empty(0, np.bool_), np.empty(0, np.bool_))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def _read_entries(elf: ElfFile, places: NDArray[np.int64]) -> UnwindTable:
     rows = np.concatenate(columns, axis=1)
     rows = rows[:, (rows[0] > 0) & (rows[1] > rows[0])]
     rows = rows[:, np.argsort(rows[0], kind="stable")]
-    return UnwindTable(rows[0], rows[1], rows[2], rows[3].astype(np.bool_))
+    return UnwindTable(rows[0], rows[1], rows[2], rows[3].astype(np.bool_), rows[4].astype(np.bool_))
 
 
 def _gather(raw: NDArray[Any], offsets: NDArray[np.int64], kind: str) -> NDArray[np.int64]:
@@ -145,7 +147,7 @@ def _gather(raw: NDArray[Any], offsets: NDArray[np.int64], kind: str) -> NDArray
 def _read_group(
     raw: NDArray[Any], content: bytes, low: int, offsets: NDArray[np.int64], shared: _Common
 ) -> NDArray[np.int64]:
-    """Return starts, ends, exception tables and signal marks of the FDEs that share a CIE."""
+    """Return starts, ends, exception tables, signal marks and frame marks of the FDEs that share a CIE."""
     kind = _WIDE[shared.pointer & 0x0F]
     width = np.dtype(kind).itemsize
     starts = _gather(raw, offsets + 8, kind)
@@ -162,7 +164,30 @@ def _read_group(
         values = _gather(raw, at, _WIDE[shared.lsda & 0x0F])
         pcrel = (at + low) if shared.lsda & 0x70 == PCREL else np.zeros_like(at)
         tables = np.where(values != 0, values + pcrel, 0)
-    return np.stack([starts, ends, tables, np.full(len(offsets), shared.signal, np.int64)])
+    framed = _are_framed(raw, offsets, width, shared)
+    return np.stack([starts, ends, tables, np.full(len(offsets), shared.signal, np.int64), framed.astype(np.int64)])
+
+
+_DEF_CFA, _DEF_CFA_REGISTER, _DEF_CFA_OFFSET = 0x0C, 0x0D, 0x0E
+_WORD = 8
+
+
+def _are_framed(raw: NDArray[Any], offsets: NDArray[np.int64], width: int, shared: _Common) -> NDArray[np.bool_]:
+    """Return which FDEs begin with a rule that the frame is larger than a return address.
+
+    Functions are entered by a call and grow their frames behind their first instruction.
+    """
+    if shared.signal:
+        return np.zeros(len(offsets), np.bool_)
+    rules = offsets + 8 + 2 * width
+    if shared.augmented:
+        rules = rules + 1 + raw[rules]
+    inside = (rules + 1 < offsets + 4 + _gather(raw, offsets, "<u4")) & (rules + 1 < len(raw))
+    rules = np.where(inside, rules, 0)
+    rule, operand = raw[rules], raw[np.where(inside, rules + 1, 0)]
+    larger = (rule == _DEF_CFA_OFFSET) & (operand != _WORD)
+    framed: NDArray[np.bool_] = inside & (larger | (rule == _DEF_CFA) | (rule == _DEF_CFA_REGISTER))
+    return framed
 
 
 def _read_common(elf: ElfFile, address: int) -> _Common:

@@ -66,11 +66,24 @@ def resolve_all(
     if spec.is_absolute:
         return _absolute(spec, chosen)
     glob = spec.function.text or "*"
-    found = [(each, function) for each in chosen for function in each.image.functions.match(glob)]
+    found = [(each, function) for each in chosen for function in _matches(each, glob)]
     if not found:
         raise _no_function(spec, chosen)
     _refuse_ambiguity(spec, found)
     return _sites(spec, found, objects, ifunc_targets)
+
+
+def _matches(loaded: LoadedObject, glob: str) -> list[Function]:
+    """Return the functions that a name means; a glob means none of the parts of functions that have no name."""
+    found = loaded.image.functions.match(glob)
+    if not _has_glob(glob):
+        return found
+    return [function for function in found if not _is_unnamed_part(loaded, function)]
+
+
+def _is_unnamed_part(loaded: LoadedObject, function: Function) -> bool:
+    is_unnamed = function.name.endswith(f"+{function.start:#x}")
+    return is_unnamed and function.start in loaded.image.unnamed_parts
 
 
 def _modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObject]:

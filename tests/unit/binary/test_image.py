@@ -147,6 +147,30 @@ __asm__(".symver new_answer, answer@@V_2");
 """
 
 
+FRAMED = """
+int user(int *);
+__attribute__((cold, noinline)) int fails(int x) { return user(&x); }
+__attribute__((noinline)) int works(int x, int y) {
+    int kept[64] = {x, y};
+    user(kept);
+    if (__builtin_expect(kept[3] == 77, 0)) { fails(kept[1]); user(kept + 1); fails(kept[2]); return user(kept + 2); }
+    return kept[5];
+}
+"""
+
+
+def test_parts_without_names_are_told_by_the_frame_they_are_entered_with(build):
+    path = build(FRAMED, "-shared", "-fPIC", "-O2", "-freorder-blocks-and-partition")
+    (cold,) = Image.open(path).functions.lookup("works.cold")
+    assert not Image.open(path).unnamed_parts
+    stripped = build.copy(path, "stripped.so")
+    build.run("strip", stripped)
+    again = Image.open(stripped)
+    assert again.unnamed_parts == {cold.start}
+    assert Image.open(stripped).unnamed_parts == {cold.start}, "out of the cache"
+    assert cold.start in [function.start for function in again.functions.all()]
+
+
 def test_versioned_symbols(build, tmp_path):
     script = tmp_path / "versions.map"
     script.write_text("V_1 { global: answer; local: *; }; V_2 { global: answer; } V_1;")

@@ -64,7 +64,9 @@ def test_only_functions_that_catch_have_exception_tables(library):
 def test_an_unreadable_exception_table_is_an_error_not_an_absence(library):
     elf = ElfFile.open(str(library))
     table = unwind_table(elf)
-    outside = UnwindTable(table.starts, table.ends, np.where(table.lsda != 0, 1 << 40, 0), table.signal_frame)
+    outside = UnwindTable(
+        table.starts, table.ends, np.where(table.lsda != 0, 1 << 40, 0), table.signal_frame, table.framed
+    )
     with pytest.raises(ValueError, match="exception table"):
         landing_pads(elf, outside)
 

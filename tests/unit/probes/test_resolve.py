@@ -80,6 +80,32 @@ def test_globs_and_empty_parts_match_many(fruit):
     assert len(resolve("libfruit:*", fruit)) == len(everything)
 
 
+PARTED = """
+int user(int *);
+__attribute__((cold, noinline)) int fails(int x) { return user(&x); }
+int works(int x, int y) {
+    int kept[64] = {x, y};
+    user(kept);
+    if (__builtin_expect(kept[3] == 77, 0)) { fails(kept[1]); user(kept + 1); fails(kept[2]); return user(kept + 2); }
+    return kept[5];
+}
+"""
+
+
+@pytest.mark.parametrize("stripped", [(), ("-s",)], ids=["named", "stripped"])
+def test_a_glob_lists_no_unnamed_part_of_a_function(process, stripped):
+    process.load(PARTED, "libparted.so", "-shared", "-fPIC", "-O2", *stripped)
+    (loaded,) = process.objects()
+    parts = {f"libparted.so+{start:#x}" for start in loaded.image.unnamed_parts}
+    assert len(parts) == len(stripped)
+    listed = {site.function.name for site in resolve("libparted.so:*", process.objects())}
+    assert {"works", "fails"} <= listed
+    assert parts.isdisjoint(listed)
+    for start in loaded.image.unnamed_parts:
+        (site,) = resolve(f"pid:libparted.so:-:{start:#x}", process.objects())
+        assert site.function.start == start
+
+
 def test_several_names_of_one_address_are_one_site(fruit):
     assert len([site for site in resolve("libfruit:*", fruit) if "apple" in site.function.names]) == 1
     (site,) = resolve("libfruit:alias_of_apple", fruit)
