@@ -16,7 +16,7 @@ from iced_x86 import Code
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow, decode_one
-from anyprobe.isa.relocate import displace
+from anyprobe.isa.relocate import displace, displaced_length
 from displaced.machine import DATA, FAULTED, ORIGINAL, Machine
 from displaced.states import States, memory_operand, prepared
 
@@ -96,6 +96,8 @@ class Oracle:
         for place in self.machine.copies:
             copy = displace(insn, place)
             if isinstance(copy, bytes):
+                if len(copy) != displaced_length(insn):
+                    raise DifferentError(f"{len(copy)} bytes at {place:#x}, {displaced_length(insn)} elsewhere")
                 found[place] = self.spoil(copy)
             elif not relative or abs(place - insn.address) < 1 << 31 or "out of reach" not in copy.detail:
                 raise DifferentError(f"refused at {place:#x}: {copy.detail}")

@@ -9,6 +9,7 @@ from anyprobe.isa import disassemble
 from anyprobe.isa.decode import Insn, decode_one, decode_range
 from anyprobe.isa.relocate import displace, displaced_length, push_address
 from case_files import Case, read_cases
+from displaced.encodings import direct_branches
 
 CASES = read_cases("relocate.case")
 
@@ -61,6 +62,31 @@ def test_out_of_reach_is_refused_by_name():
 def test_a_branch_may_be_led_elsewhere():
     insn = decode_one(bytes.fromhex("7402"), 0x401000)
     assert decode_one(displace(insn, 0x500000, target=0x500100), 0x500000).target == 0x500100
+
+
+@pytest.mark.parametrize("code", ["e800010000", "e900010000", "740e", "e30e", "488b0500100000", "ff1500100000"])
+@pytest.mark.parametrize("side", [-1, 1])
+@given(beyond=st.integers(-40, 40))
+def test_the_reach_ends_where_32_bits_end(code, side, beyond):
+    insn = decode_one(bytes.fromhex(code), 0x5000_0000_0000)
+    wanted = insn.target or insn.iced.ip_rel_memory_address
+    copy = displace(insn, wanted + side * 2**31 + beyond)
+    end = wanted + side * 2**31 + beyond + displaced_length(insn)
+    assert isinstance(copy, bytes) == (-(2**31) <= wanted - end < 2**31)
+    if isinstance(copy, bytes):
+        last = decode_range(copy, end - len(copy))[-1]
+        assert wanted == (last.target or last.iced.ip_rel_memory_address)
+
+
+@given(chance=st.randoms(use_true_random=False), place=st.integers(-(2**30), 2**30))
+def test_a_branch_led_elsewhere_is_as_if_it_went_there(chance, place):
+    code = chance.choice(list(direct_branches(chance)))
+    insn = decode_one(code, 0x401000_0000)
+    other = decode_one(code[:-1] + bytes([code[-1] ^ 1]), insn.address)
+    copy = displace(insn, insn.address + place)
+    assert insn.target != other.target
+    if isinstance(copy, bytes):
+        assert displace(other, insn.address + place, target=insn.target) == copy
 
 
 @given(st.integers(0, 2**64 - 1))
