@@ -79,6 +79,11 @@ class States:
         operand = None
         if iced.mnemonic in BIT_TESTS and iced.op1_kind == OpKind.REGISTER:
             regs[_number(iced.op1_register)] = rng.randrange(-4096, 4096) & MASK64  # a bit in the data
+        elif (
+            not memory_operand(iced) and insn.flow in (Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL) and rng.random() < 0.1
+        ):
+            # No stack to push to; loads that fault in calls are another matter.
+            regs[4] = rng.choice((base, 0x100, 1 << 63, base + STACK + 5))
         if memory_operand(iced):
             operand = self.aim(iced, regs, vectors)
         elif insn.flow in (Flow.INDIRECT_CALL, Flow.INDIRECT_JUMP):
@@ -91,10 +96,10 @@ class States:
         start = self.machine.base + DATA
         if insn.flow is Flow.RET:
             struct.pack_into("<Q", data, regs[4] - start, taken)
-        if insn.iced.code in POP_SEGMENT:
-            struct.pack_into("<Q", data, regs[4] - start, 0)
-        if insn.iced.code in POPF:
-            at = regs[4] - start
+        at = regs[4] - start
+        if insn.iced.code in POP_SEGMENT and 0 <= at < DATA_SIZE - 8:
+            struct.pack_into("<Q", data, at, 0)
+        if insn.iced.code in POPF and 0 <= at < DATA_SIZE - 8:
             data[at + 1] &= ~0x41 & 0xFF  # TF, NT
             data[at + 2] &= ~0x04 & 0xFF  # AC
         if insn.iced.code in RESTORES and operand is not None and 0 <= operand - start <= DATA_SIZE - VECTOR_SIZE:
