@@ -10,11 +10,13 @@ import sys
 import pytest
 
 import anyprobe
+from anyprobe.probes import leftover
 from anyprobe.splice.arena import is_ours
 from anyprobe.target.procfs import read_mappings
 from live.driver import TARGETS, build, started, wait_until
 from live.image import Image
 from live.results import hits, refusals, sites_of, timing
+from live.test_controller_killed import Controller
 
 NAMES = "simple deep leaping tailing signalled forking switching parked threaded exiting"
 FUNCTIONS = tuple(NAMES.split())
@@ -128,17 +130,17 @@ def test_armed_removed_and_detached_at_random_moments(target):
             target.idle(rng.uniform(0, 0.02))
             session.enable(*first)
             target.idle(rng.uniform(0, 0.02))
-        wait_until(lambda: subprocess_detach(target.pid) and not ours(target.pid), "nothing of ours is left")
+        wait_until(lambda: detached(target.pid), "nothing of ours is left")
     target.halt()
     before.assert_restored(target.pid)
     target.finish()
 
 
-def subprocess_detach(pid):
-    """Remove what was not quiet at the session's end."""
-    from anyprobe.probes import leftover
-
-    return not ours(pid) or leftover.remove(pid) is not None
+def detached(pid):
+    """Remove what was not quiet at the session's end; return whether nothing is left."""
+    if ours(pid):
+        leftover.remove(pid)
+    return not ours(pid)
 
 
 def test_calls_that_go_on_after_the_session_come_back(staying):
@@ -220,6 +222,30 @@ def test_the_controller_dies_while_calls_go_on(target):
         target.go(5)
         snapshot = session.snapshot()
     assert hits(snapshot, "threaded", "return") == target.counts.returns["threaded"] - start["threaded"]
+    target.finish()
+
+
+def test_controllers_that_die_or_fail_anywhere(target):
+    """Some moments at random, most of them while detaching, when words on stacks are being put back."""
+    rng = random.Random(5)
+    target.go(1)
+    before = Image.of(target.pid)
+    controller = Controller("trampoline_controller.py")
+    target.run_freely()
+    try:
+        calls = controller.ask("session", target.pid, "none")["calls"]
+        for kind in ("kill-before", "kill-after", "fail", "short") * 5:
+            at = rng.randrange(calls // 2, calls) if rng.random() < 0.7 else rng.randrange(1, calls)
+            plan = f"{kind}:{at}:EIO" if kind == "fail" else f"{kind}:{at}"
+            answer = controller.ask("session", target.pid, plan)
+            assert "untyped" not in answer, (plan, answer)
+            target.idle(0.003)
+            target.check_alive()
+            wait_until(lambda: detached(target.pid), f"nothing of ours is left after {plan}")
+    finally:
+        controller.close()
+    target.halt()
+    before.assert_restored(target.pid)
     target.finish()
 
 
