@@ -1,7 +1,9 @@
 """The strategies, one splice at a time: what each needs, and why it does not apply."""
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
@@ -94,12 +96,9 @@ class Strategies:
         """Return the nearest address of five bytes that never run, are nobody's, and lie within reach."""
         low, high = address + SHORT_BYTES - _SHORT_REACH - 1, address + SHORT_BYTES + _SHORT_REACH
         best: int | None = None
-        for start in self.code.starts_between(low - _SHORT_REACH, high):
-            function = self.code.function_at(start)
-            if isinstance(function, Refusal):
-                continue
-            # from the far end: a jump at the function's last instruction may want the bytes right behind it
-            for place in range(function.end + function.padding_after - JUMP_BYTES, function.end - 1, -1):
+        for start, end in self._dead_ranges(address, low - _SHORT_REACH, high):
+            # from the far end: a jump at the last instruction above may want the bytes right behind it
+            for place in range(end - JUMP_BYTES, start - 1, -1):
                 # on one page with the head: pages are written one after the other
                 near = low <= place < high and page_floor(place) == page_floor(place + JUMP_BYTES - 1) == page_floor(
                     address
@@ -109,6 +108,21 @@ class Strategies:
                         best = place
                     break
         return best
+
+    def _dead_ranges(self, address: int, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """Yield padding behind functions, and padding that is not wanted in the function around ``address``."""
+        for start in self.code.starts_between(low, high):
+            function = self.code.function_at(start)
+            if not isinstance(function, Refusal):
+                yield function.end, function.end + function.padding_after
+        home = self.code.containing(address)
+        if home is None:
+            return
+        first = bisect_left(home.special, low, key=lambda insn: insn.end)
+        for insn in takewhile(lambda insn: insn.end < min(high, home.end), home.special[first:]):
+            end = insn.end if insn.falls_through else insn.end + home.dead_bytes_behind(insn.end)
+            if not any(place in self._wanted for place in range(insn.end, end)):
+                yield insn.end, end
 
     def punned(
         self, run: tuple[Insn, ...], start: int, index: int, limit: int | None = None

@@ -328,6 +328,22 @@ def test_dead_bytes_must_be_within_reach(case, between, reached):
     assert bool(plan.splices) == reached
 
 
+def test_dead_bytes_in_the_function_itself(case):
+    # xor eax, eax; again: inc eax; cmp eax, edi; jb again; jmp out; nops; out: ret
+    code = "31 c0  ff c0  39 f8  72 fa  eb 06" + "90" * 6 + "c3"
+    (splice,) = case(code, NEXT).plan((0, WantKind.OFFSET)).splices
+    assert (splice.strategy, splice.dead_springboard) == (Strategy.SHORT, BASE + 11)
+
+
+def test_dead_bytes_that_are_wanted_or_entered_are_not_used(case):
+    wanted = case("31 c0  ff c0  39 f8  72 fa  eb 06" + "90" * 6 + "c3", NEXT)
+    plan = wanted.plan((0, WantKind.OFFSET), (12, WantKind.OFFSET))
+    assert all(splice.dead_springboard == 0 for splice in plan.splices)
+    # jne leads among the nops
+    entered = case("31 c0  ff c0  39 f8  75 04  eb 06" + "90" * 6 + "c3", NEXT)
+    assert all(splice.dead_springboard == 0 for splice in entered.plan((0, WantKind.OFFSET)).splices)
+
+
 # -- claims
 
 
