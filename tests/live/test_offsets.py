@@ -3,9 +3,11 @@
 import re
 import subprocess
 
+import numpy as np
 import pytest
 
 import anyprobe
+from anyprobe.isa.decode import Flow
 from live.results import refusals
 
 FUNCTIONS = {
@@ -146,3 +148,92 @@ def test_each_call(run_target):
         assert 300 in made
         assert {site.hits for site in sites if site.kind == "entry"} == {300}
     target.finish()
+
+
+WORK = """
+import json, sys
+document = {"a": list(range(20)), "b": {"x": "y" * 30, "z": [1.5, None, "e"]}}
+print("ready", flush=True)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        json.loads(json.dumps(document))
+        sorted(document["a"], key=lambda x: -x)
+        "%s %d" % ("".join(str(i) for i in document["a"]), 3)
+        dict.fromkeys("abcabc", 1).setdefault("d", 12345678901234567890 * 98765432109876543210)
+    print("done", flush=True)
+"""
+BUSY = (
+    *("PyDict_SetItem", "PyObject_GetAttr", "PyUnicode_Format", "PyObject_Malloc", "PyList_Append", "PyTuple_New"),
+    *("PyLong_FromString", "PyUnicode_InternInPlace", "PyObject_RichCompare", "PyUnicode_Join", "PyObject_GetIter"),
+)
+
+
+def lines_of(code):
+    """Return the straight lines of a function: only the first instruction is entered, only the last leaves."""
+    heads = {*code.leaders, *code.after_calls, *(insn.end for insn in code.special)}
+    lines = []
+    for insn in code.insns:
+        if not lines or insn.address in heads:
+            lines.append([])
+        lines[-1].append(insn)
+    return lines
+
+
+def edges_of(code_map, code, lines):
+    """Return (from, to) of control flow between lines by number; -1 is elsewhere, or a jump by a stored pointer."""
+    number = {line[0].address: n for n, line in enumerate(lines)}
+    entered = {
+        head for head in number if any(not code.start <= source < code.end for source in code_map.sources_of(head))
+    }
+    entered.update(code_map.static_entries(code.start, code.end))
+    edges = {(-1, number[head]) for head in entered | {code.start}}
+    for n, last in enumerate(line[-1] for line in lines):
+        table = code.table_of(last.address)
+        ways = [*(table.targets if table else ()), *([last.end] if last.falls_through else ())]
+        ways += [last.target] if last.flow in (Flow.JUMP, Flow.JCC) else []
+        edges |= {(n, number.get(way, -1)) for way in ways or [None]}
+    return sorted(edges)
+
+
+def test_every_instruction_of_real_functions():
+    """Counts agree: all of a straight line are equal, and what comes into each line is what goes out of it."""
+    command = ["/usr/bin/python3", "-c", WORK]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as python:
+        try:
+            assert python.stdout.readline() == "ready\n"
+            with anyprobe.attach(python.pid) as session:
+                session.count(*(f"a.out:{name}:insn" for name in BUSY))
+                python.stdin.write("30\n")
+                python.stdin.flush()
+                assert python.stdout.readline() == "done\n"
+                sites = session.snapshot().sites
+                for name in BUSY:
+                    hits = {site.offset: site.hits for site in sites if site.function == name}
+                    (site,) = session.resolve(f"a.out:{name}")[0]
+                    code_map = session.module(site.object).code
+                    code = code_map.function_at(site.function.start)
+                    agree(name, code_map, code, {code.start + offset: count for offset, count in hits.items()})
+                assert sum(site.hits > 0 for site in sites) > 300
+            python.stdin.write("2\n")
+            python.stdin.flush()
+            assert python.stdout.readline() == "done\n"
+            python.stdin.close()
+            assert python.wait(20) == 0
+        finally:
+            python.kill()
+
+
+def agree(name, code_map, code, hits):
+    """Assert that the counts of one function's instructions are possible together."""
+    lines = lines_of(code)
+    edges = edges_of(code_map, code, lines)
+    sums, totals = [], []
+    for n, line in enumerate(lines):
+        counts = {hits[insn.address] for insn in line if insn.address in hits}
+        assert len(counts) <= 1, f"{name}: {[(hex(insn.address), hits.get(insn.address)) for insn in line]}"
+        for total in counts:
+            for end in (0, 1):
+                sums.append([float(edge[end] == n) for edge in edges])
+                totals.append(total)
+    found = np.linalg.lstsq(np.array(sums), np.array(totals, dtype=float), rcond=None)[0]
+    assert np.abs(np.array(sums) @ found - totals).max(initial=0) < 0.3, f"{name}: more goes in than out, or less"
