@@ -158,12 +158,12 @@ def compare_vectors(first, other, where, address):
         raise DifferentError(f"vector state at xsave area + {at}")
 
 
-def judge(instructions, world, states, seed, wrong=None):
+def judge(instructions, world, states, seed, wrong="", oracle="displaced.oracle"):
     """Return {hex: (verdict, detail)}, each world in a process of its own, which may die of what it runs."""
     verdicts, rest = {}, list(instructions)
     while rest:
         process = subprocess.run(
-            [sys.executable, "-m", "displaced.oracle", hex(WORLDS[world]), str(states), str(seed), wrong or ""],
+            [sys.executable, "-m", oracle, hex(WORLDS[world]), str(states), str(seed), wrong],
             input=json.dumps(rest), capture_output=True, text=True, check=False,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
@@ -181,10 +181,11 @@ def judge(instructions, world, states, seed, wrong=None):
     return verdicts
 
 
-def main():
+def serve(kind):
+    """Answer the questions on standard input."""
     base, states, seed = int(sys.argv[1], 16), int(sys.argv[2]), int(sys.argv[3])
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # what tells processors apart stays the same
-    oracle = Oracle(Machine(base), random.Random(seed), states, WRONG.get(sys.argv[4], bytes))
+    oracle = kind(Machine(base), random.Random(seed), states, WRONG.get(sys.argv[4], bytes))
     for code in json.load(sys.stdin):
         signal.alarm(SECONDS_PER_INSTRUCTION)
         verdict, detail = oracle.verdict(bytes.fromhex(code))
@@ -192,4 +193,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    serve(Oracle)

@@ -12,8 +12,8 @@ from displaced.verdicts import differences, refused_without_reason, report
 SEED = time.time_ns() & 0xFFFF
 
 
-def check(name, codes, world, states):
-    verdicts = judge(codes, world, states, SEED)
+def check(name, codes, world, states, oracle="displaced.oracle"):
+    verdicts = judge(codes, world, states, SEED, oracle=oracle)
     for line in report(f"{name}, {world} world, seed {SEED}", verdicts):
         print(line)
     assert differences(verdicts) == []
@@ -67,3 +67,13 @@ def test_random_bytes(world):
     found = forms.Forms()
     found.scan(random.Random(f"{SEED} {world}").randbytes(3_000_000))
     check("random bytes", found.codes(), world, states=4)
+
+
+@pytest.mark.timeout(900)
+def test_effects_of_every_form_in_files(forms_in_files):
+    check("effects of forms in files", forms_in_files, "low", 8, "displaced.influence")
+
+
+@pytest.mark.timeout(900)
+def test_effects_of_every_opcode(every_opcode):
+    check("effects of every opcode", every_opcode, "low", 4, "displaced.influence")

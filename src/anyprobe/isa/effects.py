@@ -41,6 +41,9 @@ _COUNTED_FLAGS = frozenset(
         Mnemonic.ROL, Mnemonic.ROR, Mnemonic.RCL, Mnemonic.RCR,
     }
 )  # fmt: skip
+# glibc asks with a zeroed register, which stays zero where there is no shadow stack.
+# Where user mode may not ask for the others (UMIP), the kernel answers in their place, with 16 bits.
+_KEEP_THEIR_REGISTER = frozenset({Mnemonic.RDSSPD, Mnemonic.RDSSPQ, Mnemonic.SLDT, Mnemonic.STR, Mnemonic.SMSW})
 _LOGIC = frozenset({Mnemonic.AND, Mnemonic.OR, Mnemonic.XOR, Mnemonic.TEST})
 _REPEATED_COMPARES = frozenset(
     getattr(Mnemonic, name + size) for name in ("CMPS", "SCAS") for size in ("B", "W", "D", "Q")
@@ -103,7 +106,7 @@ def _ask(iced: Instruction) -> Effects:
             reads |= bit
         if access in _WRITES:
             may_write |= bit
-            if access in _CERTAIN and size >= 4:
+            if access in _CERTAIN and size >= 4 and iced.mnemonic not in _KEEP_THEIR_REGISTER:
                 writes |= bit
             else:
                 reads |= bit

@@ -1,11 +1,17 @@
 import ctypes
 import mmap
+import platform
 
 import pytest
 
 from anyprobe.isa.decode import decode_one
 from anyprobe.isa.effects import STATUS_FLAGS, effects
 from anyprobe.isa.registers import GPRS, mask_of, names_of
+from displaced import forms
+from displaced.oracle import judge
+from displaced.verdicts import differences
+
+LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
 
 # bytes: (reads, writes, flags read, all flags written)
 EFFECTS = {
@@ -32,6 +38,8 @@ EFFECTS = {
     "0fb111": ("rax rcx rdx", "", False, True),  # cmpxchg [rcx], edx
     "f3a6": ("rcx rsi rdi", "", False, False),  # repe cmpsb: with rcx = 0 the flags stay
     "0f05": ("", "rcx r11", True, False),  # syscall: r11 receives the flags
+    "f3480f1ec8": ("rax", "", False, False),  # rdsspq rax keeps it where there is no shadow stack
+    "0f01e3": ("rbx", "", False, False),  # smsw ebx: the kernel may write 16 bits in its place
     "48f7f1": ("rax rcx rdx", "rax rdx", False, False),  # div rcx leaves all flags undefined
 }
 
@@ -93,3 +101,14 @@ def test_registers_agree_with_the_decoder():
         assert mask_of([gpr.name]) == 1 << gpr.number
     for column in ("number", "dwarf", "ptrace", "sigcontext"):
         assert len({getattr(gpr, column) for gpr in GPRS}) == len(GPRS)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="runs x86-64 instructions")
+def test_what_is_not_called_read_does_not_matter():
+    found = forms.Forms()
+    found.scan_file(LIBC)
+    assert len(found.instances) > 500
+    verdicts = judge(found.codes(), "low", states=3, seed=1, oracle="displaced.influence")
+    assert differences(verdicts) == []
+    outcomes = [verdict for verdict, _ in verdicts.values()]
+    assert outcomes.count("ran") > 0.8 * len(outcomes)
