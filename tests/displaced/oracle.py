@@ -184,10 +184,12 @@ def judge(instructions, world, states, seed, wrong="", oracle="displaced.oracle"
 def serve(kind):
     """Answer the questions on standard input."""
     base, states, seed = int(sys.argv[1], 16), int(sys.argv[2]), int(sys.argv[3])
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # what tells processors apart stays the same
+    processors = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {processors[os.getpid() % len(processors)]})  # what tells them apart stays the same
     oracle = kind(Machine(base), random.Random(seed), states, WRONG.get(sys.argv[4], bytes))
     for code in json.load(sys.stdin):
-        signal.alarm(SECONDS_PER_INSTRUCTION)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS_PER_INSTRUCTION)  # of processor time
+        signal.alarm(30 * SECONDS_PER_INSTRUCTION)
         verdict, detail = oracle.verdict(bytes.fromhex(code))
         print(json.dumps([code, verdict, detail]), flush=True)
 
