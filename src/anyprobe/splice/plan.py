@@ -29,7 +29,8 @@ class Planner(Strategies):
         or as many with fewer puns: each of these needs a place at one of a few addresses.
         """
         plan = self._attempt(function, wants, self._place_in_order)
-        if len(plan.refused) + _puns(plan) == 0 or not any(want.kind is WantKind.OFFSET for want in wants[1:]):
+        several = len(wants) > 1 and any(want.kind is WantKind.OFFSET for want in wants)
+        if not several or len(plan.refused) + _puns(plan) == 0:
             return plan
         self._release(plan)
         other = self._attempt(function, wants, self._place_cramped_last)
