@@ -3,6 +3,7 @@
 import pytest
 
 import anyprobe
+from live.driver import wait_until
 from live.image import Image, foreign_executable, mappings, writable_and_executable
 
 PROGRAMS = {
@@ -92,3 +93,30 @@ def open_files(pid):
     import os
 
     return sorted(os.listdir(f"/proc/{pid}/fd"))
+
+
+def test_what_waits_to_be_quiet_is_in_nobodys_way(run_target):
+    """A thread sleeps in a patch when its session ends: the next session works, and in the end all is gone."""
+    target = run_target("parked.c")
+    target.go(1)
+    before = Image.of(target.pid)
+    with anyprobe.attach(target.pid) as session:
+        (probe,) = session.count("a.out:sleep_inside")
+        target.run_freely()
+
+        def armed():
+            session.enable(probe)
+            return probe.armed
+
+        wait_until(armed, "the sleeper is elsewhere for a moment")
+        target.halt()  # now it sleeps in the displaced call
+    assert "not quiet" in session.warnings[-1]
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:spin_inside")
+        calls = target.counts.calls["spin_inside"]
+        assert target.go(2).calls["spin_inside"] - calls == session.snapshot().hits
+    with anyprobe.attach(target.pid):  # removes what has become quiet
+        pass
+    target.go(1)
+    before.assert_restored(target.pid)
+    target.finish()

@@ -18,6 +18,7 @@ from anyprobe.core.memory import Memory, MemoryFault
 MAGIC = b"anyprobe"
 VERSION = 1
 _HEADER = struct.Struct("<8sII16sIIQ8x")
+_START_TIME_AT = 40
 HEADER_BYTES = 64
 _RECORD = struct.Struct("<IBBBBQQQ16s16s")
 RECORD_BYTES = 64
@@ -61,7 +62,12 @@ class Owner:
     session: bytes
     pid: int
     start_time: int
-    """Field 22 of the controller's ``/proc/PID/stat``, so that pid reuse cannot deceive."""
+    """Field 22 of the controller's ``/proc/PID/stat``, so that pid reuse cannot deceive; 0 once the session ended."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the session has restored all text; memory of it waits to be quiet."""
+        return self.start_time == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,11 @@ class FoundJournal:
     """(index, record)."""
     checksum: int
     """Of the whole mapping, to see whether it changed since."""
+
+
+def mark_ended(memory: Writer, address: int) -> None:
+    """Note in a journal that its session has ended: its text is restored, and what is still mapped waits to be quiet."""
+    memory.write(address + _START_TIME_AT, bytes(8))
 
 
 def read_owner(memory: Memory, address: int) -> Owner | None:

@@ -31,7 +31,7 @@ from anyprobe.splice.arena import (
     unmap,
 )
 from anyprobe.splice.installed import find_journals, journal_places, processes_with_splices
-from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, read_owner
+from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, mark_ended, read_owner
 from anyprobe.splice.returnaddresses import restore_returns
 from anyprobe.splice.savedpcs import saved_pcs, words_under_vdso
 from anyprobe.splice.signalactions import has_traps, put_back, trapped
@@ -110,6 +110,8 @@ def _remove(process: Process, sessions: frozenset[bytes] | None) -> Removal:
         if not kept and not restored.look_for_leaks():
             break
         time.sleep(0.0005 * (attempt + 1))  # threads leave a patch within nanoseconds unless they sleep in one
+    if kept:
+        restored.mark_ended()
     return Removal(process.pid, restored.splices, tuple(restored.foreign), kept, pause)
 
 
@@ -133,6 +135,13 @@ class _Restoration:
         with suppress(TargetError, OSError):
             self._leaks = bool(leaked_descriptors(self._process.pid, self._process.mappings()))
         return self._leaks
+
+    def mark_ended(self) -> None:
+        """Note in the journals that only memory is left: no later session need mind them."""
+        for journal in self._found:
+            if self._sessions is None or journal.owner.session in self._sessions:
+                with suppress(TargetError, MemoryFault):
+                    mark_ended(self._process.mem, journal.address)
 
     def run(self, stop: Stop) -> tuple[str, ...]:
         """Do everything that is possible in one stop; return what is not quiet."""

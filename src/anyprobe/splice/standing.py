@@ -111,7 +111,7 @@ def check_sessions(process: "Process", mappings: Sequence[Mapping], own: Owner, 
     if sum(owner.session == own.session for owner in found) < journals:
         raise SessionConflict(f"another anyprobe has removed this session from process {process.pid}; start a new one")
     for owner in found:
-        if owner.session == own.session:
+        if owner.session == own.session or owner.ended:
             continue
         if owner_alive(owner):
             raise SessionConflict(

@@ -13,6 +13,7 @@ from anyprobe.splice.journal import (
     RecordKind,
     journal_size,
     journal_unchanged,
+    mark_ended,
     read_journal,
     read_owner,
 )
@@ -127,3 +128,10 @@ def test_an_unreadable_journal_is_not_an_absent_one(memory, journal):
     with pytest.raises(MemoryFault):
         read_journal(memory, BASE, 8192)
     assert not journal_unchanged(memory, replace(read_journal(memory, BASE, 4096), size=8192))
+
+
+def test_a_session_that_ended_says_so(memory, journal):
+    mark_ended(memory, BASE)
+    owner = read_owner(memory, BASE)
+    assert owner.ended
+    assert (owner.session, owner.pid) == (OWNER.session, OWNER.pid)
