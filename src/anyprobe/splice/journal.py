@@ -171,7 +171,7 @@ class FoundJournal:
 
 
 def mark_ended(memory: Writer, address: int) -> None:
-    """Note in a journal that its session has ended: its text is restored, and what is still mapped waits to be quiet."""
+    """Note that a session has ended: its text is restored, and what is still mapped waits to be quiet."""
     memory.write(address + _START_TIME_AT, bytes(8))
 
 

@@ -136,11 +136,12 @@ class Stopper:
                     thread.store_registers()
                 elif not thread.release(now if thread.stopped else 0):
                     late.append(thread)
+            end = time.monotonic_ns()  # here: behind this block the threads let go come first
         deadline = time.monotonic() + _RELEASE_TIMEOUT
         for thread in late:
             if not thread.release(deadline):
                 self._process.unreleased.append(thread)
-        end = time.monotonic_ns()
+            end = time.monotonic_ns()
         self.stop.pause_us = (end - self._interrupted) // 1000 if self._interrupted else 0
         if any(thread.ended for thread in threads):
             self._process.exited()
