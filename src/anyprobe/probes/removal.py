@@ -16,8 +16,9 @@ def disarm(engine: Engine, probes: Sequence[Probe]) -> list[str]:
     places = [place for probe in probes for place in probe.all_places if place.hook.armed]
     edits = edits_for(places, remove=True)
     engine.change(edits)
-    why = {id(edit.state): edit.refusal for edit in edits}
-    return [f"{place.site.canonical} stays armed: {why[id(place.state)]}" for place in places if place.hook.armed]
+    staying = [place for place in places if place.hook.armed]
+    why = {id(edit.state): edit.refusal for edit in edits} if staying else {}
+    return [f"{place.site.canonical} stays armed: {why[id(place.state)]}" for place in staying]
 
 
 def rearm(engine: Engine, probes: Sequence[Probe]) -> None:

@@ -154,8 +154,9 @@ class Arena:
         self.journal.add([piece.record() for piece in self.pieces])
         home = max((p for p in self.pieces if p.use in _EXECUTABLE), key=lambda piece: piece.size, default=None)
         if home is not None:
-            _make(remote, calls[home])
-        rest = [call for piece in self.pieces[1:] if piece is not home for call in calls[piece]]
+            _make(remote, calls[home][:1])
+            calls[home] = calls[home][1:]
+        rest = [call for piece in self.pieces[1:] for call in calls[piece]]
         rest.append(BatchedCall(_SYS_CLOSE, (remote_fd,)))
         if home is None:
             _make(remote, rest)

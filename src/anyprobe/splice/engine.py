@@ -163,7 +163,8 @@ class Engine:
         edit.planned = True
         for splice in state.splices:
             edit.module.claims.release(splice.planned)  # twice for a short jump and its springboard: no matter
-        kept = [want for want in state.wants if want not in edit.removed]
+        removed = edit.removed
+        kept = [want for want in state.wants if want not in removed] if removed != state.wants else []
         if not kept and not edit.added:
             return
         planner = self.planner(edit.module)

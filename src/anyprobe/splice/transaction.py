@@ -153,12 +153,12 @@ class Transaction:
         self._highs = np.array([high for _, high, _ in self._interiors], dtype=np.uint64)
 
     def _read(self, change: FunctionChange) -> None:
-        for splice in (*change.removed, *change.added):
-            start, end = splice.address, splice.address + len(splice.old) + len(splice.borrowed)
-            if splice.whole:
-                start, end = min(start, splice.whole_at), max(end, splice.whole_at + len(splice.whole))
+        known = self._pages
+        places = [(splice, splice.address, splice.address + len(splice.old)) for splice in change.removed]
+        places += [(splice, *_extent(splice)) for splice in change.added]
+        for splice, start, end in places:
             for page in (start & -PAGE, (end - 1) & -PAGE):
-                if page in self._pages:
+                if page in known:
                     continue
                 try:
                     before = self._process.mem.read(page, PAGE)
@@ -167,7 +167,7 @@ class Transaction:
                         raise  # it is there, with our splices in it
                     change.refusal = Refusal(Reason.GONE, splice.address, "the module is no longer mapped")
                     return
-                self._pages[page] = _Page(before, bytearray(before))
+                known[page] = _Page(before, bytearray(before))
 
     def _make_private(self) -> None:
         """Have the kernel copy the pages that will be written, by one byte each, while the program runs."""
@@ -308,10 +308,10 @@ class Transaction:
                 page = self._pages[page_floor(start)]
                 page.after[start & (PAGE - 1)] = page.before[start & (PAGE - 1)]
 
-    def _get(self, address: int, size: int) -> bytes:
+    def _get(self, address: int, size: int) -> bytearray:
         offset = address & (PAGE - 1)
         if offset + size <= PAGE:
-            return bytes(self._pages[address - offset].after[offset : offset + size])
+            return self._pages[address - offset].after[offset : offset + size]
         return self._get(address, PAGE - offset) + self._get(page_floor(address) + PAGE, offset + size - PAGE)
 
     def _put(self, address: int, content: bytes) -> None:
@@ -410,6 +410,14 @@ class Transaction:
             for address, before in reversed(written):
                 self._process.mem.write(address, before)
             raise
+
+
+def _extent(splice: LiveSplice) -> tuple[int, int]:
+    """Return the range of all bytes that have to be as planned before a splice is written."""
+    start, end = splice.address, splice.address + len(splice.old) + len(splice.borrowed)
+    if splice.whole:
+        start, end = min(start, splice.whole_at), max(end, splice.whole_at + len(splice.whole))
+    return start, end
 
 
 class _Hazards:

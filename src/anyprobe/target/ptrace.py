@@ -10,6 +10,8 @@ _SETOPTIONS, _GETREGSET, _SEIZE, _INTERRUPT = 0x4200, 0x4204, 0x4206, 0x4207
 _GETSIGMASK, _SETSIGMASK, _GET_SYSCALL_INFO, _GET_RSEQ_CONFIGURATION = 0x420A, 0x420B, 0x420E, 0x420F
 _AT_ENTRY = 1
 _NT_X86_XSTATE = 0x202
+_MOST_STATE = 16384
+"""Bytes of extended state that are asked for: AVX-512 and AMX together have 11,008."""
 
 # Without TRACESYSGOOD a controller that dies at a system call stop leaves a SIGTRAP behind, which kills.
 OPTION_SYSGOOD = 1
@@ -123,10 +125,10 @@ def set_signal_mask(tid: int, mask: int) -> None:
 
 def get_extended_state(tid: int) -> bytes:
     """Return x87, SSE, AVX and further state in the layout of XSAVE."""
-    buffer = ctypes.create_string_buffer(65536)
+    buffer = (ctypes.c_char * _MOST_STATE)()
     vector = (ctypes.c_uint64 * 2)(ctypes.addressof(buffer), len(buffer))
     gateway.ptrace(_GETREGSET, tid, _NT_X86_XSTATE, ctypes.addressof(vector))
-    return buffer.raw[: vector[1]]
+    return ctypes.string_at(buffer, vector[1])
 
 
 def at_syscall_entry(tid: int) -> bool:
