@@ -91,11 +91,12 @@ class Probe:
 
 def edits_for(places: list[Place], *, remove: bool = False) -> list[Edit]:
     """Group places by function into edits."""
-    edits: dict[int, Edit] = {}
+    edits: dict[FunctionState, Edit] = {}
     for place in places:
-        edit = edits.get(id(place.state))
+        state = place.state
+        edit = edits.get(state)
         if edit is None:
-            edit = edits[id(place.state)] = Edit(place.module, place.state)
+            edit = edits[state] = Edit(place.module, state)
         (edit.removed if remove else edit.added).append(place.want)
     return list(edits.values())
 

@@ -116,14 +116,14 @@ class Engine:
             self._prepare_traps(edits)
         with self._timed("arm"):
             self._arm(edits, [edit.change for edit in edits if edit.change is not None])
-        for module in {id(edit.module): edit.module for edit in edits}.values():
+        for module in modules_of(edits):
             if module.plans is not None:
                 module.plans.save()
 
     def _keep_gadgets(self, edits: Sequence[Edit]) -> None:
         """See that no splice takes the instructions that our own calls in the target borrow."""
         found = self.process.gadgets()
-        for module in {id(edit.module): edit.module for edit in edits}.values():
+        for module in modules_of(edits):
             for address in (found.syscall_ret, found.restorer, found.pop_rax):
                 if module.low <= address < module.high:
                     start = address - module.bias

@@ -36,7 +36,7 @@ def stands(parts: Iterable[Part], mappings: Sequence[Mapping]) -> bool:
 
 def modules_of(edits: Iterable[Edit]) -> list[Module]:
     """Return the modules that some edits are in."""
-    return list({id(edit.module): edit.module for edit in edits}.values())
+    return list(dict.fromkeys([edit.module for edit in edits]))
 
 
 def gone_modules(modules: Iterable[Module], mappings: Sequence[Mapping]) -> list[Module]:

@@ -226,12 +226,12 @@ class Transaction:
 
     def finish(self) -> None:
         """After the stop: clear the journal of what is no longer (or did not get) in place."""
-        gone = [splice for change in self._changes for splice in change.outlived if splice.journal is not None]
-        by_journal: dict[int, tuple[Journal, list[int]]] = {}
-        for splice in gone:
-            assert splice.journal is not None
-            by_journal.setdefault(id(splice.journal), (splice.journal, []))[1].append(splice.record)
-        for journal, records in by_journal.values():
+        listed: dict[Journal, list[int]] = {}
+        for change in self._changes:
+            for splice in change.outlived:
+                if splice.journal is not None:
+                    listed.setdefault(splice.journal, []).append(splice.record)
+        for journal, records in listed.items():
             journal.clear(records)
 
     def _runs(self) -> list[tuple[int, int]]:

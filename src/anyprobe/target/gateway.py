@@ -201,10 +201,11 @@ class Faults:
                 raise OSError(plan.errno, os.strerror(plan.errno))
             if plan.kind == "short":
                 arguments = _shortened(name, arguments)
-            result = call(*arguments, **options)
-            if plan.kind == "kill-after":
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
+            try:
+                return call(*arguments, **options)
+            finally:  # a call that fails by itself is one, too
+                if plan.kind == "kill-after":
+                    os.kill(os.getpid(), signal.SIGKILL)
 
         return gated
 
