@@ -140,6 +140,16 @@ class Insn:
         return self.raw == b"\xf3\x0f\x1e\xfa"
 
     @property
+    def condition(self) -> int | None:
+        """The condition code of a conditional jump; ``None`` for others, ``loop`` and ``jrcxz``, behind prefixes."""
+        raw = self.raw
+        if len(raw) == 2 and raw[0] >> 4 == 7:
+            return raw[0] & 15
+        if len(raw) == 6 and raw[0] == 0x0F and raw[1] >> 4 == 8:
+            return raw[1] & 15
+        return None
+
+    @property
     def text(self) -> str:
         """The assembly, Intel syntax."""
         from anyprobe.isa.disassemble import format_instruction

@@ -63,7 +63,7 @@ def detach(process: Process, engine: Engine) -> list[str]:
 def clean_up(process: Process) -> list[str]:
     """Remove what dead controllers left; a live one is met with an error when something is to be armed."""
     mappings = process.mappings()
-    found = find_owners(process.mem, mappings)
+    found = find_owners(process.mem, mappings).values()
     dead = frozenset(owner.session for owner in found if not owner_alive(owner))
     unfinished = not found and any(is_ours(mapping) for mapping in mappings)
     if not dead and not unfinished:

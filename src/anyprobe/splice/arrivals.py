@@ -15,7 +15,7 @@ from iced_x86 import Mnemonic, OpKind
 
 from anyprobe.binary.exits import ways_to
 from anyprobe.isa.decode import Flow, Insn
-from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.planned import Strategy, Want, WantKind
 from anyprobe.splice.ways import Ways
 
 if TYPE_CHECKING:
@@ -98,17 +98,18 @@ class Arrivals(Ways):
         if not all(self._splice_branch(way, wants) for way in ways):
             return False
         above = part.insn(number - 1)
-        return not above.falls_through or self._splice_above(part, above, line, wants)
+        if not above.falls_through:
+            return True
+        return above.address not in self._plan.shared and self.from_above(part, above, line, wants)
 
     def _splice_branch(self, branch: Insn, wants: list[Want]) -> bool:
         jcc = branch.flow is Flow.JCC
-        if branch.address in self._plan.shared or (jcc and not _has_plain_condition(branch)):
+        if branch.address in self._plan.shared or (jcc and branch.condition is None):
             return False
         through = [replace(want, address=branch.address, conditional=jcc, origin=want) for want in wants]
         over = self.over(branch.address)
         if over is None:
-            found = self._planner.retarget(branch, through[0]) if Strategy.RETARGET in self._planner.allowed else None
-            over = found if isinstance(found, PlannedSplice) else self.detour(branch)
+            over = self.redirect(branch, through[0])
             if over is None:
                 return False
             self.add(over, through.pop(0))
@@ -117,26 +118,3 @@ class Arrivals(Ways):
         for want in through:
             self.serve(over, want)
         return True
-
-    def _splice_above(self, part: "FunctionCode", above: Insn, line: tuple[Insn, ...], wants: list[Want]) -> bool:
-        """Let the patch of the instruction above the line carry on into the line."""
-        if above.is_call or above.address in self._plan.shared or part.insn_at(above.address) is None:
-            return False
-        over, rest = self.over(above.address), list(wants)
-        if over is None:
-            over = self.detour(above)
-            if over is None or over.insns[-1].address != above.address:
-                return False
-            self.add(over, rest.pop(0))
-        elif over.strategy in self.IN_PLACE or over.insns[-1].address != above.address:
-            return False
-        for want in rest:
-            self.serve(over, want)
-        self.carry_on(over, line)
-        return True
-
-
-def _has_plain_condition(branch: Insn) -> bool:
-    """Return whether there is a form of the branch with code on its taken edge only."""
-    raw = branch.raw
-    return (len(raw) == 2 and raw[0] >> 4 == 7) or (len(raw) == 6 and raw[0] == 0x0F and raw[1] >> 4 == 8)

@@ -170,11 +170,8 @@ class _Emission:
 
 
 def _condition(insn: Insn) -> int:
-    raw = insn.raw
-    if len(raw) == 2 and raw[0] >> 4 == 7:
-        return raw[0] & 15
-    if len(raw) == 6 and raw[0] == 0x0F and raw[1] >> 4 == 8:
-        return raw[1] & 15
+    if insn.condition is not None:
+        return insn.condition
     detail = f"{insn.text}: no form with handlers on its taken edge only"
     raise UndisplaceableError(Refusal(Reason.NO_DISPLACED_FORM, insn.address, detail))
 

@@ -268,13 +268,13 @@ class Engine:
 
     # -- emission
 
-    def _emit(self, edit: Edit) -> FunctionChange | None:
+    def _emit(self, edit: Edit) -> None:
         """Write the patches of a function into our own memory; nothing leads there yet."""
         if edit.given_up:
-            return None
+            return
         if not edit.plan.splices:
             edit.change = FunctionChange(edit.state.code.start + edit.module.bias, list(edit.state.splices))
-            return edit.change
+            return
         home = self._home_for(edit)
         for want in edit.wants:
             self._actions(want, home)  # the routines of a bank come before the first patch that uses them
@@ -285,12 +285,11 @@ class Engine:
             live = self._emit_splice(edit, planned, home, behind)
             if isinstance(live, Refusal):
                 self.give_up(edit, live)
-                return None
+                return
             if planned.dead_springboard:
                 added.append(_dead_springboard(edit.module, planned, live))
             added.append(live)
         edit.change = FunctionChange(edit.state.code.start + edit.module.bias, list(edit.state.splices), added)
-        return edit.change
 
     def _emit_splice(
         self, edit: Edit, planned: PlannedSplice, home: Neighbourhood, behind: dict[int, int]
@@ -382,10 +381,10 @@ class Engine:
             return
         general = self.traps.prepare([edit.change for edit in edits if edit.change is not None])
         for edit in edits:
-            trapping = edit.change and any(splice.strategy is Strategy.TRAP for splice in edit.plan.splices)
-            why = (general or self.traps.objection(edit.change)) if edit.change and trapping else None
-            if why is not None:
-                self.give_up(edit, why)
+            if edit.change is not None and edit.change.traps:
+                why = general or self.traps.objection(edit.change)
+                if why is not None:
+                    self.give_up(edit, why)
 
     # -- arming
 
@@ -400,8 +399,7 @@ class Engine:
         modules = modules_of(edits)
         try:
             with self.traps.calm_stop(what, trapping) as stop:
-                lost = gone_modules(modules, self._mappings)
-                for edit in in_modules(edits, lost) if lost else ():
+                for edit in in_modules(edits, gone_modules(modules, self._mappings)):
                     if edit.change is not None:
                         transaction.refuse(edit.change, gone(edit))
                 transaction.run(stop)

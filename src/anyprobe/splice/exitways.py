@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.exits import ways_to
-from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow, Insn
-from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.planned import FunctionPlan, Want, WantKind
 from anyprobe.splice.ways import Ways
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class ExitWays(Ways):
             if not self._splice_branch(insn, through):
                 return False
         above = part.insn(number - 1)
-        return not above.falls_through or self._splice_above(part, above, block, want)
+        return not above.falls_through or self.from_above(part, above, block, [want])
 
     def _block(self, part: "FunctionCode", want: Want) -> tuple[Insn, ...]:
         """Return the straight line that ends in the exit; empty where it cannot be copied."""
@@ -105,8 +104,8 @@ class ExitWays(Ways):
     # -- one way
 
     def _splice_branch(self, branch: Insn, through: Want) -> bool:
-        if branch.flow is Flow.JCC and not (branch.raw[0] >> 4 == 7 or branch.raw[0] == 0x0F):
-            return False  # loop and jrcxz, or prefixes
+        if branch.flow is Flow.JCC and branch.condition is None:
+            return False
         over = self.over(branch.address)
         if over is not None:
             same = over.wants[0].block and over.wants[0].block[-1].address == through.block[-1].address
@@ -114,29 +113,8 @@ class ExitWays(Ways):
                 return False
             self.serve(over, through)
             return True
-        found: PlannedSplice | Refusal | None = None
-        if Strategy.RETARGET in self._planner.allowed:
-            found = self._planner.retarget(branch, through)
-        if not isinstance(found, PlannedSplice):
-            found = self.detour(branch)
+        found = self.redirect(branch, through)
         if found is None:
             return False
         self.add(found, through)
-        return True
-
-    def _splice_above(self, part: "FunctionCode", above: Insn, block: tuple[Insn, ...], want: Want) -> bool:
-        """Let the patch of the instruction above the block carry on into the block."""
-        if above.is_call or part.insn_at(above.address) is None:
-            return False
-        over = self.over(above.address)
-        if over is None:
-            over = self.detour(above)
-            if over is None or over.insns[-1].address != above.address:
-                return False
-            self.add(over, want)
-        elif over.strategy in self.IN_PLACE or over.insns[-1].address != above.address:
-            return False
-        else:
-            self.serve(over, want)
-        self.carry_on(over, block)
         return True

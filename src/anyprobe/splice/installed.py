@@ -40,11 +40,11 @@ def find_journals(memory: Memory, mappings: Iterable[Mapping]) -> list[FoundJour
     return [journal for journal in found if journal is not None]
 
 
-def find_owners(memory: Memory, mappings: Iterable[Mapping]) -> list[Owner]:
-    """Return who wrote the journals in an address space, one entry for each journal."""
+def find_owners(memory: Memory, mappings: Iterable[Mapping]) -> dict[int, Owner]:
+    """Return who wrote the journals in an address space, by the address of each journal."""
     with _readable():
-        found = [read_owner(memory, m.start) for m in journal_places(mappings)]
-    return [owner for owner in found if owner is not None]
+        found = {m.start: read_owner(memory, m.start) for m in journal_places(mappings)}
+    return {address: owner for address, owner in found.items() if owner is not None}
 
 
 @contextmanager

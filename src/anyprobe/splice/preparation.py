@@ -107,8 +107,7 @@ class Preparation:
         stubs = TRAMPOLINE_BYTES * (1 + sum(bank.layout.returns > 0 for bank in engine.banks))
         for edit in self._edits:
             size = sum(estimate(splice) for splice in edit.plan.splices)
-            need = demand(self._hooks(edit))
-            near = 0 if self._uses_slots(edit) else need.counters
+            near = 0 if self._uses_slots(edit) else demand(self._hooks(edit)).counters
             _, old_size, old_near = needs.get(id(edit.module), (edit.module, 0, 0))
             if any(hook.kind in REPLACING for hook in self._hooks(edit)) and id(edit.module) not in replacing:
                 replacing.add(id(edit.module))

@@ -30,8 +30,8 @@ from anyprobe.splice.arena import (
     leaked_descriptors,
     unmap,
 )
-from anyprobe.splice.installed import find_journals, journal_places, processes_with_splices
-from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, mark_ended, read_owner
+from anyprobe.splice.installed import find_journals, find_owners, journal_places, processes_with_splices
+from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, mark_ended
 from anyprobe.splice.returnaddresses import restore_returns
 from anyprobe.splice.savedpcs import saved_pcs, words_under_vdso
 from anyprobe.splice.signalactions import has_traps, put_back, trapped
@@ -138,17 +138,20 @@ class _Restoration:
 
     def mark_ended(self) -> None:
         """Note in the journals that only memory is left: no later session need mind them."""
-        for journal in self._found:
-            if self._sessions is None or journal.owner.session in self._sessions:
-                with suppress(TargetError, MemoryFault):
-                    mark_ended(self._process.mem, journal.address)
+        for journal in self._meant(self._found):
+            with suppress(TargetError, MemoryFault):
+                mark_ended(self._process.mem, journal.address)
+
+    def _meant(self, found: Iterable[FoundJournal]) -> list[FoundJournal]:
+        """Return the journals of the sessions to be removed."""
+        return [j for j in found if self._sessions is None or j.owner.session in self._sessions]
 
     def run(self, stop: Stop) -> tuple[str, ...]:
         """Do everything that is possible in one stop; return what is not quiet."""
         process = self._process
         mappings = process.mappings()
         found = self._journals(mappings)
-        journals = [j for j in found if self._sessions is None or j.owner.session in self._sessions]
+        journals = self._meant(found)
         if not self._restored:
             self._restore(journals, mappings)
             self._restored = True
@@ -201,11 +204,7 @@ class _Restoration:
     def _journals(self, mappings: Sequence[Mapping]) -> list[FoundJournal]:
         """Return the journals: those read before the stop where they are still what they were."""
         known = {journal.address: journal for journal in self._found}
-        try:
-            owned = [m for m in journal_places(mappings) if read_owner(self._process.mem, m.start) is not None]
-        except MemoryFault as fault:
-            raise TargetError(f"a journal cannot be read: {fault}") from fault
-        same = [known.get(m.start) for m in owned]
+        same = [known.get(address) for address in find_owners(self._process.mem, mappings)]
         if not all(journal is not None and journal_unchanged(self._process.mem, journal) for journal in same):
             self._found = find_journals(self._process.mem, mappings)
             self._restored = False

@@ -46,7 +46,7 @@ def _frames(
     pointers, seen = [thread.registers.rsp], set()
     while pointers:
         pointer = pointers.pop()
-        stack = next((m for m in mappings if m.writable and m.start <= pointer < m.end), None)
+        stack = _stack_at(pointer, mappings)
         if stack is None or stack.start in seen:
             continue
         seen.add(stack.start)
@@ -79,9 +79,13 @@ def words_under_vdso(memory: Memory, thread: "Thread", mappings: "Sequence[Mappi
         return []
     found: list[int] = []
     for pointer in pointers:
-        stack = next((m for m in mappings if m.writable and m.start <= pointer < m.end), None)
+        stack = _stack_at(pointer, mappings)
         if stack is not None:
             low = pointer & -8
             content = memory.read(low, min(stack.end - low, _UNDER_VDSO))
             found += np.frombuffer(content, dtype=np.uint64).tolist()
     return found
+
+
+def _stack_at(pointer: int, mappings: "Sequence[Mapping]") -> "Mapping | None":
+    return next((m for m in mappings if m.writable and m.start <= pointer < m.end), None)

@@ -95,7 +95,7 @@ class Losses:
     def check_session(self, pid: int) -> None:
         """Raise if another anyprobe has removed the session."""
         if self.evicted:
-            raise SessionConflict(f"another anyprobe has removed this session from process {pid}; start a new one")
+            raise _removed(pid)
 
     def clear_records(self) -> None:
         """Have the journals list no more what is gone. Precondition: they are there, and nobody removes them now."""
@@ -107,9 +107,9 @@ class Losses:
 
 def check_sessions(process: "Process", mappings: Sequence[Mapping], own: Owner, journals: int) -> None:
     """Raise if another session is installed, or fewer ``journals`` of our own than there should be."""
-    found = find_owners(process.mem, mappings)
+    found = find_owners(process.mem, mappings).values()
     if sum(owner.session == own.session for owner in found) < journals:
-        raise SessionConflict(f"another anyprobe has removed this session from process {process.pid}; start a new one")
+        raise _removed(process.pid)
     for owner in found:
         if owner.session == own.session or owner.ended:
             continue
@@ -122,3 +122,7 @@ def check_sessions(process: "Process", mappings: Sequence[Mapping], own: Owner, 
             f"process {process.pid} still has splices of an anyprobe session that died (process {owner.pid}); "
             f"run: anyprobe detach -p {process.pid}"
         )
+
+
+def _removed(pid: int) -> SessionConflict:
+    return SessionConflict(f"another anyprobe has removed this session from process {pid}; start a new one")

@@ -197,11 +197,8 @@ class Transaction:
         self._check_waiting_parents(stop)
         self._check_stacks(stop)
         moved = [(thread, thread.registers.rip, target) for thread, change, target in moves if change.refusal is None]
-        for (
-            thread,
-            _,
-            target,
-        ) in moved:  # before the heads change: a thread let go by our death must not meet them inside
+        # before the heads change: a thread let go by our death must not meet them inside
+        for thread, _, target in moved:
             thread.registers.rip = target
             thread.store_registers()
         try:
@@ -327,8 +324,10 @@ class Transaction:
     def _check_traps(self, stop: "Stop") -> None:
         """Leave out traps that could harm somebody as he is now."""
         refusal = None if self._traps is None else self._traps.check(stop, self._changes)
-        for change in self._changes if refusal is not None else ():
-            if refusal is not None and change.traps and change.refusal is None:
+        if refusal is None:
+            return
+        for change in self._changes:
+            if change.traps and change.refusal is None:
                 self._unapply(change, refusal)
 
     def _check_threads(self, threads: Iterable["Thread"]) -> list[tuple["Thread", FunctionChange, int]]:

@@ -1,6 +1,6 @@
 """Splices that are added to a finished plan for what has no room of its own, and taken out again where that fails."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.isa.decode import Insn
@@ -44,6 +44,31 @@ class Ways:
         low, high = found.head, max(found.end, found.write_at + found.written)
         apart = all(high <= each.head or each.end <= low for each in self._plan.splices)
         return found if apart else None
+
+    def redirect(self, branch: Insn, through: Want) -> PlannedSplice | None:
+        """Return a new splice of a branch that nothing displaces yet: its displacement changed, or a detour."""
+        if Strategy.RETARGET in self._planner.allowed:
+            found = self._planner.retarget(branch, through)
+            if isinstance(found, PlannedSplice):
+                return found
+        return self.detour(branch)
+
+    def from_above(self, part: "FunctionCode", above: Insn, line: tuple[Insn, ...], wants: Sequence[Want]) -> bool:
+        """Let the patch of the instruction right above a line serve the wants and carry on into the line."""
+        if above.is_call or part.insn_at(above.address) is None:
+            return False
+        over, rest = self.over(above.address), list(wants)
+        if over is None:
+            over = self.detour(above)
+            if over is None or over.insns[-1].address != above.address:
+                return False
+            self.add(over, rest.pop(0))
+        elif over.strategy in self.IN_PLACE or over.insns[-1].address != above.address:
+            return False
+        for want in rest:
+            self.serve(over, want)
+        self.carry_on(over, line)
+        return True
 
     def serve(self, splice: PlannedSplice, want: Want) -> None:
         """Let a splice serve a want."""

@@ -16,8 +16,8 @@ _OUTCOME = struct.Struct("<3Q")
 _WAIT_US = 20_000
 """How long it waits to be found, in microseconds."""
 _ENTRY = struct.Struct("<8Q")
-_END = (1 << 64) - 1
 _MASK64 = (1 << 64) - 1
+_END = struct.pack("<Q", _MASK64)
 
 
 class BatchedCall(NamedTuple):
@@ -78,10 +78,15 @@ def capacity(size: int) -> int:
     return (size - len(_CODE)) // _ENTRY.size - 1
 
 
+def batch_size(calls: int) -> int:
+    """Return how many bytes a batch of so many calls takes."""
+    return len(_CODE) + calls * _ENTRY.size + len(_END)
+
+
 def batch_code(calls: Sequence[BatchedCall]) -> bytes:
     """Return the position independent bytes of a batch."""
     entries = [_ENTRY.pack(call.number, *_six(call.arguments), call.expected) for call in calls]
-    return _CODE + b"".join(entries) + struct.pack("<Q", _END)
+    return _CODE + b"".join(entries) + _END
 
 
 def _six(arguments: tuple[int, ...]) -> list[int]:

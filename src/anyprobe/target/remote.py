@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Self
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
 from anyprobe.target import frame, procfs, ptrace, restarting
-from anyprobe.target.batch import BatchedCall, Outcome, batch_code, blank_outcome, read_outcome
+from anyprobe.target.batch import BatchedCall, Outcome, batch_size, blank_outcome, read_outcome
 from anyprobe.target.gadgets import Gadgets
 from anyprobe.target.procfs import Mapping
 from anyprobe.target.thread import Thread
@@ -125,7 +125,7 @@ class RemoteCalls:
         None of them may sleep. Raise ``RemoteCallFailed`` for the first that does not return what it must; those behind
         it are not made.
         """
-        code = range(address, address + len(batch_code(calls)))
+        code = range(address, address + batch_size(len(calls)))
         with self._process.translated("making system calls"):
             outcome = self._run(code)
         if not outcome.done:
@@ -140,10 +140,8 @@ class RemoteCalls:
         self.settle()
         blank = blank_outcome()
         place = self.place(blank)
-        registers = self._thread.registers.copy()
-        registers.rip, registers.rsp, registers.r12 = code.start, self._frame, place
-        registers.orig_rax = _MASK64
-        registers.eflags &= ~_TRAP_FLAG
+        registers = self._registers_at(code.start)
+        registers.r12 = place
         self._start(registers)
         self._unclear, self._batch = True, code
         self._thread.resume_with(ptrace.resume)
@@ -193,20 +191,25 @@ class RemoteCalls:
 
     def _call(self, number: int, arguments: tuple[int, ...]) -> int:
         self.settle()
-        thread = self._thread
-        registers = thread.registers.copy()
-        registers.rip, registers.rsp, registers.rax = self._gadgets.syscall_ret, self._frame, number
-        registers.orig_rax = _MASK64
-        registers.eflags &= ~_TRAP_FLAG
+        registers = self._registers_at(self._gadgets.syscall_ret)
+        registers.rax = number
         for name, value in zip(_ARGUMENTS, arguments, strict=False):
             setattr(registers, name, value & _MASK64)
         self._start(registers)
         self._unclear = True
         for _ in ("entry", "exit"):
             self._run_to_syscall_stop()
-        ptrace.get_registers(thread.tid, registers)
+        ptrace.get_registers(self._thread.tid, registers)
         self._unclear = False
         return registers.rax
+
+    def _registers_at(self, pc: int) -> ptrace.Registers:
+        """Return the registers to start something at ``pc`` with: on the frame, in no system call, not stepping."""
+        registers = self._thread.registers.copy()
+        registers.rip, registers.rsp = pc, self._frame
+        registers.orig_rax = _MASK64
+        registers.eflags &= ~_TRAP_FLAG
+        return registers
 
     def _start(self, registers: ptrace.Registers) -> None:
         """Point the thread at what it is to do; from the first time on it is ours until ``_finish``."""
