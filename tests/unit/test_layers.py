@@ -10,7 +10,7 @@ ROOT = Path(anyprobe.__file__).parent
 ROWS = (
     ("cli",),
     ("probes", "reports"),
-    ("splice",),
+    ("handlers", "splice"),
     ("binary", "target", "data"),
     ("isa",),
     ("core",),

@@ -34,6 +34,24 @@ class SpecError(UsageError):
         super().__init__("\n".join(lines))
 
 
+class HandlerError(UsageError):
+    """A handler that cannot be compiled: where, what is not allowed, and what to write instead."""
+
+    def __init__(
+        self, message: str, *, file: str = "", line: int = 0, column: int = 0, source: str = "", instead: str = ""
+    ) -> None:
+        """Keep the parts; ``column`` counts from 1, the text has the source line with a caret under it."""
+        self.message, self.file, self.line, self.column = message, file, line, column
+        self.source, self.instead = source, instead
+        lines = [f"{file}:{line}:{column}: {message}" if file else message]
+        if source:
+            lead = "".join("\t" if character == "\t" else " " for character in source[: max(column - 1, 0)])
+            lines += ["  " + source, "  " + lead + "^"]
+        if instead:
+            lines.append("instead: " + instead)
+        super().__init__("\n".join(lines))
+
+
 class TargetError(AnyprobeError):
     """The target's or the machine's state does not permit it."""
 

@@ -1,0 +1,91 @@
+"""Compiled handlers as values: where the compiler and whoever places the code meet.
+
+Compiled code has one argument, a pointer to an array of 64-bit *words*, one for each input, in the order of ``inputs``.
+Whoever places the code fills them in. The code knows nothing of the site that calls it, so one compilation serves all.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class InputKind(StrEnum):
+    """What a word of the context holds."""
+
+    PARAMETER = "parameter"
+    """The parameter ``index`` of the probed function; ``name`` is its type's. Bits above its width may be anything."""
+    CONTEXT = "context"
+    """An attribute of ``ctx`` by name: retval, ip, func, caller, tid, pid, cpu, now."""
+    REGISTER = "register"
+    """A general purpose register by name."""
+    STORAGE = "storage"
+    """Address of the storage ``index`` of the handler, as this thread is to use it."""
+    INSTANCE = "instance"
+    """Address of the call's own data (``ctx.data``), or 0 where the call has none."""
+    ROUTINE = "routine"
+    """Address of a routine by name."""
+    MISSES = "misses"
+    """Address of the counters of what went wrong, one word for each ``Miss``."""
+
+
+class Miss(StrEnum):
+    """What a handler counts when something went wrong; the position is that of its counter."""
+
+    FAULT = "fault"
+    """A read of the target's memory at a bad address."""
+    ABANDONED = "abandoned"
+    """The handler ended early, since it used a value that was missing."""
+    DIVISION = "division"
+    """A division by zero."""
+
+
+MISSES = tuple(Miss)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One word of the context; ``written``: the handler changes it, and the change is meant for the program."""
+
+    kind: InputKind
+    name: str = ""
+    index: int = 0
+    written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NativeCode:
+    """Position-independent x86-64 code, entered at its first byte by a call with ``rdi`` pointing at the words.
+
+    ``rsp`` is 8 below a multiple of 16 at its first instruction, as behind any call, and the direction flag is clear. All
+    registers but those of ``clobbers`` are preserved, the upper parts of vector registers and MXCSR included.
+    """
+
+    code: bytes
+    inputs: tuple[Input, ...]
+    clobbers: frozenset[str]
+    """General purpose registers that it leaves changed, and ``flags``."""
+    stack: int
+    """Bytes of stack that it uses at most, its return address included."""
+    steps: int
+    """Operations of the intermediate language that one run executes at most."""
+    returns: bool = False
+    """A value is left in ``rax``."""
+    vectors: bool = False
+    """It computes with floats, so it uses (and preserves) vector registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageReference:
+    """The instruction at ``index`` loads the address of a storage; the loader fills in map and offset."""
+
+    index: int
+    storage: int
+
+
+@dataclass(frozen=True, slots=True)
+class BpfProgram:
+    """Instructions for the kernel's machine; the words are the program's own context."""
+
+    code: bytes
+    inputs: tuple[Input, ...]
+    references: tuple[StorageReference, ...]
+    steps: int
