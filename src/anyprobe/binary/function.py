@@ -385,7 +385,7 @@ class FunctionCode:
         if self.complete is not None or address in self.leaders:
             return 0
         above = self._index.get(address)
-        if above is None or above == 0 or self.insn(above - 1).falls_through:
+        if above is None or above == 0 or self.insn(above - 1).may_go_on:
             return 0
         length = padding_length(self._content, address - self.start)
         return next((i for i in range(length) if address + i in self.leaders), length)

@@ -130,6 +130,11 @@ class Insn:
         return self.flow not in _NO_FALLTHROUGH or self.iced.code == Code.INT3
 
     @property
+    def may_go_on(self) -> bool:
+        """Whether the next instruction may follow, be it by a signal handler that skips ``ud2`` or ``hlt``."""
+        return self.flow is Flow.TRAP or self.flow not in _NO_FALLTHROUGH
+
+    @property
     def is_call(self) -> bool:
         """Whether it is a direct or indirect near call."""
         return self.flow in _CALLS

@@ -46,6 +46,14 @@ def displaced_length(insn: Insn) -> int | Refusal:
     return copy if isinstance(copy, Refusal) else len(copy)
 
 
+def must_stay(insn: Insn) -> Refusal | None:
+    """Return why an instruction has no displaced form, wherever the copy might lie."""
+    if insn.flow is not Flow.INDIRECT_CALL:
+        return _refused_by_kind(insn)
+    copy = displace(insn, insn.address)
+    return copy if isinstance(copy, Refusal) else None
+
+
 def _refuse(insn: Insn, why: str) -> Refusal:
     return Refusal(Reason.NO_DISPLACED_FORM, insn.address, f"{insn.text}: {why}")
 

@@ -95,9 +95,9 @@ class Arrivals(Ways):
         ways = ways_to(planner.code, self._parts, line[0].address)
         if ways is None or any(line[0].address <= way.address <= line[-1].address for way in ways):
             return False
-        if not all(self._splice_branch(way, wants) for way in ways):
-            return False
         above = part.insn(number - 1)
+        if self.is_resumed(above, ways) or not all(self._splice_branch(way, wants) for way in ways):
+            return False
         if not above.falls_through:
             return True
         return above.address not in self._plan.shared and self.from_above(part, above, line, wants)

@@ -65,7 +65,7 @@ class _Emission:
         else:
             for insn in splice.insns:
                 self._instruction(insn)
-            if splice.insns[-1].falls_through:
+            if splice.insns[-1].may_go_on:
                 end = splice.end + self._bias
                 self._copies.append((end, writer.here))
                 writer.relative(b"\xe9", end)

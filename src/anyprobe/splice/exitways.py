@@ -83,7 +83,7 @@ class ExitWays(Ways):
             return False
         ways = ways_to(self._planner.code, self._parts, block[0].address)
         number = part.index_of(block[0].address)
-        if ways is None or not number:
+        if ways is None or not number or self.is_resumed(part.insn(number - 1), ways):
             return False
         for insn in ways:
             through = replace(want, address=insn.address, conditional=insn.flow is Flow.JCC, block=block, origin=want)

@@ -180,6 +180,9 @@ class Planner(Strategies):
         insn = function.insn_at(want.address)
         if insn is None:
             return Refusal(Reason.NOT_A_BOUNDARY, want.address, "not an instruction boundary")
+        refusal = self.forbidden((insn,))
+        if refusal is not None:
+            return refusal
         if want.kind is WantKind.LOOP and insn.target is None:
             return Refusal(Reason.ENTRY_IS_LOOP_HEAD, want.address, "a jump table leads back to the entry")
         first: Refusal | None = None

@@ -10,6 +10,7 @@ from anyprobe.binary.function import FunctionCode
 from anyprobe.core.address import page_floor
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
+from anyprobe.isa.relocate import must_stay
 from anyprobe.splice.claims import Claims
 from anyprobe.splice.planned import AUTO, JUMP_BYTES, SHORT_BYTES, TRAP, PlannedSplice, Pun, Strategy, Want, WantKind
 
@@ -199,4 +200,4 @@ class Strategies:
         for area, reason in self.code.text.forbidden:
             if area.start < high and low < area.end:
                 return Refusal(Reason(reason), low, "this code must never be displaced")
-        return None
+        return next((refusal for refusal in map(must_stay, insns) if refusal is not None), None)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.isa.decode import Insn
+from anyprobe.isa.decode import Flow, Insn
 from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Strategy, Want
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ class Ways:
             if isinstance(found, PlannedSplice):
                 return found
         return self.detour(branch)
+
+    @staticmethod
+    def is_resumed(above: Insn, ways: Sequence[Insn]) -> bool:
+        """Return whether only a signal handler can lead to what no branch does: behind ``ud2`` or ``hlt``."""
+        return above.flow is Flow.TRAP and not above.falls_through and not ways
 
     def from_above(self, part: "FunctionCode", above: Insn, line: tuple[Insn, ...], wants: Sequence[Want]) -> bool:
         """Let the patch of the instruction right above a line serve the wants and carry on into the line."""

@@ -147,3 +147,11 @@ def test_puns_come_last(code_map):
 def test_what_cannot_fault(code, harmless):
     (insn,) = decode_range(bytes.fromhex(code), BASE)
     assert cannot_fault(insn) == harmless
+
+
+def test_what_only_a_signal_handler_leads_to_is_not_counted_by_its_ways(code_map):
+    """mov eax, 1; ud2; inc eax; 9: mov ecx, 2; jmp 9: nothing branches to the inc, so its ways say nothing of it."""
+    planner = planner_of(code_map, "b8 01 00 00 00  0f 0b  ff c0  b9 02 00 00 00  eb f9")
+    plan = plan_of(planner, 7, 9)
+    assert [want.address - BASE for splice in plan.splices for want in splice.wants] == [9]
+    assert [want.address - BASE for want, _ in plan.refused] == [7]

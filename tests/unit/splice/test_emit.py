@@ -325,3 +325,10 @@ def test_other_actions_and_atomic_counters_have_no_template():
     for action in (Action(ActionKind.ENTER, 0x40, SLOTS), Action(ActionKind.COUNT, 0x40, ATOMIC)):
         assert CounterTemplates().fill(splice, PATCH, BIAS, action, Clobbers) is None
     assert splice.head == LINK
+
+
+@pytest.mark.parametrize(("code", "end"), [("0f 0b", 2), ("f4", 1), ("cc", 1)])
+def test_a_signal_handler_may_go_on_behind_an_exception_that_is_meant(code, end):
+    """ud2, hlt, int3: a handler that skips the copy finds the way back behind it."""
+    patch = emit(splice_of(code, (0, WantKind.OFFSET)), ActionKind.COUNT, ATOMIC)
+    assert f"jmp {SITE + end:#x}" in listing(patch.code)

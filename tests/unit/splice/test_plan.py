@@ -358,3 +358,17 @@ def test_conflicts_say_why():
     assert claims.conflict(7, 2, 3).reason is Reason.OVERLAP
     assert claims.conflict(17, 2, 0) is None
     assert claims.conflict(16, 2, 3).reason is Reason.OVERLAP
+
+
+def test_what_has_no_displaced_form_is_refused_by_name_and_the_rest_is_had(case):
+    """mov eax, 1; iretq; mov eax, 1; ret: no patch runs over the iretq, whoever wants it or its neighbours."""
+    one = case(f"{MOV} 48 cf {MOV} {RET}")
+    plan = one.plan(*((offset, WantKind.OFFSET) for offset in (0, 5, 7)))
+    assert shape(plan) == [("jump", 0, 1, 0, 5), ("jump", 7, 1, 7, 5)]
+    assert [(want.address - BASE, why.reason) for want, why in plan.refused] == [(5, Reason.NO_DISPLACED_FORM)]
+
+
+def test_no_jump_uses_what_a_signal_handler_may_go_on_with(case):
+    """ud2; nop * 3; mov eax, 1; ret: a handler of SIGILL adds two to the pc."""
+    assert reasons(case(f"0f 0b 90 90 90 {MOV} {RET}").plan((0, WantKind.OFFSET))) != []
+    assert shape(case(f"eb 03 90 90 90 {MOV} {RET}").plan((0, WantKind.OFFSET))) == [("jump", 0, 1, 0, 5)]

@@ -1,0 +1,147 @@
+"""Every class of instructions, probed at the instruction: same results, exact counts, or a refusal by name."""
+
+import random
+import re
+import subprocess
+
+import pytest
+
+import anyprobe
+from anyprobe.core.refusal import Reason
+
+THREADS = 3
+LINKED = {"absolute": ("-no-pie",), "relocatable": ("-fPIE", "-pie")}
+
+REPEATED = {
+    "callee": [5],
+    "jumps_no_track": [4, 4, 3, 3, 3, 3, 1, 1, 1, 1, 2, 2],
+    "jumps_table": [3, 3, 3, 1, 1, 1, 1, 1, 1],
+    "counts_down": [1, 1, 5, 5, 1],
+    "loops_equal": [1, 1, 4, 4, 4, 1],
+    "loops_not_equal": [1, 1, 4, 4, 4, 1],
+    "counts_ecx": [1, 1, 3, 3, 1],
+    "asks_rcx": [3, 3, 3, 2, 3, 1, 3],
+    "conditional": [4, 4, 4, 3, 2, 3, 4, 4, 4],
+}
+"""How often each instruction of a function runs where that is not once: the last number goes on."""
+
+UNDISPLACEABLE = {"calls_stack_indexed": "call", "far_return": "ret far", "interrupt_return": "iret"}
+"""The instruction of a function that has no displaced form."""
+
+
+def listing(program):
+    """Return the offset and text of each instruction of each function, as objdump sees them."""
+    command = ["objdump", "-d", "--no-show-raw-insn", "-M", "intel", str(program)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found, start = {}, 0
+    for line in output.splitlines():
+        if head := re.match(r"^([0-9a-f]+) <(.*)>:$", line):
+            start, lines = int(head[1], 16), found.setdefault(head[2], {})
+        elif insn := re.match(r"^\s+([0-9a-f]+):\s+(.*)$", line):
+            lines[int(insn[1], 16) - start] = insn[2]
+    return found
+
+
+def expected(function, offsets):
+    """Return how often each instruction runs when a function is tallied once."""
+    times = REPEATED.get(function, [1])
+    return dict(zip(offsets, times + times[-1:] * len(offsets), strict=False))
+
+
+def wrong_counts(session, calls, instructions):
+    """Return the probed instructions whose hits are not what the program's own counts say."""
+    wrong = []
+    for site in session.snapshot().sites:
+        times = expected(site.function, instructions[site.function])
+        if site.armed and site.hits != calls[site.function] * times[site.offset]:
+            text = instructions[site.function][site.offset]
+            wrong.append(f"{site.function}+{site.offset:#x} {text}: {site.hits} for {calls[site.function]} calls")
+    return wrong
+
+
+def since(before, after):
+    return {name: number - before[name] for name, number in after.items()}
+
+
+def never_displaced(session, instructions):
+    """Assert that only what has no displaced form is refused by that name; return the other refusals."""
+    unnamed = []
+    for spec, refusal in session.refused:
+        name = spec.split(":")[2]
+        if refusal.reason is Reason.NO_DISPLACED_FORM:
+            assert UNDISPLACEABLE[name] in refusal.detail, refusal
+        else:
+            unnamed.append((name, refusal))
+    return unnamed
+
+
+@pytest.mark.parametrize("linked", LINKED)
+def test_every_instruction_at_once(run_target, linked):
+    """All of each function; a few of those of one byte have no room beside the others."""
+    target = run_target("instruction_classes.c", str(THREADS), options=LINKED[linked])
+    instructions = listing(f"/proc/{target.pid}/exe")
+    before = dict(target.go(1).calls)
+    with anyprobe.attach(target.pid) as session:
+        session.count(*(f"a.out:{name}:insn" for name in sorted(before)))
+        calls = since(before, target.go(60).calls)
+        wrong = wrong_counts(session, calls, instructions)
+        assert not wrong, "\n".join(wrong)
+        unnamed = never_displaced(session, instructions)
+        assert len(session.refused) - len(unnamed) == len(UNDISPLACEABLE)
+        assert len(unnamed) < 12, unnamed
+        assert sum(site.armed for site in session.snapshot().sites) > 320
+    target.go(2)
+    target.finish()
+
+
+@pytest.mark.parametrize("linked", LINKED)
+def test_every_instruction_alone(run_target, linked):
+    """The first of each function, then the second of each, and so on: nearly all can be had."""
+    target = run_target("instruction_classes.c", str(THREADS), options=LINKED[linked])
+    instructions = listing(f"/proc/{target.pid}/exe")
+    before = dict(target.go(1).calls)
+    unnamed = set()
+    with anyprobe.attach(target.pid) as session:
+        places = {name: list(instructions[name]) for name in before}
+        ends = {name: last_instruction(instructions[name]) for name in before}
+        for number in range(max(ends.values())):
+            specs = [f"a.out:{n}+{at[number]:#x}" for n, at in places.items() if number < ends[n]]
+            probes = session.count(*specs)
+            before = dict(target.counts.calls)
+            calls = since(before, target.go(5).calls)
+            wrong = wrong_counts(session, calls, instructions)
+            assert not wrong, "\n".join(wrong)
+            unnamed.update(never_displaced(session, instructions))
+            session.remove(*probes)
+        assert len(unnamed) < 4, unnamed
+    target.go(2)
+    target.finish()
+
+
+def last_instruction(lines):
+    """Return the number of instructions without the padding that objdump shows behind them."""
+    number = len(lines)
+    texts = list(lines.values())
+    while re.match(r"(data16 )*(cs )?nop|xchg +ax,ax", texts[number - 1]):
+        number -= 1
+    return number
+
+
+@pytest.mark.parametrize("linked", LINKED)
+def test_instructions_come_and_go_while_the_program_runs(run_target, linked):
+    """Random functions' instructions, armed and removed again: results stay what they are."""
+    target = run_target("instruction_classes.c", str(THREADS), options=LINKED[linked])
+    chance = random.Random(7)
+    functions = sorted(target.go(1).calls)
+    target.run_freely()
+    with anyprobe.attach(target.pid) as session:
+        held = []
+        for _ in range(40):
+            held.append(session.count(*(f"a.out:{name}:insn" for name in chance.sample(functions, 8))))
+            target.check_alive()
+            if len(held) > 4:
+                session.remove(*held.pop(chance.randrange(len(held))))
+        target.check_alive()
+    target.halt()
+    target.go(2)
+    target.finish()
