@@ -7,22 +7,21 @@ from contextlib import contextmanager
 
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
-from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import Arena
 from anyprobe.splice.banks import SLOT_ONLY, TIMING
 from anyprobe.splice.edits import Edit, Module, hook_of
-from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, head_bytes
+from anyprobe.splice.emission import Emission
 from anyprobe.splice.journal import Owner, Record, RecordKind
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
-from anyprobe.splice.patchcode import REPLACING, Action, BankCode, Clobbers, EmittedPatch
+from anyprobe.splice.patchcode import Clobbers
 from anyprobe.splice.plan import Planner
-from anyprobe.splice.planned import AUTO, JUMP_BYTES, FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
+from anyprobe.splice.planned import AUTO, FunctionPlan, Pun, Strategy, Want, WantKind
 from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import Springboards
 from anyprobe.splice.standing import Losses, check_sessions, gone, gone_modules, in_modules, lose, modules_of
-from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
+from anyprobe.splice.transaction import FunctionChange, Transaction
 from anyprobe.splice.traps import Traps
 from anyprobe.target import procfs
 from anyprobe.target.exclusion import exclusive
@@ -68,8 +67,6 @@ class Engine:
         self.losses = Losses()
         self.touched = False
         """Whether something may have been installed, by whatever failed attempt."""
-        self._homes_with_stubs: dict[int, Neighbourhood] = {}
-        """In the present change, by module."""
         self._mappings: Sequence[Mapping] = ()
         """The memory map in the present stop."""
 
@@ -109,9 +106,11 @@ class Engine:
             self._check_sessions(self.process.mappings())
             self.losses.clear_records()
             self._prepare(edits)
-            self._homes_with_stubs = {}
+            emission = Emission(self)
             for edit in edits:
-                self._emit(edit)
+                refusal = emission.emit(edit)
+                if refusal is not None:
+                    self.give_up(edit, refusal)
             self._open_gates()
             self._prepare_traps(edits)
         with self._timed("arm"):
@@ -145,7 +144,7 @@ class Engine:
         edit.plan, edit.wants, edit.planned = FunctionPlan([splice]), [want], True
         return True
 
-    def _clobbers_of(self, edit: Edit, want: Want) -> Clobbers:
+    def clobbers_of(self, edit: Edit, want: Want) -> Clobbers:
         """Return what code at a wanted instruction may overwrite; remember it with a plain entry's plan."""
         module, start = edit.module, edit.state.code.start
         plain = want.kind is WantKind.ENTRY and len(edit.wants) == 1 and module.plans is not None
@@ -266,103 +265,6 @@ class Engine:
             self.process.verify()  # after an exec nothing is where it was, and nobody else's doing
         self.losses.note(self.modules, memfds, mappings)
 
-    # -- emission
-
-    def _emit(self, edit: Edit) -> None:
-        """Write the patches of a function into our own memory; nothing leads there yet."""
-        if edit.given_up:
-            return
-        if not edit.plan.splices:
-            edit.change = FunctionChange(edit.state.code.start + edit.module.bias, list(edit.state.splices))
-            return
-        home = self._home_for(edit)
-        for want in edit.wants:
-            self._actions(want, home)  # the routines of a bank come before the first patch that uses them
-        behind: dict[int, int] = {}
-        added: list[LiveSplice] = []
-        ordered = sorted(edit.plan.splices, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants))
-        for planned in ordered:
-            live = self._emit_splice(edit, planned, home, behind)
-            if isinstance(live, Refusal):
-                self.give_up(edit, live)
-                return
-            if planned.dead_springboard:
-                added.append(_dead_springboard(edit.module, planned, live))
-            added.append(live)
-        edit.change = FunctionChange(edit.state.code.start + edit.module.bias, list(edit.state.splices), added)
-
-    def _emit_splice(
-        self, edit: Edit, planned: PlannedSplice, home: Neighbourhood, behind: dict[int, int]
-    ) -> LiveSplice | Refusal:
-        module = edit.module
-        patch = self._fill_template(edit, planned, home) or self._write_patch(edit, planned, home, behind)
-        if isinstance(patch, Refusal):
-            return patch
-        home.put(patch.code)
-        module.claims.landings.add(planned.end)
-        target = patch.address
-        springboard = 0
-        for want in planned.wants:
-            if want.kind is WantKind.ENTRY:
-                behind[want.address + module.bias] = patch.behind
-                behind[edit.state.code.start + module.bias] = patch.behind
-        if planned.pun is not None:
-            springboard = planned.springboard
-            self.springboards.write(springboard, patch.address)
-            target = springboard
-        address = planned.write_at + module.bias
-        old = module.code.text.memory.read(planned.write_at, planned.written)
-        new = head_bytes(planned, module.bias, target)
-        borrowed = module.code.text.memory.read(planned.write_at + planned.written, planned.borrowed)
-        whole_at = planned.insns[0].address
-        whole = module.code.text.memory.read(whole_at, planned.end - whole_at)
-        return LiveSplice(
-            planned, module.bias, address, old, new, patch, springboard,
-            borrowed=borrowed, whole=whole, whole_at=whole_at + module.bias,
-        )  # fmt: skip
-
-    def _fill_template(self, edit: Edit, planned: PlannedSplice, home: Neighbourhood) -> EmittedPatch | None:
-        if len(planned.wants) != 1:
-            return None
-        want = planned.wants[0]
-        actions = self._actions(want, home)
-        if len(actions) != 1:
-            return None
-        bias = edit.module.bias
-        return home.templates.fill(planned, home.cursor, bias, actions[0], lambda: self._clobbers_of(edit, want))
-
-    def _write_patch(
-        self, edit: Edit, planned: PlannedSplice, home: Neighbourhood, behind: dict[int, int]
-    ) -> EmittedPatch | Refusal:
-        source = ActionSource(lambda want: self._actions(want, home), lambda want: self._clobbers_of(edit, want))
-        return emit_patch(planned, home.cursor, edit.module.bias, source, behind)
-
-    def _actions(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
-        hook = hook_of(want)
-        if hook is None or hook.bank is None:
-            return ()
-        bank = hook.bank
-        if not isinstance(bank, SlotBank):
-            code = BankCode(None, 0, bank.piece.address, None)
-        elif hook.kind in REPLACING:
-            code = home.replacing_code(bank)
-        else:
-            code = home.slot_code(bank)
-        return (Action(hook.kind, hook.offset, code),)
-
-    def _home_for(self, edit: Edit) -> Neighbourhood:
-        """Return where a function's patches go: all of a module where the stubs are that return addresses need."""
-        if not any((hook := hook_of(want)) is not None and hook.kind in REPLACING for want in edit.wants):
-            return self.home_of(edit.module)
-        return self._homes_with_stubs.setdefault(id(edit.module), self.home_of(edit.module))
-
-    def home_of(self, module: Module) -> Neighbourhood:
-        """Return the neighbourhood with most room that reaches a module."""
-        fit = [home for home in self.neighbourhoods if home.reaches(module.low, module.high)]
-        if not fit:
-            raise TargetError(f"there is no code memory within reach of {module.name}")
-        return max(fit, key=Neighbourhood.room)
-
     def _open_gates(self) -> None:
         """Let what was emitted work, once the journal says how to undo it."""
         for home in self.neighbourhoods:
@@ -476,14 +378,6 @@ class Engine:
         """Drop the controller's side of all memory."""
         for arena in self.arenas:
             arena.close()
-
-
-def _dead_springboard(module: Module, planned: PlannedSplice, live: LiveSplice) -> LiveSplice:
-    """Return the write into dead bytes that a short jump needs; it comes before the jump."""
-    assert live.patch is not None
-    old = module.code.text.memory.read(planned.dead_springboard, JUMP_BYTES)
-    new = dead_springboard_bytes(planned, module.bias, live.patch.address)
-    return LiveSplice(planned, module.bias, planned.dead_springboard + module.bias, old, new, None, is_springboard=True)
 
 
 def _refuse(want: Want, why: Refusal) -> None:

@@ -1,0 +1,129 @@
+"""From planned functions to patches in memory of ours, and to the writes that are to lead there."""
+
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import TargetError
+from anyprobe.core.refusal import Refusal
+from anyprobe.splice.edits import Edit, Module, hook_of
+from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, head_bytes
+from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
+from anyprobe.splice.patchcode import REPLACING, Action, BankCode, EmittedPatch
+from anyprobe.splice.planned import JUMP_BYTES, PlannedSplice, Want, WantKind
+from anyprobe.splice.transaction import FunctionChange, LiveSplice
+
+if TYPE_CHECKING:
+    from anyprobe.splice.engine import Engine
+
+
+class Emission:
+    """Writes the patches of one change."""
+
+    def __init__(self, engine: "Engine") -> None:
+        """Start with no function written."""
+        self._engine = engine
+        self._homes_with_stubs: dict[int, Neighbourhood] = {}
+        """By module."""
+
+    def emit(self, edit: Edit) -> Refusal | None:
+        """Write the patches of a function and say in ``edit.change`` what leads to them, or return why it cannot be."""
+        if edit.given_up:
+            return None
+        if not edit.plan.splices:
+            edit.change = FunctionChange(edit.state.code.start + edit.module.bias, list(edit.state.splices))
+            return None
+        home = self._home_for(edit)
+        for want in edit.wants:
+            self._actions(want, home)  # the routines of a bank come before the first patch that uses them
+        behind: dict[int, int] = {}
+        added: list[LiveSplice] = []
+        ordered = sorted(edit.plan.splices, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants))
+        for planned in ordered:
+            live = self._emit_splice(edit, planned, home, behind)
+            if isinstance(live, Refusal):
+                return live
+            if planned.dead_springboard:
+                added.append(_dead_springboard(edit.module, planned, live))
+            added.append(live)
+        edit.change = FunctionChange(edit.state.code.start + edit.module.bias, list(edit.state.splices), added)
+        return None
+
+    def _emit_splice(
+        self, edit: Edit, planned: PlannedSplice, home: Neighbourhood, behind: dict[int, int]
+    ) -> LiveSplice | Refusal:
+        module = edit.module
+        patch = self._fill_template(edit, planned, home) or self._write_patch(edit, planned, home, behind)
+        if isinstance(patch, Refusal):
+            return patch
+        home.put(patch.code)
+        module.claims.landings.add(planned.end)
+        target = patch.address
+        springboard = 0
+        for want in planned.wants:
+            if want.kind is WantKind.ENTRY:
+                behind[want.address + module.bias] = patch.behind
+                behind[edit.state.code.start + module.bias] = patch.behind
+        if planned.pun is not None:
+            springboard = planned.springboard
+            self._engine.springboards.write(springboard, patch.address)
+            target = springboard
+        address = planned.write_at + module.bias
+        old = module.code.text.memory.read(planned.write_at, planned.written)
+        new = head_bytes(planned, module.bias, target)
+        borrowed = module.code.text.memory.read(planned.write_at + planned.written, planned.borrowed)
+        whole_at = planned.insns[0].address
+        whole = module.code.text.memory.read(whole_at, planned.end - whole_at)
+        return LiveSplice(
+            planned, module.bias, address, old, new, patch, springboard,
+            borrowed=borrowed, whole=whole, whole_at=whole_at + module.bias,
+        )  # fmt: skip
+
+    def _fill_template(self, edit: Edit, planned: PlannedSplice, home: Neighbourhood) -> EmittedPatch | None:
+        if len(planned.wants) != 1:
+            return None
+        want = planned.wants[0]
+        actions = self._actions(want, home)
+        if len(actions) != 1:
+            return None
+        clobbers = self._engine.clobbers_of
+        return home.templates.fill(planned, home.cursor, edit.module.bias, actions[0], lambda: clobbers(edit, want))
+
+    def _write_patch(
+        self, edit: Edit, planned: PlannedSplice, home: Neighbourhood, behind: dict[int, int]
+    ) -> EmittedPatch | Refusal:
+        clobbers = self._engine.clobbers_of
+        source = ActionSource(lambda want: self._actions(want, home), lambda want: clobbers(edit, want))
+        return emit_patch(planned, home.cursor, edit.module.bias, source, behind)
+
+    def _actions(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
+        hook = hook_of(want)
+        if hook is None or hook.bank is None:
+            return ()
+        bank = hook.bank
+        if not isinstance(bank, SlotBank):
+            code = BankCode(None, 0, bank.piece.address, None)
+        elif hook.kind in REPLACING:
+            code = home.replacing_code(bank)
+        else:
+            code = home.slot_code(bank)
+        return (Action(hook.kind, hook.offset, code),)
+
+    def _home_for(self, edit: Edit) -> Neighbourhood:
+        """Return where a function's patches go: all of a module where the stubs are that return addresses need."""
+        if not any((hook := hook_of(want)) is not None and hook.kind in REPLACING for want in edit.wants):
+            return self._home_of(edit.module)
+        return self._homes_with_stubs.setdefault(id(edit.module), self._home_of(edit.module))
+
+    def _home_of(self, module: Module) -> Neighbourhood:
+        """Return the neighbourhood with most room that reaches a module."""
+        fit = [home for home in self._engine.neighbourhoods if home.reaches(module.low, module.high)]
+        if not fit:
+            raise TargetError(f"there is no code memory within reach of {module.name}")
+        return max(fit, key=Neighbourhood.room)
+
+
+def _dead_springboard(module: Module, planned: PlannedSplice, live: LiveSplice) -> LiveSplice:
+    """Return the write into dead bytes that a short jump needs; it comes before the jump."""
+    assert live.patch is not None
+    old = module.code.text.memory.read(planned.dead_springboard, JUMP_BYTES)
+    new = dead_springboard_bytes(planned, module.bias, live.patch.address)
+    return LiveSplice(planned, module.bias, planned.dead_springboard + module.bias, old, new, None, is_springboard=True)
