@@ -1,13 +1,18 @@
 """Every class of instructions, probed at the instruction: same results, exact counts, or a refusal by name."""
 
+import os
 import random
 import re
+import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
 import anyprobe
 from anyprobe.core.refusal import Reason
+from live.driver import PATIENCE, wait_until
+from live.image import Image
 
 THREADS = 3
 LINKED = {"absolute": ("-no-pie",), "relocatable": ("-fPIE", "-pie")}
@@ -145,3 +150,113 @@ def test_instructions_come_and_go_while_the_program_runs(run_target, linked):
     target.halt()
     target.go(2)
     target.finish()
+
+
+# -- system calls that are restarted
+
+
+RESTARTED = ("reads", "waits", "old_waits", "sleeps", "polls")
+
+
+def armed_offsets(session, function):
+    return {site.offset: site.hits for site in session.snapshot().sites if site.function == function and site.armed}
+
+
+def stop_and_continue(target, times):
+    """Stop the whole program again and again: the kernel restarts what it interrupts, no handler runs."""
+    for _ in range(times):
+        os.kill(target.pid, signal.SIGSTOP)
+        wait_until(lambda: " T " in Path(f"/proc/{target.pid}/stat").read_text(), "the program stops")
+        os.kill(target.pid, signal.SIGCONT)
+        target.idle(0.003)
+
+
+def test_a_restarted_call_is_one_arrival(run_target):
+    """Reads, waits and sleeps interrupted over and over, in displaced copies of their instructions."""
+    target = run_target("restarted_calls.c", options=("-no-pie",))
+    before = dict(target.go(1).calls)
+    with anyprobe.attach(target.pid) as session:
+        session.count(*(f"a.out:{name}:insn" for name in before))
+        assert not session.refused
+        target.start(20)
+        stop_and_continue(target, 30)
+        calls = since(before, target.wait_done().calls)
+        assert set(calls) <= set(RESTARTED)
+        for name, number in calls.items():
+            assert set(armed_offsets(session, name).values()) == {number}, name
+    target.go(2)
+    target.finish()
+
+
+def test_probes_go_while_their_calls_are_asleep(run_target):
+    """Threads asleep in displaced system calls are moved back to the program's own, and woken and restarted there."""
+    target = run_target("restarted_calls.c", "by halves", options=("-no-pie",))
+    target.go(2)
+    before = Image.of(target.pid)
+    names = [name for name in RESTARTED if name in target.counts.calls]
+    with anyprobe.attach(target.pid) as session:
+        for _ in range(10):
+            probes = session.count(*(f"a.out:{name}:insn" for name in names))
+            assert not session.refused
+            target.go(1)
+            session.remove(*probes)
+            target.go(1)
+        session.detach()
+    before.assert_restored(target.pid)
+    target.finish()
+
+
+def test_probes_come_while_their_calls_are_asleep(run_target):
+    """What a thread is asleep in was arrived at before; what follows it is counted if it could be spliced."""
+    target = run_target("restarted_calls.c", "by halves", options=("-no-pie",))
+    target.go(2)
+    names = [name for name in ("reads", "waits", "old_waits") if name in target.counts.calls]
+    instructions = listing(f"/proc/{target.pid}/exe")
+    with anyprobe.attach(target.pid) as session:
+        for _ in range(10):
+            target.go(1)
+            probes = session.count(*(f"a.out:{name}:insn" for name in names))
+            assert {refusal.reason for _, refusal in session.refused} <= {Reason.THREAD_IN_SYSCALL}
+            before = {name: armed_offsets(session, name) for name in names}
+            target.go(1)
+            for name in names:
+                (call,) = (at for at, text in instructions[name].items() if re.match("syscall|int ", text))
+                grown = {at: hits - before[name][at] for at, hits in armed_offsets(session, name).items()}
+                assert grown == {at: int(at > call) for at in grown}, name
+            session.remove(*probes)
+    target.finish()
+
+
+# -- instructions that fault
+
+FATAL = {
+    "divides": signal.SIGFPE,
+    "overflows": signal.SIGFPE,
+    "loads": signal.SIGSEGV,
+    "unaligned": signal.SIGSEGV,
+    "far_away": signal.SIGSEGV,
+    "calls_nothing": signal.SIGSEGV,
+    "runs_nothing": signal.SIGSEGV,
+    "pops_nothing": signal.SIGSEGV,
+    "halts": signal.SIGSEGV,
+    "beyond_file": signal.SIGBUS,
+    "undefined": signal.SIGILL,
+    "own_int3": signal.SIGTRAP,
+}
+
+
+@pytest.mark.parametrize("function", FATAL)
+def test_a_fault_in_a_copy_kills_as_it_would_have(run_target, function):
+    """Nobody handles the fault: the program ends with the signal that its own instruction would have brought."""
+    for probed in (False, True):
+        target = run_target("fatal_faults.c", function)
+        with anyprobe.attach(target.pid) as session:
+            if probed:
+                session.count(f"a.out:{function}:insn")
+            target.start(1)
+            assert target.process.wait(PATIENCE) == -FATAL[function]
+            if probed:
+                hits = armed_offsets(session, function)
+                assert hits, session.refused
+                assert set(hits.values()) <= {0, 1}
+                assert hits[0] == 1
