@@ -46,6 +46,7 @@ class Reason(StrEnum):
     SIGNAL_CONTEXT_IN_JTPR = "signal-context-in-jtpr"
     TRAP_UNSAFE = "trap-unsafe"
     STRATEGY_NOT_ASKED = "strategy-not-asked-for"
+    NEEDS_STOP = "needs-a-stop"
     IFUNC_UNRESOLVED = "ifunc-unresolved"
 
 

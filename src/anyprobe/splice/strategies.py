@@ -154,8 +154,8 @@ class Strategies:
             refusal = checked
         return refusal
 
-    def _pun(self, head: Insn, prefixes: int) -> Pun | Refusal:
-        free = min(head.length - 1 - prefixes, 4)
+    def _pun(self, head: Insn, prefixes: int, free: int = 4) -> Pun | Refusal:
+        free = min(head.length - 1 - prefixes, free)
         fixed_at = head.address + prefixes + 1 + free
         try:
             fixed = self.code.text.memory.read(fixed_at, 4 - free)

@@ -1,0 +1,48 @@
+"""Planning for changes that are made while the program runs: splices of one instruction, best of one byte."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from anyprobe.binary.function import FunctionCode
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import Insn
+from anyprobe.splice.plan import Planner
+from anyprobe.splice.planned import JUMP_BYTES, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+
+
+@dataclass
+class LivePlanner(Planner):
+    """Plans splices that displace one instruction each, so that no thread can stand inside what moves.
+
+    First comes the jump that is made of one new byte and four that are there already: a single store makes it.
+    """
+
+    def plan(self, function: FunctionCode, wants: Sequence[Want]) -> FunctionPlan:
+        """Return splices for the wants of one function, and claim their bytes."""
+        return self._attempt(function, wants, self._place_in_order)
+
+    def _ladder(
+        self, function: FunctionCode, insn: Insn, want: Want, last: PlannedSplice | None, plan: FunctionPlan
+    ) -> Iterator[tuple[Strategy, Callable[[], PlannedSplice | Refusal]]]:
+        run = function.run_of(want.address, want.address)
+        index = run.index(insn)
+        yield Strategy.PUNNED, partial(self.one_byte, insn, function.end)
+        yield Strategy.JUMP, partial(self.jump, function, run, index, index)
+        yield Strategy.PUNNED, partial(self.punned, run, index, index, limit=function.end)
+        if want.kind is WantKind.EXIT and not want.conditional:
+            yield Strategy.PUNNED, partial(self.punned, run, index, index)
+
+    def one_byte(self, insn: Insn, limit: int) -> PlannedSplice | Refusal:
+        """Turn an instruction into a jump by its first byte; the four bytes behind it say where to."""
+        if insn.address + JUMP_BYTES > limit:
+            detail = "the pun would borrow bytes of the next function"
+            return Refusal(Reason.BORROWED_BYTES, insn.address, detail)
+        pun = self._pun(insn, 0, free=0)
+        if isinstance(pun, Refusal):
+            return pun
+        if not self.reachable(pun):
+            detail = "no page that the punned jump reaches can be mapped"
+            return Refusal(Reason.PUN_OUT_OF_REACH, insn.address, detail)
+        borrowed = JUMP_BYTES - 1
+        return self._checked(PlannedSplice(Strategy.PUNNED, insn.address, (insn,), [], 1, insn.address, borrowed, pun))
