@@ -2,9 +2,22 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.planned import JUMP_BYTES, PlannedSplice
+
+
+class Places(Protocol):
+    """Where the springboards of punned jumps stand."""
+
+    def take(self, splice: PlannedSplice) -> None:
+        """Take a place for the splice's springboard, the same as before if it had one."""
+        ...
+
+    def give_back(self, splice: PlannedSplice) -> None:
+        """Let others have it, unless it is in use."""
+        ...
 
 
 @dataclass
@@ -19,6 +32,8 @@ class Claims:
     """Bytes behind the written ones of instructions that run as copies in a patch: nobody comes by the originals."""
     landings: set[int] = field(default_factory=set)
     """Where patches, old ones too, jump back to: a thread may still be on its way there."""
+    places: Places | None = None
+    """Taken and given back together with the bytes of punned jumps."""
 
     def conflict(self, start: int, written: int, borrowed: int) -> Refusal | None:
         """Return why these bytes cannot be claimed."""
@@ -55,6 +70,8 @@ class Claims:
         self.written.update(range(splice.write_at, middle))
         self.borrowed.update(range(middle, middle + splice.borrowed))
         self.displace(splice)
+        if splice.pun is not None and self.places is not None:
+            self.places.take(splice)
         if splice.dead_springboard:
             self.written.update(range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES))
 
@@ -66,5 +83,7 @@ class Claims:
             if self.borrowed[address] > 0:
                 self.borrowed[address] -= 1
         self.displaced.difference_update(range(middle, splice.end))
+        if splice.pun is not None and self.places is not None:
+            self.places.give_back(splice)
         if splice.dead_springboard:
             self.written.difference_update(range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES))

@@ -16,10 +16,10 @@ from anyprobe.splice.journal import Owner, Record, RecordKind
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import Clobbers
 from anyprobe.splice.plan import Planner
-from anyprobe.splice.planned import AUTO, FunctionPlan, Pun, Strategy, Want, WantKind
+from anyprobe.splice.planned import AUTO, FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable
 from anyprobe.splice.space import AddressSpace
-from anyprobe.splice.springboard import Springboards
+from anyprobe.splice.springboard import PunPlaces, Springboards
 from anyprobe.splice.standing import Losses, check_sessions, gone, gone_modules, in_modules, lose, modules_of
 from anyprobe.splice.transaction import FunctionChange, Transaction
 from anyprobe.splice.traps import Traps
@@ -190,11 +190,9 @@ class Engine:
 
     def planner(self, module: Module) -> Planner:
         """Return a planner for a module."""
-
-        def reachable(pun: Pun) -> bool:
-            return self.springboards.can_reach(pun.base + module.bias, 256**pun.free)
-
-        return Planner(module.code, module.claims, reachable, self.allowed, plain_jumps_only=module.code.text.is_go)
+        places = module.claims.places = PunPlaces(self.springboards, module.bias)
+        go = module.code.text.is_go
+        return Planner(module.code, module.claims, places.reachable, self.allowed, plain_jumps_only=go)
 
     def _refuse_timing(self, edit: Edit, wants: list[Want]) -> list[Want]:
         """Refuse timing where there is no per-thread memory for it."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import RemoteCallFailed, StopTimeout, TargetError
-from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layout import BankLayout
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.banks import Hook, demand, settle_in_slot_bank, settle_near
@@ -61,8 +60,8 @@ class Preparation:
         self._region: tuple[int, int] | None = None
 
     def run(self) -> None:
-        """Choose springboards, map what is missing, and give every hook a place to count."""
-        self._choose_springboards()
+        """Map what is missing, and give every hook a place to count."""
+        self._engine.springboards.reserve_fresh()
         splices = [splice for edit in self._edits for splice in edit.plan.splices]
         splices += [splice for splice in splices if splice.dead_springboard]  # these take two journal records
         if splices:
@@ -78,20 +77,6 @@ class Preparation:
             self._settle_hooks()
 
     # -- needs
-
-    def _choose_springboards(self) -> None:
-        """Take a place for each punned jump; where another took the last one, the function is refused."""
-        engine = self._engine
-        for edit in self._edits:
-            for splice in edit.plan.splices:
-                if splice.pun is None or splice.springboard:
-                    continue
-                place = engine.springboards.choose(splice.pun.base + edit.module.bias, 256**splice.pun.free)
-                if place is None:
-                    why = Refusal(Reason.PUN_OUT_OF_REACH, splice.head, "another punned jump took the only place")
-                    engine.give_up(edit, why)
-                    break
-                splice.springboard = place
 
     def _uses_slots(self, edit: "Edit") -> bool:
         return self._engine.slots and not edit.module.slotless and not edit.module.code.text.is_go
@@ -173,8 +158,7 @@ class Preparation:
                         raise
                 time.sleep(_PAUSE)
                 engine.springboards.space = AddressSpace(engine.process.mappings())
-                for board in engine.springboards.fresh_pieces(0):
-                    engine.springboards.space.reserve(board.address, board.end)
+                engine.springboards.reserve_fresh()
         except BaseException:
             engine.springboards.forget_fresh()
             raise

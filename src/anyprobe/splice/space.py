@@ -58,7 +58,11 @@ class AddressSpace:
 
     def reserve(self, start: int, end: int) -> None:
         """Mark a range as taken."""
-        self._set([*self._taken, (page_floor(start), page_ceil(end))])
+        self.reserve_all([(start, end)])
+
+    def reserve_all(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Mark ranges as taken."""
+        self._set([*self._taken, *((page_floor(start), page_ceil(end)) for start, end in ranges)])
 
     def is_free(self, start: int, end: int) -> bool:
         """Return whether all of ``[start, end)`` could be mapped."""

@@ -5,12 +5,15 @@ which costs no memory. Each page is a mapping of its own, so mind ``vm.max_map_c
 """
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from anyprobe.core.address import PAGE
+from anyprobe.core.errors import InternalError
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.journal import MappingUse
+from anyprobe.splice.planned import PlannedSplice, Pun
 from anyprobe.splice.space import AddressSpace
 
 _FAR_JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp [rip+0]
@@ -36,6 +39,10 @@ class Springboards:
     _pages: dict[int, _Physical] = field(default_factory=dict)
     _order: list[int] = field(default_factory=list)
     _fresh: dict[int, _Physical] = field(default_factory=dict)
+    _unwritten: set[int] = field(default_factory=set)
+    """Taken by plans, and nothing written there yet."""
+    _plans_on: Counter[int] = field(default_factory=Counter)
+    """How many of those lie on a page."""
 
     def can_reach(self, base: int, count: int) -> bool:
         """Return whether a springboard may stand at some address in ``[base, base + count)``."""
@@ -47,8 +54,33 @@ class Springboards:
             physical = self._pages.get(page) or self._new_page(page, address - page)
             offset = address - page
             physical.used[offset : offset + SPRINGBOARD_BYTES] = b"\1" * SPRINGBOARD_BYTES
+            self._unwritten.add(address)
+            self._plans_on[page] += 1
             return address
         return None
+
+    def give_back(self, address: int) -> None:
+        """Let others have a place that was chosen, unless something has been written there."""
+        if address not in self._unwritten:
+            return
+        page, offset = address & -PAGE, address & (PAGE - 1)
+        self._unwritten.remove(address)
+        self._plans_on[page] -= 1
+        physical = self._pages.get(page)
+        if physical is None:
+            return
+        physical.used[offset : offset + SPRINGBOARD_BYTES] = bytes(SPRINGBOARD_BYTES)
+        if page in self._fresh and not self._plans_on[page]:
+            self._forget(page)
+
+    def is_written(self, address: int) -> bool:
+        """Return whether a springboard stands at an address, one that may be in use."""
+        physical = self._pages.get(address & -PAGE)
+        return physical is not None and bool(physical.used[address & (PAGE - 1)]) and address not in self._unwritten
+
+    def reserve_fresh(self) -> None:
+        """Keep everything else off the pages that are not mapped yet."""
+        self.space.reserve_all((page, page + PAGE) for page in self._fresh)
 
     def has_fresh(self) -> bool:
         """Return whether pages were chosen that are not mapped yet."""
@@ -72,13 +104,19 @@ class Springboards:
 
     def forget_fresh(self) -> None:
         """Forget pages that could not be mapped."""
-        for page in self._fresh:
-            del self._pages[page]
-            self._order.remove(page)
-        self._fresh = {}
+        self.reserve_fresh()
+        for page in list(self._fresh):
+            self._forget(page)
+
+    def _forget(self, page: int) -> None:
+        del self._pages[page], self._fresh[page]
+        del self._order[bisect_left(self._order, page)]
 
     def write(self, address: int, target: int) -> None:
         """Write the springboard at ``address``."""
+        if address in self._unwritten:
+            self._unwritten.remove(address)
+            self._plans_on[address & -PAGE] -= 1
         physical = self._pages[address & -PAGE]
         assert physical.arena is not None
         start = physical.offset + (address & (PAGE - 1))
@@ -91,7 +129,6 @@ class Springboards:
         )
         self._pages[page] = self._fresh[page] = physical
         insort(self._order, page)
-        self.space.reserve(page, page + PAGE)
         return physical
 
     def _places(self, base: int, count: int) -> Iterator[tuple[int, int]]:
@@ -117,3 +154,31 @@ class Springboards:
         gap = bytes(SPRINGBOARD_BYTES)
         at = used.find(gap, low, high + SPRINGBOARD_BYTES - 1)
         return None if at < 0 or at >= high else page + at
+
+
+@dataclass(frozen=True, slots=True)
+class PunPlaces:
+    """The springboards as plans of one module see them: each takes its places, and may give them back."""
+
+    springboards: Springboards
+    bias: int
+
+    def reachable(self, pun: Pun) -> bool:
+        """Return whether a place is left for the springboard of a punned jump."""
+        return self.springboards.can_reach(pun.base + self.bias, 256**pun.free)
+
+    def take(self, splice: PlannedSplice) -> None:
+        """Take a place for the springboard of a punned jump, the same as before if it had one."""
+        pun, before = splice.pun, splice.springboard
+        if pun is None or (before and self.springboards.is_written(before)):
+            return
+        base, count = (before, 1) if before else (pun.base + self.bias, 256**pun.free)
+        place = self.springboards.choose(base, count)
+        if place is None:
+            raise InternalError(f"no place is left for the springboard of the jump at {splice.head:#x}")
+        splice.springboard = place
+
+    def give_back(self, splice: PlannedSplice) -> None:
+        """Let others have the place of a springboard that was never written."""
+        if splice.springboard:
+            self.springboards.give_back(splice.springboard)

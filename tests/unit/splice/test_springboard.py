@@ -4,9 +4,12 @@ import pytest
 
 from anyprobe.core.address import PAGE
 from anyprobe.isa import disassemble
+from anyprobe.isa.decode import decode_range
+from anyprobe.splice.claims import Claims
 from anyprobe.splice.journal import MappingUse
+from anyprobe.splice.planned import PlannedSplice, Pun, Strategy
 from anyprobe.splice.space import AddressSpace
-from anyprobe.splice.springboard import SPRINGBOARD_BYTES, Springboards
+from anyprobe.splice.springboard import SPRINGBOARD_BYTES, PunPlaces, Springboards
 
 BASE = 0x1_0000_0000
 TAKEN = SimpleNamespace(start=BASE, end=BASE + PAGE, path="")
@@ -114,3 +117,42 @@ def test_pages_that_could_not_be_mapped_are_forgotten(boards):
     assert not boards.has_fresh()
     assert boards.fresh_pieces(0) == []
     assert not boards.can_reach(place, 1), "somebody else has that page"
+
+
+def test_a_place_that_is_given_back_can_be_taken_again(boards):
+    place = BASE + 2 * PAGE + 5
+    boards.choose(place, 1)
+    boards.give_back(place)
+    assert not boards.has_fresh(), "nobody needs the page any more"
+    assert boards.choose(place, 1) == place
+    other = boards.choose(place + SPRINGBOARD_BYTES, 1)
+    boards.give_back(place)
+    assert boards.has_fresh()
+    assert not boards.can_reach(other, 1)
+
+
+def test_what_is_written_is_never_given_back(boards):
+    place = BASE + 2 * PAGE
+    boards.choose(place, 1)
+    boards.fresh_pieces(0)
+    boards.mapped(FakeArena(PAGE, 4 * PAGE))
+    boards.write(place, 0x1234)
+    boards.give_back(place)
+    assert boards.is_written(place)
+    assert not boards.can_reach(place, 1)
+
+
+def test_claims_take_and_give_back_the_places_of_puns(boards):
+    (nop,) = decode_range(b"\x90", 0x2000)
+    claims = Claims(places=PunPlaces(boards, BASE))
+    splice, other = (
+        PlannedSplice(Strategy.PUNNED, 0x2000, (nop,), [], 1, 0x2000, 4, Pun(0, 0, 0x5000)) for _ in range(2)
+    )
+    assert claims.places.reachable(splice.pun)
+    claims.claim(splice)
+    assert splice.springboard == BASE + 0x5000
+    assert not claims.places.reachable(other.pun), "two jumps to one springboard cannot both be planned"
+    claims.release(splice)
+    assert claims.places.reachable(other.pun)
+    claims.claim(splice)
+    assert splice.springboard == BASE + 0x5000

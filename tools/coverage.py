@@ -1,0 +1,190 @@
+"""Print which share of entries, exits and instructions of some files jumps can reach, and why not the rest.
+
+    .venv/bin/python tools/coverage.py [--sample N] [--list N] [--only ends|alone|once] FILE...
+
+Three plans of each file, as a session would make them if the file were mapped alone, with nothing changed anywhere:
+every entry and exit together, every instruction by itself (or N of them, the same for the same N), every instruction
+together. Strategies are those that need no demand: never a trap.
+"""
+
+import argparse
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from anyprobe.binary.cfg import CodeMap, FunctionCode
+from anyprobe.binary.image import Image
+from anyprobe.core.refusal import Refusal
+from anyprobe.probes.probe import exit_want
+from anyprobe.splice.claims import Claims
+from anyprobe.splice.plan import Planner
+from anyprobe.splice.planned import FunctionPlan, Want, WantKind
+from anyprobe.splice.space import AddressSpace
+from anyprobe.splice.springboard import PunPlaces, Springboards
+
+_PROGRAM_AT, _LIBRARY_AT = 0x5555_5555_4000, 0x7F55_5540_0000
+"""Where Linux would place a program and a library, more or less."""
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    start: int
+    end: int
+    path: str
+    perms: str = "r-xp"
+    offset: int = 0
+    inode: int = 1
+
+
+@dataclass
+class Tally:
+    """How many wants are served by which strategy, and what is refused."""
+
+    served: Counter[str] = field(default_factory=Counter)
+    refused: list[tuple[FunctionCode, Want, Refusal]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def wanted(self) -> int:
+        """The number of wants."""
+        return self.served.total() + len(self.refused)
+
+    @property
+    def share(self) -> float:
+        """The share of wants that are served, in per cent."""
+        return 100 * self.served.total() / max(self.wanted, 1)
+
+    def reasons(self) -> Counter[str]:
+        """Return how often each reason occurs."""
+        return Counter(why.reason.value for _, _, why in self.refused)
+
+    def add(self, function: FunctionCode, plan: FunctionPlan) -> None:
+        """Count what a plan of one function serves; a want that several splices serve counts once."""
+        by_want = {want.origin or want: splice for splice in plan.splices for want in splice.wants}
+        kinds = Counter(s.strategy.value for want, s in by_want.items() if want.kind is not WantKind.LOOP)
+        self.served.update(kinds)
+        self.refused += [(function, want, why) for want, why in plan.refused]
+
+
+class Survey:
+    """One file, its functions, and an address space with nothing else in it."""
+
+    def __init__(self, path: str) -> None:
+        """Find the functions."""
+        self.image = Image.open(path)
+        self.map = CodeMap(self.image.text(), self.image.cold_parts)
+        found = [self.map.function_at(start) for start in self.image.text().function_starts.tolist()]
+        self.functions = [function for function in found if isinstance(function, FunctionCode)]
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start with nothing spliced."""
+        image = self.image
+        self.bias = (_PROGRAM_AT if image.is_program else _LIBRARY_AT) if image.is_pie else 0
+        loads = image.elf.loads
+        mappings = [_Mapped(each.vaddr + self.bias, each.vaddr + each.memsz + self.bias, image.path) for each in loads]
+        if image.is_program:
+            mappings.append(_Mapped(mappings[-1].end, mappings[-1].end + (1 << 20), "[heap]"))
+        self.springboards = Springboards(AddressSpace(mappings))
+        places = PunPlaces(self.springboards, self.bias)
+        self.claims = Claims(places=places)
+        self.planner = Planner(self.map, self.claims, places.reachable, plain_jumps_only=image.text().is_go)
+
+    @property
+    def mappings(self) -> int:
+        """The number of pages of springboards: each is a mapping of the program."""
+        return len(self.springboards._pages)  # noqa: SLF001 - a figure that nobody else asks for
+
+    def ends(self) -> Tally:
+        """Plan every entry and every exit, together."""
+        return self._together(lambda function: [
+            Want(function.entry, WantKind.ENTRY), *(exit_want(each) for each in self._own_exits(function))
+        ])  # fmt: skip
+
+    @staticmethod
+    def _own_exits(function: FunctionCode) -> Sequence[object]:
+        return function.exits if function.exits_complete is None else ()
+
+    def at_once(self) -> Tally:
+        """Plan every instruction, together."""
+        return self._together(lambda function: [Want(address, WantKind.OFFSET) for address in function.addresses])
+
+    def _together(self, wants_of: Callable[[FunctionCode], list[Want]]) -> Tally:
+        self._begin()
+        tally, begin = Tally(), time.process_time()
+        for function in self.functions:
+            wants = wants_of(function)
+            plan = self.planner.plan(function, wants)
+            tally.add(function, plan)
+        tally.seconds = time.process_time() - begin
+        return tally
+
+    def alone(self, sample: int | None = None) -> Tally:
+        """Plan instructions one by one, each with nothing else spliced; all of them or ``sample``."""
+        self._begin()
+        tally, begin = Tally(), time.process_time()
+        for function, address in self.instructions(sample):
+            plan = self.planner.plan(function, [Want(address, WantKind.OFFSET)])
+            tally.add(function, plan)
+            for splice in plan.splices:
+                self.claims.release(splice)
+        tally.seconds = time.process_time() - begin
+        return tally
+
+    def instructions(self, sample: int | None = None) -> Iterator[tuple[FunctionCode, int]]:
+        """Yield all instructions, or ``sample`` of them: the same ones for the same number."""
+        total = sum(len(function.addresses) for function in self.functions)
+        chosen = None if sample is None or sample >= total else set(random.Random(sample).sample(range(total), sample))
+        number = 0
+        for function in self.functions:
+            for address in function.addresses:
+                if chosen is None or number in chosen:
+                    yield function, address
+                number += 1
+
+    def name_of(self, function: FunctionCode) -> str:
+        """Return a function's name, or its address."""
+        known = self.image.functions.at(function.start)
+        return known.name if known is not None else f"{function.start:#x}"
+
+
+def _row(file: str, what: str, tally: Tally) -> str:
+    shares = (f"{name} {100 * count / tally.wanted:.2f}" for name, count in tally.served.most_common())
+    return f"| {file} | {what} | {tally.wanted:,} | {tally.share:.3f} | {', '.join(shares)} | {tally.seconds:.0f} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Plan the files and print the table."""
+    parser = argparse.ArgumentParser(description="Print which share of the instructions of some files can be reached.")
+    parser.add_argument("--sample", type=int, help="plan only so many instructions alone; all if absent")
+    parser.add_argument("--list", type=int, default=0, help="list so many refusals of each plan")
+    parser.add_argument("--only", choices=("ends", "alone", "once"), action="append")
+    parser.add_argument("files", nargs="+")
+    options = parser.parse_args(arguments)
+    print("| file | what | sites | reached, % | by | CPU seconds |")
+    print("|---|---|---:|---:|---|---:|")
+    for path in options.files:
+        survey = Survey(path)
+        plans: dict[str, Callable[[], Tally]] = {
+            "ends": survey.ends,
+            "alone": lambda survey=survey: survey.alone(options.sample),
+            "once": survey.at_once,
+        }
+        for what in options.only or plans:
+            tally = plans[what]()
+            print(_row(Path(path).name, what, tally), flush=True)
+            _print_refused(survey, tally, options.list)
+
+
+def _print_refused(survey: Survey, tally: Tally, most: int) -> None:
+    for reason, count in tally.reasons().most_common():
+        print(f"    {count:7,}  {reason}")
+    for function, want, why in random.Random(1).sample(tally.refused, min(most, len(tally.refused))):
+        print(f"      {survey.name_of(function)}: {want.kind} {want.address:#x}: {why.reason}: {why.detail}")
+
+
+if __name__ == "__main__":
+    main()
