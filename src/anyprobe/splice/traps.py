@@ -8,8 +8,8 @@ in the table for good: a late hit continues in its patch, which goes on working 
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,11 @@ from anyprobe.splice.traphandler import (
 if TYPE_CHECKING:
     from anyprobe.splice.engine import Engine
     from anyprobe.splice.transaction import FunctionChange, LiveSplice
+    from anyprobe.target.remote import RemoteCalls
     from anyprobe.target.stopping import Stop
+
+Calls = Callable[[int], "AbstractContextManager[RemoteCalls]"]
+"""Gives a thread of a process to make system calls in."""
 
 _LEAST_BYTES = 1 << 16
 _TABLES = 8
@@ -82,19 +86,53 @@ class Traps:
         if not sites:
             return None
         self._wait_for_calm()
-        need = table_size(len(self._entries) + len(sites)) + PAGE
+        need = self._need(len(sites))
         if self._handler is None:
             with self._calm_stop("arm", lambda stop: blocking_thread(stop, sites[0], range(0))) as (stop, refusal):
-                return refusal or self._install(stop, sites[0], need)
-        if self._room is None or self._cursor + need > self._room[1].end:
+                return refusal or self._install(stop.remote, sites[0], need)
+        if not self._has_room(need):
             with self._engine.stop("arm") as stop:
-                self._room = self._map(stop, sites[0], _TABLES * need)
-                self._cursor = self._room[1].address
+                self._enlarge(stop.remote, sites[0], need)
         return None
+
+    def prepare_live(self, calls: Calls, near: int, sites: int) -> Refusal | None:
+        """See that the handler is installed and has room for so many sites, the program running on."""
+        need = self._need(sites)
+        if self._handler is None:
+            return self._install(calls, near, need)
+        if not self._has_room(need):
+            self._enlarge(calls, near, need)
+        return None
+
+    def _need(self, sites: int) -> int:
+        return table_size(len(self._entries) + sites) + PAGE
+
+    def _has_room(self, need: int) -> bool:
+        return self._room is not None and self._cursor + need <= self._room[1].end
+
+    def _enlarge(self, calls: Calls, near: int, need: int) -> None:
+        self._room = self._map(calls, near, _TABLES * need)
+        self._cursor = self._room[1].address
+
+    @property
+    def code(self) -> range:
+        """Where the handler is."""
+        return range(0) if self._handler is None else range(self._handler.address, self._handler.end)
+
+    @property
+    def serves_program(self) -> bool:
+        """Whether a SIGTRAP that is not ours is handled, or ignored, by the program."""
+        return self._old is not None and self._old.handler != SIG_DFL
+
+    def replaced(self, action: SignalAction, site: int) -> Refusal | None:
+        """Return a refusal if ``action``, which SIGTRAP has now, is not ours."""
+        if self._handler is not None and action.handler == self._handler.entry:
+            return None
+        return Refusal(Reason.TRAP_UNSAFE, site, "the program has set a SIGTRAP handler of its own since")
 
     def objection(self, change: "FunctionChange") -> Refusal | None:
         """Return why one change may not be, the handler being installed."""
-        if self._old is None or self._old.handler == SIG_DFL:  # a SIGTRAP from elsewhere is its end, trap or no trap
+        if not self.serves_program:  # a SIGTRAP from elsewhere is its end, trap or no trap
             return None
         for splice in _trap_splices(change):
             if splice.planned.ambiguous:
@@ -112,9 +150,7 @@ class Traps:
             return refusal
         with stop.remote(stop.process.pid) as remote:
             action = current_action(stop.process, remote)
-        if action.handler != self._handler.entry:
-            return Refusal(Reason.TRAP_UNSAFE, sites[0], "the program has set a SIGTRAP handler of its own since")
-        return None
+        return self.replaced(action, sites[0])
 
     @contextmanager
     def calm_stop(self, what: str, changes: "Sequence[FunctionChange]") -> "Iterator[Stop]":
@@ -148,6 +184,10 @@ class Traps:
             if change.refusal is None
             for splice in _trap_splices(change)
         }
+        self.publish_entries(added)
+
+    def publish_entries(self, added: Mapping[int, int]) -> None:
+        """Make sites known to the handler, by address with what the table says of them; it may run meanwhile."""
         self._before = None
         if not added:
             return
@@ -182,18 +222,18 @@ class Traps:
             time.sleep(pause)
             pause = min(2 * pause, 0.01)
 
-    def _install(self, stop: "Stop", site: int, need: int) -> Refusal | None:
+    def _install(self, calls: Calls, site: int, need: int) -> Refusal | None:
         """Map the handler and set it; return what stands in the way."""
         process = self._engine.process
-        with stop.remote(process.pid) as remote:
+        with calls(process.pid) as remote:
             old = current_action(process, remote)
         if old.is_handler and old.flags & SA_RESETHAND:
             detail = "the program's own SIGTRAP handler is for one signal only (SA_RESETHAND)"
             return Refusal(Reason.TRAP_UNSAFE, site, detail)
-        arena, piece = self._map(stop, site, _TABLES * need)
+        arena, piece = self._map(calls, site, _TABLES * need)
         handler = self._write_handler(arena, piece, old)
         arena.journal.add([record_of(handler.entry, old)])
-        with stop.remote(process.pid) as remote:
+        with calls(process.pid) as remote:
             set_action(remote, handler.action(old))
         self._old = old
         process.meets_traps = True
@@ -209,7 +249,7 @@ class Traps:
         arena.write(piece, address, content)
         return handler
 
-    def _map(self, stop: "Stop", near: int, size: int) -> tuple[Arena, Piece]:
+    def _map(self, calls: Calls, near: int, size: int) -> tuple[Arena, Piece]:
         """Map memory for tables, with a journal of its own."""
         engine = self._engine
         size = page_ceil(max(_LEAST_BYTES, size))
@@ -218,7 +258,7 @@ class Traps:
         place = space.gap_near(near, near + len(TRAP), size + PAGE + journal_bytes)
         if place is None:
             raise TargetError("no room for the trap handler in the target's address space")
-        with stop.remote(engine.process.pid) as remote:
+        with calls(engine.process.pid) as remote:
             arena = Arena.create(
                 engine.process, remote, engine.owner, [Piece(MappingUse.CODE, place, size)],
                 journal_at=place + size + PAGE, records=_RECORDS,
