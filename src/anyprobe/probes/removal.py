@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.probes.probe import Probe, edits_for
 from anyprobe.splice.arena import is_ours
+from anyprobe.splice.asleep import Sleepers
 from anyprobe.splice.engine import Engine
 from anyprobe.splice.installed import find_owners, owner_alive
 from anyprobe.splice.recovery import remove, remove_everywhere
@@ -43,8 +44,13 @@ def detach(process: Process, engine: Engine) -> list[str]:
     """
     sessions, remaining = frozenset([engine.owner.session]), []
     failure: TargetError | None = None
+
+    def patches() -> Sleepers:
+        splices = [splice for module in engine.modules for f in module.functions.values() for splice in f.splices]
+        return Sleepers(splice.patch for splice in splices if splice.patch is not None)
+
     try:
-        removal = remove(process, sessions)
+        removal = remove(process, sessions, patches)
         engine.pause_us["disarm"] += removal.pause_us
         remaining += [f"the bytes at {at:#x} were changed by somebody else and left alone" for at in removal.foreign]
         remaining += [f"{kept} is not quiet yet; run: anyprobe detach -p {process.pid}" for kept in removal.kept]
@@ -53,7 +59,7 @@ def detach(process: Process, engine: Engine) -> list[str]:
     except TargetError as error:
         failure = error
     inodes = frozenset(arena.inode for arena in engine.arenas)
-    _, failed = remove_everywhere(inodes, sessions, but=process.pid)
+    _, failed = remove_everywhere(inodes, sessions, patches, but=process.pid)
     remaining += [f"{each}; run: anyprobe detach -p {process.pid}" for each in failed]
     if failure is not None:
         raise failure

@@ -6,7 +6,7 @@ bytes that are the splice's are restored, bytes that are the old ones are left, 
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -30,6 +30,7 @@ from anyprobe.splice.arena import (
     leaked_descriptors,
     unmap,
 )
+from anyprobe.splice.asleep import Sleepers
 from anyprobe.splice.installed import find_journals, find_owners, journal_places, processes_with_splices
 from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, mark_ended
 from anyprobe.splice.returnaddresses import restore_returns
@@ -73,8 +74,12 @@ class _Page:
     high: int = 0
 
 
-def remove(process: Process, sessions: frozenset[bytes] | None = None) -> Removal:
+def remove(
+    process: Process, sessions: frozenset[bytes] | None = None, patches: Callable[[], Sleepers] | None = None
+) -> Removal:
     """Restore all text, then unmap everything that is quiet; ``sessions`` limits it to some sessions' journals.
+
+    Where ``patches`` are known, threads asleep in them go back to the system calls they were copied from.
 
     What fails once (a thread that would not stop in time) is tried again, and for a while what may do at another moment
     (no thread is where it can make calls). A typed error says that it still failed.
@@ -83,7 +88,7 @@ def remove(process: Process, sessions: frozenset[bytes] | None = None) -> Remova
     for number in count(1):
         try:
             with exclusive(process), process.translated("removing probes from"):
-                return _remove(process, sessions)
+                return _remove(process, sessions, patches)
         except (TargetError, MemoryFault) as error:
             final = isinstance(error, SessionConflict) or (isinstance(error, TargetExited) and process.ended())
             waiting = isinstance(error, StopTimeout) and time.monotonic() < deadline
@@ -96,7 +101,7 @@ def remove(process: Process, sessions: frozenset[bytes] | None = None) -> Remova
     raise AssertionError
 
 
-def _remove(process: Process, sessions: frozenset[bytes] | None) -> Removal:
+def _remove(process: Process, sessions: frozenset[bytes] | None, patches: Callable[[], Sleepers] | None) -> Removal:
     restored = _Restoration(process, sessions)
     with suppress(UnsupportedTarget):  # spliced over by another tool; found again once the text is restored
         process.gadgets()
@@ -109,6 +114,8 @@ def _remove(process: Process, sessions: frozenset[bytes] | None) -> Removal:
         pause = max(pause, stop.pause_us)
         if not kept and not restored.look_for_leaks():
             break
+        if patches is not None:
+            restored.sleepers = restored.sleepers or patches()
         time.sleep(0.0005 * (attempt + 1))  # threads leave a patch within nanoseconds unless they sleep in one
     if kept:
         restored.mark_ended()
@@ -129,6 +136,7 @@ class _Restoration:
         self.look_for_leaks()
         self._restored_pages: set[int] = set()
         self._restored = False
+        self.sleepers: Sleepers | None = None
 
     def look_for_leaks(self) -> bool:
         """Return whether a session has left descriptors open, without stopping anything."""
@@ -155,6 +163,8 @@ class _Restoration:
         if not self._restored:
             self._restore(journals, mappings)
             self._restored = True
+        if self.sleepers is not None:
+            self.sleepers.wake_in_original(process.mem, stop.threads)
         ranges = _ranges(journals, mappings)
         ranges += _unlisted(found, mappings, thorough=self._sessions is None)
         about_to = _about_to_call(process, stop.threads)
@@ -365,7 +375,11 @@ def _mapped_file(process: Process, mapping: Mapping) -> int:
 
 
 def remove_everywhere(
-    inodes: frozenset[int], sessions: frozenset[bytes] | None = None, *, but: int = 0
+    inodes: frozenset[int],
+    sessions: frozenset[bytes] | None = None,
+    patches: Callable[[], Sleepers] | None = None,
+    *,
+    but: int = 0,
 ) -> tuple[list[Removal], list[str]]:
     """Remove sessions' splices from every process that maps one of their memfds, except process ``but``.
 
@@ -391,7 +405,7 @@ def remove_everywhere(
             try:
                 if sessions is None:
                     inodes |= {m.inode for m in process.mappings() if is_ours(m)}
-                done.append(remove(process, sessions))
+                done.append(remove(process, sessions, patches))
             except TargetExited:
                 continue
             except AnyprobeError as error:

@@ -5,7 +5,6 @@ lists each splice before its bytes change, and a splice never straddles a page, 
 a controller killed at any moment releases threads into a program that works.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,8 @@ from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.asleep import SYSCALL, is_asleep
+from anyprobe.splice.hazards import NOWHERE, Hazards, destination
 from anyprobe.splice.journal import Journal, Record, RecordKind
 from anyprobe.splice.patchcode import EmittedPatch
 from anyprobe.splice.planned import PlannedSplice, Strategy
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from anyprobe.target.thread import Thread
 
 _MULTIPLE = frozenset({Strategy.JUMP, Strategy.SHORT})
-_SYSCALL = b"\x0f\x05"
-_NO_SYSCALL = 1 << 63
 
 
 @dataclass(slots=True, eq=False)
@@ -138,7 +137,7 @@ class Transaction:
             start: b"".join(self._pages[start + number * PAGE].before for number in range(count))
             for start, count in self._runs()
         }
-        self._hazards = _Hazards(changes)
+        self._hazards = Hazards(changes)
         self._interiors = sorted(
             (
                 (*splice.interior, change)
@@ -335,33 +334,42 @@ class Transaction:
         moves = []
         for thread in threads:
             pc = thread.registers.rip
-            for change in self._hazards.at(pc):
-                target = None if change.refusal is not None else _destination(change, pc)
-                if target is None:
-                    continue
-                blocked = self._in_the_way(thread, pc, target)
-                if blocked is not None:
-                    self._unapply(change, blocked)
-                else:
-                    moves.append((thread, change, target))
+            leaving = self._hazards.leaving(pc)
+            asleep = (leaving or self._hazards.at(pc - len(SYSCALL))) and is_asleep(self._process.mem, thread)
+            change = self._hazards.at(pc - len(SYSCALL) if asleep else pc) if leaving is None else leaving[0]
+            if leaving is not None:
+                target = self._way_out(*leaving) if asleep else None
+            else:
+                target = self._way_in(thread, change, asleep=bool(asleep)) if change is not None else None
+            if change is not None and target is not None:
+                moves.append((thread, change, target))
         return moves
+
+    def _way_in(self, thread: "Thread", change: FunctionChange, *, asleep: bool) -> int | None:
+        """Return where in a patch a thread must go, if it must; leave the change out if it is in the way."""
+        pc = thread.registers.rip
+        target = None if change.refusal is not None else destination(change, pc, asleep=asleep)
+        if target != NOWHERE:
+            return target
+        where = "is inside the system call before" if asleep else "is at no instruction of the function at"
+        self._unapply(change, Refusal(Reason.THREAD_IN_SYSCALL, pc, f"thread {thread.tid} {where} {pc:#x}"))
+        return None
+
+    def _way_out(self, change: FunctionChange, origin: int) -> int | None:
+        """Return where a thread asleep in a patch that goes may go, ``origin`` or a new patch; else it stays."""
+        into = self._hazards.at(origin - len(SYSCALL))
+        if into is None:
+            return origin
+        target = destination(change, origin, asleep=True) if into is change else None
+        return None if target == NOWHERE else target
 
     def _check_waiting_parents(self, stop: "Stop") -> None:
         """Leave out changes that a parent waiting in vfork will come back into: it cannot be moved."""
         for parent in stop.waiting:
-            for change in self._hazards.at(parent.pc):
-                if change.refusal is None and _destination(change, parent.pc) is not None:
-                    detail = f"thread {parent.tid} waits here for a vfork child"
-                    self._unapply(change, Refusal(Reason.THREAD_IN_SYSCALL, parent.pc, detail))
-
-    def _in_the_way(self, thread: "Thread", pc: int, target: int) -> Refusal | None:
-        if target < 0:
-            return Refusal(Reason.THREAD_IN_SYSCALL, pc, f"thread {thread.tid} is at no instruction of the function")
-        if thread.registers.orig_rax < _NO_SYSCALL and self._process.mem.read(pc - 2, 2) == _SYSCALL:
-            return Refusal(
-                Reason.THREAD_IN_SYSCALL, pc, f"thread {thread.tid} is inside the system call before {pc:#x}"
-            )
-        return None
+            change = self._hazards.at(parent.pc)
+            if change is not None and change.refusal is None and destination(change, parent.pc) is not None:
+                detail = f"thread {parent.tid} waits here for a vfork child"
+                self._unapply(change, Refusal(Reason.THREAD_IN_SYSCALL, parent.pc, detail))
 
     def _check_stacks(self, stop: "Stop") -> None:
         """Leave out several-instruction jumps into whose JTPR some signal handler will return."""
@@ -417,29 +425,3 @@ def _extent(splice: LiveSplice) -> tuple[int, int]:
     if splice.whole:
         start, end = min(start, splice.whole_at), max(end, splice.whole_at + len(splice.whole))
     return start, end
-
-
-class _Hazards:
-    """Finds the changes that a pc may be in the way of: the displaced ranges.
-
-    A thread in a patch that goes stays there: no new splice overwrites where it comes back (``Claims.landings``).
-    """
-
-    def __init__(self, changes: Sequence[FunctionChange]) -> None:
-        ranges = [(*splice.displaced, change) for change in changes for splice in change.added]
-        self._ranges = sorted(ranges, key=lambda item: item[0])
-        self._lows = [low for low, _, _ in self._ranges]
-
-    def at(self, pc: int) -> list[FunctionChange]:
-        index = bisect_right(self._lows, pc) - 1
-        found = self._ranges[index] if index >= 0 else None
-        return [found[2]] if found is not None and pc < found[1] else []
-
-
-def _destination(change: FunctionChange, pc: int) -> int | None:
-    """Return where a thread at ``pc`` must go when the change is made: ``None`` it may stay, -1 it is in the way."""
-    for splice in change.added:
-        low, high = splice.displaced
-        if low < pc < high and splice.patch is not None:
-            return next((start for old, start in splice.patch.starts if old == pc), -1)
-    return None

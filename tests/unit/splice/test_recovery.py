@@ -60,7 +60,7 @@ def processes(monkeypatch):
             raise troubles[pid]
         return SimpleNamespace(pid=pid, close=lambda: None, mappings=lambda: [m for m in MAPS if m.inode == pid])
 
-    def removed(process, sessions):
+    def removed(process, sessions, patches):
         if process.pid in troubles:
             raise troubles[process.pid]
         cleaned.append((process.pid, sessions))

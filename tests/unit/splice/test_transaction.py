@@ -228,6 +228,62 @@ def test_a_thread_inside_a_system_call_refuses_and_nobody_moves(target):
     assert target.recorded() == {SECOND}
 
 
+SLEEPING = bytes.fromhex("0f 05 90 90 90 c3")  # syscall; nop; nop; nop; ret
+ASLEEP_IN_COPY = 0x500012
+
+
+def with_system_call(*, counted):
+    """Return the change that displaces ``SLEEPING``; its patch counts the second instruction right behind the first."""
+    change = adding(FIRST, code=SLEEPING, old=SLEEPING[:5], count=4)
+    (splice,) = change.added
+    patch = bytearray(0x80)
+    patch[0x10:0x12] = SLEEPING[:2]
+    places = (0x500000, 0x500012, 0x500013, 0x500014) if counted else (0x500000, 0x500020, 0x500030, 0x500040)
+    starts = tuple((FIRST + offset, place) for offset, place in zip((0, 2, 3, 4), places, strict=True))
+    copies = ((FIRST, 0x500010), *starts[1:])
+    splice.patch = EmittedPatch(0x500000, bytes(patch), starts, copies, 0x500000)
+    return change
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_thread_asleep_goes_on_behind_another_syscall_only(target, counted):
+    target.write(FIRST, SLEEPING)
+    change, waiting = with_system_call(counted=counted), target.thread(FIRST + 2, in_syscall=True)
+    target.run(change)
+    assert waiting.registers.rip == (ASLEEP_IN_COPY if counted else FIRST + 2)
+    assert (change.refusal is None) == counted
+
+
+def test_a_thread_asleep_before_the_next_splice_moves_all_the_same(target):
+    """Its pc is where that splice begins, but the kernel would restart the call two bytes before."""
+    code = bytes.fromhex("48 31 c0 0f 05 90 c3")  # xor rax, rax; syscall; nop; ret
+    target.write(FIRST, code)
+    change = adding(FIRST, code=code, old=code[:5], count=2)
+    patch = EmittedPatch(
+        0x500000,
+        code[:5] + bytes(5),
+        ((FIRST, 0x500000), (FIRST + 3, 0x500003)),
+        ((FIRST, 0x500000), (FIRST + 3, 0x500003), (FIRST + 5, 0x500005)),
+        0x500000,
+    )
+    change.added[0].patch = patch
+    waiting = target.thread(FIRST + 5, in_syscall=True)
+    target.run(change)
+    assert waiting.registers.rip == 0x500005
+
+
+def test_a_thread_asleep_in_a_patch_that_goes_wakes_in_the_text(target):
+    target.write(FIRST, SLEEPING)
+    change = with_system_call(counted=True)
+    target.run(change)
+    waiting = target.thread(ASLEEP_IN_COPY, in_syscall=True)
+    read = target.mem.read
+    target.mem.read = lambda at, size: SLEEPING[:2] if at == ASLEEP_IN_COPY - 2 else read(at, size)
+    target.run(FunctionChange(FIRST, removed=change.added))
+    assert waiting.registers.rip == FIRST + 2
+    assert target.read(FIRST, 5) == SLEEPING[:5]
+
+
 def signal_frame(target, pc):
     """Write rip, eflags and the selectors as the kernel lays them out."""
     target.write(STACK + 0x900, struct.pack("<QQQ", pc, 0x246, 0x33))
