@@ -1,7 +1,8 @@
 """Dynamic probes for live Linux x86-64 programs, at about a nanosecond per hit.
 
 General layout: the names here are the daily ones. Heavy modules are imported when first used. Layers, each importing
-only lower ones: ``cli``; ``probes``, ``reports``; ``handlers``, ``splice``; ``binary``, ``target``, ``data``; ``isa``; ``core``.
+only lower ones: ``cli``; ``probes``, ``reports``; ``handlers``, ``splice``; ``binary``, ``target``, ``data``; ``isa``;
+``core``.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,8 @@ from anyprobe.core.refusal import Reason, Refusal
 if TYPE_CHECKING:
     from anyprobe.data.snapshot import Snapshot
     from anyprobe.probes.probe import Probe
-    from anyprobe.probes.session import Session, attach, run
+    from anyprobe.probes.opening import attach, run
+    from anyprobe.probes.session import Session
 
 __all__ = [
     "AnyprobeError",
@@ -55,8 +57,8 @@ _LAZY = {
     "Probe": "anyprobe.probes.probe",
     "Session": "anyprobe.probes.session",
     "Snapshot": "anyprobe.data.snapshot",
-    "attach": "anyprobe.probes.session",
-    "run": "anyprobe.probes.session",
+    "attach": "anyprobe.probes.opening",
+    "run": "anyprobe.probes.opening",
 }
 
 

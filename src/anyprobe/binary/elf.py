@@ -22,6 +22,7 @@ PF_X, PF_W = 1, 2
 SHT_SYMTAB, SHT_RELA, SHT_NOBITS = 2, 4, 8
 SHF_ALLOC, SHF_EXECINSTR, SHF_COMPRESSED = 2, 4, 0x800
 NT_GNU_BUILD_ID = 3
+_DT_NEEDED, _DT_STRTAB, _DT_STRSZ = 1, 5, 10
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
@@ -179,6 +180,21 @@ class ElfFile:
                 break
             table[tag] = value
         return table
+
+    @cached_property
+    def needed(self) -> tuple[str, ...]:
+        """The names of the libraries that are loaded with this object."""
+        segment = next((each for each in self.segments if each.kind == PT_DYNAMIC), None)
+        if segment is None or segment.offset + segment.filesz > self.size or _DT_STRTAB not in self.dynamic:
+            return ()
+        pairs = np.frombuffer(self.content, "<u8", segment.filesz // 16 * 2, segment.offset).tolist()
+        size = self.dynamic.get(_DT_STRSZ, 0)
+        strings = self._slice(self.offset_of(self.dynamic[_DT_STRTAB]), size, "the dynamic strings")
+        return tuple(
+            _text_at(strings, value)
+            for tag, value in zip(pairs[::2], pairs[1::2], strict=True)
+            if tag == _DT_NEEDED and value < size
+        )
 
     @cached_property
     def notes(self) -> tuple[tuple[str, int, bytes], ...]:

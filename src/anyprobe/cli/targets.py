@@ -79,12 +79,12 @@ def names_of(pid: int) -> set[str]:
 
 def open_sessions(stack: ExitStack, target: Target, **settings: Any) -> "list[Session]":  # noqa: ANN401 - passed on
     """Attach to every process, or start the command; leaving the stack detaches."""
-    from anyprobe.probes import session
+    from anyprobe.probes import opening
 
     settings = {name: value for name, value in settings.items() if value is not None}
     if target.program:
-        return [stack.enter_context(session.run(target.program, **settings))]
-    return [stack.enter_context(session.attach(pid, **settings)) for pid in target.pids]
+        return [stack.enter_context(opening.run(target.program, **settings))]
+    return [stack.enter_context(opening.attach(pid, **settings)) for pid in target.pids]
 
 
 def end_descriptors(stack: ExitStack, pids: Iterable[int]) -> dict[int, int]:

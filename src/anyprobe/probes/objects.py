@@ -1,5 +1,6 @@
 """The objects of a live process as engine modules: their code, their bias, and why some must not be touched."""
 
+from collections.abc import Iterable
 from functools import cached_property
 
 from anyprobe.binary.cfg import CodeMap
@@ -60,7 +61,7 @@ class ObjectTable:
             return False
         if libc.is_executable:
             return not self._calls_clone(libc)
-        return not any(_imports_clone(loaded) for loaded in self.objects if loaded is not libc)
+        return not any(imports(loaded, _CLONES) for loaded in self.objects if loaded is not libc)
 
     def has_shadow_stacks(self) -> bool:
         """Return whether the program's first thread runs on a shadow stack."""
@@ -110,7 +111,8 @@ def _key(loaded: LoadedObject) -> tuple[str, int, int]:
     return loaded.path, loaded.first.start, loaded.first.inode
 
 
-def _imports_clone(loaded: LoadedObject) -> bool:
+def imports(loaded: LoadedObject, names: Iterable[str]) -> bool:
+    """Return whether an object calls one of some functions of others; one that cannot be read may."""
     try:
         table = loaded.image.dynamic_table
     except TargetError:
@@ -118,7 +120,7 @@ def _imports_clone(loaded: LoadedObject) -> bool:
     if table is None:
         return False
     wanted = set(table.symbols["name"][table.symbols["shndx"] == 0].tolist())
-    return any(offset in wanted for name in _CLONES for offset in table.offsets_of(name))
+    return any(offset in wanted for name in names for offset in table.offsets_of(name))
 
 
 def _is_static_glibc(loaded: LoadedObject) -> bool:

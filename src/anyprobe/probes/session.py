@@ -17,6 +17,7 @@ from anyprobe.probes import reading, removal, trapping
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import Clock, ClockChoice, own_clock
 from anyprobe.probes.forms import EACH
+from anyprobe.probes.liveproof import LiveProof
 from anyprobe.probes.objects import ObjectTable
 from anyprobe.probes.probe import Exitless, Place, Probe, Timed, edits_for, exit_want, instructions_of
 from anyprobe.probes.resolve import ResolvedSite, resolve_all
@@ -24,15 +25,13 @@ from anyprobe.probes.trampolining import Trampolines
 from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.edits import Module
 from anyprobe.splice.engine import MAXACTIVE, Engine
+from anyprobe.splice.live import LiveArming
 from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.planned import AUTO, Strategy, Want, WantKind
-from anyprobe.target.launch import Stream, launch
 from anyprobe.target.process import Process
 from anyprobe.target.startup import run_to_libraries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping as Environment
-
     from anyprobe.data.explanation import Explanation, ListedSite
     from anyprobe.probes.overhead import OverheadWatch
     from anyprobe.target.procfs import Mapping
@@ -57,6 +56,7 @@ class Session:
         maxactive: int = MAXACTIVE,
         clock: str = "auto",
         returns: str = "exits",
+        live: bool = False,
         held: bool = False,
     ) -> None:
         """Use ``attach`` or ``run``."""
@@ -85,6 +85,9 @@ class Session:
             slots=self._objects.has_thread_slots(),
             maxactive=maxactive,
         )
+        self._proof = LiveProof(self._objects)
+        if live:
+            self.engine.live = LiveArming(self.engine, self._proof)
 
     @property
     def pid(self) -> int:
@@ -115,7 +118,7 @@ class Session:
 
     def remove(self, *probes: Probe) -> None:
         """Disarm probes; what they counted stays in ``snapshot``. What had to stay armed is in ``warnings``."""
-        with _typed(self._process, "disarming probes in"):
+        with typed(self._process, "disarming probes in"):
             for text in removal.disarm(self.engine, probes):
                 self._warn(text)
 
@@ -141,7 +144,7 @@ class Session:
     def enable(self, *probes: Probe) -> None:
         """Arm probes again that were removed."""
         self._check_attached()
-        with _typed(self._process, "arming probes in"):
+        with typed(self._process, "arming probes in"):
             removal.rearm(self.engine, probes)
 
     def snapshot(self) -> Snapshot:
@@ -202,7 +205,7 @@ class Session:
             self._ns_per_tick = self._clock.ns_per_tick()
             self._clock = None
         if self.engine.touched:
-            with _typed(self._process, "removing probes from"):
+            with typed(self._process, "removing probes from"):
                 for text in removal.detach(self._process, self.engine):
                     self._warn(text)
         self._detached = True
@@ -265,6 +268,8 @@ class Session:
     def module(self, loaded: LoadedObject) -> Module:
         """Return the engine's module of an object."""
         module = self._objects.module(loaded)
+        if self.engine.live is not None:
+            module.plans = None  # they are for changes in a stop
         if module not in self.engine.modules:
             self.engine.modules.append(module)
         module.slotless = self._held and (self._objects.is_loader(loaded) or not self._awaits_libraries)
@@ -275,8 +280,9 @@ class Session:
             raise UsageError("at least one spec is needed")
         self._check_attached()
         begin = time.perf_counter()
-        with _typed(self._process, "resolving specs in"):
+        with typed(self._process, "resolving specs in"):
             self._objects.refresh()
+            self._proof.refresh()
             if timed:
                 self._clock_refusal = self._choice.choose(self._objects.objects, probed=self._probes_vdso())
                 if self._clock is None and self._clock_refusal is None:
@@ -297,12 +303,12 @@ class Session:
         return any(place.site.object.name == VDSO for probe in self.probes for place in probe.all_places)
 
     def _place(self, probes: Sequence[Probe]) -> None:
-        with _typed(self._process, "arming probes in"):
+        with typed(self._process, "arming probes in"):
             self.engine.change(edits_for([place for probe in probes for place in probe.all_places]))
 
     def _fall_back(self, probes: Sequence[Probe]) -> None:
         """See to functions whose exits could not all be spliced: what was demanded for them, or a refusal."""
-        with _typed(self._process, "arming probes in"):
+        with typed(self._process, "arming probes in"):
             self.engine.change(edits_for(self.trampolines.fall_back(probes)))
 
     def _arm_pending(self) -> None:
@@ -408,7 +414,7 @@ class Session:
 
 
 @contextmanager
-def _typed(process: Process, doing: str) -> Iterator[None]:
+def typed(process: Process, doing: str) -> Iterator[None]:
     """Do bulk work on the target, and turn errors of the system and of the target's memory into errors of ours."""
     try:
         with process.translated(doing), collection_paused():
@@ -439,53 +445,3 @@ def _allowed(strategy: str) -> frozenset[Strategy]:
     if strategy not in STRATEGIES:
         raise UsageError(f"unknown strategy {strategy!r}; one of {', '.join(STRATEGIES)}")
     return AUTO if strategy == "auto" else frozenset([Strategy(strategy)])
-
-
-def attach(
-    pid: int, *, strategy: str = "auto", maxactive: int = MAXACTIVE, clock: str = "auto", returns: str = "exits"
-) -> Session:
-    """Open a session on a running process. Nothing is changed in it until a probe is armed.
-
-    ``clock`` is what timing probes read: ``tsc``, ``monotonic`` (``clock_gettime`` from the vdso), or ``auto``: the
-    TSC where it ticks evenly. With ``returns="trampoline"`` functions whose exits cannot all be spliced have their
-    return addresses replaced, where nothing is seen that this could break; else they are refused.
-
-    What an earlier controller left behind when it died is removed first. Raises ``PermissionDenied``,
-    ``NoSuchProcess``, ``UnsupportedTarget``, ``SessionConflict``.
-    """
-    process = Process.open(pid)
-    try:
-        with _typed(process, "attaching to"):
-            warnings = removal.clean_up(process)
-            session = Session(process, strategy=strategy, maxactive=maxactive, clock=clock, returns=returns)
-    except BaseException:
-        process.close()
-        raise
-    session.warnings = [*warnings, *session.warnings]
-    return session
-
-
-def run(
-    argv: Sequence[str],
-    *,
-    strategy: str = "auto",
-    maxactive: int = MAXACTIVE,
-    clock: str = "auto",
-    returns: str = "exits",
-    stdin: Stream = None,
-    stdout: Stream = None,
-    stderr: Stream = None,
-    env: "Environment[str, str] | None" = None,
-    cwd: str | None = None,
-) -> Session:
-    """Start a program, held before its first instruction; ``Session.resume`` lets it go.
-
-    Probes in the executable and the loader are placed at once, those in libraries as soon as these are mapped, before
-    anything in them runs.
-    """
-    process = launch(list(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
-    try:
-        return Session(process, strategy=strategy, maxactive=maxactive, clock=clock, returns=returns, held=True)
-    except BaseException:
-        process.close()
-        raise

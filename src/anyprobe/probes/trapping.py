@@ -1,7 +1,9 @@
 """What a demand for traps cannot have, and what is said to whoever makes it."""
 
 import re
+from collections.abc import Sequence
 
+from anyprobe.binary.modules import LoadedObject
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.objects import ObjectTable
 from anyprobe.probes.resolve import ResolvedSite
@@ -37,12 +39,17 @@ _BLOCKED_STRINGS = re.compile(r"_*(memcpy|mempcpy|memmove|memset|strchrnul|strle
 
 def trap_refusal(objects: ObjectTable, site: ResolvedSite) -> Refusal | None:
     """Return why a site in the C library must not trap, by the names of its function."""
-    loaded, libc = site.object, objects.libc()
+    return blocked_call(objects, site.object, site.function.names, site.address)
+
+
+def blocked_call(objects: ObjectTable, loaded: LoadedObject, names: Sequence[str], address: int) -> Refusal | None:
+    """Return a refusal if the C library calls a function of these names with all signals blocked."""
+    libc = objects.libc()
     static = libc is None and loaded.is_executable and len(objects.objects) == 1
     if loaded is not libc and not static and not loaded.name.startswith(("ld-musl", "libc.", "libpthread.")):
         return None
-    for name in site.function.names:
+    for name in names:
         if name in _BLOCKED or _BLOCKED_STRINGS.fullmatch(name):
             detail = f"the C library calls {name} with all signals blocked, where a trap kills"
-            return Refusal(Reason.TRAP_UNSAFE, site.address, detail)
+            return Refusal(Reason.TRAP_UNSAFE, address, detail)
     return None

@@ -39,6 +39,8 @@ class Hook:
     splice: "LiveSplice | None" = None
     strategy: str = ""
     """The strategy by which it was armed last."""
+    arming: str = ""
+    """How, where it was wanted that nothing is stopped: ``live``, or ``stop`` and why."""
     detached: bool = False
 
     @property

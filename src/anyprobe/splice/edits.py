@@ -68,6 +68,10 @@ class Edit:
     planned: bool = False
     """Whether the claims are the plan's, not the live splices'."""
     settled: bool = False
+    needs_stop: Refusal | None = None
+    """Why it cannot be made while the program runs, where that was wanted."""
+    arming: str = ""
+    """``live``, or ``stop`` and why, where it was wanted that nothing is stopped."""
 
     @property
     def idle(self) -> bool:

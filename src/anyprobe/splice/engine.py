@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
@@ -28,6 +29,9 @@ from anyprobe.target.exclusion import exclusive
 from anyprobe.target.process import Process
 from anyprobe.target.procfs import Mapping
 from anyprobe.target.stopping import Stop
+
+if TYPE_CHECKING:
+    from anyprobe.splice.live import LiveArming
 
 MAXACTIVE = 1024
 """Instances that a thread can have at once unless the user says otherwise."""
@@ -65,6 +69,8 @@ class Engine:
         self.springboards = Springboards(AddressSpace([]))
         self.traps = Traps(self)
         self.losses = Losses()
+        self.live: LiveArming | None = None
+        """What makes changes without a stop, where that is wanted."""
         self.touched = False
         """Whether something may have been installed, by whatever failed attempt."""
         self._mappings: Sequence[Mapping] = ()
@@ -103,7 +109,7 @@ class Engine:
 
     def _carry_out(self, edits: Sequence[Edit]) -> None:
         with self._timed("prepare"):
-            self._check_sessions(self.process.mappings())
+            self.check_sessions(self.process.mappings())
             self.losses.clear_records()
             self._prepare(edits)
             emission = Emission(self)
@@ -132,7 +138,7 @@ class Engine:
         """Use the plan that an earlier session made, where the edit is a first, plain entry counter."""
         plans, want = edit.module.plans, edit.added[0] if len(edit.added) == 1 else None
         plain = want is not None and want.kind is WantKind.ENTRY and not edit.state.wants and not edit.removed
-        if plans is None or want is None or not plain or self.allowed != AUTO:
+        if plans is None or want is None or not plain or self.allowed != AUTO or self.live is not None:
             return False
         hook = hook_of(want)
         if hook is None or hook.kind in TIMING:
@@ -169,7 +175,8 @@ class Engine:
         planner = self.planner(edit.module)
         edit.wants = self._refuse_timing(edit, kept + edit.added)
         while True:
-            edit.plan = planner.plan(state.code, edit.wants)
+            live = None if self.live is None else self.live.plan(edit)
+            edit.plan = live or planner.plan(state.code, edit.wants)
             refused = self._spread(edit.plan.refused, edit.wants)
             if not refused:
                 return
@@ -249,11 +256,12 @@ class Engine:
         with self.process.stop() as stop:
             stop.verify()
             self._mappings = stop.mappings
-            self._check_sessions(self._mappings)
+            self.check_sessions(self._mappings)
             yield stop
         self.pause_us[what] += stop.pause_us
 
-    def _check_sessions(self, mappings: Sequence[Mapping]) -> None:
+    def check_sessions(self, mappings: Sequence[Mapping]) -> None:
+        """Raise if the target is another session's, or ours no more."""
         check_sessions(self.process, mappings, self.owner, len(self.arenas))
 
     def note_losses(self, mappings: Sequence[Mapping]) -> None:
@@ -289,6 +297,9 @@ class Engine:
     # -- arming
 
     def _arm(self, edits: Sequence[Edit], changes: list[FunctionChange]) -> None:
+        if self.live is not None:
+            edits = self.live.make(edits)
+            changes = [edit.change for edit in edits if edit.change is not None]
         if not changes:
             return
         need = sum(len(change.added) for change in changes)
@@ -305,14 +316,14 @@ class Engine:
                 transaction.run(stop)
         except BaseException:
             if transaction.done:  # the release failed, or Ctrl-C came with it
-                self._conclude(transaction, edits)
+                self.conclude(transaction, edits)
             else:
                 transaction.forget()
             raise
-        self._conclude(transaction, edits)
+        self.conclude(transaction, edits)
 
-    def _conclude(self, transaction: Transaction, edits: Sequence[Edit]) -> None:
-        """Take note of what a stop has changed."""
+    def conclude(self, transaction: Transaction, edits: Sequence[Edit]) -> None:
+        """Take note of what has changed."""
         transaction.finish()
         for edit in edits:
             if edit.change is not None:
@@ -335,6 +346,7 @@ class Engine:
             for want in () if splice.is_springboard else splice.planned.wants:
                 if (hook := hook_of(want)) is not None:
                     hook.splice, hook.refusal, hook.strategy = splice, None, splice.planned.strategy.value
+                    hook.arming = edit.arming
 
     def give_up(self, edit: Edit, why: Refusal) -> None:
         """Leave a function as it is: refuse what was to be added, claim the old splices' bytes again."""

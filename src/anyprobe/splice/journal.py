@@ -39,6 +39,9 @@ class RecordKind(IntEnum):
     ``old`` its flags and restorer, ``new`` its mask."""
     RETURNS = 5
     """Stubs that stand for return addresses, ``size`` of them from ``address`` on; ``extra`` is their table."""
+    WINDOW = 6
+    """A site that is being changed while the program runs, from ``old`` to ``new``: an ``int3`` may stand at its head,
+    before some of either."""
 
 
 _KINDS = frozenset(int(kind) for kind in RecordKind) - {RecordKind.FREE}

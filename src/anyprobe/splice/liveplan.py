@@ -8,7 +8,7 @@ from anyprobe.binary.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Insn
 from anyprobe.splice.plan import Planner
-from anyprobe.splice.planned import JUMP_BYTES, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.planned import JUMP_BYTES, FunctionPlan, PlannedSplice, Strategy, Want
 
 
 @dataclass
@@ -23,19 +23,31 @@ class LivePlanner(Planner):
         return self._attempt(function, wants, self._place_in_order)
 
     def _ladder(
-        self, function: FunctionCode, insn: Insn, want: Want, last: PlannedSplice | None, plan: FunctionPlan
+        self,
+        function: FunctionCode,
+        insn: Insn,
+        want: Want,
+        last: PlannedSplice | None,
+        plan: FunctionPlan,  # noqa: ARG002
     ) -> Iterator[tuple[Strategy, Callable[[], PlannedSplice | Refusal]]]:
         run = function.run_of(want.address, want.address)
         index = run.index(insn)
-        yield Strategy.PUNNED, partial(self.one_byte, insn, function.end)
-        yield Strategy.JUMP, partial(self.jump, function, run, index, index)
-        yield Strategy.PUNNED, partial(self.punned, run, index, index, limit=function.end)
-        if want.kind is WantKind.EXIT and not want.conditional:
-            yield Strategy.PUNNED, partial(self.punned, run, index, index)
+        limit = function.end + function.padding_after
+        yield Strategy.PUNNED, partial(self.one_byte, insn, limit)
+        yield Strategy.JUMP, partial(self.in_place, insn)
+        yield Strategy.PUNNED, partial(self.punned, run, index, index, limit=limit)
+        yield Strategy.PUNNED, partial(self.one_byte, insn)
+        yield Strategy.PUNNED, partial(self.punned, run, index, index)
 
-    def one_byte(self, insn: Insn, limit: int) -> PlannedSplice | Refusal:
+    def in_place(self, insn: Insn) -> PlannedSplice | Refusal:
+        """Put a jump over one instruction that is long enough for it."""
+        if insn.length < JUMP_BYTES:
+            return Refusal(Reason.TOO_SHORT, insn.address, "the instruction is shorter than a jump")
+        return self._checked(PlannedSplice(Strategy.JUMP, insn.address, (insn,), [], JUMP_BYTES, insn.address))
+
+    def one_byte(self, insn: Insn, limit: int | None = None) -> PlannedSplice | Refusal:
         """Turn an instruction into a jump by its first byte; the four bytes behind it say where to."""
-        if insn.address + JUMP_BYTES > limit:
+        if limit is not None and insn.address + JUMP_BYTES > limit:
             detail = "the pun would borrow bytes of the next function"
             return Refusal(Reason.BORROWED_BYTES, insn.address, detail)
         pun = self._pun(insn, 0, free=0)

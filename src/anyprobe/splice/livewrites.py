@@ -1,15 +1,16 @@
 """The bytes of a change that is made while the program runs, in an order of which every prefix is a correct program.
 
-A write through ``/proc/PID/mem`` is atomic for single bytes only. So where the first byte alone changes, one store makes
-the change. Otherwise the first byte becomes ``int3``; what follows it can then be reached by nobody and is written next;
-last comes the true first byte. Between these steps all cores are serialised. Who meets the ``int3`` meanwhile is led
-into the patch by the signal handler.
+A write through ``/proc/PID/mem`` is atomic for single bytes only. So where the first byte alone changes, one store
+makes the change. Otherwise the first byte becomes ``int3``; what follows it can then be reached by nobody and is
+written next; last comes the true first byte. Between these steps all cores are serialised. Who meets the ``int3``
+meanwhile is led into the patch by the signal handler.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.asleep import SYSCALL
 from anyprobe.splice.planned import TRAP, Strategy, WantKind
 from anyprobe.splice.transaction import FunctionChange, LiveSplice
 
@@ -19,12 +20,15 @@ _ORDER = {WantKind.LOOP: 0, WantKind.EXIT: 1, WantKind.OFFSET: 2, WantKind.ENTRY
 """The order in which sites of a function begin to count: a branch back to the entry must have gone behind the entry's
 counter before that counts, and a call that is seen to begin should be seen to end."""
 
+SEVERAL = "a thread may stand between the instructions that would be moved"
+"""Why several instructions are not moved while the program runs."""
+
 Write = tuple[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """What becomes of the bytes at one site. ``old`` and ``new`` have one length; the first byte is an instruction's."""
+    """What becomes of the bytes at one site, which begin with an instruction. ``old`` and ``new`` have one length."""
 
     address: int
     old: bytes
@@ -42,11 +46,6 @@ class Rewrite:
     def is_single(self) -> bool:
         """Whether the first byte alone changes."""
         return self.old[1:] == self.new[1:]
-
-    def explains(self, found: bytes) -> bool:
-        """Return whether ``found`` is what stands here in the middle of the change."""
-        tails = zip(found[1:], self.old[1:], self.new[1:], strict=True)
-        return found[:1] == TRAP and all(byte in (old, new) for byte, old, new in tails)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +85,7 @@ def sites_of(change: FunctionChange) -> list[Site] | Refusal:
             return refusal
     for splice in change.added:
         if len(splice.planned.insns) > 1:
-            detail = "a thread may stand between the instructions that would be moved"
-            return Refusal(Reason.NEEDS_STOP, splice.address, detail)
+            return Refusal(Reason.NEEDS_STOP, splice.address, SEVERAL)
     removed = {splice.address: splice for splice in change.removed}
     sites = []
     for splice in change.added:
@@ -103,8 +101,13 @@ def _shape(splice: LiveSplice) -> Refusal | None:
     if splice.is_springboard or planned.strategy not in _HEADS or planned.write_at != planned.head:
         detail = f"a splice by strategy {planned.strategy.value} is not made by its first byte"
         return Refusal(Reason.NEEDS_STOP, splice.address, detail)
+    if planned.leans_on or planned.hosts_until:
+        detail = "the springboard of another splice lies in what is moved"
+        return Refusal(Reason.NEEDS_STOP, splice.address, detail)
     if splice.old[:1] == TRAP:
         return Refusal(Reason.NEEDS_STOP, splice.address, "this is an int3 of the program's own")
+    if planned.insns[0].raw == SYSCALL:
+        return Refusal(Reason.NEEDS_STOP, splice.address, "a thread may be inside the system call")
     return None
 
 
@@ -123,6 +126,14 @@ def _depends(one: LiveSplice, other: LiveSplice) -> bool:
     low = min(one.address, one.displaced[0])
     high = max(one.address + len(one.old) + len(one.borrowed), one.displaced[1])
     return other.address < high and low < other.address + len(other.old)
+
+
+def in_window(found: bytes, *ends: bytes) -> bool:
+    """Return whether ``found`` is what stands at a site in the middle of a change: an ``int3``, then some of either.
+
+    ``ends`` are the bytes before and after, of several changes where more than one may have been under way.
+    """
+    return found[:1] == TRAP and all(byte in {end[at] for end in ends} for at, byte in enumerate(found[1:], 1))
 
 
 def steps(rewrites: Iterable[Rewrite]) -> tuple[list[Write], list[Write], list[Write]]:
@@ -148,9 +159,3 @@ def _tail(rewrite: Rewrite) -> Write | None:
         return None
     low, high = differing[0], differing[-1] + 1
     return rewrite.address + low, rewrite.new[low:high]
-
-
-def groups(rewrites: Sequence[Rewrite], most: int) -> Iterator[Sequence[Rewrite]]:
-    """Yield the rewrites in portions, so that no ``int3`` stands longer than a portion takes."""
-    for first in range(0, len(rewrites), most):
-        yield rewrites[first : first + most]

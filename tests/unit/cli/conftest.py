@@ -88,14 +88,14 @@ class Fakes:
 @pytest.fixture
 def fakes(monkeypatch):
     fakes = Fakes()
-    session = types.ModuleType("anyprobe.probes.session")
-    session.attach, session.run = fakes.attach, fakes.run
+    opening = types.ModuleType("anyprobe.probes.opening")
+    opening.attach, opening.run = fakes.attach, fakes.run
     leftover = types.ModuleType("anyprobe.probes.leftover")
     leftover.inspect = lambda pid: [
         Leftover(0x1004, "j", "malloc", 4, "libc.so.6", "jump", ("DISABLED",), session="ab12", owner=77)
     ]
     leftover.remove = lambda pid: RemovalReport((pid,), restored=3, unmapped_bytes=8192, not_quiet=("7f00-7f10",))
-    for name, module in (("session", session), ("leftover", leftover)):
+    for name, module in (("opening", opening), ("leftover", leftover)):
         monkeypatch.setitem(sys.modules, module.__name__, module)
         monkeypatch.setattr(anyprobe.probes, name, module, raising=False)
     return fakes

@@ -1,0 +1,81 @@
+"""What a program's files say about changes without a stop: what may be unloaded, who could block SIGTRAP."""
+
+from functools import cached_property
+
+from anyprobe.binary.modules import VDSO, LoadedObject
+from anyprobe.core.errors import TargetError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.probes.objects import ObjectTable, imports
+from anyprobe.probes.trapping import blocked_call
+from anyprobe.splice.edits import Edit, Module
+
+_BLOCKERS = """
+    sigprocmask pthread_sigmask sigblock sigsetmask sighold sigset sigsuspend sigpause ppoll pselect epoll_pwait
+    epoll_pwait2 pthread_attr_setsigmask_np setcontext swapcontext makecontext
+"""
+"""What runs code of a program with signals blocked, or on stacks whose size nobody knows."""
+_LIBC = ("libc.so", "libpthread", "librt.so", "libanl", "ld-linux", "ld-musl", "libc.musl")
+
+
+class LiveProof:
+    """Answers for one process."""
+
+    def __init__(self, objects: ObjectTable) -> None:
+        """Read files only when asked."""
+        self._objects = objects
+
+    def may_vanish(self, module: Module) -> Refusal | None:
+        """Return why the module's text may go while it is written to: it was loaded later, and may be unloaded."""
+        loaded = self._object_of(module)
+        if loaded is not None and (loaded.name == VDSO or self._objects.is_loader(loaded) or loaded in self._permanent):
+            return None
+        return Refusal(Reason.NEEDS_STOP, module.low, f"{module.name} may be unloaded meanwhile")
+
+    def blocks_traps(self, address: int) -> Refusal | None:
+        """Return why some thread may come to ``address`` with SIGTRAP blocked, whoever calls it."""
+        known = self._blocker
+        if not known:
+            return None
+        return Refusal(Reason.TRAP_UNSAFE, address, known)
+
+    def is_called_blocked(self, edit: Edit) -> Refusal | None:
+        """Return why the edit's function in particular may run with SIGTRAP blocked."""
+        address = edit.state.code.start
+        if edit.module.code.text.is_go:
+            return Refusal(Reason.TRAP_UNSAFE, address, "Go's runtime runs code with all signals blocked")
+        loaded = self._object_of(edit.module)
+        function = None if loaded is None else loaded.image.functions.containing(address)
+        if loaded is None or function is None:
+            return None
+        return blocked_call(self._objects, loaded, function.names, address)
+
+    def refresh(self) -> None:
+        """Forget what was found out of objects that may not be the present ones."""
+        for name in ("_permanent", "_blocker"):
+            self.__dict__.pop(name, None)
+
+    def _object_of(self, module: Module) -> LoadedObject | None:
+        return next((each for each in self._objects.objects if self._objects.module(each) is module), None)
+
+    @cached_property
+    def _permanent(self) -> list[LoadedObject]:
+        """The program and the libraries that are loaded with it: the loader never unloads these."""
+        found = [each for each in self._objects.objects if each.is_executable]
+        for loaded in found:
+            try:
+                needed = loaded.image.elf.needed
+            except TargetError:
+                continue
+            found += [each for each in self._objects.objects if each.name in needed and each not in found]
+        return found
+
+    @cached_property
+    def _blocker(self) -> str:
+        """Who could block SIGTRAP in code of the program, as a sentence; empty if nobody is seen."""
+        libc = self._objects.libc()
+        if libc is None or libc.is_executable:
+            return "the program has no C library of its own to tell who blocks SIGTRAP"
+        for loaded in self._objects.objects:
+            if loaded.name != VDSO and not loaded.name.startswith(_LIBC) and imports(loaded, _BLOCKERS.split()):
+                return f"{loaded.name} may block SIGTRAP"
+        return ""

@@ -1,0 +1,74 @@
+"""How sessions begin: on a running process, or with a program that is started."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from anyprobe.probes import removal
+from anyprobe.probes.session import Session, typed
+from anyprobe.splice.engine import MAXACTIVE
+from anyprobe.target.launch import Stream, launch
+from anyprobe.target.process import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping as Environment
+
+
+def attach(
+    pid: int,
+    *,
+    strategy: str = "auto",
+    maxactive: int = MAXACTIVE,
+    clock: str = "auto",
+    returns: str = "exits",
+    live: bool = False,
+) -> Session:
+    """Open a session on a running process. Nothing is changed in it until a probe is armed.
+
+    ``clock`` is what timing probes read: ``tsc``, ``monotonic`` (``clock_gettime`` from the vdso), or ``auto``: the
+    TSC where it ticks evenly. With ``returns="trampoline"`` functions whose exits cannot all be spliced have their
+    return addresses replaced, where nothing is seen that this could break; else they are refused. With ``live``
+    probes are armed and removed while all threads but a borrowed one run on; what cannot be done so is done in a stop,
+    and ``Session.warnings`` says why.
+
+    What an earlier controller left behind when it died is removed first. Raises ``PermissionDenied``,
+    ``NoSuchProcess``, ``UnsupportedTarget``, ``SessionConflict``.
+    """
+    process = Process.open(pid)
+    try:
+        with typed(process, "attaching to"):
+            warnings = removal.clean_up(process)
+            session = Session(process, strategy=strategy, maxactive=maxactive, clock=clock, returns=returns, live=live)
+    except BaseException:
+        process.close()
+        raise
+    session.warnings = [*warnings, *session.warnings]
+    return session
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    strategy: str = "auto",
+    maxactive: int = MAXACTIVE,
+    clock: str = "auto",
+    returns: str = "exits",
+    live: bool = False,
+    stdin: Stream = None,
+    stdout: Stream = None,
+    stderr: Stream = None,
+    env: "Environment[str, str] | None" = None,
+    cwd: str | None = None,
+) -> Session:
+    """Start a program, held before its first instruction; ``Session.resume`` lets it go.
+
+    Probes in the executable and the loader are placed at once, those in libraries as soon as these are mapped, before
+    anything in them runs.
+    """
+    process = launch(list(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
+    try:
+        return Session(
+            process, strategy=strategy, maxactive=maxactive, clock=clock, returns=returns, live=live, held=True
+        )
+    except BaseException:
+        process.close()
+        raise

@@ -1,0 +1,270 @@
+"""Changes made while the program runs: no thread stands still but one, for the length of a system call or two.
+
+What is written where, and in which order, is ``livewrites``' affair. Here it is decided which changes may be made so;
+the others are left for a stop, each with the reason. A change that fails in the middle is undone in a stop; a dead
+controller's is undone from the journal, which lists each ``int3`` before it is written.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from anyprobe.core.errors import TargetError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.edits import Edit, Module
+from anyprobe.splice.journal import Journal, Record, RecordKind
+from anyprobe.splice.livechildren import complete_in_children, ticks_now
+from anyprobe.splice.liveplan import LivePlanner
+from anyprobe.splice.livetraps import disturbed, wrong_action
+from anyprobe.splice.livewrites import SEVERAL, Rewrite, Site, Write, sites_of, steps
+from anyprobe.splice.planned import FunctionPlan
+from anyprobe.splice.springboard import PunPlaces
+from anyprobe.splice.standing import gone, gone_modules, in_modules, modules_of
+from anyprobe.splice.transaction import Transaction
+from anyprobe.splice.traphandler import AMBIGUOUS
+from anyprobe.target import membarrier
+from anyprobe.target.remote import RemoteCalls
+
+if TYPE_CHECKING:
+    from anyprobe.splice.engine import Engine
+
+_PORTION = 256
+"""How many sites at most have an ``int3`` at a time, so that none has it for long."""
+
+
+class Proof(Protocol):
+    """What is known of the program by its files: why threads must stand still for a change."""
+
+    def may_vanish(self, module: Module) -> Refusal | None:
+        """Return why the module's text may go while it is written to."""
+        ...
+
+    def blocks_traps(self, address: int) -> Refusal | None:
+        """Return why some thread may come to ``address`` with SIGTRAP blocked, whoever calls it."""
+        ...
+
+    def is_called_blocked(self, edit: Edit) -> Refusal | None:
+        """Return why the edit's function in particular may run with SIGTRAP blocked."""
+        ...
+
+
+class LiveArming:
+    """Makes what can be made of an engine's changes while the program runs."""
+
+    def __init__(self, engine: "Engine", proof: Proof) -> None:
+        """Nothing is done to the target yet."""
+        self._engine, self._proof = engine, proof
+        self._registered = False
+        self.reasons: dict[str, int] = {}
+        """Why functions were changed in a stop all the same, and how many."""
+
+    def make(self, edits: Sequence[Edit]) -> list[Edit]:
+        """Make the changes of the edits that can be made now, and settle them; return the edits that need a stop."""
+        edits = [edit for edit in edits if edit.change is not None]
+        process = self._engine.process
+        if process.held is not None or not edits:  # a program that has not begun has no threads to disturb
+            return edits
+        what = "arm" if any(edit.change.added for edit in edits if edit.change is not None) else "disarm"
+        sites: dict[Edit, list[Site]] = {}
+        left: dict[Edit, Refusal] = {}
+        for edit in edits:
+            found = self._sites(edit)
+            if isinstance(found, Refusal):
+                left[edit] = found
+            else:
+                sites[edit] = found
+        for edit, why in self._without_windows(sites, what).items():
+            left[edit] = why
+            del sites[edit]
+        if sites:
+            for edit in sites:
+                edit.arming = "live"
+            self._change(sites, what)
+        for edit, why in left.items():
+            edit.arming = f"stop: {why.detail}"
+            self.reasons[why.detail] = self.reasons.get(why.detail, 0) + 1
+        return list(left)
+
+    def plan(self, edit: Edit) -> FunctionPlan | None:
+        """Return a plan that can be carried out while the program runs, if there is one."""
+        engine, module = self._engine, edit.module
+        if engine.process.held is not None:
+            return None
+        edit.needs_stop = self._proof.may_vanish(module)
+        if edit.needs_stop is not None:
+            return None
+        places = module.claims.places = PunPlaces(engine.springboards, module.bias)
+        planner = LivePlanner(module.code, module.claims, places.reachable, engine.allowed, plain_jumps_only=True)
+        plan = planner.plan(edit.state.code, edit.wants)
+        if plan.refused:
+            edit.needs_stop = _unplaced(plan)
+        elif (several := next((each for each in plan.splices if len(each.insns) > 1), None)) is not None:
+            edit.needs_stop = Refusal(Reason.NEEDS_STOP, several.head, SEVERAL)
+        elif any(splice.written > 1 for splice in plan.splices):
+            edit.needs_stop = self._proof.blocks_traps(edit.state.code.start) or self._proof.is_called_blocked(edit)
+        if edit.needs_stop is None:
+            return plan
+        for splice in plan.splices:
+            module.claims.release(splice)
+        return None
+
+    def _sites(self, edit: Edit) -> list[Site] | Refusal:
+        assert edit.change is not None
+        return edit.needs_stop or self._proof.may_vanish(edit.module) or sites_of(edit.change)
+
+    # -- int3
+
+    def _without_windows(self, sites: dict[Edit, list[Site]], what: str) -> dict[Edit, Refusal]:
+        """See that an ``int3`` may stand for a moment where one is needed; return the edits where it may not, and why.
+
+        What is needed for it is in place afterwards: the signal handler, its table, the registration.
+        """
+        windows = {edit: found for edit, each in sites.items() if (found := [s for s in each if not _is_single(s)])}
+        refused = {edit: why for edit in windows if (why := self._unsafe(edit, windows[edit]))}
+        allowed = {edit: found for edit, found in windows.items() if edit not in refused}
+        if allowed:
+            near = next(iter(allowed.values()))[0].address
+            why = self._prepare(near, sum(map(len, allowed.values())), what) or self._ambiguous(near, allowed)
+            if why is not None:
+                refused.update(dict.fromkeys(allowed, why))
+        return refused
+
+    def _unsafe(self, edit: Edit, windows: Sequence[Site]) -> Refusal | None:
+        return self._proof.blocks_traps(windows[0].address) or self._proof.is_called_blocked(edit)
+
+    def _prepare(self, near: int, sites: int, what: str) -> Refusal | None:
+        engine = self._engine
+        try:
+            why = engine.traps.prepare_live(lambda _: self.calls(what), near, sites)
+            if why is None:
+                with self.calls(what) as remote:
+                    why = wrong_action(engine.process, remote, engine.traps, near)
+                    if why is None and not self._registered:
+                        membarrier.register(remote)
+                        self._registered = True
+        except TargetError as error:
+            if engine.process.ended():
+                raise
+            return Refusal(Reason.NEEDS_STOP, near, str(error))
+        return why or disturbed(engine.process, near)
+
+    def _ambiguous(self, near: int, windows: dict[Edit, list[Site]]) -> Refusal | None:
+        """Return a refusal if a SIGTRAP from elsewhere could be taken for a trap of ours, or the other way round."""
+        if not self._engine.traps.serves_program:
+            return None
+        for found in windows.values():
+            if any(site.rewrite(*site.expected).ambiguous for site in found):
+                detail = "the program uses SIGTRAP itself, and the byte behind the int3 can be reached without it"
+                return Refusal(Reason.TRAP_UNSAFE, near, detail)
+        return None
+
+    @contextmanager
+    def calls(self, what: str) -> Iterator[RemoteCalls]:
+        """Make system calls in a borrowed thread; the time that it stands still counts as a pause."""
+        self._engine.touched = True
+        self._engine.process.gadgets()
+        begin = time.monotonic_ns()
+        try:
+            with self._engine.process.borrow() as remote:
+                yield remote
+        finally:
+            self._engine.pause_us[what] += (time.monotonic_ns() - begin) // 1000
+
+    # -- writing
+
+    def _change(self, sites: dict[Edit, list[Site]], what: str) -> None:
+        engine, edits = self._engine, list(sites)
+        changes = [edit.change for edit in edits if edit.change is not None]
+        need = sum(len(change.added) for change in changes) + sum(map(len, sites.values()))
+        journal = next((a.journal for a in reversed(engine.arenas) if a.journal.room() >= need), None)
+        if journal is None:
+            raise TargetError("no room in the journal")
+        engine.touched = True
+        transaction = Transaction(engine.process, changes, journal)
+        begun: list[Rewrite] = []
+        began = ticks_now()
+        try:
+            self._check(transaction, edits)
+            for portion in self._portions(transaction, sites):
+                begun += portion
+                self._write(portion, journal, what)
+        except BaseException:
+            self._undo(begun, what)
+            transaction.forget()
+            raise
+        transaction.done = True
+        windows = [each for each in begun if not each.is_single]
+        complete_in_children(engine.process, frozenset(arena.inode for arena in engine.arenas), windows, began)
+        engine.conclude(transaction, edits)
+
+    def _check(self, transaction: Transaction, edits: Sequence[Edit]) -> None:
+        """See once more that the target is what it was."""
+        engine = self._engine
+        engine.process.verify()
+        mappings = engine.process.mappings()
+        engine.check_sessions(mappings)
+        for edit in in_modules(edits, gone_modules(modules_of(edits), mappings)):
+            if edit.change is not None:
+                transaction.refuse(edit.change, gone(edit))
+        transaction.recheck()
+
+    def _portions(self, transaction: Transaction, sites: dict[Edit, list[Site]]) -> Iterator[list[Rewrite]]:
+        """Yield what is to be written, all sites of a function together."""
+        portion: list[Rewrite] = []
+        for edit, found in sites.items():
+            if edit.change is None or edit.change.refusal is not None:
+                continue
+            for site in found:
+                before, after = transaction.bytes_at(site.address, site.size)
+                if before != after:
+                    portion.append(site.rewrite(before, after))
+            if len(portion) >= _PORTION:
+                yield portion
+                portion = []
+        if portion:
+            yield portion
+
+    def _write(self, rewrites: Sequence[Rewrite], journal: Journal, what: str) -> None:
+        engine = self._engine
+        windows = [each for each in rewrites if not each.is_single]
+        first, tails, last = steps(rewrites)
+        if not windows:
+            self._store(first + last)
+            return
+        records = journal.add([Record(RecordKind.WINDOW, w.address, len(w.old), 0, w.old, w.new) for w in windows])
+        engine.traps.publish_entries({w.address: w.patch | (AMBIGUOUS if w.ambiguous else 0) for w in windows})
+        self._store(first)
+        self._serialise(what)
+        self._store(tails)
+        self._serialise(what)
+        self._store(last)
+        journal.clear(records)
+
+    def _store(self, writes: Sequence[Write]) -> None:
+        for address, content in writes:
+            self._engine.process.mem.write(address, content)
+
+    def _serialise(self, what: str) -> None:
+        with self.calls(what) as remote:
+            membarrier.serialise(remote)
+
+    def _undo(self, begun: Sequence[Rewrite], what: str) -> None:
+        """Put back in a stop what was written. If that fails too, the journal still lists it."""
+        if not begun:
+            return
+        with self._engine.stop(what):
+            for rewrite in reversed(begun):
+                self._engine.process.mem.write(rewrite.address, rewrite.old)
+
+
+def _unplaced(plan: FunctionPlan) -> Refusal:
+    """Return why a plan with refusals is of no use here."""
+    want, why = plan.refused[0]
+    detail = f"no jump in place of one instruction: {why.detail}"
+    return Refusal(Reason.NEEDS_STOP, want.address, detail)
+
+
+def _is_single(site: Site) -> bool:
+    before, after = site.expected
+    return before[1:] == after[1:]
