@@ -1,0 +1,74 @@
+"""Keys of tables as 64-bit words: what a tuple of integers and strings looks like in shared memory.
+
+An integer part is one word, extended to 64 bits by its own signedness. A string part is its bytes, cut at the bound
+and padded with zeros to whole words. So equal keys are equal words, and comparing words is all that generated code
+does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyprobe.core.errors import UsageError
+
+KEY_WORDS_LIMIT = 16
+"""A key has at most 128 bytes."""
+Key = tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    """One element of a key; ``words`` is 1 for integers and an eighth of the bound for strings."""
+
+    kind: Literal["unsigned", "signed", "string"] = "unsigned"
+    words: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KeyShape:
+    """The parts of a key, as the compiler has found them where the key is used."""
+
+    parts: tuple[KeyPart, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse keys that are too long."""
+        if self.words > KEY_WORDS_LIMIT:
+            raise UsageError(
+                f"a key of {self.words * 8} bytes is longer than the {KEY_WORDS_LIMIT * 8} that it may have"
+            )
+
+    @property
+    def words(self) -> int:
+        """Number of words of one key."""
+        return sum(part.words for part in self.parts)
+
+    def encode(self, key: Key) -> tuple[int, ...]:
+        """Return the words of a key."""
+        words: list[int] = []
+        for part, value in zip(self.parts, key, strict=True):
+            if part.kind == "string":
+                raw = str(value).encode(errors="surrogateescape")[: part.words * 8].ljust(part.words * 8, b"\0")
+                words += np.frombuffer(raw, np.uint64).tolist()
+            else:
+                words.append(int(value) & (1 << 64) - 1)
+        return tuple(words)
+
+    def decode(self, rows: NDArray[np.uint64]) -> list[Key]:
+        """Return the keys of rows of words."""
+        columns: list[Sequence[int | str]] = []
+        first = 0
+        for part in self.parts:
+            words = np.ascontiguousarray(rows[:, first : first + part.words])
+            first += part.words
+            if part.kind == "string":
+                raw = words.view(f"S{part.words * 8}").ravel().tolist()
+                columns.append([text.partition(b"\0")[0].decode(errors="backslashreplace") for text in raw])
+            else:
+                columns.append((words.view(np.int64) if part.kind == "signed" else words).ravel().tolist())
+        return list(zip(*columns, strict=True)) if columns else [()] * len(rows)
+
+
+UNKEYED = KeyShape(())

@@ -1,0 +1,98 @@
+/* Calls generated update code from many threads, and from a timer signal that interrupts it. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef uint64_t (*update)(uint64_t base, uint64_t thread, uint64_t value, uint64_t key);
+
+struct work {
+    update run;
+    uint64_t base, thread, first, count, keys, index;
+    int signals;
+};
+
+static __thread struct work *mine;
+static __thread uint64_t interrupted, nested;
+
+/* splitmix64: the value of step i, the same in numpy */
+static inline uint64_t mixed(uint64_t i)
+{
+    uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static void once(struct work *work, uint64_t i)
+{
+    uint64_t value = mixed(i);
+    work->run(work->base, work->thread, value >> (i % 64), work->keys ? value % work->keys : i);
+}
+
+/* a handler updates with the values of steps that nobody else has */
+static void on_signal(int number)
+{
+    (void)number;
+    for (int i = 0; i < 3; i++)
+        once(mine, ((uint64_t)1 << 40) + (mine->index << 32) + nested++);
+}
+
+static void *thread_main(void *argument)
+{
+    struct work *work = argument;
+    struct itimerspec every = {{0, 150000}, {0, 150000}};
+    struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGUSR2};
+    sigset_t ours;
+    timer_t timer;
+    mine = work;
+    if (work->signals) {
+        event._sigev_un._tid = syscall(SYS_gettid);
+        timer_create(CLOCK_MONOTONIC, &event, &timer);
+        timer_settime(timer, 0, &every, 0);
+    }
+    for (uint64_t i = 0; i < work->count; i++)
+        once(work, work->first + i);
+    if (work->signals) {
+        sigemptyset(&ours);
+        sigaddset(&ours, SIGUSR2);
+        pthread_sigmask(SIG_BLOCK, &ours, 0); /* what is pending dies with the thread */
+        timer_delete(timer);
+    }
+    work->count = nested;
+    return 0;
+}
+
+/* Each thread t of `threads` makes `count` updates, with steps t * count + i; returns nested updates per thread. */
+void hammer(update run, uint64_t base, uint64_t threads, uint64_t count, uint64_t keys, int numbered, int signals,
+            uint64_t *nested_updates)
+{
+    pthread_t handles[64];
+    struct work works[64];
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
+    sigaction(SIGUSR2, &action, &before);
+    for (uint64_t t = 0; t < threads; t++) {
+        works[t] = (struct work){run, base, numbered ? t + 1 : 0, t * count, count, keys, t, signals};
+        pthread_create(&handles[t], 0, thread_main, &works[t]);
+    }
+    for (uint64_t t = 0; t < threads; t++) {
+        pthread_join(handles[t], 0);
+        nested_updates[t] = works[t].count;
+    }
+    sigaction(SIGUSR2, &before, 0);
+}
+
+/* Nanoseconds of `count` updates with values that are computed beforehand. */
+double timed(update run, uint64_t base, uint64_t thread, uint64_t count, const uint64_t *values, const uint64_t *keys,
+             uint64_t mask)
+{
+    struct timespec a, b;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
+    for (uint64_t i = 0; i < count; i++)
+        run(base, thread, values[i & mask], keys[i & mask]);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
+    return (b.tv_sec - a.tv_sec) * 1e9 + (b.tv_nsec - a.tv_nsec);
+}
