@@ -55,6 +55,10 @@ class Assembler:
         """Return the offset of a label that is already defined."""
         return self._labels[name]
 
+    def has(self, name: str) -> bool:
+        """Return whether a label is defined."""
+        return name in self._labels
+
     def jump(self, opcode: bytes, target: str | int, text: str) -> None:
         """Append an instruction that ends in a relative displacement to a label or an absolute address.
 

@@ -12,6 +12,7 @@ reserved but unfilled instance holds stack pointer 0, which nothing matches.
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from anyprobe.data.histogram import BUCKETS
 from anyprobe.data.layout import BankLayout
@@ -50,6 +51,35 @@ class Routines:
     enter: int
     leave: int
     leave_tail: int
+    stretches: tuple["Stretch", ...] = ()
+
+
+class Progress(Enum):
+    """What has to be done with a thread in a routine so that the program sees nothing of it."""
+
+    BACK = auto()
+    """Nothing is done yet: it can go back to the call."""
+    RESERVED = auto()
+    """An instance is reserved and not filled: it can go back if that is given back."""
+    FORWARD = auto()
+    """Everything is done: it can go on behind the call."""
+    HALF = auto()
+    """It has to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A piece of a routine's code."""
+
+    start: int
+    end: int
+    progress: Progress
+    name: str
+
+    @property
+    def begins(self) -> bool:
+        """Whether a routine begins here."""
+        return self.name in _ROUTINES
 
 
 def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routines, str]:
@@ -63,7 +93,38 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
     if facts.clock:
         emit_now(asm, facts.clock)
     places = [address + asm.offset_of(name) for name in ("count", "enter", "leave", "leave_tail")]
-    return asm.finish(address), Routines(*places), asm.listing(address)
+    code = asm.finish(address)
+    return code, Routines(*places, _stretches(asm, address, len(code))), asm.listing(address)
+
+
+_ROUTINES = frozenset({"acquire", "count", "enter", "leave", "leave_tail", "now"})
+_PROGRESS = {
+    "acquire": Progress.BACK, "now": Progress.BACK,
+    "count": Progress.BACK, "count_done": Progress.FORWARD, "count_shared": Progress.BACK,
+    "count_shared_done": Progress.FORWARD,
+    "enter": Progress.BACK, "enter_reserving": Progress.HALF, "enter_reserved": Progress.RESERVED,
+    "enter_done": Progress.FORWARD,
+    "enter_first": Progress.BACK, "enter_shared_missed": Progress.FORWARD, "enter_full": Progress.HALF,
+    "enter_missed": Progress.BACK, "enter_missed_done": Progress.FORWARD,
+}  # fmt: skip
+_LEAVE_PROGRESS = {
+    "": Progress.BACK, "_taken": Progress.HALF, "_done": Progress.FORWARD, "_search": Progress.BACK,
+    "_removed": Progress.HALF, "_unmatched": Progress.BACK, "_unmatched_done": Progress.FORWARD,
+    "_stranger": Progress.BACK, "_stranger_done": Progress.FORWARD,
+}  # fmt: skip
+
+
+def _stretches(asm: Assembler, address: int, size: int) -> tuple[Stretch, ...]:
+    """Divide the code by what has to be done with a thread that is there."""
+    known = dict(_PROGRESS)
+    for name in ("leave", "leave_tail"):
+        known.update({name + end: progress for end, progress in _LEAVE_PROGRESS.items()})
+    marks = sorted((asm.offset_of(name), name) for name in known if asm.has(name))
+    ends = [*(offset for offset, _ in marks[1:]), size]
+    return tuple(
+        Stretch(address + offset, address + end, known[name], name)
+        for (offset, name), end in zip(marks, ends, strict=True)
+    )
 
 
 def _i32(value: int) -> bytes:
@@ -120,6 +181,7 @@ def _count(asm: Assembler, facts: RoutineFacts) -> None:
     asm.label("count_shared")
     asm.emit(b"\x48\xb9" + _u64(facts.shared), "mov rcx, shared block")
     asm.emit(b"\xf0\x48\xff\x04\x11", "lock inc qword [rcx+rdx]")
+    asm.label("count_shared_done")
     asm.jump(b"\xe9", "count_done", "jmp count_done")
 
 
@@ -147,8 +209,10 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
     asm.label("enter_block")
     asm.emit(b"\xbe\x01\x00\x00\x00", "mov esi, 1")
     asm.emit(b"\x48\x0f\xc1\x71\x08", "xadd [rcx+BLOCK_TOP], rsi")
+    asm.label("enter_reserving")
     asm.emit(b"\x48\x81\xfe" + _i32(layout.maxactive), "cmp rsi, maxactive")
     asm.jump(b"\x0f\x83", "enter_full", "jae enter_full")
+    asm.label("enter_reserved")
     asm.emit(b"\x48\xc1\xe6\x05", "shl rsi, 5")
     asm.emit(*argument)
     asm.emit(b"\x48\x89\x44\x31\x50", "mov [rcx+rsi+0x50], rax")
@@ -175,6 +239,7 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
     asm.emit(b"\x48\xb9" + _u64(facts.shared), "mov rcx, shared block")
     asm.emit(*argument)
     asm.emit(b"\xf0\x48\xff\x44\x01\x30", "lock inc qword [rcx+rax+RECORD_MISSED]")
+    asm.label("enter_shared_missed")
     asm.jump(b"\xe9", "enter_done", "jmp enter_done")
     _enter_full(asm, layout, argument, site)
 
@@ -244,6 +309,7 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: tuple[bytes, str],
     asm.label("enter_missed")
     asm.emit(*argument)
     asm.emit(b"\x48\xff\x44\x01\x30", "inc qword [rcx+rax+RECORD_MISSED]")
+    asm.label("enter_missed_done")
     asm.jump(b"\xe9", "enter_done", "jmp enter_done")
 
 
@@ -279,6 +345,7 @@ def _leave(asm: Assembler, facts: RoutineFacts, *, tail: bool) -> None:
     asm.jump(b"\x0f\x85", name + "_search", "jne search")
     asm.emit(b"\x48\x2b\x54\x37\x48", "sub rdx, [rdi+rsi+0x48]")
     asm.emit(b"\x48\xc7\x44\x37\x40\x00\x00\x00\x00", "mov qword [rdi+rsi+0x40], 0")
+    asm.label(name + "_taken")
     asm.emit(b"\x48\xff\x4f\x08", "dec qword [rdi+BLOCK_TOP]")
     asm.label(name + "_found")
     asm.emit(b"\x48\x01\xcf", "add rdi, rcx")
@@ -294,6 +361,7 @@ def _leave(asm: Assembler, facts: RoutineFacts, *, tail: bool) -> None:
         _new_extremes(asm)
     asm.label(name + "_unmatched")
     asm.emit(b"\x48\xff\x44\x0f\x28", "inc qword [rdi+rcx+RECORD_UNMATCHED]")
+    asm.label(name + "_unmatched_done")
     asm.jump(b"\xe9", name + "_done", "jmp done")
     asm.label(name + "_stranger")
     # a fork child times nothing (its entries are counted as missed); a thread without a block entered before us
@@ -302,6 +370,7 @@ def _leave(asm: Assembler, facts: RoutineFacts, *, tail: bool) -> None:
     asm.emit(b"\x48\x8b\x4c\x24\x38", "mov rcx, [rsp+0x38]")
     asm.emit(b"\x48\xbf" + _u64(facts.shared), "mov rdi, shared block")
     asm.emit(b"\xf0\x48\xff\x44\x0f\x28", "lock inc qword [rdi+rcx+RECORD_UNMATCHED]")
+    asm.label(name + "_stranger_done")
     asm.jump(b"\xe9", name + "_done", "jmp done")
 
 
@@ -367,6 +436,7 @@ def _leave_search(asm: Assembler, name: str) -> None:
     asm.label(name + "_hit")
     asm.emit(b"\x48\x2b\x54\x37\x48", "sub rdx, [rdi+rsi+0x48]")
     asm.emit(b"\x48\xc7\x44\x37\x40" + _i32(_TOMBSTONE), "mov qword [rdi+rsi+0x40], TOMBSTONE")
+    asm.label(name + "_removed")
     asm.label(name + "_shrink")
     asm.emit(b"\x48\x8b\x77\x08", "mov rsi, [rdi+BLOCK_TOP]")
     asm.emit(b"\x48\x83\xee\x01", "sub rsi, 1")

@@ -1,0 +1,76 @@
+"""The recipes of the routines that patches share: out of them, to the call or behind it."""
+
+from iced_x86 import Decoder, Instruction
+
+from anyprobe.isa.decode import FLOWS, Flow
+from anyprobe.splice.recipes import BACK, FORWARD, Op, Positions, Recipe, Step, restoring
+from anyprobe.splice.routines import Progress, Routines
+from anyprobe.splice.statetracking import State, initial, meet, step
+
+_INNER = {"acquire": frozenset({0, 1, 2}), "now": frozenset({0})}
+"""What the routines that only routines call do not preserve; flags neither, but for ``now``."""
+
+
+def routine_positions(code: bytes, address: int, routines: Routines, bank: int) -> Positions:
+    """Return the recipes of a bank's routines, by offset. ``bank`` is where the bank is described."""
+    insns = {one.ip: one for one in Decoder(64, code, ip=address)}
+    inner = {stretch.start: _INNER[stretch.name] for stretch in routines.stretches if stretch.name in _INNER}
+    found: dict[int, Recipe] = {}
+    for stretch in routines.stretches:
+        if not stretch.begins:
+            continue
+        dead = inner.get(stretch.start, frozenset())
+        for at, state in _states(insns, code, address, stretch.start, inner).items():
+            recipe = _recipe(routines, at, state, dead, bank)
+            if recipe is not None:
+                found[at - address] = recipe
+    return found
+
+
+def _recipe(routines: Routines, at: int, state: State, dead: frozenset[int], bank: int) -> Recipe | None:
+    progress = next(s.progress for s in routines.stretches if s.start <= at < s.end)
+    if progress is Progress.HALF:
+        return None
+    restore = restoring(state, dead, flags_dead=bool(dead))
+    if restore is None:
+        return None
+    if progress is Progress.RESERVED:
+        return (*restore, Step(Op.UNRESERVE, b=bank), *BACK)
+    return (*restore, *(BACK if progress is Progress.BACK else FORWARD))
+
+
+def _states(
+    insns: dict[int, Instruction], code: bytes, address: int, start: int, inner: dict[int, frozenset[int]]
+) -> dict[int, State]:
+    """Follow every way through one routine."""
+    states: dict[int, State] = {}
+    todo = [(start, initial())]
+    while todo:
+        at, state = todo.pop()
+        if at in states:
+            both = meet(states[at], state)
+            if both is None or both == states[at]:
+                continue
+            state = both
+        states[at] = state
+        one = insns[at]
+        flow = FLOWS[one.code]
+        if flow in (Flow.JUMP, Flow.JCC):
+            todo.append((one.near_branch_target, state))
+        if flow is Flow.CALL:
+            state = _called(state, inner.get(one.near_branch_target, frozenset()))
+        elif flow is Flow.NEXT:
+            following = step(state, one, code[at - address : at - address + one.len])
+            if following is None:
+                continue  # what comes behind is on a stack of its own making, and stays as it is
+            state = following
+        if flow in (Flow.NEXT, Flow.JCC, Flow.CALL):
+            todo.append((at + one.len, state))
+    return states
+
+
+def _called(state: State, lost: frozenset[int]) -> State:
+    """Return the state behind a call of a routine of ours."""
+    registers = tuple(None if number in lost else value for number, value in enumerate(state.registers))
+    flags = 2 not in lost
+    return state._replace(registers=registers, overflow=state.overflow and flags, others=state.others and flags)

@@ -1,0 +1,189 @@
+"""Where the program's registers and flags are while generated code runs: an abstract interpreter, one step at a time.
+
+It knows the instructions by which patches and routines keep what they need (pushes, ``lahf`` and ``seto``, moves of
+registers) and takes every other one for an instruction that overwrites what it may write. What it says is certain, and
+what it cannot say is lost: wrong code shows as a register that is nowhere.
+"""
+
+from typing import NamedTuple
+
+from iced_x86 import Instruction, Mnemonic, OpKind, Register
+
+from anyprobe.isa.effects import effects_of
+
+RAX, RSP, RBP = 0, 4, 5
+REGISTERS = 16
+
+ORIGINAL = "original"
+FLAGS_OF = "flags and overflow"
+"""``lahf; seto al``: the overflow flag in al, the others in ah."""
+FLAGS = "flags"
+"""ah holds all status flags but overflow."""
+IMAGE = "image"
+"""What ``pushfq`` pushed."""
+STACK = "stack"
+"""The stack pointer plus a number."""
+BLOCK = "block"
+"""The thread's block, from the slot with that offset."""
+
+Value = tuple[str, int] | None
+"""What a register or a word of the stack holds; ``None``: nothing of interest."""
+
+_PLAIN_STACK = frozenset({Mnemonic.PUSH, Mnemonic.PUSHFQ, Mnemonic.POP, Mnemonic.POPFQ})
+_READ_ONLY = frozenset({Mnemonic.CMP, Mnemonic.TEST, Mnemonic.LEA})
+_LOST: Value = None
+
+
+class State(NamedTuple):
+    """What is where at one instruction."""
+
+    shift: int
+    """The stack pointer, relative to where it was."""
+    registers: tuple[Value, ...]
+    stack: tuple[tuple[int, Value], ...] = ()
+    """Words below the old stack pointer, by their place relative to it."""
+    overflow: bool = True
+    """Whether the overflow flag is the program's."""
+    others: bool = True
+    """Whether the other status flags are."""
+
+    @property
+    def flags(self) -> bool:
+        """Whether all status flags are the program's."""
+        return self.overflow and self.others
+
+    def lost(self) -> list[int]:
+        """Return the registers that do not hold what they held."""
+        held = self.registers
+        return [n for n in range(REGISTERS) if n != RSP and held[n] != (ORIGINAL, n)]
+
+    def register_with(self, value: Value) -> int | None:
+        """Return a register that holds a value."""
+        return next((n for n in range(REGISTERS) if self.registers[n] == value), None)
+
+    def word_with(self, value: Value) -> int | None:
+        """Return the place of a word on the stack that holds a value."""
+        return next((place for place, held in self.stack if held == value), None)
+
+
+def initial(shift: int = 0) -> State:
+    """Return the state in which every register holds its own value."""
+    return State(shift, tuple((ORIGINAL, number) for number in range(REGISTERS)))
+
+
+def meet(one: State, other: State) -> State | None:
+    """Return what is certain where two ways come together; ``None`` where the stack is not even as deep."""
+    if one == other:
+        return one
+    if one.shift != other.shift:
+        return None
+    registers = tuple(a if a == b else _LOST for a, b in zip(one.registers, other.registers, strict=True))
+    stack = tuple(sorted(set(one.stack) & set(other.stack)))
+    return State(one.shift, registers, stack, one.overflow and other.overflow, one.others and other.others)
+
+
+def number_of(register: int) -> int:
+    """Return the number of a 64-bit register, -1 for others."""
+    number = register - Register.RAX
+    return number if 0 <= number < REGISTERS else -1
+
+
+def step(state: State, one: Instruction, raw: bytes) -> State | None:
+    """Return the state behind an instruction that does not branch; ``None`` where the stack pointer is lost."""
+    mnemonic = one.mnemonic
+    if mnemonic in _PLAIN_STACK:
+        return _push_or_pop(state, one)
+    special = _flag_keeping(state, one)
+    if special is not None:
+        return special
+    destination = number_of(one.op0_register) if one.op_count and one.op0_kind == OpKind.REGISTER else -1
+    if mnemonic == Mnemonic.LEA and destination == RSP:
+        if one.memory_base != Register.RSP or one.memory_index != Register.NONE:
+            return None
+        return _moved(state, state.shift + _signed(one.memory_displacement))
+    if mnemonic == Mnemonic.MOV and destination >= 0:
+        return _move(state, one, destination)
+    return _general(state, one, raw)
+
+
+def _flag_keeping(state: State, one: Instruction) -> State | None:
+    """Return the state behind one of the four instructions that keep flags in rax; ``None`` for any other."""
+    rax = state.registers[RAX]
+    if one.mnemonic == Mnemonic.LAHF:
+        return _set(state, RAX, (FLAGS, 0) if state.others else _LOST)
+    if one.mnemonic == Mnemonic.SETO and one.op0_register == Register.AL:
+        return _set(state, RAX, (FLAGS_OF, 0) if state.overflow and rax == (FLAGS, 0) else _LOST)
+    if one.mnemonic == Mnemonic.SAHF:
+        return state._replace(others=rax == (FLAGS, 0))
+    if one.mnemonic == Mnemonic.ADD and one.op0_register == Register.AL and one.immediate8 == 0x7F:
+        known = rax == (FLAGS_OF, 0)
+        return _set(state, RAX, (FLAGS, 0) if known else _LOST)._replace(overflow=known, others=False)
+    return None
+
+
+def _push_or_pop(state: State, one: Instruction) -> State:
+    mnemonic = one.mnemonic
+    if mnemonic in (Mnemonic.PUSH, Mnemonic.PUSHFQ):
+        value: Value = None
+        if mnemonic == Mnemonic.PUSHFQ:
+            value = (IMAGE, 0) if state.flags else _LOST
+        elif one.op0_kind == OpKind.REGISTER:
+            value = state.registers[number_of(one.op0_register)]
+        place = state.shift - 8
+        return state._replace(shift=place, stack=tuple(sorted((*_without(state.stack, place), (place, value)))))
+    value = dict(state.stack).get(state.shift)
+    after = _moved(state, state.shift + 8)
+    if mnemonic == Mnemonic.POPFQ:
+        return after._replace(overflow=value == (IMAGE, 0), others=value == (IMAGE, 0))
+    return _set(after, number_of(one.op0_register), value)
+
+
+def _move(state: State, one: Instruction, destination: int) -> State | None:
+    """Return the state behind ``mov`` to a whole register."""
+    value: Value = _LOST
+    if one.op1_kind == OpKind.REGISTER:
+        source = number_of(one.op1_register)
+        value = (STACK, state.shift) if source == RSP else state.registers[source] if source >= 0 else _LOST
+    elif one.op1_kind == OpKind.MEMORY and one.segment_prefix == Register.FS:
+        value = (BLOCK, _signed(one.memory_displacement))
+    elif one.op1_kind == OpKind.MEMORY and one.memory_base == Register.RSP:
+        value = dict(state.stack).get(state.shift + _signed(one.memory_displacement))
+    if destination != RSP:
+        return _set(state, destination, value)
+    return _moved(state, value[1]) if value is not None and value[0] == STACK else None
+
+
+def _general(state: State, one: Instruction, raw: bytes) -> State | None:
+    """Return the state behind an instruction of which only what it may overwrite matters."""
+    written = effects_of(one, raw).may_write
+    if written >> RSP & 1:
+        return None
+    if written:
+        registers = tuple(_LOST if written >> n & 1 else value for n, value in enumerate(state.registers))
+        state = state._replace(registers=registers)
+    if one.rflags_modified:
+        state = state._replace(overflow=False, others=False)
+    to_memory = one.op_count and one.op0_kind == OpKind.MEMORY and one.mnemonic not in _READ_ONLY
+    if to_memory and one.memory_base == Register.RSP:
+        place = state.shift + _signed(one.memory_displacement)
+        kept = tuple((at, value) for at, value in state.stack if not place - 8 < at < place + 8)
+        return state._replace(stack=kept)
+    return state
+
+
+def _set(state: State, number: int, value: Value) -> State:
+    registers = state.registers
+    return state._replace(registers=(*registers[:number], value, *registers[number + 1 :]))
+
+
+def _moved(state: State, shift: int) -> State:
+    """Return the state with another stack pointer; what is below it may be overwritten at any time."""
+    return state._replace(shift=shift, stack=tuple((at, value) for at, value in state.stack if at >= shift))
+
+
+def _without(stack: tuple[tuple[int, Value], ...], place: int) -> tuple[tuple[int, Value], ...]:
+    return tuple((at, value) for at, value in stack if at != place)
+
+
+def _signed(displacement: int) -> int:
+    return displacement - (1 << 64) if displacement >> 63 else displacement

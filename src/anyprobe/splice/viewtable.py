@@ -1,0 +1,135 @@
+"""The tables by which the signal view finds what to do: in code memory, which the program cannot write.
+
+One table lies behind the code of each neighbourhood. It grows from both ends: entries, one for each patch, sorted by
+address since patches are written one behind the other, and from the end downwards what many of them share: positions
+and recipes. Entries become valid by one store of their number, so a reader on another thread sees all of one or none.
+
+An index leads to the tables, and says where springboards are. It is replaced as a whole: its address is one word.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from anyprobe.splice.arena import Arena, Piece
+from anyprobe.splice.recipes import STEP_BYTES, Positions, Recipe
+from anyprobe.splice.viewroutine import LARGEST_JUMPS
+
+_HEADER = 32
+_COUNT, _SIZE, _ROOT = 0, 8, 16
+_ENTRY = struct.Struct("<QIi")
+_INDEX_ENTRY = struct.Struct("<QQ")
+_STEP = struct.Struct("<BBHi")
+_POSITION = struct.Struct("<HI")
+_BANK = struct.Struct("<qQQ")
+_REACH = 1 << 16
+
+
+@dataclass(eq=False)
+class ViewTable:
+    """The table of one neighbourhood, as its writer sees it."""
+
+    arena: Arena
+    piece: Piece
+    """The code memory whose end the table takes."""
+    address: int
+    _heap: int = field(default=0, init=False)
+    _count: int = field(default=0, init=False)
+    _last: int = field(default=0, init=False)
+    _recipes: dict[Recipe, int] = field(default_factory=dict, init=False)
+    _positions: dict[bytes, int] = field(default_factory=dict, init=False)
+    _banks: dict[tuple[int, int, int], int] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Begin an empty table."""
+        self._heap = self.size
+        self._write(_SIZE, struct.pack("<Q", self.address - self.piece.address))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the table."""
+        return self.piece.end - self.address
+
+    @property
+    def root(self) -> int:
+        """Where the address of the index is, if this is the session's first table."""
+        return self.address + _ROOT
+
+    @property
+    def code(self) -> range:
+        """The code that it describes."""
+        return range(self.piece.address, self.address)
+
+    def bank(self, slot: int, gate: int, shared: int) -> int:
+        """Return where a bank is described, relative to the table."""
+        key = (slot, gate, shared)
+        if key not in self._banks:
+            self._banks[key] = self._take(_BANK.pack(*key)) or 0
+        return self._banks[key]
+
+    def positions(self, found: Positions) -> int:
+        """Return where some code's positions and their recipes are written, 0 where there is no room."""
+        packed = struct.pack("<H", len(found))
+        for offset, recipe in sorted(found.items()):
+            at = self._recipe(recipe)
+            if not at or offset >= _REACH:
+                return 0
+            packed += _POSITION.pack(offset, at)
+        known = self._positions.get(packed)
+        if known is None:
+            known = self._positions[packed] = self._take(packed) or 0
+        return known
+
+    def _recipe(self, recipe: Recipe) -> int:
+        known = self._recipes.get(recipe)
+        if known is None:
+            content = b"".join(_STEP.pack(step.op, step.a, step.c, step.b) for step in recipe)
+            assert len(content) == STEP_BYTES * len(recipe)
+            known = self._recipes[recipe] = self._take(content) or 0
+        return known
+
+    def add(self, entries: Sequence[tuple[int, int, int]]) -> None:
+        """Add (address, positions, site) of code behind all code that was added before, in order of address."""
+        fresh = [entry for entry in entries if entry[1] and entry[0] > self._last]
+        room = (self._heap - _HEADER) // _ENTRY.size - self._count
+        fresh = fresh[: max(room, 0)]
+        if not fresh:
+            return
+        packed = b"".join(_ENTRY.pack(at, positions, site - at) for at, positions, site in fresh)
+        self._write(_HEADER + self._count * _ENTRY.size, packed)
+        self._count += len(fresh)
+        self._last = fresh[-1][0]
+        self._write(_COUNT, struct.pack("<Q", self._count))
+
+    def publish(self, index: Iterable[tuple[int, int]]) -> bool:
+        """Make a new index valid: (address, table's address or size of a piece that jumps on); this is the root."""
+        entries = sorted(index)
+        content = struct.pack("<QQ", len(entries), 0) + b"".join(_INDEX_ENTRY.pack(*entry) for entry in entries)
+        at = self._take(content)
+        if at is None:
+            return False
+        with self.arena.view(self._offset(_ROOT), 8) as view, view.cast("Q") as word:
+            word[0] = self.address + at  # one aligned store: signal handlers may be reading it
+        return True
+
+    def _take(self, content: bytes) -> int | None:
+        """Write bytes into the heap and return where; ``None`` where there is no room."""
+        at = (self._heap - len(content)) & -8
+        if at < _HEADER + self._count * _ENTRY.size:
+            return None
+        self._heap = at
+        self._write(at, content)
+        return at
+
+    def _offset(self, at: int) -> int:
+        return self.piece.offset + self.address - self.piece.address + at
+
+    def _write(self, at: int, content: bytes) -> None:
+        if len(content) == 8:
+            with self.arena.view(self._offset(at), 8) as view, view.cast("Q") as word:
+                word[0] = int.from_bytes(content, "little")
+            return
+        self.arena.write(self.piece, self.address + at, content)
+
+
+__all__ = ["LARGEST_JUMPS", "ViewTable"]
