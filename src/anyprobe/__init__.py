@@ -26,8 +26,8 @@ from anyprobe.core.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from anyprobe.data.snapshot import Snapshot
-    from anyprobe.probes.probe import Probe
     from anyprobe.probes.opening import attach, run
+    from anyprobe.probes.probe import Probe
     from anyprobe.probes.session import Session
 
 __all__ = [

@@ -7,7 +7,7 @@ controller's is undone from the journal, which lists each ``int3`` before it is 
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.core.errors import TargetError
@@ -136,13 +136,12 @@ class LiveArming:
     def _prepare(self, near: int, sites: int, what: str) -> Refusal | None:
         engine = self._engine
         try:
-            why = engine.traps.prepare_live(lambda _: self.calls(what), near, sites)
-            if why is None:
-                with self.calls(what) as remote:
-                    why = wrong_action(engine.process, remote, engine.traps, near)
-                    if why is None and not self._registered:
-                        membarrier.register(remote)
-                        self._registered = True
+            with self.calls(what) as remote:
+                why = engine.traps.prepare_live(lambda _: nullcontext(remote), near, sites)
+                why = why or wrong_action(engine.process, remote, engine.traps, near)
+                if why is None and not self._registered:
+                    membarrier.register(remote)
+                    self._registered = True
         except TargetError as error:
             if engine.process.ended():
                 raise
@@ -164,12 +163,14 @@ class LiveArming:
         """Make system calls in a borrowed thread; the time that it stands still counts as a pause."""
         self._engine.touched = True
         self._engine.process.gadgets()
-        begin = time.monotonic_ns()
+        begin = 0
         try:
             with self._engine.process.borrow() as remote:
+                begin = time.monotonic_ns()
                 yield remote
         finally:
-            self._engine.pause_us[what] += (time.monotonic_ns() - begin) // 1000
+            if begin:
+                self._engine.pause_us[what] += (time.monotonic_ns() - begin) // 1000
 
     # -- writing
 

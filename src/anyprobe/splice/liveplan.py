@@ -27,7 +27,7 @@ class LivePlanner(Planner):
         function: FunctionCode,
         insn: Insn,
         want: Want,
-        last: PlannedSplice | None,
+        last: PlannedSplice | None,  # noqa: ARG002
         plan: FunctionPlan,  # noqa: ARG002
     ) -> Iterator[tuple[Strategy, Callable[[], PlannedSplice | Refusal]]]:
         run = function.run_of(want.address, want.address)

@@ -56,7 +56,14 @@ def _candidates(process: "Process") -> list[int]:
     if len(tids) > _BORROW_CANDIDATES:  # others each time
         turn = time.monotonic_ns() % (len(tids) - 1)
         tids = tids[:1] + (tids[1 + turn :] + tids[1 : 1 + turn])[: _BORROW_CANDIDATES - 1]
-    return tids
+    return sorted(tids, key=lambda tid: not _sleeps(process, tid))  # these lose least, and come at once
+
+
+def _sleeps(process: "Process", tid: int) -> bool:
+    try:
+        return procfs.read_stat(process.pid, tid).state == "S"
+    except OSError:
+        return False
 
 
 def _try_borrow(process: "Process", tid: int) -> tuple[Thread | None, str | PermissionDenied]:
