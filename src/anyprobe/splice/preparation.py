@@ -31,6 +31,8 @@ _PATIENCE = 1.0
 _PAUSE = 0.002
 _CLUSTER = 1 << 30
 """Modules that lie within this distance share a neighbourhood."""
+_DIVISIONS = (1, 2, 4, 8, 16, 32)
+"""Into how many places code may be divided: springboards all over the place leave gaps of some megabytes."""
 
 
 class ThreadSlotUnusable(Exception):  # noqa: N818 - a verdict on the target's threads
@@ -44,9 +46,18 @@ class _Cluster:
     low: int
     high: int
     code_bytes: int = 0
+    largest: int = 0
+    """Bytes of code of the largest function."""
     near: BankLayout | None = None
     modules: list["Module"] = field(default_factory=list)
-    pieces: list[Piece] = field(default_factory=list)
+    homes: list[list[Piece]] = field(default_factory=list)
+    """The pieces of each neighbourhood: one, or several where the address space is cut up."""
+
+    def sizes(self, count: int) -> list[int]:
+        """Return the bytes of ``count`` neighbourhoods that hold everything, however functions are spread over them."""
+        code = -(-self.code_bytes // count) + (self.largest if count > 1 else 0) + 4 * ROUTINE_BYTES
+        size = PAGE + page_ceil(max(_LEAST_CODE, code))
+        return [size + (self.near.stride if self.near else 0), *([size] * (count - 1))]
 
 
 class Preparation:
@@ -88,10 +99,12 @@ class Preparation:
         """Find modules whose neighbourhood lacks room or near counters, and cluster them."""
         engine = self._engine
         needs: dict[int, tuple[Module, int, int]] = {}
+        largest: dict[int, int] = {}
         replacing: set[int] = set()
         stubs = TRAMPOLINE_BYTES * (1 + sum(bank.layout.returns > 0 for bank in engine.banks))
         for edit in self._edits:
             size = sum(estimate(splice) for splice in edit.plan.splices)
+            largest[id(edit.module)] = max(size, largest.get(id(edit.module), 0))
             near = 0 if self._uses_slots(edit) else demand(self._hooks(edit)).counters
             _, old_size, old_near = needs.get(id(edit.module), (edit.module, 0, 0))
             if any(hook.kind in REPLACING for hook in self._hooks(edit)) and id(edit.module) not in replacing:
@@ -115,6 +128,7 @@ class Preparation:
                 self._clusters.append(cluster)
             cluster.high = max(cluster.high, module.high)
             cluster.code_bytes += size
+            cluster.largest = max(cluster.largest, largest[id(module)])
             cluster.modules.append(module)
             if near:
                 counters = near + (cluster.near.counters if cluster.near else _LEAST_COUNTERS)
@@ -199,21 +213,39 @@ class Preparation:
         return slot
 
     def _place_clusters(self) -> tuple[list[Piece], int]:
-        space = self._engine.springboards.space
         pieces: list[Piece] = []
         offset = 0
         for cluster in self._clusters:
-            size = page_ceil(max(_LEAST_CODE, cluster.code_bytes + 4 * ROUTINE_BYTES))
-            near = cluster.near.stride if cluster.near else 0
-            place = space.gap_near(cluster.low, cluster.high, PAGE + near + size)
-            if place is None:
-                names = ", ".join(module.name for module in cluster.modules)
-                raise TargetError(f"no free address space within reach of {names}")
-            cluster.pieces = neighbourhood_pieces(place, size, cluster.near, offset)
-            space.reserve(place, place + PAGE + near + size)
-            pieces += cluster.pieces
-            offset += PAGE + near + size
+            cluster.homes = []
+            sizes, places = self._places_of(cluster)
+            for number, (size, place) in enumerate(zip(sizes, places, strict=True)):
+                near = cluster.near if number == 0 else None
+                code = size - PAGE - (near.stride if near else 0)
+                home = neighbourhood_pieces(place, code, near, offset)
+                cluster.homes.append(home)
+                pieces += home
+                offset += size
         return pieces, offset
+
+    def _places_of(self, cluster: _Cluster) -> tuple[list[int], list[int]]:
+        """Return sizes and addresses for a cluster's code: one place, or several that reach one another."""
+        springboards = self._engine.springboards
+        for count in _DIVISIONS:
+            sizes, places = cluster.sizes(count), []
+            space = springboards.space.copy()
+            low, high = cluster.low, cluster.high
+            for size in sizes:
+                place = space.gap_near(low, high, size)
+                if place is None:
+                    break
+                space.reserve(place, place + size)
+                low, high = min(low, place), max(high, place + size)
+                places.append(place)
+            if len(places) == count:
+                springboards.space = space
+                return sizes, places
+        names = ", ".join(module.name for module in cluster.modules)
+        raise TargetError(f"no free address space within reach of {names}")
 
     def _place_region(self, layout: BankLayout, offset: int) -> Piece:
         self._region = region_place(self._engine.springboards.space, layout.size)
@@ -226,11 +258,12 @@ class Preparation:
         engine = self._engine
         mapped = {piece.address: piece for piece in arena.pieces}
         for cluster in self._clusters:
-            pieces = {piece.use: mapped[piece.address] for piece in cluster.pieces}
-            near = None
-            if cluster.near is not None:
-                near = NearBank(arena, pieces[MappingUse.COUNTERS], cluster.near)
-            engine.neighbourhoods.append(Neighbourhood(arena, pieces[MappingUse.GATE], pieces[MappingUse.CODE], near))
+            for home in cluster.homes:
+                pieces = {piece.use: mapped[piece.address] for piece in home}
+                counters = pieces.get(MappingUse.COUNTERS)
+                near = NearBank(arena, counters, cluster.near) if counters is not None and cluster.near else None
+                gate, code = pieces[MappingUse.GATE], pieces[MappingUse.CODE]
+                engine.neighbourhoods.append(Neighbourhood(arena, gate, code, near))
         if self._layout is not None and self._region is not None:
             piece = mapped[self._region[0]]
             bank = SlotBank(arena, piece, self._layout, slot, self._region[1], len(engine.banks), engine.clock)

@@ -39,6 +39,12 @@ class AddressSpace:
             taken.append((max(start, 0), end))
         self._set(taken)
 
+    def copy(self) -> "AddressSpace":
+        """Return an independent copy."""
+        other = AddressSpace(())
+        other._taken, other._starts = self._taken, self._starts
+        return other
+
     @staticmethod
     def _may_precede_heap(mapping: MappingLike, mappings: list[MappingLike]) -> bool:
         """Return whether the heap of a process without one yet would start behind this mapping."""

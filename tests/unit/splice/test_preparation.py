@@ -1,0 +1,61 @@
+"""Where code goes when the address space near a module is cut up by springboards."""
+
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from anyprobe.core.errors import TargetError
+from anyprobe.data.layout import BankLayout
+from anyprobe.splice.preparation import Preparation, _Cluster
+from anyprobe.splice.space import REACH, TOP, AddressSpace
+
+LIBRARY, MB = 0x7F00_0000_0000, 1 << 20
+PROGRAM = SimpleNamespace(start=0x10000, end=0x11000, path="/bin/x")
+
+
+def line(start, end):
+    return SimpleNamespace(start=start, end=end, path="")
+
+
+def between_springboards(distance):
+    """Return a space in which every ``distance`` bytes within reach of the library a page is taken."""
+    boards = [line(at, at + 0x1000) for at in range(LIBRARY - REACH, LIBRARY + REACH, distance)]
+    return AddressSpace([PROGRAM, line(0x8000_0000, LIBRARY - REACH), *boards, line(LIBRARY + REACH, TOP)])
+
+
+def preparation(space):
+    return Preparation(SimpleNamespace(springboards=SimpleNamespace(space=space)), [])
+
+
+def cluster(code_bytes, largest=0, counters=0):
+    near = BankLayout(counters) if counters else None
+    return _Cluster(LIBRARY, LIBRARY + MB, code_bytes, largest, near, [SimpleNamespace(name="x.so")])
+
+
+def test_one_place_where_there_is_one():
+    sizes, places = preparation(between_springboards(100 * MB))._places_of(cluster(60 * MB))
+    assert len(places) == 1
+    assert 60 * MB < sizes[0] < 61 * MB
+
+
+@pytest.mark.parametrize("counters", [0, 1000])
+def test_several_places_hold_everything_and_reach_one_another(counters):
+    wanted = cluster(60 * MB, 3 * MB, counters)
+    under_test = preparation(between_springboards(20 * MB))
+    space = under_test._engine.springboards.space
+    sizes, places = under_test._places_of(wanted)
+    assert len(places) == 4
+    # whatever is left over at the end of each is too small for one more function
+    assert sum(sizes) >= 60 * MB + 4 * 3 * MB
+    assert sizes[0] - sizes[1] == (wanted.near.stride if wanted.near else 0)
+    assert all(space.is_free(place, place + size) for place, size in zip(places, sizes, strict=True))
+    ranges = sorted(zip(places, sizes, strict=True))
+    assert all(low + size <= following for (low, size), (following, _) in pairwise(ranges))
+    assert max(*(low + size for low, size in ranges), LIBRARY + MB) - min(*places, LIBRARY) < REACH + MB
+    assert not under_test._engine.springboards.space.is_free(places[0], places[0] + sizes[0])
+
+
+def test_no_place_at_all():
+    with pytest.raises(TargetError, match=r"x\.so"):
+        preparation(between_springboards(MB // 8))._places_of(cluster(60 * MB, 3 * MB))
