@@ -22,13 +22,13 @@ def block_starts(code_map: "CodeMap", function: "FunctionCode") -> tuple[int, ..
     for insn in function.special:
         if insn.flow not in _GOES_ON and insn.end < function.end and not _is_padding(function, insn.end):
             entered.add(insn.end)
-    found = {address for address in entered if address > function.entry and function.is_boundary(address)}
+    found = {address for address in entered if address > function.entry and function.is_site(address)}
     return tuple(sorted({function.entry, *found}))
 
 
 def calls_of(function: "FunctionCode") -> tuple[int, ...]:
     """Return the addresses of the function's call instructions, ascending."""
-    return tuple(insn.address for insn in function.special if insn.is_call)
+    return tuple(insn.address for insn in function.special if insn.is_call and function.is_site(insn.address))
 
 
 def _is_padding(function: "FunctionCode", address: int) -> bool:

@@ -39,6 +39,8 @@ class CodeMap:
         self._stubs: dict[int, bool] = {}
         self.liveness: object = None
         """Where ``liveness`` keeps what it has found."""
+        self.site_liveness: dict[int, object] = {}
+        """The same for ``siteliveness``, by function."""
 
     @cached_property
     def _code(self) -> tuple[CodeBytes, ...]:
@@ -86,7 +88,7 @@ class CodeMap:
         end = min(self._ends[number], area.end)
         if end <= start:
             return Refusal(Reason.NOT_CODE, start, "the function has no bytes")
-        return FunctionCode(self, start, end, area.content[start - area.start : end - area.start])
+        return FunctionCode(self, start, area.content[start - area.start : end - area.start])
 
     def start_of(self, address: int) -> int | None:
         """Return the start of the function whose bounds hold an address."""
@@ -236,9 +238,13 @@ class CodeMap:
             number += 1
         return found
 
-    def entered(self, low: int, high: int) -> set[int]:
-        """Return the addresses in ``[low, high)`` that symbols, stored pointers or branches lead to."""
-        return {*self.static_entries(low, high), *(target for target, _, _ in self._references_into(low, high))}
+    def entered(self, low: int, high: int, *, addresses: bool = True) -> set[int]:
+        """Return what symbols, stored pointers, branches and, if asked for, taken addresses name in ``[low, high)``."""
+        found = set(self.static_entries(low, high))
+        for target, _, kind in self._references_into(low, high):
+            if addresses or kind is Kind.NEAR or kind is Kind.SHORT:
+                found.add(target)
+        return found
 
     def _references_into(self, low: int, high: int) -> Iterable[tuple[int, int, Kind]]:
         for target, source, kind in self.references.into(low, high):
@@ -283,7 +289,7 @@ class CodeMap:
             return 0
         number = bisect_left(self._entries, address)
         limit = min(self._entries[number] if number < len(self._entries) else area.end, area.end)
-        return padding_length(area.content[: limit - area.start], address - area.start)
+        return padding_length(area.content[: limit - area.start], address - area.start, zeros=False)
 
     def dead_bytes(self, address: int) -> int:
         """Return the number of padding bytes from an address on that nothing enters."""

@@ -63,7 +63,8 @@ class _Collector:
             self.refusal = Refusal(Reason.PART_OF_FUNCTION, self.function.start, detail)
         for part in self.parts:  # grows while it runs
             for insn in part.special:
-                self._look_at(part, insn)
+                if not part.never_runs(insn):
+                    self._look_at(part, insn)
             self._check_end(part)
         if any(leaving.indirect and leaving.conditional for leaving in self.found):
             self._bound_undecided()
@@ -92,8 +93,9 @@ class _Collector:
             self.refusal = Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, why)
 
     def _check_end(self, part: "FunctionCode") -> None:
-        if part.broken is not None:
-            self._refuse(part.broken.address, part.broken.detail)
+        doubt = part.complete if part.has_gaps else part.broken
+        if doubt is not None:
+            self._refuse(doubt.address, doubt.detail)
         elif part.runs_past_end is not None:
             self._refuse(part.runs_past_end, "control runs on past the function's end")
 

@@ -3,57 +3,25 @@
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 from anyprobe.binary.blocks import block_starts
+from anyprobe.binary.body import LOCK, Body, Facts, decode_to_end, examine
 from anyprobe.binary.exits import Exit, Exits, find_exits
 from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
 from anyprobe.binary.padding import padding_length
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.isa.decode import FLOWS, Flow, Insn, decode_iced
+from anyprobe.isa.decode import FLOWS, Flow, Insn
 
 if TYPE_CHECKING:
     from iced_x86 import Instruction
 
     from anyprobe.binary.cfg import CodeMap
+    from anyprobe.binary.descent import Reached
 
-_LOCK = 0xF0
 _MOST_PREFIXES = 5
 _DIRECT = frozenset({Flow.JUMP, Flow.JCC, Flow.CALL, Flow.XBEGIN})
-
-
-class _Facts(NamedTuple):
-    """What one pass over the instructions tells."""
-
-    jumps: list[tuple[int, int]]
-    """(number, target) of direct jumps."""
-    indirect_jumps: list[int]
-    after_calls: tuple[int, ...]
-    invalid: int | None
-
-
-def _scan(instructions: "Sequence[Instruction]") -> _Facts:
-    jumps: list[tuple[int, int]] = []
-    indirect: list[int] = []
-    after_calls: list[int] = []
-    invalid = None
-    flows = FLOWS
-    plain, jump, jcc, xbegin = Flow.NEXT, Flow.JUMP, Flow.JCC, Flow.XBEGIN
-    for number, one in enumerate(instructions):
-        flow = flows[one.code]
-        if flow is plain:
-            continue
-        if flow is jcc or flow is jump or flow is xbegin:
-            jumps.append((number, one.near_branch_target))
-        elif flow is Flow.CALL or flow is Flow.INDIRECT_CALL:
-            after_calls.append(one.next_ip)
-        elif flow is Flow.INDIRECT_JUMP:
-            indirect.append(number)
-        elif flow is Flow.INVALID and invalid is None:
-            invalid = number
-    return _Facts(jumps, indirect, tuple(after_calls), invalid)
-
 
 FAR_ENOUGH = 32
 """How far behind an instruction a jump that displaces it can reach, in bytes, with room to spare."""
@@ -62,57 +30,45 @@ FAR_ENOUGH = 32
 class FunctionCode:
     """One function (or a part of one that lies elsewhere): its instructions and what is known of its control flow."""
 
-    def __init__(self, code_map: "CodeMap", start: int, limit: int, content: bytes) -> None:
+    def __init__(self, code_map: "CodeMap", start: int, content: bytes) -> None:
         """Name the code; ``content`` lies at ``start`` and is decoded when first asked about."""
         self._map = code_map
         self.start = start
-        self._limit = limit
         self._whole = content
         self._made: dict[int, Insn] = {}
 
     @cached_property
-    def _body(self) -> "tuple[Sequence[Instruction], int]":
-        """The instructions and their end, without trailing padding: what lies behind the last one that stays."""
-        iced = decode_iced(self._whole, self.start)
-        keep = len(iced)
-        while keep and FLOWS[iced[keep - 1].code] is Flow.NEXT:
-            keep -= 1
-        if keep == 0 or keep == len(iced):
-            return iced, self._limit
-        one = iced[keep - 1]
-        last = Insn(one, self._whole[one.ip - self.start : one.next_ip - self.start])
-        if (last.falls_through and not last.is_call) or last.flow is Flow.INVALID:
-            return iced, self._limit
-        tail = last.end - self.start
-        if padding_length(self._whole, tail) < len(self._whole) - tail:
-            return iced, self._limit
-        if any(last.end <= target < self._limit for _, target in _scan(iced).jumps):
-            return iced, self._limit
-        return iced[:keep], last.end
-
-    @cached_property
-    def iced(self) -> "Sequence[Instruction]":
-        """The instructions as iced decoded them."""
-        return self._body[0]
+    def _extent(self) -> "tuple[Sequence[Instruction], int]":
+        return decode_to_end(self._whole, self.start)
 
     @cached_property
     def end(self) -> int:
         """The end of the code, padding not included."""
-        return self._body[1]
+        return self._extent[1]
 
     @cached_property
     def _content(self) -> bytes:
         return self._whole[: self.end - self.start]
 
     @cached_property
-    def _facts(self) -> "_Facts":
-        return _scan(self.iced)
+    def _body(self) -> Body:
+        entries = partial(self._map.static_entries, self.start + 1, self.end)
+        return examine(self._extent[0], self._content, self.start, entries, self._map.text.noreturn)
+
+    @cached_property
+    def iced(self) -> "Sequence[Instruction]":
+        """The instructions as iced decoded them; only those that are reached where there is data between them."""
+        return self._body.iced
+
+    @cached_property
+    def _facts(self) -> Facts:
+        return self._body.facts
 
     # -- instructions
 
     @cached_property
     def _index(self) -> dict[int, int]:
-        return {one.ip: number for number, one in enumerate(self.iced)}
+        return self._body.numbers
 
     @cached_property
     def addresses(self) -> "array[int]":
@@ -166,11 +122,50 @@ class FunctionCode:
         return self._index.get(address)
 
     def insn_at(self, address: int) -> Insn | None:
-        """Return the instruction that starts at an address, unless it is entered in its middle, too."""
+        """Return the instruction that starts at an address, if it is one and is entered at its beginning only."""
         number = self._index.get(address)
-        if number is None or address in self.overlapped:
+        if number is None or address in self.overlapped or self._may_be_data(number):
             return None
         return self.insn(number)
+
+    def is_site(self, address: int) -> bool:
+        """Return whether an instruction starts here that is no data."""
+        number = self._index.get(address)
+        return number is not None and not self._may_be_data(number)
+
+    def _may_be_data(self, number: int) -> bool:
+        """Return whether nothing known leads to an instruction, though all that leads to any is known."""
+        proven = self._proven
+        return proven is not None and number not in proven and not padding_length(self.raw_at(number), 0)
+
+    @cached_property
+    def _proven(self) -> "Reached | None":
+        """The instructions that something other than an address leads to; ``None`` where anything may lead anywhere.
+
+        An address that is taken may be that of a table. If there are indirect jumps it may be that of a label.
+        """
+        from anyprobe.binary.descent import Reached
+
+        if self.complete is not None:
+            return None
+        entries = {self.start, self.entry, *self.table_targets, *self._map.static_entries(self.start, self.end)}
+        reached = Reached(self, entries)
+        if not reached.is_all:
+            reached.follow(self._map.entered(self.start, self.end, addresses=self.indirect_jumps > 0))
+        return reached
+
+    def never_runs(self, insn: Insn) -> bool:
+        """Return whether an instruction is certainly never come to: it is padding or data."""
+        number = self._index[insn.address]
+        if self._proven is None or number in self._proven:
+            return False
+        return number not in self._possible
+
+    @cached_property
+    def _possible(self) -> "Reached":
+        from anyprobe.binary.descent import Reached
+
+        return Reached(self, {self.start, self.entry, *self.table_targets, *self._map.entered(self.start, self.end)})
 
     def boundaries_near(self, address: int) -> tuple[int, ...]:
         """Return the instruction starts before and behind an address, for messages."""
@@ -193,6 +188,11 @@ class FunctionCode:
                 found.setdefault(target, []).append(number)
         return found
 
+    @property
+    def jump_targets(self) -> frozenset[int]:
+        """Where the direct jumps inside the function lead within it."""
+        return frozenset(self._sources)
+
     def branches_to(self, address: int) -> Sequence[int]:
         """Return the numbers of the direct jumps inside the function to an address."""
         return self._sources.get(address, ())
@@ -209,21 +209,23 @@ class FunctionCode:
         return frozenset(target - 1 for target in inside if self._is_locked(target - 1))
 
     def _is_locked(self, address: int) -> bool:
-        return address in self._index and self._content[address - self.start] == _LOCK
+        return address in self._index and self._content[address - self.start] == LOCK
 
     @cached_property
     def broken(self) -> Refusal | None:
         """Why the instruction boundaries themselves are in doubt."""
-        facts, index = self._facts, self._index
-        if facts.invalid is not None:
-            address = self.iced[facts.invalid].ip
-            detail = f"the bytes at {address:#x} are no instruction that the decoder knows"
-            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, detail)
-        for number, target in facts.jumps:
-            if self.start <= target < self.end and target not in index and not self._is_locked(target - 1):
-                detail = f"jumps into the middle of an instruction, to {target:#x}"
-                return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.iced[number].ip, detail)
+        if self._body.doubt is not None:
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, *self._body.doubt)
+        missed = self._body.misses(self._content, self.start)
+        if missed is not None:
+            detail = f"jumps into the middle of an instruction, to {missed[1]:#x}"
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.iced[missed[0]].ip, detail)
         return None
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether there is data between the instructions."""
+        return self._body.has_gaps
 
     @cached_property
     def _resolved(self) -> tuple[dict[int, Table], dict[int, Unresolved]]:
@@ -263,6 +265,15 @@ class FunctionCode:
             return self.broken
         for address, outcome in self._resolved[1].items():
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, outcome.why)
+        return self._entered_gap() if self.has_gaps else None
+
+    def _entered_gap(self) -> Refusal | None:
+        """Return where something may enter what was taken for data."""
+        entered = self._map.entered(self.start, self.end, addresses=self.indirect_jumps > 0)
+        for address in sorted(entered - self._index.keys()):
+            if not self._is_locked(address - 1):
+                detail = f"{address:#x} may be entered, though no code of the function leads there"
+                return Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, detail)
         return None
 
     @cached_property
@@ -338,7 +349,7 @@ class FunctionCode:
         entered.
         """
         number = self._index.get(address)
-        if number is None:
+        if number is None or self._may_be_data(number):
             return ()
         if self.complete is not None or address in self.overlapped:
             return (self.insn(number),)
@@ -387,5 +398,5 @@ class FunctionCode:
         above = self._index.get(address)
         if above is None or above == 0 or self.insn(above - 1).may_go_on:
             return 0
-        length = padding_length(self._content, address - self.start)
+        length = padding_length(self._content, address - self.start, zeros=False)
         return next((i for i in range(length) if address + i in self.leaders), length)

@@ -8,22 +8,26 @@ _NOPS = (
     b"\x0f\x1f\x00",  # nop dword ptr [rax]
     b"\x90",  # nop
     b"\xcc",  # int3
-    b"\x00\x00",  # zeros, where nothing runs
 )
+_ZEROS = b"\x00\x00"
 _PREFIXES = b"\x66\x2e"
 
 
-def padding_length(content: bytes, offset: int) -> int:
-    """Return how many bytes from ``offset`` on are padding, in whole instructions. They must be unreachable."""
+def padding_length(content: bytes, offset: int, *, zeros: bool = True) -> int:
+    """Return how many bytes from ``offset`` on are padding, in whole instructions. They must be unreachable.
+
+    ``zeros`` counts them, too: as the first of many bytes that are no code they may be a table's.
+    """
     start = offset
     size = len(content)
+    nops = (*_NOPS, _ZEROS) if zeros else _NOPS
     while offset < size:
         at = offset
         while at < size and content[at] in _PREFIXES:
             at += 1
-        nop = next((nop for nop in _NOPS if content.startswith(nop, at)), None)
+        nop = next((nop for nop in nops if content.startswith(nop, at)), None)
         if nop is None:
-            if content[offset] == 0 and offset + 1 == size:
+            if zeros and content[offset] == 0 and offset + 1 == size:
                 offset = size  # the odd zero at the end
             break
         offset = at + len(nop)

@@ -110,4 +110,4 @@ def instructions_of(code: FunctionCode, kind: str) -> Sequence[int]:
     """Return the link-time addresses of the instructions that a spec's name means."""
     if kind == "block":
         return code.blocks
-    return calls_of(code) if kind == "call" else code.addresses
+    return calls_of(code) if kind == "call" else [address for address in code.addresses if code.is_site(address)]

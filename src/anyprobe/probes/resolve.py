@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from anyprobe.binary.functions import Function
 from anyprobe.binary.modules import LoadedObject, module_names
-from anyprobe.core.errors import SpecError, TargetError
+from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.spec import Spec, parse
 
@@ -97,6 +97,11 @@ def _modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObject]:
         chosen = [each for each in objects if each.path in (wanted, real)]
     if chosen:
         return chosen
+    if wanted.strip("[]") == Reason.VSYSCALL.value:
+        raise UnsupportedTarget(
+            "vsyscall: the kernel answers the calls of this page itself and nobody can change it; "
+            "probe vdso, or the functions of the C library that call it"
+        )
     names = [name for each in objects for name in module_names(each.name)]
     names += ["a.out"] if any(each.is_executable for each in objects) else []
     raise spec.error(spec.module, f"no module {wanted!r} is loaded", nearest_names(wanted, names))

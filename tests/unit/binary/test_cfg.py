@@ -27,6 +27,18 @@ def test_padding_is_no_part_of_the_function(build):
     assert module["padded"].padding_after == 15
 
 
+def test_zeros_are_no_padding_to_write_to(build):
+    """They may be constants: what reads them does not take their address."""
+    module = Module.assembled(
+        build,
+        function("reads", "movdqa xmm0, [rip+zero]\n ret") + ".p2align 4\nzero: .quad 0, 0\n",
+        function("inside", "jmp 1f\n .quad 0\n 1: ret"),
+    )
+    assert module["reads"].padding_after == 7
+    inside = module["inside"]
+    assert inside.dead_bytes_behind(inside.insns[0].end) == 0
+
+
 def test_padding_that_something_jumps_to_is_not_dead(build):
     module = Module.assembled(
         build,
@@ -137,9 +149,81 @@ def test_a_jump_into_the_middle_of_an_instruction(build):
 
 
 def test_bytes_that_are_no_instruction(build):
-    module = Module.assembled(build, function("data", "ret\n .byte 0x06, 0x07, 0x0e\n ret"))
+    module = Module.assembled(build, function("data", "nop\n .byte 0x06, 0x07, 0x0e\n ret"))
     assert module["data"].complete.reason is Reason.CONTROL_FLOW_UNKNOWN
+    assert "no instruction" in module["data"].complete.detail
+    assert texts(module["data"].insns) == ["nop"]
     assert module["data"].exits_complete is not None
+
+
+# -- data between instructions
+
+TABLE = "lea rax, [rip+2f]\n movzx eax, byte ptr [rax+rdi]\n jmp 3f\n 2: .byte {}\n 3: add eax, 1\n ret"
+
+
+def texts(insns):
+    return [insn.text.split()[0] for insn in insns]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "0xe8, 0x0f, 0xc7, 0x48",  # call; rol byte ptr [rcx], 0xc3: over what follows
+        "0x06, 0x07, 0x0e",  # nothing
+        "0xe9, 0x00",  # jmp: over what follows
+    ],
+)
+def test_a_table_in_the_code_is_left_out(build, table):
+    module = Module.assembled(build, function("looks_up", TABLE.format(table)), function("next", "ret"))
+    looks_up = module["looks_up"]
+    assert texts(looks_up.insns) == ["lea", "movzx", "jmp", "add", "ret"]
+    assert looks_up.complete is None
+    assert looks_up.exits_complete is None
+    assert [each.address - looks_up.start for each in looks_up.exits] == [looks_up.end - 1 - looks_up.start]
+    assert [looks_up.run_of(insn.address)[-1].text for insn in looks_up.insns] == [
+        *[looks_up.insns[2].text] * 3,
+        *["ret"] * 2,
+    ]
+
+
+def test_a_table_that_decodes_to_instructions_is_no_site(build):
+    """Nothing leads to it, and its address alone does not make it code: mov eax, 0x...; ret."""
+    module = Module.assembled(build, function("looks_up", TABLE.format("0xb8, 1, 2, 3, 4, 0xc3")))
+    looks_up = module["looks_up"]
+    table = looks_up.insns[2].end
+    assert looks_up.is_boundary(table)
+    assert looks_up.insn_at(table) is None
+    assert looks_up.insn_at(table + 6) is not None
+    assert (table, f"its address is taken at {looks_up.start + 1:#x}") in module.map.enterable(table, table + 1)
+
+
+def test_a_label_whose_address_is_taken_is_a_site_if_the_function_jumps_to_addresses(build):
+    body = "lea rax, [rip+2f]\n jmp rax\n 2: mov eax, 1\n ret"
+    module = Module.assembled(build, function("computes", body))
+    computes = module["computes"]
+    assert all(computes.insn_at(insn.address) is not None for insn in computes.insns)
+
+
+def test_code_behind_an_unknown_jump_is_a_site(build):
+    module = Module.assembled(build, function("lost", "imul rdi, rsi\n jmp rdi\n mov eax, 1\n ret"))
+    lost = module["lost"]
+    assert all(lost.insn_at(insn.address) is not None for insn in lost.insns)
+
+
+def test_data_that_is_jumped_into_is_a_doubt(build):
+    """Another function's branch leads to what nothing of this one does."""
+    module = Module.assembled(
+        build,
+        function("jumps", "jmp 4f"),
+        function("holds", "jmp 3f\n 2: .byte 0x06\n 4: inc eax\n 3: ret"),
+    )
+    assert "may be entered" in module["holds"].complete.detail
+    assert module["holds"].exits_complete is not None
+
+
+def test_an_exit_that_nothing_leads_to_is_none(build):
+    module = Module.assembled(build, function("plain", "test edi, edi\n je 1f\n ret\n rep ret\n 1: ret"))
+    assert len(module["plain"].exits) == 2
 
 
 # -- exits

@@ -1,0 +1,104 @@
+"""The instructions of one function, as its bytes decode, and what one pass over them tells."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from anyprobe.binary.padding import padding_length
+from anyprobe.isa.decode import FLOWS, Flow, Insn, decode_iced
+
+if TYPE_CHECKING:
+    from iced_x86 import Instruction
+
+LOCK = 0xF0
+_JUMPS = frozenset({Flow.JUMP, Flow.JCC, Flow.XBEGIN})
+
+
+class Facts(NamedTuple):
+    """What one pass over the instructions tells."""
+
+    jumps: list[tuple[int, int]]
+    """(number, target) of direct jumps."""
+    indirect_jumps: list[int]
+    after_calls: tuple[int, ...]
+    invalid: int | None
+
+
+class Body(NamedTuple):
+    """The instructions, what they tell, their numbers by address, and where decoding makes no sense."""
+
+    iced: "Sequence[Instruction]"
+    facts: Facts
+    numbers: dict[int, int]
+    doubt: tuple[int, str] | None
+    has_gaps: bool = False
+    """Whether these are only the instructions that something leads to, with data between them."""
+
+    def misses(self, content: bytes, start: int) -> tuple[int, int] | None:
+        """Return the number and target of a jump into the middle of an instruction; behind ``lock`` is no middle."""
+        end, numbers = start + len(content), self.numbers
+        for number, target in self.facts.jumps:
+            inside = start <= target < end and target not in numbers
+            if inside and not (target - 1 in numbers and content[target - 1 - start] == LOCK):
+                return number, target
+        return None
+
+
+def scan(instructions: "Sequence[Instruction]") -> Facts:
+    """Look at each instruction once."""
+    jumps: list[tuple[int, int]] = []
+    indirect: list[int] = []
+    after_calls: list[int] = []
+    invalid = None
+    flows = FLOWS
+    plain, jump, jcc, xbegin = Flow.NEXT, Flow.JUMP, Flow.JCC, Flow.XBEGIN
+    for number, one in enumerate(instructions):
+        flow = flows[one.code]
+        if flow is plain:
+            continue
+        if flow is jcc or flow is jump or flow is xbegin:
+            jumps.append((number, one.near_branch_target))
+        elif flow is Flow.CALL or flow is Flow.INDIRECT_CALL:
+            after_calls.append(one.next_ip)
+        elif flow is Flow.INDIRECT_JUMP:
+            indirect.append(number)
+        elif flow is Flow.INVALID and invalid is None:
+            invalid = number
+    return Facts(jumps, indirect, tuple(after_calls), invalid)
+
+
+def decode_to_end(content: bytes, start: int) -> "tuple[Sequence[Instruction], int]":
+    """Return the instructions and their end, without trailing padding: what lies behind the last one that stays."""
+    limit = start + len(content)
+    iced = decode_iced(content, start)
+    keep = len(iced)
+    while keep and FLOWS[iced[keep - 1].code] is Flow.NEXT:
+        keep -= 1
+    if keep == 0 or keep == len(iced):
+        return iced, limit
+    one = iced[keep - 1]
+    last = Insn(one, content[one.ip - start : one.next_ip - start])
+    if (last.falls_through and not last.is_call) or last.flow is Flow.INVALID:
+        return iced, limit
+    tail = last.end - start
+    if padding_length(content, tail) < len(content) - tail:
+        return iced, limit
+    if any(last.end <= target < limit for _, target in scan(iced).jumps):
+        return iced, limit
+    return iced[:keep], last.end
+
+
+def examine(
+    iced: "Sequence[Instruction]",
+    content: bytes,
+    start: int,
+    entries: Callable[[], Iterable[int]],
+    noreturn: frozenset[int],
+) -> Body:
+    """Return what ``iced`` tells of ``content``; decode by control flow where it makes no sense as a whole."""
+    made = Body(iced, scan(iced), {one.ip: number for number, one in enumerate(iced)}, None)
+    if made.facts.invalid is None and made.misses(content, start) is None:
+        return made
+    from anyprobe.binary.descent import descend
+
+    iced, doubt = descend(content, start, entries(), noreturn)
+    return Body(iced, scan(iced), {one.ip: number for number, one in enumerate(iced)}, doubt, has_gaps=True)
