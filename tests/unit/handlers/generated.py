@@ -14,12 +14,12 @@ I64 = ir.IntType(64)
 FEATURES = "+cx16,-sse,-sse2,-mmx,-avx,-x87"
 
 
-def machine():
+def machine(features=FEATURES):
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()
     target = llvm.Target.from_default_triple()
-    return target.create_target_machine(opt=2, features=FEATURES, reloc="pic", codemodel="small")
+    return target.create_target_machine(opt=2, features=features, reloc="pic", codemodel="small")
 
 
 def text_of(function_name, arguments, build, result=I64):
@@ -45,8 +45,8 @@ def optimised(text, target):
 class Compiled:
     """One function as machine code in this process."""
 
-    def __init__(self, arguments, build):
-        self.target = machine()
+    def __init__(self, arguments, build, features=FEATURES):
+        self.target = machine(features)
         module = optimised(text_of("update", arguments, build), self.target)
         self.assembly = self.target.emit_assembly(module)
         self._engine = llvm.create_mcjit_compiler(module, self.target)

@@ -1,0 +1,210 @@
+"""Rings in shared memory: records of one type, from many threads to one reader.
+
+Each thread has a ring of its own, claimed with its first record. It takes the next position by one ``xadd``, so a
+signal handler that emits in the middle gets the position behind; fills the record; and stores its time last, shifted
+left by one, with a lowest bit that changes with every lap. So the reader sees which records are complete, and a *hole*
+(an emit that a signal handler has interrupted, for a while or for good) holds up nobody but the reader.
+
+A hole that stays is *retired*: the reader marks it and goes on, and no later lap uses the place again, since whoever
+was interrupted may still come back and write to it. The record is counted as abandoned. Nothing is ever overwritten
+before it was read: a full ring drops what is new, and counts it.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyprobe.core.errors import UsageError
+from anyprobe.data.records import TIME, Records, RecordType, in_order
+
+NEXT_RING = 0
+"""Head: rings handed out, changed by ``lock xadd``; may exceed the number of rings."""
+HEAD_BYTES = 128
+PRODUCED = 0
+"""Row: positions taken, changed by ``xadd``."""
+CONSUMED_SEEN = 8
+"""Row: what the producer last saw of CONSUMED."""
+RING = 16
+"""Row: offset of the thread's ring in the region, 0 before the first record."""
+FULL = 24
+"""Row: records dropped since the ring was full, or its next place retired."""
+WITHOUT = 32
+"""Row: records dropped since no ring was left, or the thread has no number (row 0)."""
+CONSUMED = 64
+"""Row, on a cache line of the reader's: positions that were read."""
+ROW_BYTES = 128
+MARGIN = 16
+"""Places that stay free, for signal handlers that come between the look at the room and the ``xadd``, nested."""
+RETIRED = (1 << 64) - 1
+PATIENCE = 1.0
+"""Seconds after which the reader goes on behind a record that was begun and not finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingLayout:
+    """Where everything is in the region of one type of records. Zeroed memory is empty rings."""
+
+    record: RecordType
+    slots: int = 1 << 14
+    """Records per ring, a power of two."""
+    rings: int = 64
+    threads: int = 1024
+
+    def __post_init__(self) -> None:
+        """Refuse what the arithmetic does not allow."""
+        if self.slots < 64 or self.slots & (self.slots - 1):
+            raise UsageError(f"a ring has a power of two of records, 64 or more, not {self.slots}")
+
+    @classmethod
+    def of_size(cls, record: RecordType, ring_bytes: int, *, rings: int = 64, threads: int = 1024) -> "RingLayout":
+        """Return a layout whose rings have at most ``ring_bytes`` each."""
+        return cls(record, 1 << max((ring_bytes // record.bytes).bit_length() - 1, 6), rings, threads)
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of one ring."""
+        return self.slots * self.record.bytes + 4095 & ~4095
+
+    @property
+    def rings_offset(self) -> int:
+        """Offset of the first ring in the region."""
+        return HEAD_BYTES + (self.threads + 1) * ROW_BYTES + 4095 & ~4095
+
+    @property
+    def size(self) -> int:
+        """Bytes of the region."""
+        return self.rings_offset + self.rings * self.ring_bytes
+
+    def row_offset(self, thread: int) -> int:
+        """Return the offset of a thread's row in the region."""
+        return HEAD_BYTES + thread * ROW_BYTES
+
+
+@dataclass(slots=True)
+class _Ring:
+    """What the reader remembers of one thread's ring."""
+
+    slots: Records
+    consumed: int = 0
+    hole_at: int = -1
+    hole_since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Drops:
+    """Records that were lost, by thread number and cause. The threads without a number are together under 0."""
+
+    full: dict[int, int] = field(default_factory=dict)
+    without_ring: dict[int, int] = field(default_factory=dict)
+    abandoned: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self.full.values()) + sum(self.without_ring.values()) + self.abandoned
+
+
+class RingReader:
+    """The only reader of one type of records in one process; its memory is a live view.
+
+    Times are in the units of the producer's clock, and ``ns_per_tick`` turns them into nanoseconds.
+    """
+
+    def __init__(self, region: memoryview, layout: RingLayout, *, ns_per_tick: float | None = None) -> None:
+        """Read ``region``, which begins with the rings' head."""
+        self._region = region
+        self._words = np.frombuffer(region, np.uint64, count=layout.rings_offset // 8)
+        self.layout = layout
+        self._ns_per_tick = ns_per_tick
+        self._rings: dict[int, _Ring] = {}
+        self._held: list[Records] = []
+        self.abandoned = 0
+        """Records that were begun and never finished."""
+
+    def _rows(self) -> NDArray[np.uint64]:
+        rows = self._words[HEAD_BYTES // 8 : (HEAD_BYTES + (self.layout.threads + 1) * ROW_BYTES) // 8]
+        return rows.reshape(-1, ROW_BYTES // 8)
+
+    def drain(self, *, until: int | None = None, final: bool = False) -> Records:
+        """Return the records that are complete, by time, and make room for new ones.
+
+        Records from ``until`` on are kept for the next time: with a moment that lies before this call, by more than
+        an emit takes, what is returned is in order with what comes later. ``final``: nothing is being emitted any more.
+        """
+        found = [*self._held]
+        rows = self._rows()
+        for thread in np.flatnonzero(rows[:, RING // 8]).tolist():
+            self._drain_ring(rows, thread, found, final=final)
+        self._held = []
+        if not found:
+            return np.empty(0, self.layout.record.dtype)
+        ordered = in_order(found)
+        if until is not None:
+            place = int(np.searchsorted(ordered[TIME], until))
+            self._held = [ordered[place:]] if place < len(ordered) else []
+            ordered = ordered[:place]
+        return ordered
+
+    def _drain_ring(self, rows: NDArray[np.uint64], thread: int, found: list[Records], *, final: bool) -> None:
+        row, slots = rows[thread], self.layout.slots
+        ring = self._rings.get(thread)
+        if ring is None:
+            memory = np.frombuffer(self._region, self.layout.record.dtype, count=slots, offset=int(row[RING // 8]))
+            ring = self._rings[thread] = _Ring(memory, int(row[CONSUMED // 8]))
+        produced = int(row[PRODUCED // 8])
+        while ring.consumed < produced:
+            first = ring.consumed % slots
+            count = min(slots - first, produced - ring.consumed)
+            batch, complete = self._complete(ring, first, count)
+            if len(batch):
+                found.append(batch)
+            ring.consumed += complete
+            # only now: from here on the places may be written again
+            row[CONSUMED // 8] = ring.consumed
+            if complete < count and not self._pass_hole(ring, produced, final=final):
+                break
+        row[CONSUMED // 8] = ring.consumed
+
+    def _complete(self, ring: _Ring, first: int, count: int) -> tuple[Records, int]:
+        """Return the complete records from a place on without the retired ones, and how many places that were."""
+        slots = self.layout.slots
+        times = ring.slots[TIME][first : first + count].copy()
+        retired = times == np.uint64(RETIRED)
+        lap = np.uint64((ring.consumed // slots + 1) & 1)
+        complete = retired | (times & np.uint64(1) == lap)
+        end = count if complete.all() else int(np.argmin(complete))
+        batch = ring.slots[first : first + end].copy()
+        if retired[:end].any():
+            batch = batch[~retired[:end]]
+        batch[TIME] >>= np.uint64(1)
+        if self._ns_per_tick is not None:
+            batch[TIME] = batch[TIME] * self._ns_per_tick
+        return batch, end
+
+    def _pass_hole(self, ring: _Ring, produced: int, *, final: bool) -> bool:
+        """Retire the record that the reader waits for, if it has waited long enough or the ring is filling up."""
+        now = time.monotonic()
+        if ring.hole_at != ring.consumed:
+            ring.hole_at, ring.hole_since = ring.consumed, now
+        if not final and now - ring.hole_since < PATIENCE and produced - ring.consumed <= self.layout.slots // 2:
+            return False
+        place = ring.consumed % self.layout.slots
+        lap = (ring.consumed // self.layout.slots + 1) & 1
+        if int(ring.slots[TIME][place]) & 1 != lap:
+            # if it is finished at this moment, either store wins: the place is as if read, or stays retired
+            ring.slots[TIME][place] = RETIRED
+            self.abandoned += 1
+            ring.consumed += 1
+        return True
+
+    def drops(self) -> Drops:
+        """Return what was lost so far."""
+        rows = self._rows()
+        full, without = rows[:, FULL // 8], rows[:, WITHOUT // 8]
+        return Drops(
+            {thread: int(full[thread]) for thread in np.flatnonzero(full).tolist()},
+            {thread: int(without[thread]) for thread in np.flatnonzero(without).tolist()},
+            self.abandoned,
+        )
