@@ -21,6 +21,7 @@ import anyprobe
 from anyprobe.target import gateway
 
 SPECS = ("a.out:work", "a.out:work%return", "a.out:leaf4", "a.out:side%return", "libc:getenv")
+TIMED = "a.out:side"
 
 
 def session(pid: int, plan: str, strategy: str = "auto") -> dict[str, object]:
@@ -33,7 +34,7 @@ def session(pid: int, plan: str, strategy: str = "auto") -> dict[str, object]:
             answer["phase"] = "arm"
             probes = running.count(*SPECS)
             answer["phase"] = "time"
-            running.time("a.out:side")
+            running.time(TIMED)
             answer["phase"] = "read"
             running.snapshot()
             answer["phase"] = "remove"

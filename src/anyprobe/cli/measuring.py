@@ -46,6 +46,7 @@ class Plan:
     max_overhead: float | None = None
     clock: str | None = None
     returns: str | None = None
+    live: bool = False
 
 
 def measure(target: targets.Target, plan: Plan) -> int:
@@ -61,6 +62,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "maxactive": plan.maxactive,
                 "clock": plan.clock,
                 "returns": plan.returns,
+                "live": plan.live or None,
             }
             sessions = targets.open_sessions(stack, target, **settings)
         with output.progress("arming", quiet=plan.quiet), collection_paused():

@@ -62,6 +62,12 @@ returns = click.option(
     help="For functions whose exits cannot all be spliced: refuse, or replace the return address where that is safe.",
 )
 
+live = click.option(
+    "--live",
+    is_flag=True,
+    help="Arm and remove while the threads run on; what cannot be done so is done in a stop, and the reason is shown.",
+)
+
 measuring = together(
     click.option(
         "--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long. Default: Ctrl-C."
@@ -75,6 +81,7 @@ measuring = together(
     json,
     strategy,
     returns,
+    live,
     click.option(
         "--maxactive",
         type=click.IntRange(min=1),

@@ -46,9 +46,11 @@ class SiteResult:
     kind: Kind = "entry"
     exit_kind: ExitKind | None = None
     notes: tuple[str, ...] = ()
+    arming: str = ""
+    """``live``, or ``stop`` and why, where it was wanted that nothing is stopped."""
 
     def as_json(self) -> Json:
-        """Return the JSON object; ``exit_kind`` and ``notes`` only where there are any."""
+        """Return the JSON object; ``exit_kind``, ``arming`` and ``notes`` only where there are any."""
         document = {
             "spec": self.spec,
             "module": self.module,
@@ -63,6 +65,8 @@ class SiteResult:
         }
         if self.exit_kind is not None:
             document["exit_kind"] = self.exit_kind
+        if self.arming:
+            document["arming"] = self.arming
         if self.notes:
             document["notes"] = list(self.notes)
         return document

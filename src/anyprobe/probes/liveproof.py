@@ -2,12 +2,13 @@
 
 from functools import cached_property
 
+from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.modules import VDSO, LoadedObject
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.objects import ObjectTable, imports
 from anyprobe.probes.trapping import blocked_call
-from anyprobe.splice.edits import Edit, Module
+from anyprobe.splice.edits import Module
 
 _BLOCKERS = """
     sigprocmask pthread_sigmask sigblock sigsetmask sighold sigset sigsuspend sigpause ppoll pselect epoll_pwait
@@ -38,12 +39,12 @@ class LiveProof:
             return None
         return Refusal(Reason.TRAP_UNSAFE, address, known)
 
-    def is_called_blocked(self, edit: Edit) -> Refusal | None:
-        """Return why the edit's function in particular may run with SIGTRAP blocked."""
-        address = edit.state.code.start
-        if edit.module.code.text.is_go:
+    def is_called_blocked(self, module: Module, code: FunctionCode) -> Refusal | None:
+        """Return why a function in particular may run with SIGTRAP blocked."""
+        address = code.start
+        if module.code.text.is_go:
             return Refusal(Reason.TRAP_UNSAFE, address, "Go's runtime runs code with all signals blocked")
-        loaded = self._object_of(edit.module)
+        loaded = self._object_of(module)
         function = None if loaded is None else loaded.image.functions.containing(address)
         if loaded is None or function is None:
             return None

@@ -14,6 +14,7 @@ from anyprobe.probes.probe import exit_want, instructions_of
 from anyprobe.probes.trampolining import TRAMPOLINE_SERVES
 from anyprobe.splice.edits import Module
 from anyprobe.splice.emit import ActionSource, emit_patch
+from anyprobe.splice.live import explained
 from anyprobe.splice.patchcode import SCRATCH_ORDER, Action, ActionKind, BankCode
 from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Want, WantKind
 from anyprobe.splice.routines import Routines
@@ -30,15 +31,18 @@ _MADE_UP_PATCH, _MADE_UP_ROUTINE, _MADE_UP_GATE, _MADE_UP_SLOT = 0x10000, 0x8000
 
 def _planned(session: "Session", module: Module, code: FunctionCode, wants: list[Want]) -> FunctionPlan:
     """Plan and take nothing: claims are given back."""
-    planner = session.engine.planner(module)
+    planner, live = session.engine.planner(module), session.engine.live
     state = module.functions.get(code.start)
     for splice in state.splices if state else ():
         module.claims.release(splice.planned)
-    plan = planner.plan(code, wants)
+    found = None if live is None else live.plan_for(module, code, wants)
+    plan = found if isinstance(found, FunctionPlan) else planner.plan(code, wants)
     for planned in plan.splices:
         module.claims.release(planned)
     for splice in state.splices if state else ():
         module.claims.claim(splice.planned)
+    if found is not None:
+        plan.notes.append(explained(found))
     return plan
 
 
@@ -73,7 +77,7 @@ def explain(session: "Session", spec: str) -> Explanation:
     part = code if code.start <= first < code.end else module.code.containing(first) or code
     free = clobbers(module.code, code, wants[0]) if wants else None
     notes = [f"{len(sites) - 1} more sites match"] if len(sites) > 1 else []
-    notes += [site.note] if site.note else []
+    notes += [*([site.note] if site.note else []), *plan.notes]
     if site.kind == "return" and (code.exits_complete is not None or plan.refused):
         notes += [str(code.exits_complete)] if code.exits_complete is not None else []
         why = session.trampolines.would_serve(site, module, code)

@@ -87,7 +87,7 @@ def snapshot(session: "Session", ns_per_tick: float, duration: float) -> Snapsho
         refused=tuple(
             RefusedSite(spec, why.address, why.reason.value, why.detail) for spec, why in refusals(session.probes)
         ),
-        warnings=tuple(session.warnings),
+        warnings=(*session.warnings, *session.stops_explained),
     )
 
 
@@ -127,6 +127,7 @@ def _sites(probes: Iterable[Probe], values: BankValues) -> Iterator[SiteResult]:
                 kind=place.site.kind,  # type: ignore[arg-type]
                 exit_kind=_exit_kind(place),
                 notes=(place.site.note,) if place.site.note else (),
+                arming=hook.arming,
             )
 
 

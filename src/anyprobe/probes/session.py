@@ -104,6 +104,11 @@ class Session:
         """Everything that was asked for and not placed: canonical spec and reason."""
         return reading.refusals(self.probes)
 
+    @property
+    def stops_explained(self) -> Sequence[str]:
+        """Why something was done in a stop, one sentence for each reason, where that was not wanted."""
+        return () if self.engine.live is None else self.engine.live.notes()
+
     def count(self, *specs: str) -> Probes:
         """Count hits: entries, returns or single instructions, as the specs say.
 

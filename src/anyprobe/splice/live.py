@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
+from anyprobe.binary.function import FunctionCode
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.edits import Edit, Module
@@ -18,7 +19,7 @@ from anyprobe.splice.livechildren import complete_in_children, ticks_now
 from anyprobe.splice.liveplan import LivePlanner
 from anyprobe.splice.livetraps import disturbed, wrong_action
 from anyprobe.splice.livewrites import SEVERAL, Rewrite, Site, Write, sites_of, steps
-from anyprobe.splice.planned import FunctionPlan
+from anyprobe.splice.planned import FunctionPlan, Want
 from anyprobe.splice.springboard import PunPlaces
 from anyprobe.splice.standing import gone, gone_modules, in_modules, modules_of
 from anyprobe.splice.transaction import Transaction
@@ -44,8 +45,8 @@ class Proof(Protocol):
         """Return why some thread may come to ``address`` with SIGTRAP blocked, whoever calls it."""
         ...
 
-    def is_called_blocked(self, edit: Edit) -> Refusal | None:
-        """Return why the edit's function in particular may run with SIGTRAP blocked."""
+    def is_called_blocked(self, module: Module, code: FunctionCode) -> Refusal | None:
+        """Return why a function in particular may run with SIGTRAP blocked."""
         ...
 
 
@@ -86,28 +87,41 @@ class LiveArming:
             self.reasons[why.detail] = self.reasons.get(why.detail, 0) + 1
         return list(left)
 
+    def notes(self) -> Sequence[str]:
+        """Return what to tell the user: which changes were made in a stop, and why."""
+        return [
+            f"{number} function{'s were' if number > 1 else ' was'} changed in a stop: {why}"
+            for why, number in self.reasons.items()
+        ]
+
     def plan(self, edit: Edit) -> FunctionPlan | None:
-        """Return a plan that can be carried out while the program runs, if there is one."""
-        engine, module = self._engine, edit.module
-        if engine.process.held is not None:
+        """Return a plan that can be carried out while the program runs, if there is one; else note why not."""
+        if self._engine.process.held is not None:
             return None
-        edit.needs_stop = self._proof.may_vanish(module)
-        if edit.needs_stop is not None:
-            return None
+        found = self.plan_for(edit.module, edit.state.code, edit.wants)
+        edit.needs_stop = found if isinstance(found, Refusal) else None
+        return None if isinstance(found, Refusal) else found
+
+    def plan_for(self, module: Module, code: FunctionCode, wants: Sequence[Want]) -> FunctionPlan | Refusal:
+        """Return a plan that can be carried out while the program runs, its bytes claimed, or why there is none."""
+        engine = self._engine
+        why = self._proof.may_vanish(module)
+        if why is not None:
+            return why
         places = module.claims.places = PunPlaces(engine.springboards, module.bias)
         planner = LivePlanner(module.code, module.claims, places.reachable, engine.allowed, plain_jumps_only=True)
-        plan = planner.plan(edit.state.code, edit.wants)
+        plan = planner.plan(code, wants)
         if plan.refused:
-            edit.needs_stop = _unplaced(plan)
+            why = _unplaced(plan)
         elif (several := next((each for each in plan.splices if len(each.insns) > 1), None)) is not None:
-            edit.needs_stop = Refusal(Reason.NEEDS_STOP, several.head, SEVERAL)
+            why = Refusal(Reason.NEEDS_STOP, several.head, SEVERAL)
         elif any(splice.written > 1 for splice in plan.splices):
-            edit.needs_stop = self._proof.blocks_traps(edit.state.code.start) or self._proof.is_called_blocked(edit)
-        if edit.needs_stop is None:
+            why = self._proof.blocks_traps(code.start) or self._proof.is_called_blocked(module, code)
+        if why is None:
             return plan
         for splice in plan.splices:
             module.claims.release(splice)
-        return None
+        return why
 
     def _sites(self, edit: Edit) -> list[Site] | Refusal:
         assert edit.change is not None
@@ -131,7 +145,8 @@ class LiveArming:
         return refused
 
     def _unsafe(self, edit: Edit, windows: Sequence[Site]) -> Refusal | None:
-        return self._proof.blocks_traps(windows[0].address) or self._proof.is_called_blocked(edit)
+        why = self._proof.blocks_traps(windows[0].address)
+        return why or self._proof.is_called_blocked(edit.module, edit.state.code)
 
     def _prepare(self, near: int, sites: int, what: str) -> Refusal | None:
         engine = self._engine
@@ -257,6 +272,15 @@ class LiveArming:
         with self._engine.stop(what):
             for rewrite in reversed(begun):
                 self._engine.process.mem.write(rewrite.address, rewrite.old)
+
+
+def explained(found: FunctionPlan | Refusal) -> str:
+    """Return how a plan would be carried out, as a sentence."""
+    if isinstance(found, Refusal):
+        return f"live: needs a stop: {found.detail}"
+    if all(splice.written == 1 for splice in found.splices):
+        return "live: made by one store of one byte"
+    return "live: an int3 stands at its head while the bytes behind are written"
 
 
 def _unplaced(plan: FunctionPlan) -> Refusal:

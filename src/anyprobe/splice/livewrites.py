@@ -133,7 +133,8 @@ def in_window(found: bytes, *ends: bytes) -> bool:
 
     ``ends`` are the bytes before and after, of several changes where more than one may have been under way.
     """
-    return found[:1] == TRAP and all(byte in {end[at] for end in ends} for at, byte in enumerate(found[1:], 1))
+    tails = [end for end in ends if len(end) >= len(found)]
+    return found[:1] == TRAP and all(any(byte == end[at] for end in tails) for at, byte in enumerate(found[1:], 1))
 
 
 def steps(rewrites: Iterable[Rewrite]) -> tuple[list[Write], list[Write], list[Write]]:

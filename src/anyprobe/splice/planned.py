@@ -116,5 +116,7 @@ class FunctionPlan:
     refused: list[tuple[Want, Refusal]] = field(default_factory=list)
     verdicts: list[tuple[int, Strategy, Refusal | None]] = field(default_factory=list)
     """(site, strategy, why not) in the order in which they were tried; ``None``: chosen."""
+    notes: list[str] = field(default_factory=list)
+    """What is to be said about it besides."""
     shared: set[int] = field(default_factory=set)
     """Instructions that some run as copies in a patch and others in their place: no want may rely on the copy alone."""

@@ -33,6 +33,7 @@ from anyprobe.splice.arena import (
 from anyprobe.splice.asleep import Sleepers
 from anyprobe.splice.installed import find_journals, find_owners, journal_places, processes_with_splices
 from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, mark_ended
+from anyprobe.splice.livewrites import in_window
 from anyprobe.splice.returnaddresses import restore_returns
 from anyprobe.splice.savedpcs import saved_pcs, words_under_vdso
 from anyprobe.splice.signalactions import has_traps, put_back, trapped
@@ -225,6 +226,7 @@ class _Restoration:
         """Write the old bytes back, heads first come first, one write per page."""
         memory = self._process.mem
         pages: dict[int, _Page] = {}
+        windows = _windows(journals)
         for journal in journals:
             for _, record in journal.records:
                 if record.kind is not RecordKind.SPLICE:
@@ -241,16 +243,25 @@ class _Restoration:
                     page = pages[page_floor(record.address)] = _Page(before, bytearray(before))
                 offset = record.address - page_floor(record.address)
                 now = page.before[offset : offset + len(record.new)]
-                if now == record.new:
+                ends = windows.get(record.address, [])
+                if now == record.new or (ends and in_window(now, record.old, *ends)):
                     page.after[offset : offset + len(record.old)] = record.old
                     page.low, page.high = min(page.low, offset), max(page.high, offset + len(record.old))
                     self.splices += 1
-                elif now != record.old and record.address not in self.foreign:
+                elif now not in (record.old, *ends) and record.address not in self.foreign:
                     self.foreign.append(record.address)
         for address, page in sorted(pages.items()):
             if page.high:
                 memory.write(address + page.low, bytes(page.after[page.low : page.high]))
             self._restored_pages.add(address)
+
+
+def _windows(journals: Sequence[FoundJournal]) -> dict[int, list[bytes]]:
+    """Return the bytes before and after of sites at which a change without a stop may have left an ``int3``."""
+    found: dict[int, list[bytes]] = {}
+    for record in (r for journal in journals for _, r in journal.records if r.kind is RecordKind.WINDOW):
+        found.setdefault(record.address, []).extend((record.old, record.new))
+    return found
 
 
 def _ranges(journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> list[tuple[int, int]]:

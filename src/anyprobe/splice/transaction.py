@@ -185,6 +185,15 @@ class Transaction:
         if change.refusal is None:
             self._unapply(change, refusal)
 
+    def recheck(self) -> None:
+        """See whether the text still is what was read; refuse what cannot be made of it. For a change without a stop."""
+        self._reread()
+
+    def bytes_at(self, address: int, size: int) -> tuple[bytes, bytes]:
+        """Return what memory has, and what it will have, at a place that a change writes to; it lies on one page."""
+        page, offset = self._pages[page_floor(address)], address & (PAGE - 1)
+        return page.before[offset : offset + size], bytes(page.after[offset : offset + size])
+
     def run(self, stop: "Stop") -> None:
         """Check and write. Preconditions: everything that shares the address space is stopped and verified.
 

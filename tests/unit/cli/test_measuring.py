@@ -116,6 +116,12 @@ def test_settings_reach_the_session(fakes, sleeper, capsys):
     assert fakes.sessions[0].settings == {"strategy": "punned", "maxactive": 9, "clock": "auto", "returns": "exits"}
 
 
+def test_live_reaches_the_session(fakes, sleeper, capsys):
+    main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0"])
+    main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0", "--live"])
+    assert ["live" in session.settings for session in fakes.sessions] == [False, True]
+
+
 def test_the_clock_reaches_the_session(fakes, sleeper, capsys):
     main(["time", "x:y", "-p", str(sleeper.pid), "--for", "0", "--clock", "monotonic"])
     assert fakes.sessions[0].settings["clock"] == "monotonic"

@@ -21,7 +21,8 @@ MARK_STYLES = {"IA": "bold green", "DCR": "yellow", "JTPR": "red"}
 @options.one_target
 @options.json
 @options.strategy
-def command(spec: str, pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, strategy: str) -> None:
+@options.live
+def command(spec: str, pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, strategy: str, live: bool) -> None:
     """Show the plan or the refusals for one site, liveness and the generated code. Changes nothing.
 
     IA is the insertion address, DCR the code that would move, JTPR the part of it that no jump may enter.
@@ -32,7 +33,7 @@ def command(spec: str, pids: tuple[int, ...], names: tuple[str, ...], as_json: b
 
     pid = targets.choose_one(pids, names, (spec,))
     with ExitStack() as stack:
-        session = targets.open_sessions(stack, targets.Target((pid,)), strategy=strategy)[0]
+        session = targets.open_sessions(stack, targets.Target((pid,)), strategy=strategy, live=live or None)[0]
         explanation = session.explain(spec)
     if as_json:
         output.write_json(as_document(explanation), sys.stdout)
