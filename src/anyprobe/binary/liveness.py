@@ -40,10 +40,19 @@ class Scratch:
 
 def entry_scratch(code_map: CodeMap, function: FunctionCode) -> Scratch:
     """Return what is dead at the function's entry (behind ``endbr64``): enough for a counter, if there is enough."""
+    return _analysis(code_map).scratch(function)
+
+
+def overwritten_at(code_map: CodeMap, target: int) -> int:
+    """Return what the function at an address overwrites before it reads it: a mask, flags from bit 16 on."""
+    return _analysis(code_map).overwritten_at(target, 0)
+
+
+def _analysis(code_map: CodeMap) -> "_Analysis":
     known = code_map.liveness
     if not isinstance(known, _Analysis):
         known = code_map.liveness = _Analysis(code_map)
-    return known.scratch(function)
+    return known
 
 
 class _Analysis:
@@ -112,12 +121,12 @@ class _Analysis:
         for target in targets:
             place = None if insn.flow is Flow.CALL else function.index_of(target)
             if place is None:
-                live |= pending & ~self._overwritten_at(target, depth)
+                live |= pending & ~self.overwritten_at(target, depth)
             else:
                 following.append((place, pending))
         return live, following
 
-    def _overwritten_at(self, target: int, depth: int) -> int:
+    def overwritten_at(self, target: int, depth: int) -> int:
         """Return what the function at an address overwrites before it reads it."""
         callee = self._map.function_at(target) if depth < _DEPTH and self._map.start_of(target) == target else None
         return self._dead_at_entry(callee, depth + 1) if isinstance(callee, FunctionCode) else 0

@@ -1,0 +1,176 @@
+"""Which registers and flags code inserted in front of any instruction of a function may destroy.
+
+The blocks of a function are looked at together, backwards until nothing changes; what other functions overwrite before
+they read it is taken from ``liveness``, and as there nearly no convention is relied upon: a return, a system call, a
+trap end every path, and what is undecided there is live.
+
+What is relied upon: a callee reached through a linkage stub or a pointer is handed nothing in the status flags. Nor is
+it in r11 if it is reached through a stub, since the loader's resolver, which may run in between, changes both. A jump
+through a pointer leads to a function, or to an address in this one that somebody stored.
+"""
+
+from typing import NamedTuple
+
+from anyprobe.binary.cfg import CodeMap, FunctionCode
+from anyprobe.binary.codescan import Kind
+from anyprobe.binary.liveness import PREFERENCE, Scratch, overwritten_at
+from anyprobe.isa.decode import FLOWS, Flow
+from anyprobe.isa.effects import STATUS_FLAGS, effects_of
+from anyprobe.isa.registers import NUMBERS, SYSV_CLOBBERED
+
+_FLAGS = STATUS_FLAGS << 16
+_R11 = 1 << NUMBERS["r11"]
+_CANDIDATES = SYSV_CLOBBERED | _FLAGS
+_NOTHING = Scratch((), flags_dead=False)
+
+
+class _Line(NamedTuple):
+    """A straight line: what is live in front of it whatever follows, what is undecided behind it, and what follows."""
+
+    live: int
+    pending: int
+    successors: tuple[int, ...]
+    """Numbers of instructions."""
+
+
+class SiteLiveness:
+    """What is dead in front of the instructions of one function; a part elsewhere is a function of its own."""
+
+    def __init__(self, code_map: CodeMap, function: FunctionCode) -> None:
+        """Solve the function's blocks."""
+        self._map, self._function = code_map, function
+        self._is_go = code_map.text.is_go
+        self._heads = self._find_heads()
+        self._live = self._solve()
+        self._known: dict[int, Scratch] = {}
+
+    def scratch(self, address: int) -> Scratch:
+        """Return what code in front of the instruction at an address may destroy."""
+        number = self._function.index_of(address)
+        if number is None or self._function.broken is not None:
+            return _NOTHING
+        known = self._live.get(number)
+        live = self._before(self._line(number)) if known is None else known
+        dead = _CANDIDATES & ~live
+        found = self._known.get(dead)
+        if found is None:
+            names = tuple(name for name in PREFERENCE if dead >> NUMBERS[name] & 1)
+            found = self._known[dead] = Scratch(names, dead & _FLAGS == _FLAGS)
+        return found
+
+    def _find_heads(self) -> frozenset[int]:
+        """Return the numbers of the instructions that lines begin with: what is jumped to, and what is behind jumps."""
+        function = self._function
+        targets = {function.index_of(target) for target in function.jump_targets | function.table_targets}
+        targets |= {function.index_of(address) for address in self._stored_labels()}
+        behind = {number + 1 for number, one in enumerate(function.iced) if FLOWS[one.code] in _ENDS_LINE}
+        return frozenset({0} | behind | {number for number in targets if number is not None})
+
+    def _stored_labels(self) -> list[int]:
+        """Return the addresses of the function that are stored or taken: where its jumps through pointers may lead."""
+        low, high = self._function.start + 1, self._function.end
+        if not self._function.indirect_jumps:
+            return []
+        taken = [t for t, _, kind in self._map.references.into(low, high) if kind in (Kind.LEA, Kind.ABSOLUTE)]
+        return self._map.static_entries(low, high) + taken
+
+    def _solve(self) -> dict[int, int]:
+        """Return what is live in front of each line."""
+        if self._function.broken is not None:
+            return {}
+        size = len(self._function.iced)
+        lines = {head: self._line(head) for head in sorted(self._heads, reverse=True) if head < size}
+        live = {head: line.live for head, line in lines.items()}
+        open_lines = [(head, line) for head, line in lines.items() if line.pending]
+        changed = True
+        while changed:
+            changed = False
+            for head, line in open_lines:
+                now = line.live
+                for successor in line.successors:
+                    now |= line.pending & live[successor]
+                if now != live[head]:
+                    live[head], changed = now, True
+        return live
+
+    def _before(self, line: _Line) -> int:
+        live = line.live
+        for successor in line.successors:
+            live |= line.pending & self._live[successor]
+        return live
+
+    def _line(self, here: int) -> _Line:
+        """Go on from an instruction until a line begins or all is decided."""
+        function, heads = self._function, self._heads
+        iced, live, pending = function.iced, 0, _CANDIDATES
+        begin = here
+        while pending:
+            if here >= len(iced):
+                return _Line(live | pending, 0, ())  # off the end
+            if here in heads and here != begin:
+                return _Line(live, pending, (here,))
+            one = iced[here]
+            flow = FLOWS[one.code]
+            effect = effects_of(one, function.raw_at(here))
+            if flow is not Flow.NEXT and flow is not Flow.JCC:
+                return self._transfer(here, flow, live | pending & (effect.reads | effect.flags_read << 16), pending)
+            live |= pending & (effect.reads | effect.flags_read << 16)
+            pending &= ~live
+            if flow is Flow.JCC:
+                return self._outcomes(live, pending, (one.near_branch_target,), here + 1)
+            pending &= ~(effect.writes | effect.flags_written << 16)
+            here += 1
+        return _Line(live, 0, ())
+
+    def _transfer(self, here: int, flow: Flow, live: int, pending: int) -> _Line:
+        """Return the line up to an instruction that does not go on to the next one, or not at once."""
+        one, pending = self._function.iced[here], pending & ~live
+        if flow is Flow.JUMP:
+            return self._outcomes(live, pending, (one.near_branch_target,))
+        if flow is Flow.CALL:
+            return _Line(live | pending & ~self._dead_in_callee(one.near_branch_target), 0, ())
+        if flow is Flow.INDIRECT_CALL and not self._is_go:
+            return _Line(live | pending & ~_FLAGS, 0, ())
+        if flow is Flow.INDIRECT_JUMP:
+            return self._indirect_jump(one.ip, live, pending)
+        return _Line(live | pending, 0, ())
+
+    def _dead_in_callee(self, target: int) -> int:
+        if not self._is_go and self._map.is_stub(target):
+            return _FLAGS | _R11
+        return overwritten_at(self._map, target)
+
+    def _outcomes(self, live: int, pending: int, targets: "tuple[int, ...]", below: int = -1) -> _Line:
+        """Return the line whose end leads to some addresses, and perhaps to the instruction below."""
+        successors = [below] if below >= 0 else []
+        if below >= len(self._function.iced):
+            return _Line(live | pending, 0, ())
+        for target in targets:
+            number = self._function.index_of(target)
+            if number is None:
+                live |= pending & ~self._dead_in_callee(target)
+            else:
+                successors.append(number)
+        return _Line(live, pending & ~live, tuple(successors))
+
+    def _indirect_jump(self, address: int, live: int, pending: int) -> _Line:
+        table = self._function.table_of(address)
+        if table is not None:
+            return self._outcomes(live, pending, tuple(table.targets))
+        if self._is_go or address in self._function.unresolved:
+            return _Line(live | pending, 0, ())
+        return self._outcomes(live | pending & ~_FLAGS, pending & _FLAGS, tuple(self._stored_labels()))
+
+
+_ENDS_LINE = frozenset(Flow) - {Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL}
+
+
+def site_scratch(code_map: CodeMap, function: FunctionCode, address: int) -> Scratch:
+    """Return what code in front of an instruction of a function, or of a part of it elsewhere, may destroy."""
+    part = function if function.start <= address < function.end else code_map.containing(address)
+    if part is None:
+        return _NOTHING
+    known = code_map.site_liveness.get(part.start)
+    if not isinstance(known, SiteLiveness):
+        known = code_map.site_liveness[part.start] = SiteLiveness(code_map, part)
+    return known.scratch(address)
