@@ -18,7 +18,9 @@ class InputKind(StrEnum):
     REGISTER = "register"
     """A general purpose register by name."""
     STORAGE = "storage"
-    """Address of the storage ``index`` of the handler, as this thread is to use it."""
+    """Address of the storage ``index`` of the handler."""
+    THREAD = "thread"
+    """A number that no other living thread of the process has, counted from 1; 0 for a thread that has none."""
     INSTANCE = "instance"
     """Address of the call's own data (``ctx.data``), or 0 where the call has none."""
     ROUTINE = "routine"
@@ -55,8 +57,8 @@ class Input:
 class NativeCode:
     """Position-independent x86-64 code, entered at its first byte by a call with ``rdi`` pointing at the words.
 
-    ``rsp`` is 8 below a multiple of 16 at its first instruction, as behind any call, and the direction flag is clear. All
-    registers but those of ``clobbers`` are preserved, the upper parts of vector registers and MXCSR included.
+    ``rsp`` is 8 below a multiple of 16 at its first instruction, as behind any call, and the direction flag is clear.
+    All registers but those of ``clobbers`` are preserved, the upper parts of vector registers and MXCSR included.
     """
 
     code: bytes

@@ -1,0 +1,260 @@
+"""Calls in handlers: conversions, the few functions that there are, aggregations, and other handler functions."""
+
+import ast
+import builtins
+import types
+from collections.abc import Callable
+from typing import Any
+
+from anyprobe.core.errors import UsageError
+from anyprobe.data.aggregations import Aggregation
+from anyprobe.data.tables import TableLayout
+from anyprobe.handlers import intrinsics, ir, operators, ranges
+from anyprobe.handlers.emitter import BUFFER_LIMIT
+from anyprobe.handlers.expressions import CallCompiler, Expressions
+from anyprobe.handlers.storages import Table, is_signed, key_shape
+from anyprobe.handlers.types import FloatType, IntegerType, PointerType, Type, boolean, f64, u64
+from anyprobe.handlers.values import Items, Literal, Maybe, Member, Scalar, Text, Thing, Value, described
+
+Inline = Callable[[Expressions, ast.Call, types.FunctionType, list[Value]], Value]
+"""Compiles a call of another Python function in place."""
+Tables = dict[Aggregation, Table]
+"""How each aggregation is used, by all handlers alike."""
+TEXT_LIMIT = 128
+"""Bytes that one text may have."""
+
+
+class Calls(CallCompiler):
+    """Compiles calls of one handler."""
+
+    def __init__(self, inline: Inline, tables: Tables) -> None:
+        """Compile calls of other functions by ``inline``; ``tables`` are those of all handlers of a session."""
+        self._inline, self._tables = inline, tables
+
+    def call(self, expressions: Expressions, node: ast.Call) -> Value:
+        """Compile a call."""
+        if isinstance(node.func, ast.Name) and node.func.id == "print":
+            raise expressions.error(node, "print is not possible in a handler", "emit(name=value)")
+        callee = expressions.value(node.func)
+        match callee:
+            case Member(Aggregation() as aggregation, key, "add"):
+                return self._update(expressions, node, aggregation, key)
+            case Member(storage, _, method):
+                raise expressions.error(node, f"{type(storage).__name__} has no {method or 'call'}", ".add(…)")
+            case Thing(thing):
+                return self._thing(expressions, node, thing)
+            case _:
+                raise expressions.error(node, f"{described(callee)} cannot be called")
+
+    def _thing(self, expressions: Expressions, node: ast.Call, thing: Any) -> Value:  # noqa: ANN401 - anything callable
+        if isinstance(thing, Type):
+            return self._convert(expressions, node, thing)
+        simple = {
+            builtins.bool: self._bool, builtins.float: self._float, builtins.int: self._int, builtins.abs: self._abs,
+            builtins.len: self._len, builtins.min: self._extreme, builtins.max: self._extreme,
+            intrinsics.cstr: self._text, intrinsics.buf: self._text,
+        }  # fmt: skip
+        if thing is range:
+            raise expressions.error(node, "range is for loops", "for i in range(n)")
+        if thing in simple:
+            return simple[thing](expressions, node, thing)
+        thing = getattr(thing, "__wrapped__", thing)
+        if isinstance(thing, types.FunctionType):
+            if any(keyword.arg is None for keyword in node.keywords):
+                raise expressions.error(node, "** is not possible in a handler")
+            return self._inline(expressions, node, thing, [expressions.value(each) for each in node.args])
+        name = getattr(thing, "__name__", repr(thing))
+        raise expressions.error(node, f"{name} cannot be called in a handler", "a Python function of your own")
+
+    def _arguments(self, expressions: Expressions, node: ast.Call, names: str) -> list[ast.expr]:
+        """Return the arguments, of which there have to be as many as names."""
+        wanted = names.split()
+        found = [*node.args, *(keyword.value for keyword in node.keywords)]
+        order = [keyword.arg for keyword in node.keywords] == wanted[len(node.args) :]
+        if len(found) != len(wanted) or not order:
+            raise expressions.error(node, f"this takes {len(wanted)} argument{'s' * (len(wanted) > 1)}: {names}")
+        return found
+
+    # -- conversions
+
+    def _convert(self, expressions: Expressions, node: ast.Call, kind: Type) -> Value:
+        (inner,) = self._arguments(expressions, node, "value")
+        if kind == boolean:
+            return _truth(expressions.condition(inner))
+        value = expressions.operand(inner)
+        fail = expressions.frame.fail_at(node)
+        if isinstance(value, Literal):
+            if not isinstance(value.value, int | float):
+                raise fail(f"{value.value!r} is no number", "")
+            return Scalar(_constant(value.value, kind))
+        expr = expressions.as_number(value, inner)
+        if isinstance(expr.type, FloatType) and isinstance(kind, PointerType):
+            raise fail(f"a {expr.type} is no address", "u64(…) first")
+        return Scalar(operators.convert(expr, kind))
+
+    def _bool(self, expressions: Expressions, node: ast.Call, _thing: object) -> Value:
+        return self._convert(expressions, node, boolean)
+
+    def _float(self, expressions: Expressions, node: ast.Call, _thing: object) -> Value:
+        return self._convert(expressions, node, f64)
+
+    def _int(self, expressions: Expressions, node: ast.Call, _thing: object) -> Value:
+        raise expressions.error(node, "int has no width", "i64(…), u64(…) or another of fixed width")
+
+    # -- numbers
+
+    def _abs(self, expressions: Expressions, node: ast.Call, _thing: object) -> Value:
+        (inner,) = self._arguments(expressions, node, "value")
+        value = expressions.operand(inner)
+        if isinstance(value, Literal) and isinstance(value.value, int | float):
+            return Literal(abs(value.value))
+        expr = expressions.as_number(value, inner)
+        if isinstance(expr.type, PointerType):
+            raise expressions.error(node, "abs of a pointer")
+        expr = expressions.emit.keep(expr if isinstance(expr.type, FloatType) else operators.widened(expr))
+        if expr.type == u64:
+            return Scalar(expr)
+        if isinstance(expr.type, FloatType):
+            return Scalar(ir.Unary("abs", expr))
+        negative = ir.Compare("<", expr, ir.Const(0, expr.type))
+        return Scalar(ir.Select(negative, ir.Unary("-", expr), expr))
+
+    def _len(self, expressions: Expressions, node: ast.Call, _thing: object) -> Value:
+        (inner,) = self._arguments(expressions, node, "value")
+        value = expressions.operand(inner)
+        match value:
+            case Text(length=length):
+                return Scalar(length)
+            case Items(items):
+                return Literal(len(items))
+            case Literal(str() | bytes() as constant):
+                return Literal(len(constant))
+            case _:
+                raise expressions.error(node, f"{described(value)} has no length")
+
+    def _extreme(self, expressions: Expressions, node: ast.Call, thing: object) -> Value:
+        """Compile ``min`` and ``max``: like Python's, the first of equal ones."""
+        if len(node.args) < 2 or node.keywords:
+            raise expressions.error(node, "min and max of two or more values")
+        symbol = "<" if thing is builtins.min else ">"
+        fail = expressions.frame.fail_at(node)
+        total = expressions.operand(node.args[0])
+        for each in node.args[1:]:
+            value = expressions.operand(each)
+            if isinstance(total, Literal) and isinstance(value, Literal):
+                better = operators.constants(symbol, value.value, total.value, fail).value
+                total = value if better else total
+                continue
+            left, right = (expressions.emit.keep(expr) for expr in operators.common(total, value, fail))
+            total = Scalar(ir.Select(ir.Compare(symbol, right, left), right, left))
+        return total
+
+    # -- memory
+
+    def _text(self, expressions: Expressions, node: ast.Call, thing: object) -> Value:
+        """Compile ``cstr`` and ``buf``."""
+        terminated = thing is intrinsics.cstr
+        address, limit = self._arguments(expressions, node, "address limit" if terminated else "address size")
+        pointer = expressions.number(address)
+        if pointer.type != u64 and not isinstance(pointer.type, PointerType):
+            raise expressions.error(address, f"{pointer.type} is no address", "a parameter of type ptr, or ptr(…)")
+        most = expressions.operand(limit)
+        emit = expressions.emit
+        if isinstance(most, Literal):
+            size = most.value
+            length: ir.Expr = ir.Const(max(size, 0) if isinstance(size, int) else 0, u64)
+        else:
+            kept = emit.keep(operators.widened(expressions.as_number(most, limit)))
+            bounds = ranges.of(kept, emit.flow.known)
+            size, length = bounds[1] if bounds is not None and bounds[0] >= 0 else None, operators.convert(kept, u64)
+        if not isinstance(size, int) or not 0 < size <= TEXT_LIMIT:
+            raise expressions.error(limit, f"at most {TEXT_LIMIT} bytes can be read at once", "min(n, 64)")
+        buffer = emit.buffer(size)
+        if sum(each.size for each in emit.buffers) > BUFFER_LIMIT:
+            raise expressions.error(node, f"all texts of a handler together have at most {BUFFER_LIMIT} bytes")
+        present, found = emit.temporary(boolean), emit.length()
+        emit.add(ir.ReadBytes(present, found, buffer, operators.convert(pointer, u64), length, terminated))
+        emit.flow.known[found.name] = (0, size)
+        return Text(present, buffer, found, terminated)
+
+    # -- aggregations
+
+    def _update(self, expressions: Expressions, node: ast.Call, aggregation: Aggregation, key: Value | None) -> Value:
+        positional, named = list(node.args), {keyword.arg: keyword.value for keyword in node.keywords}
+        value_node = positional.pop(0) if positional else named.pop("value", None)
+        key_node = positional.pop(0) if positional else named.pop("key", None)
+        if positional or named:
+            raise expressions.error(node, "add takes a value and a key", "add(value, key=(…,))")
+        if aggregation.needs_value and value_node is None:
+            raise expressions.error(node, f"a {type(aggregation).__name__} adds a value", "add(value)")
+        if not aggregation.needs_value and value_node is not None:
+            raise expressions.error(node, f"a {type(aggregation).__name__} counts and has no value", "add()")
+        if key is not None and key_node is not None:
+            raise expressions.error(node, "a key in brackets and a key as argument", "one of them")
+        value = self._value(expressions, value_node)
+        parts, signed = self._key(expressions, node, key if key_node is None else expressions.value(key_node))
+        if aggregation.by and len(parts) != len(aggregation.by):
+            by = ", ".join(aggregation.by)
+            raise expressions.error(node, f"the key of {aggregation.name} has {len(aggregation.by)} parts: {by}")
+        try:
+            layout = TableLayout(aggregation, key_shape(parts, signed), value is None or is_signed(value.type))
+        except UsageError as error:
+            raise expressions.error(node, str(error)) from None
+        table = self._tables.setdefault(aggregation, Table(layout))
+        if table.layout.shape != layout.shape:
+            raise expressions.error(node, f"{aggregation.name} has had another kind of key", "one aggregation for each")
+        if value is not None and table.layout.signed != layout.signed:
+            raise expressions.error(node, f"{aggregation.name} is given signed and unsigned values", "i64(…) or u64(…)")
+        storage = expressions.emit.storage(table)
+        values = () if value is None else (value,)
+        expressions.emit.add(ir.Update(storage, "add", values, parts))
+        return Literal(None)
+
+    def _value(self, expressions: Expressions, node: ast.expr | None) -> ir.Expr | None:
+        if node is None:
+            return None
+        expr = operators.widened(expressions.number(node))
+        if isinstance(expr.type, IntegerType):
+            return expr
+        raise expressions.error(node, "aggregations take whole numbers", "i64(x * 1000)")
+
+    def _key(
+        self, expressions: Expressions, node: ast.AST, key: Value | None
+    ) -> tuple[tuple[ir.Expr | ir.Buffer, ...], tuple[bool, ...]]:
+        """Return the parts of a key as words and buffers, and which of them are signed."""
+        if key is None:
+            return (), ()
+        items = key.items if isinstance(key, Items) else (key,)
+        parts: list[ir.Expr | ir.Buffer] = []
+        signed: list[bool] = []
+        for item in items:
+            present = expressions.present(item, node) if isinstance(item, Maybe | Text) else item
+            if isinstance(present, Text):
+                parts.append(present.buffer)
+                signed.append(False)
+                continue
+            expr = expressions.as_number(present, node)
+            if isinstance(expr.type, FloatType):
+                raise expressions.error(node, "a float in a key", "i64(x * 1000)")
+            wide = operators.widened(expr)
+            parts.append(operators.convert(wide, u64))
+            signed.append(is_signed(wide.type) and expr.type not in _NEVER_NEGATIVE)
+        return tuple(parts), tuple(signed)
+
+
+_NEVER_NEGATIVE = frozenset({IntegerType(bits, signed=False) for bits in (8, 16, 32, 64)})
+
+
+def _truth(expr: ir.Expr) -> Value:
+    return Literal(bool(expr.value)) if isinstance(expr, ir.Const) else Scalar(expr)
+
+
+def _constant(value: float, kind: Type) -> ir.Const:
+    """Return a constant converted as a value would be."""
+    if isinstance(kind, FloatType):
+        return ir.Const(kind(value), kind)
+    if isinstance(value, float):
+        from anyprobe.handlers.arithmetic import float_to_integer
+
+        return ir.Const(float_to_integer(kind, value) if isinstance(kind, IntegerType) else 0, kind)
+    return ir.Const(kind.wrap(value) if isinstance(kind, IntegerType) else u64.wrap(value), kind)

@@ -1,0 +1,36 @@
+"""From a Python function to code: front end, passes, back ends."""
+
+from collections.abc import Callable
+from typing import Any
+
+from anyprobe.core.code import NativeCode
+from anyprobe.core.errors import HandlerError
+from anyprobe.handlers import ir
+from anyprobe.handlers.frontend import Setting, lower
+from anyprobe.handlers.passes.bounds import STEPS_LIMIT, steps
+from anyprobe.handlers.passes.deadcode import remove_dead_code
+from anyprobe.handlers.passes.fold import fold
+
+PASSES: tuple[Callable[[ir.Function], ir.Function], ...] = (fold, remove_dead_code)
+"""In the order in which they run."""
+
+
+def intermediate(function: Callable[..., Any], setting: Setting | None = None) -> ir.Function:
+    """Return a Python function in the intermediate language; raise ``HandlerError`` for what is not possible."""
+    lowered = lower(function, setting)
+    handler = lowered.function
+    for each in PASSES:
+        handler = each(handler)
+    if (found := steps(handler)) > STEPS_LIMIT:
+        raise HandlerError(
+            f"{handler.name} may take {found} steps, more than the {STEPS_LIMIT} that a handler may",
+            instead="smaller bounds of its loops",
+        )
+    return handler
+
+
+def native(function: Callable[..., Any], setting: Setting | None = None) -> NativeCode:
+    """Compile a Python function for x86-64."""
+    from anyprobe.handlers.native import compile_native
+
+    return compile_native(intermediate(function, setting))

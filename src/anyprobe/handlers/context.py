@@ -1,0 +1,121 @@
+"""``ctx``: what a handler can ask about its hit, and, with ``unsafe=True``, change."""
+
+from dataclasses import dataclass, field
+
+from anyprobe.core.code import InputKind
+from anyprobe.handlers import ir
+from anyprobe.handlers.emitter import Emitter
+from anyprobe.handlers.operators import Fail, convert
+from anyprobe.handlers.types import FloatType, Type, boolean, i32, i64, ptr, u64
+from anyprobe.handlers.values import Context, Kind, Maybe, Scalar, Value
+from anyprobe.isa.registers import NUMBERS
+
+ATTRIBUTES: dict[str, Type] = {
+    "retval": i64,
+    "ip": ptr,
+    "func": ptr,
+    "caller": ptr,
+    "tid": i32,
+    "pid": i32,
+    "cpu": i32,
+    "now": u64,
+}
+"""Attributes and their types."""
+INSTANCE_WORDS = 8
+"""Words of data that a call can have."""
+
+
+@dataclass
+class InstanceLayout:
+    """The names of ``ctx.data``: shared by the handlers of one call, so that what entry stores, return finds."""
+
+    fields: dict[str, Kind] = field(default_factory=dict)
+
+    def offset(self, name: str) -> int:
+        """Return the byte offset of a field."""
+        return list(self.fields).index(name) * ir.WORD
+
+
+@dataclass
+class ContextAccess:
+    """Compiles uses of ``ctx``."""
+
+    instance: InstanceLayout
+    retval: Type | None = i64
+    """The type of ``ctx.retval``; ``None`` where there is none."""
+    unsafe: bool = False
+
+    def read(self, emit: Emitter, part: str, name: str, fail: Fail) -> Value:
+        """Compile an attribute of ``ctx``, ``ctx.regs`` or ``ctx.data``."""
+        if part == "data":
+            return self._load(emit, name, fail)
+        if part == "regs":
+            return Scalar(ir.Word(emit.word(InputKind.REGISTER, _register(name, fail))))
+        if name in {"regs", "data"}:
+            return Context(name)
+        kind = ATTRIBUTES.get(name)
+        if kind is None:
+            raise fail(f"ctx has no {name}", "one of " + ", ".join((*ATTRIBUTES, "regs", "data")))
+        if name == "retval":
+            if self.retval is None:
+                raise fail("there is no return value here", "a handler of a return: session.ret, or .ret of a call")
+            kind = self.retval
+        word: ir.Expr = ir.Word(emit.word(InputKind.CONTEXT, name))
+        return Scalar(received(word, kind))
+
+    def write(self, emit: Emitter, part: str, name: str, value: ir.Expr, fail: Fail) -> None:
+        """Compile an assignment to an attribute."""
+        if part == "data":
+            self._store(emit, name, value, fail)
+            return
+        if part == "" and name != "retval":
+            raise fail(f"ctx.{name} cannot be changed", "ctx.data, or with unsafe=True ctx.retval and ctx.regs")
+        if not self.unsafe:
+            raise fail("this changes what the program computes", "unsafe=True, where the session is opened")
+        if isinstance(value.type, FloatType):
+            raise fail(f"a {value.type} in a register for whole numbers", "u64(…)")
+        if part == "regs":
+            register = _register(name, fail)
+            if register == "rsp":
+                raise fail("the stack pointer cannot be changed", "")
+            word = emit.word(InputKind.REGISTER, register, written=True)
+        else:
+            word = emit.word(InputKind.CONTEXT, name, written=True)
+        emit.add(ir.SetWord(word, convert(value, u64)))
+
+    def _load(self, emit: Emitter, name: str, fail: Fail) -> Value:
+        kind = self.instance.fields.get(name)
+        if kind is None:
+            known = ", ".join(self.instance.fields) or "none yet"
+            raise fail(f"nothing has been stored in ctx.data.{name} (fields: {known})", "")
+        present, target = emit.temporary(boolean), emit.temporary(u64)
+        word = emit.word(InputKind.INSTANCE)
+        emit.add(ir.LoadInstance(present, target, word, self.instance.offset(name)))
+        return Maybe(present, Scalar(convert(target, kind.type)))
+
+    def _store(self, emit: Emitter, name: str, value: ir.Expr, fail: Fail) -> None:
+        if isinstance(value.type, FloatType):
+            raise fail("ctx.data holds whole numbers and pointers", "u64(…)")
+        kind = Kind(u64 if value.type == u64 else i64 if value.type != ptr else ptr)
+        known = self.instance.fields.setdefault(name, kind)
+        if known != kind:
+            raise fail(f"ctx.data.{name} is {known}, this is {kind}", f"{known}(…)")
+        if len(self.instance.fields) > INSTANCE_WORDS:
+            raise fail(f"a call has at most {INSTANCE_WORDS} fields", "")
+        emit.add(ir.StoreInstance(emit.word(InputKind.INSTANCE), self.instance.offset(name), convert(value, u64)))
+
+
+def received(word: ir.Expr, kind: Type) -> ir.Expr:
+    """Return what arrives in a 64-bit word as a value of its type; bits above it mean nothing."""
+    if kind == boolean:
+        low = ir.Binary("&", word, ir.Const(0xFF, u64))
+        return ir.Compare("!=", low, ir.Const(0, u64))
+    if isinstance(kind, FloatType):
+        return ir.Bits(word, kind)
+    return convert(word, kind)
+
+
+def _register(name: str, fail: Fail) -> str:
+    if name not in NUMBERS:
+        raise fail(f"there is no register {name}", "one of " + ", ".join(NUMBERS))
+    return name

@@ -1,0 +1,197 @@
+"""The front end: from a Python function to the intermediate language."""
+
+import ast
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from anyprobe.core.code import InputKind
+from anyprobe.core.errors import InternalError
+from anyprobe.handlers import ir
+from anyprobe.handlers.calls import Calls, Tables
+from anyprobe.handlers.context import ContextAccess, InstanceLayout, received
+from anyprobe.handlers.emitter import Emitter
+from anyprobe.handlers.expressions import Expressions
+from anyprobe.handlers.frame import Frame, Notes, RetypeError, type_of_annotation
+from anyprobe.handlers.source import Source, source_of
+from anyprobe.handlers.statements import Statements
+from anyprobe.handlers.types import Type, boolean, i64, u64
+from anyprobe.handlers.values import Context, Kind, Literal, Maybe, Scalar, Text, Value
+
+RESULT = "return"
+"""The variable that holds what a function returns; no variable of Python can have this name."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a handler is compiled for; handlers of one session share ``tables``, those of one call ``instance``."""
+
+    tables: Tables = field(default_factory=dict)
+    instance: InstanceLayout = field(default_factory=InstanceLayout)
+    retval: Type | None = i64
+    """The type of the probed function's result, ``None`` where there is none."""
+    unsafe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A handler in the intermediate language, and the types that were found on the way."""
+
+    function: ir.Function
+    notes: Notes
+
+
+def lower(function: Callable[..., Any], setting: Setting | None = None) -> Lowered:
+    """Translate a Python function; raise ``HandlerError`` for what is not possible."""
+    source = source_of(function)
+    setting = setting or Setting()
+    kinds: dict[str, Kind] = {}
+    while True:
+        tables, fields = dict(setting.tables), dict(setting.instance.fields)
+        try:
+            found = _Handler(source, Setting(tables, InstanceLayout(fields), setting.retval, setting.unsafe), kinds)
+            lowered = found.run()
+        except RetypeError as better:
+            if kinds.get(better.name) == better.kind:
+                raise InternalError(f"the type of {better.name} is not settled") from None
+            kinds[better.name] = better.kind
+            continue
+        # only a handler that compiles leaves traces
+        setting.tables.update(tables)
+        setting.instance.fields.update(fields)
+        return lowered
+
+
+class _Handler:
+    def __init__(self, source: Source, setting: Setting, kinds: dict[str, Kind]) -> None:
+        self._source, self._kinds = source, kinds
+        self._emit, self._notes = Emitter(), Notes()
+        self._context = ContextAccess(setting.instance, setting.retval, setting.unsafe)
+        self._calls = Calls(self._inline, setting.tables)
+        self._active: list[types.FunctionType] = []
+
+    def run(self) -> Lowered:
+        emit = self._emit
+        frame = Frame(self._source, "", "end", self._kinds)
+        with emit.block("end"):
+            for index, parameter in enumerate(_parameters(self._source, handler=True)):
+                self._receive(frame, index, parameter)
+            self._body(frame)
+        result = frame.kinds.get(RESULT)
+        if result is not None:
+            emit.flow.reachable = True
+            emit.add(ir.Return(ir.Local(RESULT, result.type)))
+        kind = result.type if result is not None else None
+        made = ir.Function(self._source.name, tuple(emit.inputs), tuple(emit.storages), emit.body, kind)
+        return Lowered(made, self._notes)
+
+    def _receive(self, frame: Frame, index: int, parameter: ast.arg) -> None:
+        """Give a parameter of the handler its value: ``ctx``, or one of the probed function's."""
+        if parameter.arg == "ctx":
+            frame.aliases["ctx"] = (parameter, Context())
+            self._emit.flow.assigned |= {"ctx"}
+            return
+        if parameter.annotation is not None:
+            kind = type_of_annotation(self._source, parameter.annotation)
+        elif isinstance(self._source.tree, ast.Lambda):
+            kind = u64
+        else:
+            instead = f"{parameter.arg}: u64, or another type"
+            raise self._source.error(parameter, f"the type of {parameter.arg} is not known", instead)
+        frame.declare(parameter.arg, Kind(kind, demanded=True))
+        has_context = _parameters(self._source, handler=True)[0].arg == "ctx"
+        word = ir.Word(self._emit.word(InputKind.PARAMETER, str(kind), index - has_context))
+        frame.assign(self._emit, parameter.arg, Scalar(received(word, kind)), parameter)
+        frame.note(self._notes, parameter, frame.kinds[parameter.arg])
+
+    def _body(self, frame: Frame) -> None:
+        """Compile the statements of a function."""
+        emit = self._emit
+
+        def result(value: Value | None, node: ast.AST) -> None:
+            if value is not None or returns:
+                frame.assign(emit, RESULT, Literal(None) if value is None else _returned(frame, value, node), node)
+            emit.add(ir.Leave(frame.end))
+
+        tree = frame.source.tree
+        frame.result = result
+        expressions = Expressions(emit, frame, self._notes, self._context, self._calls)
+        self._active.append(frame.source.function)
+        returns = _returns_values(tree)
+        if isinstance(tree, ast.Lambda):
+            result(expressions.value(tree.body), tree.body)
+        else:
+            Statements(expressions).run(tree.body)
+            if returns and emit.flow.reachable:
+                result(None, tree)
+        self._active.pop()
+
+    def _inline(
+        self, caller: Expressions, node: ast.Call, function: types.FunctionType, arguments: list[Value]
+    ) -> Value:
+        """Compile a call in place: a block with variables of its own."""
+        if function in self._active:
+            raise caller.error(node, f"{function.__name__} calls itself", "a loop")
+        source = source_of(function)
+        frame = Frame(source, self._emit.fresh(source.name) + ".", self._emit.fresh("return"), self._kinds)
+        given = {parameter.arg: value for parameter, value in zip(_parameters(source), arguments, strict=False)}
+        for keyword in node.keywords:
+            if keyword.arg in given:
+                raise caller.error(node, f"{keyword.arg} is given twice")
+            given[str(keyword.arg)] = caller.value(keyword.value)
+        wanted = [parameter.arg for parameter in _parameters(source)]
+        if set(given) != set(wanted) or len(arguments) > len(wanted):
+            raise caller.error(node, f"{source.name} takes {len(wanted)} arguments: {', '.join(wanted)}")
+        with self._emit.block(frame.end):
+            for parameter in _parameters(source):
+                self._pass(caller, frame, parameter, given[parameter.arg], node)
+            self._body(frame)
+        kind = frame.kinds.get(RESULT)
+        if kind is None:
+            return Literal(None)
+        local = ir.Local(frame.prefix + RESULT, kind.type)
+        present = ir.Local(frame.prefix + RESULT + ".present", boolean)
+        return Maybe(present, Scalar(local)) if kind.missing else Scalar(local)
+
+    def _pass(self, caller: Expressions, frame: Frame, parameter: ast.arg, value: Value, node: ast.Call) -> None:
+        """Give a parameter of a called function its value."""
+        if not isinstance(value, Literal | Scalar | Maybe) or (
+            isinstance(value, Literal) and not isinstance(value.value, int | float | None)
+        ):
+            frame.aliases[parameter.arg] = (parameter, value)
+            self._emit.flow.assigned |= {frame.prefix + parameter.arg}
+            return
+        if parameter.annotation is not None:
+            kind = type_of_annotation(frame.source, parameter.annotation)
+            frame.declare(parameter.arg, Kind(kind, demanded=True))
+            value = caller.present(value, node)
+        frame.assign(self._emit, parameter.arg, value, parameter)
+        frame.note(self._notes, parameter, frame.kinds[parameter.arg])
+
+
+def _parameters(source: Source, *, handler: bool = False) -> list[ast.arg]:
+    arguments = source.tree.args
+    for other in (arguments.vararg, arguments.kwarg, *arguments.kwonlyargs, *arguments.defaults):
+        if other is not None:
+            raise source.error(other, "only plain parameters are possible in a handler")
+    found = [*arguments.posonlyargs, *arguments.args]
+    for parameter in found[1:] if handler else ():
+        if parameter.arg == "ctx":
+            raise source.error(parameter, "ctx has to be the first parameter", "def handler(ctx, …)")
+    return found
+
+
+def _returns_values(tree: ast.FunctionDef | ast.Lambda) -> bool:
+    return any(
+        isinstance(node, ast.Return)
+        and node.value is not None
+        and not (isinstance(node.value, ast.Constant) and node.value.value is None)
+        for node in ast.walk(tree)
+    )
+
+
+def _returned(frame: Frame, value: Value, node: ast.AST) -> Value:
+    if isinstance(value, Text):
+        raise frame.source.error(node, "text cannot be returned", "its use in the same function")
+    return value

@@ -1,0 +1,19 @@
+"""What handlers can call beyond arithmetic. Outside of a handler these names only stand for themselves."""
+
+from typing import Any, NoReturn
+
+from anyprobe.core.errors import UsageError
+
+
+def _only_in_handlers(name: str) -> NoReturn:
+    raise UsageError(f"{name}() reads the target's memory; it can be called in handlers only")
+
+
+def cstr(address: Any, limit: int) -> Any:  # noqa: ANN401, ARG001 - typed by the compiler of handlers
+    """Read a text up to its NUL, at most ``limit`` bytes; missing if the address is bad."""
+    _only_in_handlers("cstr")
+
+
+def buf(address: Any, size: int) -> Any:  # noqa: ANN401, ARG001 - typed by the compiler of handlers
+    """Read ``size`` bytes; missing if the address is bad."""
+    _only_in_handlers("buf")

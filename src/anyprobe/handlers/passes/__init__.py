@@ -1,0 +1,1 @@
+"""Passes over the intermediate language, one file each: a function from a handler to a handler."""

@@ -1,0 +1,56 @@
+"""Dead code: statements behind which nobody comes, and assignments to variables that nobody reads, go."""
+
+from dataclasses import replace
+
+from anyprobe.handlers import ir, walk
+
+
+def remove_dead_code(handler: ir.Function) -> ir.Function:
+    """Return the handler without what has no effect."""
+    body = handler.body
+    while True:
+        read = {each.name for each in walk.expressions(body) if isinstance(each, ir.Local)}
+        shorter = _body(body, read)
+        if shorter == body:
+            return replace(handler, body=body)
+        body = shorter
+
+
+def _body(statements: ir.Body, read: set[str]) -> ir.Body:
+    kept: list[ir.Stmt] = []
+    for each in statements:
+        kept += _statement(each, read)
+        if kept and isinstance(kept[-1], ir.Leave | ir.Return):
+            break
+    return tuple(kept)
+
+
+def _statement(each: ir.Stmt, read: set[str]) -> ir.Body:
+    match each:
+        case ir.Assign(local, _):
+            return (each,) if local.name in read else ()
+        case ir.If(condition, then, orelse):
+            then, orelse = _body(then, read), _body(orelse, read)
+            if not then and not orelse:
+                return ()
+            return (ir.If(condition, then, orelse),) if then else (ir.If(ir.Unary("not", condition), orelse),)
+        case ir.Block(label, inner):
+            inner = _body(inner, read)
+            if inner and inner[-1] == ir.Leave(label):
+                inner = inner[:-1]
+            if not inner:
+                return ()
+            return (ir.Block(label, inner),) if leaves(inner, label) else inner
+        case ir.Loop(label, bound, inner):
+            return (ir.Loop(label, bound, _body(inner, read)),)
+        case ir.BufferByte(target, _, _) | ir.BufferEquals(target, _, _):
+            return (each,) if target.name in read else ()
+        case ir.LoadInstance(present, target, _, _):
+            return (each,) if {present.name, target.name} & read else ()
+        case _:
+            return (each,)
+
+
+def leaves(statements: ir.Body, label: str) -> bool:
+    """Return whether something in statements goes behind the statement of a label."""
+    return ir.Leave(label) in walk.statements(statements)
