@@ -213,7 +213,8 @@ def module_matches(module: str, name: str, path: str = "", *, is_executable: boo
         return True
     if "/" in module:
         return fnmatch.fnmatchcase(path.removesuffix(DELETED), module)
-    return any(fnmatch.fnmatchcase(each, module) for each in module_names(name))
+    # a name may look like a glob: [vdso]
+    return any(each == module or fnmatch.fnmatchcase(each, module) for each in module_names(name))
 
 
 def module_names(name: str) -> tuple[str, ...]:

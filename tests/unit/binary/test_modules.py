@@ -70,6 +70,7 @@ class OwnMemory:
         ("ld-linux-x86-64", "ld-linux-x86-64.so.2", True),
         ("_json.cpython-311-x86_64-linux-gnu", "_json.cpython-311-x86_64-linux-gnu.so", True),
         ("vdso", "[vdso]", True),
+        ("[vdso]", "[vdso]", True),
         ("libc", "libc.so.6 (deleted)", True),
         ("", "anything", True),
         ("*", "anything", True),
