@@ -44,7 +44,6 @@ def test_exact_while_others_come_and_go(run_target, threads, kind, strategy, nam
         assert arming(first) == {"live"}
         assert snapshot.sites[0].hits == counts.calls["loaded"]
         assert missed(snapshot) == 0
-        assert session.engine.live.reasons == {}
     image.assert_restored(target.pid)
     assert catches_trap(target.pid) == (kind == "handler")
     target.go(100)

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.binary.function import FunctionCode
-from anyprobe.core.errors import TargetError
+from anyprobe.core.errors import StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.edits import Edit, Module
 from anyprobe.splice.journal import Journal, Record, RecordKind
@@ -25,7 +25,9 @@ from anyprobe.splice.standing import gone, gone_modules, in_modules, modules_of
 from anyprobe.splice.transaction import Transaction
 from anyprobe.splice.traphandler import AMBIGUOUS
 from anyprobe.target import membarrier
+from anyprobe.target.helper import helped
 from anyprobe.target.remote import RemoteCalls
+from anyprobe.target.threadpointers import thread_pointers
 
 if TYPE_CHECKING:
     from anyprobe.splice.engine import Engine
@@ -90,7 +92,7 @@ class LiveArming:
     def notes(self) -> Sequence[str]:
         """Return what to tell the user: which changes were made in a stop, and why."""
         return [
-            f"{number} function{'s were' if number > 1 else ' was'} changed in a stop: {why}"
+            f"{number} function{'s were' if number > 1 else ' was'} changed in a stop: {why}" if number else why
             for why, number in self.reasons.items()
         ]
 
@@ -151,7 +153,7 @@ class LiveArming:
     def _prepare(self, near: int, sites: int, what: str) -> Refusal | None:
         engine = self._engine
         try:
-            with self.calls(what) as remote:
+            with self.helper(what) as remote:
                 why = engine.traps.prepare_live(lambda _: nullcontext(remote), near, sites)
                 why = why or wrong_action(engine.process, remote, engine.traps, near)
                 if why is None and not self._registered:
@@ -186,6 +188,29 @@ class LiveArming:
         finally:
             if begin:
                 self._engine.pause_us[what] += (time.monotonic_ns() - begin) // 1000
+
+    @contextmanager
+    def helper(self, what: str) -> Iterator[RemoteCalls]:
+        """Make system calls, also such as open descriptors, in a thread made for them, while another one waits."""
+        with self.calls(what) as remote, helped(self._engine.process, remote) as calls:
+            yield calls
+
+    @contextmanager
+    def mapping(self, *, pointers: bool) -> Iterator[tuple[RemoteCalls, list[int]]]:
+        """Give a thread to map memory in, and all thread ``pointers``; ``StopTimeout`` where that needs a stop."""
+        process = self._engine.process
+        with self.calls("arm") as remote:
+            process.verify()
+            self._engine.check_sessions(process.mappings())
+            found = thread_pointers(process, remote.thread) if pointers else []
+            if found is None:
+                raise StopTimeout(f"not all threads of process {process.pid} are known to be the C library's")
+            with helped(process, remote) as calls:
+                yield calls, found
+
+    def note(self, error: TargetError) -> None:
+        """Take note of why memory is mapped in a stop."""
+        self.reasons[f"memory was mapped in a stop: {error}"] = 0
 
     # -- writing
 

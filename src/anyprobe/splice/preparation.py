@@ -2,12 +2,13 @@
 
 import errno
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from anyprobe.core.address import PAGE, page_ceil
-from anyprobe.core.errors import RemoteCallFailed, StopTimeout, TargetError
+from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.data.layout import BankLayout
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.banks import Hook, demand, settle_in_slot_bank, settle_near
@@ -22,7 +23,7 @@ from anyprobe.splice.trampoline import RETURNS, TRAMPOLINE_BYTES
 if TYPE_CHECKING:
     from anyprobe.splice.edits import Edit, Module
     from anyprobe.splice.engine import Engine
-    from anyprobe.target.stopping import Stop
+    from anyprobe.target.remote import RemoteCalls
 
 _LEAST_COUNTERS, _LEAST_RECORDS, _LEAST_CODE, _LEAST_JOURNAL = 1024, 16, 1 << 16, 256
 _SPARE_RECORDS = 4
@@ -69,6 +70,7 @@ class Preparation:
         self._clusters: list[_Cluster] = []
         self._layout: BankLayout | None = None
         self._region: tuple[int, int] | None = None
+        self._live = engine.live if engine.process.held is None else None
 
     def run(self) -> None:
         """Map what is missing, and give every hook a place to count."""
@@ -166,7 +168,11 @@ class Preparation:
             while True:
                 try:
                     return self._map_now(splices)
-                except (StopTimeout, RemoteCallFailed) as error:
+                except (StopTimeout, RemoteCallFailed, PermissionDenied) as error:
+                    if self._live is not None:
+                        self._live.note(error)
+                        self._live = None
+                        continue
                     taken = isinstance(error, RemoteCallFailed) and error.errno == errno.EEXIST
                     if not (taken or isinstance(error, StopTimeout)) or time.monotonic() > deadline:
                         raise
@@ -192,21 +198,27 @@ class Preparation:
         journal_at = engine.springboards.space.gap_near(anchor, anchor + PAGE, size)
         if journal_at is None:
             raise TargetError("no room for the journal in the target's address space")
-        with engine.stop("arm") as stop:
-            slot = self._choose_slot(stop)
-            with stop.remote() as remote:
-                arena = Arena.create(
-                    engine.process, remote, engine.owner, pieces, journal_at=journal_at, records=records
-                )
-                engine.arenas.append(arena)  # whatever fails from here on: it is there
+        with self._borrowed() as (remote, pointers):
+            slot = self._choose_slot(pointers)
+            arena = Arena.create(engine.process, remote, engine.owner, pieces, journal_at=journal_at, records=records)
+            engine.arenas.append(arena)  # whatever fails from here on: it is there
         engine.springboards.mapped(arena)
         self._adopt(arena, slot)
 
-    def _choose_slot(self, stop: "Stop") -> int:
+    @contextmanager
+    def _borrowed(self) -> "Iterator[tuple[RemoteCalls, list[int]]]":
+        """Give a thread to make calls in and all thread pointers, everything being stopped if it has to be."""
+        if self._live is not None:
+            with self._live.mapping(pointers=self._layout is not None) as given:
+                yield given
+        else:
+            with self._engine.stop("arm") as stop, stop.remote() as remote:
+                yield remote, [thread.registers.fs_base for thread in stop.threads]
+
+    def _choose_slot(self, pointers: Sequence[int]) -> int:
         if self._layout is None:
             return 0
         taken = frozenset(bank.slot for bank in self._engine.banks)
-        pointers = [thread.registers.fs_base for thread in stop.threads]
         slot = choose_slot(self._engine.process.mem, pointers, taken)
         if slot is None:
             raise ThreadSlotUnusable

@@ -26,6 +26,7 @@ _syscall.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_long, ctypes.c_ulong
 _syscall.restype = ctypes.c_long
 
 _SYS_TGKILL = 234
+_SYS_GET_ROBUST_LIST = 274
 _SYS_KCMP = 312
 _SYS_PIDFD_SEND_SIGNAL = 424
 _SYS_PIDFD_OPEN = 434
@@ -72,6 +73,15 @@ def tgkill(pid: int, tid: int, number: int) -> None:
     """Send a signal to one thread."""
     if _syscall(_SYS_TGKILL, pid, tid, number, 0, 0) == -1:
         raise _failed()
+
+
+def robust_list(tid: int) -> int:
+    """Return where a thread has its list of robust mutexes, 0 where it has none."""
+    head, size = ctypes.c_uint64(), ctypes.c_uint64()
+    arguments = ctypes.addressof(head), ctypes.addressof(size)
+    if _syscall(_SYS_GET_ROBUST_LIST, tid, *arguments, 0, 0) == -1:
+        raise _failed()
+    return head.value
 
 
 def mmap_shared(fd: int, size: int) -> _mmap.mmap:
@@ -135,9 +145,9 @@ fstat = os.fstat
 stat = os.stat
 
 _GATED = (
-    "ptrace", "wait_thread", "wait_stop", "wait_end", "fork", "kcmp_vm", "pidfd_open", "pidfd_send_signal", "tgkill",
-    "mmap_shared", "open_file", "close", "read", "pread", "pwrite", "listdir", "readlink", "fstat",
-    "stat",
+    "ptrace", "wait_thread", "wait_stop", "wait_end", "fork", "kcmp_vm", "robust_list", "pidfd_open",
+    "pidfd_send_signal", "tgkill", "mmap_shared", "open_file", "close", "read", "pread", "pwrite", "listdir", "readlink",
+    "fstat", "stat",
 )  # fmt: skip
 
 

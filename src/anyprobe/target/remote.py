@@ -189,7 +189,28 @@ class RemoteCalls:
                 self._run_to_syscall_stop()
         self._unclear = False
 
+    def begin(self, number: int, *arguments: int) -> None:
+        """Let the thread into a system call that ends when something else is done; ``end`` waits for that."""
+        with self._process.translated("making a system call"):
+            self._begin(number, arguments)
+
+    def end(self) -> int:
+        """Wait for the call that was begun; return its result, or raise ``RemoteCallFailed``."""
+        with self._process.translated("making a system call"):
+            result = self._end()
+        if result > _MASK64 - _MAX_ERRNO:
+            raise RemoteCallFailed("a system call", _MASK64 + 1 - result)
+        return result
+
+    def has_ended(self) -> bool:
+        """Return whether the call that was begun has ended."""
+        return self._thread.stopped or self._thread.poll()
+
     def _call(self, number: int, arguments: tuple[int, ...]) -> int:
+        self._begin(number, arguments)
+        return self._end()
+
+    def _begin(self, number: int, arguments: tuple[int, ...]) -> None:
         self.settle()
         registers = self._registers_at(self._gadgets.syscall_ret)
         registers.rax = number
@@ -197,8 +218,14 @@ class RemoteCalls:
             setattr(registers, name, value & _MASK64)
         self._start(registers)
         self._unclear = True
-        for _ in ("entry", "exit"):
+        self._run_to_syscall_stop()
+        self._thread.resume_with(ptrace.resume_to_syscall)
+
+    def _end(self) -> int:
+        self._wait(time.monotonic() + _CALL_TIMEOUT)
+        if self._thread.kind is not Kind.SYSCALL:
             self._run_to_syscall_stop()
+        registers = ptrace.Registers()
         ptrace.get_registers(self._thread.tid, registers)
         self._unclear = False
         return registers.rax

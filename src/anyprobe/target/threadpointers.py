@@ -1,0 +1,66 @@
+"""The thread pointers of running threads, without stopping them: glibc registers a list beside each control block.
+
+``get_robust_list`` tells where a thread's list of robust mutexes begins, which in glibc's ``struct pthread`` lies
+behind the thread's id, at a distance from the thread pointer that is the same for all threads and known for a stopped
+one.
+"""
+
+import time
+from typing import TYPE_CHECKING
+
+from anyprobe.core.memory import MemoryFault
+from anyprobe.target import gateway, procfs
+
+if TYPE_CHECKING:
+    from anyprobe.target.process import Process
+    from anyprobe.target.thread import Thread
+
+_ID_BEFORE_LIST = 16
+"""``pid_t tid``, another one, and a pointer stand before the list (``nptl/descr.h``)."""
+_SELF = (0, 16)
+"""Words of the control block that point to itself."""
+_PATIENCE = 0.02
+_PAUSE = 0.0005
+
+
+def thread_pointers(process: "Process", known: "Thread") -> list[int] | None:
+    """Return the thread pointers of all threads, given a stopped one; ``None`` where that cannot be told for certain.
+
+    A thread that has just begun has not registered its list yet: it is asked again for a moment.
+    """
+    with process.translated("looking for thread pointers of"):
+        distance = gateway.robust_list(known.tid) - known.registers.fs_base
+        deadline = time.monotonic() + _PATIENCE
+        while (found := _pointers(process, distance)) is None and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
+    return found
+
+
+def _pointers(process: "Process", distance: int) -> list[int] | None:
+    found = []
+    for tid in process.threads():
+        try:
+            stat = procfs.read_stat(process.pid, tid)
+            if stat.worker or stat.ended:
+                continue
+            pointer = gateway.robust_list(tid) - distance
+        except OSError as error:
+            if error.errno in procfs.GONE_ERRORS:
+                continue
+            raise
+        if not _is_control_block(process, pointer, tid, distance):
+            return None
+        found.append(pointer)
+    return found
+
+
+def _is_control_block(process: "Process", pointer: int, tid: int, distance: int) -> bool:
+    try:
+        selves = [int.from_bytes(process.mem.read(pointer + at, 8), "little") for at in _SELF]
+        return selves == [pointer, pointer] and _id_at(process, pointer + distance) == tid
+    except MemoryFault:
+        return False
+
+
+def _id_at(process: "Process", head: int) -> int:
+    return int.from_bytes(process.mem.read(head - _ID_BEFORE_LIST, 4), "little")
