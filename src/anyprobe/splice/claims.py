@@ -73,7 +73,10 @@ class Claims:
         if splice.pun is not None and self.places is not None:
             self.places.take(splice)
         if splice.dead_springboard:
-            self.written.update(range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES))
+            end = splice.dead_springboard + JUMP_BYTES
+            self.written.update(range(splice.dead_springboard, end))
+            for host in splice.leans_on:
+                host.hosts_until = max(host.hosts_until, end)
 
     def release(self, splice: PlannedSplice) -> None:
         """Give the splice's bytes back."""

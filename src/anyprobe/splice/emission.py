@@ -35,14 +35,19 @@ class Emission:
         for want in edit.wants:
             self._actions(want, home)  # the routines of a bank come before the first patch that uses them
         behind: dict[int, int] = {}
-        added: list[LiveSplice] = []
-        ordered = sorted(edit.plan.splices, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants))
-        for planned in ordered:
+        made: dict[PlannedSplice, LiveSplice] = {}
+        for planned in sorted(edit.plan.splices, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants)):
             live = self._emit_splice(edit, planned, home, behind)
             if isinstance(live, Refusal):
                 return live
+            made[planned] = live
+        added: list[LiveSplice] = []
+        for planned in edit.plan.splices:  # each behind what it leans on
+            live = made[planned]
             if planned.dead_springboard:
                 added.append(_dead_springboard(edit.module, planned, live))
+            for other in planned.leans_on:
+                live.borrowed = _overlaid(live.address + len(live.old), live.borrowed, made[other])
             added.append(live)
         edit.change = FunctionChange(edit.state.code.start + edit.module.bias, list(edit.state.splices), added)
         return None
@@ -119,6 +124,12 @@ class Emission:
         if not fit:
             raise TargetError(f"there is no code memory within reach of {module.name}")
         return max(fit, key=Neighbourhood.room)
+
+
+def _overlaid(address: int, content: bytes, splice: LiveSplice) -> bytes:
+    """Return bytes at an address as they are once a splice is written."""
+    changed = dict(enumerate(splice.new, splice.address))
+    return bytes(changed.get(at, byte) for at, byte in enumerate(content, address))
 
 
 def _dead_springboard(module: Module, planned: PlannedSplice, live: LiveSplice) -> LiveSplice:

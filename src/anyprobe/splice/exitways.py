@@ -108,9 +108,10 @@ class ExitWays(Ways):
             return False
         over = self.over(branch.address)
         if over is not None:
-            same = over.wants[0].block and over.wants[0].block[-1].address == through.block[-1].address
-            if over.strategy in self.IN_PLACE and not same:
-                return False
+            if over.strategy in self.IN_PLACE:
+                same = over.wants[0].block and over.wants[0].block[-1].address == through.block[-1].address
+                if not same:
+                    return False
             self.serve(over, through)
             return True
         found = self.redirect(branch, through)

@@ -10,12 +10,12 @@ from functools import partial
 from anyprobe.binary.function import FAR_ENOUGH, FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
+from anyprobe.splice.eviction import Evictions
 from anyprobe.splice.planned import JUMP_BYTES, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
-from anyprobe.splice.strategies import Strategies
 
 
 @dataclass
-class Planner(Strategies):
+class Planner(Evictions):
     """Plans the functions of one module."""
 
     _whole_lines: bool = False
@@ -60,6 +60,7 @@ class Planner(Strategies):
             todo = sorted([*todo, *loops], key=lambda want: want.address)
         place(function, todo, plan)
         self._refuse_open_loops(plan, entries)
+        self._drop_idle(plan)
         return plan
 
     def _place_in_order(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> None:
@@ -129,11 +130,8 @@ class Planner(Strategies):
                 detail = f"the branch at {address:#x} loops back to the entry and cannot be spliced"
                 plan.refused.append((want, Refusal(Reason.ENTRY_IS_LOOP_HEAD, want.address, detail)))
         refused = {id(want) for want, _ in plan.refused}
-        for splice in list(plan.splices):
+        for splice in plan.splices:
             splice.wants = [w for w in splice.wants if w.kind is not WantKind.LOOP and id(w) not in refused]
-            if not splice.wants:
-                plan.splices.remove(splice)
-                self.claims.release(splice)
 
     def _place(self, function: FunctionCode, want: Want, plan: FunctionPlan) -> None:
         part = self._part(function, want.address)
@@ -156,8 +154,26 @@ class Planner(Strategies):
             last.wants.append(want)
             self.claims.displace(last)
         else:
-            plan.splices.append(found)
-            self.claims.claim(found)
+            self.adopt(found, plan)
+
+    def adopt(self, splice: PlannedSplice, plan: FunctionPlan) -> list[PlannedSplice]:
+        """Add a splice to a plan, with what it leans on and is not there yet; return all that was added."""
+        added = [*(each for each in splice.leans_on if each not in plan.splices), splice]
+        for each in added:
+            plan.splices.append(each)
+            self.claims.claim(each)
+        return added
+
+    def _drop_idle(self, plan: FunctionPlan) -> None:
+        """Take out what serves nothing: no want, and no splice that leans on it."""
+        while any(not splice.wants for splice in plan.splices):
+            needed = [each for splice in plan.splices for each in splice.leans_on]
+            idle = [splice for splice in plan.splices if not splice.wants and splice not in needed]
+            if not idle:
+                return
+            for splice in idle:
+                plan.splices.remove(splice)
+                self.claims.release(splice)
 
     @staticmethod
     def _may_join(splice: PlannedSplice, want: Want) -> bool:
@@ -227,13 +243,17 @@ class Planner(Strategies):
             yield Strategy.PUNNED, partial(self.punned, run, i, index, limit=function.end)
         for i in [index, *earlier]:
             yield Strategy.SHORT, partial(self.short, run, i, index)
+        for i in [index, *earlier]:
+            yield Strategy.SHORT, partial(self.nested, run, i, index, plan)
+        for i in [index, *earlier]:
+            yield Strategy.SHORT, partial(self.evicting, function, run, i, index, plan)
         # the ways to an exit are tried before it takes bytes of the next function
         for i in [index, *earlier] if want.kind is not WantKind.EXIT or want.conditional else ():
             yield Strategy.PUNNED, partial(self.punned, run, i, index)
         yield Strategy.TRAP, partial(self.trap, insn, run[index + 1 : index + 2])
 
     def detour(
-        self, function: FunctionCode, address: int, floor: int, *, borrows: bool = False
+        self, function: FunctionCode, address: int, floor: int, plan: FunctionPlan, *, borrows: bool = False
     ) -> PlannedSplice | Refusal:
         """Return a splice of its own, from ``floor`` on, that displaces one instruction.
 
@@ -247,6 +267,8 @@ class Planner(Strategies):
         attempts = [(Strategy.JUMP, partial(self.jump, function, run, i, index)) for i in heads]
         attempts += [(Strategy.PUNNED, partial(self.punned, run, i, index, limit=function.end)) for i in heads]
         attempts += [(Strategy.SHORT, partial(self.short, run, i, index)) for i in heads]
+        attempts += [(Strategy.SHORT, partial(self.nested, run, i, index, plan)) for i in heads]
+        attempts += [(Strategy.SHORT, partial(self.evicting, function, run, i, index, plan)) for i in heads]
         if borrows:
             attempts = [(Strategy.PUNNED, partial(self.punned, run, i, index)) for i in heads]
         outcomes = (attempt() for strategy, attempt in attempts if strategy in self.allowed)

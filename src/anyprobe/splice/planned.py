@@ -55,6 +55,8 @@ class Want:
     inside: tuple[tuple[int, int], ...] = ()
     block: tuple[Insn, ...] = ()
     """The exit block that the branch here leads to, spliced in its stead; its last instruction is the exit."""
+    first: bool = False
+    """Its action comes before all others here."""
     origin: "Want | None" = None
     """The wanted exit, or other instruction, that this branch is spliced for."""
 
@@ -77,6 +79,10 @@ class PlannedSplice:
     """Run-time address of the springboard that a punned jump leads to, once it is chosen."""
     dead_springboard: int = 0
     """Link-time address of the five dead bytes that a short jump leads to, and that hold a jump on to the patch."""
+    leans_on: "tuple[PlannedSplice, ...]" = ()
+    """Splices of the same plan without which this one would go astray: whose displaced bytes hold its springboard."""
+    hosts_until: int = 0
+    """End of the springboards of others in what is displaced here: nothing may stand in front of it any more."""
     ambiguous: bool = False
     """Whether a thread may come to the byte behind a trap's ``int3`` without having met it."""
 

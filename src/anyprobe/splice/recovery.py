@@ -31,6 +31,7 @@ from anyprobe.splice.arena import (
     unmap,
 )
 from anyprobe.splice.asleep import Sleepers
+from anyprobe.splice.deadjumps import leave, listed
 from anyprobe.splice.installed import find_journals, find_owners, journal_places, processes_with_splices
 from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, mark_ended
 from anyprobe.splice.livewrites import in_window
@@ -118,6 +119,8 @@ def _remove(process: Process, sessions: frozenset[bytes] | None, patches: Callab
         if patches is not None:
             restored.sleepers = restored.sleepers or patches()
         time.sleep(0.0005 * (attempt + 1))  # threads leave a patch within nanoseconds unless they sleep in one
+    if not restored.is_restored:
+        raise StopTimeout(f"process {process.pid}: its text cannot be restored now: in the way is {', '.join(kept)}")
     if kept:
         restored.mark_ended()
     return Removal(process.pid, restored.splices, tuple(restored.foreign), kept, pause)
@@ -138,6 +141,11 @@ class _Restoration:
         self._restored_pages: set[int] = set()
         self._restored = False
         self.sleepers: Sleepers | None = None
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether the text is the program's own again."""
+        return self._restored
 
     def look_for_leaks(self) -> bool:
         """Return whether a session has left descriptors open, without stopping anything."""
@@ -162,6 +170,9 @@ class _Restoration:
         found = self._journals(mappings)
         journals = self._meant(found)
         if not self._restored:
+            held = tuple(leave(process.mem, listed(journals), stop.threads, mappings))
+            if held:
+                return held
             self._restore(journals, mappings)
             self._restored = True
         if self.sleepers is not None:

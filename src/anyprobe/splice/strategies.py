@@ -78,20 +78,23 @@ class Strategies:
 
     def short(self, run: tuple[Insn, ...], start: int, index: int) -> PlannedSplice | Refusal:
         """Two bytes that jump to dead bytes nearby, which hold a jump on to the patch."""
-        head = run[start]
-        stop = index
+        insns = self.short_line(run, start, index)
+        if isinstance(insns, Refusal):
+            return insns
+        head = insns[0].address
+        dead = self._dead_nearby(head)
+        if dead is None:
+            return Refusal(Reason.NO_ROOM_NEARBY, head, "no five dead bytes within reach of a short jump")
+        return self._checked(PlannedSplice(Strategy.SHORT, head, insns, [], SHORT_BYTES, head, dead_springboard=dead))
+
+    def short_line(self, run: tuple[Insn, ...], start: int, index: int) -> tuple[Insn, ...] | Refusal:
+        """Return the instructions that a short jump at ``run[start]`` displaces, at least up to ``run[index]``."""
+        head, stop = run[start], index
         while stop + 1 < len(run) and run[stop].end - head.address < SHORT_BYTES:
             stop += 1
-        insns = run[start : stop + 1]
-        if insns[-1].end - head.address < SHORT_BYTES or (self.plain_jumps_only and head.length < SHORT_BYTES):
+        if run[stop].end - head.address < SHORT_BYTES or (self.plain_jumps_only and head.length < SHORT_BYTES):
             return Refusal(Reason.TOO_SHORT, head.address, "one byte, and the next one may be entered")
-        dead = self._dead_nearby(head.address)
-        if dead is None:
-            return Refusal(Reason.NO_ROOM_NEARBY, head.address, "no five dead bytes within reach of a short jump")
-        splice = PlannedSplice(
-            Strategy.SHORT, head.address, insns, [], SHORT_BYTES, head.address, dead_springboard=dead
-        )
-        return self._checked(splice)
+        return run[start : stop + 1]
 
     def _dead_nearby(self, address: int) -> int | None:
         """Return the nearest address of five bytes that never run, are nobody's, and lie within reach."""

@@ -17,6 +17,7 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.asleep import SYSCALL, is_asleep
+from anyprobe.splice.deadjumps import destination_of
 from anyprobe.splice.hazards import NOWHERE, Hazards, destination
 from anyprobe.splice.journal import Journal, Record, RecordKind
 from anyprobe.splice.patchcode import EmittedPatch
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from anyprobe.target.process import Process
     from anyprobe.target.stopping import Stop
     from anyprobe.target.thread import Thread
-
-_MULTIPLE = frozenset({Strategy.JUMP, Strategy.SHORT})
 
 
 @dataclass(slots=True, eq=False)
@@ -55,11 +54,14 @@ class LiveSplice:
 
     @property
     def interior(self) -> tuple[int, int] | None:
-        """The overwritten instruction boundaries (the JTPR), if more than one instruction was overwritten."""
-        insns = self.planned.insns
-        if self.is_springboard or self.planned.strategy not in _MULTIPLE or len(self.old) <= insns[0].length:
+        """The instruction boundaries that nobody may come back to, if any.
+
+        These are the overwritten ones (the JTPR), and those in front of what others have put into the displaced bytes.
+        """
+        end = max(self.address + len(self.old), self.planned.hosts_until + self.bias if self.planned.hosts_until else 0)
+        if self.is_springboard or end <= self.planned.insns[0].end + self.bias:
             return None
-        return self.address + 1, self.address + len(self.old)
+        return self.address + 1, end
 
     @property
     def displaced(self) -> tuple[int, int]:
@@ -148,6 +150,13 @@ class Transaction:
             ),
             key=lambda item: item[0],
         )
+        self._boards = {
+            splice.address: (change, destination_of(splice.address, splice.new))
+            for change in changes
+            for splice in change.removed
+            if splice.is_springboard
+        }
+        """The jumps in dead bytes that go: who stands at one has left its site and must still come to the patch."""
         self._lows = np.array([low for low, _, _ in self._interiors], dtype=np.uint64)
         self._highs = np.array([high for _, high, _ in self._interiors], dtype=np.uint64)
 
@@ -343,6 +352,9 @@ class Transaction:
         moves = []
         for thread in threads:
             pc = thread.registers.rip
+            if pc in self._boards:
+                moves.append((thread, *self._boards[pc]))
+                continue
             leaving = self._hazards.leaving(pc)
             asleep = (leaving or self._hazards.at(pc - len(SYSCALL))) and is_asleep(self._process.mem, thread)
             change = self._hazards.at(pc - len(SYSCALL) if asleep else pc) if leaving is None else leaving[0]
@@ -382,20 +394,24 @@ class Transaction:
 
     def _check_stacks(self, stop: "Stop") -> None:
         """Leave out several-instruction jumps into whose JTPR some signal handler will return."""
-        if not self._interiors:
+        if not self._interiors and not self._boards:
             return
         lows, highs = self._lows, self._highs
         for thread in stop.threads:
             words = saved_pcs(self._process.mem, thread, stop.mappings)
-            if not len(words):
+            for where in self._boards.keys() & set(words.tolist()) if self._boards else ():
+                self._refuse_return(thread, self._boards[where][0], where)
+            if not len(words) or not len(lows):
                 continue
             words = words[(words >= lows[0]) & (words < highs[-1])]
             index = np.searchsorted(lows, words, side="right") - 1
             for hit in sorted(set(index[words < highs[index]].tolist())):
-                change, where = self._interiors[hit][2], int(lows[hit])
-                if change.refusal is None:
-                    detail = f"a signal handler of thread {thread.tid} will return into the bytes to overwrite"
-                    self._unapply(change, Refusal(Reason.SIGNAL_CONTEXT_IN_JTPR, where, detail))
+                self._refuse_return(thread, self._interiors[hit][2], int(lows[hit]))
+
+    def _refuse_return(self, thread: "Thread", change: FunctionChange, where: int) -> None:
+        if change.refusal is None:
+            detail = f"a signal handler of thread {thread.tid} will return into the bytes to overwrite"
+            self._unapply(change, Refusal(Reason.SIGNAL_CONTEXT_IN_JTPR, where, detail))
 
     def _write_journal(self) -> None:
         added = [splice for change in self._changes if change.refusal is None for splice in change.added]

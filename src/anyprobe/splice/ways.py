@@ -38,7 +38,9 @@ class Ways:
         part = self._planner.code.containing(insn.address)
         lower = [each for each in self._plan.splices if each.head < insn.address]
         floor = max((max(each.write_at + each.written, each.end) for each in lower), default=0)
-        found = self._planner.detour(part, insn.address, floor, borrows=borrows) if part is not None else None
+        if part is None:
+            return None
+        found = self._planner.detour(part, insn.address, floor, self._plan, borrows=borrows)
         if not isinstance(found, PlannedSplice):
             return None
         low, high = found.head, max(found.end, found.write_at + found.written)
@@ -83,12 +85,12 @@ class Ways:
     def add(self, splice: PlannedSplice, want: Want) -> None:
         """Add a new splice for a want."""
         splice.wants.append(want)
-        self._plan.splices.append(splice)
-        self._planner.claims.claim(splice)
+        added = self._planner.adopt(splice, self._plan)
 
         def forget() -> None:
-            self._plan.splices.remove(splice)
-            self._planner.claims.release(splice)
+            for each in reversed(added):
+                self._plan.splices.remove(each)
+                self._planner.claims.release(each)
 
         self._undo.append(forget)
 

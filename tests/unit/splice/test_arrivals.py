@@ -10,7 +10,7 @@ from anyprobe.splice.claims import Claims
 from anyprobe.splice.emit import ActionSource, emit_patch, estimate
 from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers
 from anyprobe.splice.plan import Planner
-from anyprobe.splice.planned import Strategy, Want, WantKind
+from anyprobe.splice.planned import AUTO, Strategy, Want, WantKind
 
 BASE, BIAS, PATCH = 0x401000, 0x500000, 0xA00000
 
@@ -24,6 +24,7 @@ AT, BEHIND = 19, 21
 
 
 def planner_of(code_map, code=CODE, more="", entries=(), **settings):
+    settings.setdefault("allowed", AUTO - {Strategy.SHORT})  # what is nearby would be evicted for a short jump
     content = bytes.fromhex(code)
     bounds = [(0, len(content))]
     if more:

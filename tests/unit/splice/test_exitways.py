@@ -7,7 +7,7 @@ from anyprobe.splice.claims import Claims
 from anyprobe.splice.emit import ActionSource, emit_patch, estimate
 from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers
 from anyprobe.splice.plan import Planner
-from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.planned import AUTO, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.routines import Routines
 
 BASE, BIAS, PATCH = 0x401000, 0x500000, 0xA00000
@@ -26,6 +26,7 @@ AT = 21
 
 
 def planner_of(code_map, code, padding=1, entries=(), more="", **settings):
+    settings.setdefault("allowed", AUTO - {Strategy.SHORT})  # what is nearby would be evicted for a short jump
     content = bytes.fromhex(code)
     bounds = [(0, len(content))]
     content += b"\x90" * padding

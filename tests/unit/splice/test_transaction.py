@@ -353,3 +353,59 @@ def test_the_bytes_that_nobody_may_return_to():
     dead.is_springboard = True
     assert dead.interior is None
     assert dead.displaced == (FIRST, FIRST)
+
+
+# -- springboards in displaced bytes
+
+BOARD = b"\xe9" + (0x500060 - (FIRST + 10 + 5)).to_bytes(4, "little", signed=True)
+"""jmp 0x500060, at FIRST + 10"""
+
+
+def hosted(target):
+    """Return a change that puts a springboard into what a jump in front has displaced."""
+    code = bytes.fromhex("48 89 c8  48 89 c8  48 89 c8  48 89 c8  48 89 c8  c3")  # mov rax, rcx, five times; ret
+    target.write(FIRST, code)
+    host = splice_at(FIRST, count=5, code=code, old=code[:5])
+    host.planned.hosts_until = FIRST + 15 - BIAS
+    guest = splice_at(SECOND)
+    board = LiveSplice(guest.planned, BIAS, FIRST + 10, code[10:15], BOARD, None, is_springboard=True)
+    return code, FunctionChange(FIRST, added=[host, board])
+
+
+@pytest.mark.parametrize("offset", [3, 6, 9, 12])
+def test_nobody_may_come_back_in_front_of_a_springboard(target, offset):
+    code, change = hosted(target)
+    signal_frame(target, FIRST + offset)
+    target.thread(SECOND + 0x800)
+    target.run(change)
+    assert change.refusal.reason is Reason.SIGNAL_CONTEXT_IN_JTPR
+    assert target.read(FIRST, len(code)) == code
+
+
+def test_who_comes_back_behind_a_springboard_does_no_harm(target):
+    code, change = hosted(target)
+    signal_frame(target, FIRST + 15)
+    target.thread(SECOND + 0x800)
+    target.run(change)
+    assert change.refusal is None
+    assert target.read(FIRST, 16) == NEW + code[5:10] + BOARD + code[15:]
+
+
+def test_a_thread_at_a_springboard_that_goes_must_still_come_to_its_patch(target):
+    code, change = hosted(target)
+    target.run(change)
+    thread = target.thread(FIRST + 10)
+    target.run(FunctionChange(FIRST, removed=change.added))
+    assert thread.registers.rip == 0x500060
+    assert target.read(FIRST, len(code)) == code
+
+
+def test_a_springboard_that_a_handler_will_come_back_to_stays(target):
+    _, change = hosted(target)
+    target.run(change)
+    signal_frame(target, FIRST + 10)
+    target.thread(SECOND + 0x800)
+    removal = FunctionChange(FIRST, removed=change.added)
+    target.run(removal)
+    assert removal.refusal.reason is Reason.SIGNAL_CONTEXT_IN_JTPR
+    assert target.read(FIRST + 10, 5) == BOARD

@@ -1,0 +1,47 @@
+"""Jumps in dead bytes of the program's text, to which short jumps lead: who stands at one must still come to its patch.
+
+Such a jump goes when its splice goes, or leads elsewhere afterwards. A thread that has taken the short jump and not yet
+this one is moved to the patch. One that a signal has interrupted just there will come back: it has to be waited for.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from anyprobe.core.memory import Memory
+from anyprobe.splice.journal import FoundJournal, Record, RecordKind
+from anyprobe.splice.savedpcs import saved_pcs
+
+if TYPE_CHECKING:
+    from anyprobe.target.procfs import Mapping
+    from anyprobe.target.thread import Thread
+
+_JUMP = b"\xe9"
+
+
+def destination_of(address: int, jump: bytes) -> int:
+    """Return where ``jmp rel32`` at an address leads."""
+    return address + len(jump) + int.from_bytes(jump[1:], "little", signed=True)
+
+
+def listed(journals: Sequence[FoundJournal]) -> dict[int, int]:
+    """Return the jumps in dead bytes that journals list, by address, and where they lead."""
+    records = (record for journal in journals for _, record in journal.records)
+    return {each.address: destination_of(each.address, each.new) for each in records if _is_dead_jump(each)}
+
+
+def _is_dead_jump(record: Record) -> bool:
+    """Return whether a splice has no patch of its own."""
+    return record.kind is RecordKind.SPLICE and record.extra == 0 and record.new[:1] == _JUMP
+
+
+def leave(
+    memory: Memory, boards: dict[int, int], threads: Iterable["Thread"], mappings: "Sequence[Mapping]"
+) -> Iterator[str]:
+    """Move threads from the jumps that ``boards`` names to where these lead; yield what cannot be moved."""
+    for thread in threads if boards else ():
+        for pc in boards.keys() & set(saved_pcs(memory, thread, mappings).tolist()):
+            yield f"the springboard at {pc:#x}, to which a signal handler of thread {thread.tid} will return"
+        target = boards.get(thread.registers.rip)
+        if target is not None:
+            thread.registers.rip = target
+            thread.store_registers()

@@ -1,0 +1,115 @@
+"""Room for springboards in the bytes of instructions that run as copies in a patch.
+
+A jump takes five bytes. The instructions that it displaces are longer as a rule, and behind those five nobody comes by
+any more: not even by a signal handler's return or an old patch's jump back, which is checked. Five of these bytes hold
+a springboard for a short jump from nearby. Where nothing nearby is displaced yet, a straight line of ten bytes is
+*evicted*: displaced for its bytes alone.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from anyprobe.binary.function import FunctionCode
+from anyprobe.core.address import PAGE, page_floor
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import Flow, Insn
+from anyprobe.splice.planned import JUMP_BYTES, SHORT_BYTES, FunctionPlan, PlannedSplice, Strategy
+from anyprobe.splice.strategies import Strategies
+
+_BACK, _FORTH = 128, 127
+"""How far a short jump leads, from its end."""
+_IN_PLACE = (Strategy.RETARGET, Strategy.TRAP)
+
+
+@dataclass
+class Evictions(Strategies):
+    """Short jumps into what other splices of the same function displace."""
+
+    def nested(self, run: tuple[Insn, ...], start: int, index: int, plan: FunctionPlan) -> PlannedSplice | Refusal:
+        """Two bytes that jump to bytes which another splice of the plan has displaced."""
+        insns = self.short_line(run, start, index)
+        if isinstance(insns, Refusal):
+            return insns
+        head = insns[0].address
+        rooms = [(self._room_in(host, head, plan), host) for host in plan.splices]
+        found = [(abs(place - head), place, host) for place, host in rooms if place is not None]
+        if not found:
+            return Refusal(Reason.NO_ROOM_NEARBY, head, "nothing within reach of a short jump is displaced by others")
+        _, place, host = min(found, key=lambda each: each[:2])
+        return self._into(insns, place, host)
+
+    def evicting(
+        self, function: FunctionCode, run: tuple[Insn, ...], start: int, index: int, plan: FunctionPlan
+    ) -> PlannedSplice | Refusal:
+        """Two bytes that jump to bytes of a straight line nearby which is displaced for that."""
+        insns = self.short_line(run, start, index)
+        if isinstance(insns, Refusal):
+            return insns
+        head = insns[0].address
+        for host in sorted(self._lines_near(function, head), key=lambda host: _cost(host, head)):
+            apart = host.end <= head or max(insns[-1].end, head + SHORT_BYTES) <= host.head
+            if not apart or isinstance(self._checked(host), Refusal):
+                continue
+            place = self._room_in(host, head, plan, fresh=True)
+            if place is not None:
+                return self._into(insns, place, host)
+        return Refusal(Reason.NO_ROOM_NEARBY, head, "no straight line within reach of a short jump can be evicted")
+
+    def _into(self, insns: tuple[Insn, ...], place: int, host: PlannedSplice) -> PlannedSplice | Refusal:
+        head = insns[0].address
+        splice = PlannedSplice(
+            Strategy.SHORT, head, insns, [], SHORT_BYTES, head, dead_springboard=place, leans_on=(host,)
+        )
+        return self._checked(splice)
+
+    def _room_in(self, host: PlannedSplice, head: int, plan: FunctionPlan, *, fresh: bool = False) -> int | None:
+        """Return five bytes that ``host`` displaces, nobody uses, and a short jump at ``head`` reaches.
+
+        All that depends on one another lies on one page, since pages are written one after the other.
+        """
+        page = page_floor(head)
+        if host.strategy in _IN_PLACE or page_floor(host.head) != page:
+            return None
+        claims, end = self.claims, next((i.address for i in host.insns if i.address in plan.shared), host.end)
+        low, high = head + SHORT_BYTES - _BACK, head + SHORT_BYTES + _FORTH + 1
+        first = host.write_at + host.written + host.borrowed
+        for place in range(max(first, low), min(end - JUMP_BYTES + 1, high, page + PAGE - JUMP_BYTES + 1)):
+            room = range(place, place + JUMP_BYTES)
+            if any(address in claims.landings for address in range(host.head + 1, place + JUMP_BYTES)):
+                return None
+            if any(address in claims.written or claims.borrowed[address] > 0 for address in room):
+                continue
+            if fresh or all(address in claims.displaced for address in room):
+                return place
+        return None
+
+    def _lines_near(self, function: FunctionCode, head: int) -> Iterator[PlannedSplice]:
+        """Yield splices that would displace straight lines with room for a springboard, near enough to ``head``."""
+        page = page_floor(head)
+        low = max(page, head + SHORT_BYTES - _BACK - JUMP_BYTES, function.start)
+        high = min(page + PAGE, head + SHORT_BYTES + _FORTH, function.end)
+        addresses, number = function.addresses, bisect_left(function.addresses, low)
+        while number < len(addresses) and addresses[number] < high:
+            run = function.run_of(addresses[number], low)
+            for first in range(len(run)):
+                insns = self._line_from(run, first)
+                if insns and insns[0].address < high:
+                    at = insns[0].address
+                    yield PlannedSplice(Strategy.JUMP, at, insns, [], JUMP_BYTES, at)
+            number = max(bisect_left(addresses, run[-1].end), number + 1)
+
+    def _line_from(self, run: tuple[Insn, ...], first: int) -> tuple[Insn, ...]:
+        """Return the instructions from one on that a jump and a springboard take; empty if there are too few."""
+        last, head = first, run[first].address
+        most = first if self.plain_jumps_only else len(run) - 1
+        while last < most and run[last].end < head + 2 * JUMP_BYTES:
+            last += 1
+        insns = run[first : last + 1]
+        unwelcome = insns[0].is_endbr or any(insn.flow is Flow.SYSCALL for insn in insns)
+        return () if unwelcome or insns[-1].end < head + 2 * JUMP_BYTES else insns
+
+
+def _cost(host: PlannedSplice, head: int) -> tuple[int, int, int]:
+    """Return how unwelcome an eviction is: displaced calls confuse the processor's return prediction."""
+    return sum(insn.is_call for insn in host.insns), len(host.insns), abs(host.head - head)
