@@ -1,0 +1,209 @@
+"""Maps in shared memory that handlers of all threads set, read and delete from, without locks.
+
+The algorithm is Michael's list-based hash table (SPAA 2002), with version numbers instead of hazard pointers. Each
+bucket is a list of nodes. A *word* that leads to a node holds its number (from 1; 0 ends the list), a mark and a
+version that every change of the word increases. A node is such a word (its *link*, marked when the node is dead), a
+value and the words of its key.
+
+- *Look up*: go along the list. After a node's link, value and key have been read, the word that led to it is read
+  again. If that is unchanged, version included, the node was in the list all that time, so what was read belongs
+  together; otherwise begin anew. A dead node is taken out of the list by the one who meets it and wins the ``cmpxchg``
+  of the word in front, and only that one puts it on the list of free nodes.
+- *Set*: where the key is there, link and value are compared and exchanged together (``cmpxchg16b``): a node that has
+  died or serves another key by now has another link. Where it is not, a free node is filled and becomes the first of
+  its bucket, if the bucket's word is still the one from which the look-up began. New nodes come in nowhere else, so a
+  key that was not there then is not there now, and no key is there twice.
+- *Delete*: the mark is set by ``cmpxchg16b`` of link and value, which is the moment of the deletion, and returns the
+  value that was deleted. Whoever comes by takes the node out of the list.
+
+Why that holds under signals and many threads: no step waits for another. A signal handler that interrupts an operation
+finds a list that is whole at each instruction, and what it changes makes the interrupted ``cmpxchg`` fail and begin
+anew, exactly as if it were another thread. If it never returns (``siglongjmp``), a dead node is taken out by others,
+and a free node that was just being filled is lost, which costs room for one key. A version returns to an old value
+after 2**31 changes of one word: a thread would have to sleep so long between two instructions, and wake up at exactly
+that number.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyprobe.core.errors import UsageError
+from anyprobe.data.keys import Key, KeyShape
+
+FREE = 0
+"""Head: the word that leads to the free nodes."""
+USED = 64
+"""Head: nodes handed out for the first time, changed by ``lock xadd``; may exceed the number of nodes."""
+DROPPED = 128
+"""Head: values that found no free node."""
+CONTENDED = 136
+"""Head: operations given up after too many steps: a ``set`` had no effect, a ``get`` or ``delete`` found nothing."""
+HEAD_BYTES = 256
+NUMBER_MASK = 0xFFFFFFFF
+MARK = 1 << 32
+ONE_VERSION = 1 << 33
+NODE_LINK = 0
+NODE_VALUE = 8
+NODE_KEY = 16
+INSERTING = 64
+"""Nodes beyond the capacity, for those who take one before they know that they need it."""
+STEPS = 1024
+"""Nodes that one operation looks at, at most."""
+
+
+class Map:
+    """Values of 64 bits by key, shared by all threads of the target.
+
+    For what begins in one place and ends in another: ``by`` names the parts of the key, ``capacity`` is the number of
+    keys that are there at one time. A ``set`` without room is counted as dropped.
+    """
+
+    def __init__(self, name: str = "", *, by: Sequence[str] = (), capacity: int = 4096) -> None:
+        """Declare it; memory is taken when a handler that uses it is placed."""
+        self.name = name or "map"
+        self.by = (by,) if isinstance(by, str) else tuple(by)
+        if capacity < 1:
+            raise UsageError(f"{self.name}: a capacity of {capacity} holds nothing")
+        self.capacity = capacity
+        self.views: list[MapView] = []
+        """What it holds, in each process where it is in use; the session puts them here."""
+
+    def __repr__(self) -> str:
+        """Return the declaration."""
+        return f"Map({self.name!r}, by={self.by!r}, capacity={self.capacity})"
+
+    def _only_in_handlers(self, what: str) -> NoReturn:
+        raise UsageError(f"{self.name}.{what}(…) is for handlers: they run in the target, this is the controller")
+
+    def get(self, key: tuple[object, ...]) -> NoReturn:  # noqa: ARG002 - what handlers write
+        """Return the value of a key, missing if there is none; only inside of handlers, where it is compiled."""
+        self._only_in_handlers("get")
+
+    def set(self, key: tuple[object, ...], value: int) -> NoReturn:  # noqa: ARG002 - what handlers write
+        """Set the value of a key; only inside of handlers, where it is compiled."""
+        self._only_in_handlers("set")
+
+    def delete(self, key: tuple[object, ...]) -> NoReturn:  # noqa: ARG002 - what handlers write
+        """Delete a key and return its value, missing if there is none; only inside of handlers."""
+        self._only_in_handlers("delete")
+
+    def items(self) -> dict[Key, int]:
+        """Return what is there at this moment, in all processes together; the last process wins."""
+        return {key: value for view in self.views for key, value in view.items().items()}
+
+
+@dataclass(frozen=True, slots=True)
+class MapLayout:
+    """Where everything is in the region of one map. Zeroed memory is an empty map."""
+
+    map: Map
+    shape: KeyShape
+    signed: bool = True
+    """Whether values are signed 64-bit numbers."""
+
+    def __post_init__(self) -> None:
+        """Refuse maps without a key."""
+        if not self.shape.words:
+            raise UsageError(f"{self.map.name}: a map needs a key")
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self.map.capacity + INSERTING
+
+    @property
+    def buckets(self) -> int:
+        """Number of buckets, a power of two."""
+        return 1 << (2 * self.map.capacity - 1).bit_length()
+
+    @property
+    def buckets_offset(self) -> int:
+        """Offset of the buckets in the region."""
+        return HEAD_BYTES
+
+    @property
+    def node_bytes(self) -> int:
+        """Bytes of a node; ``cmpxchg16b`` needs link and value on a multiple of 16."""
+        return NODE_KEY + 8 * self.shape.words + 15 & ~15
+
+    @property
+    def nodes_offset(self) -> int:
+        """Offset in the region at which node 0 would be."""
+        return self.buckets_offset + 8 * self.buckets + 63 & ~63
+
+    @property
+    def size(self) -> int:
+        """Bytes of the region."""
+        return self.nodes_offset + (self.nodes + 1) * self.node_bytes + 4095 & ~4095
+
+
+class MapView:
+    """One map in one process, as a live view of shared memory; reading never disturbs the target."""
+
+    def __init__(self, region: memoryview, layout: MapLayout) -> None:
+        """View ``region``, which begins with the map."""
+        self._words = np.frombuffer(region, np.uint64, count=layout.size // 8)
+        self.layout = layout
+
+    @property
+    def dropped(self) -> int:
+        """Values that were not set since there was no room."""
+        return int(self._words[DROPPED // 8])
+
+    @property
+    def contended(self) -> int:
+        """Operations that were given up since others changed the same keys all the time."""
+        return int(self._words[CONTENDED // 8])
+
+    def items(self) -> dict[Key, int]:
+        """Return what is there: each key that was there all the time, and of the others those that were met."""
+        layout = self.layout
+        first = layout.buckets_offset // 8
+        places = np.arange(first, first + layout.buckets)
+        keys: list[NDArray[np.uint64]] = []
+        values: list[NDArray[np.uint64]] = []
+        for _ in range(16):
+            places, rows = self._walk(places)
+            keys.append(rows[:, NODE_KEY // 8 : NODE_KEY // 8 + layout.shape.words])
+            values.append(rows[:, NODE_VALUE // 8])
+            if not len(places):
+                break
+        numbers = np.concatenate(values)
+        plain = (numbers.view(np.int64) if layout.signed else numbers).tolist()
+        return dict(zip(layout.shape.decode(np.concatenate(keys)), plain, strict=True))
+
+    def _walk(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+        """Go along the lists of some buckets, all at a time, one node each in a round.
+
+        Returns the buckets whose lists changed meanwhile, and the nodes of the others.
+        """
+        step, base = self.layout.node_bytes // 8, self.layout.nodes_offset // 8
+        changed: list[NDArray[np.int64]] = []
+        found: list[tuple[NDArray[np.int64], NDArray[np.uint64]]] = []
+        before, words = places, self._words[places]
+        for _ in range(self.layout.nodes):
+            there = (words & np.uint64(NUMBER_MASK)) != 0
+            places, before, words = places[there], before[there], words[there]
+            if not len(places):
+                break
+            nodes = base + (words & np.uint64(NUMBER_MASK)).astype(np.int64) * step
+            rows = self._words[nodes[:, None] + np.arange(step)]
+            same = self._words[before] == words
+            changed.append(places[~same])
+            dead = (rows[:, 0] & np.uint64(MARK)) != 0
+            found.append((places[same & ~dead], rows[same & ~dead]))
+            # behind a dead node nothing can be checked, as its link does not change when it is taken out
+            changed.append(places[same & dead])
+            places, before, words = places[same & ~dead], nodes[same & ~dead], rows[same & ~dead, 0]
+        else:
+            changed.append(places)
+        again = np.concatenate([np.zeros(0, np.int64), *changed])
+        if not found:
+            return again, np.zeros((0, step), np.uint64)
+        rows = np.concatenate([rows for _, rows in found])
+        owners = np.concatenate([owners for owners, _ in found])
+        return again, rows[~np.logical_or.reduce([owners == place for place in again.tolist()])] if len(again) else rows

@@ -1,0 +1,213 @@
+"""Maps: the generated operations against a dictionary, and from many threads and signal handlers at a time."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llvmlite import ir
+
+from anyprobe.core.errors import UsageError
+from anyprobe.data.keys import UNKEYED, KeyPart, KeyShape
+from anyprobe.data.maps import FREE, INSERTING, NUMBER_MASK, USED, Map, MapLayout, MapView
+from anyprobe.handlers.updates import map_delete, map_get, map_set
+from anyprobe.handlers.updates_words import constant, increase
+
+_spec = importlib.util.spec_from_file_location("generated", Path(__file__).with_name("generated.py"))
+generated = importlib.util.module_from_spec(_spec)
+sys.modules.setdefault("generated", generated)
+_spec.loader.exec_module(generated)
+
+ONE = KeyShape((KeyPart("signed"),))
+MISSING = 0xDEAD
+SET, GET, DELETE = range(3)
+
+
+def operations(builder, layout, base, operation, value, key):
+    """Do the operation with this number; return the value found, or MISSING."""
+    result = builder.alloca(ir.IntType(64))
+    builder.store(constant(MISSING), result)
+    with builder.if_then(builder.icmp_unsigned("==", operation, constant(SET))):
+        map_set(builder, layout, base, key, value)
+    for number, build in ((GET, map_get), (DELETE, map_delete)):
+        with builder.if_then(builder.icmp_unsigned("==", operation, constant(number))):
+            there, found = build(builder, layout, base, key)
+            builder.store(builder.select(there, found, constant(MISSING)), result)
+    return builder.load(result)
+
+
+class Shared:
+    """A map in memory of ours, and code that does an operation given by its number."""
+
+    def __init__(self, capacity, shape=ONE, words=8):
+        self.layout = MapLayout(Map("m", capacity=capacity), shape)
+        self.region = generated.Region(self.layout.size + 8 * words)
+        self.view = MapView(self.region.view, self.layout)
+        self.extra = np.frombuffer(self.region.view, np.uint64, words, self.layout.size)
+
+    def compile(self):
+        return generated.Compiled(
+            3 + self.layout.shape.words,
+            lambda builder, base, operation, value, *key: operations(builder, self.layout, base, operation, value, key),
+        )
+
+    def word(self, offset):
+        return int(np.frombuffer(self.region.view, np.uint64, 1, offset)[0])
+
+    def free_nodes(self):
+        """Return how many nodes are on the list of free ones."""
+        count, word = 0, self.word(FREE)
+        while word & NUMBER_MASK:
+            word = self.word(self.layout.nodes_offset + (word & NUMBER_MASK) * self.layout.node_bytes)
+            count += 1
+        return count
+
+
+SMALL = Shared(4)
+SMALL_CODE = SMALL.compile()
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-50, 50)), max_size=200)
+)
+def test_operations_agree_with_a_dictionary(steps):
+    model = {}
+    for key in range(-50, 51):
+        SMALL_CODE.call(SMALL.region.address, DELETE, 0, key & (1 << 64) - 1)
+    assert not SMALL.view.items()
+    for operation, value, key in steps:
+        found = SMALL_CODE.call(SMALL.region.address, operation, value & (1 << 64) - 1, key & (1 << 64) - 1)
+        if operation == SET:
+            model[key] = value
+        else:
+            expected = model.pop(key, MISSING) if operation == DELETE else model.get(key, MISSING)
+            assert found == expected & (1 << 64) - 1
+    assert SMALL.view.items() == {(key,): value for key, value in model.items()}
+    assert SMALL.free_nodes() + len(model) == min(SMALL.word(USED), SMALL.layout.nodes)
+    assert SMALL.view.dropped == SMALL.view.contended == 0
+
+
+def test_a_full_map_counts_what_it_drops_and_takes_new_keys_when_others_go():
+    shared = Shared(10)
+    code = shared.compile()
+    room = 10 + INSERTING
+    for key in range(room + 5):
+        code.call(shared.region.address, SET, key, key)
+    assert shared.view.dropped == 5
+    assert len(shared.view.items()) == room
+    code.call(shared.region.address, SET, 77, 3)
+    assert shared.view.items()[3,] == 77
+    for _ in range(3):
+        assert code.call(shared.region.address, DELETE, 0, 4) in {4, 1000}
+        code.call(shared.region.address, SET, 1000, 4)
+    assert shared.view.dropped == 5
+
+
+def test_each_key_is_deleted_exactly_once_by_whoever_comes():
+    # each step sets its own key and deletes the one of another thread's or its own earlier step
+    shared = Shared(1 << 16)
+    layout = shared.layout
+
+    def build(builder, base, thread, value, step):
+        map_set(builder, layout, base, [step], builder.add(step, constant(5)))
+        other = builder.xor(step, builder.lshr(value, constant(48)))
+        deleted, found = map_delete(builder, layout, base, [other])
+        extra = builder.add(base, constant(layout.size))
+        with builder.if_then(deleted):
+            increase(builder, extra, 0, atomic=True)
+            increase(builder, extra, 8, found, atomic=True)
+            with builder.if_then(builder.icmp_unsigned("!=", found, builder.add(other, constant(5)))):
+                increase(builder, extra, 16, atomic=True)
+
+    code = generated.Compiled(4, build)
+    steps = generated.hammer(code, shared.region.address, threads=8, count=20_000, signals=True)
+    left = shared.view.items()
+    assert shared.view.contended == 0
+    assert int(shared.extra[0]) + len(left) + shared.view.dropped == len(steps)
+    if not shared.view.dropped:
+        total = int((steps + np.uint64(5)).sum(dtype=np.uint64))
+        assert (int(shared.extra[1]) + sum(left.values()) - total) % (1 << 64) == 0
+    assert int(shared.extra[2]) == 0
+    assert {key + 5 for (key,) in left} == set(left.values())
+    assert shared.free_nodes() + len(left) == min(shared.word(USED), layout.nodes)
+
+
+@pytest.mark.parametrize(("keys", "words"), [(2, 1), (5, 8), (1000, 3)])
+def test_few_keys_that_all_fight_for_never_mix_values(keys, words):
+    shape = KeyShape(tuple(KeyPart() for _ in range(words)))
+    shared = Shared(keys, shape)
+    layout = shared.layout
+
+    def build(builder, base, thread, value, number):
+        # all words of the key, and the low half of each value, follow from its number
+        key = [builder.mul(builder.add(number, constant(1)), constant(index + 3)) for index in range(words)]
+        low = constant(0xFFFF)
+        own = builder.or_(builder.and_(value, constant(~0xFFFF)), builder.and_(number, low))
+        operation = builder.urem(builder.lshr(value, constant(5)), constant(3))
+        found = operations(builder, layout, base, operation, own, key)
+        foreign = builder.icmp_unsigned("!=", builder.and_(found, low), number)
+        wrong = builder.and_(foreign, builder.icmp_unsigned("!=", found, constant(MISSING)))
+        extra = builder.add(base, constant(layout.size))
+        with builder.if_then(wrong):
+            increase(builder, extra, 0, atomic=True)
+        with builder.if_then(builder.icmp_unsigned("!=", found, constant(MISSING))):
+            increase(builder, extra, 8, atomic=True)
+
+    code = generated.Compiled(4, build)
+    generated.hammer(code, shared.region.address, threads=8, count=100_000, keys=keys, signals=True)
+    left = shared.view.items()
+    assert int(shared.extra[0]) == 0
+    assert int(shared.extra[1]) > 10_000
+    assert {key: value & 0xFFFF for key, value in left.items()} == {key: key[0] // 3 - 1 for key in left}
+    assert shared.view.dropped == shared.view.contended == 0
+    assert shared.free_nodes() + len(left) == min(shared.word(USED), layout.nodes)
+
+
+def test_a_live_view_shows_what_is_there_all_the_time():
+    import threading
+
+    shared = Shared(2000)
+    code = shared.compile()
+    fixed = {(key,): key * 3 for key in range(1 << 20, (1 << 20) + 500)}
+    for (key,), value in fixed.items():
+        code.call(shared.region.address, SET, value, key)
+
+    def build(builder, base, thread, value, number):
+        operation = builder.urem(builder.lshr(value, constant(5)), constant(3))
+        operations(builder, shared.layout, base, operation, number, [number])
+
+    churn = generated.Compiled(4, build)
+    worker = threading.Thread(
+        target=generated.hammer,
+        args=(churn, shared.region.address),
+        kwargs={"threads": 4, "count": 300_000, "keys": 1000},
+    )
+    worker.start()
+    looks = 0
+    while worker.is_alive() or not looks:
+        found = shared.view.items()
+        assert fixed.items() <= found.items()
+        assert all(value == key for (key,), value in found.items() if key < 1 << 20)
+        looks += 1
+    worker.join()
+
+
+def test_a_map_needs_a_key_and_room():
+    with pytest.raises(UsageError, match="needs a key"):
+        MapLayout(Map("m"), UNKEYED)
+    with pytest.raises(UsageError, match="holds nothing"):
+        Map("m", capacity=0)
+    with pytest.raises(UsageError, match="for handlers"):
+        Map("m").get((1,))
+
+
+def test_nothing_outside_is_called():
+    code = Shared(10).compile()
+    calls = {line.split()[1] for line in code.assembly.splitlines() if line.strip().startswith("call")}
+    assert calls
+    assert all(name.startswith("map.10.1.") for name in calls)
+    assert code.assembly.count("cmpxchg16b") == 2
