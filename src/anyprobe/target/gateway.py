@@ -146,8 +146,8 @@ stat = os.stat
 
 _GATED = (
     "ptrace", "wait_thread", "wait_stop", "wait_end", "fork", "kcmp_vm", "robust_list", "pidfd_open",
-    "pidfd_send_signal", "tgkill", "mmap_shared", "open_file", "close", "read", "pread", "pwrite", "listdir", "readlink",
-    "fstat", "stat",
+    "pidfd_send_signal", "tgkill", "mmap_shared", "open_file", "close", "read", "pread", "pwrite", "listdir",
+    "readlink", "fstat", "stat",
 )  # fmt: skip
 
 
