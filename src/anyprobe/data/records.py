@@ -99,12 +99,14 @@ Records = NDArray[np.void]
 
 def in_order(batches: list[Records]) -> Records:
     """Return one array of several, by time; each one is nearly sorted already."""
-    whole = batches[0] if len(batches) == 1 else np.concatenate(batches)
-    times = np.ascontiguousarray(whole[TIME])
+    dtype = batches[0].dtype
+    # as plain bytes: numpy copies structures field by field
+    plain = [batch.view(f"V{dtype.itemsize}") for batch in batches]
+    whole = plain[0] if len(plain) == 1 else np.concatenate(plain)
+    times = np.ascontiguousarray(whole.view(dtype)[TIME])
     if (times[1:] >= times[:-1]).all():
-        return whole
-    ordered: Records = whole[np.argsort(times, kind="stable")]
-    return ordered
+        return whole.view(dtype)
+    return whole.take(np.argsort(times, kind="stable")).view(dtype)
 
 
 def rows(records: Records) -> Iterator[dict[str, Any]]:

@@ -175,7 +175,8 @@ class RingReader:
         lap = np.uint64((ring.consumed // slots + 1) & 1)
         complete = retired | (times & np.uint64(1) == lap)
         end = count if complete.all() else int(np.argmin(complete))
-        batch = ring.slots[first : first + end].copy()
+        # as plain bytes: numpy copies structures field by field
+        batch = ring.slots[first : first + end].view(f"V{self.layout.record.bytes}").copy().view(ring.slots.dtype)
         if retired[:end].any():
             batch = batch[~retired[:end]]
         batch[TIME] >>= np.uint64(1)
