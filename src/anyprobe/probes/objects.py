@@ -82,6 +82,13 @@ class ObjectTable:
         """Return whether an object is the dynamic loader."""
         return loaded.name.startswith(("ld-linux", "ld-2", "ld.so", "ld-musl"))
 
+    def at(self, address: int) -> LoadedObject | None:
+        """Return the object that an address lies in."""
+        for loaded in self.objects:
+            if any(mapping.start <= address < mapping.end for mapping in loaded.mappings):
+                return loaded
+        return None
+
     def module(self, loaded: LoadedObject) -> Module:
         """Return the engine's module of an object."""
         key = _key(loaded)

@@ -85,6 +85,7 @@ class Session:
             slots=self._objects.has_thread_slots(),
             maxactive=maxactive,
         )
+        self.engine.view.locate = self._function_at
         self._proof = LiveProof(self._objects)
         if live:
             self.engine.live = LiveArming(self.engine, self._proof)
@@ -280,6 +281,18 @@ class Session:
         module.slotless = self._held and (self._objects.is_loader(loaded) or not self._awaits_libraries)
         return module
 
+    def _function_at(self, address: int) -> tuple[Module, FunctionCode] | Refusal:
+        """Return the function that begins at a run-time address, a signal handler for instance."""
+        loaded = self._objects.at(address)
+        if loaded is None:
+            return Refusal(Reason.FILELESS_TEXT, address, "not in the text of any loaded object")
+        try:
+            refusal, module = self._objects.refusal(loaded), self.module(loaded)
+        except TargetError as error:
+            return Refusal(Reason.FILELESS_TEXT, address, str(error))
+        code = module.code.function_at(address - module.bias)
+        return refusal or (code if isinstance(code, Refusal) else (module, code))
+
     def _arm(self, specs: Sequence[str], *, timed: bool) -> Probes:
         if not specs:
             raise UsageError("at least one spec is needed")
@@ -310,6 +323,8 @@ class Session:
     def _place(self, probes: Sequence[Probe]) -> None:
         with typed(self._process, "arming probes in"):
             self.engine.change(edits_for([place for probe in probes for place in probe.all_places]))
+        for text in self.engine.view.complaints():
+            self._warn(text)
 
     def _fall_back(self, probes: Sequence[Probe]) -> None:
         """See to functions whose exits could not all be spliced: what was demanded for them, or a refusal."""

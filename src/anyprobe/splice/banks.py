@@ -61,7 +61,7 @@ class Demand:
 
 def demand(hooks: Iterable[Hook]) -> Demand:
     """Count what hooks without a place need."""
-    homeless = [hook for hook in hooks if hook.bank is None]
+    homeless = [hook for hook in hooks if hook.bank is None and hook.kind is not ActionKind.VIEW]
     groups = {id(hook.group) for hook in homeless if hook.kind in TIMING}
     counters = sum(1 + (hook.kind in REPLACING) for hook in homeless if hook.kind not in TIMING)
     return Demand(counters, len(groups), any(hook.kind in REPLACING for hook in homeless))
@@ -70,7 +70,7 @@ def demand(hooks: Iterable[Hook]) -> Demand:
 def settle_in_slot_bank(hooks: Iterable[Hook], bank: SlotBank) -> None:
     """Give each hook without a place one in a bank of per-thread blocks."""
     for hook in hooks:
-        if hook.bank is not None:
+        if hook.bank is not None or hook.kind is ActionKind.VIEW:
             continue
         if hook.kind in TIMING:
             group = hook.group
@@ -88,5 +88,5 @@ def settle_in_slot_bank(hooks: Iterable[Hook], bank: SlotBank) -> None:
 def settle_near(hooks: Iterable[Hook], bank: NearBank) -> None:
     """Give each counting hook without a place one among near counters."""
     for hook in hooks:
-        if hook.bank is None:
+        if hook.bank is None and hook.kind is not ActionKind.VIEW:
             hook.bank, hook.offset = bank, bank.layout.new_counter()

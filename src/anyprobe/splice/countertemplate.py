@@ -65,7 +65,7 @@ class CounterTemplates:
         copies = [(insn.address + bias, insn.address + shift) for insn in insns]
         starts = (copies[0][0], address), *copies[1:]
         behind = address + at if want.kind is WantKind.ENTRY else address
-        return EmittedPatch(address, bytes(code), starts, (*copies, (end, address + at + size)), behind)
+        return EmittedPatch(address, bytes(code), starts, (*copies, (end, address + at + size)), behind, template)
 
 
 _I32 = struct.Struct("<i")

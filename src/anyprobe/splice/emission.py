@@ -7,7 +7,7 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, head_bytes
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
-from anyprobe.splice.patchcode import REPLACING, Action, BankCode, EmittedPatch
+from anyprobe.splice.patchcode import REPLACING, Action, ActionKind, BankCode, EmittedPatch
 from anyprobe.splice.planned import JUMP_BYTES, PlannedSplice, Want, WantKind
 from anyprobe.splice.transaction import FunctionChange, LiveSplice
 
@@ -101,6 +101,8 @@ class Emission:
 
     def _actions(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
         hook = hook_of(want)
+        if hook is not None and hook.kind is ActionKind.VIEW:
+            return (Action(hook.kind, hook.offset, home.view_code(self._engine.view.root)),)
         if hook is None or hook.bank is None:
             return ()
         bank = hook.bank

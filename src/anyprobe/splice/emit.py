@@ -80,7 +80,7 @@ class _Emission:
     def _wants_at(self, address: int) -> list[Want]:
         """Return the wants at a link-time address, in the order in which they run."""
         found = [want for want in self._splice.wants if want.address == address]
-        return sorted(found, key=lambda want: _ORDER[want.kind]) if len(found) > 1 else found
+        return sorted(found, key=lambda want: -1 if want.first else _ORDER[want.kind]) if len(found) > 1 else found
 
     def _actions(self, wants: list[Want]) -> None:
         for want in wants:

@@ -19,6 +19,7 @@ from anyprobe.splice.patchcode import Clobbers
 from anyprobe.splice.plan import Planner
 from anyprobe.splice.planned import AUTO, FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable
+from anyprobe.splice.signalview import SignalView
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import PunPlaces, Springboards
 from anyprobe.splice.standing import Losses, check_sessions, gone, gone_modules, in_modules, lose, modules_of
@@ -68,6 +69,7 @@ class Engine:
         self._clobbers, self.allowed = clobbers, allowed
         self.springboards = Springboards(AddressSpace([]))
         self.traps = Traps(self)
+        self.view = SignalView(self)
         self.losses = Losses()
         self.live: LiveArming | None = None
         """What makes changes without a stop, where that is wanted."""
@@ -99,7 +101,8 @@ class Engine:
         self.losses.check_session(self.process.pid)
         with self._timed("plan"):
             self.springboards.space = AddressSpace(mappings)
-            edits = self._without_gone(edits, mappings)
+            self.view.look()
+            edits = self._without_gone(self.view.with_handlers(edits), mappings)
             self._keep_gadgets(edits)
             for edit in edits:
                 if not self._plan_from_memory(edit):
@@ -117,10 +120,12 @@ class Engine:
                 refusal = emission.emit(edit)
                 if refusal is not None:
                     self.give_up(edit, refusal)
+            self.view.describe(edits)
             self._open_gates()
             self._prepare_traps(edits)
         with self._timed("arm"):
             self._arm(edits, [edit.change for edit in edits if edit.change is not None])
+        self.view.note_refusals()
         for module in modules_of(edits):
             if module.plans is not None:
                 module.plans.save()

@@ -10,12 +10,15 @@ from anyprobe.splice.countertemplate import CounterTemplates
 from anyprobe.splice.emit import PATCH_ALIGNMENT
 from anyprobe.splice.journal import MappingUse
 from anyprobe.splice.patchcode import BankCode
-from anyprobe.splice.routines import RoutineFacts, assemble_routines
+from anyprobe.splice.routines import RoutineFacts, Routines, assemble_routines
 from anyprobe.splice.space import REACH
 from anyprobe.splice.trampoline import Trampolines, assemble_trampolines
+from anyprobe.splice.viewroutine import assemble_view
 
 ROUTINE_BYTES = 4096
 """Room reserved for the routines of one bank."""
+_VIEW_SHARE, _VIEW_LEAST = 8, 4 * PAGE
+"""What the signal view may have of a code piece: one part of so many, and so many bytes. Used only where needed."""
 
 
 @dataclass(eq=False)
@@ -42,6 +45,16 @@ class NearBank:
     layout: BankLayout
 
 
+@dataclass(frozen=True, slots=True)
+class RoutineCode:
+    """The routines of one bank as they lie in one neighbourhood."""
+
+    address: int
+    code: bytes
+    routines: Routines
+    facts: RoutineFacts
+
+
 @dataclass(eq=False)
 class Neighbourhood:
     """One gate page, near counters (optional) and a code piece, mapped side by side."""
@@ -54,6 +67,10 @@ class Neighbourhood:
     templates: CounterTemplates = field(default_factory=CounterTemplates, init=False)
     _codes: dict[int, BankCode] = field(default_factory=dict, init=False)
     _open: set[int] = field(default_factory=set, init=False)
+    blobs: list["RoutineCode"] = field(default_factory=list, init=False)
+    """The routines emitted so far."""
+    view: int = field(default=0, init=False)
+    """Address of the signal view's routine, once it is there."""
     unlisted: list[Trampolines] = field(default_factory=list, init=False)
     """Stubs that no journal lists yet."""
     routine_listing: str = field(default="", init=False)
@@ -67,14 +84,19 @@ class Neighbourhood:
         start = min(self.gate.address, self.code.address)
         return max(high - start, self.code.end - low) < REACH
 
+    @property
+    def limit(self) -> int:
+        """End of the code; what is behind it is for the signal view."""
+        return self.code.end - _view_bytes(self.code.size)
+
     def room(self) -> int:
         """Return how many bytes of code still fit."""
-        return self.code.end - self.cursor
+        return self.limit - self.cursor
 
     def put(self, code: bytes) -> int:
         """Write code at the cursor and return its address."""
         address = self.cursor
-        if address + len(code) > self.code.end:
+        if address + len(code) > self.limit:
             raise InternalError("a patch does not fit its neighbourhood")
         self.arena.write(self.code, address, code)
         self.cursor = (address + len(code) + PATCH_ALIGNMENT - 1) & -PATCH_ALIGNMENT
@@ -87,11 +109,19 @@ class Neighbourhood:
             gate = self.gate.address + 8 * bank.index
             facts = RoutineFacts(bank.layout, bank.piece.address, gate, bank.slot, bank.clock)
             content, routines, listing = assemble_routines(facts, self.cursor)
-            self.put(content)
+            self.blobs.append(RoutineCode(self.put(content), content, routines, facts))
             self.routine_listing += listing + "\n"
             code = BankCode(bank.slot, gate, 0, routines)
             self._codes[bank.index] = code
         return code
+
+    def view_code(self, root: int) -> BankCode:
+        """Return how code here reaches the signal view's routine, emitting it the first time; ``root``: its tables."""
+        if not self.view:
+            content, listing = assemble_view(self.cursor, root)
+            self.view = self.put(content)
+            self.routine_listing += listing + "\n"
+        return BankCode(None, 0, 0, None, view=self.view)
 
     def replacing_code(self, bank: SlotBank) -> BankCode:
         """Return how code here reaches a bank and replaces return addresses; emit what that needs once."""
@@ -112,6 +142,15 @@ class Neighbourhood:
     def gate_opened(self, bank: SlotBank) -> None:
         """Take note that the bank's gate word is written."""
         self._open.add(bank.index)
+
+
+def code_piece_bytes(code_bytes: int) -> int:
+    """Return the size of the piece that has room for so much code, and for what the signal view says of it."""
+    return page_ceil((code_bytes + _VIEW_LEAST) * _VIEW_SHARE // (_VIEW_SHARE - 1) + 2 * PAGE)
+
+
+def _view_bytes(piece_bytes: int) -> int:
+    return min(page_ceil(piece_bytes // _VIEW_SHARE) + _VIEW_LEAST, piece_bytes // 2)
 
 
 def neighbourhood_pieces(place: int, code_bytes: int, near: BankLayout | None, offset: int) -> list[Piece]:

@@ -33,6 +33,8 @@ class ActionKind(Enum):
     """Time the call; its end is seen by a replaced return address."""
     COUNT_RETURN = auto()
     """Count the return, seen by a replaced return address."""
+    VIEW = auto()
+    """Show a signal handler the program's own pc."""
 
 
 REPLACING = frozenset({ActionKind.ENTER_RETURN, ActionKind.COUNT_RETURN})
@@ -51,6 +53,8 @@ class BankCode:
     """Atomic banks: address of the shared block within reach of the code."""
     routines: Routines | None
     trampolines: Trampolines | None = None
+    view: int = 0
+    """Address of the signal view's routine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,9 @@ class PatchWriter:
             return
         if action.kind in REPLACING:
             self._replace_return(action)
+            return
+        if action.kind is ActionKind.VIEW:
+            self._call(action.bank.view, action.offset)
             return
         routines = action.bank.routines
         assert routines is not None
@@ -218,6 +225,8 @@ class EmittedPatch:
     """(original address, address of its displaced copy); the last pair is the jump back."""
     behind: int
     """Where a branch back to a loop head enters: behind the entry actions of the first instruction."""
+    template: object = field(default=None, compare=False)
+    """What it was made from: patches of one template differ in what they displace and where they lie, no more."""
 
     @property
     def end(self) -> int:

@@ -36,8 +36,8 @@ class Bearings:
     """By a routine's address: what calling it does, and where the bank is described."""
     slots: Mapping[int, int]
     """By a thread slot's offset: where the bank is described."""
-    text: range
-    """Where the program's own code is that patches come back to."""
+    ours: range
+    """Where code of ours is that is no place to show."""
 
 
 class _Where(NamedTuple):
@@ -82,16 +82,14 @@ class _Walk:
         todo = [(self.patch.address, _Where(start, self.site, at_site=True, in_copy=False))]
         while todo:
             at, where = todo.pop()
-            known = self.found.get(at)
-            where = self._arrive(at, where)
-            if known is not None:
-                where = _meet(known, where)
-                if where == known:
-                    continue
-            if where is None or at not in self.insns:
+            known, arrived = self.found.get(at), self._arrive(at, where)
+            here = arrived if known is None else _meet(known, arrived)
+            if here is None or at not in self.insns:
                 return False
-            self.found[at] = where
-            following = self._follow(at, where)
+            if here == known:
+                continue
+            self.found[at] = here
+            following = self._follow(at, here)
             if following is None:
                 return False
             todo += following
@@ -249,7 +247,7 @@ def _recipe(walk: _Walk, at: int, where: _Where, dead: frozenset[int], *, flags_
     """Return the recipe for one boundary, if there is one."""
     one, state = walk.insns[at], where.state
     complete = dead.issuperset(state.lost()) and (state.flags or flags_dead)
-    leaves = one.code == Code.JMP_REL32_64 and _target(walk, at) in walk.bearings.text
+    leaves = one.code == Code.JMP_REL32_64 and _target(walk, at) not in walk.bearings.ours
     if leaves and complete and state.shift == _shift_when_over(walk, where):
         return (Step(Op.FOLLOW), _DONE)
     if any(effect.kind is EffectKind.LEFT for effect in where.effects):

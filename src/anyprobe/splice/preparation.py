@@ -7,14 +7,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from anyprobe.core.address import PAGE, page_ceil
+from anyprobe.core.address import PAGE
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.data.layout import BankLayout
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.banks import Hook, demand, settle_in_slot_bank, settle_near
 from anyprobe.splice.emit import estimate
 from anyprobe.splice.journal import MappingUse, Record, RecordKind, journal_size
-from anyprobe.splice.neighbourhood import ROUTINE_BYTES, NearBank, Neighbourhood, SlotBank, neighbourhood_pieces
+from anyprobe.splice.neighbourhood import (
+    ROUTINE_BYTES,
+    NearBank,
+    Neighbourhood,
+    SlotBank,
+    code_piece_bytes,
+    neighbourhood_pieces,
+)
 from anyprobe.splice.patchcode import REPLACING
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.threadslot import choose_slot, region_place
@@ -57,7 +64,7 @@ class _Cluster:
     def sizes(self, count: int) -> list[int]:
         """Return the bytes of ``count`` neighbourhoods that hold everything, however functions are spread over them."""
         code = -(-self.code_bytes // count) + (self.largest if count > 1 else 0) + 4 * ROUTINE_BYTES
-        size = PAGE + page_ceil(max(_LEAST_CODE, code))
+        size = PAGE + code_piece_bytes(max(_LEAST_CODE, code))
         return [size + (self.near.stride if self.near else 0), *([size] * (count - 1))]
 
 

@@ -92,9 +92,12 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
         _leave(asm, facts, tail=tail)
     if facts.clock:
         emit_now(asm, facts.clock)
-    places = [address + asm.offset_of(name) for name in ("count", "enter", "leave", "leave_tail")]
+    count, enter, leave, leave_tail = (
+        address + asm.offset_of(name) for name in ("count", "enter", "leave", "leave_tail")
+    )
     code = asm.finish(address)
-    return code, Routines(*places, _stretches(asm, address, len(code))), asm.listing(address)
+    routines = Routines(count, enter, leave, leave_tail, _stretches(asm, address, len(code)))
+    return code, routines, asm.listing(address)
 
 
 _ROUTINES = frozenset({"acquire", "count", "enter", "leave", "leave_tail", "now"})

@@ -34,6 +34,22 @@ def set_action(remote: "RemoteCalls", action: SignalAction) -> None:
     remote.syscall(_RT_SIGACTION, SIGTRAP, remote.place(action.pack()), 0, _MASK_BYTES)
 
 
+def handled_signals(process: "Process") -> int:
+    """Return which signals the process handles, as a mask."""
+    return int(procfs.read_status(process.pid).get("SigCgt", "0"), 16)
+
+
+def query_actions(process: "Process", remote: "RemoteCalls", signals: int) -> dict[int, SignalAction]:
+    """Return the actions of some signals, given as a mask."""
+    place = remote.place(bytes(SignalAction.SIZE))
+    found = {}
+    for signal in range(1, signals.bit_length() + 1):
+        if signals >> signal - 1 & 1:
+            remote.syscall(_RT_SIGACTION, signal, 0, place, _MASK_BYTES)
+            found[signal] = SignalAction.unpack(process.mem.read(place, SignalAction.SIZE))
+    return found
+
+
 def record_of(handler: int, old: SignalAction) -> Record:
     """Return the journal's record of an action that our ``handler`` replaces."""
     rest = struct.pack("<QQ", old.flags, old.restorer)

@@ -82,6 +82,10 @@ class Springboards:
         """Keep everything else off the pages that are not mapped yet."""
         self.space.reserve_all((page, page + PAGE) for page in self._fresh)
 
+    def pages(self) -> list[int]:
+        """Return the pages in use."""
+        return list(self._order)
+
     def has_fresh(self) -> bool:
         """Return whether pages were chosen that are not mapped yet."""
         return bool(self._fresh)

@@ -25,7 +25,7 @@ from anyprobe.isa.assemble import Assembler
 SIGTRAP = 5
 TRAP_BIT = 1 << (SIGTRAP - 1)
 SA_RESTART, SA_RESETHAND = 0x10000000, 0x80000000
-_SA_SIGINFO, _SA_RESTORER, _SA_ONSTACK, _ALL_SIGNALS = 4, 0x04000000, 0x08000000, (1 << 64) - 1
+SA_SIGINFO, _SA_RESTORER, _SA_ONSTACK, _ALL_SIGNALS = 4, 0x04000000, 0x08000000, (1 << 64) - 1
 SIG_DFL, SIG_IGN = 0, 1
 AMBIGUOUS = 1
 """Flag in a patch's address (patches are aligned): the byte behind the site is an instruction too."""
@@ -83,7 +83,7 @@ class TrapHandler:
     def action(self, old: SignalAction) -> SignalAction:
         """Return the action that makes it the handler; calls that others' signals interrupt restart as before."""
         restart = SA_RESTART if not old.is_handler else old.flags & SA_RESTART
-        return SignalAction(self.entry, _SA_SIGINFO | _SA_RESTORER | _SA_ONSTACK | restart, self.restorer, _ALL_SIGNALS)
+        return SignalAction(self.entry, SA_SIGINFO | _SA_RESTORER | _SA_ONSTACK | restart, self.restorer, _ALL_SIGNALS)
 
     def old_action(self, old: SignalAction) -> tuple[int, bytes]:
         """Return where the action that was replaced is kept, and the bytes to write there.

@@ -36,13 +36,13 @@ def cluster(code_bytes, largest=0, counters=0):
 def test_one_place_where_there_is_one():
     sizes, places = preparation(between_springboards(100 * MB))._places_of(cluster(60 * MB))
     assert len(places) == 1
-    assert 60 * MB < sizes[0] < 61 * MB
+    assert 60 * MB < sizes[0] < 70 * MB
 
 
 @pytest.mark.parametrize("counters", [0, 1000])
 def test_several_places_hold_everything_and_reach_one_another(counters):
     wanted = cluster(60 * MB, 3 * MB, counters)
-    under_test = preparation(between_springboards(20 * MB))
+    under_test = preparation(between_springboards(24 * MB))
     space = under_test._engine.springboards.space
     sizes, places = under_test._places_of(wanted)
     assert len(places) == 4

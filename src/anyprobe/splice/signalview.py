@@ -1,0 +1,225 @@
+"""The signal view: where the program handles signals, its handlers see its own pcs while a thread is in code of ours.
+
+Nobody is attached when a signal comes, so what is needed lies in the target: a splice at the entry of each installed
+handler, whose code puts the interrupted registers right (``viewroutine``), and tables of what to do (``viewtable``).
+Which handlers there are is asked in one borrowed thread before a change is planned, and only where some signal is
+handled at all. Where a handler cannot be spliced it sees the true pcs.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.function import FunctionCode
+from anyprobe.core.address import PAGE
+from anyprobe.core.errors import TargetError
+from anyprobe.core.memory import MemoryFault
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.banks import Hook
+from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
+from anyprobe.splice.patchcode import ActionKind
+from anyprobe.splice.patchrecipes import Bearings, patch_positions
+from anyprobe.splice.planned import Strategy, Want, WantKind
+from anyprobe.splice.recipes import EffectKind, Positions
+from anyprobe.splice.routinerecipes import routine_positions
+from anyprobe.splice.signalactions import handled_signals, query_actions
+from anyprobe.splice.transaction import LiveSplice
+from anyprobe.splice.traphandler import SA_SIGINFO
+from anyprobe.splice.viewroutine import FAULT_SIGNALS
+from anyprobe.splice.viewtable import ViewTable
+
+if TYPE_CHECKING:
+    from anyprobe.splice.engine import Engine
+    from anyprobe.splice.neighbourhood import Neighbourhood
+
+Place = tuple[Module, FunctionCode]
+_FAULT_BITS = sum(1 << signal - 1 for signal in FAULT_SIGNALS)
+
+
+class SignalView:
+    """Keeps the handlers of one target spliced and the tables complete."""
+
+    def __init__(self, engine: "Engine") -> None:
+        """Know of no handler yet."""
+        self._engine = engine
+        self.locate: Callable[[int], Place | Refusal] | None = None
+        """Finds the function at a run-time address; without it, handlers see the true pcs."""
+        self.refused: dict[int, Refusal] = {}
+        """Why handlers see the true pcs, by their addresses."""
+        self._complained: set[int] = set()
+        self._handled = 0
+        self._hooks: dict[int, Hook] = {}
+        self._homes: dict[int, _Described] = {}
+        self._index: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def faults(self) -> bool:
+        """Whether the program handles faults of its own."""
+        return bool(self._handled & _FAULT_BITS)
+
+    # -- handlers
+
+    def look(self) -> bool:
+        """See which signals are handled; return whether that has changed."""
+        before, self._handled = self._handled, handled_signals(self._engine.process)
+        return self._handled != before
+
+    def with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
+        """Return the edits with those that handlers without a splice need."""
+        if self.locate is None or not self._handled or not any(edit.added for edit in edits):
+            return edits
+        try:
+            with self._engine.process.borrow() as remote:
+                actions = query_actions(self._engine.process, remote, self._handled)
+        except (TargetError, MemoryFault) as error:
+            self.refused[0] = Refusal(Reason.NO_STACK, 0, f"which handlers there are could not be asked: {error}")
+            return edits
+        masks: dict[int, int] = {}
+        for signal, action in actions.items():
+            if action.is_handler:
+                untold = signal in FAULT_SIGNALS and not action.flags & SA_SIGINFO
+                masks[action.handler] = masks.get(action.handler, 0) | untold << signal
+        by_state = {edit.state: edit for edit in edits}
+        made = [edit for handler, mask in masks.items() for edit in self._edit_for(handler, mask, by_state)]
+        return [*made, *edits]
+
+    def _edit_for(self, handler: int, mask: int, edits: dict[FunctionState, Edit]) -> list[Edit]:
+        """Want a splice at a handler; return the edit if it is a new one."""
+        known = self._hooks.get(handler)
+        settled = known is not None and known.offset == mask and (known.armed or known.refusal is not None)
+        if self.locate is None or settled or self._is_ours(handler):
+            return []
+        place = self.locate(handler)
+        if isinstance(place, Refusal):
+            self.refused[handler] = place
+            return []
+        module, code = place
+        if module.code.text.is_go:
+            return []  # Go does not preempt at pcs that it does not know: there the true pc always stays
+        state = module.state_of(code)
+        hook = self._hooks[handler] = Hook(ActionKind.VIEW, offset=mask)
+        edit = edits.get(state)
+        made = [] if edit is not None else [Edit(module, state)]
+        edit = edits.setdefault(state, edit or made[0])
+        edit.removed += [want for want in state.wants if hook_of(want) is known and known is not None]
+        edit.added.insert(0, Want(code.entry, WantKind.ENTRY, tag=hook, first=True))
+        return made
+
+    def _is_ours(self, address: int) -> bool:
+        return any(piece.address <= address < piece.end for arena in self._engine.arenas for piece in arena.pieces)
+
+    def note_refusals(self) -> None:
+        """After a change: take note of handlers that could not be spliced."""
+        for handler, hook in self._hooks.items():
+            if hook.refusal is not None:
+                self.refused[handler] = hook.refusal
+            elif hook.armed:
+                self.refused.pop(handler, None)
+
+    def complaints(self) -> list[str]:
+        """Return what is to be said of handlers that see the true pcs, once for each."""
+        fresh = [handler for handler in self.refused if handler not in self._complained]
+        self._complained.update(fresh)
+        return [f"a signal handler sees pcs of probes as they are: {self.refused[handler]}" for handler in fresh]
+
+    # -- tables
+
+    @property
+    def root(self) -> int:
+        """Where the index's address is kept."""
+        return self._described(self._engine.neighbourhoods[0]).table.root
+
+    def describe(self, edits: Iterable[Edit]) -> None:
+        """Say in the tables what is to be done in the patches that the edits bring; they are not in use yet."""
+        if not any(hook.armed or hook.refusal is None for hook in self._hooks.values()):
+            return
+        splices = [splice for edit in edits if edit.change is not None for splice in edit.change.added]
+        if not self._homes or not self._index:
+            states = [state for module in self._engine.modules for state in module.functions.values()]
+            splices += [splice for state in states for splice in state.splices]
+        looped = _looped(splices)
+        for home in self._engine.neighbourhoods:
+            described = self._described(home)
+            here = [s for s in splices if s.patch is not None and s.patch.address in described.table.code]
+            described.add(here, looped)
+        self._publish(splices)
+
+    def _described(self, home: "Neighbourhood") -> "_Described":
+        known = self._homes.get(home.code.address)
+        if known is None:
+            known = self._homes[home.code.address] = _Described(home)
+        return known
+
+    def _publish(self, splices: Iterable[LiveSplice]) -> None:
+        jumps = {(splice.address, len(splice.new)) for splice in splices if splice.is_springboard}
+        jumps |= {(page, PAGE) for page in self._engine.springboards.pages()}
+        jumps |= {entry for entry in self._index if entry[1] < PAGE}
+        tables = {(d.table.code.start, d.table.address) for d in self._homes.values()}
+        index = tuple(sorted(tables | jumps))
+        if index != self._index and self._described(self._engine.neighbourhoods[0]).table.publish(index):
+            self._index = index
+
+
+class _Described:
+    """What is said of one neighbourhood's code."""
+
+    def __init__(self, home: "Neighbourhood") -> None:
+        self._home = home
+        self.table = ViewTable(home.arena, home.code, home.limit)
+        self._blobs = 0
+        self._banks: dict[int, int] = {}
+        self._routines: dict[int, tuple[EffectKind | None, int]] = {}
+        self._templates: dict[object, int] = {}
+
+    def add(self, splices: Iterable[LiveSplice], looped: frozenset[int]) -> None:
+        """Describe patches, and routines that were emitted since."""
+        entries = list(self._routine_entries())
+        bearings = Bearings(self._routines, self._banks, self.table.code)
+        for splice in splices:
+            assert splice.patch is not None
+            positions = self._positions_of(splice, bearings, looped)
+            entries.append((splice.patch.address, positions, splice.planned.insns[0].address + splice.bias))
+        self.table.add(sorted(entries))
+
+    def _routine_entries(self) -> Iterable[tuple[int, int, int]]:
+        home = self._home
+        if home.view:
+            self._routines[home.view] = (None, 0)
+        for blob in home.blobs[self._blobs :]:
+            facts, routines = blob.facts, blob.routines
+            bank = self._banks[facts.slot] = self.table.bank(facts.slot, facts.gate, facts.shared)
+            self._routines[routines.count] = (EffectKind.COUNTED, bank)
+            self._routines[routines.enter] = (EffectKind.ENTERED, bank)
+            self._routines[routines.leave] = self._routines[routines.leave_tail] = (EffectKind.LEFT, bank)
+            found = routine_positions(blob.code, blob.address, routines, bank)
+            yield blob.address, self.table.positions(found), blob.address
+        self._blobs = len(home.blobs)
+
+    def _positions_of(self, splice: LiveSplice, bearings: Bearings, looped: frozenset[int]) -> int:
+        patch = splice.patch
+        assert patch is not None
+        loops = splice.bias + splice.planned.insns[0].address in looped
+        if patch.template is None:
+            return self.table.positions(self._work_out(splice, bearings, loops))
+        key = (patch.template, tuple(insn.length for insn in splice.planned.insns), loops)
+        known = self._templates.get(key)
+        if known is None:
+            known = self._templates[key] = self.table.positions(self._work_out(splice, bearings, loops))
+        return known
+
+    @staticmethod
+    def _work_out(splice: LiveSplice, bearings: Bearings, loops: bool) -> Positions:
+        assert splice.patch is not None
+        return patch_positions(splice.planned, splice.bias, splice.patch, bearings, looped=loops)
+
+
+def _looped(splices: Iterable[LiveSplice]) -> frozenset[int]:
+    """Return the sites of entries that branches in the function go behind."""
+    targets: set[int] = set()
+    for splice in splices:
+        if splice.is_springboard or splice.planned.strategy is Strategy.TRAP:
+            continue
+        for want in splice.planned.wants:
+            insn = next((insn for insn in splice.planned.insns if insn.address == want.address), None)
+            if want.kind is WantKind.LOOP and insn is not None and insn.target is not None:
+                targets.update((insn.target + splice.bias, insn.target + splice.bias + 4))
+    return frozenset(targets)
