@@ -17,7 +17,7 @@ from pathlib import Path
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.image import Image
-from anyprobe.core.refusal import Refusal
+from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import exit_want
 from anyprobe.splice.claims import Claims
 from anyprobe.splice.plan import Planner
@@ -77,7 +77,11 @@ class Survey:
         self.image = Image.open(path)
         self.map = CodeMap(self.image.text(), self.image.cold_parts)
         found = [self.map.function_at(start) for start in self.image.text().function_starts.tolist()]
-        self.functions = [function for function in found if isinstance(function, FunctionCode)]
+        self.pieces = [function for function in found if isinstance(function, FunctionCode)]
+        """All code, by function and part."""
+        parts = self.image.unnamed_parts
+        self.functions = [function for function in self.pieces if function.start not in parts]
+        """What a glob means: without the parts that have no name."""
         self._begin()
 
     def _begin(self) -> None:
@@ -99,26 +103,30 @@ class Survey:
         return len(self.springboards._pages)  # noqa: SLF001 - a figure that nobody else asks for
 
     def ends(self) -> Tally:
-        """Plan every entry and every exit, together."""
-        return self._together(lambda function: [
-            Want(function.entry, WantKind.ENTRY), *(exit_want(each) for each in self._own_exits(function))
-        ])  # fmt: skip
+        """Plan every entry and every exit, together; exits of which not all are known count as refused."""
+        tally = self._together(self.functions, self._ends_of)
+        for function in self.functions:
+            why = function.exits_complete
+            if why is not None and why.reason is not Reason.PART_OF_FUNCTION:
+                tally.refused += [(function, exit_want(each), why) for each in function.exits]
+        return tally
 
     @staticmethod
-    def _own_exits(function: FunctionCode) -> Sequence[object]:
-        return function.exits if function.exits_complete is None else ()
+    def _ends_of(function: FunctionCode) -> list[Want]:
+        exits = function.exits if function.exits_complete is None else ()
+        return [Want(function.entry, WantKind.ENTRY), *map(exit_want, exits)]
 
     def at_once(self) -> Tally:
         """Plan every instruction, together."""
-        return self._together(lambda function: [Want(address, WantKind.OFFSET) for address in function.addresses])
+        return self._together(
+            self.pieces, lambda function: [Want(address, WantKind.OFFSET) for address in function.addresses]
+        )
 
-    def _together(self, wants_of: Callable[[FunctionCode], list[Want]]) -> Tally:
+    def _together(self, functions: list[FunctionCode], wants_of: Callable[[FunctionCode], list[Want]]) -> Tally:
         self._begin()
         tally, begin = Tally(), time.process_time()
-        for function in self.functions:
-            wants = wants_of(function)
-            plan = self.planner.plan(function, wants)
-            tally.add(function, plan)
+        for function in functions:
+            tally.add(function, self.planner.plan(function, wants_of(function)))
         tally.seconds = time.process_time() - begin
         return tally
 
@@ -136,10 +144,10 @@ class Survey:
 
     def instructions(self, sample: int | None = None) -> Iterator[tuple[FunctionCode, int]]:
         """Yield all instructions, or ``sample`` of them: the same ones for the same number."""
-        total = sum(len(function.addresses) for function in self.functions)
+        total = sum(len(function.addresses) for function in self.pieces)
         chosen = None if sample is None or sample >= total else set(random.Random(sample).sample(range(total), sample))
         number = 0
-        for function in self.functions:
+        for function in self.pieces:
             for address in function.addresses:
                 if chosen is None or number in chosen:
                     yield function, address

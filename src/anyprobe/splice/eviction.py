@@ -97,7 +97,7 @@ class Evictions(Strategies):
                 if insns and insns[0].address < high:
                     at = insns[0].address
                     yield PlannedSplice(Strategy.JUMP, at, insns, [], JUMP_BYTES, at)
-            number = max(bisect_left(addresses, run[-1].end), number + 1)
+            number = max(bisect_left(addresses, run[-1].end) if run else 0, number + 1)
 
     def _line_from(self, run: tuple[Insn, ...], first: int) -> tuple[Insn, ...]:
         """Return the instructions from one on that a jump and a springboard take; empty if there are too few."""
