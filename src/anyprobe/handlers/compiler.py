@@ -10,8 +10,9 @@ from anyprobe.handlers.frontend import Setting, lower
 from anyprobe.handlers.passes.bounds import STEPS_LIMIT, steps
 from anyprobe.handlers.passes.deadcode import remove_dead_code
 from anyprobe.handlers.passes.fold import fold
+from anyprobe.handlers.passes.inputs import remove_unused_inputs
 
-PASSES: tuple[Callable[[ir.Function], ir.Function], ...] = (fold, remove_dead_code)
+PASSES: tuple[Callable[[ir.Function], ir.Function], ...] = (fold, remove_dead_code, remove_unused_inputs)
 """In the order in which they run."""
 
 

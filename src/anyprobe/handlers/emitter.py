@@ -83,7 +83,6 @@ class Emitter:
             if each is storage or each == storage:
                 return place
         self.storages.append(storage)
-        self.word(InputKind.STORAGE, index=len(self.storages) - 1)
         return len(self.storages) - 1
 
     def add(self, statement: ir.Stmt) -> None:

@@ -185,24 +185,26 @@ class Expressions:
         """Compile ``left and right``; with ``negate``, ``left and not right``."""
         if left == ir.FALSE:
             return ir.FALSE
-        left = left if left == ir.TRUE else self.emit.keep(left)
         before = self.emit.flow.copy()
+        ranges.refine(left, truth=True, known=self.emit.flow.known)
         with self.emit.collected() as statements:
-            ranges.refine(left, truth=True, known=self.emit.flow.known)
             expr = self.condition(right)
             expr = _not(expr) if negate else expr
-        if left == ir.TRUE or not statements:
-            self.emit.flow.known = before.known if left != ir.TRUE else self.emit.flow.known
+        if left == ir.TRUE:
             for each in statements:
                 self.emit.splice(each)
-            return expr if left == ir.TRUE else ir.Binary("&", left, expr)
+            return expr
+        if not statements:
+            self.emit.flow = before
+            return ir.Binary("&", left, expr)
         result = self.emit.temporary(boolean)
         inner = self.emit.flow
         with self.emit.collected() as assign:
             self.emit.add(ir.Assign(result, expr))
         self.emit.flow = before.copy()
+        test = self.emit.keep(left)
         self.emit.add(ir.Assign(result, ir.FALSE))
-        self.emit.splice(ir.If(left, (*statements, *assign)))
+        self.emit.splice(ir.If(test, (*statements, *assign)))
         self.emit.flow.become([inner, before])
         return result
 

@@ -112,6 +112,7 @@ class _Handler:
         def result(value: Value | None, node: ast.AST) -> None:
             if value is not None or returns:
                 frame.assign(emit, RESULT, Literal(None) if value is None else _returned(frame, value, node), node)
+                frame.note(self._notes, node, frame.kinds[RESULT])
             emit.add(ir.Leave(frame.end))
 
         tree = frame.source.tree

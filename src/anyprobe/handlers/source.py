@@ -58,29 +58,32 @@ def source_of(function: object) -> Source:
     if not isinstance(function, types.FunctionType):
         raise HandlerError(f"{function!r} is no Python function", instead="def handler(size: u64): ...")
     code = function.__code__
-    tree = _parsed(code.co_filename, tuple(linecache.getlines(code.co_filename, function.__globals__)))
-    found = [node for node in ast.walk(tree) if _is_definition(node, code)] if tree is not None else []
+    lines = tuple(linecache.getlines(code.co_filename, function.__globals__))
+    found = [node for node in _definitions(code.co_filename, lines) if _is_definition(node, code)]
     if not found:
         raise HandlerError(
             f"the source of {function.__name__} is not available ({code.co_filename})",
             instead="put the handler into a file; what exec() and eval() define has no source",
         )
-    return Source(function, found[-1])  # type: ignore[arg-type] # _is_definition
+    return Source(function, found[-1])
 
 
 @functools.lru_cache(maxsize=8)
-def _parsed(file: str, lines: tuple[str, ...]) -> ast.Module | None:
+def _definitions(file: str, lines: tuple[str, ...]) -> tuple[Definition, ...]:
     try:
-        return ast.parse("".join(lines), file)
+        tree = ast.parse("".join(lines), file)
     except SyntaxError:
-        return None  # the file has changed since it was imported
+        return ()  # the file has changed since it was imported
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda))
 
 
-def _is_definition(node: ast.AST, code: types.CodeType) -> bool:
-    if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+def _is_definition(node: Definition, code: types.CodeType) -> bool:
+    if isinstance(node, ast.FunctionDef):
+        if node.name != code.co_name:
+            return False
         first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
         return first == code.co_firstlineno
-    if isinstance(node, ast.Lambda) and code.co_name == "<lambda>" and node.lineno == code.co_firstlineno:
+    if code.co_name == "<lambda>" and node.lineno == code.co_firstlineno:
         # several lambdas may stand on one line; the code's own positions tell them apart
         places = [each for each in code.co_positions() if each[0] is not None and each[2] is not None and each[3]]
         body = node.body

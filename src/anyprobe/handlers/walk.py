@@ -1,6 +1,7 @@
 """Going through the intermediate language: the statements within statements, the expressions within both."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from anyprobe.handlers import ir
 
@@ -65,3 +66,31 @@ def expressions(body: ir.Body) -> Iterator[ir.Expr]:
     for each in statements(body):
         for operand in operands(each):
             yield from within(operand)
+
+
+def rebuilt(
+    each: ir.Stmt, expression: Callable[[ir.Expr], ir.Expr], body: Callable[[ir.Body], ir.Body]
+) -> ir.Stmt:  # fmt: skip
+    """Return a statement with its expressions and its bodies replaced."""
+    match each:
+        case ir.If(condition, then, orelse):
+            return ir.If(expression(condition), body(then), body(orelse))
+        case ir.Block(label, inner):
+            return ir.Block(label, body(inner))
+        case ir.Loop(label, bound, inner):
+            return ir.Loop(label, bound, body(inner))
+        case ir.Assign() | ir.Return() | ir.SetWord() | ir.StoreInstance():
+            return replace(each, value=expression(each.value))
+        case ir.Read():
+            return replace(each, address=expression(each.address))
+        case ir.ReadBytes():
+            return replace(each, address=expression(each.address), size=expression(each.size))
+        case ir.Write():
+            return replace(each, address=expression(each.address), value=expression(each.value))
+        case ir.BufferByte():
+            return replace(each, index=expression(each.index))
+        case ir.Update():
+            key = tuple(part if isinstance(part, ir.Buffer) else expression(part) for part in each.key)
+            return replace(each, values=tuple(expression(value) for value in each.values), key=key)
+        case _:
+            return each

@@ -1,9 +1,8 @@
 """Constant folding: expressions of constants become constants, conditions that are known choose their branch."""
 
 from dataclasses import replace
-from typing import cast
 
-from anyprobe.handlers import arithmetic, ir
+from anyprobe.handlers import arithmetic, ir, walk
 from anyprobe.handlers.types import FloatType, IntegerType, PointerType, u64
 
 
@@ -20,27 +19,10 @@ def _body(statements: ir.Body) -> ir.Body:
 
 
 def _statement(each: ir.Stmt) -> ir.Body:
-    match each:
-        case ir.If(condition, then, orelse):
-            test = expression(condition)
-            if isinstance(test, ir.Const):
-                return _body(then if test.value else orelse)
-            return (ir.If(test, _body(then), _body(orelse)),)
-        case ir.Block(label, inner):
-            return (ir.Block(label, _body(inner)),)
-        case ir.Loop(label, bound, inner):
-            return (ir.Loop(label, bound, _body(inner)),)
-        case ir.Update():
-            values = tuple(expression(value) for value in each.values)
-            key = tuple(part if isinstance(part, ir.Buffer) else expression(part) for part in each.key)
-            return (replace(each, values=values, key=key),)
-        case _:
-            changed = {
-                name: expression(part)
-                for name in ("value", "address", "size", "index")
-                if isinstance(part := getattr(each, name, None), ir.Expr)
-            }
-            return (cast("ir.Stmt", replace(each, **changed)) if changed else each,)  # type: ignore[arg-type]
+    folded = walk.rebuilt(each, expression, _body)
+    if isinstance(folded, ir.If) and isinstance(folded.condition, ir.Const):
+        return folded.then if folded.condition.value else folded.orelse
+    return (folded,)
 
 
 def expression(expr: ir.Expr) -> ir.Expr:

@@ -1,0 +1,122 @@
+"""Generated handlers give the same results by CPython under the documented rules, on x86-64, and in the kernel."""
+
+import ctypes
+import math
+import os
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+
+from anyprobe.core.errors import HandlerError
+from anyprobe.handlers import check
+from anyprobe.handlers.bpf import compile_bpf
+from anyprobe.handlers.compiler import PASSES
+from anyprobe.handlers.frontend import lower
+from anyprobe.handlers.interpreter import Interpreter
+from anyprobe.handlers.native import compile_native
+from unit.handlers import bpf_running, generating, running
+
+EXAMPLES = int(os.environ.get("ANYPROBE_EXAMPLES", "400"))
+REFUSED = bpf_running.refused_because()
+SETTINGS = settings(
+    max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+NUMBERS = (ctypes.c_int16 * 32)(*(value * 2731 % 65536 - 32768 for value in range(32)))
+
+
+class OwnMemory:
+    """This process: what the routines of ``running`` can read."""
+
+    def read(self, address, size):
+        return ctypes.string_at(address, size) if 0x1000 <= address < 1 << 47 else None
+
+
+def lowered(handler):
+    """Return a generated handler after all passes, each checked; what is rightly refused is no example."""
+    try:
+        found = lower(handler.function)
+    except HandlerError as error:
+        # constants by constants, as in Python
+        assume("division" not in str(error) and "modulo" not in str(error) and "shift" not in str(error))
+        assume("does not fit" not in str(error))
+        raise AssertionError(f"{error}\n{handler.text}") from error
+    function = found.function
+    check.check(function)
+    for each in PASSES:
+        function = each(function)
+        check.check(function)
+    return found, function
+
+
+def expected(interpreter, row):
+    counts = interpreter.record.counts
+    for miss in counts:
+        counts[miss] = 0
+    result = interpreter.run(*row)
+    return (0 if result is None else result.value), {miss.value: count for miss, count in counts.items()}
+
+
+def same(left, right):
+    if isinstance(left, float) and isinstance(right, float):
+        return (math.isnan(left) and math.isnan(right)) or (
+            left == right and math.copysign(1, left) == math.copysign(1, right)
+        )
+    return left == right
+
+
+def compare(handler, kinds, rows, run, function, found):
+    before = {"fault": 0, "abandoned": 0, "division": 0}
+    interpreter = Interpreter(handler.function, found.notes, OwnMemory())
+    for row in rows:
+        wanted, counts = expected(interpreter, row)
+        word, misses = run(tuple(running.word(value, kind) for value, kind in zip(row, kinds, strict=True)))
+        new = {name: misses[name] - before[name] for name in misses}
+        before = misses
+        got = running.unword(word, function.result)
+        assert same(wanted, got), f"{row}: {wanted} by CPython, {got}\n{handler.text}"
+        assert new == counts, f"{row}\n{handler.text}"
+
+
+def native(function):
+    runner = running.Runner(compile_native(function))
+    return lambda words: (runner.run(*words), runner.misses)
+
+
+@SETTINGS
+@given(generating.handlers())
+def test_x86_64_computes_like_cpython(handler):
+    found, function = lowered(handler)
+    compare(handler, handler.kinds, handler.rows, native(function), function, found)
+
+
+def with_memory(handler):
+    kinds = (*handler.kinds, generating.ptr, generating.ptr)
+    address = ctypes.addressof(NUMBERS)
+    return kinds, [(*row, address, 8 if index % 2 else address) for index, row in enumerate(handler.rows)]
+
+
+@SETTINGS
+@given(generating.handlers(memory=True))
+def test_x86_64_reads_memory_like_cpython(handler):
+    found, function = lowered(handler)
+    kinds, rows = with_memory(handler)
+    compare(handler, kinds, rows, native(function), function, found)
+
+
+@pytest.mark.skipif(REFUSED is not None, reason=str(REFUSED))
+@SETTINGS
+@given(generating.handlers(floats=False))
+def test_the_kernel_computes_like_cpython(handler):
+    found, function = lowered(handler)
+    with bpf_running.Runner(compile_bpf(function, result_word=True)) as runner:
+        compare(handler, handler.kinds, handler.rows, runner.run, function, found)
+
+
+@pytest.mark.skipif(REFUSED is not None, reason=str(REFUSED))
+@SETTINGS
+@given(generating.handlers(floats=False, memory=True))
+def test_the_kernel_reads_memory_like_cpython(handler):
+    found, function = lowered(handler)
+    kinds, rows = with_memory(handler)
+    with bpf_running.Runner(compile_bpf(function, result_word=True)) as runner:
+        compare(handler, kinds, rows, runner.run, function, found)
