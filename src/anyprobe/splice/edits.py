@@ -68,12 +68,19 @@ class Edit:
     planned: bool = False
     """Whether the claims are the plan's, not the live splices'."""
     settled: bool = False
+    staying: list[LiveSplice] = field(default_factory=list)
+    """The splices that remain as they are; the plan is for what these do not serve."""
     needs_stop: Refusal | None = None
     """Why it cannot be made while the program runs, where that was wanted."""
     arming: str = ""
     """``live``, or ``stop`` and why, where it was wanted that nothing is stopped."""
 
     @property
+    def leaving(self) -> list[LiveSplice]:
+        """The splices that are taken out, or replaced."""
+        return [splice for splice in self.state.splices if splice not in self.staying]
+
+    @property
     def idle(self) -> bool:
         """Whether nothing remains to be changed."""
-        return not self.plan.splices and not self.state.splices
+        return not self.plan.splices and not self.leaving

@@ -29,7 +29,7 @@ class Emission:
         if edit.given_up:
             return None
         if not edit.plan.splices:
-            edit.change = FunctionChange(edit.state.code.start + edit.module.bias, list(edit.state.splices))
+            edit.change = FunctionChange(edit.state.code.start + edit.module.bias, edit.leaving)
             return None
         home = self._home_for(edit)
         for want in edit.wants:
@@ -49,7 +49,7 @@ class Emission:
             for other in planned.leans_on:
                 live.borrowed = _overlaid(live.address + len(live.old), live.borrowed, made[other])
             added.append(live)
-        edit.change = FunctionChange(edit.state.code.start + edit.module.bias, list(edit.state.splices), added)
+        edit.change = FunctionChange(edit.state.code.start + edit.module.bias, edit.leaving, added)
         return None
 
     def _emit_splice(

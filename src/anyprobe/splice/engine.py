@@ -171,6 +171,8 @@ class Engine:
         """Plan the function anew with all its wants; additions that would cost an armed hook its place are refused."""
         state = edit.state
         edit.planned = True
+        if self.live is not None and self.live.plan_beside(edit):
+            return
         for splice in state.splices:
             edit.module.claims.release(splice.planned)  # twice for a short jump and its springboard: no matter
         removed = edit.removed
@@ -178,7 +180,7 @@ class Engine:
         if not kept and not edit.added:
             return
         planner = self.planner(edit.module)
-        edit.wants = self._refuse_timing(edit, kept + edit.added)
+        edit.wants = self.refuse_timing(edit, kept + edit.added)
         while True:
             live = None if self.live is None else self.live.plan(edit)
             edit.plan = live or planner.plan(state.code, edit.wants)
@@ -206,7 +208,7 @@ class Engine:
         go = module.code.text.is_go
         return Planner(module.code, module.claims, places.reachable, self.allowed, plain_jumps_only=go)
 
-    def _refuse_timing(self, edit: Edit, wants: list[Want]) -> list[Want]:
+    def refuse_timing(self, edit: Edit, wants: list[Want]) -> list[Want]:
         """Refuse timing where there is no per-thread memory for it."""
         if self.slots and not edit.module.slotless and not edit.module.code.text.is_go:
             return wants
@@ -247,7 +249,7 @@ class Engine:
         except ThreadSlotUnusable:
             self.slots = False
             for edit in edits:
-                edit.wants = self._refuse_timing(edit, edit.wants)
+                edit.wants = self.refuse_timing(edit, edit.wants)
                 for splice in edit.plan.splices:
                     edit.module.claims.release(splice)
                 edit.plan = self.planner(edit.module).plan(edit.state.code, edit.wants)
@@ -346,7 +348,7 @@ class Engine:
         for want in edit.removed:
             if (hook := hook_of(want)) is not None:
                 hook.splice = None
-        state.wants, state.splices = edit.wants, change.added
+        state.wants, state.splices = edit.wants, [*edit.staying, *change.added]
         for splice in change.added:
             for want in () if splice.is_springboard else splice.planned.wants:
                 if (hook := hook_of(want)) is not None:
@@ -374,10 +376,10 @@ class Engine:
             return
         for planned in edit.plan.splices:
             edit.module.claims.release(planned)
-        for splice in edit.state.splices:
+        for splice in edit.leaving:
             edit.module.claims.claim(splice.planned)
         edit.change = None
-        edit.plan = FunctionPlan()
+        edit.plan, edit.staying = FunctionPlan(), []
         edit.wants = list(edit.state.wants)
         edit.given_up = edit.settled = True
 

@@ -19,21 +19,31 @@ from anyprobe.splice.livechildren import complete_in_children, ticks_now
 from anyprobe.splice.liveplan import LivePlanner
 from anyprobe.splice.livetraps import disturbed, wrong_action
 from anyprobe.splice.livewrites import SEVERAL, Rewrite, Site, Write, sites_of, steps
-from anyprobe.splice.planned import FunctionPlan, Want
+from anyprobe.splice.planned import FunctionPlan, Want, WantKind
 from anyprobe.splice.springboard import PunPlaces
 from anyprobe.splice.standing import gone, gone_modules, in_modules, modules_of
-from anyprobe.splice.transaction import Transaction
+from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
 from anyprobe.splice.traphandler import AMBIGUOUS
 from anyprobe.target import membarrier
 from anyprobe.target.helper import helped
 from anyprobe.target.remote import RemoteCalls
 from anyprobe.target.threadpointers import thread_pointers
+from anyprobe.target.urgency import urgent
 
 if TYPE_CHECKING:
     from anyprobe.splice.engine import Engine
 
 _PORTION = 256
 """How many sites at most have an ``int3`` at a time, so that none has it for long."""
+
+
+class NotNowError(TargetError):
+    """What an ``int3`` needs does not hold at this moment."""
+
+    def __init__(self, why: Refusal) -> None:
+        """Keep the reason."""
+        self.why = why
+        super().__init__(str(why))
 
 
 class Proof(Protocol):
@@ -59,6 +69,12 @@ class LiveArming:
         """Nothing is done to the target yet."""
         self._engine, self._proof = engine, proof
         self._registered = False
+        self._begun: list[Rewrite] = []
+        """What has been written in the present change, in part at least."""
+        self._listed: tuple[Journal, list[int]] | tuple[()] = ()
+        """The journal's records of an ``int3`` that may stand now."""
+        self._retired: dict[int, int] = {}
+        """Springboards of one-byte jumps that were taken out, and of which sites."""
         self.reasons: dict[str, int] = {}
         """Why functions were changed in a stop all the same, and how many."""
 
@@ -83,7 +99,13 @@ class LiveArming:
         if sites:
             for edit in sites:
                 edit.arming = "live"
-            self._change(sites, what)
+            try:
+                self._change(sites, what)
+            except NotNowError as refused:
+                left.update(dict.fromkeys(sites, refused.why))
+                for edit in sites:
+                    if edit.change is not None:
+                        edit.change.refusal = None
         for edit, why in left.items():
             edit.arming = f"stop: {why.detail}"
             self.reasons[why.detail] = self.reasons.get(why.detail, 0) + 1
@@ -104,6 +126,30 @@ class LiveArming:
         edit.needs_stop = found if isinstance(found, Refusal) else None
         return None if isinstance(found, Refusal) else found
 
+    def plan_beside(self, edit: Edit) -> bool:
+        """Plan what an edit changes and let the function's other splices stay as they are; return whether that can be.
+
+        Branches back to the entry go behind the counter in the entry's patch: all these splices stay, or none.
+        """
+        state, claims = edit.state, edit.module.claims
+        staying = _staying(edit)
+        if self._engine.process.held is not None or not staying:
+            return False
+        leaving = [splice for splice in state.splices if splice not in staying]
+        for splice in leaving:
+            claims.release(splice.planned)
+        kept = [want for want in state.wants if want not in edit.removed]
+        wants = self._engine.refuse_timing(edit, kept + edit.added)
+        served = {want for splice in staying for want in splice.planned.wants}
+        rest = [want for want in wants if want not in served]
+        found = self.plan_for(edit.module, state.code, rest) if rest else FunctionPlan()
+        if isinstance(found, Refusal):
+            for splice in leaving:
+                claims.claim(splice.planned)
+            return False
+        edit.plan, edit.wants, edit.staying = found, wants, staying
+        return True
+
     def plan_for(self, module: Module, code: FunctionCode, wants: Sequence[Want]) -> FunctionPlan | Refusal:
         """Return a plan that can be carried out while the program runs, its bytes claimed, or why there is none."""
         engine = self._engine
@@ -111,7 +157,10 @@ class LiveArming:
         if why is not None:
             return why
         places = module.claims.places = PunPlaces(engine.springboards, module.bias)
-        planner = LivePlanner(module.code, module.claims, places.reachable, engine.allowed, plain_jumps_only=True)
+        planner = LivePlanner(
+            module.code, module.claims, places.reachable, engine.allowed, plain_jumps_only=True,
+            bias=module.bias, retired=self._retired,
+        )  # fmt: skip
         plan = planner.plan(code, wants)
         if plan.refused:
             why = _unplaced(plan)
@@ -151,11 +200,13 @@ class LiveArming:
         return why or self._proof.is_called_blocked(edit.module, edit.state.code)
 
     def _prepare(self, near: int, sites: int, what: str) -> Refusal | None:
+        """See that there are handler, table and registration."""
         engine = self._engine
+        if self._registered and engine.traps.is_ready_for(sites):
+            return None
         try:
             with self.helper(what) as remote:
                 why = engine.traps.prepare_live(lambda _: nullcontext(remote), near, sites)
-                why = why or wrong_action(engine.process, remote, engine.traps, near)
                 if why is None and not self._registered:
                     membarrier.register(remote)
                     self._registered = True
@@ -163,7 +214,7 @@ class LiveArming:
             if engine.process.ended():
                 raise
             return Refusal(Reason.NEEDS_STOP, near, str(error))
-        return why or disturbed(engine.process, near)
+        return why
 
     def _ambiguous(self, near: int, windows: dict[Edit, list[Site]]) -> Refusal | None:
         """Return a refusal if a SIGTRAP from elsewhere could be taken for a trap of ours, or the other way round."""
@@ -182,7 +233,7 @@ class LiveArming:
         self._engine.process.gadgets()
         begin = 0
         try:
-            with self._engine.process.borrow() as remote:
+            with urgent(), self._engine.process.borrow() as remote:
                 begin = time.monotonic_ns()
                 yield remote
         finally:
@@ -223,21 +274,30 @@ class LiveArming:
             raise TargetError("no room in the journal")
         engine.touched = True
         transaction = Transaction(engine.process, changes, journal)
-        begun: list[Rewrite] = []
+        self._begun = []
         began = ticks_now()
         try:
             self._check(transaction, edits)
             for portion in self._portions(transaction, sites):
-                begun += portion
                 self._write(portion, journal, what)
         except BaseException:
-            self._undo(begun, what)
+            self._undo(what)
             transaction.forget()
             raise
         transaction.done = True
-        windows = [each for each in begun if not each.is_single]
+        windows = [each for each in self._begun if not each.is_single]
         complete_in_children(engine.process, frozenset(arena.inode for arena in engine.arenas), windows, began)
         engine.conclude(transaction, edits)
+        for change in changes:
+            self._keep_springboards(change)
+
+    def _keep_springboards(self, change: FunctionChange) -> None:
+        """Take note of which springboards are in use no more, and which again."""
+        if change.refusal is None:
+            one_byte = [splice for splice in change.removed if splice.springboard and len(splice.new) == 1]
+            self._retired.update({splice.springboard: splice.address for splice in one_byte})
+            for splice in change.added:
+                self._retired.pop(splice.springboard, None)
 
     def _check(self, transaction: Transaction, edits: Sequence[Edit]) -> None:
         """See once more that the target is what it was."""
@@ -267,36 +327,74 @@ class LiveArming:
             yield portion
 
     def _write(self, rewrites: Sequence[Rewrite], journal: Journal, what: str) -> None:
-        engine = self._engine
         windows = [each for each in rewrites if not each.is_single]
-        first, tails, last = steps(rewrites)
-        if not windows:
+        if windows:
+            self._write_windows(rewrites, windows, journal, what)
+        else:
+            first, _, last = steps(rewrites)
+            self._begun += rewrites
             self._store(first + last)
-            return
+
+    def _write_windows(
+        self, rewrites: Sequence[Rewrite], windows: Sequence[Rewrite], journal: Journal, what: str
+    ) -> None:
+        """Write what needs an ``int3`` for a moment. Everything that a trap needs comes before it."""
+        engine, site = self._engine, windows[0].address
+        first, tails, last = steps(rewrites)
         records = journal.add([Record(RecordKind.WINDOW, w.address, len(w.old), 0, w.old, w.new) for w in windows])
+        self._listed = journal, records
         engine.traps.publish_entries({w.address: w.patch | (AMBIGUOUS if w.ambiguous else 0) for w in windows})
-        self._store(first)
-        self._serialise(what)
-        self._store(tails)
-        self._serialise(what)
-        self._store(last)
+        why = disturbed(engine.process, site)
+        if why is None:
+            with self.helper(what) as remote:
+                why = wrong_action(engine.process, remote, engine.traps, site)
+                if why is None:
+                    self._begun += rewrites
+                    self._store(first)
+                    membarrier.serialise(remote)
+                    self._store(tails)
+                    membarrier.serialise(remote)
+                    self._store(last)
         journal.clear(records)
+        self._listed = ()
+        if why is not None:
+            raise NotNowError(why)
 
     def _store(self, writes: Sequence[Write]) -> None:
         for address, content in writes:
             self._engine.process.mem.write(address, content)
 
-    def _serialise(self, what: str) -> None:
-        with self.calls(what) as remote:
-            membarrier.serialise(remote)
-
-    def _undo(self, begun: Sequence[Rewrite], what: str) -> None:
+    def _undo(self, what: str) -> None:
         """Put back in a stop what was written. If that fails too, the journal still lists it."""
-        if not begun:
-            return
-        with self._engine.stop(what):
-            for rewrite in reversed(begun):
-                self._engine.process.mem.write(rewrite.address, rewrite.old)
+        if self._begun:
+            with self._engine.stop(what):
+                for rewrite in reversed(self._begun):
+                    self._engine.process.mem.write(rewrite.address, rewrite.old)
+        if self._listed:
+            self._listed[0].clear(self._listed[1])
+            self._listed = ()
+
+
+def _staying(edit: Edit) -> list[LiveSplice]:
+    """Return the splices of a function that an edit need not touch."""
+    state = edit.state
+    kept = {want for want in state.wants if want not in edit.removed}
+    changing = {want.address for want in (*edit.added, *edit.removed)}
+    staying = [
+        splice
+        for splice in state.splices
+        if not splice.planned.leans_on and not splice.is_springboard
+        and all(want in kept or want.kind is WantKind.LOOP for want in splice.planned.wants)
+        and not any(insn.address in changing for insn in splice.planned.insns)
+    ]  # fmt: skip
+    around_entry = [splice for splice in state.splices if _is_around_entry(splice)]
+    if all(splice in staying for splice in around_entry) and not any(w.kind is WantKind.ENTRY for w in edit.added):
+        return staying
+    return [splice for splice in staying if splice not in around_entry]
+
+
+def _is_around_entry(splice: LiveSplice) -> bool:
+    return any(want.kind in (WantKind.ENTRY, WantKind.LOOP) for want in splice.planned.wants)
 
 
 def explained(found: FunctionPlan | Refusal) -> str:

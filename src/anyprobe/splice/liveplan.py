@@ -1,7 +1,7 @@
 """Planning for changes that are made while the program runs: splices of one instruction, best of one byte."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from anyprobe.binary.function import FunctionCode
@@ -9,14 +9,21 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Insn
 from anyprobe.splice.plan import Planner
 from anyprobe.splice.planned import JUMP_BYTES, FunctionPlan, PlannedSplice, Strategy, Want
+from anyprobe.splice.springboard import Springboards
 
 
 @dataclass
 class LivePlanner(Planner):
     """Plans splices that displace one instruction each, so that no thread can stand inside what moves.
 
-    First comes the jump that is made of one new byte and four that are there already: a single store makes it.
+    First comes the jump that is made of one new byte and four that are there already: a single store makes it. There
+    is one place only for its springboard: that of an earlier splice of the same instruction, now ``retired``, serves
+    again.
     """
+
+    bias: int = 0
+    retired: Mapping[int, int] = field(default_factory=dict)
+    """The springboards that are in use no more, with the sites that led there; run-time addresses."""
 
     def plan(self, function: FunctionCode, wants: Sequence[Want]) -> FunctionPlan:
         """Return splices for the wants of one function, and claim their bytes."""
@@ -53,8 +60,14 @@ class LivePlanner(Planner):
         pun = self._pun(insn, 0, free=0)
         if isinstance(pun, Refusal):
             return pun
-        if not self.reachable(pun):
+        again = self._serves_again(insn, pun.base + self.bias)
+        if not again and not self.reachable(pun):
             detail = "no page that the punned jump reaches can be mapped"
             return Refusal(Reason.PUN_OUT_OF_REACH, insn.address, detail)
         borrowed = JUMP_BYTES - 1
-        return self._checked(PlannedSplice(Strategy.PUNNED, insn.address, (insn,), [], 1, insn.address, borrowed, pun))
+        splice = PlannedSplice(Strategy.PUNNED, insn.address, (insn,), [], 1, insn.address, borrowed, pun)
+        splice.springboard = pun.base + self.bias if again else 0
+        return self._checked(splice)
+
+    def _serves_again(self, insn: Insn, place: int) -> bool:
+        return self.retired.get(place) == insn.address + self.bias and Springboards.is_rewritable(place)

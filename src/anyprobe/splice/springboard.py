@@ -18,6 +18,8 @@ from anyprobe.splice.space import AddressSpace
 
 _FAR_JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp [rip+0]
 SPRINGBOARD_BYTES = len(_FAR_JUMP) + 8
+_LINE = 64
+"""Bytes of a cache line: a store within one is atomic."""
 _WINDOWS = 64
 """How many places of a large range are tried."""
 
@@ -124,7 +126,17 @@ class Springboards:
         physical = self._pages[address & -PAGE]
         assert physical.arena is not None
         start = physical.offset + (address & (PAGE - 1))
-        physical.arena.view(start, SPRINGBOARD_BYTES)[:] = _FAR_JUMP + target.to_bytes(8, "little")
+        with physical.arena.view(start, SPRINGBOARD_BYTES) as view:
+            if bytes(view[: len(_FAR_JUMP)]) != _FAR_JUMP:
+                view[:] = _FAR_JUMP + target.to_bytes(8, "little")
+                return
+            with view[len(_FAR_JUMP) :] as rest, rest.cast("Q") as word:
+                word[0] = target  # it was used before: whoever is on his way reads the old target or the new one
+
+    @staticmethod
+    def is_rewritable(address: int) -> bool:
+        """Return whether the target of the springboard at an address can be changed by one atomic store."""
+        return (address + len(_FAR_JUMP)) % _LINE <= _LINE - 8
 
     def _new_page(self, page: int, offset: int) -> _Physical:
         wanted = slice(offset, offset + SPRINGBOARD_BYTES)

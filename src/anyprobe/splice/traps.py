@@ -104,6 +104,10 @@ class Traps:
             self._enlarge(calls, near, need)
         return None
 
+    def is_ready_for(self, sites: int) -> bool:
+        """Return whether the handler is installed and has room for so many more sites."""
+        return self._handler is not None and self._has_room(self._need(sites))
+
     def _need(self, sites: int) -> int:
         return table_size(len(self._entries) + sites) + PAGE
 

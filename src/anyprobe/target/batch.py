@@ -13,7 +13,7 @@ from typing import NamedTuple
 from anyprobe.isa.assemble import Assembler
 
 _OUTCOME = struct.Struct("<3Q")
-_WAIT_US = 20_000
+WAIT_US = 20_000
 """How long it waits to be found, in microseconds."""
 _ENTRY = struct.Struct("<8Q")
 _MASK64 = (1 << 64) - 1
@@ -93,9 +93,9 @@ def _six(arguments: tuple[int, ...]) -> list[int]:
     return [argument & _MASK64 for argument in (*arguments, 0, 0, 0, 0, 0, 0)[:6]]
 
 
-def blank_outcome() -> bytes:
+def blank_outcome(wait_us: int = WAIT_US) -> bytes:
     """Return what has to be where r12 points at: room for the outcome, and how long to wait behind it."""
-    return bytes(_OUTCOME.size) + struct.pack("<QQ", 0, _WAIT_US)
+    return bytes(_OUTCOME.size) + struct.pack("<QQ", 0, wait_us)
 
 
 def read_outcome(content: bytes) -> Outcome:

@@ -6,9 +6,10 @@ of descriptors, and waits, as in vfork, until that one has ended. It begins, and
 the call of ``exit``: if the controller dies, it returns into that, and then the borrowed thread goes on.
 """
 
+import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import StopTimeout
@@ -25,6 +26,8 @@ _THREAD, _SYSVSEM, _PARENT_SETTID = 0x10000, 0x40000, 0x100000
 _FLAGS = _VM | _FS | _SIGHAND | _PTRACE | _VFORK | _THREAD | _SYSVSEM | _PARENT_SETTID
 _PATIENCE = 2.0
 _PAUSE = 50e-6
+_WAIT_US = 200_000
+"""How long it waits for us behind many calls: a thread that has left could not be found again."""
 _FRAMES = 3
 """The borrowed thread's, the one that ends the helper, and the helper's for its calls."""
 
@@ -49,7 +52,9 @@ def helped(process: "Process", remote: RemoteCalls) -> Iterator[RemoteCalls]:
             raise process.gone()
         with process.translated("reading a helper's registers"):
             thread.load_registers()
-        with RemoteCalls(process, thread, (fate - 256) & -64) as calls:
+        with suppress(OSError):  # it is ours, and somebody waits for it
+            os.sched_setscheduler(thread.tid, os.SCHED_FIFO, os.sched_param(1))
+        with RemoteCalls(process, thread, (fate - 256) & -64, wait_us=_WAIT_US) as calls:
             yield calls
     finally:
         if thread is not None and not thread.release(time.monotonic() + _PATIENCE):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Self
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
 from anyprobe.target import frame, procfs, ptrace, restarting
-from anyprobe.target.batch import BatchedCall, Outcome, batch_size, blank_outcome, read_outcome
+from anyprobe.target.batch import WAIT_US, BatchedCall, Outcome, batch_size, blank_outcome, read_outcome
 from anyprobe.target.gadgets import Gadgets
 from anyprobe.target.procfs import Mapping
 from anyprobe.target.thread import Thread
@@ -52,9 +52,12 @@ _SYSCALL_BYTES = 2
 class RemoteCalls:
     """Makes system calls in one stopped thread; afterwards its registers, mask and interrupted call are as before."""
 
-    def __init__(self, process: "Process", thread: Thread, top: int = 0) -> None:
-        """Choose the thread, which ``fitness`` has found fit; ``top``: of memory for the frame, 0 for its own stack."""
-        self._process, self._thread, self._top = process, thread, top
+    def __init__(self, process: "Process", thread: Thread, top: int = 0, *, wait_us: int = WAIT_US) -> None:
+        """Choose the thread, which ``fitness`` has found fit; ``top``: of memory for the frame, 0 for its own stack.
+
+        ``wait_us`` is how long it waits behind many calls to be found.
+        """
+        self._process, self._thread, self._top, self._wait_us = process, thread, top, wait_us
         self._frame = 0
         self._mask = 0
         self._gadgets = Gadgets(0, 0)
@@ -138,7 +141,7 @@ class RemoteCalls:
 
     def _run(self, code: range) -> Outcome:
         self.settle()
-        blank = blank_outcome()
+        blank = blank_outcome(self._wait_us)
         place = self.place(blank)
         registers = self._registers_at(code.start)
         registers.r12 = place
