@@ -7,7 +7,7 @@ FRIDA := 17.26.0
 
 # python3-venv only where the interpreter in use lacks ensurepip, see $(STAMP).
 DEMO_PACKAGES := python3.11 redis-server redis-tools
-TEST_PACKAGES := $(DEMO_PACKAGES) binutils busybox-static g++ gcc golang-go gzip libc6-dev libpython3.11-testsuite musl-tools procps sqlite3 xz-utils
+TEST_PACKAGES := $(DEMO_PACKAGES) bc binutils busybox-static coreutils g++ gcc golang-go gzip libc6-dev libpython3.11-testsuite musl-tools nodejs openssl perl procps ripgrep sqlite3 valgrind xz-utils zstd
 
 .PHONY: setup test lint live bench demo torture lock packages clean
 .DEFAULT_GOAL := setup

@@ -1,0 +1,111 @@
+"""Real programs as filters, input to output: run plainly, or with probes attached while they wait for their input."""
+
+import collections
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import anyprobe
+from live.driver import wait_until
+
+READY = b"ready\n"
+PATIENCE = 170
+LEVELS = {
+    "entries": ("*:*",),
+    "exits": ("*:*", "*:*%return"),
+    "blocks": ("*:*:block",),
+    "instructions": ("*:*:insn",),
+}
+EACH = {"blocks": "block", "instructions": "insn"}
+Arm = Callable[["anyprobe.Session"], object]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A program that works on its standard input once that is there; ``announces`` that it waits, or just reads."""
+
+    name: str
+    argv: tuple[str | Path, ...]
+    given: bytes
+    announces: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def _options(self) -> dict[str, Any]:
+        return {"stdout": subprocess.PIPE, "env": {**os.environ, "PYTHONHASHSEED": "0", **self.environment}}
+
+    def plain(self) -> bytes:
+        """Return the output without any probe."""
+        if not shutil.which(self.argv[0]):
+            pytest.skip(f"needs {self.argv[0]}")
+        outcome = subprocess.run(self.argv, input=self.given, timeout=PATIENCE, **self._options())
+        assert outcome.returncode == 0
+        return outcome.stdout
+
+    def probed(self, arm: Arm) -> tuple[bytes, "anyprobe.Snapshot"]:
+        """Return the output, and what was counted, with probes that ``arm`` places while the program waits."""
+        with subprocess.Popen(self.argv, bufsize=0, stdin=subprocess.PIPE, **self._options()) as process:
+            try:
+                seen = self._await(process)
+                with anyprobe.attach(process.pid) as session:
+                    arm(session)
+                    output, _ = process.communicate(self.given, timeout=PATIENCE)
+                    snapshot = session.snapshot()
+                assert process.returncode == 0, f"{self.name} ended with {process.returncode}"
+            finally:
+                if process.poll() is None:
+                    process.kill()
+        return seen + output, snapshot
+
+    def _await(self, process: subprocess.Popen[bytes]) -> bytes:
+        if not self.announces:
+            wait_until(lambda: reads_input(process.pid), f"{self.name} reads its input")
+            return b""
+        seen = b""
+        while not seen.endswith(READY):
+            piece = process.stdout.read(1)
+            assert piece, f"{self.name} ended early"
+            seen += piece
+        return seen
+
+
+def reads_input(pid: int) -> bool:
+    """Whether a thread of a process sleeps in read(0, ...), or in poll."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        words = (task / "syscall").read_text().split()
+        if words[0] in ("7", "271") or words[:2] == ["0", "0x0"]:
+            return True
+    return False
+
+
+def functions_run(snapshot: "anyprobe.Snapshot") -> list[tuple[str, str]]:
+    """Return module and name of each function that was entered."""
+    return sorted({(site.module, site.function) for site in snapshot.sites if site.kind == "entry" and site.hits})
+
+
+def specs_of(session: "anyprobe.Session", functions: Iterable[tuple[str, str]], level: str) -> list[str]:
+    """Return the specs of blocks or instructions of functions; one that shares its name is meant with its namesakes."""
+    specs = []
+    for module, name in functions:
+        spec = f"pid:{module}:{name}:{EACH[level]}"
+        try:
+            session.resolve(spec)
+        except anyprobe.SpecError:
+            spec = f"pid:{module}:[{name[0]}]{name[1:]}:{EACH[level]}"
+        specs.append(spec)
+    return specs
+
+
+def print_shares(name: str, snapshot: "anyprobe.Snapshot") -> None:
+    """Print strategies and refusals."""
+    chosen = collections.Counter(str(site.strategy) for site in snapshot.sites if site.armed)
+    refused = collections.Counter(str(each.reason) for each in snapshot.refused)
+    total = sum(chosen.values()) + sum(refused.values())
+    share = ", ".join(f"{k} {v} ({100 * v / total:.2f} %)" for k, v in chosen.most_common())
+    why = ", ".join(f"{k} {v}" for k, v in refused.most_common()) or "nothing"
+    print(f"{name}: {total} sites: {share}; refused: {why}; hits {snapshot.hits}, missed {snapshot.nmissed}")
