@@ -7,7 +7,7 @@ call does not end a block: as a rule it comes back. Padding that nothing reaches
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.padding import padding_length
-from anyprobe.isa.decode import Flow
+from anyprobe.isa.decode import FLOWS, Flow, flow_of
 
 if TYPE_CHECKING:
     from anyprobe.binary.cfg import CodeMap
@@ -19,11 +19,15 @@ _GOES_ON = frozenset({Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL})
 def block_starts(code_map: "CodeMap", function: "FunctionCode") -> tuple[int, ...]:
     """Return where the function's basic blocks begin, ascending; the first one behind ``endbr64``, as entry probes."""
     entered = code_map.entered(function.start + 1, function.end) | function.table_targets
-    for insn in function.special:
-        if insn.flow not in _GOES_ON and insn.end < function.end and not _is_padding(function, insn.end):
-            entered.add(insn.end)
-    found = {address for address in entered if address > function.entry and function.is_site(address)}
-    return tuple(sorted({function.entry, *found}))
+    entry, end, flows = function.entry, function.end, FLOWS
+    for number, one in enumerate(function.iced):
+        flow = flows[one.code]
+        if flow is Flow.NEXT or flow in _GOES_ON or (flow is Flow.OTHER and flow_of(one) in _GOES_ON):
+            continue
+        behind = one.next_ip
+        if behind < end and not _is_padding(function, behind, number + 1):
+            entered.add(behind)
+    return tuple(sorted({entry, *(at for at in entered if at > entry and function.is_site(at))}))
 
 
 def calls_of(function: "FunctionCode") -> tuple[int, ...]:
@@ -31,6 +35,12 @@ def calls_of(function: "FunctionCode") -> tuple[int, ...]:
     return tuple(insn.address for insn in function.special if insn.is_call and function.is_site(insn.address))
 
 
-def _is_padding(function: "FunctionCode", address: int) -> bool:
-    number = function.index_of(address)
-    return number is not None and padding_length(function.raw_at(number), 0) > 0
+def _is_padding(function: "FunctionCode", address: int, number: int) -> bool:
+    """Return whether the instruction with a number, if it starts at an address at all, is padding."""
+    if number >= len(function.iced) or function.iced[number].ip != address:
+        return False
+    raw = function.raw_at(number)
+    return raw[0] in _PADDING_BEGINS and padding_length(raw, 0) > 0
+
+
+_PADDING_BEGINS = frozenset(b"\x66\x2e\x0f\x90\xcc\x00")

@@ -39,8 +39,12 @@ class CodeMap:
         self._stubs: dict[int, bool] = {}
         self.liveness: object = None
         """Where ``liveness`` keeps what it has found."""
+        self._checked: References | None = None
+        """The references that are what they look like, once all functions have been looked at."""
         self.site_liveness: dict[int, object] = {}
         """The same for ``siteliveness``, by function."""
+        self.dead_in_callees: dict[int, int] = {}
+        """What the functions that are called overwrite before they read it."""
 
     @cached_property
     def _code(self) -> tuple[CodeBytes, ...]:
@@ -246,7 +250,17 @@ class CodeMap:
                 found.add(target)
         return found
 
+    def survey(self) -> None:
+        """Decide about all candidates of the scan together; worth it where most functions will be asked about."""
+        if self._checked is None:
+            from anyprobe.binary.survey import checked_references
+
+            self._checked = checked_references(self)
+
     def _references_into(self, low: int, high: int) -> Iterable[tuple[int, int, Kind]]:
+        if self._checked is not None:
+            yield from self._checked.into(low, high)
+            return
         for target, source, kind in self.references.into(low, high):
             if self.may_lead(target, source, kind):
                 yield target, source, kind

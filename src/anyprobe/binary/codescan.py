@@ -158,8 +158,23 @@ class References:
         targets = np.concatenate([c[0] for c in columns] or [np.empty(0, np.int64)])
         sources = np.concatenate([c[1] for c in columns] or [np.empty(0, np.int64)])
         order = np.argsort(targets, kind="stable")
-        self._targets = array("q", np.ascontiguousarray(targets[order], dtype=np.int64).tobytes())
-        self._sources = array("q", np.ascontiguousarray(sources[order], dtype=np.int64).tobytes())
+        self._set(targets[order], sources[order])
+
+    def _set(self, targets: "Positions", packed: "Positions") -> None:
+        self._targets = array("q", np.ascontiguousarray(targets, dtype=np.int64).tobytes())
+        self._sources = array("q", np.ascontiguousarray(packed, dtype=np.int64).tobytes())
+
+    @classmethod
+    def of(cls, targets: "Positions", sources: "Positions", kinds: "Positions") -> "References":
+        """Return references given as columns, ascending by target."""
+        made = cls.__new__(cls)
+        made._set(targets, sources << 2 | kinds)  # noqa: SLF001 - its own
+        return made
+
+    def columns(self) -> "tuple[Positions, Positions, Positions]":
+        """Return the targets, ascending, with their sources and kinds."""
+        packed = np.frombuffer(self._sources, np.int64)
+        return np.frombuffer(self._targets, np.int64), packed >> 2, packed & 3
 
     def __len__(self) -> int:
         """Return the number of candidates."""

@@ -47,13 +47,14 @@ class FunctionCode:
         return self._extent[1]
 
     @cached_property
-    def _content(self) -> bytes:
+    def content(self) -> bytes:
+        """The bytes of the code."""
         return self._whole[: self.end - self.start]
 
     @cached_property
     def _body(self) -> Body:
         entries = partial(self._map.static_entries, self.start + 1, self.end)
-        return examine(self._extent[0], self._content, self.start, entries, self._map.text.noreturn)
+        return examine(self._extent[0], self.content, self.start, entries, self._map.text.noreturn)
 
     @cached_property
     def iced(self) -> "Sequence[Instruction]":
@@ -111,7 +112,7 @@ class FunctionCode:
         """Return the bytes of the instruction with this number."""
         one = self.iced[index]
         offset = one.ip - self.start
-        return self._content[offset : offset + one.len]
+        return self.content[offset : offset + one.len]
 
     def is_boundary(self, address: int) -> bool:
         """Return whether an instruction starts here."""
@@ -193,6 +194,11 @@ class FunctionCode:
         """Where the direct jumps inside the function lead within it."""
         return frozenset(self._sources)
 
+    @property
+    def direct_jumps(self) -> list[int]:
+        """The numbers of the direct jumps."""
+        return [number for number, _ in self._facts.jumps]
+
     def branches_to(self, address: int) -> Sequence[int]:
         """Return the numbers of the direct jumps inside the function to an address."""
         return self._sources.get(address, ())
@@ -209,14 +215,14 @@ class FunctionCode:
         return frozenset(target - 1 for target in inside if self._is_locked(target - 1))
 
     def _is_locked(self, address: int) -> bool:
-        return address in self._index and self._content[address - self.start] == LOCK
+        return address in self._index and self.content[address - self.start] == LOCK
 
     @cached_property
     def broken(self) -> Refusal | None:
         """Why the instruction boundaries themselves are in doubt."""
         if self._body.doubt is not None:
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, *self._body.doubt)
-        missed = self._body.misses(self._content, self.start)
+        missed = self._body.misses(self.content, self.start)
         if missed is not None:
             detail = f"jumps into the middle of an instruction, to {missed[1]:#x}"
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.iced[missed[0]].ip, detail)
@@ -336,8 +342,11 @@ class FunctionCode:
     @cached_property
     def leaders(self) -> frozenset[int]:
         """Every address of the function that something may enter other than from the instruction above."""
-        entered = self._map.enterable(self.start, self.end)
-        return frozenset(address for address, _ in entered) | {self.start}
+        if self.complete is None and not self._map.starts_between(self.start + 1, self.end):
+            entered = self._map.entered(self.start, self.end)
+            inner = {*self.after_calls, *self.table_targets}
+            return frozenset({self.start, *entered, *(at for at in inner if self.start < at < self.end)})
+        return frozenset(address for address, _ in self._map.enterable(self.start, self.end)) | {self.start}
 
     # -- straight lines
 
@@ -398,5 +407,5 @@ class FunctionCode:
         above = self._index.get(address)
         if above is None or above == 0 or self.insn(above - 1).may_go_on:
             return 0
-        length = padding_length(self._content, address - self.start, zeros=False)
+        length = padding_length(self.content, address - self.start, zeros=False)
         return next((i for i in range(length) if address + i in self.leaders), length)

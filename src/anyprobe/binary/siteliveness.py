@@ -9,6 +9,7 @@ it in r11 if it is reached through a stub, since the loader's resolver, which ma
 through a pointer leads to a function, or to an address in this one that somebody stored.
 """
 
+from functools import cached_property
 from typing import NamedTuple
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
@@ -40,6 +41,8 @@ class SiteLiveness:
         """Solve the function's blocks."""
         self._map, self._function = code_map, function
         self._is_go = code_map.text.is_go
+        self._content = function.content
+        self._offsets = [address - function.start for address in (*function.addresses, function.end)]
         self._heads = self._find_heads()
         self._live = self._solve()
         self._known: dict[int, Scratch] = {}
@@ -62,10 +65,11 @@ class SiteLiveness:
         """Return the numbers of the instructions that lines begin with: what is jumped to, and what is behind jumps."""
         function = self._function
         targets = {function.index_of(target) for target in function.jump_targets | function.table_targets}
-        targets |= {function.index_of(address) for address in self._stored_labels()}
+        targets |= {function.index_of(address) for address in self._stored_labels}
         behind = {number + 1 for number, one in enumerate(function.iced) if FLOWS[one.code] in _ENDS_LINE}
         return frozenset({0} | behind | {number for number in targets if number is not None})
 
+    @cached_property
     def _stored_labels(self) -> list[int]:
         """Return the addresses of the function that are stored or taken: where its jumps through pointers may lead."""
         low, high = self._function.start + 1, self._function.end
@@ -101,30 +105,39 @@ class SiteLiveness:
 
     def _line(self, here: int) -> _Line:
         """Go on from an instruction until a line begins or all is decided."""
-        function, heads = self._function, self._heads
-        iced, live, pending = function.iced, 0, _CANDIDATES
-        begin = here
+        heads, offsets, content = self._heads, self._offsets, self._content
+        size, begin, live, pending = len(offsets) - 1, here, 0, _CANDIDATES
         while pending:
-            if here >= len(iced):
+            if here >= size:
                 return _Line(live | pending, 0, ())  # off the end
             if here in heads and here != begin:
                 return _Line(live, pending, (here,))
-            one = iced[here]
-            flow = FLOWS[one.code]
-            effect = effects_of(one, function.raw_at(here))
-            if flow is not Flow.NEXT and flow is not Flow.JCC:
-                return self._transfer(here, flow, live | pending & (effect.reads | effect.flags_read << 16), pending)
-            live |= pending & (effect.reads | effect.flags_read << 16)
+            raw = content[offsets[here] : offsets[here + 1]]
+            flow, reads, writes = _masks.get(raw) or self._learn(here, raw)
+            live |= pending & reads
             pending &= ~live
-            if flow is Flow.JCC:
-                return self._outcomes(live, pending, (one.near_branch_target,), here + 1)
-            pending &= ~(effect.writes | effect.flags_written << 16)
+            if flow is not Flow.NEXT:
+                return self._transfer(here, flow, live, pending)
+            pending &= ~writes
             here += 1
         return _Line(live, 0, ())
 
+    def _learn(self, number: int, raw: bytes) -> "_Masks":
+        """Work out what an instruction does; behind it there may be bytes that are none."""
+        one = self._function.iced[number]
+        own = raw[: one.len]
+        effect = effects_of(one, own)
+        masks = FLOWS[one.code], effect.reads | effect.flags_read << 16, effect.writes | effect.flags_written << 16
+        if len(_masks) > _MASKS_LIMIT:
+            _masks.clear()
+        _masks[raw] = masks
+        return masks
+
     def _transfer(self, here: int, flow: Flow, live: int, pending: int) -> _Line:
         """Return the line up to an instruction that does not go on to the next one, or not at once."""
-        one, pending = self._function.iced[here], pending & ~live
+        one = self._function.iced[here]
+        if flow is Flow.JCC:
+            return self._outcomes(live, pending, (one.near_branch_target,), here + 1)
         if flow is Flow.JUMP:
             return self._outcomes(live, pending, (one.near_branch_target,))
         if flow is Flow.CALL:
@@ -136,9 +149,12 @@ class SiteLiveness:
         return _Line(live | pending, 0, ())
 
     def _dead_in_callee(self, target: int) -> int:
-        if not self._is_go and self._map.is_stub(target):
-            return _FLAGS | _R11
-        return overwritten_at(self._map, target)
+        known = self._map.dead_in_callees.get(target)
+        if known is None:
+            is_stub = not self._is_go and self._map.is_stub(target)
+            known = _FLAGS | _R11 if is_stub else overwritten_at(self._map, target)
+            self._map.dead_in_callees[target] = known
+        return known
 
     def _outcomes(self, live: int, pending: int, targets: "tuple[int, ...]", below: int = -1) -> _Line:
         """Return the line whose end leads to some addresses, and perhaps to the instruction below."""
@@ -159,9 +175,13 @@ class SiteLiveness:
             return self._outcomes(live, pending, tuple(table.targets))
         if self._is_go or address in self._function.unresolved:
             return _Line(live | pending, 0, ())
-        return self._outcomes(live | pending & ~_FLAGS, pending & _FLAGS, tuple(self._stored_labels()))
+        return self._outcomes(live | pending & ~_FLAGS, pending & _FLAGS, tuple(self._stored_labels))
 
 
+_Masks = tuple[Flow, int, int]
+"""Where control goes, what is read, and what is overwritten in full."""
+_masks: dict[bytes, _Masks] = {}
+_MASKS_LIMIT = 200_000
 _ENDS_LINE = frozenset(Flow) - {Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL}
 
 

@@ -50,7 +50,10 @@ _REPEATED_COMPARES = frozenset(
 )
 
 _factory = InstructionInfoFactory()
-_memo: dict[object, Effects] = {}
+_memo: dict[bytes, Effects] = {}
+"""By the instruction's bytes."""
+_shapes: dict[object, Effects] = {}
+"""By all that they depend on."""
 _full: dict[int, tuple[int, int]] = {}
 
 
@@ -63,12 +66,13 @@ def effects_of(iced: Instruction, raw: bytes) -> Effects:
     """Return what an iced instruction decoded from ``raw`` reads and writes."""
     known = _memo.get(raw)
     if known is None:
-        key = raw if iced.memory_displ_size < 4 else _shape(iced, raw)
-        known = _memo.get(key)
+        key = _shape(iced, raw)
+        known = _shapes.get(key)
         if known is None:
-            known = _memo[key] = _ask(iced)
-            if len(_memo) > _MEMO_LIMIT:
-                _memo.clear()
+            known = _shapes[key] = _ask(iced)
+        if len(_memo) > _MEMO_LIMIT:
+            _memo.clear()
+        _memo[raw] = known
     return known
 
 
@@ -76,10 +80,12 @@ _MEMO_LIMIT = 200_000
 
 
 def _shape(iced: Instruction, raw: bytes) -> object:
-    """Return what the effects of an instruction with a 32-bit displacement depend on: all but the displacement."""
-    # The last byte is an 8-bit immediate, if there is one; only the counts of shifts matter among immediates.
+    """Return what the effects of an instruction depend on: everything but displacements, and immediates of no shift."""
+    # xor and its like clear a register that is both operands; with a count of zero a shift leaves the flags alone
     registers = (iced.op0_register, iced.op1_register, iced.op2_register, iced.op3_register)
-    return iced.code, registers, iced.memory_base, iced.memory_index, iced.segment_prefix, raw[0], raw[-1]
+    count = raw[-1] if iced.mnemonic in _COUNTED_FLAGS else -1
+    place = iced.memory_base, iced.memory_index, iced.segment_prefix, iced.memory_displ_size
+    return iced.code, registers, place, iced.has_rep_prefix, iced.has_repne_prefix, count, raw[0]
 
 
 def _register(register: "Register_") -> tuple[int, int]:
