@@ -185,20 +185,22 @@ class MapView:
         changed: list[NDArray[np.int64]] = []
         found: list[tuple[NDArray[np.int64], NDArray[np.uint64]]] = []
         before, words = places, self._words[places]
+        expected = words
         for _ in range(self.layout.nodes):
             there = (words & np.uint64(NUMBER_MASK)) != 0
-            places, before, words = places[there], before[there], words[there]
+            places, before, words, expected = places[there], before[there], words[there], expected[there]
             if not len(places):
                 break
             nodes = base + (words & np.uint64(NUMBER_MASK)).astype(np.int64) * step
             rows = self._words[nodes[:, None] + np.arange(step)]
-            same = self._words[before] == words
+            same = self._words[before] == expected
             changed.append(places[~same])
-            dead = (rows[:, 0] & np.uint64(MARK)) != 0
-            found.append((places[same & ~dead], rows[same & ~dead]))
-            # behind a dead node nothing can be checked, as its link does not change when it is taken out
-            changed.append(places[same & dead])
-            places, before, words = places[same & ~dead], nodes[same & ~dead], rows[same & ~dead, 0]
+            places, before, expected, nodes, rows = (part[same] for part in (places, before, expected, nodes, rows))
+            alive = (rows[:, 0] & np.uint64(MARK)) == 0
+            found.append((places[alive], rows[alive]))
+            # a dead node's link does not change while it is in the list: the word in front of it speaks for both
+            before, expected = np.where(alive, nodes, before), np.where(alive, rows[:, 0], expected)
+            words = rows[:, 0]
         else:
             changed.append(places)
         again = np.concatenate([np.zeros(0, np.int64), *changed])

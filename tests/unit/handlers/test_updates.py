@@ -15,10 +15,10 @@ from anyprobe.data.keys import UNKEYED, KeyPart, KeyShape
 from anyprobe.data.tables import TableLayout, TableView
 from anyprobe.handlers.updates import add
 
-_spec = importlib.util.spec_from_file_location("generated", Path(__file__).with_name("generated.py"))
-generated = importlib.util.module_from_spec(_spec)
-sys.modules["generated"] = generated
-_spec.loader.exec_module(generated)
+_spec = importlib.util.spec_from_file_location("inprocess", Path(__file__).with_name("inprocess.py"))
+inprocess = importlib.util.module_from_spec(_spec)
+sys.modules["inprocess"] = inprocess
+_spec.loader.exec_module(inprocess)
 
 ONE_KEY = KeyShape((KeyPart(),))
 EVERY = [
@@ -36,7 +36,7 @@ EVERY = [
 
 def compiled(layout):
     keyed = bool(layout.shape.parts)
-    return generated.Compiled(
+    return inprocess.Compiled(
         4, lambda builder, base, thread, value, key: add(builder, layout, base, thread, value, [key] if keyed else [])
     )
 
@@ -46,7 +46,7 @@ class Table:
 
     def __init__(self, aggregation, shape=UNKEYED, *, signed=False, threads=1024):
         self.layout = TableLayout(aggregation, shape, signed=signed, threads=threads)
-        self.region = generated.Region(self.layout.size)
+        self.region = inprocess.Region(self.layout.size)
         self.code = compiled(self.layout)
         self.view = TableView(self.region.view, self.layout)
 
@@ -86,17 +86,17 @@ def index_of(aggregation):
 @pytest.mark.parametrize("aggregation", EVERY, ids=lambda aggregation: aggregation.kind)
 def test_threads_and_signals_agree_with_a_recomputation(aggregation, numbered):
     table = Table(aggregation)
-    steps = generated.hammer(table.code, table.region.address, threads=8, count=20_000, numbered=numbered, signals=True)
+    steps = inprocess.hammer(table.code, table.region.address, threads=8, count=20_000, numbered=numbered, signals=True)
     cell = table.view.result().total
-    check(cell, generated.values_of(steps).tolist(), aggregation.bounds(), index_of(aggregation))
+    check(cell, inprocess.values_of(steps).tolist(), aggregation.bounds(), index_of(aggregation))
     assert bool(table.view.cells()[0].any()) != numbered
 
 
 def test_ten_million_updates_of_a_keyed_table_from_eight_threads():
     table = Table(Stddev("s", by=("k",), capacity=1000), ONE_KEY)
-    steps = generated.hammer(table.code, table.region.address, threads=8, count=1_250_000, keys=1000, signals=True)
+    steps = inprocess.hammer(table.code, table.region.address, threads=8, count=1_250_000, keys=1000, signals=True)
     assert len(steps) > 10_000_000
-    mixed = generated.mixed_of(steps)
+    mixed = inprocess.mixed_of(steps)
     values = mixed >> (steps % np.uint64(64))
     keys = (mixed % np.uint64(1000)).astype(np.int64)
     result = table.view.result()
@@ -128,13 +128,13 @@ def test_ten_million_updates_of_a_keyed_table_from_eight_threads():
 @pytest.mark.parametrize("numbered", [True, False], ids=["own-rows", "shared-row"])
 def test_a_full_table_counts_what_it_drops_and_holds_its_capacity(numbered):
     table = Table(Sum("s", by=("k",), capacity=100), ONE_KEY)
-    steps = generated.hammer(
+    steps = inprocess.hammer(
         table.code, table.region.address, threads=8, count=20_000, keys=0, numbered=numbered, signals=True
     )
     result = table.view.result()
     assert 100 <= len(result.entries) <= table.layout.capacity
     assert result.total.count + result.dropped == len(steps)
-    known = {key: int(generated.values_of(np.array([key], np.uint64))[0]) for (key,) in result.entries}
+    known = {key: int(inprocess.values_of(np.array([key], np.uint64))[0]) for (key,) in result.entries}
     assert all(result[key].sum == value * result[key].count for key, value in known.items())
 
 
@@ -169,8 +169,8 @@ def test_long_keys_are_told_apart_by_each_word(words):
     def build(builder, base, thread, *key):
         add(builder, layout, base, thread, key=key)
 
-    code = generated.Compiled(2 + words, build)
-    region = generated.Region(layout.size)
+    code = inprocess.Compiled(2 + words, build)
+    region = inprocess.Region(layout.size)
     keys = [(number - 250, "x" * (number % 7) + "é" * (number % (words * 4 - 7))) for number in range(500)]
     for number, key in enumerate(keys):
         for _ in range(1 + number % 2):

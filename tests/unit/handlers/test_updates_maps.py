@@ -16,10 +16,10 @@ from anyprobe.data.maps import FREE, INSERTING, NUMBER_MASK, USED, Map, MapLayou
 from anyprobe.handlers.updates import map_delete, map_get, map_set
 from anyprobe.handlers.updates_words import constant, increase
 
-_spec = importlib.util.spec_from_file_location("generated", Path(__file__).with_name("generated.py"))
-generated = importlib.util.module_from_spec(_spec)
-sys.modules.setdefault("generated", generated)
-_spec.loader.exec_module(generated)
+_spec = importlib.util.spec_from_file_location("inprocess", Path(__file__).with_name("inprocess.py"))
+inprocess = importlib.util.module_from_spec(_spec)
+sys.modules.setdefault("inprocess", inprocess)
+_spec.loader.exec_module(inprocess)
 
 ONE = KeyShape((KeyPart("signed"),))
 MISSING = 0xDEAD
@@ -44,12 +44,12 @@ class Shared:
 
     def __init__(self, capacity, shape=ONE, words=8):
         self.layout = MapLayout(Map("m", capacity=capacity), shape)
-        self.region = generated.Region(self.layout.size + 8 * words)
+        self.region = inprocess.Region(self.layout.size + 8 * words)
         self.view = MapView(self.region.view, self.layout)
         self.extra = np.frombuffer(self.region.view, np.uint64, words, self.layout.size)
 
     def compile(self):
-        return generated.Compiled(
+        return inprocess.Compiled(
             3 + self.layout.shape.words,
             lambda builder, base, operation, value, *key: operations(builder, self.layout, base, operation, value, key),
         )
@@ -123,8 +123,8 @@ def test_each_key_is_deleted_exactly_once_by_whoever_comes():
             with builder.if_then(builder.icmp_unsigned("!=", found, builder.add(other, constant(5)))):
                 increase(builder, extra, 16, atomic=True)
 
-    code = generated.Compiled(4, build)
-    steps = generated.hammer(code, shared.region.address, threads=8, count=20_000, signals=True)
+    code = inprocess.Compiled(4, build)
+    steps = inprocess.hammer(code, shared.region.address, threads=8, count=20_000, signals=True)
     left = shared.view.items()
     assert shared.view.contended == 0
     assert int(shared.extra[0]) + len(left) + shared.view.dropped == len(steps)
@@ -157,14 +157,95 @@ def test_few_keys_that_all_fight_for_never_mix_values(keys, words):
         with builder.if_then(builder.icmp_unsigned("!=", found, constant(MISSING))):
             increase(builder, extra, 8, atomic=True)
 
-    code = generated.Compiled(4, build)
-    generated.hammer(code, shared.region.address, threads=8, count=100_000, keys=keys, signals=True)
+    code = inprocess.Compiled(4, build)
+    inprocess.hammer(code, shared.region.address, threads=8, count=100_000, keys=keys, signals=True)
     left = shared.view.items()
     assert int(shared.extra[0]) == 0
     assert int(shared.extra[1]) > 10_000
     assert {key: value & 0xFFFF for key, value in left.items()} == {key: key[0] // 3 - 1 for key in left}
     assert shared.view.dropped == shared.view.contended == 0
     assert shared.free_nodes() + len(left) == min(shared.word(USED), layout.nodes)
+
+
+_OUTER = [(operation, key) for operation in (SET, GET, DELETE) for key in (1, 2)]
+_OTHERS = [
+    [(DELETE, 1)],
+    [(SET, 1)],
+    [(SET, 2)],
+    [(DELETE, 1), (SET, 2)],
+    [(DELETE, 1), (SET, 1)],
+    [(DELETE, 1), (SET, 2), (DELETE, 2), (SET, 1)],
+    [(DELETE, 1), (DELETE, 3), (SET, 3), (SET, 2), (SET, 1)],
+    [(DELETE, 3), (SET, 2), (GET, 2), (DELETE, 2), (SET, 3)],
+    [(SET, 4), (SET, 5), (DELETE, 1), (SET, 6), (DELETE, 5), (SET, 1), (DELETE, 3)],
+]
+
+
+def _model(state, operation, key, value):
+    if operation == SET:
+        state[key] = value
+        return MISSING
+    return state.pop(key, MISSING) if operation == DELETE else state.get(key, MISSING)
+
+
+@pytest.mark.parametrize("outer", _OUTER, ids=lambda outer: f"{('set', 'get', 'delete')[outer[0]]}-{outer[1]}")
+def test_operations_between_any_two_instructions_come_before_or_after(outer):
+    # with two buckets and a list of free nodes that works like a stack, nodes come back at once under other keys
+    shared = Shared(1)
+    code = shared.compile()
+    base = shared.region.address
+    for others in _OTHERS:
+        for steps in range(1, 2000):
+            for key in range(1, 7):
+                code.call(base, DELETE, 0, key)
+            for key in (1, 3):
+                code.call(base, SET, key * 10, key)
+            calls = [inprocess.call_of(code, base, operation, 500 + key, key) for operation, key in others]
+            found = inprocess.interrupted(inprocess.call_of(code, base, outer[0], 700, outer[1]), steps, calls)
+            if found is None:
+                break
+            allowed = []
+            for first in (True, False):
+                state, results = {1: 10, 3: 30}, [0]
+                if first:
+                    results[0] = _model(state, *outer, 700)
+                results += [_model(state, operation, key, 500 + key) for operation, key in others]
+                if not first:
+                    results[0] = _model(state, *outer, 700)
+                allowed.append((results, state))
+            now = {key: value for (key,), value in shared.view.items().items()}
+            assert (found, now) in allowed, f"{others} after {steps} instructions"
+            for key in range(100, 120):  # who looks for what is not there takes out what is dead
+                code.call(base, GET, 0, key)
+            assert shared.free_nodes() + len(now) == min(shared.word(USED), shared.layout.nodes)
+        assert steps > 20
+
+
+@pytest.mark.parametrize("outer", _OUTER, ids=lambda outer: f"{('set', 'get', 'delete')[outer[0]]}-{outer[1]}")
+def test_an_operation_that_never_ends_costs_a_node_at_most(outer):
+    shared = Shared(1)
+    code, base = shared.compile(), shared.region.address
+    for steps in range(1, 2000):
+        shared.region.map[:] = bytes(len(shared.region.map))
+        for key in (1, 3):
+            code.call(base, SET, key * 10, key)
+        if inprocess.interrupted(inprocess.call_of(code, base, outer[0], 700, outer[1]), steps, [], leave=True) is None:
+            break
+        state = {key: value for (key,), value in shared.view.items().items()}
+        after = {1: 10, 3: 30}
+        _model(after, *outer, 700)
+        assert state in ({1: 10, 3: 30}, after)
+        for number in range(200):
+            key = number % 5
+            assert code.call(base, GET, 0, key) == state.get(key, MISSING)
+            operation = (SET, SET, DELETE)[number % 3]
+            assert operation == SET or code.call(base, GET, 0, key) == state.get(key, MISSING)
+            assert code.call(base, operation, number, key) == _model(state, operation, key, number)
+        assert shared.view.items() == {(key,): value for key, value in state.items()}
+        for key in range(100, 120):
+            code.call(base, GET, 0, key)
+        assert 0 <= shared.word(USED) - shared.free_nodes() - len(state) <= 1
+    assert steps > 20
 
 
 def test_a_live_view_shows_what_is_there_all_the_time():
@@ -180,9 +261,9 @@ def test_a_live_view_shows_what_is_there_all_the_time():
         operation = builder.urem(builder.lshr(value, constant(5)), constant(3))
         operations(builder, shared.layout, base, operation, number, [number])
 
-    churn = generated.Compiled(4, build)
+    churn = inprocess.Compiled(4, build)
     worker = threading.Thread(
-        target=generated.hammer,
+        target=inprocess.hammer,
         args=(churn, shared.region.address),
         kwargs={"threads": 4, "count": 300_000, "keys": 1000},
     )

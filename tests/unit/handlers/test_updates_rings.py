@@ -15,10 +15,10 @@ from anyprobe.data.records import Field, RecordType
 from anyprobe.data.rings import CONSUMED, FULL, HEAD_BYTES, MARGIN, PRODUCED, RETIRED, ROW_BYTES, RingLayout, RingReader
 from anyprobe.handlers.updates import emit
 
-_spec = importlib.util.spec_from_file_location("generated", Path(__file__).with_name("generated.py"))
-generated = importlib.util.module_from_spec(_spec)
-sys.modules.setdefault("generated", generated)
-_spec.loader.exec_module(generated)
+_spec = importlib.util.spec_from_file_location("inprocess", Path(__file__).with_name("inprocess.py"))
+inprocess = importlib.util.module_from_spec(_spec)
+sys.modules.setdefault("inprocess", inprocess)
+_spec.loader.exec_module(inprocess)
 
 FOUR = RecordType("four", (Field("step"), Field("value"), Field("low", "u32"), Field("sign", "i16"), Field("thread")))
 
@@ -28,12 +28,12 @@ class Ring:
 
     def __init__(self, layout, *, now=True):
         self.layout = layout
-        self.region = generated.Region(layout.size)
+        self.region = inprocess.Region(layout.size)
 
         def build(builder, base, thread, value, step):
             emit(builder, layout, base, thread, [step, value, value, value, thread], None if now else step)
 
-        self.code = generated.Compiled(4, build)
+        self.code = inprocess.Compiled(4, build)
         self.reader = RingReader(self.region.view, layout)
 
     def emit(self, step, value=0, thread=1):
@@ -45,7 +45,7 @@ class Ring:
 
 def check(records, steps, drops=0):
     """Each step was emitted once, with what belongs to it; a step that is not there was dropped."""
-    values = generated.values_of(records["step"])
+    values = inprocess.values_of(records["step"])
     assert (records["value"] == values).all()
     assert (records["low"] == values.astype(np.uint32)).all()
     assert (records["sign"] == values.astype(np.int16)).all()
@@ -57,7 +57,7 @@ def check(records, steps, drops=0):
 
 def test_threads_and_signals_lose_nothing_while_there_is_room():
     ring = Ring(RingLayout(FOUR, 1 << 16, rings=16, threads=16))
-    steps = generated.hammer(ring.code, ring.region.address, threads=8, count=20_000, signals=True)
+    steps = inprocess.hammer(ring.code, ring.region.address, threads=8, count=20_000, signals=True)
     assert len(steps) > 160_000
     records = ring.reader.drain(final=True)
     assert ring.reader.drops().total == 0
@@ -75,7 +75,7 @@ def test_a_reader_that_keeps_up_or_not_loses_only_what_is_counted():
 
     reader = threading.Thread(target=read)
     reader.start()
-    steps = generated.hammer(ring.code, ring.region.address, threads=8, count=250_000, signals=True)
+    steps = inprocess.hammer(ring.code, ring.region.address, threads=8, count=250_000, signals=True)
     stop.set()
     reader.join()
     batches.append(ring.reader.drain(final=True))
@@ -89,7 +89,7 @@ def test_a_reader_that_keeps_up_or_not_loses_only_what_is_counted():
 
 def test_two_million_records_of_eight_threads():
     ring = Ring(RingLayout(FOUR, 1 << 18, rings=8, threads=8))
-    steps = generated.hammer(ring.code, ring.region.address, threads=8, count=250_000)
+    steps = inprocess.hammer(ring.code, ring.region.address, threads=8, count=250_000)
     check(ring.reader.drain(final=True), steps)
 
 
@@ -204,7 +204,7 @@ def test_texts_and_floats():
     )
     assert record.offsets == (8, 16, 32, 40, 44, 45)
     layout = RingLayout(record, 64, rings=1, threads=1)
-    region = generated.Region(layout.size)
+    region = inprocess.Region(layout.size)
 
     def build(builder, base, thread, first, second):
         half = ir.Constant(ir.DoubleType(), 0.5)
@@ -213,7 +213,7 @@ def test_texts_and_floats():
             builder, layout, base, thread, [builder.zext(flag, first.type), [first, second], half, half, first], second
         )
 
-    code = generated.Compiled(4, build, features="+cx16")
+    code = inprocess.Compiled(4, build, features="+cx16")
     code.call(region.address, 1, int.from_bytes(b"abcdefgh", "little"), int.from_bytes(b"i\0\0\0\0\0\0\0", "little"))
     found = RingReader(region.view, layout).drain()
     assert found.tolist() == [(ord("i"), True, b"abcdefghi", 0.5, 0.5, ord("a"))]
