@@ -9,7 +9,7 @@ from anyprobe.data.tables import ROW_HEAD_BYTES
 from anyprobe.handlers import ir, toolchain
 from anyprobe.handlers.llvm import Lowering
 from anyprobe.handlers.llvm_arithmetic import I64, number
-from anyprobe.handlers.machine import Value
+from anyprobe.handlers.machine import Pair, Value
 from anyprobe.handlers.native import as_word
 from anyprobe.handlers.objectfile import ObjectFile
 from anyprobe.handlers.passes import bounds
@@ -86,10 +86,11 @@ class BpfMachine:
         """Refuse: the kernel keeps no data of a call yet."""
         raise HandlerError("ctx.data is not possible in the kernel yet", instead="a Map by ctx.tid")
 
-    def update(self, storage: int, operation: ir.Update, values: list[Value], key: list[Value]) -> None:  # noqa: ARG002 - the protocol's
+    def update(self, storage: int, operation: ir.Update, values: list[Value], key: list[Value]) -> Pair | None:  # noqa: ARG002 - the protocol's
         """Update counts and sums in a map that has the layout of the table's shared row."""
         table = self._storages[storage]
-        assert isinstance(table, Table)
+        if not isinstance(table, Table):
+            raise HandlerError("maps and records are not possible in the kernel yet", instead="Count, Sum")
         cell = table.layout.aggregation.cell
         if key or not set(cell.fields) <= {COUNT, SUM} or cell.buckets:
             kind = type(table.layout.aggregation).__name__
@@ -101,6 +102,7 @@ class BpfMachine:
             at = (table.layout.rows_offset + ROW_HEAD_BYTES + cell.offset(name)) // ir.WORD
             place = self._builder.gep(symbol, [number(0), number(at)])
             self._builder.atomic_rmw("add", place, number(1) if name == COUNT else values[0], "monotonic")
+        return None
 
 
 def compile_bpf(handler: ir.Function, *, result_word: bool = False) -> BpfProgram:

@@ -6,20 +6,16 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from anyprobe.core.errors import UsageError
-from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.tables import TableLayout
+from anyprobe.data.maps import Map
 from anyprobe.handlers import intrinsics, ir, operators, ranges
+from anyprobe.handlers.collecting import Collecting
 from anyprobe.handlers.emitter import BUFFER_LIMIT
 from anyprobe.handlers.expressions import CallCompiler, Expressions
-from anyprobe.handlers.storages import Table, is_signed, key_shape
 from anyprobe.handlers.types import FloatType, IntegerType, PointerType, Type, boolean, f64, u64
-from anyprobe.handlers.values import Items, Literal, Maybe, Member, Scalar, Text, Thing, Value, described
+from anyprobe.handlers.values import Items, Literal, Member, Scalar, Text, Thing, Value, described
 
 Inline = Callable[[Expressions, ast.Call, types.FunctionType, list[Value]], Value]
 """Compiles a call of another Python function in place."""
-Tables = dict[Aggregation, Table]
-"""How each aggregation is used, by all handlers alike."""
 TEXT_LIMIT = 128
 """Bytes that one text may have."""
 
@@ -27,9 +23,9 @@ TEXT_LIMIT = 128
 class Calls(CallCompiler):
     """Compiles calls of one handler."""
 
-    def __init__(self, inline: Inline, tables: Tables) -> None:
-        """Compile calls of other functions by ``inline``; ``tables`` are those of all handlers of a session."""
-        self._inline, self._tables = inline, tables
+    def __init__(self, inline: Inline, collecting: Collecting) -> None:
+        """Compile calls of other functions by ``inline``, those of aggregations by ``collecting``."""
+        self._inline, self._collecting = inline, collecting
 
     def call(self, expressions: Expressions, node: ast.Call) -> Value:
         """Compile a call."""
@@ -37,14 +33,24 @@ class Calls(CallCompiler):
             raise expressions.error(node, "print is not possible in a handler", "emit(name=value)")
         callee = expressions.value(node.func)
         match callee:
-            case Member(Aggregation() as aggregation, key, "add"):
-                return self._update(expressions, node, aggregation, key)
-            case Member(storage, _, method):
-                raise expressions.error(node, f"{type(storage).__name__} has no {method or 'call'}", ".add(…)")
+            case Member():
+                return self._collecting.call(expressions, node, callee)
             case Thing(thing):
                 return self._thing(expressions, node, thing)
             case _:
                 raise expressions.error(node, f"{described(callee)} cannot be called")
+
+    def item(self, expressions: Expressions, node: ast.AST, storage: object, key: Value) -> Value:
+        """Compile an item of a storage: the value of a map, or the part of an aggregation that ``add`` is called of."""
+        if isinstance(storage, Map):
+            return self._collecting.get_item(expressions, node, storage, key)
+        return Member(storage, key)
+
+    def set_item(self, expressions: Expressions, node: ast.AST, storage: object, key: Value, value: Value) -> None:
+        """Compile an assignment to an item of a storage."""
+        if not isinstance(storage, Map):
+            raise expressions.error(node, f"{type(storage).__name__} has no items", ".add(value, key=(…,))")
+        self._collecting.set_item(expressions, node, storage, key, value)
 
     def _thing(self, expressions: Expressions, node: ast.Call, thing: Any) -> Value:  # noqa: ANN401 - anything callable
         if isinstance(thing, Type):
@@ -56,6 +62,8 @@ class Calls(CallCompiler):
         }  # fmt: skip
         if thing is range:
             raise expressions.error(node, "range is for loops", "for i in range(n)")
+        if thing in {intrinsics.emit, intrinsics.printf}:
+            return self._collecting.record(expressions, node, thing)
         if thing in simple:
             return simple[thing](expressions, node, thing)
         thing = getattr(thing, "__wrapped__", thing)
@@ -176,73 +184,6 @@ class Calls(CallCompiler):
         emit.add(ir.ReadBytes(present, found, buffer, operators.convert(pointer, u64), length, terminated))
         emit.flow.known[found.name] = (0, size)
         return Text(present, buffer, found, terminated)
-
-    # -- aggregations
-
-    def _update(self, expressions: Expressions, node: ast.Call, aggregation: Aggregation, key: Value | None) -> Value:
-        positional, named = list(node.args), {keyword.arg: keyword.value for keyword in node.keywords}
-        value_node = positional.pop(0) if positional else named.pop("value", None)
-        key_node = positional.pop(0) if positional else named.pop("key", None)
-        if positional or named:
-            raise expressions.error(node, "add takes a value and a key", "add(value, key=(…,))")
-        if aggregation.needs_value and value_node is None:
-            raise expressions.error(node, f"a {type(aggregation).__name__} adds a value", "add(value)")
-        if not aggregation.needs_value and value_node is not None:
-            raise expressions.error(node, f"a {type(aggregation).__name__} counts and has no value", "add()")
-        if key is not None and key_node is not None:
-            raise expressions.error(node, "a key in brackets and a key as argument", "one of them")
-        value = self._value(expressions, value_node)
-        parts, signed = self._key(expressions, node, key if key_node is None else expressions.value(key_node))
-        if aggregation.by and len(parts) != len(aggregation.by):
-            by = ", ".join(aggregation.by)
-            raise expressions.error(node, f"the key of {aggregation.name} has {len(aggregation.by)} parts: {by}")
-        try:
-            layout = TableLayout(aggregation, key_shape(parts, signed), value is None or is_signed(value.type))
-        except UsageError as error:
-            raise expressions.error(node, str(error)) from None
-        table = self._tables.setdefault(aggregation, Table(layout))
-        if table.layout.shape != layout.shape:
-            raise expressions.error(node, f"{aggregation.name} has had another kind of key", "one aggregation for each")
-        if value is not None and table.layout.signed != layout.signed:
-            raise expressions.error(node, f"{aggregation.name} is given signed and unsigned values", "i64(…) or u64(…)")
-        storage = expressions.emit.storage(table)
-        values = () if value is None else (value,)
-        expressions.emit.add(ir.Update(storage, "add", values, parts))
-        return Literal(None)
-
-    def _value(self, expressions: Expressions, node: ast.expr | None) -> ir.Expr | None:
-        if node is None:
-            return None
-        expr = operators.widened(expressions.number(node))
-        if isinstance(expr.type, IntegerType):
-            return expr
-        raise expressions.error(node, "aggregations take whole numbers", "i64(x * 1000)")
-
-    def _key(
-        self, expressions: Expressions, node: ast.AST, key: Value | None
-    ) -> tuple[tuple[ir.Expr | ir.Buffer, ...], tuple[bool, ...]]:
-        """Return the parts of a key as words and buffers, and which of them are signed."""
-        if key is None:
-            return (), ()
-        items = key.items if isinstance(key, Items) else (key,)
-        parts: list[ir.Expr | ir.Buffer] = []
-        signed: list[bool] = []
-        for item in items:
-            present = expressions.present(item, node) if isinstance(item, Maybe | Text) else item
-            if isinstance(present, Text):
-                parts.append(present.buffer)
-                signed.append(False)
-                continue
-            expr = expressions.as_number(present, node)
-            if isinstance(expr.type, FloatType):
-                raise expressions.error(node, "a float in a key", "i64(x * 1000)")
-            wide = operators.widened(expr)
-            parts.append(operators.convert(wide, u64))
-            signed.append(is_signed(wide.type) and expr.type not in _NEVER_NEGATIVE)
-        return tuple(parts), tuple(signed)
-
-
-_NEVER_NEGATIVE = frozenset({IntegerType(bits, signed=False) for bits in (8, 16, 32, 64)})
 
 
 def _truth(expr: ir.Expr) -> Value:

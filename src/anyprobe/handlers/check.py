@@ -91,7 +91,9 @@ class _Checker:
                     if isinstance(part, ir.Buffer):
                         self._require(self._buffer(part), "wrong buffer", each)
                     else:
-                        self._word(part, each)
+                        kind = self.expression(part)
+                        emitted = isinstance(kind, FloatType) and each.operation == "emit"
+                        self._require(kind == u64 or emitted, "no u64 in a key", each)
                 if present is not None:
                     self._require(self._local(present) == boolean, "present is no boolean", each)
                 if target is not None:

@@ -52,7 +52,7 @@ class Expressions:
         self, emit: Emitter, frame: Frame, notes: Notes, context: ContextAccess, calls: "CallCompiler"
     ) -> None:
         """Emit into ``emit``; calls are compiled by ``calls``."""
-        self.emit, self.frame, self.notes, self.context, self._calls = emit, frame, notes, context, calls
+        self.emit, self.frame, self.notes, self.context, self.calls = emit, frame, notes, context, calls
 
     def value(self, node: ast.expr) -> Value:
         """Compile an expression."""
@@ -87,7 +87,7 @@ class Expressions:
             case ast.IfExp():
                 return self._conditional(node)
             case ast.Call():
-                return self._calls.call(self, node)
+                return self.calls.call(self, node)
             case _:
                 return self._refuse(node)
 
@@ -317,7 +317,7 @@ class Expressions:
     def _subscript(self, node: ast.Subscript, value: Value, index: ast.expr) -> Value:
         match value:
             case Member(storage, None, ""):
-                return Member(storage, self._spilled(self.value(index)))
+                return self.calls.item(self, node, storage, self._spilled(self.value(index)))
             case Text():
                 return self._byte(self.present(value, node), index)
             case Items(items):
@@ -374,6 +374,14 @@ class CallCompiler:
 
     def call(self, expressions: Expressions, node: ast.Call) -> Value:
         """Compile a call."""
+        raise NotImplementedError
+
+    def item(self, expressions: Expressions, node: ast.AST, storage: object, key: Value) -> Value:
+        """Compile an item of a storage."""
+        raise NotImplementedError
+
+    def set_item(self, expressions: Expressions, node: ast.AST, storage: object, key: Value, value: Value) -> None:
+        """Compile an assignment to an item of a storage."""
         raise NotImplementedError
 
 

@@ -3,19 +3,21 @@
 import ast
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anyprobe.core.code import InputKind
 from anyprobe.core.errors import InternalError
 from anyprobe.handlers import ir
-from anyprobe.handlers.calls import Calls, Tables
+from anyprobe.handlers.calls import Calls
+from anyprobe.handlers.collecting import Collecting
 from anyprobe.handlers.context import ContextAccess, InstanceLayout, received
 from anyprobe.handlers.emitter import Emitter
 from anyprobe.handlers.expressions import Expressions
 from anyprobe.handlers.frame import Frame, Notes, RetypeError, type_of_annotation
 from anyprobe.handlers.source import Source, source_of
 from anyprobe.handlers.statements import Statements
+from anyprobe.handlers.storages import Storages
 from anyprobe.handlers.types import Type, boolean, i64, u64
 from anyprobe.handlers.values import Context, Kind, Literal, Maybe, Scalar, Text, Value
 
@@ -25,13 +27,15 @@ RESULT = "return"
 
 @dataclass(frozen=True)
 class Setting:
-    """What a handler is compiled for; handlers of one session share ``tables``, those of one call ``instance``."""
+    """What a handler is compiled for; handlers of one session share ``storages``, those of one call ``instance``."""
 
-    tables: Tables = field(default_factory=dict)
+    storages: Storages = field(default_factory=dict)
     instance: InstanceLayout = field(default_factory=InstanceLayout)
     retval: Type | None = i64
     """The type of the probed function's result, ``None`` where there is none."""
     unsafe: bool = False
+    ring_bytes: int = 1 << 20
+    """Bytes of the ring that each thread has for each kind of record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +52,10 @@ def lower(function: Callable[..., Any], setting: Setting | None = None) -> Lower
     setting = setting or Setting()
     kinds: dict[str, Kind] = {}
     while True:
-        tables, fields = dict(setting.tables), dict(setting.instance.fields)
+        storages, fields = dict(setting.storages), dict(setting.instance.fields)
         try:
-            found = _Handler(source, Setting(tables, InstanceLayout(fields), setting.retval, setting.unsafe), kinds)
+            attempt = replace(setting, storages=storages, instance=InstanceLayout(fields))
+            found = _Handler(source, attempt, kinds)
             lowered = found.run()
         except RetypeError as better:
             if kinds.get(better.name) == better.kind:
@@ -58,7 +63,7 @@ def lower(function: Callable[..., Any], setting: Setting | None = None) -> Lower
             kinds[better.name] = better.kind
             continue
         # only a handler that compiles leaves traces
-        setting.tables.update(tables)
+        setting.storages.update(storages)
         setting.instance.fields.update(fields)
         return lowered
 
@@ -68,7 +73,7 @@ class _Handler:
         self._source, self._kinds = source, kinds
         self._emit, self._notes = Emitter(), Notes()
         self._context = ContextAccess(setting.instance, setting.retval, setting.unsafe)
-        self._calls = Calls(self._inline, setting.tables)
+        self._calls = Calls(self._inline, Collecting(setting.storages, setting.ring_bytes))
         self._active: list[types.FunctionType] = []
 
     def run(self) -> Lowered:

@@ -16,6 +16,7 @@ from anyprobe.core.code import Miss
 from anyprobe.handlers import arithmetic, intrinsics
 from anyprobe.handlers.frame import Notes
 from anyprobe.handlers.source import source_of
+from anyprobe.handlers.storages import is_storage
 from anyprobe.handlers.typedvalues import MISSING, Abandoned, Fixed, Record, keep, merged, truth
 from anyprobe.handlers.types import (
     BoolType,
@@ -121,7 +122,7 @@ class Interpreter:
             return own[thing]
         if isinstance(thing, types.FunctionType):
             return self._prepared(thing)
-        if hasattr(thing, "needs_value"):
+        if is_storage(thing):
             return _Updates(thing, self.record)
         return thing
 

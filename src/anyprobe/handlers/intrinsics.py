@@ -17,3 +17,13 @@ def cstr(address: Any, limit: int) -> Any:  # noqa: ANN401, ARG001 - typed by th
 def buf(address: Any, size: int) -> Any:  # noqa: ANN401, ARG001 - typed by the compiler of handlers
     """Read ``size`` bytes; missing if the address is bad."""
     _only_in_handlers("buf")
+
+
+def emit(record: str = "", /, **fields: Any) -> None:  # noqa: ANN401, ARG001 - typed by the compiler of handlers
+    """Write a record with named fields; the controller reads it a moment later."""
+    raise UsageError("emit() writes a record of a hit; it can be called in handlers only")
+
+
+def printf(text: Any) -> None:  # noqa: ANN401, ARG001 - typed by the compiler of handlers
+    """Write a record that is shown as an f-string; the text is made where it is read."""
+    raise UsageError("printf() writes a record of a hit; it can be called in handlers only")

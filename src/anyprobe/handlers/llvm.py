@@ -141,7 +141,10 @@ class Lowering:
             case ir.LoadInstance() | ir.StoreInstance():
                 self._instance(each)
             case ir.Update(storage, _, values, key):
-                machine.update(storage, each, [self.value(value) for value in values], self._key(key))
+                found = machine.update(storage, each, [self.value(value) for value in values], self._key(key))
+                if found is not None and each.present is not None and each.target is not None:
+                    builder.store(found[0], self._local(each.present))
+                    builder.store(found[1], self._local(each.target))
             case _:
                 raise AssertionError(each)
 
@@ -192,7 +195,7 @@ class Lowering:
         for part in parts:
             if isinstance(part, ir.Buffer):
                 places = [self._buffer_word(part, index) for index in range(part.size // ir.WORD)]
-                words += [self._builder.load(place) for place in places]
+                words.append([self._builder.load(place) for place in places])
             else:
                 words.append(self.value(part))
         return words

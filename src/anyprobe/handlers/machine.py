@@ -7,6 +7,8 @@ from anyprobe.handlers import ir
 
 Value = Any
 """A value of LLVM's; llvmlite has no types."""
+Pair = tuple[Value, Value]
+"""Whether there is a value, and the value."""
 
 
 class Machine(Protocol):
@@ -39,8 +41,11 @@ class Machine(Protocol):
     def instance(self, index: int) -> Value:
         """Return the address of the call's data as a number, 0 if there is none."""
 
-    def update(self, storage: int, operation: ir.Update, values: list[Value], key: list[Value]) -> None:
-        """Update an aggregation."""
+    def update(self, storage: int, operation: ir.Update, values: list[Value], key: list[Value]) -> Pair | None:
+        """Update a storage; return whether there was a value, and which, for operations that yield one.
+
+        Parts of the key that are texts are lists of words.
+        """
 
 
 class Inputs:
@@ -57,3 +62,8 @@ class Inputs:
                 return place
         self.all.append(Input(kind, name, index))
         return len(self.all) - 1
+
+
+def flat(key: list[Value]) -> list[Value]:
+    """Return the words of a key, those of texts one after the other."""
+    return [word for part in key for word in (part if isinstance(part, list) else [part])]

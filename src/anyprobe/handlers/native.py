@@ -10,10 +10,10 @@ from anyprobe.handlers import ir, toolchain, updates, walk
 from anyprobe.handlers.footprint import footprint
 from anyprobe.handlers.llvm import Lowering
 from anyprobe.handlers.llvm_arithmetic import I64, number
-from anyprobe.handlers.machine import Inputs, Value
+from anyprobe.handlers.machine import Inputs, Pair, Value, flat
 from anyprobe.handlers.objectfile import linked
 from anyprobe.handlers.passes import bounds
-from anyprobe.handlers.storages import Table
+from anyprobe.handlers.storages import MapTable, Ring, Table
 from anyprobe.handlers.types import FloatType, IntegerType, Type
 
 ENTRY, INNER = "handler", "handler.floats"
@@ -85,14 +85,23 @@ class NativeMachine:
         """Return the address of the call's data."""
         return self.word(index)
 
-    def update(self, storage: int, operation: ir.Update, values: list[Value], key: list[Value]) -> None:
-        """Update an aggregation by the code of ``updates``."""
-        table = self._storages[storage]
-        assert isinstance(table, Table)
-        assert operation.operation == "add"
+    def update(self, storage: int, operation: ir.Update, values: list[Value], key: list[Value]) -> Pair | None:
+        """Update an aggregation, a map or a ring by the code of ``updates``."""
+        builder, store = self._builder, self._storages[storage]
         base = self._input(InputKind.STORAGE, index=storage)
-        thread = self._input(InputKind.THREAD) if table.layout.rows > 1 else number(0)
-        updates.add(self._builder, table.layout, base, thread, values[0] if values else None, key)
+        if isinstance(store, Table):
+            thread = self._input(InputKind.THREAD) if store.layout.rows > 1 else number(0)
+            updates.add(builder, store.layout, base, thread, values[0] if values else None, flat(key))
+        elif isinstance(store, Ring):
+            updates.emit(builder, store.layout, base, self._input(InputKind.THREAD), key)
+        elif operation.operation == "set":
+            assert isinstance(store, MapTable)
+            updates.map_set(builder, store.layout, base, flat(key), values[0])
+        else:
+            assert isinstance(store, MapTable)
+            look_up = updates.map_get if operation.operation == "get" else updates.map_delete
+            return look_up(builder, store.layout, base, flat(key))
+        return None
 
 
 def compile_native(handler: ir.Function) -> NativeCode:

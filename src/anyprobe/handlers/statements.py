@@ -6,7 +6,7 @@ from anyprobe.handlers import ir, loops, operators, ranges
 from anyprobe.handlers.expressions import Expressions
 from anyprobe.handlers.frame import Frame, type_of_annotation
 from anyprobe.handlers.types import IntegerType, PointerType, u64
-from anyprobe.handlers.values import Context, Items, Kind, Literal, Maybe, Scalar, Value, described
+from anyprobe.handlers.values import Context, Items, Kind, Literal, Maybe, Member, Scalar, Value, described
 
 _OPERATORS = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
@@ -23,7 +23,7 @@ _INSTEAD = {
     ast.ImportFrom: ("import", "the import outside of the handler"),
     ast.FunctionDef: ("a function inside of a handler", "a function of its own, outside"),
     ast.ClassDef: ("a class", ""),
-    ast.Delete: ("del", ""),
+    ast.Delete: ("del", "the method delete of a Map"),
     ast.Match: ("match", "if and elif"),
 }
 
@@ -99,7 +99,7 @@ class Statements:
             case ast.Attribute(inner, name):
                 self._assign_attribute(target, self._expressions.value(inner), name, value)
             case ast.Subscript(inner, index):
-                self._write(target, self._expressions.operand(inner), index, value)
+                self._assign_item(target, inner, index, value)
             case _:
                 raise self._expressions.error(target, "nothing can be assigned to this")
 
@@ -139,6 +139,15 @@ class Statements:
             raise self._expressions.error(node, f"{described(inner)} cannot be changed", "ctx.data, an aggregation")
         expr = self._expressions.as_number(self._expressions.present(value, node), node)
         self._expressions.context.write(self._emit, inner.part, name, expr, self._frame.fail_at(node))
+
+    def _assign_item(self, target: ast.Subscript, inner: ast.expr, index: ast.expr, value: Value) -> None:
+        base = self._expressions.value(inner)
+        if isinstance(base, Member) and base.key is None:
+            present = self._expressions.present(value, target)
+            key = self._expressions.value(index)
+            self._expressions.calls.set_item(self._expressions, target, base.storage, key, present)
+        else:
+            self._write(target, self._expressions.present(base, inner), index, value)
 
     def _write(self, node: ast.Subscript, pointer: Value, index: ast.expr, value: Value) -> None:
         if not isinstance(pointer, Scalar) or not isinstance(pointer.type, PointerType):

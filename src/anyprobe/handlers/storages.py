@@ -1,10 +1,12 @@
-"""Aggregations as handlers use them: with which keys, and values of which signedness."""
+"""Aggregations, maps and records as handlers use them: with which keys, and values of which type."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.keys import KeyPart, KeyShape
+from anyprobe.data.maps import Map, MapLayout
+from anyprobe.data.rings import RingLayout
 from anyprobe.data.tables import TableLayout
 from anyprobe.handlers import ir
 from anyprobe.handlers.types import Type, u64
@@ -20,17 +22,55 @@ class Table:
     def signature(self) -> str:
         """Everything that the code of an update depends on; the name of the aggregation is not part of it."""
         layout, cell = self.layout, self.layout.aggregation.cell
-        parts = ",".join(f"{part.kind}*{part.words}" for part in layout.shape.parts)
         extra = [getattr(layout.aggregation, name, None) for name in ("lower", "step", "levels")]
         return (
-            f"{layout.aggregation.kind} {','.join(cell.fields)}+{cell.buckets} key ({parts}) "
-            f"{'signed' if layout.signed else 'unsigned'} capacity {layout.capacity} rows {layout.rows} {extra}"
+            f"{layout.aggregation.kind} {','.join(cell.fields)}+{cell.buckets} key ({_shown(layout.shape)}) "
+            f"{_sign(signed=layout.signed)} capacity {layout.capacity} rows {layout.rows} {extra}"
         )
 
 
+@dataclass(frozen=True, slots=True)
+class MapTable:
+    """The storage of one map."""
+
+    layout: MapLayout
+
+    @property
+    def signature(self) -> str:
+        """Everything that the code of its operations depends on."""
+        layout = self.layout
+        return f"map key ({_shown(layout.shape)}) {_sign(signed=layout.signed)} capacity {layout.map.capacity}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The storage of one kind of records; ``format`` is how a row is shown, with a place for each field."""
+
+    layout: RingLayout
+    format: str = ""
+
+    @property
+    def signature(self) -> str:
+        """Everything that the code of emitting depends on."""
+        fields = ",".join(f"{field.kind}*{field.size}" for field in self.layout.record.fields)
+        return f"records ({fields}) slots {self.layout.slots} rings {self.layout.rings} threads {self.layout.threads}"
+
+
+Storages = dict[object, ir.Storage]
+"""What the handlers of a session use: by aggregation or map, and by the name of a record."""
+
+
+def _shown(shape: KeyShape) -> str:
+    return ",".join(f"{part.kind}*{part.words}" for part in shape.parts)
+
+
+def _sign(*, signed: bool) -> str:
+    return "signed" if signed else "unsigned"
+
+
 def is_storage(thing: Any) -> bool:  # noqa: ANN401 - anything that a name can mean
-    """Return whether something from outside of a handler is an aggregation."""
-    return isinstance(thing, Aggregation)
+    """Return whether something from outside of a handler is an aggregation or a map."""
+    return isinstance(thing, Aggregation | Map)
 
 
 def key_shape(parts: tuple[ir.Expr | ir.Buffer, ...], signed: tuple[bool, ...]) -> KeyShape:
@@ -46,5 +86,5 @@ def key_shape(parts: tuple[ir.Expr | ir.Buffer, ...], signed: tuple[bool, ...]) 
 
 
 def is_signed(kind: Type) -> bool:
-    """Return whether values of a type are taken as signed when they are aggregated."""
+    """Return whether values of a type are taken as signed when they are kept."""
     return kind != u64

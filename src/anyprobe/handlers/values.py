@@ -62,7 +62,7 @@ class Thing:
 class Member:
     """An attribute or item of a storage before it is called: which storage, under which key, which method."""
 
-    storage: ir.Storage
+    storage: object
     key: "Value | None" = None
     method: str = ""
 

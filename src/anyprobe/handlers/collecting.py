@@ -1,0 +1,239 @@
+"""What handlers collect: calls of aggregations, maps, and records."""
+
+import ast
+from dataclasses import dataclass
+
+from anyprobe.core.errors import UsageError
+from anyprobe.data.aggregations import Aggregation
+from anyprobe.data.keys import KeyShape
+from anyprobe.data.maps import Map, MapLayout
+from anyprobe.data.records import Field, RecordType
+from anyprobe.data.rings import RingLayout
+from anyprobe.data.tables import TableLayout
+from anyprobe.handlers import intrinsics, ir, operators
+from anyprobe.handlers.expressions import Expressions
+from anyprobe.handlers.storages import MapTable, Ring, Storages, Table, is_signed, key_shape
+from anyprobe.handlers.types import FloatType, IntegerType, PointerType, Type, boolean, i64, u64
+from anyprobe.handlers.values import Items, Literal, Maybe, Member, Scalar, Text, Value, described
+
+Key = tuple[tuple[ir.Expr | ir.Buffer, ...], tuple[bool, ...]]
+"""The parts of a key as words and buffers, and which of them are signed."""
+_Keyed = TableLayout | MapLayout
+_NEVER_NEGATIVE = frozenset({IntegerType(bits, signed=False) for bits in (8, 16, 32, 64)})
+_RECORD_PARTS_LIMIT = 32
+
+
+@dataclass
+class Collecting:
+    """Compiles what a handler collects into the storages of its session."""
+
+    storages: Storages
+    ring_bytes: int = 1 << 20
+    """Bytes of the ring that each thread has for each kind of record."""
+
+    # -- aggregations
+
+    def call(self, expressions: Expressions, node: ast.Call, member: Member) -> Value:
+        """Compile the call of a method."""
+        match member:
+            case Member(Aggregation() as aggregation, key, "add"):
+                return self._add(expressions, node, aggregation, key)
+            case Member(Map() as table, None, "get" | "set" | "delete" as method):
+                return self._map_call(expressions, node, table, method)
+            case Member(storage, _, method):
+                methods = ".get(key), .set(key, value), .delete(key)" if isinstance(storage, Map) else ".add(…)"
+                raise expressions.error(node, f"{type(storage).__name__} has no {method or 'call'}", methods)
+
+    def _add(self, expressions: Expressions, node: ast.Call, aggregation: Aggregation, key: Value | None) -> Value:
+        positional, named = list(node.args), {keyword.arg: keyword.value for keyword in node.keywords}
+        value_node = positional.pop(0) if positional else named.pop("value", None)
+        key_node = positional.pop(0) if positional else named.pop("key", None)
+        if positional or named:
+            raise expressions.error(node, "add takes a value and a key", "add(value, key=(…,))")
+        if aggregation.needs_value and value_node is None:
+            raise expressions.error(node, f"a {type(aggregation).__name__} adds a value", "add(value)")
+        if not aggregation.needs_value and value_node is not None:
+            raise expressions.error(node, f"a {type(aggregation).__name__} counts and has no value", "add()")
+        if key is not None and key_node is not None:
+            raise expressions.error(node, "a key in brackets and a key as argument", "one of them")
+        value = None if value_node is None else _whole(expressions, expressions.operand(value_node), value_node)
+        parts, signed = self._key(expressions, node, key if key_node is None else expressions.value(key_node))
+        if aggregation.by and len(parts) != len(aggregation.by):
+            by = ", ".join(aggregation.by)
+            raise expressions.error(node, f"the key of {aggregation.name} has {len(aggregation.by)} parts: {by}")
+        shape = _shape(expressions, node, parts, signed)
+        layout = TableLayout(aggregation, shape, value is None or is_signed(value.type))
+        table = self.storages.setdefault(aggregation, Table(layout))
+        assert isinstance(table, Table)
+        self._same(expressions, node, aggregation.name, table.layout, layout)
+        values = () if value is None else (value,)
+        expressions.emit.add(ir.Update(expressions.emit.storage(table), "add", values, parts))
+        return Literal(None)
+
+    def _same(self, expressions: Expressions, node: ast.AST, name: str, old: _Keyed, new: _Keyed) -> None:
+        """Refuse another use of what is used already."""
+        if old.shape != new.shape:
+            raise expressions.error(node, f"{name} has had another kind of key", "one for each kind")
+        if old.signed != new.signed:
+            raise expressions.error(node, f"{name} is given signed and unsigned values", "i64(…) or u64(…)")
+
+    # -- maps
+
+    def _map_call(self, expressions: Expressions, node: ast.Call, table: Map, method: str) -> Value:
+        wanted = 2 if method == "set" else 1
+        if node.keywords or len(node.args) not in ({1, 2} if method == "get" else {wanted}):
+            raise expressions.error(node, f"{method} takes {'a key and a value' if method == 'set' else 'a key'}")
+        key = expressions.value(node.args[0])
+        if method == "set":
+            value = expressions.operand(node.args[1])
+            self.set_item(expressions, node, table, key, value)
+            return Literal(None)
+        found = self._lookup(expressions, node, table, key, method)
+        if len(node.args) == 1:
+            return found
+        default = expressions.operand(node.args[1])
+        assert isinstance(found, Maybe)
+        first, second = operators.common(found.value, default, expressions.frame.fail_at(node))
+        return Scalar(ir.Select(found.present, first, second))
+
+    def get_item(self, expressions: Expressions, node: ast.AST, table: Map, key: Value) -> Value:
+        """Compile ``table[key]``, which may be missing."""
+        return self._lookup(expressions, node, table, key, "get")
+
+    def _lookup(self, expressions: Expressions, node: ast.AST, table: Map, key: Value, method: str) -> Value:
+        emit = expressions.emit
+        parts, signed = self._key(expressions, node, key)
+        known = self.storages.get(table)
+        # what is first looked up and never set is missing, whatever its type
+        of_known = known.layout.signed if isinstance(known, MapTable) else False
+        storage = self._map(expressions, node, table, (parts, signed), signed_value=of_known)
+        present, target = emit.temporary(boolean), emit.temporary(i64 if storage.layout.signed else u64)
+        emit.add(ir.Update(emit.storage(storage), method, (), parts, present, target))
+        return Maybe(present, Scalar(target))
+
+    def set_item(self, expressions: Expressions, node: ast.AST, table: Map, key: Value, value: Value) -> None:
+        """Compile ``table[key] = value``."""
+        expr = _whole(expressions, value, node)
+        parts, signed = self._key(expressions, node, key)
+        storage = self._map(expressions, node, table, (parts, signed), signed_value=is_signed(expr.type))
+        expressions.emit.add(ir.Update(expressions.emit.storage(storage), "set", (expr,), parts))
+
+    def _map(self, expressions: Expressions, node: ast.AST, table: Map, key: Key, *, signed_value: bool) -> MapTable:
+        try:
+            layout = MapLayout(table, _shape(expressions, node, *key), signed_value)
+        except UsageError as error:
+            raise expressions.error(node, str(error)) from None
+        storage = self.storages.setdefault(table, MapTable(layout))
+        assert isinstance(storage, MapTable)
+        self._same(expressions, node, table.name, storage.layout, layout)
+        return storage
+
+    def _key(self, expressions: Expressions, node: ast.AST, key: Value | None) -> Key:
+        if key is None:
+            return (), ()
+        items = key.items if isinstance(key, Items) else (key,)
+        parts: list[ir.Expr | ir.Buffer] = []
+        signed: list[bool] = []
+        for item in items:
+            present = expressions.present(item, node) if isinstance(item, Maybe | Text) else item
+            if isinstance(present, Text):
+                parts.append(present.buffer)
+                signed.append(False)
+                continue
+            expr = expressions.as_number(present, node)
+            if isinstance(expr.type, FloatType):
+                raise expressions.error(node, "a float in a key", "i64(x * 1000)")
+            wide = operators.widened(expr)
+            parts.append(operators.convert(wide, u64))
+            signed.append(is_signed(wide.type) and expr.type not in _NEVER_NEGATIVE)
+        return tuple(parts), tuple(signed)
+
+    # -- records
+
+    def record(self, expressions: Expressions, node: ast.Call, function: object) -> Value:
+        """Compile ``emit`` and ``printf``."""
+        if function is intrinsics.printf:
+            name, shown, given = self._formatted(expressions, node)
+        else:
+            name, shown, given = self._named(expressions, node)
+        fields: list[Field] = []
+        values: list[ir.Expr | ir.Buffer] = []
+        for label, part in given:
+            kind, value = self._field(expressions, node, label, part)
+            fields.append(kind)
+            values.append(value)
+        try:
+            layout = RingLayout.of_size(RecordType(name, tuple(fields)), self.ring_bytes)
+        except UsageError as error:
+            raise expressions.error(node, str(error)) from None
+        ring = self.storages.setdefault(name, Ring(layout, shown))
+        if ring != Ring(layout, shown):
+            raise expressions.error(node, f"the record {name} has other fields elsewhere", f'emit("{name}2", …)')
+        # the values of a record are kept where an aggregation has its key
+        expressions.emit.add(ir.Update(expressions.emit.storage(ring), "emit", (), tuple(values)))
+        return Literal(None)
+
+    def _named(self, expressions: Expressions, node: ast.Call) -> tuple[str, str, list[tuple[str, Value]]]:
+        name = expressions.frame.source.name
+        if node.args:
+            first = expressions.value(node.args[0])
+            if len(node.args) > 1 or not isinstance(first, Literal) or not isinstance(first.value, str):
+                raise expressions.error(node, "emit takes the record's name and named fields", 'emit("read", fd=fd)')
+            name = first.value
+        given = []
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                raise expressions.error(node, "** is not possible in a handler")
+            given.append((keyword.arg, expressions.operand(keyword.value)))
+        return name, "", given
+
+    def _formatted(self, expressions: Expressions, node: ast.Call) -> tuple[str, str, list[tuple[str, Value]]]:
+        """Take an f-string apart: its constant text, and a field for each place."""
+        text = node.args[0] if len(node.args) == 1 and not node.keywords else None
+        parts = text.values if isinstance(text, ast.JoinedStr) else [text] if isinstance(text, ast.Constant) else None
+        if parts is None or len(parts) > _RECORD_PARTS_LIMIT:
+            raise expressions.error(node, "printf takes one f-string", 'printf(f"read {fd} {n}")')
+        shown = ""
+        given: list[tuple[str, Value]] = []
+        for part in parts:
+            if isinstance(part, ast.Constant):
+                shown += str(part.value).replace("{", "{{").replace("}", "}}")
+                continue
+            assert isinstance(part, ast.FormattedValue)
+            label = part.value.id if isinstance(part.value, ast.Name) else f"field{len(given)}"
+            label = label if label not in dict(given) else f"field{len(given)}"
+            form = ast.unparse(part.format_spec)[2:-1] if part.format_spec is not None else ""
+            if "{" in form or part.conversion != -1:
+                raise expressions.error(part.value, "the form of a place has to be constant", "{x:>8}")
+            shown += "{" + label + (":" + form if form else "") + "}"
+            given.append((label, expressions.operand(part.value)))
+        return f"{expressions.frame.source.name}:{node.lineno}", shown, given
+
+    def _field(
+        self, expressions: Expressions, node: ast.AST, label: str, value: Value
+    ) -> tuple[Field, ir.Expr | ir.Buffer]:
+        if isinstance(value, Text):
+            return Field(label, "text", value.buffer.size), value.buffer
+        if not isinstance(value, Scalar | Literal):
+            raise expressions.error(node, f"{described(value)} cannot be a field of a record")
+        expr = expressions.as_number(value, node)
+        if isinstance(expr.type, FloatType):
+            return Field(label, str(expr.type)), expr
+        kind: Type = u64 if isinstance(expr.type, PointerType) else expr.type
+        return Field(label, "bool" if kind == boolean else str(kind)), operators.convert(operators.widened(expr), u64)
+
+
+def _whole(expressions: Expressions, value: Value, node: ast.AST) -> ir.Expr:
+    expr = operators.widened(expressions.as_number(value, node))
+    if isinstance(expr.type, IntegerType):
+        return expr
+    raise expressions.error(node, "only whole numbers are aggregated", "i64(x * 1000)")
+
+
+def _shape(
+    expressions: Expressions, node: ast.AST, parts: tuple[ir.Expr | ir.Buffer, ...], signed: tuple[bool, ...]
+) -> KeyShape:
+    try:
+        return key_shape(parts, signed)
+    except UsageError as error:
+        raise expressions.error(node, str(error)) from None
