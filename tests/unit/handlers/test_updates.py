@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from anyprobe.data.aggregations import Avg, Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum
 from anyprobe.data.buckets import linear_index, log_linear_index, power_index
 from anyprobe.data.keys import UNKEYED, KeyPart, KeyShape
-from anyprobe.data.tables import TableLayout, TableView
+from anyprobe.data.tables import INSERTING, TableLayout, TableView
 from anyprobe.handlers.updates import add
 
 _spec = importlib.util.spec_from_file_location("inprocess", Path(__file__).with_name("inprocess.py"))
@@ -86,7 +86,9 @@ def index_of(aggregation):
 @pytest.mark.parametrize("aggregation", EVERY, ids=lambda aggregation: aggregation.kind)
 def test_threads_and_signals_agree_with_a_recomputation(aggregation, numbered):
     table = Table(aggregation)
-    steps = inprocess.hammer(table.code, table.region.address, threads=8, count=20_000, numbered=numbered, signals=True)
+    steps = inprocess.hammer(
+        table.code, table.region.address, threads=8, count=100_000, numbered=numbered, signals=True
+    )
     cell = table.view.result().total
     check(cell, inprocess.values_of(steps).tolist(), aggregation.bounds(), index_of(aggregation))
     assert bool(table.view.cells()[0].any()) != numbered
@@ -136,6 +138,40 @@ def test_a_full_table_counts_what_it_drops_and_holds_its_capacity(numbered):
     assert result.total.count + result.dropped == len(steps)
     known = {key: int(inprocess.values_of(np.array([key], np.uint64))[0]) for (key,) in result.entries}
     assert all(result[key].sum == value * result[key].count for key, value in known.items())
+
+
+@pytest.mark.parametrize("leave", [False, True], ids=["returns", "never-returns"])
+@pytest.mark.parametrize("known", [False, True], ids=["new-key", "known-key"])
+def test_updates_between_any_two_instructions_of_an_update_are_all_counted(known, leave):
+    table = Table(Stddev("s", by=("k",), capacity=2), ONE_KEY)
+    base = table.region.address
+    for steps in range(1, 2000):
+        table.region.map[:] = bytes(len(table.region.map))
+        view = TableView(table.region.view, table.layout)
+        if known:
+            table.add(1 << 63, 7)
+        others = [inprocess.call_of(table.code, base, 1, (1 << 63) + key, key) for key in (7, 8, 7)]
+        outer = inprocess.call_of(table.code, base, 1, 1 << 63, 7)
+        if inprocess.interrupted(outer, steps, others, leave=leave) is None:
+            break
+        result = view.result()
+        assert result.dropped == 0
+        assert result.entries.keys() == {(7,), (8,)}
+        seven, eight = 2 + known, 1
+        if leave:
+            # the fields that the interrupted update had not come to lack its value
+            assert result[7].count in {seven, seven + 1}
+            assert result[7].sum in {((seven + more) << 63) % (1 << 64) + 14 for more in (0, 1)}
+        else:
+            squares = sum(value * value for value in [1 << 63] * (1 + known) + [(1 << 63) + 7] * 2)
+            assert result[7].count == seven + 1
+            assert result[7].squares == squares % (1 << 128)
+        assert (result[8].count, result[8].squares) == (eight, ((1 << 63) + 8) ** 2)
+        for key in range(100, 102 + INSERTING):
+            table.add(1, key)
+        room = len(view.result().entries)
+        assert table.layout.capacity - 1 <= room <= table.layout.capacity
+    assert steps > 20
 
 
 @pytest.mark.parametrize("signed", [False, True])

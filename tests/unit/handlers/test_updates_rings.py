@@ -225,3 +225,51 @@ def test_nothing_outside_is_called():
     assert {line.split()[1] for line in lines if line.startswith("call")} == {"ring.2.4096.4096.claim"}
     assert len([line for line in lines if line.startswith("lock")]) == 3  # no ring or number, and the claim's two
     assert "rdtsc" in lines
+
+
+@pytest.mark.parametrize("filled", [0, 47, 48], ids=["empty", "one-place", "full"])
+def test_emits_between_any_two_instructions_of_an_emit_lose_nothing_uncounted(filled):
+    ring = Ring(RingLayout(FOUR, 64, rings=4, threads=1), now=False)
+    base = ring.region.address
+    for steps in range(1, 1000):
+        ring.region.map[:] = bytes(len(ring.region.map))
+        reader = RingReader(ring.region.view, ring.layout)
+        for step in range(filled):
+            ring.emit(step)
+        others = [inprocess.call_of(ring.code, base, 1, 1000 + step, 1000 + step) for step in range(4)]
+        outer = inprocess.call_of(ring.code, base, 1, 999, 999)
+        if inprocess.interrupted(outer, steps, others) is None:
+            break
+        records = reader.drain(final=True)
+        assert (records["value"][records["step"] >= 999] == records["step"][records["step"] >= 999]).all()
+        assert len(set(records["step"].tolist())) == len(records)
+        drops = reader.drops()
+        assert drops.abandoned == 0
+        assert len(records) + drops.total == filled + 5
+    assert steps > 20
+
+
+def test_an_emit_that_never_ends_costs_its_own_record_and_a_place(monkeypatch):
+    monkeypatch.setattr(rings, "PATIENCE", 0.0)
+    ring = Ring(RingLayout(FOUR, 64, rings=4, threads=1), now=False)
+    base = ring.region.address
+    for steps in range(1, 1000):
+        ring.region.map[:] = bytes(len(ring.region.map))
+        reader = RingReader(ring.region.view, ring.layout)
+        ring.emit(1, 1)
+        others = [inprocess.call_of(ring.code, base, 1, 2, 2)]
+        outer = inprocess.call_of(ring.code, base, 1, 999, 999)
+        if inprocess.interrupted(outer, steps, others, leave=True) is None:
+            break
+        found = []
+        for step in range(3, 300):
+            ring.emit(step, step)
+            batch = reader.drain()
+            assert (batch["value"] == batch["step"]).all()
+            found += batch["step"].tolist()
+        finished = 999 in found
+        lost = reader.drops().full.get(1, 0)
+        assert len(found) + lost == 299 + finished
+        assert reader.abandoned <= 1 - finished
+        assert lost <= 4
+    assert steps > 20
