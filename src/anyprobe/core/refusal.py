@@ -45,6 +45,7 @@ class Reason(StrEnum):
     THREAD_IN_SYSCALL = "thread-in-syscall"
     SIGNAL_CONTEXT_IN_JTPR = "signal-context-in-jtpr"
     TRAP_UNSAFE = "trap-unsafe"
+    MAY_FAULT = "may-fault"
     STRATEGY_NOT_ASKED = "strategy-not-asked-for"
     NEEDS_STOP = "needs-a-stop"
     IFUNC_UNRESOLVED = "ifunc-unresolved"

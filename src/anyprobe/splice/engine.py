@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.faults import may_fault
 from anyprobe.splice.arena import Arena
 from anyprobe.splice.banks import SLOT_ONLY, TIMING
 from anyprobe.splice.edits import Edit, Module, hook_of
@@ -151,6 +152,8 @@ class Engine:
         splice = plans.find(edit.state.code.start, want)
         if splice is None or edit.module.claims.conflict(splice.write_at, splice.written, 0) is not None:
             return False
+        if self.view.faults and any(may_fault(insn.iced) for insn in splice.insns[1:]):
+            return False
         edit.module.claims.claim(splice)
         edit.plan, edit.wants, edit.planned = FunctionPlan([splice]), [want], True
         return True
@@ -206,7 +209,14 @@ class Engine:
         """Return a planner for a module."""
         places = module.claims.places = PunPlaces(self.springboards, module.bias)
         go = module.code.text.is_go
-        return Planner(module.code, module.claims, places.reachable, self.allowed, plain_jumps_only=go)
+        return Planner(
+            module.code,
+            module.claims,
+            places.reachable,
+            self.allowed,
+            plain_jumps_only=go,
+            faults_handled=self.view.faults,
+        )
 
     def refuse_timing(self, edit: Edit, wants: list[Want]) -> list[Want]:
         """Refuse timing where there is no per-thread memory for it."""

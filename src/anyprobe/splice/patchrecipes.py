@@ -251,8 +251,7 @@ def _recipe(walk: _Walk, at: int, where: _Where, dead: frozenset[int], *, flags_
     if leaves and complete and state.shift == _shift_when_over(walk, where):
         return (Step(Op.FOLLOW), _DONE)
     if any(effect.kind is EffectKind.LEFT for effect in where.effects):
-        returns = where.in_copy and complete and not state.shift and FLOWS[one.code] is Flow.RET
-        return (Step(Op.RETURN, b=one.immediate16 if one.op_count else 0), _DONE) if returns else None
+        return _over(walk, at, where, restoring(state, dead, flags_dead=flags_dead))
     if not where.at_site:
         return None
     restore, undo = restoring(state, dead, flags_dead=flags_dead), taking_back(where.effects)
@@ -265,6 +264,23 @@ def _recipe(walk: _Walk, at: int, where: _Where, dead: frozenset[int], *, flags_
     if faulted == interrupted:
         return (*restore, *interrupted)
     return (*restore, Step(Op.IF_SYNCHRONOUS, b=STEP_BYTES * len(interrupted)), *interrupted, *faulted)
+
+
+def _over(walk: _Walk, at: int, where: _Where, restore: list[Step] | None) -> Recipe | None:
+    """Return the recipe where an exit is recorded, and nothing is left to do in front of the way out."""
+    out = at
+    while not walk.found[out].in_copy and walk.insns[out].code != Code.JMP_REL32_64:
+        out += walk.insns[out].len
+        if out not in walk.found or walk.found[out].effects != where.effects:
+            return None
+    if restore is None:
+        return None
+    one = walk.insns[out]
+    if FLOWS[one.code] is Flow.RET:
+        return (*restore, Step(Op.RETURN, b=one.immediate16 if one.op_count else 0), _DONE)
+    if one.code == Code.JMP_REL32_64 and _target(walk, out) not in walk.bearings.ours:
+        return (*restore, Step(Op.FOLLOW, b=out - at), _DONE)
+    return None
 
 
 def _shift_when_over(walk: _Walk, where: _Where) -> int:

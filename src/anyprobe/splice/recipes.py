@@ -52,11 +52,13 @@ class Op(IntEnum):
     UNENTER = 15
     """Take back the timing of a call, or its miss; ``c`` and ``b`` as for ``UNCOUNT``."""
     UNRESERVE = 16
-    """Give back the instance reserved last; ``b`` is where the bank is described."""
+    """Give back the instance reserved last, which is not filled; ``b`` is where the bank is described."""
     IF_SYNCHRONOUS = 17
     """Where the instruction at the pc has faulted, skip ``b`` bytes of the recipe."""
     IF_INTERRUPTED = 18
     """Where the thread was interrupted, nothing is to be done."""
+    FINISH = 19
+    """Run what is left of an exit's recording, by the copy that is ``b`` bytes behind the pc."""
 
 
 class Step(NamedTuple):

@@ -4,7 +4,7 @@ from iced_x86 import Decoder, Instruction
 
 from anyprobe.isa.decode import FLOWS, Flow
 from anyprobe.splice.recipes import BACK, FORWARD, Op, Positions, Recipe, Step, restoring
-from anyprobe.splice.routines import Progress, Routines
+from anyprobe.splice.routines import Progress, Routines, Stretch
 from anyprobe.splice.statetracking import State, initial, meet, step
 
 _INNER = {"acquire": frozenset({0, 1, 2}), "now": frozenset({0})}
@@ -28,15 +28,26 @@ def routine_positions(code: bytes, address: int, routines: Routines, bank: int) 
 
 
 def _recipe(routines: Routines, at: int, state: State, dead: frozenset[int], bank: int) -> Recipe | None:
-    progress = next(s.progress for s in routines.stretches if s.start <= at < s.end)
+    stretch = next(s for s in routines.stretches if s.start <= at < s.end)
+    progress = stretch.progress
     if progress is Progress.HALF:
-        return None
+        return _finishing(routines, stretch)
     restore = restoring(state, dead, flags_dead=bool(dead))
     if restore is None:
         return None
     if progress is Progress.RESERVED:
         return (*restore, Step(Op.UNRESERVE, b=bank), *BACK)
     return (*restore, *(BACK if progress is Progress.BACK else FORWARD))
+
+
+def _finishing(routines: Routines, stretch: Stretch) -> Recipe | None:
+    """Return the recipe that brings an exit's recording to its end."""
+    name = "leave_tail" if stretch.name.startswith("leave_tail") else "leave"
+    if not stretch.name.startswith(name):
+        return None
+    start = routines.stretches[0].start
+    done = next(s.start for s in routines.stretches if s.name == name + "_done")
+    return (Step(Op.FINISH, b=routines.finish), Step(Op.SITE, b=done - start), Step(Op.AGAIN))
 
 
 def _states(

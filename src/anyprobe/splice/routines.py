@@ -52,6 +52,8 @@ class Routines:
     leave: int
     leave_tail: int
     stretches: tuple["Stretch", ...] = ()
+    finish: int = 0
+    """How far behind the routines of exits the copies are that return when an exit is recorded, and restore nothing."""
 
 
 class Progress(Enum):
@@ -88,15 +90,16 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
     emit_acquire(asm, facts)
     _count(asm, facts)
     emit_enter(asm, facts)
-    for tail in (False, True):
-        _leave(asm, facts, tail=tail)
+    for name in ("leave", "leave_tail", "finish_leave", "finish_leave_tail"):
+        _leave(asm, facts, name)
     if facts.clock:
         emit_now(asm, facts.clock)
     count, enter, leave, leave_tail = (
         address + asm.offset_of(name) for name in ("count", "enter", "leave", "leave_tail")
     )
     code = asm.finish(address)
-    routines = Routines(count, enter, leave, leave_tail, _stretches(asm, address, len(code)))
+    finish = address + asm.offset_of("finish_leave") - leave
+    routines = Routines(count, enter, leave, leave_tail, _stretches(asm, address, len(code)), finish)
     return code, routines, asm.listing(address)
 
 
@@ -105,9 +108,10 @@ _PROGRESS = {
     "acquire": Progress.BACK, "now": Progress.BACK,
     "count": Progress.BACK, "count_done": Progress.FORWARD, "count_shared": Progress.BACK,
     "count_shared_done": Progress.FORWARD,
-    "enter": Progress.BACK, "enter_reserving": Progress.HALF, "enter_reserved": Progress.RESERVED,
-    "enter_done": Progress.FORWARD,
-    "enter_first": Progress.BACK, "enter_shared_missed": Progress.FORWARD, "enter_full": Progress.HALF,
+    "enter": Progress.BACK, "enter_reserved": Progress.RESERVED, "enter_done": Progress.FORWARD,
+    "enter_first": Progress.BACK, "enter_shared_missed": Progress.FORWARD, "enter_full": Progress.RESERVED,
+    "enter_unreserved": Progress.BACK, "enter_purging": Progress.HALF, "enter_purged": Progress.BACK,
+    "purge_not": Progress.HALF,
     "enter_missed": Progress.BACK, "enter_missed_done": Progress.FORWARD,
 }  # fmt: skip
 _LEAVE_PROGRESS = {
@@ -212,10 +216,9 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
     asm.label("enter_block")
     asm.emit(b"\xbe\x01\x00\x00\x00", "mov esi, 1")
     asm.emit(b"\x48\x0f\xc1\x71\x08", "xadd [rcx+BLOCK_TOP], rsi")
-    asm.label("enter_reserving")
+    asm.label("enter_reserved")
     asm.emit(b"\x48\x81\xfe" + _i32(layout.maxactive), "cmp rsi, maxactive")
     asm.jump(b"\x0f\x83", "enter_full", "jae enter_full")
-    asm.label("enter_reserved")
     asm.emit(b"\x48\xc1\xe6\x05", "shl rsi, 5")
     asm.emit(*argument)
     asm.emit(b"\x48\x89\x44\x31\x50", "mov [rcx+rsi+0x50], rax")
@@ -262,9 +265,11 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: tuple[bytes, str],
     """
     asm.label("enter_full")
     asm.emit(b"\x48\xff\x49\x08", "dec qword [rcx+BLOCK_TOP]")
+    asm.label("enter_unreserved")
     asm.emit(b"\x83\x79\x10\x00", "cmp dword [rcx+BLOCK_PURGING], 0")
     asm.jump(b"\x0f\x85", "enter_missed", "jne enter_missed")
     asm.emit(b"\xff\x41\x10", "inc dword [rcx+BLOCK_PURGING]")
+    asm.label("enter_purging")
     asm.emit(*site)
     asm.emit(b"\x57\x41\x50", "push rdi; push r8")
     asm.emit(b"\x48\x8d\x71\x40\x48\x89\xf7", "lea rsi, [rcx+0x40]; mov rdi, rsi")
@@ -303,10 +308,11 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: tuple[bytes, str],
     asm.emit(b"\x48\x89\x51\x08", "mov [rcx+BLOCK_TOP], rdx")
     asm.emit(b"\x41\x58\x5f", "pop r8; pop rdi")
     asm.emit(b"\xff\x49\x10", "dec dword [rcx+BLOCK_PURGING]")
+    asm.label("enter_purged")
     asm.emit(b"\x48\x81\xfa" + _i32(layout.maxactive), "cmp rdx, maxactive")
     asm.jump(b"\x0f\x82", "enter_block", "jb enter_block")
     asm.jump(b"\xe9", "enter_missed", "jmp enter_missed")
-    asm.label("purge_not")
+    asm.label("purge_not")  # nothing has been moved
     asm.emit(b"\x41\x58\x5f", "pop r8; pop rdi")
     asm.emit(b"\xff\x49\x10", "dec dword [rcx+BLOCK_PURGING]")
     asm.label("enter_missed")
@@ -316,12 +322,13 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: tuple[bytes, str],
     asm.jump(b"\xe9", "enter_done", "jmp enter_done")
 
 
-def _leave(asm: Assembler, facts: RoutineFacts, *, tail: bool) -> None:
+def _leave(asm: Assembler, facts: RoutineFacts, name: str) -> None:
     """Emit ``leave``: take the instance with our stack pointer and record its duration.
 
-    The tail form only counts the exit: there is no return yet. Argument: offset of the timing record.
+    The tail form only counts the exit: there is no return yet. Argument: offset of the timing record. The copies by
+    which the signal view finishes what was begun are entered in the middle; they return with the registers as they are.
     """
-    name = "leave_tail" if tail else "leave"
+    tail = name.endswith("tail")
     asm.label(name)
     asm.emit(b"\x50\x9f\x0f\x90\xc0\x50", "push rax; lahf; seto al; push rax")
     asm.emit(b"\x51\x52\x56\x57", "push rcx; push rdx; push rsi; push rdi")
@@ -355,13 +362,16 @@ def _leave(asm: Assembler, facts: RoutineFacts, *, tail: bool) -> None:
     if tail:
         asm.emit(b"\x48\xff\x47\x20", "inc qword [rdi+RECORD_TAIL]")
     else:
-        _record_duration(asm)
+        _record_duration(asm, name)
     asm.label(name + "_done")
-    asm.emit(b"\x5f\x5e\x5a\x59\x58", "pop rdi; pop rsi; pop rdx; pop rcx; pop rax")
-    asm.emit(b"\x04\x7f\x9e\x58\xc3", "add al, 0x7f; sahf; pop rax; ret")
+    if name.startswith("finish"):
+        asm.emit(b"\xc3" + b"\xcc" * 9, "ret; int3 (9)")
+    else:
+        asm.emit(b"\x5f\x5e\x5a\x59\x58", "pop rdi; pop rsi; pop rdx; pop rcx; pop rax")
+        asm.emit(b"\x04\x7f\x9e\x58\xc3", "add al, 0x7f; sahf; pop rax; ret")
     _leave_search(asm, name)
     if not tail:
-        _new_extremes(asm)
+        _new_extremes(asm, name)
     asm.label(name + "_unmatched")
     asm.emit(b"\x48\xff\x44\x0f\x28", "inc qword [rdi+rcx+RECORD_UNMATCHED]")
     asm.label(name + "_unmatched_done")
@@ -377,20 +387,20 @@ def _leave(asm: Assembler, facts: RoutineFacts, *, tail: bool) -> None:
     asm.jump(b"\xe9", name + "_done", "jmp done")
 
 
-def _record_duration(asm: Assembler) -> None:
+def _record_duration(asm: Assembler, name: str) -> None:
     """Emit: rdx = duration in ticks, rdi = record. A negative duration (skewed TSCs) counts as 0."""
     asm.emit(b"\x48\x85\xd2", "test rdx, rdx")
-    asm.jump(b"\x0f\x88", "leave_negative", "js negative")
-    asm.label("leave_duration")
+    asm.jump(b"\x0f\x88", name + "_negative", "js negative")
+    asm.label(name + "_duration")
     asm.emit(b"\x48\xff\x47\x18", "inc qword [rdi+RECORD_COUNT]")
     asm.emit(b"\x48\x01\x17", "add [rdi+RECORD_SUM], rdx")
     asm.emit(b"\x48\x3b\x57\x10", "cmp rdx, [rdi+RECORD_MAX]")
-    asm.jump(b"\x0f\x87", "leave_newmax", "ja newmax")
-    asm.label("leave_maxdone")
+    asm.jump(b"\x0f\x87", name + "_newmax", "ja newmax")
+    asm.label(name + "_maxdone")
     asm.emit(b"\x48\x89\xd1\x48\xf7\xd1", "mov rcx, rdx; not rcx")
     asm.emit(b"\x48\x3b\x4f\x08", "cmp rcx, [rdi+RECORD_NOT_MIN]")
-    asm.jump(b"\x0f\x87", "leave_newmin", "ja newmin")
-    asm.label("leave_mindone")
+    asm.jump(b"\x0f\x87", name + "_newmin", "ja newmin")
+    asm.label(name + "_mindone")
     # log-linear bucket: 64 per power of two; exact below 128
     asm.emit(b"\x48\x89\xd0\x48\x83\xc8\x40", "mov rax, rdx; or rax, 64")
     asm.emit(b"\x48\x0f\xbd\xc8\x83\xe9\x06", "bsr rcx, rax; sub ecx, 6")
@@ -400,25 +410,25 @@ def _record_duration(asm: Assembler) -> None:
     asm.emit(b"\x48\xff\x44\xd7\x40", "inc qword [rdi+rdx*8+RECORD_BUCKETS]")
 
 
-def _new_extremes(asm: Assembler) -> None:
+def _new_extremes(asm: Assembler, name: str) -> None:
     """Emit the rare paths of ``leave``: a new maximum or minimum, safe against handlers on the same thread."""
-    asm.label("leave_negative")
+    asm.label(name + "_negative")
     asm.emit(b"\x31\xd2", "xor edx, edx")
-    asm.jump(b"\xe9", "leave_duration", "jmp duration")
-    asm.label("leave_newmax")
+    asm.jump(b"\xe9", name + "_duration", "jmp duration")
+    asm.label(name + "_newmax")
     asm.emit(b"\x48\x8b\x47\x10", "mov rax, [rdi+RECORD_MAX]")
     asm.emit(b"\x48\x39\xd0", "cmp rax, rdx")
-    asm.jump(b"\x0f\x83", "leave_maxdone", "jae maxdone")
+    asm.jump(b"\x0f\x83", name + "_maxdone", "jae maxdone")
     asm.emit(b"\x48\x0f\xb1\x57\x10", "cmpxchg [rdi+RECORD_MAX], rdx")
-    asm.jump(b"\x0f\x85", "leave_newmax", "jne newmax")
-    asm.jump(b"\xe9", "leave_maxdone", "jmp maxdone")
-    asm.label("leave_newmin")
+    asm.jump(b"\x0f\x85", name + "_newmax", "jne newmax")
+    asm.jump(b"\xe9", name + "_maxdone", "jmp maxdone")
+    asm.label(name + "_newmin")
     asm.emit(b"\x48\x8b\x47\x08", "mov rax, [rdi+RECORD_NOT_MIN]")
     asm.emit(b"\x48\x39\xc8", "cmp rax, rcx")
-    asm.jump(b"\x0f\x83", "leave_mindone", "jae mindone")
+    asm.jump(b"\x0f\x83", name + "_mindone", "jae mindone")
     asm.emit(b"\x48\x0f\xb1\x4f\x08", "cmpxchg [rdi+RECORD_NOT_MIN], rcx")
-    asm.jump(b"\x0f\x85", "leave_newmin", "jne newmin")
-    asm.jump(b"\xe9", "leave_mindone", "jmp mindone")
+    asm.jump(b"\x0f\x85", name + "_newmin", "jne newmin")
+    asm.jump(b"\xe9", name + "_mindone", "jmp mindone")
 
 
 def _leave_search(asm: Assembler, name: str) -> None:

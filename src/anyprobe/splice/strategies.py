@@ -10,6 +10,7 @@ from anyprobe.binary.function import FunctionCode
 from anyprobe.core.address import page_floor
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
+from anyprobe.isa.faults import may_fault
 from anyprobe.isa.relocate import must_stay
 from anyprobe.splice.claims import Claims
 from anyprobe.splice.planned import AUTO, JUMP_BYTES, SHORT_BYTES, TRAP, PlannedSplice, Pun, Strategy, Want, WantKind
@@ -31,6 +32,9 @@ class Strategies:
     allowed: frozenset[Strategy] = AUTO
     plain_jumps_only: bool = False
     """No several-instruction jumps (Go: goroutines parked anywhere keep their pc off the stacks)."""
+    faults_handled: bool = False
+    """The program handles faults: nothing that may fault is displaced behind another instruction, where its own address
+    is not executable any more."""
     _wanted: frozenset[int] = frozenset()
 
     def retarget(self, insn: Insn, want: Want) -> PlannedSplice | Refusal:
@@ -203,4 +207,8 @@ class Strategies:
         for area, reason in self.code.text.forbidden:
             if area.start < high and low < area.end:
                 return Refusal(Reason(reason), low, "this code must never be displaced")
+        faulting = next((insn for insn in insns[1:] if may_fault(insn.iced)), None) if self.faults_handled else None
+        if faulting is not None:
+            detail = f"{faulting.text} may fault, and the program handles faults: it can only be displaced first"
+            return Refusal(Reason.MAY_FAULT, faulting.address, detail)
         return next((refusal for refusal in map(must_stay, insns) if refusal is not None), None)
