@@ -1,4 +1,4 @@
-"""Changes without a stop, as bytes: whatever has been written, the program is the old one, the new one or at an int3."""
+"""Changes without a stop, as bytes: up to any of them the program is the old one, the new one, or at an int3."""
 
 import random
 from types import SimpleNamespace
@@ -39,7 +39,7 @@ def in_any_order(writes, chance):
 
 @pytest.mark.parametrize(("old", "new"), SEVERAL_BYTES)
 def test_every_prefix_is_a_correct_program(old, new):
-    """Up to each byte: either version whole, or an int3 in front of whatever; never the head of one and parts of both."""
+    """Up to each byte: either version whole, or an int3 in front of whatever; never one head and parts of both."""
     chance = random.Random(1)
     for _ in range(50):
         memory = bytearray(old)
@@ -124,9 +124,7 @@ def test_a_jump_over_several_instructions_goes_without_a_stop_but_does_not_come(
     several = splice(bytes.fromhex("55 48 89 e5 5d"), count=3)
     assert sites_of(change([several])).reason is Reason.NEEDS_STOP
     (site,) = sites_of(change(removed=[several]))
-    assert site.rewrite(
-        *site.expected
-    ).ambiguous  # `push rbp` is one byte: who has a pc behind it need not have met int3
+    assert site.rewrite(*site.expected).ambiguous  # push rbp is one byte: a pc behind it need not mean an int3
 
 
 @pytest.mark.parametrize(
@@ -218,7 +216,7 @@ def test_a_springboards_target_is_changed_by_one_store_within_a_line():
 
 
 def restored(plain_memory, found, *records):
-    """Return what becomes of ``found`` at a site that a dead controller's journal has records of, and what is foreign."""
+    """Return what becomes of ``found`` at a site of a dead controller's journal, and what is foreign."""
     memory = plain_memory(BASE, 0x1000)
     memory.write(BASE, found)
     journal = FoundJournal(0, 0, Owner(bytes(16), 1, 1), tuple(enumerate(records)), 0)
