@@ -1,14 +1,20 @@
 """Acceptance: probes armed and removed while all threads run on, with exact counts and no signal that anybody sees."""
 
+import json
 import random
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 
 import anyprobe
+from anyprobe.target import membarrier
 from live.driver import started
 from live.image import Image
-from live.results import missed
+from live.results import hits, missed
 from live.test_controller_killed import Controller, numbers, one_death, one_failure
 from live.test_traps import catches_trap
 
@@ -71,5 +77,112 @@ def test_every_call(controller, compiled, request, kind):
             plan = f"{kind.partition(':')[0]}:{number}" + (f":{kind.partition(':')[2]}" if ":" in kind else "")
             (one_death if kind.startswith("kill") else one_failure)(controller, target, image, plan)
             assert not catches_trap(target.pid)
+        target.halt()
+        target.finish()
+
+
+# -- what cannot be done so
+
+
+def reason(session: anyprobe.Session) -> str:
+    """The one reason that a session gives for having stopped the program."""
+    (said,) = [text for text in session.snapshot().warnings if "in a stop" in text]
+    return said
+
+
+def test_a_thread_with_sigtrap_blocked(compiled):
+    """An int3 would kill it: several bytes are changed in a stop, single ones as ever."""
+
+    def block() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTRAP])
+
+    with started(compiled("live_arming.c"), "2", preexec_fn=block) as target:
+        target.run_freely()
+        with anyprobe.attach(target.pid, live=True) as session:
+            by_one_byte = session.count("libc:getenv")
+            assert arming(by_one_byte) == {"live"}
+            probes = session.count("a.out:loaded")
+            (how,) = arming(probes)
+            assert how.startswith("stop: thread ")
+            assert "SIGTRAP blocked" in reason(session)
+            session.remove(*probes)
+        target.halt()
+        target.finish()
+
+
+def test_a_program_that_can_block_signals(run_target):
+    """Nobody can tell when it will: no int3 then."""
+    target = run_target("all_blocked.c")
+    with anyprobe.attach(target.pid, live=True, strategy="jump") as session:
+        probes = session.count("a.out:quietly")
+        (how,) = arming(probes)
+        assert how.startswith("stop: ")
+        counts = target.go(5)
+        assert hits(session.snapshot(), "quietly") == counts.calls["quietly"]
+    target.finish()
+
+
+def test_a_library_that_may_be_unloaded(run_target, compiled):
+    """It might go between the look at it and the write: a stop."""
+    library = compiled("library.c", "-shared", "-fPIC")
+    target = run_target("loads_library.c", str(library))
+    with anyprobe.attach(target.pid, live=True) as session:
+        (how,) = arming(session.count(f"{library.name}:from_library"))
+        assert how.endswith("may be unloaded meanwhile")
+        counts = target.go(3)
+        assert hits(session.snapshot(), "from_library") == counts.calls["from_library"]
+    target.finish()
+
+
+# -- children
+
+
+def test_children_forked_in_the_middle(run_target, monkeypatch):
+    """A child that has copied an int3 gets the rest of the change; its calls are counted as any others."""
+    serialise = membarrier.serialise
+
+    def slowly(remote: object) -> None:
+        time.sleep(0.03)  # children are made meanwhile
+        serialise(remote)
+
+    monkeypatch.setattr(membarrier, "serialise", slowly)
+    target = run_target("live_arming.c", "2", "forks")
+    image = Image.of(target.pid)
+    with anyprobe.attach(target.pid, live=True, strategy="jump") as session:
+        first = session.count("a.out:scaled")
+        for _ in range(5):
+            target.start(400_000)
+            while not target.answers():
+                probes = session.count("a.out:loaded")
+                assert arming(probes) == {"live"}
+                session.remove(*probes)
+            counts = target.wait_done()
+        assert arming(first) == {"live"}
+        assert session.snapshot().sites[0].hits == counts.calls["scaled"]
+        assert counts.calls["completed"] > 0
+    image.assert_restored(target.pid)
+    target.finish()
+
+
+# -- the command line
+
+
+def test_command_line(compiled):
+    """``count --live`` counts, says how each probe was armed and how long the one thread stood still."""
+    with started(compiled("live_arming.c"), "2") as target:
+        target.run_freely()
+        where = ["-p", str(target.pid), "--live", "--json"]
+        arguments = ["count", "a.out:one_byte", "a.out:loaded", *where, "--for", "0.3"]
+        command = [sys.executable, "-m", "anyprobe"]
+        shown = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
+        assert shown.returncode == 0, shown.stderr
+        document = json.loads(shown.stdout)
+        assert [site["arming"] for site in document["sites"]] == ["live", "live"]
+        assert all(site["hits"] > 0 for site in document["sites"])
+        assert document["pause_us"]["arm"] > 0
+        explained = subprocess.run(
+            [*command, "explain", "a.out:loaded", *where], capture_output=True, text=True, timeout=120
+        )
+        assert any(note.startswith("live: ") for note in json.loads(explained.stdout)["notes"])
         target.halt()
         target.finish()

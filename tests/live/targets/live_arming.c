@@ -1,6 +1,7 @@
 /* Threads (argument 1) that call functions for changes without a stop, and count the calls themselves: "one_byte" begins
  * with a short instruction, "loaded" and "scaled" with one of five and one of seven bytes. Argument 2: "handler" has a
- * SIGTRAP handler of its own that must never run, "forks" makes children that call the functions, too. */
+ * SIGTRAP handler of its own that must never run, "forks" makes children that call the functions, too; one that finds an
+ * int3 in its own text, copied in the middle of a change, waits until somebody has taken it out ("completed"). */
 static void many_rounds(long n);
 #define MANY_ROUNDS 1 /* "go N" is N calls of each function on each thread */
 #include "protocol.h"
@@ -8,7 +9,7 @@ static void many_rounds(long n);
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-TALLY(one_byte); TALLY(loaded); TALLY(scaled);
+TALLY(one_byte); TALLY(loaded); TALLY(scaled); TALLY(completed);
 static int threads = 1, forking;
 long one_byte(long), loaded(long), scaled(long);
 asm(".p2align 4\n" FUNCTION(one_byte) "mov %rdi,%rax\nimul $3,%rax,%rax\nadd $1,%rax\nret\n" END(one_byte)
@@ -28,9 +29,20 @@ static long calls(long n, long from) {
 }
 static long children_calls(void) { /* what a child calls is the parent's to report, once it has ended */
     pid_t child = fork();
-    if (!child) _exit(calls(100, 1) == 100 ? 0 : 1);
+    if (!child) {
+        const volatile unsigned char *text = (const unsigned char *)loaded;
+        int marked = *text == 0xcc;
+        for (int i = 0; *text == 0xcc; i++) {
+            if (i == 20000) _exit(1);
+            usleep(1000);
+        }
+        calls(100, 1);
+        _exit(marked ? 3 : 0);
+    }
     int status;
-    check(child > 0 && waitpid(child, &status, 0) == child && status == 0, "a child came to a bad end");
+    check(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status), "a child came to a bad end");
+    check(WEXITSTATUS(status) != 1, "a child's int3 stayed");
+    if (WEXITSTATUS(status) == 3) __atomic_fetch_add(&completed_tally.calls, 1, __ATOMIC_RELAXED);
     return 100;
 }
 static void *caller(void *argument) {
@@ -38,7 +50,7 @@ static void *caller(void *argument) {
     while (mine < n) {
         long some = n - mine < 2000 ? n - mine : 2000;
         mine += calls(some, (long)argument);
-        if (forking && !argument) {
+        if (forking && argument) {
             long more = children_calls();
             __atomic_fetch_add(&one_byte_tally.calls, more, __ATOMIC_RELAXED);
             __atomic_fetch_add(&loaded_tally.calls, more, __ATOMIC_RELAXED);
@@ -66,5 +78,5 @@ static void setup(int argc, char **argv) {
     if (argc > 1) threads = atoi(argv[1]);
     if (!strcmp(kind, "handler")) signal(SIGTRAP, on_trap);
     forking = !strcmp(kind, "forks");
-    USE_TALLY(one_byte); USE_TALLY(loaded); USE_TALLY(scaled);
+    USE_TALLY(one_byte); USE_TALLY(loaded); USE_TALLY(scaled); USE_TALLY(completed);
 }
