@@ -31,7 +31,7 @@ def intermediate(function: Callable[..., Any], setting: Setting | None = None) -
 
 
 def native(function: Callable[..., Any], setting: Setting | None = None) -> NativeCode:
-    """Compile a Python function for x86-64."""
-    from anyprobe.handlers.native import compile_native
+    """Compile a Python function for x86-64, unless that has been done before."""
+    from anyprobe.handlers.kept import native_code
 
-    return compile_native(intermediate(function, setting))
+    return native_code(intermediate(function, setting))

@@ -72,7 +72,9 @@ def convert(expr: ir.Expr, kind: Type) -> ir.Expr:
 
 
 def widened(expr: ir.Expr) -> ir.Expr:
-    """Return a whole number in the 64 bits in which it is computed with; booleans are 0 and 1."""
+    """Return a whole number in the 64 bits in which it is computed with; booleans are 0 and 1, floats stay."""
+    if isinstance(expr.type, FloatType):
+        return expr
     return convert(expr, u64 if expr.type == u64 or isinstance(expr.type, PointerType) else i64)
 
 

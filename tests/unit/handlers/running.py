@@ -36,27 +36,32 @@ class Runner:
 
     def __init__(self, code: NativeCode, regions: dict[int, int] | None = None) -> None:
         self.code = code
-        self._area, address = executable(code.code)
+        self._area, self.address = executable(code.code)
         result = ctypes.c_uint64 if code.returns else None
-        self._call = ctypes.CFUNCTYPE(result, ctypes.c_void_p)(address)
+        self._call = ctypes.CFUNCTYPE(result, ctypes.c_void_p)(self.address)
         self.words = (ctypes.c_uint64 * max(len(code.inputs), 1))()
         self._misses = (ctypes.c_uint64 * len(MISSES))()
-        self._instance = (ctypes.c_uint64 * 16)()
+        self.instance = (ctypes.c_uint64 * 16)()
         self._routines = {"read": executable(READ), "read_text": executable(READ_TEXT), "write": executable(WRITE)}
         self.regions = regions or {}
 
     def run(self, *parameters: int, context: dict[str, int] | None = None) -> int | None:
         """Run once; parameters are 64-bit words."""
+        self.fill(parameters, context or {})
+        return self._call(ctypes.addressof(self.words))
+
+    def fill(self, parameters, context: dict[str, int]) -> None:
+        """Fill in the words of the context."""
         for index, each in enumerate(self.code.inputs):
             match each.kind:
                 case InputKind.PARAMETER:
                     value = parameters[each.index]
                 case InputKind.CONTEXT | InputKind.REGISTER:
-                    value = (context or {})[each.name]
+                    value = context[each.name]
                 case InputKind.MISSES:
                     value = ctypes.addressof(self._misses)
                 case InputKind.INSTANCE:
-                    value = ctypes.addressof(self._instance)
+                    value = ctypes.addressof(self.instance) if self.instance is not None else 0
                 case InputKind.ROUTINE:
                     value = self._routines[each.name][1]
                 case InputKind.THREAD:
@@ -64,7 +69,6 @@ class Runner:
                 case InputKind.STORAGE:
                     value = self.regions[each.index]
             self.words[index] = value & MASK
-        return self._call(ctypes.addressof(self.words))
 
     @property
     def misses(self) -> dict[str, int]:
