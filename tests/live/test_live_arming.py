@@ -12,13 +12,17 @@ import pytest
 
 import anyprobe
 from anyprobe.target import membarrier
-from live.driver import started
+from live.driver import Counts, MissingTool, Target, started
 from live.image import Image
-from live.results import hits, missed
+from live.results import hits, missed, refusals
+from live.situations import SITUATIONS, Situation
 from live.test_controller_killed import Controller, numbers, one_death, one_failure
+from live.test_situations import arm, compare, since, usable
 from live.test_traps import catches_trap
 
 FUNCTIONS = ("one_byte", "loaded", "scaled")
+STAYING = ("handler-parked-inside",)
+"""Situations in which a thread stays in a patch until the program ends."""
 WINDOWS = ("loaded",)
 """Functions whose first instruction is long enough for a jump, so that ``jump`` changes several of its bytes."""
 
@@ -53,6 +57,42 @@ def test_exact_while_others_come_and_go(run_target, threads, kind, strategy, nam
     image.assert_restored(target.pid)
     assert catches_trap(target.pid) == (kind == "handler")
     target.go(100)
+    target.finish()
+
+
+@pytest.fixture(params=SITUATIONS, ids=lambda situation: situation.name)
+def situated(request: pytest.FixtureRequest) -> Iterator[tuple[Situation, Target]]:
+    """A situation and its program."""
+    situation = request.param
+    try:
+        executable = situation.build()
+    except MissingTool as tool:
+        pytest.skip(f"needs {tool}")
+    with started(executable, *situation.arguments) as running:
+        yield situation, running
+
+
+@pytest.mark.parametrize("mode", ["both", "time"])
+def test_situations(situated, mode):
+    """Armed and removed while the program runs, then armed for good: counts are exact in every situation."""
+    situation, target = situated
+    target.go(0)
+    functions = usable(situation, target)
+    image = Image.of(target.pid)
+    with anyprobe.attach(target.pid, live=True) as session:
+        target.run_freely()
+        for _ in range(2):
+            session.remove(*arm(session, functions, mode))
+            target.check_alive()
+        target.halt()
+        counts = Counts(dict(target.counts.calls), dict(target.counts.returns), dict(target.counts.tails))
+    with anyprobe.attach(target.pid, live=True) as session:
+        arm(session, functions, mode)
+        counts = since(counts, target.go(situation.rounds))
+        compare(situation, mode, counts, session.snapshot(), refusals(session.refused))
+    if situation.name not in STAYING:
+        image.assert_restored(target.pid)
+    target.go(2)
     target.finish()
 
 

@@ -27,7 +27,12 @@ class LivePlanner(Planner):
 
     def plan(self, function: FunctionCode, wants: Sequence[Want]) -> FunctionPlan:
         """Return splices for the wants of one function, and claim their bytes."""
-        return self._attempt(function, wants, self._place_in_order)
+        return self._attempt(function, wants, self._place_each)
+
+    def _place_each(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> None:
+        """Place each want at its instruction or nowhere: in a stop there are better ways."""
+        for want in todo:
+            self._place(function, want, plan)
 
     def _ladder(
         self,
@@ -43,8 +48,6 @@ class LivePlanner(Planner):
         yield Strategy.PUNNED, partial(self.one_byte, insn, limit)
         yield Strategy.JUMP, partial(self.in_place, insn)
         yield Strategy.PUNNED, partial(self.punned, run, index, index, limit=limit)
-        yield Strategy.PUNNED, partial(self.one_byte, insn)
-        yield Strategy.PUNNED, partial(self.punned, run, index, index)
 
     def in_place(self, insn: Insn) -> PlannedSplice | Refusal:
         """Put a jump over one instruction that is long enough for it."""
@@ -52,9 +55,9 @@ class LivePlanner(Planner):
             return Refusal(Reason.TOO_SHORT, insn.address, "the instruction is shorter than a jump")
         return self._checked(PlannedSplice(Strategy.JUMP, insn.address, (insn,), [], JUMP_BYTES, insn.address))
 
-    def one_byte(self, insn: Insn, limit: int | None = None) -> PlannedSplice | Refusal:
+    def one_byte(self, insn: Insn, limit: int) -> PlannedSplice | Refusal:
         """Turn an instruction into a jump by its first byte; the four bytes behind it say where to."""
-        if limit is not None and insn.address + JUMP_BYTES > limit:
+        if insn.address + JUMP_BYTES > limit:
             detail = "the pun would borrow bytes of the next function"
             return Refusal(Reason.BORROWED_BYTES, insn.address, detail)
         pun = self._pun(insn, 0, free=0)
