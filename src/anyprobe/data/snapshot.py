@@ -189,8 +189,9 @@ class RefusedSite:
 class Snapshot:
     """Everything a session has counted and refused so far.
 
-    ``pause_us`` says how long the target's threads stood still, under ``arm`` and ``disarm``; ``setup_s`` how long
-    ``resolve``, ``plan``, ``prepare`` and ``arm`` took.
+    ``pause_us`` says how long the target's threads stood still, under ``prepare`` (a stop of its own in which memory is
+    mapped, where there is not enough yet), ``arm`` and ``disarm``; ``setup_s`` how long ``resolve``, ``plan``,
+    ``prepare`` and ``arm`` took.
     """
 
     target: TargetInfo
@@ -217,7 +218,7 @@ class Snapshot:
         document: Json = {
             "target": self.target.as_json(),
             "duration_s": round(self.duration_s, 6),
-            "pause_us": {name: round(self.pause_us.get(name, 0)) for name in ("arm", "disarm")},
+            "pause_us": {"arm": 0, "disarm": 0} | {name: round(us) for name, us in self.pause_us.items()},
             "setup_s": {name: round(self.setup_s.get(name, 0.0), 6) for name in ("resolve", "plan", "prepare", "arm")},
             "sites": [site.as_json() for site in self.sites],
             "refused": [site.as_json() for site in self.refused],

@@ -90,7 +90,7 @@ class ClockChoice:
         if not self._checked:
             self._checked = True
             thread, pause = thread_without_timestamps(process)
-            pause_us["arm"] += pause
+            pause_us["prepare"] += pause
             if thread is not None:
                 detail = f"thread {thread} may not read the time stamp counter (PR_SET_TSC); count instead"
                 self._refusal = Refusal(Reason.TSC_FORBIDDEN, 0, detail)

@@ -23,7 +23,7 @@ def print_heading(snapshot: Snapshot, console: Console, what: str) -> None:
     )
     pauses = [
         f"{duration(us * 1000)} to {verb} them"
-        for verb, us in ((name, snapshot.pause_us.get(name, 0)) for name in ("arm", "disarm"))
+        for verb, us in ((name, snapshot.pause_us.get(name, 0)) for name in ("prepare", "arm", "disarm"))
         if us
     ]
     if pauses:

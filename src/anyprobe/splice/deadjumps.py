@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import Memory
 from anyprobe.splice.journal import FoundJournal, Record, RecordKind
-from anyprobe.splice.savedpcs import saved_pcs
+from anyprobe.splice.savedpcs import Stacks
 
 if TYPE_CHECKING:
     from anyprobe.target.procfs import Mapping
@@ -38,8 +38,9 @@ def leave(
     memory: Memory, boards: dict[int, int], threads: Iterable["Thread"], mappings: "Sequence[Mapping]"
 ) -> Iterator[str]:
     """Move threads from the jumps that ``boards`` names to where these lead; yield what cannot be moved."""
+    stacks = Stacks(memory, mappings)
     for thread in threads if boards else ():
-        for pc in boards.keys() & set(saved_pcs(memory, thread, mappings).tolist()):
+        for pc in boards.keys() & set(stacks.saved_pcs(thread)):
             yield f"the springboard at {pc:#x}, to which a signal handler of thread {thread.tid} will return"
         target = boards.get(thread.registers.rip)
         if target is not None:

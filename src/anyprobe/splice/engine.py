@@ -65,7 +65,7 @@ class Engine:
         self.arenas: list[Arena] = []
         self.neighbourhoods: list[Neighbourhood] = []
         self.banks: list[SlotBank] = []
-        self.pause_us: dict[str, int] = {"arm": 0, "disarm": 0}
+        self.pause_us: dict[str, int] = {"prepare": 0, "arm": 0, "disarm": 0}
         self.seconds: dict[str, float] = {"resolve": 0.0, "plan": 0.0, "prepare": 0.0, "arm": 0.0}
         self._clobbers, self.allowed = clobbers, allowed
         self.springboards = Springboards(AddressSpace([]))
@@ -325,6 +325,7 @@ class Engine:
         transaction = Transaction(self.process, changes, journal, self.traps if trapping else None)
         what = "arm" if any(change.added for change in changes) else "disarm"
         modules = modules_of(edits)
+        transaction.rehearse()
         try:
             with self.traps.calm_stop(what, trapping) as stop:
                 for edit in in_modules(edits, gone_modules(modules, self._mappings)):

@@ -219,7 +219,7 @@ class Preparation:
             with self._live.mapping(pointers=self._layout is not None) as given:
                 yield given
         else:
-            with self._engine.stop("arm") as stop, stop.remote() as remote:
+            with self._engine.stop("prepare") as stop, stop.remote() as remote:
                 yield remote, [thread.registers.fs_base for thread in stop.threads]
 
     def _choose_slot(self, pointers: Sequence[int]) -> int:

@@ -36,7 +36,7 @@ from anyprobe.splice.installed import find_journals, find_owners, journal_places
 from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, mark_ended
 from anyprobe.splice.livewrites import in_window
 from anyprobe.splice.returnaddresses import restore_returns
-from anyprobe.splice.savedpcs import saved_pcs, words_under_vdso
+from anyprobe.splice.savedpcs import Stacks
 from anyprobe.splice.signalactions import has_traps, put_back, trapped
 from anyprobe.splice.threadslot import clear_slots
 from anyprobe.target import gateway
@@ -336,9 +336,8 @@ def _busy(
     lows = np.array([low for low, _ in code], dtype=np.uint64)
     highs = np.array([high for _, high in code], dtype=np.uint64)
     busy: set[int] = set()
-    pcs = [[t.registers.rip, *saved_pcs(memory, t, mappings).tolist()] for t in threads]
-    under = [words_under_vdso(memory, t, mappings) for t in threads]
-    for found in [waiting, *pcs, *under]:
+    stacks = Stacks(memory, mappings)
+    for found in [waiting, *map(stacks.code_words, threads)]:
         words = np.array(found, dtype=np.uint64)
         words = words[(words >= lows[0]) & (words < highs.max())]
         index = np.searchsorted(lows, words, side="right") - 1

@@ -5,17 +5,15 @@ code, except below a pc that is in our code itself, or in the vdso, whose clock 
 only make quiet code look busy.
 """
 
-from collections.abc import Iterator
+import re
+import struct
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from anyprobe.core.memory import Memory, MemoryFault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from anyprobe.target.procfs import Mapping
     from anyprobe.target.thread import Thread
@@ -23,69 +21,91 @@ if TYPE_CHECKING:
 _VDSO = "[vdso]"
 _UNDER_VDSO = 1 << 12
 """Bytes of stack among which the return address of a call of the vdso lies: its own frames are small."""
-_USER_CS = 0x33
-_SELECTOR = _USER_CS.to_bytes(2, "little")
+_SELECTORS = re.compile(rb"\x33\0\0\0\0\0")
+"""cs of 64-bit code, gs and fs, which the kernel saves as 0."""
+_SAVED = struct.Struct("<3Q")
+"""rsp, rip, eflags."""
 _EFLAGS_ALWAYS, _EFLAGS_LIMIT = 0x2, 1 << 22
 
 
-def saved_pcs(memory: Memory, thread: "Thread", mappings: "Sequence[Mapping]") -> "NDArray[np.uint64]":
-    """Return the pc of every signal frame on the stack that the thread is on, from its stack pointer up.
+class Stacks:
+    """The writable memory of a stopped process, among which its stacks are."""
 
-    In ``struct sigcontext`` (``arch/x86/include/uapi/asm/sigcontext.h``) rip is followed by eflags and the selectors.
-    A frame on an alternate stack holds the pc of the interrupted code, on whatever stack that ran; frames further out
-    on that other stack are found through the stack pointer that it saved.
+    def __init__(self, memory: Memory, mappings: "Sequence[Mapping]") -> None:
+        """Take the memory map as it is while everything is stopped."""
+        self._memory, self._mappings = memory, mappings
+        self._ends = [mapping.end for mapping in mappings]
+        self._vdso = next((m for m in mappings if m.path == _VDSO), None)
+
+    def saved_pcs(self, thread: "Thread") -> list[int]:
+        """Return the pc of every signal frame on the stack that the thread is on, from its stack pointer up.
+
+        In ``struct sigcontext`` (``arch/x86/include/uapi/asm/sigcontext.h``) rip is followed by eflags and the
+        selectors. A frame on an alternate stack holds the pc of the interrupted code, on whatever stack that ran;
+        frames further out on that other stack are found through the stack pointer that it saved.
+        """
+        return self._frames(thread)[0]
+
+    def code_words(self, thread: "Thread") -> list[int]:
+        """Return the pc, the saved pcs, and what may be return addresses below a pc in the vdso."""
+        interrupted, saved = self._frames(thread)
+        pcs = [thread.registers.rip, *interrupted]
+        if self._vdso is None or not any(self._vdso.start <= pc < self._vdso.end for pc in pcs):
+            return pcs
+        found = pcs
+        for pointer in (thread.registers.rsp, *saved):
+            end = self._end_of_stack(pointer)
+            if end:
+                low = pointer & -8
+                content = self._memory.read(low, min(end - low, _UNDER_VDSO))
+                found += memoryview(content[: len(content) & -8]).cast("Q").tolist()
+        return found
+
+    def _frames(self, thread: "Thread") -> tuple[list[int], list[int]]:
+        """Return the pcs and stack pointers that signal frames saved, on one stack after the other."""
+        pcs: list[int] = []
+        pointers: list[int] = []
+        ahead, seen = [thread.registers.rsp], set()
+        while ahead:
+            pointer = ahead.pop()
+            end = self._end_of_stack(pointer)
+            if not end or end in seen:
+                continue
+            seen.add(end)
+            low = max((pointer - 256) & -8, self._start_of(end))
+            try:
+                content = self._memory.read(low, (end - low) & -8)
+            except MemoryFault:
+                continue
+            found, saved = _frames_in(content)
+            pcs += found
+            pointers += saved
+            ahead += saved
+        return pcs, pointers
+
+    def _end_of_stack(self, pointer: int) -> int:
+        """Return the end of the writable mapping that an address lies in, or 0."""
+        index = bisect_right(self._ends, pointer)
+        if index == len(self._ends):
+            return 0
+        mapping = self._mappings[index]
+        return mapping.end if mapping.start <= pointer and mapping.perms[1] == "w" else 0
+
+    def _start_of(self, end: int) -> int:
+        return self._mappings[bisect_left(self._ends, end)].start
+
+
+def _frames_in(content: bytes) -> tuple[list[int], list[int]]:
+    """Return the pcs and stack pointers of what looks like signal frames in the words of a stack.
+
+    They are few, and everybody waits: the first use of a vector library would cost more.
     """
-    found = [pcs for pcs, _ in _frames(memory, thread, mappings)]
-    return np.concatenate(found) if found else np.empty(0, dtype=np.uint64)
-
-
-def _frames(
-    memory: Memory, thread: "Thread", mappings: "Sequence[Mapping]"
-) -> "Iterator[tuple[NDArray[np.uint64], list[int]]]":
-    """Yield the pcs and stack pointers of the signal frames on one stack after the other."""
-    pointers, seen = [thread.registers.rsp], set()
-    while pointers:
-        pointer = pointers.pop()
-        stack = _stack_at(pointer, mappings)
-        if stack is None or stack.start in seen:
-            continue
-        seen.add(stack.start)
-        low = max((pointer - 256) & -8, stack.start)
-        try:
-            content = memory.read(low, (stack.end - low) & -8)
-        except MemoryFault:
-            continue
-        if len(content) < 24 or _SELECTOR not in content:  # most stacks hold no signal frame
-            continue
-        words = np.frombuffer(content, dtype=np.uint64)
-        at = np.flatnonzero((words[2:] & 0xFFFF) == _USER_CS)
-        flags = words[at + 1]
-        at = at[(flags < _EFLAGS_LIMIT) & ((flags & _EFLAGS_ALWAYS) != 0)]
-        saved = [int(words[i - 1]) for i in at if i > 0]
-        pointers += saved
-        yield words[at], saved
-
-
-def words_under_vdso(memory: Memory, thread: "Thread", mappings: "Sequence[Mapping]") -> list[int]:
-    """Return the stack words, return addresses among them, of a thread that is (or was interrupted) in the vdso."""
-    vdso = next((m for m in mappings if m.path == _VDSO), None)
-    if vdso is None:
-        return []
-    pcs, pointers = [thread.registers.rip], [thread.registers.rsp]
-    for interrupted, saved in _frames(memory, thread, mappings):
-        pcs += interrupted.tolist()
-        pointers += saved
-    if not any(vdso.start <= pc < vdso.end for pc in pcs):
-        return []
-    found: list[int] = []
-    for pointer in pointers:
-        stack = _stack_at(pointer, mappings)
-        if stack is not None:
-            low = pointer & -8
-            content = memory.read(low, min(stack.end - low, _UNDER_VDSO))
-            found += np.frombuffer(content, dtype=np.uint64).tolist()
-    return found
-
-
-def _stack_at(pointer: int, mappings: "Sequence[Mapping]") -> "Mapping | None":
-    return next((m for m in mappings if m.writable and m.start <= pointer < m.end), None)
+    pcs, pointers = [], []
+    for match in _SELECTORS.finditer(content):
+        selectors = match.start()
+        if selectors % 8 == 0 and selectors >= _SAVED.size:
+            pointer, pc, flags = _SAVED.unpack_from(content, selectors - _SAVED.size)
+            if flags < _EFLAGS_LIMIT and flags & _EFLAGS_ALWAYS:
+                pcs.append(pc)
+                pointers.append(pointer)
+    return pcs, pointers

@@ -5,12 +5,11 @@ lists each splice before its bytes change, and a splice never straddles a page, 
 a controller killed at any moment releases threads into a program that works.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.errors import TargetError
@@ -22,7 +21,7 @@ from anyprobe.splice.hazards import NOWHERE, Hazards, destination
 from anyprobe.splice.journal import Journal, Record, RecordKind
 from anyprobe.splice.patchcode import EmittedPatch
 from anyprobe.splice.planned import PlannedSplice, Strategy
-from anyprobe.splice.savedpcs import saved_pcs
+from anyprobe.splice.savedpcs import Stacks
 
 if TYPE_CHECKING:
     from anyprobe.splice.traps import Traps
@@ -157,8 +156,7 @@ class Transaction:
             if splice.is_springboard
         }
         """The jumps in dead bytes that go: who stands at one has left its site and must still come to the patch."""
-        self._lows = np.array([low for low, _, _ in self._interiors], dtype=np.uint64)
-        self._highs = np.array([high for _, high, _ in self._interiors], dtype=np.uint64)
+        self._lows = [low for low, _, _ in self._interiors]
 
     def _read(self, change: FunctionChange) -> None:
         known = self._pages
@@ -193,6 +191,12 @@ class Transaction:
         """Leave a change out; only before ``run`` or in it."""
         if change.refusal is None:
             self._unapply(change, refusal)
+
+    def rehearse(self) -> None:
+        """Look once more, right before the stop: it then finds in the caches what it needs while everybody waits."""
+        mappings = self._process.mappings()
+        self._reread()
+        Stacks(self._process.mem, mappings)
 
     def recheck(self) -> None:
         """See whether the text still is what was read; refuse what cannot be made of it. For a change without a stop."""
@@ -396,17 +400,14 @@ class Transaction:
         """Leave out several-instruction jumps into whose JTPR some signal handler will return."""
         if not self._interiors and not self._boards:
             return
-        lows, highs = self._lows, self._highs
+        stacks = Stacks(self._process.mem, stop.mappings)
         for thread in stop.threads:
-            words = saved_pcs(self._process.mem, thread, stop.mappings)
-            for where in self._boards.keys() & set(words.tolist()) if self._boards else ():
-                self._refuse_return(thread, self._boards[where][0], where)
-            if not len(words) or not len(lows):
-                continue
-            words = words[(words >= lows[0]) & (words < highs[-1])]
-            index = np.searchsorted(lows, words, side="right") - 1
-            for hit in sorted(set(index[words < highs[index]].tolist())):
-                self._refuse_return(thread, self._interiors[hit][2], int(lows[hit]))
+            for pc in stacks.saved_pcs(thread):
+                if pc in self._boards:
+                    self._refuse_return(thread, self._boards[pc][0], pc)
+                index = bisect_right(self._lows, pc) - 1
+                if index >= 0 and pc < self._interiors[index][1]:
+                    self._refuse_return(thread, self._interiors[index][2], self._interiors[index][0])
 
     def _refuse_return(self, thread: "Thread", change: FunctionChange, where: int) -> None:
         if change.refusal is None:

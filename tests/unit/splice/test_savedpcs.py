@@ -1,0 +1,83 @@
+"""Finding the pcs that the kernel has saved on stacks."""
+
+import struct
+from types import SimpleNamespace
+
+from anyprobe.core.memory import MemoryFault
+from anyprobe.splice.savedpcs import Stacks
+from anyprobe.target.procfs import Mapping
+
+STACK, ALTERNATE, VDSO = 0x7000_0000, 0x7100_0000, 0x7200_0000
+SIZE = 0x2000
+CODE = 0x5555_0000
+
+
+class Words:
+    """Memory of three mappings, written word by word."""
+
+    def __init__(self):
+        self.bytes = {STACK: bytearray(SIZE), ALTERNATE: bytearray(SIZE)}
+
+    def put(self, address, *words):
+        base = next(base for base in self.bytes if base <= address < base + SIZE)
+        struct.pack_into(f"<{len(words)}Q", self.bytes[base], address - base, *words)
+
+    def frame(self, address, rsp, rip, flags=0x246, selectors=0x2B_0000_0000_0033):
+        """Put the end of a sigcontext: rsp, rip, eflags, selectors."""
+        self.put(address, rsp, rip, flags, selectors)
+
+    def read(self, address, size):
+        for base, content in self.bytes.items():
+            if base <= address and address + size <= base + SIZE:
+                return bytes(content[address - base : address - base + size])
+        raise MemoryFault(address, size)
+
+
+def mapping(start, perms, path=""):
+    return Mapping(start, start + SIZE, perms, 0, "00:00", 0, path, False)
+
+
+MAPPINGS = [mapping(STACK, "rw-p"), mapping(ALTERNATE, "rw-p"), mapping(VDSO, "r-xp", "[vdso]")]
+
+
+def thread(rsp, rip=CODE):
+    return SimpleNamespace(registers=SimpleNamespace(rsp=rsp, rip=rip))
+
+
+def test_a_stack_without_signal_frames_has_none():
+    memory = Words()
+    memory.put(STACK + 0x1800, CODE, CODE + 1, 0x33)
+    assert Stacks(memory, MAPPINGS).saved_pcs(thread(STACK + 0x1000)) == []
+
+
+def test_the_frame_of_a_handler_on_the_same_stack():
+    memory = Words()
+    memory.frame(STACK + 0x1100, STACK + 0x1800, CODE + 7)
+    assert Stacks(memory, MAPPINGS).saved_pcs(thread(STACK + 0x1000)) == [CODE + 7]
+
+
+def test_frames_further_out_are_found_through_the_alternate_stack():
+    memory = Words()
+    memory.frame(ALTERNATE + 0x1100, STACK + 0x1000, CODE + 7)
+    memory.frame(STACK + 0x1200, STACK + 0x1900, CODE + 9)
+    assert Stacks(memory, MAPPINGS).saved_pcs(thread(ALTERNATE + 0x1000)) == [CODE + 7, CODE + 9]
+
+
+def test_flags_that_no_program_has_are_no_frame():
+    memory = Words()
+    memory.frame(STACK + 0x1100, STACK + 0x1800, CODE + 7, flags=0x244)
+    memory.frame(STACK + 0x1200, STACK + 0x1800, CODE + 7, flags=1 << 40)
+    memory.frame(STACK + 0x1304, STACK + 0x1800, CODE + 7)  # not on a word
+    assert Stacks(memory, MAPPINGS).saved_pcs(thread(STACK + 0x1000)) == []
+
+
+def test_words_of_the_stack_count_only_below_a_pc_in_the_vdso():
+    memory = Words()
+    memory.put(STACK + 0x1008, CODE + 5)
+    assert Stacks(memory, MAPPINGS).code_words(thread(STACK + 0x1000)) == [CODE]
+    words = Stacks(memory, MAPPINGS).code_words(thread(STACK + 0x1000, rip=VDSO + 3))
+    assert words[0] == VDSO + 3 and CODE + 5 in words
+
+
+def test_a_stack_pointer_that_leads_nowhere_has_no_frames():
+    assert Stacks(Words(), MAPPINGS).saved_pcs(thread(0x1234)) == []
