@@ -76,7 +76,8 @@ def test_words_of_the_stack_count_only_below_a_pc_in_the_vdso():
     memory.put(STACK + 0x1008, CODE + 5)
     assert Stacks(memory, MAPPINGS).code_words(thread(STACK + 0x1000)) == [CODE]
     words = Stacks(memory, MAPPINGS).code_words(thread(STACK + 0x1000, rip=VDSO + 3))
-    assert words[0] == VDSO + 3 and CODE + 5 in words
+    assert words[0] == VDSO + 3
+    assert CODE + 5 in words
 
 
 def test_a_stack_pointer_that_leads_nowhere_has_no_frames():
