@@ -10,7 +10,7 @@ from anyprobe.splice.countertemplate import CounterTemplates
 from anyprobe.splice.emit import PATCH_ALIGNMENT
 from anyprobe.splice.journal import MappingUse
 from anyprobe.splice.patchcode import BankCode
-from anyprobe.splice.routines import RoutineFacts, Routines, assemble_routines
+from anyprobe.splice.routines import RoutineFacts, Routines, Stretch, assemble_routines
 from anyprobe.splice.space import REACH
 from anyprobe.splice.trampoline import Trampolines, assemble_trampolines
 from anyprobe.splice.viewroutine import assemble_view
@@ -47,12 +47,13 @@ class NearBank:
 
 @dataclass(frozen=True, slots=True)
 class RoutineCode:
-    """The routines of one bank as they lie in one neighbourhood."""
+    """The routines of one bank, or the signal view's, as they lie in one neighbourhood."""
 
     address: int
     code: bytes
-    routines: Routines
-    facts: RoutineFacts
+    stretches: tuple[Stretch, ...]
+    routines: Routines | None = None
+    facts: RoutineFacts | None = None
 
 
 @dataclass(eq=False)
@@ -109,7 +110,7 @@ class Neighbourhood:
             gate = self.gate.address + 8 * bank.index
             facts = RoutineFacts(bank.layout, bank.piece.address, gate, bank.slot, bank.clock)
             content, routines, listing = assemble_routines(facts, self.cursor)
-            self.blobs.append(RoutineCode(self.put(content), content, routines, facts))
+            self.blobs.append(RoutineCode(self.put(content), content, routines.stretches, routines, facts))
             self.routine_listing += listing + "\n"
             code = BankCode(bank.slot, gate, 0, routines)
             self._codes[bank.index] = code
@@ -118,8 +119,9 @@ class Neighbourhood:
     def view_code(self, root: int) -> BankCode:
         """Return how code here reaches the signal view's routine, emitting it the first time; ``root``: its tables."""
         if not self.view:
-            content, listing = assemble_view(self.cursor, root)
+            content, stretches, listing = assemble_view(self.cursor, root)
             self.view = self.put(content)
+            self.blobs.append(RoutineCode(self.view, content, stretches))
             self.routine_listing += listing + "\n"
         return BankCode(None, 0, 0, None, view=self.view)
 

@@ -1,53 +1,60 @@
 """The recipes of the routines that patches share: out of them, to the call or behind it."""
 
+from collections.abc import Sequence
+
 from iced_x86 import Decoder, Instruction
 
 from anyprobe.isa.decode import FLOWS, Flow
 from anyprobe.splice.recipes import BACK, FORWARD, Op, Positions, Recipe, Step, restoring
-from anyprobe.splice.routines import Progress, Routines, Stretch
+from anyprobe.splice.routines import Progress, Stretch
 from anyprobe.splice.statetracking import State, initial, meet, step
 
-_INNER = {"acquire": frozenset({0, 1, 2}), "now": frozenset({0})}
+_INNER = {"acquire": frozenset({0, 1, 2}), "now": frozenset({0}), "find": frozenset({1, 8, 9, 10, 11})}
 """What the routines that only routines call do not preserve; flags neither, but for ``now``."""
 
 
-def routine_positions(code: bytes, address: int, routines: Routines, bank: int) -> Positions:
-    """Return the recipes of a bank's routines, by offset. ``bank`` is where the bank is described."""
+def routine_positions(
+    code: bytes, address: int, stretches: Sequence[Stretch], bank: int = 0, finish: int = 0
+) -> Positions:
+    """Return the recipes of some routines, by offset.
+
+    ``bank`` is where their bank is described, ``finish`` how far behind them the copies are that finish an exit.
+    """
     insns = {one.ip: one for one in Decoder(64, code, ip=address)}
-    inner = {stretch.start: _INNER[stretch.name] for stretch in routines.stretches if stretch.name in _INNER}
+    inner = {stretch.start: _INNER[stretch.name] for stretch in stretches if stretch.name in _INNER}
     found: dict[int, Recipe] = {}
-    for stretch in routines.stretches:
+    for stretch in stretches:
         if not stretch.begins:
             continue
         dead = inner.get(stretch.start, frozenset())
         for at, state in _states(insns, code, address, stretch.start, inner).items():
-            recipe = _recipe(routines, at, state, dead, bank)
+            recipe = _recipe(stretches, at, state, dead, bank, finish)
             if recipe is not None:
                 found[at - address] = recipe
     return found
 
 
-def _recipe(routines: Routines, at: int, state: State, dead: frozenset[int], bank: int) -> Recipe | None:
-    stretch = next(s for s in routines.stretches if s.start <= at < s.end)
-    progress = stretch.progress
-    if progress is Progress.HALF:
-        return _finishing(routines, stretch)
+def _recipe(
+    stretches: Sequence[Stretch], at: int, state: State, dead: frozenset[int], bank: int, finish: int
+) -> Recipe | None:
+    stretch = next(s for s in stretches if s.start <= at < s.end)
+    if stretch.progress is Progress.HALF:
+        return _finishing(stretches, stretch, finish)
     restore = restoring(state, dead, flags_dead=bool(dead))
     if restore is None:
         return None
-    if progress is Progress.RESERVED:
+    if stretch.progress is Progress.RESERVED:
         return (*restore, Step(Op.UNRESERVE, b=bank), *BACK)
-    return (*restore, *(BACK if progress is Progress.BACK else FORWARD))
+    return (*restore, *(BACK if stretch.progress is Progress.BACK else FORWARD))
 
 
-def _finishing(routines: Routines, stretch: Stretch) -> Recipe | None:
+def _finishing(stretches: Sequence[Stretch], stretch: Stretch, finish: int) -> Recipe | None:
     """Return the recipe that brings an exit's recording to its end."""
     name = "leave_tail" if stretch.name.startswith("leave_tail") else "leave"
     if not stretch.name.startswith(name):
         return None
-    start = routines.stretches[0].start
-    done = next(s.start for s in routines.stretches if s.name == name + "_done")
-    return (Step(Op.FINISH, b=routines.finish), Step(Op.SITE, b=done - start), Step(Op.AGAIN))
+    done = next(s.start for s in stretches if s.name == name + "_done")
+    return (Step(Op.FINISH, b=finish), Step(Op.SITE, b=done - stretches[0].start), Step(Op.AGAIN))
 
 
 def _states(
@@ -83,5 +90,5 @@ def _states(
 def _called(state: State, lost: frozenset[int]) -> State:
     """Return the state behind a call of a routine of ours."""
     registers = tuple(None if number in lost else value for number, value in enumerate(state.registers))
-    flags = 2 not in lost
+    flags = lost <= _INNER["now"]
     return state._replace(registers=registers, overflow=state.overflow and flags, others=state.others and flags)

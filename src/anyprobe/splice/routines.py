@@ -10,7 +10,7 @@ reserved but unfilled instance holds stack pointer 0, which nothing matches.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -99,11 +99,12 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
     )
     code = asm.finish(address)
     finish = address + asm.offset_of("finish_leave") - leave
-    routines = Routines(count, enter, leave, leave_tail, _stretches(asm, address, len(code)), finish)
+    stretches = stretches_of(asm, address, len(code), _progress())
+    routines = Routines(count, enter, leave, leave_tail, stretches, finish)
     return code, routines, asm.listing(address)
 
 
-_ROUTINES = frozenset({"acquire", "count", "enter", "leave", "leave_tail", "now"})
+_ROUTINES = frozenset({"acquire", "count", "enter", "leave", "leave_tail", "now", "view", "find"})
 _PROGRESS = {
     "acquire": Progress.BACK, "now": Progress.BACK,
     "count": Progress.BACK, "count_done": Progress.FORWARD, "count_shared": Progress.BACK,
@@ -121,11 +122,16 @@ _LEAVE_PROGRESS = {
 }  # fmt: skip
 
 
-def _stretches(asm: Assembler, address: int, size: int) -> tuple[Stretch, ...]:
-    """Divide the code by what has to be done with a thread that is there."""
+def _progress() -> dict[str, Progress]:
+    """Return what has to be done with a thread behind each label."""
     known = dict(_PROGRESS)
     for name in ("leave", "leave_tail"):
         known.update({name + end: progress for end, progress in _LEAVE_PROGRESS.items()})
+    return known
+
+
+def stretches_of(asm: Assembler, address: int, size: int, known: Mapping[str, Progress]) -> tuple[Stretch, ...]:
+    """Divide code at ``address`` by what has to be done with a thread behind each label."""
     marks = sorted((asm.offset_of(name), name) for name in known if asm.has(name))
     ends = [*(offset for offset, _ in marks[1:]), size]
     return tuple(

@@ -185,12 +185,14 @@ class _Described:
         if home.view:
             self._routines[home.view] = (None, 0)
         for blob in home.blobs[self._blobs :]:
-            facts, routines = blob.facts, blob.routines
-            bank = self._banks[facts.slot] = self.table.bank(facts.slot, facts.gate, facts.shared)
-            self._routines[routines.count] = (EffectKind.COUNTED, bank)
-            self._routines[routines.enter] = (EffectKind.ENTERED, bank)
-            self._routines[routines.leave] = self._routines[routines.leave_tail] = (EffectKind.LEFT, bank)
-            found = routine_positions(blob.code, blob.address, routines, bank)
+            bank = finish = 0
+            if blob.facts is not None and blob.routines is not None:
+                facts, routines, finish = blob.facts, blob.routines, blob.routines.finish
+                bank = self._banks[facts.slot] = self.table.bank(facts.slot, facts.gate, facts.shared)
+                self._routines[routines.count] = (EffectKind.COUNTED, bank)
+                self._routines[routines.enter] = (EffectKind.ENTERED, bank)
+                self._routines[routines.leave] = self._routines[routines.leave_tail] = (EffectKind.LEFT, bank)
+            found = routine_positions(blob.code, blob.address, blob.stretches, bank, finish)
             yield blob.address, self.table.positions(found), blob.address
         self._blobs = len(home.blobs)
 

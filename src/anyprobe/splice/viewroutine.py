@@ -8,13 +8,15 @@ Everything of the handler is preserved, and no vector register is touched. The a
 faults whose handler is not told what happened (no ``SA_SIGINFO``, so there is no ``siginfo_t``): those are taken for
 faults.
 
-A signal may interrupt this code as any other. Its handler then sees a pc in here, from which this code goes on.
+A signal may interrupt this code as any other, and its handler sees the interrupted one's first instruction. Only while
+a recipe is followed it sees a pc in here, from which this code goes on.
 """
 
 import struct
 
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.recipes import Op
+from anyprobe.splice.routines import Progress, Stretch, stretches_of
 
 LARGEST_JUMPS = 0x10000
 """An index says of code which table describes it, or, if below this, how many bytes of jumps there are."""
@@ -22,8 +24,11 @@ FAULT_SIGNALS = (4, 5, 7, 8, 11)
 """SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV: what a faulting instruction raises."""
 
 
-def assemble_view(address: int, root: int) -> tuple[bytes, str]:
-    """Return the routine placed at ``address`` and its listing; ``root`` is where the address of the index is."""
+def assemble_view(address: int, root: int) -> tuple[bytes, tuple[Stretch, ...], str]:
+    """Return the routine placed at ``address``, what is to be done with threads in it, and the listing.
+
+    ``root`` is where the address of the index is.
+    """
     asm = Assembler()
     _recognise(asm)
     _find_recipe(asm, root)
@@ -33,7 +38,15 @@ def assemble_view(address: int, root: int) -> tuple[bytes, str]:
     _counts(asm)
     _finish(asm)
     _search(asm)
-    return asm.finish(address), asm.listing(address)
+    code = asm.finish(address)
+    return code, stretches_of(asm, address, len(code), _PROGRESS), asm.listing(address)
+
+
+_PROGRESS = {
+    "view": Progress.BACK, "next": Progress.HALF, "done": Progress.BACK, Op.AGAIN.name: Progress.HALF,
+    "find": Progress.BACK, "block": Progress.HALF,
+}  # fmt: skip
+"""What a handler's entry does may be done again as long as the signal frame is as it was, or once it is put right."""
 
 
 def _recognise(asm: Assembler) -> None:
