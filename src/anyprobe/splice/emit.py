@@ -189,7 +189,8 @@ def head_bytes(splice: PlannedSplice, bias: int, target: int) -> bytes:
     if splice.pun is not None:
         return splice.pun.head_bytes(target - bias)
     if splice.strategy is Strategy.SHORT:
-        return b"\xeb" + (splice.dead_springboard - (splice.head + 2)).to_bytes(1, "little", signed=True)
+        distance = (splice.dead_springboard - (splice.head + 2)).to_bytes(1, "little", signed=True)
+        return (b"\xeb" + distance)[: splice.written]
     if splice.strategy is Strategy.TRAP:
         return TRAP  # the target is the signal handler's affair
     if splice.strategy is Strategy.RETARGET:

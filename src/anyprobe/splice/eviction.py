@@ -32,7 +32,7 @@ class Evictions(Strategies):
         if isinstance(insns, Refusal):
             return insns
         head = insns[0].address
-        rooms = [(self._room_in(host, head, plan), host) for host in plan.splices]
+        rooms = [(self.room_in(host, head, plan), host) for host in plan.splices]
         found = [(abs(place - head), place, host) for place, host in rooms if place is not None]
         if not found:
             return Refusal(Reason.NO_ROOM_NEARBY, head, "nothing within reach of a short jump is displaced by others")
@@ -47,11 +47,11 @@ class Evictions(Strategies):
         if isinstance(insns, Refusal):
             return insns
         head = insns[0].address
-        for host in sorted(self._lines_near(function, head), key=lambda host: _cost(host, head)):
+        for host in sorted(self.lines_near(function, head), key=lambda host: _cost(host, head)):
             apart = host.end <= head or max(insns[-1].end, head + SHORT_BYTES) <= host.head
             if not apart or isinstance(self._checked(host), Refusal):
                 continue
-            place = self._room_in(host, head, plan, fresh=True)
+            place = self.room_in(host, head, plan, fresh=True)
             if place is not None:
                 return self._into(insns, place, host)
         return Refusal(Reason.NO_ROOM_NEARBY, head, "no straight line within reach of a short jump can be evicted")
@@ -63,10 +63,13 @@ class Evictions(Strategies):
         )
         return self._checked(splice)
 
-    def _room_in(self, host: PlannedSplice, head: int, plan: FunctionPlan, *, fresh: bool = False) -> int | None:
+    def room_in(
+        self, host: PlannedSplice, head: int, plan: FunctionPlan, *, fresh: bool = False, place: int | None = None
+    ) -> int | None:
         """Return five bytes that ``host`` displaces, nobody uses, and a short jump at ``head`` reaches.
 
-        All that depends on one another lies on one page, since pages are written one after the other.
+        ``place``: just these. All that depends on one another lies on one page, since pages are written one after the
+        other. ``fresh``: the host is not in the plan yet.
         """
         page = page_floor(head)
         if host.strategy in _IN_PLACE or page_floor(host.head) != page:
@@ -74,18 +77,22 @@ class Evictions(Strategies):
         claims, end = self.claims, next((i.address for i in host.insns if i.address in plan.shared), host.end)
         low, high = head + SHORT_BYTES - _BACK, head + SHORT_BYTES + _FORTH + 1
         first = host.write_at + host.written + host.borrowed
-        for place in range(max(first, low), min(end - JUMP_BYTES + 1, high, page + PAGE - JUMP_BYTES + 1)):
-            room = range(place, place + JUMP_BYTES)
-            if any(address in claims.landings for address in range(host.head + 1, place + JUMP_BYTES)):
+        places = range(max(first, low), min(end - JUMP_BYTES + 1, high, page + PAGE - JUMP_BYTES + 1))
+        for at in places if place is None else {place}.intersection(places):
+            room = range(at, at + JUMP_BYTES)
+            if any(address in claims.landings for address in range(host.head + 1, at + JUMP_BYTES)):
                 return None
             if any(address in claims.written or claims.borrowed[address] > 0 for address in room):
                 continue
             if fresh or all(address in claims.displaced for address in room):
-                return place
+                return at
         return None
 
-    def _lines_near(self, function: FunctionCode, head: int) -> Iterator[PlannedSplice]:
-        """Yield splices that would displace straight lines with room for a springboard, near enough to ``head``."""
+    def lines_near(self, function: FunctionCode, head: int, until: int = 0) -> Iterator[PlannedSplice]:
+        """Yield splices that would displace straight lines with room for a springboard, near enough to ``head``.
+
+        They go on at least to ``until``, if their line does.
+        """
         page = page_floor(head)
         low = max(page, head + SHORT_BYTES - _BACK - JUMP_BYTES, function.start)
         high = min(page + PAGE, head + SHORT_BYTES + _FORTH, function.end)
@@ -93,17 +100,17 @@ class Evictions(Strategies):
         while number < len(addresses) and addresses[number] < high:
             run = function.run_of(addresses[number], low)
             for first in range(len(run)):
-                insns = self._line_from(run, first)
+                insns = self._line_from(run, first, until)
                 if insns and insns[0].address < high:
                     at = insns[0].address
                     yield PlannedSplice(Strategy.JUMP, at, insns, [], JUMP_BYTES, at)
             number = max(bisect_left(addresses, run[-1].end) if run else 0, number + 1)
 
-    def _line_from(self, run: tuple[Insn, ...], first: int) -> tuple[Insn, ...]:
+    def _line_from(self, run: tuple[Insn, ...], first: int, until: int) -> tuple[Insn, ...]:
         """Return the instructions from one on that a jump and a springboard take; empty if there are too few."""
         last, head = first, run[first].address
         most = first if self.plain_jumps_only else len(run) - 1
-        while last < most and run[last].end < head + 2 * JUMP_BYTES:
+        while last < most and run[last].end < max(head + 2 * JUMP_BYTES, until):
             last += 1
         insns = run[first : last + 1]
         unwelcome = insns[0].is_endbr or any(insn.flow is Flow.SYSCALL for insn in insns)

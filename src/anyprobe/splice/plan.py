@@ -10,12 +10,12 @@ from functools import partial
 from anyprobe.binary.function import FAR_ENOUGH, FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
-from anyprobe.splice.eviction import Evictions
 from anyprobe.splice.planned import JUMP_BYTES, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.successor import Successors
 
 
 @dataclass
-class Planner(Evictions):
+class Planner(Successors):
     """Plans the functions of one module."""
 
     _whole_lines: bool = False
@@ -51,7 +51,7 @@ class Planner(Evictions):
         wants: Sequence[Want],
         place: Callable[[FunctionCode, list[Want], FunctionPlan], None],
     ) -> FunctionPlan:
-        plan = FunctionPlan()
+        plan = FunctionPlan(scope=function.parts)
         todo = sorted(wants, key=lambda want: want.address)
         self._wanted = frozenset(want.address for want in todo)
         entries = [want for want in todo if want.kind is WantKind.ENTRY]
@@ -247,6 +247,8 @@ class Planner(Evictions):
             yield Strategy.SHORT, partial(self.nested, run, i, index, plan)
         for i in [index, *earlier]:
             yield Strategy.SHORT, partial(self.evicting, function, run, i, index, plan)
+        yield Strategy.SHORT, partial(self.wedged, function, run, index, index, plan)
+        yield Strategy.PUNNED, partial(self.over_successor, function, run, index, index, plan)
         # the ways to an exit are tried before it takes bytes of the next function
         for i in [index, *earlier] if want.kind is not WantKind.EXIT or want.conditional else ():
             yield Strategy.PUNNED, partial(self.punned, run, i, index)
@@ -269,6 +271,8 @@ class Planner(Evictions):
         attempts += [(Strategy.SHORT, partial(self.short, run, i, index)) for i in heads]
         attempts += [(Strategy.SHORT, partial(self.nested, run, i, index, plan)) for i in heads]
         attempts += [(Strategy.SHORT, partial(self.evicting, function, run, i, index, plan)) for i in heads]
+        attempts += [(Strategy.SHORT, partial(self.wedged, function, run, index, index, plan))]
+        attempts += [(Strategy.PUNNED, partial(self.over_successor, function, run, index, index, plan))]
         if borrows:
             attempts = [(Strategy.PUNNED, partial(self.punned, run, i, index)) for i in heads]
         outcomes = (attempt() for strategy, attempt in attempts if strategy in self.allowed)

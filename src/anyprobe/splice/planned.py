@@ -5,9 +5,13 @@ All addresses are link-time addresses of the module unless they are said to be r
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Insn
+
+if TYPE_CHECKING:
+    from anyprobe.binary.function import FunctionCode
 
 JUMP_BYTES = 5
 """Length of ``jmp rel32``."""
@@ -15,7 +19,7 @@ SHORT_BYTES = 2
 """Length of ``jmp rel8``."""
 TRAP = b"\xcc"
 """``int3``."""
-_REDUNDANT_PREFIX = 0x36
+REDUNDANT_PREFIX = 0x36
 """A segment override: without meaning on a near jump, so it can pad one."""
 
 
@@ -107,11 +111,13 @@ class Pun:
     free: int
     base: int
     """Lowest target (link-time address)."""
+    tail: bytes = b""
+    """Displacement bytes that are written, too, and leave no choice: those of a jump that the one in front leans on."""
 
     def head_bytes(self, target: int) -> bytes:
         """Return the bytes to write for a target in range."""
         low = (target - self.base).to_bytes(4, "little")[: self.free]
-        return bytes([_REDUNDANT_PREFIX]) * self.prefixes + b"\xe9" + low
+        return bytes([REDUNDANT_PREFIX]) * self.prefixes + b"\xe9" + low + self.tail
 
 
 @dataclass
@@ -126,3 +132,5 @@ class FunctionPlan:
     """What is to be said about it besides."""
     shared: set[int] = field(default_factory=set)
     """Instructions that some run as copies in a patch and others in their place: no want may rely on the copy alone."""
+    scope: "tuple[FunctionCode, ...]" = ()
+    """The functions whose instructions may be displaced for the sake of others."""

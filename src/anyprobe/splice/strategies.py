@@ -104,7 +104,7 @@ class Strategies:
         """Return the nearest address of five bytes that never run, are nobody's, and lie within reach."""
         low, high = address + SHORT_BYTES - _SHORT_REACH - 1, address + SHORT_BYTES + _SHORT_REACH
         best: int | None = None
-        for start, end in self._dead_ranges(address, low - _SHORT_REACH, high):
+        for start, end in self.dead_ranges(address, low - _SHORT_REACH, high):
             # from the far end: a jump at the last instruction above may want the bytes right behind it
             for place in range(end - JUMP_BYTES, start - 1, -1):
                 # on one page with the head: pages are written one after the other
@@ -117,7 +117,7 @@ class Strategies:
                     break
         return best
 
-    def _dead_ranges(self, address: int, low: int, high: int) -> Iterator[tuple[int, int]]:
+    def dead_ranges(self, address: int, low: int, high: int) -> Iterator[tuple[int, int]]:
         """Yield padding behind functions, and padding that is not wanted in the function around ``address``."""
         for start in self.code.starts_between(low, high):
             function = self.code.function_at(start)
@@ -198,7 +198,9 @@ class Strategies:
         start, end = splice.write_at, splice.write_at + splice.written
         if page_floor(start) != page_floor(end - 1):
             return Refusal(Reason.PAGE_BOUNDARY, start, "the bytes to write cross a page boundary")
-        taken = self.claims.conflict(start, splice.written, splice.borrowed) or self.claims.overwritten(splice)
+        known = any(each.write_at == end and splice.borrowed <= each.written for each in splice.leans_on)
+        borrowed = 0 if known else splice.borrowed
+        taken = self.claims.conflict(start, splice.written, borrowed) or self.claims.overwritten(splice)
         return self.forbidden(splice.insns) or taken or splice
 
     def forbidden(self, insns: tuple[Insn, ...]) -> Refusal | None:

@@ -1,0 +1,175 @@
+"""Instructions of one byte, spliced by means of what stands right behind them.
+
+A lone ``ret`` has no room even for a short jump. Together with the byte behind it, it makes a short jump to one place,
+which may be dead or can be evicted. And where the instruction behind can be spliced, too, its new bytes can be chosen:
+its jump goes by way of a springboard, at such a place that its displacement makes a jump of the byte in front, too.
+
+    ret                   c3              e9                  jmp rel32: e9 d0 d1 d2
+    mov rax, [rip+x]      48 8b 05 ...       e9 d0 d1 d2 d3   jmp rel32: d0 d1 d2 d3
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from anyprobe.binary.function import FunctionCode
+from anyprobe.core.address import page_floor
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import Insn
+from anyprobe.splice.eviction import Evictions
+from anyprobe.splice.planned import JUMP_BYTES, REDUNDANT_PREFIX, FunctionPlan, PlannedSplice, Pun, Strategy
+
+_OPCODE = 0xE9
+_FAR = 1 << 10
+"""How far in front of dead bytes the function that they belong to may begin."""
+_STEPS = (0x10, 0xF0, 0x20, 0xE0, 0x30, 0xD0, 0x40, 0x50, 0x60, 0x70, 0xC0, 0xB0, 0xA0, 0x90, 0x05, 0xFA, 0x80, 0x7F)
+"""Highest displacement bytes that are tried: one is in reach wherever the module lies."""
+_LOWER = (0x0000, 0x0100, 0x0305, 0x5107, 0xA30B)
+
+
+@dataclass
+class Successors(Evictions):
+    """Splices of instructions that have no room of their own, by means of the one behind."""
+
+    def wedged(
+        self, function: FunctionCode, run: tuple[Insn, ...], start: int, index: int, plan: FunctionPlan
+    ) -> PlannedSplice | Refusal:
+        """One byte that makes a short jump of itself and the byte behind it, which stays."""
+        site = run[start]
+        if start != index or site.length != 1:
+            return Refusal(Reason.TOO_SHORT, site.address, "not an instruction of one byte")
+        behind = self._byte_behind(site, plan)
+        if behind is None:
+            return Refusal(Reason.TOO_SHORT, site.address, "the module's text ends here")
+        value, leans_on = behind
+        place = site.address + 2 + (value ^ 0x80) - 0x80
+        room = self._room_at(function, site, place, plan)
+        if isinstance(room, Refusal):
+            return room
+        splice = PlannedSplice(
+            Strategy.SHORT, site.address, (site,), [], 1, site.address, 1,
+            dead_springboard=place, leans_on=(*leans_on, *room),
+        )  # fmt: skip
+        return self._checked(splice)
+
+    def _byte_behind(self, site: Insn, plan: FunctionPlan) -> tuple[int, tuple[PlannedSplice, ...]] | None:
+        """Return what the byte behind an instruction is once the plan is carried out, and who says so."""
+        over = next((each for each in plan.splices if each.write_at == site.end), None)
+        if over is not None and over.strategy is Strategy.SHORT:
+            return 0xEB, (over,)
+        if over is not None and over.strategy in (Strategy.JUMP, Strategy.PUNNED):
+            return (REDUNDANT_PREFIX if over.pun is not None and over.pun.prefixes else _OPCODE), (over,)
+        try:
+            return self.code.text.memory.read(site.end, 1)[0], ()
+        except LookupError:
+            return None
+
+    def _room_at(
+        self, function: FunctionCode, site: Insn, place: int, plan: FunctionPlan
+    ) -> tuple[PlannedSplice, ...] | Refusal:
+        """Return whose displaced bytes there are, nobody's if they are dead; or why there is no room."""
+        if page_floor(place) == page_floor(place + JUMP_BYTES - 1) == page_floor(site.address):
+            for low, high in self.dead_ranges(site.address, place - _FAR, place + JUMP_BYTES + 1):
+                if low <= place <= high - JUMP_BYTES and self.claims.conflict(place, JUMP_BYTES, 0) is None:
+                    return ()
+            for host in plan.splices:
+                if self.room_in(host, site.address, plan, place=place) is not None:
+                    return (host,)
+            for host in self.lines_near(function, site.address, until=place + JUMP_BYTES):
+                apart = host.end <= site.address or site.end < host.head
+                fits = apart and not isinstance(self._checked(host), Refusal)
+                if fits and self.room_in(host, site.address, plan, fresh=True, place=place) is not None:
+                    return (host,)
+        detail = f"the bytes at {place:#x}, to which a short jump would lead, are neither dead nor to be evicted"
+        return Refusal(Reason.NO_ROOM_NEARBY, place, detail)
+
+    def over_successor(
+        self, function: FunctionCode, run: tuple[Insn, ...], start: int, index: int, plan: FunctionPlan
+    ) -> PlannedSplice | Refusal:
+        """A punned jump whose displacement ends in the bytes of another jump, chosen for that, right behind it."""
+        site = run[start]
+        if start != index or site.length >= JUMP_BYTES:
+            return Refusal(Reason.TOO_SHORT, site.address, "only single instructions are spliced over their successor")
+        found = self._successor(function, site, plan)
+        if isinstance(found, Refusal):
+            return found
+        for prefixes in (0, 1):
+            if found.insns[-1].end + self._dead_behind(found.insns[-1]) < found.head + prefixes + JUMP_BYTES:
+                continue
+            for own, behind in self._pairs(site, prefixes):
+                splice = PlannedSplice(
+                    Strategy.PUNNED, site.address, (site,), [], site.length, site.address, JUMP_BYTES - site.length, own
+                )
+                written = prefixes + JUMP_BYTES
+                beyond = self.claims.conflict(found.head + JUMP_BYTES, prefixes, 0)
+                if beyond is not None or page_floor(site.address) != page_floor(found.head + written - 1):
+                    break
+                splice.leans_on = (self._led_by(found, behind, written, plan),)
+                return self._checked(splice)
+        return Refusal(Reason.PUN_OUT_OF_REACH, site.address, "no two pages that both jumps reach can be mapped")
+
+    def _successor(self, function: FunctionCode, site: Insn, plan: FunctionPlan) -> PlannedSplice | Refusal:
+        """Return the jump right behind a site: the plan's, or a new one."""
+        over = next((each for each in plan.splices if each.head == site.end), None)
+        if over is not None:
+            if over.strategy is not Strategy.JUMP:
+                return Refusal(Reason.OVERLAP, site.end, "the instruction behind is spliced in another way")
+            return over
+        home = function if function.start <= site.end < function.end else self.code.containing(site.end)
+        if home is None or home not in plan.scope:
+            return Refusal(Reason.TOO_SHORT, site.end, "the bytes behind are another function's")
+        run = home.run_of(site.end, site.end)
+        if not run or run[0].address != site.end or run[0].is_endbr:
+            return Refusal(Reason.NOT_A_BOUNDARY, site.end, "no instruction begins behind")
+        return self.jump(home, run, 0, 0)
+
+    def _dead_behind(self, last: Insn) -> int:
+        home = self.code.containing(last.address)
+        return self.dead_bytes(home, last) if home is not None else 0
+
+    def _pairs(self, site: Insn, prefixes: int) -> Iterator[tuple[Pun, Pun]]:
+        """Yield two jumps, one right behind the other, both of which have a springboard.
+
+        The first one's displacement is made of its free bytes, then the second one's prefix and opcode, then ``shared``
+        bytes of the second one's displacement, as far as there is room for.
+        """
+        free = site.length - 1
+        fixed = (bytes([REDUNDANT_PREFIX]) * prefixes + bytes([_OPCODE]))[: 4 - free]
+        shared = 4 - free - len(fixed)
+        for low in _shared_bytes(shared):
+            displacement = int.from_bytes(bytes(free) + fixed + low, "little", signed=True)
+            own = Pun(0, free, site.address + JUMP_BYTES + displacement)
+            if not self.reachable(own):
+                continue
+            for high in _highest(4 - shared):
+                tail = low + high
+                target = site.end + prefixes + JUMP_BYTES + int.from_bytes(tail, "little", signed=True)
+                behind = Pun(prefixes, 0, target, tail)
+                if abs(target - own.base) > 1 << 8 and self.reachable(behind):
+                    yield own, behind
+                    break
+
+    def _led_by(self, jump: PlannedSplice, pun: Pun, written: int, plan: FunctionPlan) -> PlannedSplice:
+        """Let a jump go by way of a springboard."""
+        planned = jump in plan.splices
+        if planned:
+            self.claims.release(jump)
+        jump.strategy, jump.pun, jump.written = Strategy.PUNNED, pun, written
+        if planned:
+            self.claims.claim(jump)
+        return jump
+
+
+def _shared_bytes(count: int) -> Iterator[bytes]:
+    """Yield the bytes, lowest first, that two displacements share; they are the highest of the first one's."""
+    if count == 0:
+        yield b""
+        return
+    for top in _STEPS:
+        for low in _LOWER if count > 1 else (0,):
+            yield low.to_bytes(2, "little")[: count - 1] + bytes([top])
+
+
+def _highest(count: int) -> Iterator[bytes]:
+    """Yield the highest ``count`` bytes of a displacement."""
+    for top in (*_STEPS, *range(256)):
+        yield bytes(count - 1) + bytes([top])
