@@ -174,6 +174,31 @@ def test_updates_between_any_two_instructions_of_an_update_are_all_counted(known
     assert steps > 20
 
 
+@pytest.mark.parametrize(("outer", "other"), [(8, 9), (6, 5), (5, 9), (5, 5)])
+def test_extremes_are_those_of_all_values_wherever_an_update_is_interrupted(outer, other):
+    table = Table(Hist("h"))
+    base = table.region.address
+    for steps in range(1, 2000):
+        table.view.clear()
+        table.add(7)
+        others = [inprocess.call_of(table.code, base, 1, value, 0) for value in (other, 7)]
+        if inprocess.interrupted(inprocess.call_of(table.code, base, 1, outer, 0), steps, others) is None:
+            break
+        cell = table.view.result().total
+        assert (cell.min, cell.max, cell.sum) == (min(outer, other, 7), max(outer, other, 7), outer + other + 14)
+        assert cell.count == 4
+    assert steps > 20
+
+
+def test_what_threads_share_is_changed_by_locked_instructions_only():
+    table = Table(Stddev("s", by=("k",), per_thread=False), ONE_KEY)
+    assert table.layout.rows == 1
+    changes = [line.split() for line in table.code.assembly.splitlines() if line.strip().endswith(")")]
+    changes = [line for line in changes if line[0] not in {"movq", "leaq", "xchgq"} and not line[0].startswith("cmp")]
+    assert {line[1] for line in changes} >= {"addq", "adcq", "incq", "cmpxchgq", "xaddq"}
+    assert {line[0] for line in changes} == {"lock"}
+
+
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("aggregation", EVERY, ids=lambda aggregation: aggregation.kind)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

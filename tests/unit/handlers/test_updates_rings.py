@@ -227,7 +227,7 @@ def test_nothing_outside_is_called():
     assert "rdtsc" in lines
 
 
-@pytest.mark.parametrize("filled", [0, 47, 48], ids=["empty", "one-place", "full"])
+@pytest.mark.parametrize("filled", [0, 63 - MARGIN, 64 - MARGIN], ids=["empty", "one-place", "full"])
 def test_emits_between_any_two_instructions_of_an_emit_lose_nothing_uncounted(filled):
     ring = Ring(RingLayout(FOUR, 64, rings=4, threads=1), now=False)
     base = ring.region.address
