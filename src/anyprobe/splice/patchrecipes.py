@@ -20,6 +20,7 @@ from anyprobe.splice.recipes import (
     restoring,
     taking_back,
 )
+from anyprobe.splice.replays import Replay, replay_behind
 from anyprobe.splice.statetracking import BLOCK, State, initial, meet, number_of, step
 
 _DONE = Step(Op.DONE)
@@ -44,10 +45,10 @@ class _Where(NamedTuple):
     """How far a pass has come at one instruction boundary."""
 
     state: State
+    """Where registers and flags are that the program has at the original instruction whose turn it is."""
+    replay: Replay | None
+    """The same for the site, if all that has run since may run again."""
     original: int
-    """The original instruction whose turn it is."""
-    at_site: bool
-    """Whether nothing of the program has run since it was at the site."""
     in_copy: bool
     """Whether the instruction is the program's, not an action's."""
     effects: tuple[Effect, ...] = ()
@@ -74,12 +75,16 @@ class _Walk:
         self.site = planned.insns[0].address + self.bias
         self._copies = {copy: original for original, copy in patch.copies if original in self._originals}
 
+    def is_in_place(self, original: int) -> bool:
+        """Return whether an instruction of which there is a copy is where it was: that of an exit block."""
+        return all(insn.address + self.bias != original for insn in self.planned.insns)
+
     def run(self) -> bool:
         """Follow every way; return whether all of it was understood."""
         start = initial()
         if self._retargeted and self.planned.insns[0].flow is Flow.CALL:
             start = initial(_CALL_PUSHED)
-        todo = [(self.patch.address, _Where(start, self.site, at_site=True, in_copy=False))]
+        todo = [(self.patch.address, _Where(start, Replay(start), self.site, in_copy=False))]
         while todo:
             at, where = todo.pop()
             known, arrived = self.found.get(at), self._arrive(at, where)
@@ -114,12 +119,21 @@ class _Walk:
             return self._call(one, where)
         if flow is not Flow.NEXT:
             return None
-        state = step(where.state, one, self._raw(one))
-        if state is None:
-            return None
         effect = self._counted(one, where.state)
         effects = where.effects if effect is None else (*where.effects, effect)
-        return [(at + one.len, where._replace(state=state, effects=effects))]
+        following = self._stepped(one, where._replace(effects=effects))
+        return None if following is None else [(at + one.len, following)]
+
+    def _stepped(self, one: Instruction, where: _Where) -> _Where | None:
+        """Return where a pass is behind an instruction of ours."""
+        raw, replay = self._raw(one), where.replay
+        state = step(where.state, one, raw)
+        if state is None:
+            return None
+        if replay is not None:
+            since = state if replay.state is where.state else step(replay.state, one, raw)
+            replay = None if since is None else replay._replace(state=since)
+        return where._replace(state=state, replay=replay)
 
     def _raw(self, one: Instruction) -> bytes:
         offset = one.ip - self.patch.address
@@ -136,7 +150,7 @@ class _Walk:
         original = self._originals[where.original]
         if self._raw(one)[-2] in _COUNTED:
             return self._hop(at, one, original)
-        ways = [(at + one.len, self._next(original))]
+        ways = [(at + one.len, self._next(original, where))]
         if inside:
             ways.append((target, where._replace(in_copy=False)))
         return ways
@@ -144,23 +158,25 @@ class _Walk:
     def _hop(self, at: int, one: Instruction, original: Insn) -> list[tuple[int, _Where]]:
         """``loop`` and ``jrcxz``: ``loop +2; jmp past; jmp target; past:``; nothing is known in between."""
         past = at + one.len + 2 + 5
-        return [(past, self._next(original))]
+        return [(past, _Where(initial(), None, original.end + self.bias, in_copy=False))]
 
-    def _next(self, original: Insn) -> _Where:
+    def _next(self, original: Insn, where: _Where) -> _Where:
         """Return the state behind a displaced copy: that of the program in front of the next instruction."""
-        return _Where(initial(), original.end + self.bias, at_site=False, in_copy=False)
+        replay = None if where.replay is None else replay_behind(where.replay, original)
+        effects = () if replay is None else where.effects
+        return _Where(initial(), replay, original.end + self.bias, in_copy=False, effects=effects)
 
     def _displaced(self, one: Instruction, flow: Flow, where: _Where) -> list[tuple[int, _Where]] | None:
         """Follow the copy of a displaced instruction."""
         original = self._originals[where.original]
         if original.is_call:
-            state = step(where.state, one, self._raw(one)) if flow is Flow.NEXT else where.state
-            if state is None:
+            pushed = self._stepped(one, where) if flow is Flow.NEXT else where
+            if pushed is None:
                 return None
-            return [(one.ip + one.len, where._replace(state=state))] if flow is Flow.NEXT else []
+            return [(one.ip + one.len, pushed)] if flow is Flow.NEXT else []
         if flow is not original.flow and original.flow is not Flow.SYSCALL:
             return None
-        return [(one.ip + one.len, self._next(original))] if original.falls_through else []
+        return [(one.ip + one.len, self._next(original, where))] if original.falls_through else []
 
     def _call(self, one: Instruction, where: _Where) -> list[tuple[int, _Where]] | None:
         """Follow a call of a routine, which preserves everything; its argument has just been pushed."""
@@ -193,11 +209,15 @@ class _Walk:
 def _meet(one: _Where, other: _Where) -> _Where | None:
     """Return what holds where two ways come together."""
     state = meet(one.state, other.state)
-    if state is None or one[1:4] != other[1:4]:
+    if state is None or one.original != other.original or one.in_copy != other.in_copy:
         return None
+    replay = None
+    if one.replay is not None and other.replay is not None and one.replay[1:] == other.replay[1:]:
+        since = meet(one.replay.state, other.replay.state)
+        replay = None if since is None else one.replay._replace(state=since)
     done = [(effect.kind, effect.bank, effect.argument) for effect in one.effects]
     same = done == [(effect.kind, effect.bank, effect.argument) for effect in other.effects]
-    return one._replace(state=state, effects=one.effects if same else _UNKNOWN)
+    return one._replace(state=state, replay=replay, effects=one.effects if same else _UNKNOWN)
 
 
 _UNKNOWN = (Effect(EffectKind.UNKNOWN, 0, 0, 0),)
@@ -214,56 +234,75 @@ def patch_positions(
     walk = _Walk(planned, bias, patch, bearings)
     if not walk.run():
         return {}
-    dead, flags_dead = overwritten(walk)
+    dead = overwritten(walk)
     found: dict[int, Recipe] = {}
     for at, where in walk.found.items():
-        recipe = _recipe(walk, at, where, dead, flags_dead=flags_dead)
-        if recipe is not None and looped and at == patch.behind and where.at_site:
+        recipe = _recipe(walk, at, where, dead)
+        if recipe is not None and looped and at == patch.behind and where.original == walk.site:
             recipe = (Step(Op.IF_INTERRUPTED), *recipe)
         if recipe is not None:
             found[at - patch.address] = recipe
     return found
 
 
-def overwritten(walk: _Walk) -> tuple[frozenset[int], bool]:
-    """Return the registers that the patch itself does not give back, and whether that goes for the flags."""
-    dead: set[int] = set()
-    flags_dead = False
+class Dead(NamedTuple):
+    """What a patch does not give back at an instruction: the planner has found that nobody reads it."""
+
+    registers: frozenset[int] = frozenset()
+    flags: bool = False
+
+
+def overwritten(walk: _Walk) -> dict[int, Dead]:
+    """Return what the patch does not give back, by original instruction."""
+    dead: dict[int, Dead] = {}
     for at, where in walk.found.items():
-        leaves = (
-            walk.insns[at].code == Code.JMP_REL32_64 and not walk.patch.address <= _target(walk, at) < walk.patch.end
-        )
-        if where.at_site and (where.in_copy or leaves):
-            dead.update(where.state.lost())
-            flags_dead |= not where.state.flags
-    return frozenset(dead), flags_dead
+        jumps = walk.insns[at].code == Code.JMP_REL32_64
+        leaves = jumps and not walk.patch.address <= _target(walk, at) < walk.patch.end
+        if where.in_copy or leaves:
+            known = dead.get(where.original, Dead())
+            registers = known.registers.union(where.state.lost())
+            dead[where.original] = Dead(registers, known.flags or not where.state.flags)
+    return dead
 
 
 def _target(walk: _Walk, at: int) -> int:
     return walk.insns[at].near_branch_target
 
 
-def _recipe(walk: _Walk, at: int, where: _Where, dead: frozenset[int], *, flags_dead: bool) -> Recipe | None:
+def _recipe(walk: _Walk, at: int, where: _Where, dead: Mapping[int, Dead]) -> Recipe | None:
     """Return the recipe for one boundary, if there is one."""
     one, state = walk.insns[at], where.state
-    complete = dead.issuperset(state.lost()) and (state.flags or flags_dead)
+    here = dead.get(where.original, Dead())
+    complete = here.registers.issuperset(state.lost()) and (state.flags or here.flags)
     leaves = one.code == Code.JMP_REL32_64 and _target(walk, at) not in walk.bearings.ours
     if leaves and complete and state.shift == _shift_when_over(walk, where):
         return (Step(Op.FOLLOW), _DONE)
     if any(effect.kind is EffectKind.LEFT for effect in where.effects):
-        return _over(walk, at, where, restoring(state, dead, flags_dead=flags_dead))
-    if not where.at_site:
+        return _over(walk, at, where, restoring(state, here.registers, flags_dead=here.flags))
+    rolled = _rolled_back(where, dead.get(walk.site, Dead()))
+    if rolled is None or not where.in_copy:
+        return rolled
+    if where.original == walk.site:
+        now = restoring(state, here.registers, flags_dead=here.flags) or []
+        faulted: Recipe = (*now, Step(Op.SITE), _DONE)
+    elif walk.is_in_place(where.original) and where.replay is not None and where.replay.state == state:
+        faulted = (Step(Op.SITE, b=where.original - walk.site), _DONE)
+    else:
+        faulted = (_DONE,)
+    if faulted == rolled:
+        return rolled
+    return (Step(Op.IF_SYNCHRONOUS, b=STEP_BYTES * len(rolled)), *rolled, *faulted)
+
+
+def _rolled_back(where: _Where, dead: Dead) -> Recipe | None:
+    """Return the recipe that goes back to the site and takes back what has been counted since."""
+    replay = where.replay
+    if replay is None:
         return None
-    restore, undo = restoring(state, dead, flags_dead=flags_dead), taking_back(where.effects)
-    if restore is None or undo is None:
-        return None
-    interrupted = (*undo, Step(Op.SITE), _DONE)
-    if not where.in_copy:
-        return (*restore, *interrupted)
-    faulted = (Step(Op.SITE, b=where.original - walk.site), _DONE)
-    if faulted == interrupted:
-        return (*restore, *interrupted)
-    return (*restore, Step(Op.IF_SYNCHRONOUS, b=STEP_BYTES * len(interrupted)), *interrupted, *faulted)
+    flags_dead = dead.flags or replay.flags_dead
+    restore = restoring(replay.state, dead.registers | replay.dead(), flags_dead=flags_dead)
+    undo = taking_back(where.effects)
+    return None if restore is None or undo is None else (*restore, *undo, Step(Op.SITE), _DONE)
 
 
 def _over(walk: _Walk, at: int, where: _Where, restore: list[Step] | None) -> Recipe | None:

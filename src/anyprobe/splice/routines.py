@@ -371,7 +371,7 @@ def _leave(asm: Assembler, facts: RoutineFacts, name: str) -> None:
         _record_duration(asm, name)
     asm.label(name + "_done")
     if name.startswith("finish"):
-        asm.emit(b"\xc3" + b"\xcc" * 9, "ret; int3 (9)")
+        asm.emit(b"\xc3" + b"\xcc" * 9, "; ".join(["ret", *["int3"] * 9]))
     else:
         asm.emit(b"\x5f\x5e\x5a\x59\x58", "pop rdi; pop rsi; pop rdx; pop rcx; pop rax")
         asm.emit(b"\x04\x7f\x9e\x58\xc3", "add al, 0x7f; sahf; pop rax; ret")

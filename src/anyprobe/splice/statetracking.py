@@ -93,6 +93,8 @@ def step(state: State, one: Instruction, raw: bytes) -> State | None:
     mnemonic = one.mnemonic
     if mnemonic in _PLAIN_STACK:
         return _push_or_pop(state, one)
+    if mnemonic in (Mnemonic.ADD, Mnemonic.SUB) and one.op0_register == Register.RSP:
+        return _stack_moved(state, one)
     special = _flag_keeping(state, one)
     if special is not None:
         return special
@@ -100,7 +102,7 @@ def step(state: State, one: Instruction, raw: bytes) -> State | None:
     if mnemonic == Mnemonic.LEA and destination == RSP:
         if one.memory_base != Register.RSP or one.memory_index != Register.NONE:
             return None
-        return _moved(state, state.shift + _signed(one.memory_displacement))
+        return _moved(state, state.shift + signed(one.memory_displacement))
     if mnemonic == Mnemonic.MOV and destination >= 0:
         return _move(state, one, destination)
     return _general(state, one, raw)
@@ -121,17 +123,32 @@ def _flag_keeping(state: State, one: Instruction) -> State | None:
     return None
 
 
-def _push_or_pop(state: State, one: Instruction) -> State:
+def _stack_moved(state: State, one: Instruction) -> State | None:
+    """Return the state behind ``add`` or ``sub`` of a constant."""
+    if one.op1_kind in (OpKind.REGISTER, OpKind.MEMORY):
+        return None
+    distance = signed(one.immediate(1))
+    state = state._replace(overflow=False, others=False)
+    return _moved(state, state.shift + (distance if one.mnemonic == Mnemonic.ADD else -distance))
+
+
+def _push_or_pop(state: State, one: Instruction) -> State | None:
     mnemonic = one.mnemonic
+    if one.op_count and one.op0_kind == OpKind.REGISTER and number_of(one.op0_register) in (-1, RSP):
+        return None
     if mnemonic in (Mnemonic.PUSH, Mnemonic.PUSHFQ):
         value: Value = None
         if mnemonic == Mnemonic.PUSHFQ:
             value = (IMAGE, 0) if state.flags else _LOST
         elif one.op0_kind == OpKind.REGISTER:
             value = state.registers[number_of(one.op0_register)]
+        elif one.stack_pointer_increment != -8:
+            return None
         place = state.shift - 8
         return state._replace(shift=place, stack=tuple(sorted((*_without(state.stack, place), (place, value)))))
     value = dict(state.stack).get(state.shift)
+    if one.op_count and one.op0_kind != OpKind.REGISTER:
+        return None
     after = _moved(state, state.shift + 8)
     if mnemonic == Mnemonic.POPFQ:
         return after._replace(overflow=value == (IMAGE, 0), others=value == (IMAGE, 0))
@@ -145,9 +162,9 @@ def _move(state: State, one: Instruction, destination: int) -> State | None:
         source = number_of(one.op1_register)
         value = (STACK, state.shift) if source == RSP else state.registers[source] if source >= 0 else _LOST
     elif one.op1_kind == OpKind.MEMORY and one.segment_prefix == Register.FS:
-        value = (BLOCK, _signed(one.memory_displacement))
+        value = (BLOCK, signed(one.memory_displacement))
     elif one.op1_kind == OpKind.MEMORY and one.memory_base == Register.RSP:
-        value = dict(state.stack).get(state.shift + _signed(one.memory_displacement))
+        value = dict(state.stack).get(state.shift + signed(one.memory_displacement))
     if destination != RSP:
         return _set(state, destination, value)
     return _moved(state, value[1]) if value is not None and value[0] == STACK else None
@@ -165,7 +182,7 @@ def _general(state: State, one: Instruction, raw: bytes) -> State | None:
         state = state._replace(overflow=False, others=False)
     to_memory = one.op_count and one.op0_kind == OpKind.MEMORY and one.mnemonic not in _READ_ONLY
     if to_memory and one.memory_base == Register.RSP:
-        place = state.shift + _signed(one.memory_displacement)
+        place = state.shift + signed(one.memory_displacement)
         kept = tuple((at, value) for at, value in state.stack if not place - 8 < at < place + 8)
         return state._replace(stack=kept)
     return state
@@ -185,5 +202,6 @@ def _without(stack: tuple[tuple[int, Value], ...], place: int) -> tuple[tuple[in
     return tuple((at, value) for at, value in stack if at != place)
 
 
-def _signed(displacement: int) -> int:
+def signed(displacement: int) -> int:
+    """Return a 64-bit displacement with its sign."""
     return displacement - (1 << 64) if displacement >> 63 else displacement

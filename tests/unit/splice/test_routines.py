@@ -89,6 +89,9 @@ def mnemonic(part):
     return {"jz": "je", "jnz": "jne"}.get(said, said)
 
 
+OWNERS = ("leave", "leave_tail", "finish_leave", "finish_leave_tail", "count")
+
+
 def test_branches_go_to_the_labels_that_the_listing_names(assembled):
     code, _, listing = assembled
     insns = {insn.address - ADDRESS: insn for insn in decode_range(code, ADDRESS)}
@@ -99,7 +102,7 @@ def test_branches_go_to_the_labels_that_the_listing_names(assembled):
         if insn.target is None:
             continue
         word = text.split()[-1]
-        owner = [name for name, place in names.items() if place <= offset and name in ("leave", "leave_tail", "count")]
+        owner = [name for name, place in names.items() if place <= offset and name in OWNERS]
         wanted = {names.get(word), *(names.get(f"{prefix}_{word}") for prefix in (*owner, "leave", "leave_tail"))}
         assert insn.target - ADDRESS in wanted, text
         branches += 1
@@ -114,13 +117,27 @@ def test_every_routine_begins_where_it_is_said_to(assembled):
         assert getattr(routines, name) == ADDRESS + names[name]
 
 
+def test_the_copies_that_finish_an_exit_differ_in_how_they_end_only(assembled):
+    code, routines, listing = assembled
+    _, names = lines_of(listing)
+    start, end = names["leave"], names["leave_tail_stranger_done"]
+    original, copy = code[start:end], code[start + routines.finish : end + routines.finish]
+    differing = [number for number, pair in enumerate(zip(original, copy, strict=True)) if pair[0] != pair[1]]
+    restoring = [names[name + "_done"] - start for name in ("leave", "leave_tail")]
+    calls = [number for number in differing if not any(at <= number < at + 10 for at in restoring)]
+    clock = [text for _, _, text in lines_of(listing)[0] if text == "call now"]
+    assert bool(calls) == bool(clock)  # whose displacements depend on where they are
+    for at in restoring:
+        assert copy[at : at + 10] == b"\xc3" + b"\xcc" * 9
+
+
 def texts_of(clock):
     code, _, _ = assemble_routines(RoutineFacts(LAYOUT, 0x4000_0000_0000, 0x7100_0000, 0x208, clock), ADDRESS)
     return [text for _, _, text in disassemble.format(code, ADDRESS)]
 
 
 def test_the_tsc_is_read_where_no_other_clock_is_given():
-    assert texts_of(0).count("rdtsc") == 3
+    assert texts_of(0).count("rdtsc") == 5  # at the entry, at two kinds of exits, and in the copies of these
     assert not any(text.startswith("movaps") for text in texts_of(0))
 
 

@@ -1,0 +1,86 @@
+"""What is known of displaced instructions that have run: whether they may run once more, from the site on.
+
+They may, if that comes to the same. So they write no memory but the stack, where nothing has been read before, and no
+vector or other register that is not followed. A register that they overwrite before they read it may have any value.
+"""
+
+from typing import NamedTuple
+
+from iced_x86 import InstructionInfoFactory, OpAccess, Register, RegisterExt, UsedMemory
+
+from anyprobe.isa.decode import Flow, Insn
+from anyprobe.isa.effects import STATUS_FLAGS, effects
+from anyprobe.splice.statetracking import State, signed, step
+
+_READS = frozenset({OpAccess.READ, OpAccess.COND_READ, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE})
+_WRITES = frozenset({OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE})
+_NOWHERE = 1 << 62
+_RED_ZONE = 128
+"""What signals and code of ours leave alone below the stack pointer."""
+_factory = InstructionInfoFactory()
+
+
+class Replay(NamedTuple):
+    """Where registers are since the site, and what has been read and overwritten since, as masks."""
+
+    state: State
+    read: int = 0
+    overwritten: int = 0
+    flags_read: int = 0
+    flags_overwritten: int = 0
+    memory_read: bool = False
+    lowest: int = _NOWHERE
+    """The lowest place on the stack that has been read, relative to the stack pointer at the site."""
+
+    def dead(self) -> frozenset[int]:
+        """Return the registers whose value at the site does not matter."""
+        return frozenset(number for number in range(16) if self.overwritten >> number & 1)
+
+    @property
+    def flags_dead(self) -> bool:
+        """Whether the same goes for all status flags."""
+        return self.flags_overwritten == STATUS_FLAGS
+
+
+def replay_behind(replay: Replay, insn: Insn) -> Replay | None:
+    """Return what is known behind a displaced instruction; ``None`` where it must not run twice."""
+    if insn.flow is not Flow.NEXT and insn.condition is None:
+        return None
+    reads_memory, lowest = False, replay.lowest
+    if insn.flow is Flow.NEXT:
+        info = _factory.info(insn.iced)
+        if any(used.access in _WRITES and not _is_followed(used.register) for used in info.used_registers()):
+            return None
+        for used in info.used_memory():
+            if used.access in _READS:
+                reads_memory = True
+                lowest = min(lowest, _place(replay, used))
+            plain = used.access == OpAccess.WRITE and used.base == Register.RSP and used.index == Register.NONE
+            if used.access in _WRITES and (not plain or replay.memory_read or reads_memory):
+                return None
+    state = step(replay.state, insn.iced, insn.raw) if insn.flow is Flow.NEXT else replay.state
+    if state is None or lowest < state.shift - _RED_ZONE:
+        return None
+    done = effects(insn)
+    fresh = done.writes & ~done.reads & ~replay.read
+    flags = done.flags_written & ~done.flags_read & ~replay.flags_read
+    return Replay(
+        state,
+        replay.read | done.reads & ~replay.overwritten,
+        replay.overwritten | fresh,
+        replay.flags_read | done.flags_read & ~replay.flags_overwritten,
+        replay.flags_overwritten | flags,
+        replay.memory_read or reads_memory,
+        lowest,
+    )
+
+
+def _place(replay: Replay, used: UsedMemory) -> int:
+    """Return where on the stack something is read, or the lowest place where it can be."""
+    if used.base == Register.RSP and used.index == Register.NONE:
+        return replay.state.shift + signed(used.displacement)
+    return _NOWHERE if used.base in (Register.NONE, Register.RIP) else replay.state.shift - _RED_ZONE
+
+
+def _is_followed(register: int) -> bool:
+    return RegisterExt.is_gpr(register)  # type: ignore[arg-type]

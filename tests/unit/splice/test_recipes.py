@@ -1,0 +1,215 @@
+"""How to show the program its own state, worked out from patches: each position's recipe, and what is proven on the way."""
+
+import pytest
+
+from anyprobe.isa import disassemble
+from anyprobe.isa.decode import decode_range
+from anyprobe.splice.emit import ActionSource, emit_patch
+from anyprobe.splice.patchcode import SCRATCH_ORDER, Action, ActionKind, BankCode, Clobbers
+from anyprobe.splice.patchrecipes import Bearings, _Walk, overwritten, patch_positions
+from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.recipes import BACK, FORWARD, EffectKind, Op, Step, frame_index
+from anyprobe.splice.routines import Routines
+
+LINK, BIAS, PATCH = 0x1000, 0x500000, 0x600000
+COUNT, ENTER, LEAVE, LEAVE_TAIL = 0x620000, 0x620100, 0x620200, 0x620300
+SLOTS = BankCode(slot=0x208, gate=0x610000, near=0, routines=Routines(COUNT, ENTER, LEAVE, LEAVE_TAIL))
+ATOMIC = BankCode(slot=None, gate=0, near=0x630000, routines=None)
+BANK = 64
+BEARINGS = Bearings(
+    {
+        COUNT: (EffectKind.COUNTED, BANK),
+        ENTER: (EffectKind.ENTERED, BANK),
+        LEAVE: (EffectKind.LEFT, BANK),
+        LEAVE_TAIL: (EffectKind.LEFT, BANK),
+    },
+    {0x208: BANK},
+    range(PATCH, 0x640000),
+)
+NUMBERS = "rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15".split()
+SITE, DONE, FOLLOW = Step(Op.SITE), Step(Op.DONE), Step(Op.FOLLOW)
+
+
+class Patch:
+    """An emitted patch, its recipes, and its instructions."""
+
+    def __init__(self, code, *wants, strategy=Strategy.JUMP, kind=ActionKind.COUNT, bank=SLOTS, dead=None, **options):
+        insns = tuple(decode_range(bytes.fromhex(code), LINK))
+        made = [Want(LINK + offset, want, *rest) for offset, want, *rest in wants]
+        retarget = strategy is Strategy.RETARGET
+        at = insns[0].end - 4 if retarget else LINK
+        self.planned = PlannedSplice(strategy, LINK, insns, made, 4 if retarget else 5, at)
+        source = ActionSource(lambda want: (Action(kind, 0x1000, bank),), lambda want: dead or Clobbers())
+        self.emitted = emit_patch(self.planned, PATCH, BIAS, source, {})
+        self.positions = patch_positions(self.planned, BIAS, self.emitted, BEARINGS, **options)
+        self.walk = _Walk(self.planned, BIAS, self.emitted, BEARINGS)
+        assert self.walk.run()
+        self.lines = [(at - PATCH, text) for at, _, text in disassemble.format(self.emitted.code, PATCH)]
+
+    def at(self, beginning, number=0):
+        """Return the recipe in front of the n-th instruction that begins so."""
+        return self.positions.get([at for at, text in self.lines if text.startswith(beginning)][number])
+
+
+def ops(recipe):
+    return None if recipe is None else [step.op for step in recipe]
+
+
+def index(name):
+    return frame_index(NUMBERS.index(name))
+
+
+PUSH_MOV = "55 48 89 e5 90"  # push rbp; mov rbp, rsp; nop
+ENTRY = (0, WantKind.ENTRY)
+
+
+def test_nothing_is_to_be_done_at_the_first_instruction():
+    assert Patch(PUSH_MOV, ENTRY).at("lea rsp") == (SITE, DONE)
+
+
+def test_registers_are_taken_from_where_the_patch_keeps_them():
+    patch = Patch(PUSH_MOV, ENTRY)
+    assert patch.at("push rcx") == (Step(Op.STACK, b=136), SITE, DONE)
+    load_rax, load_rcx = Step(Op.LOAD, index("rax"), 8), Step(Op.LOAD, index("rcx"), 0)
+    assert patch.at("test") == (load_rax, load_rcx, Step(Op.STACK, b=144), SITE, DONE)
+
+
+def test_flags_are_taken_from_where_the_patch_keeps_them():
+    patch = Patch(PUSH_MOV, ENTRY, dead=Clobbers(("r10", "r11")))
+    rax = Step(Op.MOVE, index("rax"), index("r10"))
+    assert patch.at("je") == (Step(Op.FLAGS_IN, index("rax")), rax, SITE, DONE)
+    place = next(at for at, text in patch.lines if text.startswith("inc")) + 3
+    taken_back = Step(Op.UNCOUNT, b=BANK, c=place)
+    assert patch.at("sahf") == (Step(Op.HIGH_FLAGS_IN, index("rax")), rax, taken_back, SITE, DONE)
+    assert patch.at("mov rax") == (rax, taken_back, SITE, DONE)
+
+
+def test_a_hit_is_taken_back_once_it_is_counted_and_not_before():
+    patch = Patch(PUSH_MOV, ENTRY, dead=Clobbers(("rax",), flags=True))
+    assert patch.at("inc") == (SITE, DONE)
+    assert ops(patch.at("push rbp")) == [Op.IF_SYNCHRONOUS, Op.UNCOUNT, Op.SITE, Op.DONE, Op.SITE, Op.DONE]
+
+
+def test_a_first_hit_is_taken_back_by_the_argument_of_its_routine():
+    patch = Patch(PUSH_MOV, ENTRY, dead=Clobbers(("rax",), flags=True))
+    argument = next(at for at, text in patch.lines if text.startswith("push 0x1000")) + 1
+    assert patch.at("call") == (Step(Op.STACK, b=136), SITE, DONE)
+    assert patch.at("lea rsp, [rsp+0x88]") == (
+        Step(Op.STACK, b=136), Step(Op.UNCOUNT, b=BANK, c=argument), SITE, DONE,
+    )  # fmt: skip
+
+
+def test_atomic_counters():
+    patch = Patch(PUSH_MOV, ENTRY, bank=ATOMIC, dead=Clobbers(flags=True))
+    place = next(at for at, text in patch.lines if text.startswith("lock inc")) + 4
+    assert Step(Op.UNCOUNT_NEAR, c=place) in patch.at("push rbp")
+
+
+def test_the_way_back_is_followed():
+    assert Patch(PUSH_MOV, ENTRY).at(f"jmp {LINK + BIAS + 5:#x}") == (FOLLOW, DONE)
+
+
+def test_instructions_that_may_run_again_do():
+    # push rbp; mov rbp, rsp; sub rsp, 0x10; mov [rsp+8], rdi; mov [rdi], rsi; nop
+    patch = Patch("55 48 89 e5 48 83 ec 10 48 89 7c 24 08 48 89 37 90", ENTRY, dead=Clobbers(("rax",), flags=True))
+    rbp = Step(Op.LOAD, index("rbp"), 16)
+    assert patch.at("mov [rsp+0x8]")[1:3] == (rbp, Step(Op.STACK, b=0x18))
+    assert patch.at("mov [rdi]")[1:3] == (rbp, Step(Op.STACK, b=0x18))
+    assert patch.at("nop") is None  # the store to wherever has been seen
+
+
+@pytest.mark.parametrize(
+    ("code", "again"),
+    [
+        ("5b 90 90 90 90", True),  # pop rbx
+        ("48 01 f8 90 90", False),  # add rax, rdi
+        ("89 f8 90 90 90", True),  # mov eax, edi: overwritten before it is read
+        ("48 8b 07 90 90", True),  # mov rax, [rdi]
+        ("48 ff 04 24 90", False),  # inc qword [rsp]
+        ("0f 28 c1 90 90", False),  # movaps xmm0, xmm1
+        ("c9 90 90 90 90", False),  # leave
+        ("48 81 c4 00 02 00 00 90", True),  # add rsp, 0x200
+        ("5b 48 81 c4 00 02 00 00 90", False),  # pop rbx; add rsp, 0x200: what was read may be overwritten by then
+        ("48 81 c4 78 00 00 00 5b 90", True),
+        ("5c 90 90 90 90", False),  # pop rsp
+        ("66 50 90 90 90", False),  # push ax
+    ],
+)
+def test_what_may_run_again(code, again):
+    patch = Patch(code, ENTRY, dead=Clobbers(("r11",), flags=True))
+    assert (patch.at("nop") is not None) == again
+
+
+def test_a_fault_behind_the_first_instruction_is_left_as_it_is():
+    patch = Patch("55 48 8b 07 90", ENTRY)  # push rbp; mov rax, [rdi]; nop
+    recipe = patch.at("mov rax, [rdi]")
+    assert recipe[0] == Step(Op.IF_SYNCHRONOUS, b=8 * (len(recipe) - 2))
+    assert recipe[-1] == DONE == recipe[-2]
+
+
+def test_a_fault_in_the_first_instruction_shows_the_site_and_stays_counted():
+    recipe = Patch("48 8b 07 90 90", ENTRY).at("mov rax, [rdi]")
+    skipped = recipe[0].b // 8
+    assert recipe[0].op is Op.IF_SYNCHRONOUS
+    assert recipe[1 + skipped :] == (SITE, DONE)
+
+
+def test_calls_are_undone_as_long_as_they_have_not_happened():
+    patch = Patch("ff 15 00 01 00 00", (0, WantKind.OFFSET), dead=Clobbers(("rax",), flags=True))
+    recipe = patch.at("jmp qword")
+    assert recipe[1:3] == (Step(Op.STACK, b=8), Step(Op.UNCOUNT, b=BANK, c=recipe[2].c))
+    assert recipe[-3:] == (Step(Op.STACK, b=8), SITE, DONE)
+    direct = Patch("e8 00 01 00 00", (0, WantKind.OFFSET))
+    assert direct.at(f"jmp {LINK + BIAS + 0x105:#x}") == (FOLLOW, DONE)
+
+
+def test_a_retargeted_call_has_pushed_already():
+    patch = Patch("e8 00 01 00 00", (0, WantKind.OFFSET), strategy=Strategy.RETARGET)
+    assert patch.at("lea rsp") == (Step(Op.STACK, b=8), SITE, DONE)
+    assert patch.at("jmp") == (FOLLOW, DONE)
+
+
+def test_a_recorded_exit_is_shown_as_over():
+    patch = Patch("5b 5d c3", (2, WantKind.EXIT), kind=ActionKind.LEAVE)
+    assert patch.at("lea rsp, [rsp+0x88]") == (Step(Op.STACK, b=136), Step(Op.RETURN), DONE)
+    assert patch.at("ret") == (Step(Op.RETURN), DONE)
+    tail = Patch("0f 84 00 01 00 00", (0, WantKind.EXIT, True), kind=ActionKind.LEAVE_TAIL)
+    assert ops(tail.at("lea rsp, [rsp+0x88]")) == [Op.STACK, Op.FOLLOW, Op.DONE]
+
+
+def test_an_entered_call_is_taken_back():
+    patch = Patch(PUSH_MOV, ENTRY, kind=ActionKind.ENTER)
+    assert ops(patch.at("lea rsp, [rsp+0x88]")) == [Op.STACK, Op.UNENTER, Op.SITE, Op.DONE]
+
+
+def test_who_comes_by_a_branch_behind_the_counter_is_not_taken_back():
+    patch = Patch(PUSH_MOV, ENTRY, looped=True)
+    assert patch.at("push rbp")[0] == Step(Op.IF_INTERRUPTED)
+
+
+def test_code_that_is_not_understood_has_no_recipe():
+    patch = Patch(PUSH_MOV, ENTRY)
+    lost = Bearings({}, {}, BEARINGS.ours)
+    assert patch_positions(patch.planned, BIAS, patch.emitted, lost) == {}
+
+
+@pytest.mark.parametrize("flags", [False, True])
+@pytest.mark.parametrize("bank", [SLOTS, ATOMIC], ids=["slots", "atomic"])
+@pytest.mark.parametrize(
+    "dead", [(), *[(name,) for name in SCRATCH_ORDER], SCRATCH_ORDER, ("rax", "r8"), ("r8", "rdi")]
+)
+def test_everything_that_is_not_dead_is_intact_at_the_displaced_copy(dead, bank, flags):
+    """The proof that patches change no live register and no live flag, by every way through them."""
+    patch = Patch(PUSH_MOV, ENTRY, (1, WantKind.OFFSET), bank=bank, dead=Clobbers(dead, flags))
+    lost = overwritten(patch.walk)
+    for original in (LINK + BIAS, LINK + BIAS + 1):
+        assert {NUMBERS[number] for number in lost[original].registers} <= set(dead)
+        assert flags or not lost[original].flags
+    copies = dict(patch.emitted.copies)
+    assert all(patch.walk.found[copies[original]].state.shift == 0 for original in (LINK + BIAS, LINK + BIAS + 1))
+    assert patch.positions
+
+
+def test_steps_out_of_routines():
+    assert ops(BACK) == ops(FORWARD) == [Op.CALLER, Op.AGAIN]
+    assert BACK[0].b == -5
