@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from anyprobe.data import histogram
 from anyprobe.data.buckets import nonempty
 from anyprobe.data.histogram import Bucket
-from anyprobe.data.keys import Key
 
 if TYPE_CHECKING:
     from anyprobe.data.aggregations import CellLayout
+    from anyprobe.data.keys import Key
 
 Json = dict[str, Any]
 _TOP = 1 << 63
@@ -97,7 +97,7 @@ class AggregationResult:
     name: str
     kind: str
     by: tuple[str, ...] = ()
-    entries: Mapping[Key, CellValue] = field(default_factory=dict)
+    entries: "Mapping[Key, CellValue]" = field(default_factory=dict)
     dropped: int = 0
     factor: int = 1
 
@@ -135,7 +135,7 @@ class AggregationResult:
         }
         return numbers.get(self.kind, cell.count) or 0
 
-    def ordered(self) -> list[tuple[Key, CellValue]]:
+    def ordered(self) -> "list[tuple[Key, CellValue]]":
         """Return keys and values, the smallest value first, as DTrace prints them."""
         return sorted(self.entries.items(), key=lambda item: (self.value(item[1]), tuple(map(str, item[0]))))
 

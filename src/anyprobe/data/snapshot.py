@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from anyprobe.data import histogram
+from anyprobe.data.results import AggregationResult
 
 Json = dict[str, Any]
 Kind = Literal["entry", "return", "offset", "insn", "block", "call"]
@@ -202,6 +203,8 @@ class Snapshot:
     functions: tuple[FunctionTiming, ...] = ()
     refused: tuple[RefusedSite, ...] = ()
     warnings: tuple[str, ...] = ()
+    aggregations: tuple[AggregationResult, ...] = ()
+    """What handlers have counted, each name once."""
 
     @property
     def hits(self) -> int:
@@ -225,9 +228,21 @@ class Snapshot:
         }
         if self.functions:
             document["functions"] = [timing.as_json() for timing in self.functions]
+        if self.aggregations:
+            document["aggregations"] = {result.name: result.as_json() for result in self.aggregations}
+            dropped = {result.name: result.dropped for result in self.aggregations if result.dropped}
+            if dropped:
+                document["dropped"] = dropped
         if self.warnings:
             document["warnings"] = list(self.warnings)
         return document
+
+    def aggregation(self, name: str) -> AggregationResult:
+        """Return what the aggregation with this name has counted."""
+        for result in self.aggregations:
+            if result.name == name:
+                return result
+        raise KeyError(name)
 
     def folded(self) -> "Snapshot":
         """Return a snapshot in which the instructions, blocks or calls of one function are one site each kind."""
@@ -263,6 +278,11 @@ class Snapshot:
             ),
             refused=_union(self.refused, other.refused),
             warnings=_union(self.warnings, other.warnings),
+            aggregations=_added(
+                (*self.aggregations, *other.aggregations),
+                lambda result: (result.name, result.kind, result.by),
+                AggregationResult.merged,
+            ),
         )
 
 

@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from anyprobe.data.results import AggregationResult, CellValue
 from anyprobe.data.snapshot import TargetInfo
 from sample_snapshots import refused, site, snapshot, timing
 
@@ -93,3 +94,16 @@ def test_folded_sites_are_one_for_each_function():
         ("f", "entry", 0, 5, "jump"),
     ]
     assert whole.sites[0].address == 0x1000
+
+
+def test_aggregations_are_in_the_json_by_name_and_merged_by_name():
+    sizes = AggregationResult("sizes", "hist", (), {(): CellValue(1, 8, 8, 8, None, ((8, 9, 1),))})
+    slow = AggregationResult("slow", "sum", ("tid",), {(7,): CellValue(2, 10)}, dropped=3)
+    both = snapshot(aggregations=(sizes, slow)).merge(snapshot(aggregations=(slow,)))
+    document = json.loads(json.dumps(both.as_json()))
+    assert document["aggregations"]["sizes"] == {"count": 1, "sum": 8, "min": 8, "max": 8, "buckets": [[8, 9, 1]]}
+    assert document["aggregations"]["slow"][0]["key"] == [7]
+    assert document["aggregations"]["slow"][0]["sum"] == 20
+    assert document["dropped"] == {"slow": 6}
+    assert both.aggregation("slow")[7].count == 4
+    assert "aggregations" not in snapshot().as_json()

@@ -1,0 +1,51 @@
+"""Snapshots as bytes, to be merged elsewhere or later. They hold everything, of which ``--json`` leaves some out."""
+
+import dataclasses
+import json
+from typing import Any
+
+from anyprobe.core.errors import UsageError
+from anyprobe.data.results import AggregationResult
+from anyprobe.data.snapshot import FunctionTiming, RefusedSite, SiteResult, Snapshot, TargetInfo
+
+FORMAT = "anyprobe-snapshot-1"
+_PARTS = {"sites": SiteResult, "functions": FunctionTiming, "refused": RefusedSite}
+
+
+def dump(snapshot: Snapshot) -> bytes:
+    """Return a snapshot as bytes."""
+    document: dict[str, Any] = {"format": FORMAT}
+    for field in dataclasses.fields(Snapshot):
+        value = getattr(snapshot, field.name)
+        if field.name == "aggregations":
+            value = [result.as_document() for result in value]
+        elif field.name in _PARTS:
+            value = [dataclasses.asdict(part) for part in value]
+        elif field.name == "target":
+            value = dataclasses.asdict(value)
+        document[field.name] = value
+    return json.dumps(document).encode()
+
+
+def load(data: bytes) -> Snapshot:
+    """Return the snapshot that ``dump`` has written."""
+    try:
+        document = json.loads(data)
+        if document.pop("format") != FORMAT:
+            raise UsageError(f"a snapshot of another format than {FORMAT}")
+        document["target"] = TargetInfo(**document["target"])
+        for name, part in _PARTS.items():
+            document[name] = tuple(part(**_with_tuples(values)) for values in document[name])
+        document["aggregations"] = tuple(map(AggregationResult.from_document, document["aggregations"]))
+        return Snapshot(**_with_tuples(document))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"this is not a snapshot: {error}") from error
+
+
+def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the same with tuples for JSON's lists, in the order of their elements."""
+    return {name: _as_tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def _as_tuple(values: list[Any]) -> tuple[Any, ...]:
+    return tuple(_as_tuple(value) if isinstance(value, list) else value for value in values)
