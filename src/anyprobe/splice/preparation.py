@@ -174,6 +174,8 @@ class Preparation:
         try:
             while True:
                 try:
+                    if self._live is not None:
+                        self._live.prepare_stack("arm")  # before places are chosen: it needs one, too
                     return self._map_now(splices)
                 except (StopTimeout, RemoteCallFailed, PermissionDenied) as error:
                     if self._live is not None:

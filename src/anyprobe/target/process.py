@@ -51,6 +51,8 @@ class Process:
         self.stopped_threads: list[Thread] = []
         self.unreleased: list[Thread] = []
         """Threads that would not stop, so could not be detached; the next stop tries again."""
+        self.borrowed_us = 0
+        """How long the thread that made the last helper stood still."""
         self.relatives = Relatives(pid)
         self._pidfd = pidfd
         self._launched = launched
@@ -149,6 +151,12 @@ class Process:
     def borrow(self, timeout: float = 2.0) -> AbstractContextManager[RemoteCalls]:
         """Stop one suitable thread for a scope and make system calls in it; the others run on."""
         return self._exclusive(borrowed(self, timeout))
+
+    def helper(self, top: int, timeout: float = 2.0) -> AbstractContextManager[RemoteCalls]:
+        """Make system calls in a thread made for them, with a stack below ``top`` and descriptors of its own."""
+        from anyprobe.target.helper import with_helper  # hardly ever needed
+
+        return self._exclusive(with_helper(self, top, timeout))
 
     def resume(self) -> None:
         """Let a launched program go; nobody is attached to it afterwards."""

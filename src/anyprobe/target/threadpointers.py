@@ -1,8 +1,7 @@
 """The thread pointers of running threads, without stopping them: glibc registers a list beside each control block.
 
 ``get_robust_list`` tells where a thread's list of robust mutexes begins, which in glibc's ``struct pthread`` lies
-behind the thread's id, at a distance from the thread pointer that is the same for all threads and known for a stopped
-one.
+behind the thread's id, at a distance from the thread pointer that is the same for all threads.
 """
 
 import time
@@ -13,27 +12,48 @@ from anyprobe.target import gateway, procfs
 
 if TYPE_CHECKING:
     from anyprobe.target.process import Process
-    from anyprobe.target.thread import Thread
 
 _ID_BEFORE_LIST = 16
 """``pid_t tid``, another one, and a pointer stand before the list (``nptl/descr.h``)."""
 _SELF = (0, 16)
 """Words of the control block that point to itself."""
+_LEAST, _MOST = 0x100, 0x800
+"""Between which the distance lies in every glibc."""
 _PATIENCE = 0.02
 _PAUSE = 0.0005
 
 
-def thread_pointers(process: "Process", known: "Thread") -> list[int] | None:
-    """Return the thread pointers of all threads, given a stopped one; ``None`` where that cannot be told for certain.
+def thread_pointers(process: "Process") -> list[int] | None:
+    """Return the thread pointers of all threads; ``None`` where that cannot be told for certain.
 
     A thread that has just begun has not registered its list yet: it is asked again for a moment.
     """
     with process.translated("looking for thread pointers of"):
-        distance = gateway.robust_list(known.tid) - known.registers.fs_base
+        distance = _distance(process, gateway.robust_list(process.pid))
+        if distance is None:
+            return None
         deadline = time.monotonic() + _PATIENCE
         while (found := _pointers(process, distance)) is None and time.monotonic() < deadline:
             time.sleep(_PAUSE)
     return found
+
+
+def _distance(process: "Process", head: int) -> int | None:
+    """Return how far behind its thread pointer a thread has its list: the one place from where it looks so."""
+    try:
+        before = process.mem.read(head - _MOST, _MOST)
+    except MemoryFault:
+        return None
+    found = [
+        distance
+        for distance in range(_LEAST, _MOST, 8)
+        if all(_word(before, _MOST - distance + at) == head - distance for at in _SELF)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _word(content: bytes, at: int) -> int:
+    return int.from_bytes(content[at : at + 8], "little")
 
 
 def _pointers(process: "Process", distance: int) -> list[int] | None:
