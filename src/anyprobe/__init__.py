@@ -25,6 +25,8 @@ from anyprobe.core.errors import (
 from anyprobe.core.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
+    from anyprobe.data.aggregations import Avg, Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum
+    from anyprobe.data.maps import Map
     from anyprobe.data.snapshot import Snapshot
     from anyprobe.probes.opening import attach, run
     from anyprobe.probes.probe import Probe
@@ -32,10 +34,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnyprobeError",
+    "Avg",
+    "Count",
+    "Hist",
     "InternalError",
+    "LQuantize",
+    "Map",
+    "Max",
+    "Min",
     "NoSuchProcess",
     "PermissionDenied",
     "Probe",
+    "Quantize",
     "Reason",
     "Refusal",
     "RemoteCallFailed",
@@ -44,7 +54,9 @@ __all__ = [
     "SiteRefused",
     "Snapshot",
     "SpecError",
+    "Stddev",
     "StopTimeout",
+    "Sum",
     "TargetError",
     "TargetExited",
     "UnsupportedTarget",
@@ -54,9 +66,19 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Avg": "anyprobe.data.aggregations",
+    "Count": "anyprobe.data.aggregations",
+    "Hist": "anyprobe.data.aggregations",
+    "LQuantize": "anyprobe.data.aggregations",
+    "Map": "anyprobe.data.maps",
+    "Max": "anyprobe.data.aggregations",
+    "Min": "anyprobe.data.aggregations",
     "Probe": "anyprobe.probes.probe",
+    "Quantize": "anyprobe.data.aggregations",
     "Session": "anyprobe.probes.session",
     "Snapshot": "anyprobe.data.snapshot",
+    "Stddev": "anyprobe.data.aggregations",
+    "Sum": "anyprobe.data.aggregations",
     "attach": "anyprobe.probes.opening",
     "run": "anyprobe.probes.opening",
 }

@@ -125,7 +125,18 @@ class TableView:
         first, stride = layout.rows_offset // 8, layout.stride // 8
         return self._words[first : first + rows * stride].reshape(rows, stride)
 
-    def cells(self, threads: int | None = None) -> NDArray[np.uint64]:
+    def live(self, name: str, threads: int | None = None) -> NDArray[np.uint64]:
+        """Return one field or ``buckets`` of all cells as it is, by row and number of the key: a view, not a copy.
+
+        Row 0 is shared by the threads without a number. ``numbers`` and ``keys`` tell which key is where.
+        """
+        cell = self.layout.aggregation.cell
+        cells = self._cells(threads)
+        found = cells[:, :, len(cell.fields) :] if name == "buckets" else cells[:, :, cell.fields.index(name)]
+        found.flags.writeable = False
+        return found
+
+    def _cells(self, threads: int | None = None) -> NDArray[np.uint64]:
         """Return the live cells by row, key and word; ``threads``: how many have a number, all if not given."""
         layout, words = self.layout, self.layout.aggregation.cell.words
         head = ROW_HEAD_BYTES // 8
@@ -152,7 +163,7 @@ class TableView:
 
     def _sums(self, threads: int | None) -> NDArray[np.uint64]:
         """Return one summed cell per number."""
-        cells = self.cells(threads)
+        cells = self._cells(threads)
         total: NDArray[np.uint64] = cells.sum(axis=0, dtype=np.uint64)
         for index in self._extreme:
             total[:, index] = cells[:, :, index].max(axis=0, initial=0)
@@ -219,7 +230,7 @@ class TableView:
         What is summed is not written, since the target may be adding to it: what it holds now is remembered and left
         out from now on. The extremes are set back; the target's update either comes before that or stays.
         """
-        cells = self.cells(threads)
+        cells = self._cells(threads)
         base = self._sums(threads)
         for index in self._extreme:
             cells[:, :, index] = 0
@@ -241,7 +252,7 @@ class TableView:
         base[: len(self._base)] = self._base
         hidden = np.zeros(len(total), np.bool_)
         hidden[: len(self._hidden)] = self._hidden
-        cells = self.cells(threads)
+        cells = self._cells(threads)
         for index in self._extreme:
             cells[:, gone, index] = 0
             total[:, index] = 0

@@ -91,7 +91,9 @@ def test_threads_and_signals_agree_with_a_recomputation(aggregation, numbered):
     )
     cell = table.view.result().total
     check(cell, inprocess.values_of(steps).tolist(), aggregation.bounds(), index_of(aggregation))
-    assert bool(table.view.cells()[0].any()) != numbered
+    name = "count" if aggregation.cell.fields[0] == "count" else "buckets"
+    shared, *own = table.view.live(name)
+    assert (bool(shared.any()), any(row.any() for row in own)) == (not numbered, numbered)
 
 
 def test_ten_million_updates_of_a_keyed_table_from_eight_threads():
@@ -264,6 +266,18 @@ def test_clear_and_trunc_while_the_target_goes_on():
     assert len(table.view.result().entries) == 1
     table.view.trunc()
     assert not table.view.result().entries
+
+
+def test_a_live_view_is_of_the_memory_itself_and_cannot_be_written():
+    table = Table(Sum("s", by=("k",)), ONE_KEY)
+    table.add(5, key=77, thread=2)
+    sums = table.view.live("sum", threads=3)
+    number = table.view.keys(table.view.numbers()).index((77,))
+    assert sums.shape == (4, 1)
+    table.add(6, key=77, thread=2)
+    assert sums[:, number].tolist() == [0, 0, 11, 0]
+    with pytest.raises(ValueError, match="read-only"):
+        sums[0, 0] = 1
 
 
 def test_stddev_of_a_cleared_table_borrows_from_the_high_word():
