@@ -130,7 +130,7 @@ class Arena:
         fd = -1
         try:
             remote_fd = _memfd(remote)
-            # a vfork child, and a helper, share the memory but have descriptors of their own
+            # a vfork child, and a deputy, share the memory but have descriptors of their own
             fd = gateway.open_file(f"/proc/{remote.thread.tid}/fd/{remote_fd}", os.O_RDWR | os.O_CLOEXEC)
             os.ftruncate(fd, size)
             journal = Journal(process.mem, journal_at, journal_bytes)

@@ -29,7 +29,7 @@ from anyprobe.splice.together import all_of
 from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
 from anyprobe.splice.traphandler import AMBIGUOUS
 from anyprobe.target import membarrier
-from anyprobe.target.helper import ROOM, with_waiting_helper
+from anyprobe.target.deputy import ROOM, with_waiting_deputy
 from anyprobe.target.remote import RemoteCalls
 from anyprobe.target.threadpointers import thread_pointers
 from anyprobe.target.urgency import urgent
@@ -74,7 +74,7 @@ class LiveArming:
         """Nothing is done to the target yet."""
         self._engine, self._proof = engine, proof
         self._stack = 0
-        """Top of the memory in which helpers have their stack."""
+        """Top of the memory in which deputies have their stack."""
         self._registered = False
         self._begun: list[Rewrite] = []
         """What has been written in the present change, in part at least."""
@@ -214,7 +214,7 @@ class LiveArming:
         if self._registered and engine.traps.is_ready_for(sites):
             return None
         try:
-            with self.helper(what) as remote:
+            with self.deputy(what) as remote:
                 why = engine.traps.prepare_live(lambda _: nullcontext(remote), near, sites)
                 if why is None and not self._registered:
                     membarrier.register(remote)
@@ -236,17 +236,17 @@ class LiveArming:
         return None
 
     @contextmanager
-    def helper(self, what: str) -> Iterator[RemoteCalls]:
+    def deputy(self, what: str) -> Iterator[RemoteCalls]:
         """Make system calls in a thread made for them; how long its maker stands still counts as a pause."""
         process = self._engine.process
         self.prepare_stack(what)
         process.gadgets()
-        with urgent(), process.helper(self._stack) as calls:
+        with urgent(), process.deputy(self._stack) as calls:
             self._engine.pause_us[what] += process.borrowed_us
             yield calls
 
     def prepare_stack(self, what: str) -> None:
-        """See that there is a stack for helpers; the first of them has to use that of the thread that makes it."""
+        """See that there is a stack for deputies; the first of them has to use that of the thread that makes it."""
         engine = self._engine
         process = engine.process
         if self._stack:
@@ -265,7 +265,7 @@ class LiveArming:
         try:
             with urgent(), process.borrow() as remote:
                 begin = time.monotonic_ns()
-                with with_waiting_helper(process, remote) as calls:
+                with with_waiting_deputy(process, remote) as calls:
                     arena = Arena.create(process, calls, engine.owner, pieces, journal_at=place, records=_RECORDS)
         finally:
             engine.pause_us[what] += (time.monotonic_ns() - begin) // 1000 if begin else 0
@@ -282,7 +282,7 @@ class LiveArming:
         found = thread_pointers(process) if pointers else []
         if found is None:
             raise StopTimeout(f"not all threads of process {process.pid} are known to be the C library's")
-        with self.helper("arm") as calls:
+        with self.deputy("arm") as calls:
             yield calls, found
 
     def note(self, error: TargetError) -> None:
@@ -372,7 +372,7 @@ class LiveArming:
         engine.traps.publish_entries({w.address: w.patch | (AMBIGUOUS if w.ambiguous else 0) for w in windows})
         why = disturbed(engine.process, site)
         if why is None:
-            with self.helper(what) as remote:
+            with self.deputy(what) as remote:
                 why = wrong_action(engine.process, remote, engine.traps, site)
                 if why is None:
                     self._begun += rewrites

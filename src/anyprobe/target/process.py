@@ -52,7 +52,7 @@ class Process:
         self.unreleased: list[Thread] = []
         """Threads that would not stop, so could not be detached; the next stop tries again."""
         self.borrowed_us = 0
-        """How long the thread that made the last helper stood still."""
+        """How long the thread that made the last deputy stood still."""
         self.relatives = Relatives(pid)
         self._pidfd = pidfd
         self._launched = launched
@@ -152,11 +152,11 @@ class Process:
         """Stop one suitable thread for a scope and make system calls in it; the others run on."""
         return self._exclusive(borrowed(self, timeout))
 
-    def helper(self, top: int, timeout: float = 2.0) -> AbstractContextManager[RemoteCalls]:
+    def deputy(self, top: int, timeout: float = 2.0) -> AbstractContextManager[RemoteCalls]:
         """Make system calls in a thread made for them, with a stack below ``top`` and descriptors of its own."""
-        from anyprobe.target.helper import with_helper  # hardly ever needed
+        from anyprobe.target.deputy import with_deputy  # hardly ever needed
 
-        return self._exclusive(with_helper(self, top, timeout))
+        return self._exclusive(with_deputy(self, top, timeout))
 
     def resume(self) -> None:
         """Let a launched program go; nobody is attached to it afterwards."""

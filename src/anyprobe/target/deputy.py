@@ -5,8 +5,8 @@ the number that it counts on, a fork would copy it. So a borrowed thread makes o
 of descriptors. It begins, and ends, on a signal frame whose state is the call of ``exit``: if the controller dies, it
 returns into that.
 
-The frame lies in memory of ours; the borrowed thread goes on as soon as the helper is there. Before there is such
-memory it lies on the borrowed thread's stack, and that one waits, as in vfork, until the helper has ended.
+The frame lies in memory of ours; the borrowed thread goes on as soon as the deputy is there. Before there is such
+memory it lies on the borrowed thread's stack, and that one waits, as in vfork, until the deputy has ended.
 """
 
 import os
@@ -34,12 +34,12 @@ _PAUSE = 50e-6
 _WAIT_US = 200_000
 """How long it waits for us behind many calls: a thread that has left could not be found again."""
 ROOM = 3 * frame.ROOM
-"""What must be free below the top: one frame ends the helper, one is for its calls; what they point to lies below."""
+"""What must be free below the top: one frame ends the deputy, one is for its calls; what they point to lies below."""
 
 
 @contextmanager
-def with_helper(process: "Process", top: int, timeout: float) -> Iterator[RemoteCalls]:
-    """Borrow a thread for as long as it takes to make a helper with a stack of ``ROOM`` bytes below ``top``."""
+def with_deputy(process: "Process", top: int, timeout: float) -> Iterator[RemoteCalls]:
+    """Borrow a thread for as long as it takes to make a deputy with a stack of ``ROOM`` bytes below ``top``."""
     thread: Thread | None = None
     try:
         with borrowed(process, timeout) as remote:
@@ -57,7 +57,7 @@ def with_helper(process: "Process", top: int, timeout: float) -> Iterator[Remote
 
 
 def _made(process: "Process", remote: RemoteCalls, fate: int) -> Thread:
-    """Make a helper; one that comes about by a call that has failed for us is let go."""
+    """Make a deputy; one that comes about by a call that has failed for us is let go."""
     word = remote.place(bytes(8))
     try:
         return Thread(process.pid, remote.syscall(_CLONE, _FLAGS, fate, word, 0, 0))
@@ -70,8 +70,8 @@ def _made(process: "Process", remote: RemoteCalls, fate: int) -> Thread:
 
 
 @contextmanager
-def with_waiting_helper(process: "Process", remote: RemoteCalls) -> Iterator[RemoteCalls]:
-    """Make a helper on the stack of a borrowed thread, which waits until it has ended.
+def with_waiting_deputy(process: "Process", remote: RemoteCalls) -> Iterator[RemoteCalls]:
+    """Make a deputy on the stack of a borrowed thread, which waits until it has ended.
 
     Raises ``StopTimeout`` where that stack has no room, ``RemoteCallFailed`` where no thread can be made.
     """
@@ -96,12 +96,12 @@ def with_waiting_helper(process: "Process", remote: RemoteCalls) -> Iterator[Rem
 
 @contextmanager
 def _calls_in(process: "Process", thread: Thread, fate: int) -> Iterator[RemoteCalls]:
-    """Make calls in a helper that has just begun."""
+    """Make calls in a deputy that has just begun."""
     if not thread.wait(time.monotonic() + _PATIENCE):
-        raise StopTimeout(f"the helper thread {thread.tid} of process {process.pid} does not stop")
+        raise StopTimeout(f"the deputy thread {thread.tid} of process {process.pid} does not stop")
     if thread.ended:
         raise process.gone()
-    with process.translated("reading a helper's registers"):
+    with process.translated("reading a deputy's registers"):
         thread.load_registers()
     with suppress(OSError):  # it is ours, and somebody waits for it
         os.sched_setscheduler(thread.tid, os.SCHED_FIFO, os.sched_param(1))
@@ -115,7 +115,7 @@ def _release(process: "Process", thread: Thread) -> None:
 
 
 def _end(process: "Process", thread: Thread) -> None:
-    """Let a helper go, and see it end: its stack may be unmapped afterwards."""
+    """Let a deputy go, and see it end: its stack may be unmapped afterwards."""
     _release(process, thread)
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
@@ -130,7 +130,7 @@ def _end(process: "Process", thread: Thread) -> None:
 def _check_room(process: "Process", top: int) -> None:
     stack = next((m for m in process.mappings() if m.start <= top < m.end), None)
     if stack is None or top - ROOM < stack.start:
-        raise StopTimeout(f"no thread of process {process.pid} has room on its stack for a helper")
+        raise StopTimeout(f"no thread of process {process.pid} has room on its stack for a deputy")
 
 
 def _put_up_fate(process: "Process", thread: Thread, top: int) -> int:
@@ -146,12 +146,12 @@ def _put_up_fate(process: "Process", thread: Thread, top: int) -> int:
 
 
 def _begun(process: "Process", remote: RemoteCalls, word: int) -> Thread | None:
-    """Wait until a helper is there; ``None`` if none has come, which the call's end says."""
+    """Wait until a deputy is there; ``None`` if none has come, which the call's end says."""
     deadline = time.monotonic() + _PATIENCE
     while not (tid := int.from_bytes(process.mem.read(word, 4), "little")):
         if remote.has_ended():
             return None
         if time.monotonic() > deadline:
-            raise StopTimeout(f"a helper thread of process {process.pid} takes too long to begin")
+            raise StopTimeout(f"a deputy thread of process {process.pid} takes too long to begin")
         time.sleep(_PAUSE)
     return Thread(process.pid, tid)
