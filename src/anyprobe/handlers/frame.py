@@ -13,8 +13,11 @@ from anyprobe.handlers.source import Source
 from anyprobe.handlers.types import FloatType, IntegerType, Type, boolean, f64, i64, u64
 from anyprobe.handlers.values import Items, Kind, Literal, Maybe, Scalar, Text, Value, described
 
-Notes = dict[tuple[str, int, int], Kind]
-"""What type a variable or conditional expression has, by file, line and column: for the interpreter."""
+Notes = dict[tuple[str, int, int], Kind | None]
+"""What type a variable or conditional expression has, by file, line and column: for the interpreter.
+
+``None``: a function without annotations is called with arguments of several types.
+"""
 
 
 class RetypeError(Exception):
@@ -152,7 +155,10 @@ class Frame:
 
     def note(self, notes: Notes, node: ast.AST, kind: Kind) -> None:
         """Keep the kind of a node for the interpreter."""
-        notes[self.source.file, getattr(node, "lineno", 0), getattr(node, "col_offset", 0)] = kind
+        place = self.source.file, getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+        known = notes.setdefault(place, kind)
+        if known is None or known.type != kind.type or known.missing != kind.missing:
+            notes[place] = None
 
 
 def _variable(kind: Type) -> Type:

@@ -100,7 +100,7 @@ class Interpreter:
     def _receive(self, value: Any, place: tuple[str, int, int]) -> Any:  # noqa: ANN401 - a number, or a typed value
         """Return a parameter: a plain number of the test becomes a value of its type."""
         kind = self._notes[place]
-        if isinstance(value, int | float) and not isinstance(kind.type, BoolType):
+        if kind is not None and isinstance(value, int | float) and not isinstance(kind.type, BoolType):
             return _Converter(kind.type, self.record)(value)
         return keep(bool(value) if isinstance(value, int) else value, kind, self.record)
 

@@ -202,8 +202,11 @@ def truth(value: Any) -> bool:  # noqa: ANN401 - typed values and constants
     return bool(value)
 
 
-def keep(value: Any, kind: Kind, record: Record) -> Any:  # noqa: ANN401 - typed values and constants
-    """Return a value as a variable of a kind holds it."""
+def keep(value: Any, kind: Kind | None, record: Record) -> Any:  # noqa: ANN401 - typed values and constants
+    """Return a value as a variable of a kind holds it; without one, as a variable without annotation."""
+    if kind is None:
+        whole = isinstance(value, Fixed) and isinstance(value.kind, IntegerType)
+        return Fixed(_computed(value.kind), value.value, record) if whole else value
     if value is None or value is MISSING:
         if not kind.missing:
             raise Abandoned
