@@ -179,7 +179,7 @@ class _Restoration:
             self.sleepers.wake_in_original(process.mem, stop.threads)
         ranges = _ranges(journals, mappings)
         ranges += _unlisted(found, mappings, thorough=self._sessions is None)
-        about_to = _about_to_call(process, stop.threads)
+        about_to = _about_to_call(process, stop.threads) or _on_our_stacks(ranges, stop.threads)
         if about_to or (not ranges and not self._leaks):
             return about_to
         waiting = [parent.pc for parent in stop.waiting]
@@ -319,6 +319,15 @@ def _about_to_call(process: Process, threads: Iterable[Thread]) -> tuple[str, ..
             if thread.registers.rip == gadgets.syscall_ret and process.mem.read(thread.registers.rsp, 8) == back
         )
     return ()
+
+
+def _on_our_stacks(ranges: Sequence[tuple[int, int]], threads: Iterable[Thread]) -> tuple[str, ...]:
+    """Return the deputies that a dead controller has left: they end when they run, and not without their stack."""
+    return tuple(
+        f"thread {thread.tid}, which is about to end"
+        for thread in threads
+        if any(low <= thread.registers.rsp < high for low, high in ranges)
+    )
 
 
 def _busy(
