@@ -27,6 +27,10 @@ vacuum; pragma integrity_check;
 select rank, t from (select row_number() over (order by b) as rank, a as t from t) limit 3;
 """
 
+PYTHON_MODULES = (
+    *("test_json", "test_struct", "test_zlib", "test_hashlib", "test_re", "test_collections", "test_generators"),
+    *("test_exceptions", "test_itertools", "test_bytes", "test_heapq", "test_sort", "test_pickle"),
+)
 PYTHON_TESTS = """
 import sys, unittest
 print("ready", flush=True)
@@ -158,7 +162,7 @@ FILTERS: dict[str, Callable[[], Filter]] = {
     "aes-ctr": openssl("enc", "-aes-256-ctr", *KEY),
     "chacha20": openssl("enc", "-chacha20", *KEY),
     "busybox": lambda: Filter("busybox", ("busybox", "sha256sum"), TEXT),
-    "python": python_tests("test_json", "test_struct"),
+    "python": python_tests(*PYTHON_MODULES[:2]),
     "perl": lambda: Filter("perl", ("perl", "-e", PERL), b"go\n", announces=True, environment={"PERL_HASH_SEED": "0"}),
     "cc1": cc1,
     "ripgrep": lambda: Filter(

@@ -1,0 +1,74 @@
+"""Everything of real programs counted, attached live, while they do what they check themselves: the same results.
+
+Entries and exits are those of all functions of the program and its libraries; blocks and instructions those of the
+functions that run, which a first pass finds (at most ``MOST`` of them, chosen anew each time), and of small programs
+those of all functions.
+"""
+
+import random
+
+import pytest
+
+from live.filter_programs import FILTERS, PYTHON_MODULES, python_tests
+from live.filters import EACH, LEVELS, functions_run, print_shares, specs_of
+
+MOST = {"blocks": 3000, "instructions": 300}
+SMALL = ("gzip", "xz", "bc", "unzstd")
+
+
+def all_specs(name, level):
+    """Return the specs of everything; of node's own text, most of which is V8's, some parts."""
+    if name == "node":
+        own = ("a.out:uv_*", "a.out:EVP_*", "a.out:deflate*", "a.out:inflate*")
+        specs = [*own, *(f"{spec}%return" for spec in own)] if level == "exits" else list(own)
+        return [*specs, *("lib*:*", "ld-*:*")]
+    return LEVELS[level]
+
+
+def run_at(program, level, functions):
+    """Return the output with the blocks or instructions of functions counted, and print how that went."""
+    seed = random.randrange(1 << 32)
+    chosen = functions
+    if len(functions) > MOST[level]:
+        chosen = random.Random(seed).sample(functions, MOST[level])
+        print(f"{MOST[level]} of {len(functions)} functions, seed {seed}")
+    output, snapshot = program.probed(lambda session: session.count(*specs_of(session, chosen, level)))
+    print_shares(f"{program.name}, {level} of {len(chosen)} functions", snapshot)
+    assert snapshot.hits > 100
+    assert snapshot.nmissed == 0
+    return output
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_functions_blocks_and_instructions(name):
+    program = FILTERS[name]()
+    expected = program.plain()
+    for level in ("entries", "exits"):
+        output, snapshot = program.probed(lambda session, level=level: session.count(*all_specs(name, level)))
+        print_shares(f"{program.name}, {level}", snapshot)
+        assert output == expected
+        assert snapshot.nmissed == 0
+    functions = functions_run(snapshot)
+    for level in EACH:
+        assert run_at(program, level, functions) == expected
+
+
+@pytest.mark.parametrize("level", EACH)
+@pytest.mark.parametrize("name", SMALL)
+def test_the_whole_of_a_program_and_its_libraries(name, level):
+    program = FILTERS[name]()
+    output, snapshot = program.probed(lambda session: session.count(*LEVELS[level]))
+    print_shares(f"{program.name}, all {level}", snapshot)
+    assert output == program.plain()
+    assert snapshot.nmissed == 0
+
+
+@pytest.mark.parametrize("module", PYTHON_MODULES)
+def test_a_module_of_cpythons_tests(module):
+    """As many tests run, fail and are skipped as without probes, with the blocks and instructions counted that run."""
+    program = python_tests(module)()
+    expected = program.plain()
+    output, snapshot = program.probed(lambda session: session.count("*:*"))
+    assert output == expected
+    for level in EACH:
+        assert run_at(program, level, functions_run(snapshot)) == expected
