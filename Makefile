@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 FRIDA := 17.26.0
+PYARROW := 26.0.1
 
 # python3-venv only where the interpreter in use lacks ensurepip, see $(STAMP).
 DEMO_PACKAGES := python3.11 redis-server redis-tools
@@ -30,7 +31,9 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
 
+# pyarrow is optional for users; without it the tests of Arrow and Parquet are skipped.
 test: packages lint
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pyarrow==$(PYARROW) 2>/dev/null || echo "pyarrow cannot be installed; its tests are left out" >&2
 	$(BIN)/pytest
 
 live: packages setup
@@ -42,6 +45,7 @@ torture: packages setup
 # Frida is a peer to measure, not a dependency.
 bench: packages setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check frida==$(FRIDA) 2>/dev/null || echo "frida cannot be installed; its rows are left out" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pyarrow==$(PYARROW) 2>/dev/null || echo "pyarrow cannot be installed; its row is left out" >&2
 	$(BIN)/python bench/run.py
 
 demo: setup

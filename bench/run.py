@@ -1,7 +1,7 @@
 """The benchmarks: raw figures and ratios against other tools in one run.
 
 ``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, attach, entry, timing, disarmed,
-arming, python.
+arming, python, data.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from rows import Report
 
 def groups() -> dict[str, object]:
     """Return the groups of rows by name."""
+    import data_rows
     import latency
     import per_call
     import wholesale
@@ -28,6 +29,7 @@ def groups() -> dict[str, object]:
         "disarmed": per_call.disarmed_row,
         "arming": lambda report, _: wholesale.arming_rows(report),
         "python": lambda report, _: wholesale.interpreter_row(report),
+        "data": data_rows.data_rows,
     }
 
 
