@@ -38,6 +38,7 @@ class Bench:
         self.empty = self.median(inprocess.Compiled(4, lambda *_: None), 0)
 
     def median(self, code: object, base: int, thread: int = 1) -> float:
+        """Return nanoseconds of a call with values and keys."""
         runs = (
             self.tools.nanoseconds(code, base, self.values, self.keys, count=self.calls, thread=thread)
             for _ in range(5)
