@@ -1,5 +1,6 @@
 """Where threads may not be when a change is made, and where they go instead."""
 
+import signal
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from anyprobe.splice.transaction import FunctionChange
 
 NOWHERE = -1
+FAULTS = (signal.SIGILL, signal.SIGTRAP, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
+"""What an instruction may bring upon its thread."""
 
 
 class Hazards:
@@ -44,10 +47,11 @@ class Hazards:
         return None if found is None else (self._leaving[id(found[0])][1], found[1])
 
 
-def destination(change: "FunctionChange", pc: int, *, asleep: bool = False) -> int | None:
+def destination(change: "FunctionChange", pc: int, *, asleep: bool = False, faulted: bool = False) -> int | None:
     """Return where a thread at ``pc`` must go when the change is made: ``None`` it may stay, ``NOWHERE`` it cannot.
 
-    A thread that is asleep before ``pc`` may come back to the system call's instruction, which is displaced.
+    A thread that is asleep before ``pc`` may come back to the system call's instruction, which is displaced. One that
+    has ``faulted`` at ``pc`` has arrived there: its handler is shown the copy, and may skip it.
     """
     for splice in change.added:
         low, high = splice.displaced
@@ -57,6 +61,8 @@ def destination(change: "FunctionChange", pc: int, *, asleep: bool = False) -> i
         if asleep and low <= pc - len(SYSCALL) < high:
             found = behind_copy(patch, pc)
             return NOWHERE if found is None else found
+        if faulted and low <= pc < high:
+            return next((copy for old, copy in patch.copies if old == pc), None if pc == low else NOWHERE)
         if not asleep and low < pc < high:
             return next((start for old, start in patch.starts if old == pc), NOWHERE)
     return None

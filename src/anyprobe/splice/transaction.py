@@ -15,9 +15,10 @@ from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import Flow
 from anyprobe.splice.asleep import SYSCALL, is_asleep
 from anyprobe.splice.deadjumps import destination_of
-from anyprobe.splice.hazards import NOWHERE, Hazards, destination
+from anyprobe.splice.hazards import FAULTS, NOWHERE, Hazards, destination
 from anyprobe.splice.journal import Journal, Record, RecordKind
 from anyprobe.splice.patchcode import EmittedPatch
 from anyprobe.splice.planned import PlannedSplice, Strategy
@@ -60,7 +61,8 @@ class LiveSplice:
         end = max(self.address + len(self.old), self.planned.hosts_until + self.bias if self.planned.hosts_until else 0)
         if self.is_springboard or end <= self.planned.insns[0].end + self.bias:
             return None
-        return self.address + 1, end
+        # who skips an instruction that is made to fault comes back behind it
+        return self.address + (self.planned.insns[0].flow is not Flow.TRAP), end
 
     @property
     def displaced(self) -> tuple[int, int]:
@@ -373,7 +375,8 @@ class Transaction:
     def _way_in(self, thread: "Thread", change: FunctionChange, *, asleep: bool) -> int | None:
         """Return where in a patch a thread must go, if it must; leave the change out if it is in the way."""
         pc = thread.registers.rip
-        target = None if change.refusal is not None else destination(change, pc, asleep=asleep)
+        faulted = not asleep and thread.awaits(*FAULTS)
+        target = None if change.refusal is not None else destination(change, pc, asleep=asleep, faulted=faulted)
         if target != NOWHERE:
             return target
         where = "is inside the system call before" if asleep else "is at no instruction of the function at"

@@ -50,7 +50,11 @@ class Thread:
 
     def awaits_trap(self) -> bool:
         """Whether it has met an ``int3`` and the signal for it is still to come; the pc stands behind the ``int3``."""
-        if self.pending_signal == signal.SIGTRAP:
+        return self.awaits(signal.SIGTRAP)
+
+    def awaits(self, *signals: int) -> bool:
+        """Return whether it is about to be given one of these signals."""
+        if self.pending_signal in signals:
             return True
         try:
             status = procfs.parse_status(procfs.read_file(f"/proc/{self.pid}/task/{self.tid}/status"))
@@ -59,7 +63,7 @@ class Thread:
                 return False
             raise
         waiting = int(status.get("SigPnd", "0"), 16) & ~int(status.get("SigBlk", "0"), 16)
-        return bool(waiting & 1 << signal.SIGTRAP - 1)
+        return any(waiting >> each - 1 & 1 for each in signals)
 
     @property
     def dirty(self) -> bool:

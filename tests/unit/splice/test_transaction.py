@@ -1,5 +1,6 @@
 """One stop with a process and threads that are plain objects."""
 
+import signal
 import struct
 from types import SimpleNamespace
 
@@ -44,11 +45,12 @@ class Target:
         self.write(address, content)
 
     def mappings(self):
-        return [SimpleNamespace(start=STACK, end=STACK + 0x1000, writable=True)]
+        return [SimpleNamespace(start=STACK, end=STACK + 0x1000, perms="rw-p", path="")]
 
-    def thread(self, pc, *, in_syscall=False):
+    def thread(self, pc, *, in_syscall=False, awaiting=None):
         registers = SimpleNamespace(rip=pc, rsp=STACK + 0x800, orig_rax=0 if in_syscall else NOT_IN_A_SYSCALL)
-        self.threads.append(SimpleNamespace(tid=77, registers=registers, store_registers=lambda: None))
+        about = {"awaits": lambda *signals: awaiting in signals, "store_registers": lambda: None}
+        self.threads.append(SimpleNamespace(tid=77, registers=registers, **about))
         return self.threads[-1]
 
     def run(self, *changes):
@@ -132,7 +134,7 @@ def test_what_is_refused_in_the_stop_puts_back_what_was_found(target):
     removal = FunctionChange(FIRST, removed=change.added)
     transaction = Transaction(target, [removal, adding(SECOND)], target.journal)
     transaction.refuse(removal, Refusal(Reason.GONE, FIRST, "gone"))
-    transaction.run(SimpleNamespace(threads=[], waiting=()))
+    transaction.run(SimpleNamespace(threads=[], waiting=(), mappings=[]))
     transaction.finish()
     assert target.read(FIRST, 6) == CODE
     assert target.read(SECOND, 5) == NEW
@@ -141,7 +143,7 @@ def test_what_is_refused_in_the_stop_puts_back_what_was_found(target):
 
 def test_text_that_is_there_and_cannot_be_read_is_not_taken_for_gone(target):
     change = adding(STACK - 0x1000 + 0x100)
-    target.mappings = lambda: [SimpleNamespace(start=TEXT, end=STACK, writable=False)]
+    target.mappings = lambda: [SimpleNamespace(start=TEXT, end=STACK, perms="r-xp", path="")]
     content, target.mem.content = target.mem.content, target.mem.content[: STACK - 0x1000 - TEXT]
     with pytest.raises(MemoryFault):
         target.run(change)
@@ -196,6 +198,35 @@ def test_a_thread_between_the_overwritten_instructions_moves_into_the_patch(targ
     thread = target.thread(FIRST + offset)
     target.run(adding(FIRST))
     assert thread.registers.rip == 0x500000 + 0x20 * number
+
+
+@pytest.mark.parametrize(("offset", "number"), [(0, 0), (1, 1), (4, 2)])
+def test_a_thread_that_has_just_faulted_goes_to_the_copy_itself(target, offset, number):
+    """It has arrived before there was a counter, and its handler may go on behind the instruction."""
+    thread = target.thread(FIRST + offset, awaiting=signal.SIGSEGV)
+    target.run(adding(FIRST))
+    assert thread.registers.rip == 0x500000 + 0x20 * number + 0x10
+
+
+def test_a_thread_about_to_be_given_another_signal_counts(target):
+    thread = target.thread(FIRST + 1, awaiting=signal.SIGALRM)
+    target.run(adding(FIRST))
+    assert thread.registers.rip == 0x500000 + 0x20
+
+
+TRAPPING = bytes.fromhex("0f 0b 83 c0 02 c3")  # ud2; add eax, 2; ret
+
+
+@pytest.mark.parametrize(("code", "refused"), [(TRAPPING, True), (CODE, False)])
+def test_a_handler_that_skips_what_is_made_to_fault_is_not_led_into_a_jump(target, code, refused):
+    """It will return behind the first instruction, which the jump overwrites."""
+    target.write(FIRST, code)
+    signal_frame(target, FIRST)
+    target.thread(SECOND + 0x800)
+    change = adding(FIRST, code=code, old=code[:5])
+    target.run(change)
+    assert (change.refusal is not None) == refused
+    assert target.read(FIRST, 5) == (code[:5] if refused else NEW)
 
 
 @pytest.mark.parametrize("pc", [FIRST - 1, FIRST, FIRST + 5, SECOND])
