@@ -105,7 +105,7 @@ def wait(
     began = time.monotonic()
     deadline = None if plan.seconds is None else began + plan.seconds
     next_show = None if plan.every is None else began + plan.every
-    next_look = None if plan.max_overhead is None else began
+    next_look = began
     while ends and not interrupts.requested:
         now = time.monotonic()
         if deadline is not None and now >= deadline:
@@ -114,8 +114,11 @@ def wait(
             show([session.snapshot() for session in sessions], plan, stream)
             next_show += plan.every
             continue
-        if next_look is not None and now >= next_look:
-            limit_overhead(sessions, plan)
+        if now >= next_look:
+            for session in sessions:
+                session.follow_handlers()
+            if plan.max_overhead is not None:
+                limit_overhead(sessions, plan)
             next_look = now + OVERHEAD_LOOKS
             continue
         times = [moment - now for moment in (deadline, next_show, next_look) if moment is not None]

@@ -17,6 +17,7 @@ from anyprobe.probes import reading, removal, trapping
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import Clock, ClockChoice, own_clock
 from anyprobe.probes.forms import EACH
+from anyprobe.probes.handlerwatch import HandlerWatch
 from anyprobe.probes.liveproof import LiveProof
 from anyprobe.probes.objects import ObjectTable
 from anyprobe.probes.probe import Exitless, Place, Probe, Timed, edits_for, exit_want, instructions_of
@@ -85,7 +86,7 @@ class Session:
             slots=self._objects.has_thread_slots(),
             maxactive=maxactive,
         )
-        self.engine.view.locate = self._function_at
+        self._handlers = HandlerWatch(self.engine, self._objects, self.module)
         self._proof = LiveProof(self._objects)
         if live:
             self.engine.live = LiveArming(self.engine, self._proof)
@@ -154,10 +155,14 @@ class Session:
             removal.rearm(self.engine, probes)
 
     def snapshot(self) -> Snapshot:
-        """Return what has been counted so far, as an immutable value. Does not disturb the target."""
+        """Return what has been counted so far, as an immutable value.
+
+        Does not disturb the target, unless that has set signal handlers since the last look: see ``follow_handlers``.
+        """
         if self._clock is not None:
             self._ns_per_tick = self._clock.ns_per_tick()
         self._note_losses()
+        self.follow_handlers()
         return reading.snapshot(self, self._ns_per_tick, self._duration())
 
     def _duration(self) -> float:
@@ -218,6 +223,18 @@ class Session:
         for probe in self.probes:
             for place in probe.all_places:
                 place.hook.detached = place.hook.armed
+
+    def follow_handlers(self) -> None:
+        """Have signal handlers that the program has set since the last look see its own pcs while probes are hit.
+
+        Costs a glance at ``/proc`` where there are none.
+        """
+        there = self._ended is None and not self._held and self.engine.arenas and not self.engine.losses.evicted
+        if there and not self._process.exited():
+            # what fails is tried again at the next look
+            with suppress(TargetError), typed(self._process, "splicing signal handlers of"):
+                for text in self._handlers.follow():
+                    self._warn(text)
 
     def _note_losses(self) -> None:
         """See what is no longer there: libraries unmapped, everything removed by another anyprobe."""
@@ -280,18 +297,6 @@ class Session:
             self.engine.modules.append(module)
         module.slotless = self._held and (self._objects.is_loader(loaded) or not self._awaits_libraries)
         return module
-
-    def _function_at(self, address: int) -> tuple[Module, FunctionCode] | Refusal:
-        """Return the function that begins at a run-time address, a signal handler for instance."""
-        loaded = self._objects.at(address)
-        if loaded is None:
-            return Refusal(Reason.FILELESS_TEXT, address, "not in the text of any loaded object")
-        try:
-            refusal, module = self._objects.refusal(loaded), self.module(loaded)
-        except TargetError as error:
-            return Refusal(Reason.FILELESS_TEXT, address, str(error))
-        code = module.code.function_at(address - module.bias)
-        return refusal or (code if isinstance(code, Refusal) else (module, code))
 
     def _arm(self, specs: Sequence[str], *, timed: bool) -> Probes:
         if not specs:

@@ -15,8 +15,8 @@ from anyprobe.splice.space import REACH
 from anyprobe.splice.trampoline import Trampolines, assemble_trampolines
 from anyprobe.splice.viewroutine import assemble_view
 
-ROUTINE_BYTES = 4096
-"""Room reserved for the routines of one bank."""
+ROUTINE_BYTES = 8192
+"""Room reserved for the routines of one bank and the signal view's."""
 _VIEW_SHARE, _VIEW_LEAST = 8, 4 * PAGE
 """What the signal view may have of a code piece: one part of so many, and so many bytes. Used only where needed."""
 
@@ -52,6 +52,8 @@ class RoutineCode:
     address: int
     code: bytes
     stretches: tuple[Stretch, ...]
+    finish: int
+    """How far behind the copies are that finish what was begun."""
     routines: Routines | None = None
     facts: RoutineFacts | None = None
 
@@ -110,7 +112,9 @@ class Neighbourhood:
             gate = self.gate.address + 8 * bank.index
             facts = RoutineFacts(bank.layout, bank.piece.address, gate, bank.slot, bank.clock)
             content, routines, listing = assemble_routines(facts, self.cursor)
-            self.blobs.append(RoutineCode(self.put(content), content, routines.stretches, routines, facts))
+            self.blobs.append(
+                RoutineCode(self.put(content), content, routines.stretches, routines.finish, routines, facts)
+            )
             self.routine_listing += listing + "\n"
             code = BankCode(bank.slot, gate, 0, routines)
             self._codes[bank.index] = code
@@ -119,9 +123,9 @@ class Neighbourhood:
     def view_code(self, root: int) -> BankCode:
         """Return how code here reaches the signal view's routine, emitting it the first time; ``root``: its tables."""
         if not self.view:
-            content, stretches, listing = assemble_view(self.cursor, root)
+            content, stretches, finish, listing = assemble_view(self.cursor, root)
             self.view = self.put(content)
-            self.blobs.append(RoutineCode(self.view, content, stretches))
+            self.blobs.append(RoutineCode(self.view, content, stretches, finish))
             self.routine_listing += listing + "\n"
         return BankCode(None, 0, 0, None, view=self.view)
 

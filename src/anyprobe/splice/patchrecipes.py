@@ -302,7 +302,8 @@ def _rolled_back(where: _Where, dead: Dead) -> Recipe | None:
     flags_dead = dead.flags or replay.flags_dead
     restore = restoring(replay.state, dead.registers | replay.dead(), flags_dead=flags_dead)
     undo = taking_back(where.effects)
-    return None if restore is None or undo is None else (*restore, *undo, Step(Op.SITE), _DONE)
+    # once more: if the site is where a signal handler begins, there is another frame to put right
+    return None if restore is None or undo is None else (*restore, *undo, Step(Op.SITE), Step(Op.AGAIN))
 
 
 def _over(walk: _Walk, at: int, where: _Where, restore: list[Step] | None) -> Recipe | None:

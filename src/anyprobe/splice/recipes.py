@@ -59,6 +59,8 @@ class Op(IntEnum):
     """Where the thread was interrupted, nothing is to be done."""
     FINISH = 19
     """Run what is left of an exit's recording, by the copy that is ``b`` bytes behind the pc."""
+    FINISH_VIEW = 20
+    """The same of a recipe that another handler's view was following."""
 
 
 class Step(NamedTuple):

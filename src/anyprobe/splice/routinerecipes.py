@@ -9,8 +9,15 @@ from anyprobe.splice.recipes import BACK, FORWARD, Op, Positions, Recipe, Step, 
 from anyprobe.splice.routines import Progress, Stretch
 from anyprobe.splice.statetracking import State, initial, meet, step
 
-_INNER = {"acquire": frozenset({0, 1, 2}), "now": frozenset({0}), "find": frozenset({1, 8, 9, 10, 11})}
+_INNER = {
+    "acquire": frozenset({0, 1, 2}), "now": frozenset({0}),
+    "find": frozenset({1, 8, 9, 10, 11}), "block": frozenset({1, 10}),
+}  # fmt: skip
 """What the routines that only routines call do not preserve; flags neither, but for ``now``."""
+
+
+_VIEW_SHIFT = -104
+"""The stack pointer while a recipe is followed, when no step has pushed anything."""
 
 
 def routine_positions(
@@ -39,7 +46,7 @@ def _recipe(
 ) -> Recipe | None:
     stretch = next(s for s in stretches if s.start <= at < s.end)
     if stretch.progress is Progress.HALF:
-        return _finishing(stretches, stretch, finish)
+        return _finishing(stretches, stretch, state, finish)
     restore = restoring(state, dead, flags_dead=bool(dead))
     if restore is None:
         return None
@@ -48,8 +55,12 @@ def _recipe(
     return (*restore, *(BACK if stretch.progress is Progress.BACK else FORWARD))
 
 
-def _finishing(stretches: Sequence[Stretch], stretch: Stretch, finish: int) -> Recipe | None:
-    """Return the recipe that brings an exit's recording to its end."""
+def _finishing(stretches: Sequence[Stretch], stretch: Stretch, state: State, finish: int) -> Recipe | None:
+    """Return the recipe that brings an exit's recording to its end, or what a view was doing."""
+    if stretches[0].name == "view":
+        done = next(s.start for s in stretches if s.name == "done")
+        finished = (Step(Op.FINISH_VIEW, b=finish), Step(Op.SITE, b=done - stretches[0].start), Step(Op.AGAIN))
+        return finished if state.shift == _VIEW_SHIFT else None
     name = "leave_tail" if stretch.name.startswith("leave_tail") else "leave"
     if not stretch.name.startswith(name):
         return None

@@ -104,7 +104,7 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
     return code, routines, asm.listing(address)
 
 
-_ROUTINES = frozenset({"acquire", "count", "enter", "leave", "leave_tail", "now", "view", "find"})
+_ROUTINES = frozenset({"acquire", "count", "enter", "leave", "leave_tail", "now", "view", "find", "block"})
 _PROGRESS = {
     "acquire": Progress.BACK, "now": Progress.BACK,
     "count": Progress.BACK, "count_done": Progress.FORWARD, "count_shared": Progress.BACK,

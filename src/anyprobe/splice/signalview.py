@@ -14,6 +14,7 @@ from anyprobe.core.address import PAGE
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.faults import may_fault
 from anyprobe.splice.banks import Hook
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
 from anyprobe.splice.patchcode import ActionKind
@@ -24,7 +25,7 @@ from anyprobe.splice.routinerecipes import routine_positions
 from anyprobe.splice.signalactions import handled_signals, query_actions
 from anyprobe.splice.transaction import LiveSplice
 from anyprobe.splice.traphandler import SA_SIGINFO
-from anyprobe.splice.viewroutine import FAULT_SIGNALS
+from anyprobe.splice.viewroutine import FAULT_SIGNALS, HANDLER
 from anyprobe.splice.viewtable import ViewTable
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ class SignalView:
         self._engine = engine
         self.locate: Callable[[int], Place | Refusal] | None = None
         """Finds the function at a run-time address; without it, handlers see the true pcs."""
+        self.setter: Callable[[], Place | None] | None = None
+        """Finds the function by which the program sets actions."""
+        self.settings: Hook | None = None
+        """Counts the calls of that function, once some signal is handled."""
         self.refused: dict[int, Refusal] = {}
         """Why handlers see the true pcs, by their addresses."""
         self._complained: set[int] = set()
@@ -65,7 +70,16 @@ class SignalView:
 
     def with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
         """Return the edits with those that handlers without a splice need."""
-        if self.locate is None or not self._handled or not any(edit.added for edit in edits):
+        return self._with_handlers(edits) if any(edit.added for edit in edits) else edits
+
+    def due(self) -> Sequence[Edit]:
+        """Return the edits that handlers set since need, and functions that were planned for a program without any."""
+        states = [(module, state) for module in self._engine.modules for state in module.functions.values()]
+        risky = [Edit(module, state) for module, state in states if self.faults and _may_fault_inside(state)]
+        return self._with_handlers(risky if self._engine.live is None else [])
+
+    def _with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
+        if self.locate is None or not self._handled:
             return edits
         try:
             with self._engine.process.borrow() as remote:
@@ -80,7 +94,20 @@ class SignalView:
                 masks[action.handler] = masks.get(action.handler, 0) | untold << signal
         by_state = {edit.state: edit for edit in edits}
         made = [edit for handler, mask in masks.items() for edit in self._edit_for(handler, mask, by_state)]
-        return [*made, *edits]
+        return [*made, *self._edit_for_setter(by_state), *edits]
+
+    def _edit_for_setter(self, edits: dict[FunctionState, Edit]) -> list[Edit]:
+        """Want a counter where actions are set, so that later ones are noticed."""
+        place = None if self.setter is None or self.settings is not None else self.setter()
+        if place is None:
+            return []
+        module, code = place
+        self.settings = Hook(ActionKind.COUNT)
+        state = module.state_of(code)
+        made = [] if state in edits else [Edit(module, state)]
+        edit = edits.setdefault(state, edits.get(state) or made[0])
+        edit.added.append(Want(code.entry, WantKind.ENTRY, tag=self.settings))
+        return made
 
     def _edit_for(self, handler: int, mask: int, edits: dict[FunctionState, Edit]) -> list[Edit]:
         """Want a splice at a handler; return the edit if it is a new one."""
@@ -153,6 +180,10 @@ class SignalView:
         jumps = {(splice.address, len(splice.new)) for splice in splices if splice.is_springboard}
         jumps |= {(page, PAGE) for page in self._engine.springboards.pages()}
         jumps |= {entry for entry in self._index if entry[1] < PAGE}
+        for handler in self._hooks:
+            place = self.locate(handler) if self.locate is not None else None
+            if isinstance(place, tuple):
+                jumps |= {(handler, HANDLER), (place[1].entry + place[0].bias, HANDLER)}
         tables = {(d.table.code.start, d.table.address) for d in self._homes.values()}
         index = tuple(sorted(tables | jumps))
         if index != self._index and self._described(self._engine.neighbourhoods[0]).table.publish(index):
@@ -185,14 +216,14 @@ class _Described:
         if home.view:
             self._routines[home.view] = (None, 0)
         for blob in home.blobs[self._blobs :]:
-            bank = finish = 0
+            bank = 0
             if blob.facts is not None and blob.routines is not None:
-                facts, routines, finish = blob.facts, blob.routines, blob.routines.finish
+                facts, routines = blob.facts, blob.routines
                 bank = self._banks[facts.slot] = self.table.bank(facts.slot, facts.gate, facts.shared)
                 self._routines[routines.count] = (EffectKind.COUNTED, bank)
                 self._routines[routines.enter] = (EffectKind.ENTERED, bank)
                 self._routines[routines.leave] = self._routines[routines.leave_tail] = (EffectKind.LEFT, bank)
-            found = routine_positions(blob.code, blob.address, blob.stretches, bank, finish)
+            found = routine_positions(blob.code, blob.address, blob.stretches, bank, blob.finish)
             yield blob.address, self.table.positions(found), blob.address
         self._blobs = len(home.blobs)
 
@@ -212,6 +243,11 @@ class _Described:
     def _work_out(splice: LiveSplice, bearings: Bearings, loops: bool) -> Positions:
         assert splice.patch is not None
         return patch_positions(splice.planned, splice.bias, splice.patch, bearings, looped=loops)
+
+
+def _may_fault_inside(state: FunctionState) -> bool:
+    """Return whether a splice of a function displaces what may fault behind another instruction."""
+    return any(may_fault(insn.iced) for splice in state.splices for insn in splice.planned.insns[1:])
 
 
 def _looped(splices: Iterable[LiveSplice]) -> frozenset[int]:

@@ -8,8 +8,7 @@ Everything of the handler is preserved, and no vector register is touched. The a
 faults whose handler is not told what happened (no ``SA_SIGINFO``, so there is no ``siginfo_t``): those are taken for
 faults.
 
-A signal may interrupt this code as any other, and its handler sees the interrupted one's first instruction. Only while
-a recipe is followed it sees a pc in here, from which this code goes on.
+A signal may interrupt this code as any other, and its handler sees the interrupted one's first instruction.
 """
 
 import struct
@@ -20,31 +19,52 @@ from anyprobe.splice.routines import Progress, Stretch, stretches_of
 
 LARGEST_JUMPS = 0x10000
 """An index says of code which table describes it, or, if below this, how many bytes of jumps there are."""
+HANDLER = 1
+"""It says this of the first instruction of a handler."""
 FAULT_SIGNALS = (4, 5, 7, 8, 11)
 """SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV: what a faulting instruction raises."""
 
 
-def assemble_view(address: int, root: int) -> tuple[bytes, tuple[Stretch, ...], str]:
-    """Return the routine placed at ``address``, what is to be done with threads in it, and the listing.
+def assemble_view(address: int, root: int) -> tuple[bytes, tuple[Stretch, ...], int, str]:
+    """Return the routine and its copy, what is to be done with threads in it, how far behind the copy is, the listing.
 
-    ``root`` is where the address of the index is.
+    The routine is at ``address``; ``root`` is where the address of the index is. The copy returns when a recipe is at
+    its end, and gives nothing back: by it a handler's view finishes what another one's, that it interrupted, has begun.
     """
+    asm, copy = (_assemble(root, copy=copy) for copy in (False, True))
+    code, behind = asm.finish(address), copy.finish(address + len(asm))
+    stretches = stretches_of(asm, address, len(code), _PROGRESS)
+    return code + behind, stretches, len(code), asm.listing(address) + "\n" + copy.listing(address + len(asm))
+
+
+def _assemble(root: int, *, copy: bool) -> Assembler:
     asm = Assembler()
     _recognise(asm)
     _find_recipe(asm, root)
     _follow_recipe(asm)
+    start = len(asm)
+    ending = Assembler()
+    _leave(ending)
+    if copy:
+        asm.label("done")
+        asm.emit(b"\xc3" + b"\xcc" * (len(ending) - 1), "; ".join(["ret", *["int3"] * (len(ending) - 1)]))
+        asm.label("out")
+    else:
+        _leave(asm)
+    assert len(asm) == start + len(ending)
     _registers(asm)
     _flags(asm)
     _counts(asm)
     _finish(asm)
+    _finish_view(asm)
+    _go_on_below(asm)
     _search(asm)
-    code = asm.finish(address)
-    return code, stretches_of(asm, address, len(code), _PROGRESS), asm.listing(address)
+    return asm
 
 
 _PROGRESS = {
     "view": Progress.BACK, "next": Progress.HALF, "done": Progress.BACK, Op.AGAIN.name: Progress.HALF,
-    "find": Progress.BACK, "block": Progress.HALF,
+    "nested": Progress.BACK, "find": Progress.BACK, "block": Progress.BACK,
 }  # fmt: skip
 """What a handler's entry does may be done again as long as the signal frame is as it was, or once it is put right."""
 
@@ -58,12 +78,15 @@ def _recognise(asm: Assembler) -> None:
     asm.emit(b"\x48\x05\x30\x01\x00\x00\x48\x39\xf0", "add rax, UCONTEXT_BYTES; cmp rax, rsi")
     asm.jump(b"\x0f\x85", "out", "jne out")
     asm.emit(b"\x51\x53\x55\x57", "push rcx; push rbx; push rbp; push rdi")
+    asm.emit(b"\x56\x52", "push rsi; push rdx")
     asm.emit(b"\x41\x50\x41\x51\x41\x52\x41\x53\x41\x54", "push r8; push r9; push r10; push r11; push r12")
+    asm.emit(b"\x44\x8b\x4c\x24\x70", "mov r9d, [argument]")
+    asm.label("frame")
     asm.emit(b"\x45\x31\xe4\x83\xff\x0b", "xor r12d, r12d; cmp edi, SIGSEGV")
     asm.jump(b"\x0f\x87", "step", "ja step")
     asm.emit(b"\xb8\xb0\x09\x00\x00\x0f\xa3\xf8", "mov eax, fault signals; bt eax, edi")
     asm.jump(b"\x0f\x83", "step", "jnc step")
-    asm.emit(b"\x8b\x44\x24\x60\x0f\xa3\xf8", "mov eax, [argument]; bt eax, edi")
+    asm.emit(b"\x41\x0f\xa3\xf9", "bt r9d, edi")
     asm.jump(b"\x0f\x82", "fault", "jc fault")
     asm.emit(b"\x83\x7e\x08\x00", "cmp dword [rsi+SI_CODE], 0")
     asm.jump(b"\x0f\x8e", "step", "jle step")
@@ -86,6 +109,8 @@ def _find_recipe(asm: Assembler, root: int) -> None:
     asm.jump(b"\x0f\x83", "table", "jae table")
     asm.emit(b"\x48\x39\xd9", "cmp rcx, rbx")
     asm.jump(b"\x0f\x83", "done", "jae done")
+    asm.emit(b"\x48\x83\xfb\x01", "cmp rbx, HANDLER")
+    asm.jump(b"\x0f\x84", "nested", "je nested")
     asm.emit(b"\x80\x38\xe9", "cmp byte [rax], JMP_REL32")
     asm.jump(b"\x0f\x84", "near", "je near")
     asm.emit(b"\x66\x81\x38\xff\x25", "cmp word [rax], JMP_RIP")
@@ -131,11 +156,29 @@ def _follow_recipe(asm: Assembler) -> None:
     for op in Op:
         asm.emit(b"\x83\xe8\x01", "sub eax, 1")
         asm.jump(b"\x0f\x82", op.name if op is not Op.DONE else "done", f"jb {op.name.lower()}")
+
+
+def _leave(asm: Assembler) -> None:
+    """Emit the end: give the handler its registers, and let it begin."""
     asm.label("done")
     asm.emit(b"\x41\x5c\x41\x5b\x41\x5a\x41\x59\x41\x58", "pop r12; pop r11; pop r10; pop r9; pop r8")
+    asm.emit(b"\x5a\x5e", "pop rdx; pop rsi")
     asm.emit(b"\x5f\x5d\x5b\x59", "pop rdi; pop rbp; pop rbx; pop rcx")
     asm.label("out")
     asm.emit(b"\x58\x9d\xc3", "pop rax; popfq; ret")
+
+
+def _go_on_below(asm: Assembler) -> None:
+    """Emit: where another handler was interrupted before it began, put right what that one has interrupted, too."""
+    asm.label("nested")
+    asm.emit(b"\x48\x8b\x82\xa0\x00\x00\x00\x48\x83\xc0\x08", "mov rax, [rdx+UC_RSP]; add rax, 8")
+    asm.emit(b"\x48\x3b\x82\x88\x00\x00\x00", "cmp rax, [rdx+UC_RDX]")
+    asm.jump(b"\x0f\x85", "done", "jne done")
+    asm.emit(b"\x48\x05\x30\x01\x00\x00\x48\x3b\x42\x70", "add rax, UCONTEXT_BYTES; cmp rax, [rdx+UC_RSI]")
+    asm.jump(b"\x0f\x85", "done", "jne done")
+    asm.emit(b"\x8b\x7a\x68\x48\x89\xc6", "mov edi, [rdx+UC_RDI]; mov rsi, rax")
+    asm.emit(b"\x48\x8b\x92\x88\x00\x00\x00\x45\x31\xc9", "mov rdx, [rdx+UC_RDX]; xor r9d, r9d")
+    asm.jump(b"\xe9", "frame", "jmp frame")
 
 
 def _search(asm: Assembler) -> None:
@@ -289,4 +332,35 @@ def _finish(asm: Assembler) -> None:
     asm.emit(b"\x48\x8b\x82\x90\x00\x00\x00", "mov rax, [rdx+UC_RAX]")
     asm.emit(b"\x48\x8b\x92\x88\x00\x00\x00\x9d", "mov rdx, [rdx+UC_RDX]; popfq")
     asm.emit(b"\x41\xff\xd2\x5a\x5e", "call r10; pop rdx; pop rsi")
+    asm.jump(b"\xe9", "next", "jmp next")
+
+
+def _finish_view(asm: Assembler) -> None:
+    """Emit the step that has this routine's copy go on where another handler's view was interrupted."""
+    asm.label(Op.FINISH_VIEW.name)
+    asm.emit(b"\x48\x03\xba\xa8\x00\x00\x00", "add rdi, [rdx+UC_RIP]")
+    asm.emit(b"\x53", "push rbx")
+    asm.emit(b"\x55", "push rbp")
+    asm.emit(b"\x41\x51", "push r9")
+    asm.emit(b"\x41\x53", "push r11")
+    asm.emit(b"\x41\x54", "push r12")
+    asm.emit(b"\x56\x52\x57", "push rsi; push rdx; push rdi")
+    asm.emit(b"\xff\xb2\xb0\x00\x00\x00", "push qword [rdx+UC_EFLAGS]")
+    asm.emit(b"\x81\x24\x24\xd5\x08\x00\x00", "and dword [rsp], STATUS_FLAGS")
+    asm.emit(b"\x4c\x8b\x42\x28\x4c\x8b\x4a\x30", "mov r8, [rdx+UC_R8]; mov r9, [rdx+UC_R9]")
+    asm.emit(b"\x4c\x8b\x52\x38\x4c\x8b\x5a\x40", "mov r10, [rdx+UC_R10]; mov r11, [rdx+UC_R11]")
+    asm.emit(b"\x4c\x8b\x62\x48\x48\x8b\x7a\x68", "mov r12, [rdx+UC_R12]; mov rdi, [rdx+UC_RDI]")
+    asm.emit(b"\x48\x8b\x72\x70\x48\x8b\x6a\x78", "mov rsi, [rdx+UC_RSI]; mov rbp, [rdx+UC_RBP]")
+    asm.emit(b"\x48\x8b\x9a\x80\x00\x00\x00", "mov rbx, [rdx+UC_RBX]")
+    asm.emit(b"\x48\x8b\x8a\x98\x00\x00\x00", "mov rcx, [rdx+UC_RCX]")
+    asm.emit(b"\x48\x8b\x82\x90\x00\x00\x00", "mov rax, [rdx+UC_RAX]")
+    asm.emit(b"\x48\x8b\x92\x88\x00\x00\x00", "mov rdx, [rdx+UC_RDX]")
+    asm.emit(b"\x9d\xff\x14\x24", "popfq; call [rsp]")
+    asm.emit(b"\x48\x8d\x64\x24\x08", "lea rsp, [rsp+8]")
+    asm.emit(b"\x5a", "pop rdx")
+    asm.emit(b"\x5e", "pop rsi")
+    asm.emit(b"\x41\x5c", "pop r12")
+    asm.emit(b"\x41\x5b", "pop r11")
+    asm.emit(b"\x41\x59", "pop r9")
+    asm.emit(b"\x5d\x5b", "pop rbp; pop rbx")
     asm.jump(b"\xe9", "next", "jmp next")

@@ -108,6 +108,7 @@ static void setup(int argc, char **argv) {
     action.sa_flags = SA_RESTART | (strchr(how, 'a') ? SA_ONSTACK : 0) | (strchr(how, 'n') ? SA_NODEFER : 0);
     action.sa_flags |= strchr(how, 'p') ? 0 : SA_SIGINFO;
     action.sa_sigaction = on_tick;
+    if (!strchr(how, 'n')) sigfillset(&action.sa_mask);
     sigaction(SIGALRM, &action, 0);
     sigaction(SIGPROF, &action, 0);
     USE_TALLY(counted); USE_TALLY(pops); USE_TALLY(on_tick);

@@ -1,4 +1,4 @@
-"""How to show the program its own state, worked out from patches: each position's recipe, and what is proven on the way."""
+"""How to show the program its own state: the recipes of patches, and what is proven of patches on the way."""
 
 import pytest
 
@@ -26,8 +26,8 @@ BEARINGS = Bearings(
     {0x208: BANK},
     range(PATCH, 0x640000),
 )
-NUMBERS = "rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15".split()
-SITE, DONE, FOLLOW = Step(Op.SITE), Step(Op.DONE), Step(Op.FOLLOW)
+NUMBERS = "rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15".split()  # noqa: SIM905
+SITE, DONE, AGAIN, FOLLOW = Step(Op.SITE), Step(Op.DONE), Step(Op.AGAIN), Step(Op.FOLLOW)
 
 
 class Patch:
@@ -64,38 +64,38 @@ ENTRY = (0, WantKind.ENTRY)
 
 
 def test_nothing_is_to_be_done_at_the_first_instruction():
-    assert Patch(PUSH_MOV, ENTRY).at("lea rsp") == (SITE, DONE)
+    assert Patch(PUSH_MOV, ENTRY).at("lea rsp") == (SITE, AGAIN)
 
 
 def test_registers_are_taken_from_where_the_patch_keeps_them():
     patch = Patch(PUSH_MOV, ENTRY)
-    assert patch.at("push rcx") == (Step(Op.STACK, b=136), SITE, DONE)
+    assert patch.at("push rcx") == (Step(Op.STACK, b=136), SITE, AGAIN)
     load_rax, load_rcx = Step(Op.LOAD, index("rax"), 8), Step(Op.LOAD, index("rcx"), 0)
-    assert patch.at("test") == (load_rax, load_rcx, Step(Op.STACK, b=144), SITE, DONE)
+    assert patch.at("test") == (load_rax, load_rcx, Step(Op.STACK, b=144), SITE, AGAIN)
 
 
 def test_flags_are_taken_from_where_the_patch_keeps_them():
     patch = Patch(PUSH_MOV, ENTRY, dead=Clobbers(("r10", "r11")))
     rax = Step(Op.MOVE, index("rax"), index("r10"))
-    assert patch.at("je") == (Step(Op.FLAGS_IN, index("rax")), rax, SITE, DONE)
+    assert patch.at("je") == (Step(Op.FLAGS_IN, index("rax")), rax, SITE, AGAIN)
     place = next(at for at, text in patch.lines if text.startswith("inc")) + 3
     taken_back = Step(Op.UNCOUNT, b=BANK, c=place)
-    assert patch.at("sahf") == (Step(Op.HIGH_FLAGS_IN, index("rax")), rax, taken_back, SITE, DONE)
-    assert patch.at("mov rax") == (rax, taken_back, SITE, DONE)
+    assert patch.at("sahf") == (Step(Op.HIGH_FLAGS_IN, index("rax")), rax, taken_back, SITE, AGAIN)
+    assert patch.at("mov rax") == (rax, taken_back, SITE, AGAIN)
 
 
 def test_a_hit_is_taken_back_once_it_is_counted_and_not_before():
     patch = Patch(PUSH_MOV, ENTRY, dead=Clobbers(("rax",), flags=True))
-    assert patch.at("inc") == (SITE, DONE)
-    assert ops(patch.at("push rbp")) == [Op.IF_SYNCHRONOUS, Op.UNCOUNT, Op.SITE, Op.DONE, Op.SITE, Op.DONE]
+    assert patch.at("inc") == (SITE, AGAIN)
+    assert ops(patch.at("push rbp")) == [Op.IF_SYNCHRONOUS, Op.UNCOUNT, Op.SITE, Op.AGAIN, Op.SITE, Op.DONE]
 
 
 def test_a_first_hit_is_taken_back_by_the_argument_of_its_routine():
     patch = Patch(PUSH_MOV, ENTRY, dead=Clobbers(("rax",), flags=True))
     argument = next(at for at, text in patch.lines if text.startswith("push 0x1000")) + 1
-    assert patch.at("call") == (Step(Op.STACK, b=136), SITE, DONE)
+    assert patch.at("call") == (Step(Op.STACK, b=136), SITE, AGAIN)
     assert patch.at("lea rsp, [rsp+0x88]") == (
-        Step(Op.STACK, b=136), Step(Op.UNCOUNT, b=BANK, c=argument), SITE, DONE,
+        Step(Op.STACK, b=136), Step(Op.UNCOUNT, b=BANK, c=argument), SITE, AGAIN,
     )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def test_a_fault_behind_the_first_instruction_is_left_as_it_is():
     patch = Patch("55 48 8b 07 90", ENTRY)  # push rbp; mov rax, [rdi]; nop
     recipe = patch.at("mov rax, [rdi]")
     assert recipe[0] == Step(Op.IF_SYNCHRONOUS, b=8 * (len(recipe) - 2))
-    assert recipe[-1] == DONE == recipe[-2]
+    assert recipe[-2:] == (AGAIN, DONE)
 
 
 def test_a_fault_in_the_first_instruction_shows_the_site_and_stays_counted():
@@ -165,7 +165,7 @@ def test_calls_are_undone_as_long_as_they_have_not_happened():
 
 def test_a_retargeted_call_has_pushed_already():
     patch = Patch("e8 00 01 00 00", (0, WantKind.OFFSET), strategy=Strategy.RETARGET)
-    assert patch.at("lea rsp") == (Step(Op.STACK, b=8), SITE, DONE)
+    assert patch.at("lea rsp") == (Step(Op.STACK, b=8), SITE, AGAIN)
     assert patch.at("jmp") == (FOLLOW, DONE)
 
 
@@ -179,7 +179,7 @@ def test_a_recorded_exit_is_shown_as_over():
 
 def test_an_entered_call_is_taken_back():
     patch = Patch(PUSH_MOV, ENTRY, kind=ActionKind.ENTER)
-    assert ops(patch.at("lea rsp, [rsp+0x88]")) == [Op.STACK, Op.UNENTER, Op.SITE, Op.DONE]
+    assert ops(patch.at("lea rsp, [rsp+0x88]")) == [Op.STACK, Op.UNENTER, Op.SITE, Op.AGAIN]
 
 
 def test_who_comes_by_a_branch_behind_the_counter_is_not_taken_back():

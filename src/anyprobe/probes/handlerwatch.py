@@ -1,0 +1,66 @@
+"""The program's signal handlers, as a session follows them: where they are, and whether there are others by now."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.function import FunctionCode
+from anyprobe.core.errors import TargetError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.probes.reading import BankValues
+from anyprobe.splice.edits import Module
+
+if TYPE_CHECKING:
+    from anyprobe.binary.modules import LoadedObject
+    from anyprobe.probes.objects import ObjectTable
+    from anyprobe.splice.engine import Engine
+
+_SETTERS = ("__libc_sigaction", "__sigaction", "sigaction")
+"""What sets actions in glibc, the innermost first: it may be called by others of the library directly."""
+Place = tuple[Module, FunctionCode]
+
+
+class HandlerWatch:
+    """Finds functions for the engine's signal view, and sees when the program has set handlers since."""
+
+    def __init__(self, engine: "Engine", objects: "ObjectTable", module: "Callable[[LoadedObject], Module]") -> None:
+        """Serve an engine; ``module`` returns its module of an object."""
+        self._engine, self._objects, self._module = engine, objects, module
+        self._settings = 0
+        engine.view.locate, engine.view.setter = self.function_at, self.setter
+
+    def function_at(self, address: int) -> Place | Refusal:
+        """Return the function that begins at a run-time address."""
+        loaded = self._objects.at(address)
+        if loaded is None:
+            self._objects.refresh()
+            loaded = self._objects.at(address)
+        if loaded is None:
+            return Refusal(Reason.FILELESS_TEXT, address, "not in the text of any loaded object")
+        try:
+            refusal, module = self._objects.refusal(loaded), self._module(loaded)
+        except TargetError as error:
+            return Refusal(Reason.FILELESS_TEXT, address, str(error))
+        code = module.code.function_at(address - module.bias)
+        return refusal or (code if isinstance(code, Refusal) else (module, code))
+
+    def setter(self) -> Place | None:
+        """Return the function by which glibc sets actions."""
+        libc = self._objects.libc()
+        if libc is None:
+            return None
+        for name in _SETTERS:
+            for function in libc.image.functions.lookup(name):
+                found = self.function_at(function.start + libc.bias)
+                if not isinstance(found, Refusal):
+                    return found
+        return None
+
+    def follow(self) -> list[str]:
+        """Splice handlers that were set since the last look, if there are any; return what is to be said of them."""
+        view = self._engine.view
+        changed = view.look()
+        settings = BankValues().hits(view.settings) if view.settings is not None else 0
+        if changed or settings != self._settings:
+            self._settings = settings
+            self._engine.change(view.due())
+        return view.complaints()

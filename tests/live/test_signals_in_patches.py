@@ -1,0 +1,126 @@
+"""Signals and faults in patches: handlers see the program's own pcs and registers, and counts stay exact."""
+
+import pytest
+
+import anyprobe
+from live.image import Image
+from live.results import hits, missed, timing
+
+ROUNDS = 3000
+
+
+@pytest.mark.parametrize("spec", ["a.out:profiled", "a.out:profiled%return", "a.out:profiled:insn"])
+def test_a_profiler_never_meets_a_pc_of_ours(run_target, spec):
+    target = run_target("signal_pc.c")
+    with anyprobe.attach(target.pid) as session:
+        probes = session.count(spec)
+        assert not session.refused
+        assert not session.warnings
+        target.go(100)
+        counts = target.wait_done() if target.answers() else target.counts
+        snapshot = session.snapshot()
+        assert {site.hits for site in snapshot.sites} == {counts.calls["profiled"]}
+        assert probes
+    target.finish()
+
+
+def test_a_profiler_of_a_timed_function(run_target):
+    target = run_target("signal_pc.c")
+    with anyprobe.attach(target.pid) as session:
+        session.time("a.out:profiled")
+        counts = target.go(100)
+        result = timing(session.snapshot(), "profiled")
+        assert (result.count, result.unmatched, result.nmissed) == (counts.calls["profiled"], 0, 0)
+    target.finish()
+
+
+@pytest.mark.parametrize(
+    "how", ["", "a", "n", "p", "b", "d", "dnab", "t"],
+    ids=["plain", "alternate-stack", "nested", "no-siginfo", "backtrace", "called-directly", "all", "threads"],
+)  # fmt: skip
+def test_handlers_by_timer(run_target, how):
+    """The handler is probed itself, and checks pcs, registers and stack where it can know them."""
+    target = run_target("timer_storm.c", how)
+    before = Image.of(target.pid)
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:counted", "a.out:pops", "a.out:pops%return", "a.out:on_tick")
+        assert not session.refused
+        assert not session.warnings
+        counts = target.go(ROUNDS)
+        snapshot = session.snapshot()
+        assert {name: hits(snapshot, name) for name in counts.calls} == counts.calls
+        assert hits(snapshot, "pops", "return") == counts.calls["pops"]
+        assert missed(snapshot) == 0
+    before.assert_restored(target.pid)
+    target.finish()
+
+
+@pytest.mark.parametrize("how", ["j", "jan", "jbn", "jtn"])
+def test_handlers_that_never_return(run_target, how):
+    """A hit counts if and only if the instruction at the site has run."""
+    target = run_target("timer_storm.c", how)
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:counted", "a.out:counted%return", "a.out:pops", "a.out:pops%return")
+        counts = target.go(ROUNDS)
+        snapshot = session.snapshot()
+        assert hits(snapshot, "counted") == counts.calls["counted"]
+        assert hits(snapshot, "pops", "return") <= counts.calls["pops"] <= hits(snapshot, "pops")
+    target.finish()
+
+
+def test_timed_calls_are_complete_under_signals(run_target):
+    target = run_target("timer_storm.c", "d")
+    with anyprobe.attach(target.pid) as session:
+        session.time("a.out:counted", "a.out:pops", "a.out:on_tick")
+        counts = target.go(ROUNDS)
+        snapshot = session.snapshot()
+        for name in counts.calls:
+            result = timing(snapshot, name)
+            assert (result.count + result.tail_exits, result.unmatched, result.nmissed) == (counts.calls[name], 0, 0)
+    target.finish()
+
+
+@pytest.mark.parametrize("flags", [(), ("nodefer",)], ids=["plain", "nodefer"])
+@pytest.mark.parametrize("names", [("reads",), ("reads", "divides", "undefined", "traps", "writes", "jumps", "inner")])
+def test_handled_faults(run_target, flags, names):
+    """The handler finds the faulting instruction; a fault to whose address it returns is a new arrival."""
+    target = run_target("faults_handled.c", *flags)
+    with anyprobe.attach(target.pid) as session:
+        session.count(*(f"a.out:{name}" for name in names))
+        assert not session.refused
+        counts = target.go(200)
+        snapshot = session.snapshot()
+        assert {name: hits(snapshot, name) for name in names} == {name: counts.calls[name] for name in names}
+    target.finish()
+
+
+def test_faults_in_functions_counted_at_every_instruction(run_target):
+    target = run_target("faults_handled.c")
+    with anyprobe.attach(target.pid) as session:
+        session.count(*(f"a.out:{name}:insn" for name in ("reads", "divides", "undefined", "writes", "jumps", "inner")))
+        target.go(200)
+    target.finish()
+
+
+def test_handlers_that_come_later(run_target):
+    target = run_target("late_handlers.c")
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:busy")
+        pauses = dict(session.engine.pause_us)
+        session.snapshot()
+        assert session.engine.pause_us == pauses, "nothing is stopped for a program without handlers"
+        for _ in range(2):
+            target.go(1)
+            session.snapshot()
+            counts = target.go(100)
+        assert not session.warnings
+        assert hits(session.snapshot(), "busy") == counts.calls["busy"]
+    target.finish()
+
+
+def test_a_handler_that_cannot_be_spliced_is_told(run_target):
+    target = run_target("signal_pc.c")
+    with anyprobe.attach(target.pid, strategy="retarget") as session:
+        session.count("a.out:profiled")
+        assert any("signal handler" in text for text in session.warnings)
+    target.finish()
