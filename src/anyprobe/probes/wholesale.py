@@ -1,0 +1,19 @@
+"""What is done once for a whole module when most of its functions are wanted."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from anyprobe.binary.modules import LoadedObject
+from anyprobe.probes.forms import EACH
+from anyprobe.probes.resolve import ResolvedSite
+
+_MANY = 300
+"""Functions; a survey costs as much as looking at so many one by one."""
+
+
+def surveyed(sites: Iterable[ResolvedSite]) -> list[LoadedObject]:
+    """Return the objects of which so many functions are wanted, inside, that looking at all of them at once pays."""
+    sites = [site for site in sites if site.kind in EACH or site.kind == "return"]
+    numbers = Counter(id(site.object) for site in sites)
+    objects = {id(site.object): site.object for site in sites}
+    return [objects[key] for key, number in numbers.items() if number >= _MANY]

@@ -1,0 +1,109 @@
+"""Many instructions of a function at once: straight lines that move into their patches as a whole.
+
+A line begins where something may enter and ends where something else may, or where control does not simply go on. One
+jump in it leads all that comes by into a patch, which runs the line to its end with the actions in it. So a line takes
+one splice however many of its instructions are wanted, and one look at who enters where serves the whole function.
+Lines without room for a jump are left to the ladder of strategies.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from anyprobe.core.refusal import Refusal
+from anyprobe.isa.decode import FLOWS, Flow
+from anyprobe.isa.relocate import must_stay
+from anyprobe.splice.planned import JUMP_BYTES, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+
+if TYPE_CHECKING:
+    from anyprobe.binary.function import FunctionCode
+    from anyprobe.isa.decode import Insn
+    from anyprobe.splice.strategies import Strategies
+
+LEAST_WANTS = 4
+"""Fewer wants of one function are not worth the look at all of it."""
+LONGEST = 100
+"""Instructions that move together at most: what is looked at again when the program stands still has an end."""
+_WITHIN = frozenset({Flow.NEXT, Flow.JCC})
+_LAST = frozenset({Flow.JUMP, Flow.RET, Flow.INDIRECT_JUMP})
+
+
+class Lines:
+    """Places whole lines of one function."""
+
+    def __init__(self, planner: "Strategies", function: "FunctionCode", plan: FunctionPlan) -> None:
+        """Remember the plan, which splices are added to."""
+        self._planner, self._function, self._plan = planner, function, plan
+        self._leaders = function.leaders
+
+    def place(self, todo: Sequence[Want]) -> list[Want]:
+        """Place the lines that wants lie in; return the wants, ascending, that are left."""
+        left: list[Want] = []
+        number = 0
+        while number < len(todo):
+            want = todo[number]
+            index = self._index_of(want)
+            end = number + 1
+            if index is not None:
+                line = self._line_from(index)
+                behind = line[-1].end if line else want.address + 1
+                while end < len(todo) and todo[end].address < behind:
+                    end += 1
+            wants = todo[number:end]
+            if index is None or not line or not self._place_line(index, line, wants):
+                left += wants
+            number = end
+        return left
+
+    def _index_of(self, want: Want) -> int | None:
+        plain = want.kind is WantKind.OFFSET and not want.conditional and not want.block
+        if not plain or self._function.insn_at(want.address) is None:
+            return None
+        return self._function.index_of(want.address)
+
+    def _line_from(self, index: int) -> "list[Insn]":
+        """Return the instructions from one on to the end of its line that can be displaced."""
+        function, found, leaders = self._function, [], self._leaders
+        iced = function.iced
+        flow = Flow.NEXT
+        limit = min(len(iced), index + LONGEST)
+        while flow in _WITHIN and index < limit:
+            one = iced[index]
+            flow = FLOWS[one.code]
+            if found and (one.ip in leaders or one.ip != found[-1].end):
+                break
+            insn = function.insn(index)
+            plain = flow is Flow.NEXT and not one.is_ip_rel_memory_operand
+            if not plain and (flow not in _WITHIN | _LAST or must_stay(insn) is not None):
+                break
+            found.append(insn)
+            index += 1
+        return found
+
+    def _place_line(self, index: int, line: "list[Insn]", wants: Sequence[Want]) -> bool:
+        """Jump at the first wanted instruction, or at one above it in the same line if there is no room."""
+        planner, function = self._planner, self._function
+        alone = len(wants) == 1 and line[0].flow is Flow.JUMP
+        if alone and not isinstance(planner.retarget(line[0], wants[0]), Refusal):
+            return False  # the ladder will find that
+        if wants[-1].address > line[-1].address or any(function.insn_at(want.address) is None for want in wants):
+            return False
+        while True:
+            head = line[0]
+            if line[-1].end - head.address >= JUMP_BYTES:
+                splice = PlannedSplice(Strategy.JUMP, head.address, tuple(line), [], JUMP_BYTES, head.address)
+                if not isinstance(planner.checked(splice), Refusal):
+                    self._adopt(splice, wants)
+                    return True
+            index -= 1
+            if index < 0 or head.address in self._leaders:
+                return False
+            above = function.insn(index)
+            if above.flow not in _WITHIN or above.end != head.address or must_stay(above) is not None:
+                return False
+            line.insert(0, above)
+
+    def _adopt(self, splice: PlannedSplice, wants: Sequence[Want]) -> None:
+        splice.wants += wants
+        self._plan.splices.append(splice)
+        self._planner.claims.claim(splice)
+        self._plan.verdicts += [(want.address, Strategy.JUMP, None) for want in wants]
