@@ -175,6 +175,8 @@ class AggregationResult:
             "max": cell.max,
             "buckets": [list(bucket) for bucket in cell.buckets],
         }
+        if self.kind == "hist":
+            document |= {f"p{share}": cell.percentile(share / 100) for share in (50, 90, 99)}
         if self.kind in {"avg", "stddev"}:
             document[self.kind] = cell.mean if self.kind == "avg" else cell.stddev
         if self.factor != 1:

@@ -7,13 +7,14 @@ sees the number sees the key, nobody ever waits, and no key is there twice. Each
 changes; row 0 is shared and changed by atomic operations only. Sums over the rows are exact.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anyprobe.data.aggregations import EXTREMES, MAX, NOT_MIN, Aggregation
+from anyprobe.data.aggregations import EXTREMES, MAX, NOT_MIN, SQUARES, Aggregation
 from anyprobe.data.keys import UNKEYED, Key, KeyShape
 
 if TYPE_CHECKING:
@@ -102,46 +103,67 @@ class TableLayout:
 class TableView:
     """One aggregation in one process, as a live view of shared memory; reading never disturbs the target.
 
-    An update under way while ``clear`` runs may be counted before it in one field and after it in another.
+    To read a page of shared memory that nobody has touched is to allocate it: with ``extents``, which returns the
+    ranges of the region that hold data, only rows that somebody has written to are read. An update under way while
+    ``clear`` runs may be counted before it in one field and after it in another.
     """
 
-    def __init__(self, region: memoryview, layout: TableLayout) -> None:
+    def __init__(
+        self, region: memoryview, layout: TableLayout, extents: Callable[[], Iterable[tuple[int, int]]] | None = None
+    ) -> None:
         """View ``region``, which begins with the table."""
         self._words = np.frombuffer(region, dtype=np.uint64, count=layout.size // 8)
+        self._extents = extents
         self.layout = layout
         self.factor = 1
         """What is shown is divided by this."""
         fields = layout.aggregation.cell.fields
         self._extreme = [index for index, name in enumerate(fields) if name in EXTREMES]
+        self._low = fields.index(SQUARES) if SQUARES in fields else None
+        """The low half of a 128-bit sum; the high one is next."""
         self._base: NDArray[np.uint64] = np.zeros((0, layout.aggregation.cell.words), np.uint64)
         """What was counted when the table was cleared, by number of the key."""
         self._hidden: NDArray[np.bool_] = np.zeros(0, np.bool_)
         """Keys that were truncated; one shows again when something is counted for it."""
         self._dropped_base = 0
 
-    def _rows(self, threads: int | None) -> NDArray[np.uint64]:
+    def _rows(self) -> NDArray[np.uint64]:
         layout = self.layout
-        rows = layout.rows if threads is None else min(layout.rows, threads + 1)
         first, stride = layout.rows_offset // 8, layout.stride // 8
-        return self._words[first : first + rows * stride].reshape(rows, stride)
+        return self._words[first : first + layout.rows * stride].reshape(layout.rows, stride)
+
+    def _touched(self) -> list[slice]:
+        """Return the rows that may hold something."""
+        if self._extents is None:
+            return [slice(0, self.layout.rows)]
+        found: list[slice] = []
+        for low, high in self._extents():
+            first = max(low - self.layout.rows_offset, 0) // self.layout.stride
+            end = min(-(-(high - self.layout.rows_offset) // self.layout.stride), self.layout.rows)
+            if found:
+                first = max(first, found[-1].stop)
+            if first < end:
+                found.append(slice(first, end))
+        return found
 
     def live(self, name: str, threads: int | None = None) -> NDArray[np.uint64]:
         """Return one field or ``buckets`` of all cells as it is, by row and number of the key: a view, not a copy.
 
-        Row 0 is shared by the threads without a number. ``numbers`` and ``keys`` tell which key is where.
+        Row 0 is shared by the threads without a number. ``numbers`` and ``keys`` tell which key is where. ``threads``
+        is how many have a number, all if it is not given.
         """
         cell = self.layout.aggregation.cell
-        cells = self._cells(threads)
+        cells = self._cells()[: None if threads is None else threads + 1]
         found = cells[:, :, len(cell.fields) :] if name == "buckets" else cells[:, :, cell.fields.index(name)]
         found.flags.writeable = False
         return found
 
-    def _cells(self, threads: int | None = None) -> NDArray[np.uint64]:
-        """Return the live cells by row, key and word; ``threads``: how many have a number, all if not given."""
+    def _cells(self) -> NDArray[np.uint64]:
+        """Return the live cells by row, key and word."""
         layout, words = self.layout, self.layout.aggregation.cell.words
         head = ROW_HEAD_BYTES // 8
         used = layout.capacity if not layout.slots else min(int(self._words[USED // 8]), layout.capacity)
-        rows = self._rows(threads)[:, head : head + used * words]
+        rows = self._rows()[:, head : head + used * words]
         step = rows.strides
         return np.lib.stride_tricks.as_strided(rows, (len(rows), used, words), (step[0], 8 * words, 8), writeable=True)
 
@@ -161,22 +183,23 @@ class TableView:
         words = self._words[first : first + width * self.layout.capacity].reshape(-1, max(width, 1))
         return self.layout.shape.decode(words[numbers] if width else np.zeros((len(numbers), 0), np.uint64))
 
-    def _sums(self, threads: int | None) -> NDArray[np.uint64]:
+    def _sums(self) -> NDArray[np.uint64]:
         """Return one summed cell per number."""
-        cells = self._cells(threads)
-        total: NDArray[np.uint64] = cells.sum(axis=0, dtype=np.uint64)
-        for index in self._extreme:
-            total[:, index] = cells[:, :, index].max(axis=0, initial=0)
-        self._carry_squares(cells, total)
+        cells = self._cells()
+        total = np.zeros(cells.shape[1:], np.uint64)
+        for rows in self._touched():
+            part: NDArray[np.uint64] = cells[rows].sum(axis=0, dtype=np.uint64)
+            for index in self._extreme:
+                part[:, index] = np.maximum(total[:, index], cells[rows, :, index].max(axis=0, initial=0))
+                total[:, index] = 0
+            if self._low is not None:
+                # carry what the low halves overflow by
+                running = np.cumsum(cells[rows, :, self._low], axis=0, dtype=np.uint64)
+                carries = (running[1:] < running[:-1]).sum(axis=0).astype(np.uint64)
+                carries += (total[:, self._low] + part[:, self._low] < part[:, self._low]).astype(np.uint64)
+                part[:, self._low + 1] += carries
+            total += part
         return total
-
-    def _carry_squares(self, cells: NDArray[np.uint64], total: NDArray[np.uint64]) -> None:
-        """Carry what the low halves of 128-bit sums overflow by."""
-        fields = self.layout.aggregation.cell.fields
-        if "squares" in fields:
-            low = fields.index("squares")
-            running = np.cumsum(cells[:, :, low], axis=0, dtype=np.uint64)
-            total[:, low + 1] += (running[1:] < running[:-1]).sum(axis=0).astype(np.uint64)
 
     def _since_clear(self, total: NDArray[np.uint64]) -> NDArray[np.uint64]:
         known = len(self._base)
@@ -184,23 +207,26 @@ class TableView:
             return total
         found = total.copy()
         found[:known] -= self._base
-        fields = self.layout.aggregation.cell.fields
-        if "squares" in fields:
-            low = fields.index("squares")
-            found[:known, low + 1] -= (total[:known, low] < self._base[:, low]).astype(np.uint64)
+        if self._low is not None:
+            found[:known, self._low + 1] -= (total[:known, self._low] < self._base[:, self._low]).astype(np.uint64)
         return found
 
-    def dropped(self, threads: int | None = None) -> int:
-        """Return the updates that found no room since the last ``clear``."""
-        return int(self._rows(threads)[:, DROPPED // 8].sum()) - self._dropped_base
+    def _all_dropped(self) -> int:
+        rows = self._rows()
+        return sum(int(rows[touched, DROPPED // 8].sum()) for touched in self._touched())
 
-    def result(self, threads: int | None = None) -> "AggregationResult":
+    @property
+    def dropped(self) -> int:
+        """Updates that found no room since the last ``clear``."""
+        return self._all_dropped() - self._dropped_base
+
+    def result(self) -> "AggregationResult":
         """Return what has been counted."""
         from anyprobe.data.results import AggregationResult, cell_value
 
         aggregation = self.layout.aggregation
         numbers = self.numbers()
-        found = self._since_clear(self._sums(threads))
+        found = self._since_clear(self._sums())
         numbers = numbers[numbers < len(found)]
         counts = self._counts(found)
         if len(self._hidden):
@@ -215,8 +241,7 @@ class TableView:
             key: cell_value(aggregation.cell, row, bounds, signed=self.layout.signed)
             for key, row in zip(self.keys(numbers), rows, strict=True)
         }
-        dropped = self.dropped(threads)
-        return AggregationResult(aggregation.name, aggregation.kind, aggregation.by, entries, dropped, self.factor)
+        return AggregationResult(aggregation.name, aggregation.kind, aggregation.by, entries, self.dropped, self.factor)
 
     def _counts(self, found: NDArray[np.uint64]) -> NDArray[np.uint64]:
         cell = self.layout.aggregation.cell
@@ -224,40 +249,38 @@ class TableView:
             return np.asarray(found[:, len(cell.fields) :].sum(axis=1, dtype=np.uint64))
         return found[:, 0]
 
-    def clear(self, threads: int | None = None) -> None:
+    def clear(self) -> None:
         """Set all values to nothing and keep the keys.
 
         What is summed is not written, since the target may be adding to it: what it holds now is remembered and left
         out from now on. The extremes are set back; the target's update either comes before that or stays.
         """
-        cells = self._cells(threads)
-        base = self._sums(threads)
-        for index in self._extreme:
-            cells[:, :, index] = 0
-            base[:, index] = 0
-        self._base = base
-        self._dropped_base += self.dropped(threads)
+        self._base = self._sums()
+        self._base[:, self._extreme] = 0
+        self._forget_extremes(slice(None))
+        self._dropped_base = self._all_dropped()
 
-    def trunc(self, count: int = 0, threads: int | None = None) -> None:
+    def _forget_extremes(self, numbers: "slice | list[int]") -> None:
+        cells = self._cells()
+        for rows in self._touched():
+            for index in self._extreme:
+                cells[rows][:, numbers, index] = 0
+
+    def trunc(self, count: int = 0) -> None:
         """Forget all keys but the ``count`` with the largest values, or the smallest if it is negative.
 
         Their numbers stay taken: a key that is counted again is the old one, with nothing in it.
         """
-        kept = set(self.result(threads).trunc(count).entries)
-        total = self._sums(threads)
+        kept = set(self.result().trunc(count).entries)
+        total = self._sums()
         numbers = self.numbers()
         numbers = numbers[numbers < len(total)]
         gone = [number for number, key in zip(numbers.tolist(), self.keys(numbers), strict=True) if key not in kept]
-        base = np.zeros_like(total)
-        base[: len(self._base)] = self._base
-        hidden = np.zeros(len(total), np.bool_)
-        hidden[: len(self._hidden)] = self._hidden
-        cells = self._cells(threads)
-        for index in self._extreme:
-            cells[:, gone, index] = 0
-            total[:, index] = 0
-        base[gone] = total[gone]
-        hidden[gone] = True
+        base, hidden = np.zeros_like(total), np.zeros(len(total), np.bool_)
+        base[: len(self._base)], hidden[: len(self._hidden)] = self._base, self._hidden
+        total[:, self._extreme] = 0
+        base[gone], hidden[gone] = total[gone], True
+        self._forget_extremes(gone)
         self._base, self._hidden = base, hidden
 
 

@@ -64,7 +64,8 @@ def test_normalize_changes_what_is_shown_and_not_what_was_counted():
 
 def test_json_without_a_key_is_one_object():
     result = AggregationResult("h", "hist", (), {(): CellValue(1, 5, 5, 5, None, ((5, 6, 1),))})
-    assert result.as_json() == {"count": 1, "sum": 5, "min": 5, "max": 5, "buckets": [[5, 6, 1]]}
+    documented = {"count": 1, "sum": 5, "min": 5, "max": 5, "buckets": [[5, 6, 1]]}
+    assert result.as_json() == {**documented, "p50": 5, "p90": 5, "p99": 5}
     assert AggregationResult("h", "hist").as_json()["count"] == 0
 
 

@@ -101,7 +101,8 @@ def test_aggregations_are_in_the_json_by_name_and_merged_by_name():
     slow = AggregationResult("slow", "sum", ("tid",), {(7,): CellValue(2, 10)}, dropped=3)
     both = snapshot(aggregations=(sizes, slow)).merge(snapshot(aggregations=(slow,)))
     document = json.loads(json.dumps(both.as_json()))
-    assert document["aggregations"]["sizes"] == {"count": 1, "sum": 8, "min": 8, "max": 8, "buckets": [[8, 9, 1]]}
+    documented = {"count": 1, "sum": 8, "min": 8, "max": 8, "buckets": [[8, 9, 1]]}
+    assert documented.items() <= document["aggregations"]["sizes"].items()
     assert document["aggregations"]["slow"][0]["key"] == [7]
     assert document["aggregations"]["slow"][0]["sum"] == 20
     assert document["dropped"] == {"slow": 6}

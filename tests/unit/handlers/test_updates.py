@@ -1,6 +1,9 @@
 """Update code of aggregations, run in this process by threads and signal handlers, against a recomputation."""
 
+import ctypes
 import importlib.util
+import mmap
+import os
 import sys
 from pathlib import Path
 
@@ -12,8 +15,10 @@ from hypothesis import strategies as st
 from anyprobe.data.aggregations import Avg, Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum
 from anyprobe.data.buckets import linear_index, log_linear_index, power_index
 from anyprobe.data.keys import UNKEYED, KeyPart, KeyShape
+from anyprobe.data.records import Field, RecordType
+from anyprobe.data.rings import RingLayout, RingReader
 from anyprobe.data.tables import INSERTING, TableLayout, TableView
-from anyprobe.handlers.updates import add
+from anyprobe.handlers.updates import add, emit
 
 _spec = importlib.util.spec_from_file_location("inprocess", Path(__file__).with_name("inprocess.py"))
 inprocess = importlib.util.module_from_spec(_spec)
@@ -278,6 +283,74 @@ def test_a_live_view_is_of_the_memory_itself_and_cannot_be_written():
     assert sums[:, number].tolist() == [0, 0, 11, 0]
     with pytest.raises(ValueError, match="read-only"):
         sums[0, 0] = 1
+
+
+def test_rows_that_nobody_has_touched_stay_untouched():
+    layout = TableLayout(Hist("h"), threads=100)
+    handle = os.memfd_create("table")
+    os.ftruncate(handle, layout.size)
+    memory = mmap.mmap(handle, layout.size)
+
+    def extents():
+        end = 0
+        while end < layout.size:
+            try:
+                low = os.lseek(handle, end, os.SEEK_DATA)
+            except OSError:
+                return
+            end = os.lseek(handle, low, os.SEEK_HOLE)
+            yield low, end
+
+    view = TableView(memoryview(memory), layout, extents)
+    assert not view.result().entries
+    pin = ctypes.c_char.from_buffer(memory)
+    code = compiled(layout)
+    for thread in (0, 1, 50, 99, 100, 101):
+        for value in (thread, 1 << 30):
+            code.call(ctypes.addressof(pin), thread, value, 0)
+    check(view.result().total, [0, 1, 50, 99, 100, 101] + [1 << 30] * 6, Hist().bounds(), log_linear_index)
+    view.clear()
+    code.call(ctypes.addressof(pin), 50, 7, 0)
+    check(view.result().total, [7])
+    # four rows, and what shares a page with them
+    assert os.fstat(handle).st_blocks * 512 < 13 * layout.stride < layout.size / 4
+    os.close(handle)
+
+
+def test_aggregations_agree_with_a_full_record_of_the_same_run():
+    tables = [
+        TableLayout(Hist("h"), signed=False),
+        TableLayout(Stddev("s", by=("k",), capacity=500), ONE_KEY, signed=False),
+        TableLayout(Count("c", by=("k",), per_thread=False), ONE_KEY, signed=False),
+    ]
+    record = RecordType("all", (Field("value"), Field("key")))
+    ring = RingLayout(record, 1 << 18, rings=8, threads=8)
+    offsets = np.cumsum([0, *(table.size for table in tables)]).tolist()
+    region = inprocess.Region(offsets[-1] + ring.size)
+
+    def build(builder, base, thread, value, key):
+        def at(index):
+            return builder.add(base, value.type(offsets[index]))
+
+        add(builder, tables[0], at(0), thread, value)
+        add(builder, tables[1], at(1), thread, value, [key])
+        add(builder, tables[2], at(2), thread, None, [key])
+        emit(builder, ring, at(3), thread, [value, key])
+
+    code = inprocess.Compiled(4, build)
+    steps = inprocess.hammer(code, region.address, threads=8, count=200_000, keys=300, signals=True)
+    reader = RingReader(region.view[offsets[3] :], ring)
+    records = reader.drain(final=True)
+    assert reader.drops().total == 0
+    assert len(records) == len(steps)
+    plain, keyed, counted = (
+        TableView(region.view[offset:], table).result() for offset, table in zip(offsets, tables, strict=False)
+    )
+    check(plain.total, records["value"].tolist(), Hist().bounds(), log_linear_index)
+    for (key,), cell in keyed.entries.items():
+        check(cell, records["value"][records["key"] == key].tolist())
+        assert counted[key].count == cell.count
+    assert len(keyed.entries) == len(counted.entries) == 300
 
 
 def test_stddev_of_a_cleared_table_borrows_from_the_high_word():
