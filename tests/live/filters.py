@@ -2,9 +2,10 @@
 
 import collections
 import os
+import random
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,15 @@ def reads_input(pid: int) -> bool:
 def functions_run(snapshot: "anyprobe.Snapshot") -> list[tuple[str, str]]:
     """Return module and name of each function that was entered."""
     return sorted({(site.module, site.function) for site in snapshot.sites if site.kind == "entry" and site.hits})
+
+
+def sample(functions: Sequence[tuple[str, str]], most: int) -> Sequence[tuple[str, str]]:
+    """Return some functions, others each time, and print by what seed they were chosen."""
+    if len(functions) <= most:
+        return functions
+    seed = random.randrange(1 << 32)
+    print(f"{most} of {len(functions)} functions, seed {seed}")
+    return random.Random(seed).sample(functions, most)
 
 
 def specs_of(session: "anyprobe.Session", functions: Iterable[tuple[str, str]], level: str) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 import anyprobe
 from live.driver import Target, wait_until
 from live.filter_programs import FILTERS, PYTHON, PYTHON_MODULES, python_tests
-from live.filters import EACH, LEVELS, functions_run, print_shares, specs_of
+from live.filters import EACH, LEVELS, functions_run, print_shares, sample, specs_of
 from live.results import hits
 
 
@@ -42,14 +42,14 @@ def test_functions(name, level):
 @pytest.mark.parametrize("level", EACH)
 @pytest.mark.parametrize("name", ["gzip", "bc", "ripgrep"])
 def test_blocks_and_instructions(name, level):
-    """Of all functions that run, in the program (C and Rust, stripped) and its libraries."""
+    """Of functions that run, others each time, in the program (C and Rust, stripped) and its libraries."""
     program = FILTERS[name]()
     expected = program.plain()
     _, snapshot = program.probed(lambda session: session.count("*:*"))
-    functions = functions_run(snapshot)
+    functions = sample(functions_run(snapshot), 60)
     output, snapshot = program.probed(lambda session: session.count(*specs_of(session, functions, level)))
     print_shares(f"{name}, {level} of {len(functions)} functions", snapshot)
-    assert snapshot.hits > 100_000
+    assert snapshot.hits > 100
     assert output == expected
 
 

@@ -5,12 +5,10 @@ functions that run, which a first pass finds (at most ``MOST`` of them, chosen a
 those of all functions.
 """
 
-import random
-
 import pytest
 
 from live.filter_programs import FILTERS, PYTHON_MODULES, python_tests
-from live.filters import EACH, LEVELS, functions_run, print_shares, specs_of
+from live.filters import EACH, LEVELS, functions_run, print_shares, sample, specs_of
 
 MOST = {"blocks": 3000, "instructions": 300}
 SMALL = ("gzip", "xz", "bc", "unzstd")
@@ -27,11 +25,7 @@ def all_specs(name, level):
 
 def run_at(program, level, functions):
     """Return the output with the blocks or instructions of functions counted, and print how that went."""
-    seed = random.randrange(1 << 32)
-    chosen = functions
-    if len(functions) > MOST[level]:
-        chosen = random.Random(seed).sample(functions, MOST[level])
-        print(f"{MOST[level]} of {len(functions)} functions, seed {seed}")
+    chosen = sample(functions, MOST[level])
     output, snapshot = program.probed(lambda session: session.count(*specs_of(session, chosen, level)))
     print_shares(f"{program.name}, {level} of {len(chosen)} functions", snapshot)
     assert snapshot.hits > 100
