@@ -83,8 +83,12 @@ class TableLayout:
 
     @property
     def stride(self) -> int:
-        """Bytes of a row; two threads never share a cache line, nor a pair of lines that are fetched together."""
-        return ROW_HEAD_BYTES + self.capacity * self.cell_bytes + 127 & ~127
+        """Bytes of a row; two threads never share a cache line, nor a pair of lines that are fetched together.
+
+        Rows begin with a page or lie within one, so that reading one row does not touch the pages of the next.
+        """
+        size = ROW_HEAD_BYTES + self.capacity * self.cell_bytes
+        return size + 4095 & ~4095 if size > 2048 else max(1 << (size - 1).bit_length(), 128)
 
     @property
     def rows(self) -> int:
