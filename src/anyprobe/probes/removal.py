@@ -8,6 +8,7 @@ from anyprobe.splice.arena import is_ours
 from anyprobe.splice.asleep import Sleepers
 from anyprobe.splice.engine import Engine
 from anyprobe.splice.installed import find_owners, owner_alive
+from anyprobe.splice.liveremoval import end_live
 from anyprobe.splice.recovery import remove, remove_everywhere
 from anyprobe.target.process import Process
 
@@ -47,9 +48,11 @@ def detach(process: Process, engine: Engine) -> list[str]:
 
     def patches() -> Sleepers:
         splices = [splice for module in engine.modules for f in module.functions.values() for splice in f.splices]
-        return Sleepers(splice.patch for splice in splices if splice.patch is not None)
+        left = [] if engine.live is None else engine.live.left
+        return Sleepers([*(splice.patch for splice in splices if splice.patch is not None), *left])
 
     try:
+        end_live(engine)
         removal = remove(process, sessions, patches)
         engine.pause_us["disarm"] += removal.pause_us
         remaining += [f"the bytes at {at:#x} were changed by somebody else and left alone" for at in removal.foreign]

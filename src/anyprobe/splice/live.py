@@ -21,11 +21,11 @@ from anyprobe.splice.livechildren import complete_in_children, ticks_now
 from anyprobe.splice.liveplan import LivePlanner
 from anyprobe.splice.livetraps import disturbed, wrong_action
 from anyprobe.splice.livewrites import SEVERAL, Rewrite, Site, Write, sites_of, steps
+from anyprobe.splice.patchcode import EmittedPatch
 from anyprobe.splice.planned import FunctionPlan, Want, WantKind
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import PunPlaces
 from anyprobe.splice.standing import gone, gone_modules, in_modules, modules_of
-from anyprobe.splice.together import all_of
 from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
 from anyprobe.splice.traphandler import AMBIGUOUS
 from anyprobe.target import membarrier
@@ -73,8 +73,12 @@ class LiveArming:
     def __init__(self, engine: "Engine", proof: Proof) -> None:
         """Nothing is done to the target yet."""
         self._engine, self._proof = engine, proof
-        self._stack = 0
+        self.stack = 0
         """Top of the memory in which deputies have their stack."""
+        self.left: list[EmittedPatch] = []
+        """Patches that were taken out, in which threads may be asleep."""
+        self.longest_visit_us = 0
+        """How long a thread at most was looked at when the session ended."""
         self._registered = False
         self._begun: list[Rewrite] = []
         """What has been written in the present change, in part at least."""
@@ -199,9 +203,11 @@ class LiveArming:
         allowed = {edit: found for edit, found in windows.items() if edit not in refused}
         if allowed:
             near = next(iter(allowed.values()))[0].address
-            why = self._prepare(near, sum(map(len, allowed.values())), what) or self._ambiguous(near, allowed)
+            why = self._prepare(near, sum(map(len, allowed.values())), what)
             if why is not None:
                 refused.update(dict.fromkeys(allowed, why))
+            elif self._engine.traps.serves_program:
+                refused.update({edit: why for edit, found in allowed.items() if (why := _ambiguous(found))})
         return refused
 
     def _unsafe(self, edit: Edit, windows: Sequence[Site]) -> Refusal | None:
@@ -225,31 +231,32 @@ class LiveArming:
             return Refusal(Reason.NEEDS_STOP, near, str(error))
         return why
 
-    def _ambiguous(self, near: int, windows: dict[Edit, list[Site]]) -> Refusal | None:
-        """Return a refusal if a SIGTRAP from elsewhere could be taken for a trap of ours, or the other way round."""
-        if not self._engine.traps.serves_program:
-            return None
-        for found in windows.values():
-            if any(site.rewrite(*site.expected).ambiguous for site in found):
-                detail = "the program uses SIGTRAP itself, and the byte behind the int3 can be reached without it"
-                return Refusal(Reason.TRAP_UNSAFE, near, detail)
-        return None
-
     @contextmanager
     def deputy(self, what: str) -> Iterator[RemoteCalls]:
         """Make system calls in a thread made for them; how long its maker stands still counts as a pause."""
         process = self._engine.process
         self.prepare_stack(what)
         process.gadgets()
-        with urgent(), process.deputy(self._stack) as calls:
+        with urgent(), process.deputy(self.stack) as calls:
             self._engine.pause_us[what] += process.borrowed_us
             yield calls
+
+    @contextmanager
+    def calls(self, what: str) -> Iterator[RemoteCalls]:
+        """Make system calls in a borrowed thread; the time that it stands still counts as a pause."""
+        begin = 0
+        try:
+            with urgent(), self._engine.process.borrow() as remote:
+                begin = time.monotonic_ns()
+                yield remote
+        finally:
+            self._engine.pause_us[what] += (time.monotonic_ns() - begin) // 1000 if begin else 0
 
     def prepare_stack(self, what: str) -> None:
         """See that there is a stack for deputies; the first of them has to use that of the thread that makes it."""
         engine = self._engine
         process = engine.process
-        if self._stack:
+        if self.stack:
             return
         engine.touched = True
         process.gadgets()
@@ -261,17 +268,11 @@ class LiveArming:
         if place is None:
             raise StopTimeout("no room for a stack in the target's address space")
         pieces = [Piece(MappingUse.DATA, place + journal_bytes + PAGE, size)]
-        begin = 0
-        try:
-            with urgent(), process.borrow() as remote:
-                begin = time.monotonic_ns()
-                with with_waiting_deputy(process, remote) as calls:
-                    arena = Arena.create(process, calls, engine.owner, pieces, journal_at=place, records=_RECORDS)
-        finally:
-            engine.pause_us[what] += (time.monotonic_ns() - begin) // 1000 if begin else 0
+        with self.calls(what) as remote, with_waiting_deputy(process, remote) as calls:
+            arena = Arena.create(process, calls, engine.owner, pieces, journal_at=place, records=_RECORDS)
         engine.arenas.insert(0, arena)  # the last one is where splices are journalled
         engine.springboards.space.reserve(place, pieces[0].end)
-        self._stack = pieces[0].end
+        self.stack = pieces[0].end
 
     @contextmanager
     def mapping(self, *, pointers: bool) -> Iterator[tuple[RemoteCalls, list[int]]]:
@@ -320,6 +321,7 @@ class LiveArming:
     def _keep_springboards(self, change: FunctionChange) -> None:
         """Take note of which springboards are in use no more, and which again."""
         if change.refusal is None:
+            self.left += [splice.patch for splice in change.removed if splice.patch is not None]
             one_byte = [splice for splice in change.removed if splice.springboard and len(splice.new) == 1]
             self._retired.update({splice.springboard: splice.address for splice in one_byte})
             for splice in change.added:
@@ -430,6 +432,15 @@ def explained(found: FunctionPlan | Refusal) -> str:
     if all(splice.written == 1 for splice in found.splices):
         return "live: made by one store of one byte"
     return "live: an int3 stands at its head while the bytes behind are written"
+
+
+def _ambiguous(windows: Sequence[Site]) -> Refusal | None:
+    """Return a refusal if a SIGTRAP from elsewhere could be taken for a trap of ours, or the other way round."""
+    for site in windows:
+        if site.rewrite(*site.expected).ambiguous:
+            detail = "the program uses SIGTRAP itself, and the byte behind the int3 can be reached without it"
+            return Refusal(Reason.TRAP_UNSAFE, site.address, detail)
+    return None
 
 
 def _unplaced(plan: FunctionPlan) -> Refusal:

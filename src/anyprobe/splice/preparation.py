@@ -13,6 +13,7 @@ from anyprobe.data.layout import BankLayout
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.banks import Hook, demand, settle_in_slot_bank, settle_near
 from anyprobe.splice.emit import estimate
+from anyprobe.splice.handlercall import handler_bytes
 from anyprobe.splice.journal import MappingUse, Record, RecordKind, journal_size
 from anyprobe.splice.neighbourhood import (
     ROUTINE_BYTES,
@@ -113,6 +114,7 @@ class Preparation:
         stubs = TRAMPOLINE_BYTES * (1 + sum(bank.layout.returns > 0 for bank in engine.banks))
         for edit in self._edits:
             size = sum(estimate(splice) for splice in edit.plan.splices)
+            size += handler_bytes(self._hooks(edit))
             largest[id(edit.module)] = max(size, largest.get(id(edit.module), 0))
             near = 0 if self._uses_slots(edit) else demand(self._hooks(edit)).counters
             _, old_size, old_near = needs.get(id(edit.module), (edit.module, 0, 0))
@@ -178,11 +180,11 @@ class Preparation:
                         self._live.prepare_stack("arm")  # before places are chosen: it needs one, too
                     return self._map_now(splices)
                 except (StopTimeout, RemoteCallFailed, PermissionDenied) as error:
-                    if self._live is not None:
+                    taken = isinstance(error, RemoteCallFailed) and error.errno == errno.EEXIST
+                    if self._live is not None and not taken:
                         self._live.note(error)
                         self._live = None
                         continue
-                    taken = isinstance(error, RemoteCallFailed) and error.errno == errno.EEXIST
                     if not (taken or isinstance(error, StopTimeout)) or time.monotonic() > deadline:
                         raise
                 time.sleep(_PAUSE)

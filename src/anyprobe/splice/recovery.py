@@ -105,6 +105,8 @@ def remove(
 
 def _remove(process: Process, sessions: frozenset[bytes] | None, patches: Callable[[], Sleepers] | None) -> Removal:
     restored = _Restoration(process, sessions)
+    if not restored.has_work():
+        return Removal(process.pid, 0, (), (), 0)
     with suppress(UnsupportedTarget):  # spliced over by another tool; found again once the text is restored
         process.gadgets()
     pause = 0
@@ -153,6 +155,10 @@ class _Restoration:
             self._leaks = bool(leaked_descriptors(self._process.pid, self._process.mappings()))
         return self._leaks
 
+    def has_work(self) -> bool:
+        """Return whether anything of ours is there at all."""
+        return self._leaks or any(is_ours(mapping) for mapping in self._process.mappings())
+
     def mark_ended(self) -> None:
         """Note in the journals that only memory is left: no later session need mind them."""
         for journal in self._meant(self._found):
@@ -177,13 +183,13 @@ class _Restoration:
             self._restored = True
         if self.sleepers is not None:
             self.sleepers.wake_in_original(process.mem, stop.threads)
-        ranges = _ranges(journals, mappings)
+        ranges = ranges_of(journals, mappings)
         ranges += _unlisted(found, mappings, thorough=self._sessions is None)
         about_to = _about_to_call(process, stop.threads) or _on_our_stacks(ranges, stop.threads)
         if about_to or (not ranges and not self._leaks):
             return about_to
         waiting = [parent.pc for parent in stop.waiting]
-        busy = _busy(process.mem, stop.threads, waiting, _code(ranges, mappings), mappings)
+        busy = busy_code(process.mem, stop.threads, waiting, code_of(ranges, mappings), mappings)
         busy += tuple(f"the trap handler for thread {tid}" for tid in trapped(journals, stop.threads))
         busy = busy or restore_returns(process, stop.threads, journals, mappings)
         if busy:
@@ -192,7 +198,7 @@ class _Restoration:
         self._clear_slots(journals, stop.threads, mappings)
         with stop.remote() as remote:
             self._close_leaked(remote, mappings)
-            for low, size in _droppable(process, sorted(self._restored_pages), mappings):
+            for low, size in droppable(process, sorted(self._restored_pages), mappings):
                 drop_pages(remote, low, size)
             for low, high in ranges:
                 unmap(remote, low, high)
@@ -275,7 +281,7 @@ def _windows(journals: Sequence[FoundJournal]) -> dict[int, list[bytes]]:
     return found
 
 
-def _ranges(journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
+def ranges_of(journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
     """Return what is mapped of the journals' memfds; a journal's word alone is not enough to unmap anything."""
     ranges = []
     for journal in journals:
@@ -302,7 +308,7 @@ def _unlisted(found: Sequence[FoundJournal], mappings: Sequence[Mapping], *, tho
     ]
 
 
-def _code(ranges: Sequence[tuple[int, int]], mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
+def code_of(ranges: Sequence[tuple[int, int]], mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
     """Return the ranges that can be run."""
     executable = {m.end for m in mappings if m.executable and is_ours(m)}
     return sorted((low, high) for low, high in ranges if high in executable)
@@ -330,7 +336,7 @@ def _on_our_stacks(ranges: Sequence[tuple[int, int]], threads: Iterable[Thread])
     )
 
 
-def _busy(
+def busy_code(
     memory: Memory,
     threads: Iterable[Thread],
     waiting: Sequence[int],
@@ -354,7 +360,7 @@ def _busy(
     return tuple(f"{code[i][0]:x}-{code[i][1]:x}" for i in sorted(busy))
 
 
-def _droppable(process: Process, pages: Sequence[int], mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
+def droppable(process: Process, pages: Sequence[int], mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
     """Return (address, size) of runs of restored pages that equal the file's and may be given back to it."""
     runs: list[tuple[int, int]] = []
     for mapping in mappings:

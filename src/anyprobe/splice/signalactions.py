@@ -93,11 +93,7 @@ def put_back(
     Preconditions: no trap is left in the text, and no thread has yet to run the handler. Where the program has set
     another action since, that one stays.
     """
-    recorded = {
-        handler: old
-        for handler, old in _recorded(journals).items()
-        if any(m.start <= handler < m.end and m.executable and is_ours(m) for m in mappings)
-    }
+    recorded = _in_place(journals, mappings)
     if not recorded:
         return
     for pid in sorted({thread.pid for thread in stop.threads}):  # a vfork child has actions of its own
@@ -105,6 +101,30 @@ def put_back(
             old = replaced_action(recorded, current_action(process, remote).handler)
             if old is not None:
                 set_action(remote, old)
+
+
+def put_back_live(
+    process: "Process", remote: "RemoteCalls", journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]"
+) -> None:
+    """Do what ``put_back`` does while the program runs, which may be setting an action of its own."""
+    recorded = _in_place(journals, mappings)
+    old = replaced_action(recorded, current_action(process, remote).handler) if recorded else None
+    if old is None:
+        return
+    place = remote.place(old.pack() + bytes(SignalAction.SIZE))
+    remote.syscall(_RT_SIGACTION, SIGTRAP, place, place + SignalAction.SIZE, _MASK_BYTES)
+    replaced = SignalAction.unpack(process.mem.read(place + SignalAction.SIZE, SignalAction.SIZE))
+    if replaced.handler not in recorded:
+        set_action(remote, replaced)  # the program's, set since we looked
+
+
+def _in_place(journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]") -> dict[int, SignalAction]:
+    """Return the actions that journals say our handlers have replaced, by those handlers that are mapped."""
+    return {
+        handler: old
+        for handler, old in _recorded(journals).items()
+        if any(m.start <= handler < m.end and m.executable and is_ours(m) for m in mappings)
+    }
 
 
 def replaced_action(recorded: Mapping[int, SignalAction], handler: int) -> SignalAction | None:

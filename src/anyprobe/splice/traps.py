@@ -104,6 +104,10 @@ class Traps:
             self._enlarge(calls, near, need)
         return None
 
+    def forget(self) -> None:
+        """Forget the handler, which is there no more."""
+        self._handler = self._home = self._room = None
+
     def is_ready_for(self, sites: int) -> bool:
         """Return whether the handler is installed and has room for so many more sites."""
         return self._handler is not None and self._has_room(self._need(sites))

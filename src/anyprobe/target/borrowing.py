@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _BORROW_CANDIDATES = 8
 _BORROW_ONE = 0.05
+_VISIT = 1.0
 
 
 @contextmanager
@@ -46,6 +47,49 @@ def borrowed(process: "Process", timeout: float) -> Iterator[RemoteCalls]:
             why = "; ".join(map(str, reasons)) or "no threads"
             raise StopTimeout(f"no thread of process {process.pid} can make a system call: {why}")
         time.sleep(0.002)
+
+
+@contextmanager
+def visited(process: "Process", tid: int) -> Iterator[Thread | None]:
+    """Stop one thread for a scope, just to look at it; ``None`` if it has ended.
+
+    Raises ``StopTimeout`` where it cannot be stopped now.
+    """
+    with process.translated("visiting a thread of"):
+        stat = _stat_of(process, tid)
+        if stat is None or stat.worker or stat.ended:
+            yield None
+            return
+        if stat.state == "D":
+            raise StopTimeout(f"thread {tid} of process {process.pid} cannot be stopped now")
+        thread = Thread(process.pid, tid, child=process.child and tid == process.pid)
+        try:
+            ptrace.seize(tid)
+        except (ProcessLookupError, PermissionError) as error:
+            stat = _stat_of(process, tid)
+            if stat is not None and not stat.ended:  # it is about to end, or another controller's for a moment
+                raise StopTimeout(f"thread {tid} of process {process.pid} cannot be stopped now") from error
+            yield None
+            return
+    try:
+        with process.translated("visiting a thread of"):
+            ptrace.interrupt(tid)
+            if not thread.wait(time.monotonic() + _VISIT) or not (thread.stopped or thread.ended):
+                raise StopTimeout(f"thread {tid} of process {process.pid} does not stop")
+            if thread.stopped:
+                thread.settle()
+        yield None if thread.ended else thread
+    finally:
+        _let_go(process, thread)
+
+
+def _stat_of(process: "Process", tid: int) -> procfs.TaskStat | None:
+    try:
+        return procfs.read_stat(process.pid, tid)
+    except OSError as error:
+        if error.errno in procfs.GONE_ERRORS:
+            return None
+        raise
 
 
 def _candidates(process: "Process") -> list[int]:

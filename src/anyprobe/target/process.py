@@ -19,7 +19,7 @@ from anyprobe.core.errors import (
 )
 from anyprobe.target import gadgets as gadget_search
 from anyprobe.target import gateway, permission, procfs
-from anyprobe.target.borrowing import borrowed
+from anyprobe.target.borrowing import borrowed, visited
 from anyprobe.target.interrupts import DeferredInterrupts
 from anyprobe.target.memory import TargetMemory
 from anyprobe.target.procfs import Mapping
@@ -151,6 +151,10 @@ class Process:
     def borrow(self, timeout: float = 2.0) -> AbstractContextManager[RemoteCalls]:
         """Stop one suitable thread for a scope and make system calls in it; the others run on."""
         return self._exclusive(borrowed(self, timeout))
+
+    def visit(self, tid: int) -> AbstractContextManager[Thread | None]:
+        """Stop one thread for a scope, to look at it; the others run on."""
+        return self._exclusive(visited(self, tid))
 
     def deputy(self, top: int, timeout: float = 2.0) -> AbstractContextManager[RemoteCalls]:
         """Make system calls in a thread made for them, with a stack below ``top`` and descriptors of its own."""

@@ -1,0 +1,177 @@
+"""The end of a session while the program runs: everything is taken out and unmapped, one thread visited after another.
+
+Once all splices are gone, a thread that is seen outside of our code never gets into it again. So it is enough to have
+seen each of them there once, at whatever times. What cannot be done so is left to ``recovery``, which stops everything
+and finds in the journals what is still to be done: here nothing is forgotten before it is done.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from anyprobe.core.address import page_floor
+from anyprobe.core.errors import StopTimeout, TargetError, TargetExited
+from anyprobe.core.memory import MemoryFault
+from anyprobe.splice.arena import Arena, Piece, drop_pages
+from anyprobe.splice.edits import Edit
+from anyprobe.splice.installed import find_journals
+from anyprobe.splice.journal import FoundJournal, MappingUse, Record, RecordKind
+from anyprobe.splice.recovery import busy_code, code_of, droppable, ranges_of
+from anyprobe.splice.signalactions import put_back_live, trapped
+from anyprobe.splice.threadslot import clear_slots
+from anyprobe.target.batch import BatchedCall, batch_code, capacity
+from anyprobe.target.exclusion import exclusive
+from anyprobe.target.threadpointers import thread_pointers
+
+if TYPE_CHECKING:
+    from anyprobe.splice.engine import Engine
+    from anyprobe.splice.live import LiveArming
+    from anyprobe.target.procfs import Mapping
+    from anyprobe.target.remote import RemoteCalls
+
+_SYS_MUNMAP = 11
+_PATIENCE = 1.0
+_PAUSE = 0.0005
+Range = tuple[int, int]
+
+
+class LiveRemoval:
+    """Ends one session in its target."""
+
+    def __init__(self, engine: "Engine", live: "LiveArming") -> None:
+        """Nothing is done yet."""
+        self._engine, self._live, self._process = engine, live, engine.process
+        self._pages: set[int] = set()
+        self._journals: list[FoundJournal] = []
+        self._mappings: Sequence[Mapping] = ()
+
+    def run(self) -> None:
+        """Do as much as can be done; what is left shows in the memory map."""
+        self._take_out()
+        with exclusive(self._process):
+            self._read()
+            self._drop_pages()
+            if self._has_more_than_code() or not self._is_quiet():
+                return
+            pointers = thread_pointers(self._process) if self._banks() else []
+            if pointers is not None and self._journals and self._live.stack:
+                self._unmap(pointers)
+
+    def _take_out(self) -> None:
+        """Remove all splices, without a stop where that can be."""
+        engine = self._engine
+        states = [(module, state) for module in engine.modules for state in module.functions.values() if state.splices]
+        for _, state in states:
+            self._pages |= {page_floor(splice.address) for splice in state.splices}
+        engine.change([Edit(module, state, removed=list(state.wants)) for module, state in states])
+
+    def _drop_pages(self) -> None:
+        """Give restored pages back to the file."""
+        pages = droppable(self._process, sorted(self._pages), self._mappings)
+        if pages and self._live.stack:
+            with self._live.deputy("disarm") as remote:
+                for low, size in pages:
+                    drop_pages(remote, low, size)
+
+    def _read(self) -> None:
+        self._mappings = self._process.mappings()
+        found = find_journals(self._process.mem, self._mappings)
+        self._journals = [each for each in found if each.owner.session == self._engine.owner.session]
+
+    def _has_more_than_code(self) -> bool:
+        """Return whether something is left that only a stop can find: splices, return addresses, other processes."""
+        kinds = {record.kind for journal in self._journals for _, record in journal.records}
+        left = {RecordKind.SPLICE, RecordKind.WINDOW, RecordKind.RETURNS} & kinds
+        return bool(left) or bool(self._process.relatives.find())
+
+    def _is_quiet(self) -> bool:
+        """Visit every thread until each was seen outside of our code."""
+        code = code_of(ranges_of(self._journals, self._mappings), self._mappings)
+        seen: set[int] = set()
+        deadline = time.monotonic() + _PATIENCE
+        while fresh := [tid for tid in self._process.threads() if tid not in seen]:
+            for tid in fresh:
+                with suppress(StopTimeout):
+                    if self._is_outside(tid, code):
+                        seen.add(tid)
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_PAUSE)
+        return True
+
+    def _is_outside(self, tid: int, code: Sequence[Range]) -> bool:
+        process = self._process
+        with process.visit(tid) as thread:
+            begin = time.monotonic_ns()
+            if thread is None:
+                return True
+            inside = busy_code(process.mem, [thread], (), code, self._mappings) or trapped(self._journals, [thread])
+        pause = (time.monotonic_ns() - begin) // 1000
+        self._live.longest_visit_us = max(self._live.longest_visit_us, pause)
+        return not inside
+
+    # -- memory
+
+    def _unmap(self, pointers: Sequence[int]) -> None:
+        """Put the signal's action back, clear the threads' slots, unmap. Precondition: nobody is in our code."""
+        process, engine = self._process, self._engine
+        arena, home = self._home()
+        ranges = ranges_of(self._journals, self._mappings)
+        late = self._needed_last(arena, home, ranges)
+        calls = [BatchedCall(_SYS_MUNMAP, (low, high - low)) for low, high in ranges if (low, high) not in late]
+        with self._live.deputy("disarm") as remote:
+            put_back_live(process, remote, self._journals, self._mappings)
+            self._clear_slots(pointers)
+            self._run(remote, calls, arena, home)
+        with self._live.calls("disarm") as remote:
+            for low, high in late:
+                remote.syscall(_SYS_MUNMAP, low, high - low)
+        engine.traps.forget()
+
+    def _home(self) -> tuple[Arena, Piece]:
+        """Return the largest piece of code, in which the calls are made that unmap the others."""
+        pieces = [(arena, p) for arena in self._engine.arenas for p in arena.pieces if p.use is MappingUse.CODE]
+        return max(pieces, key=lambda each: each[1].size)
+
+    def _needed_last(self, arena: Arena, home: Piece, ranges: Sequence[Range]) -> list[Range]:
+        """Return what must stay until the others are unmapped: their code, the deputy's stack, the journals of both."""
+        stack = next(each for each in self._engine.arenas if any(p.end == self._live.stack for p in each.pieces))
+        needed = {piece.address for piece in (arena.pieces[0], home, *stack.pieces)}
+        return [(low, high) for low, high in ranges if any(low <= address < high for address in needed)]
+
+    @staticmethod
+    def _run(remote: "RemoteCalls", calls: Sequence[BatchedCall], arena: Arena, home: Piece) -> None:
+        each = capacity(home.size)
+        for first in range(0, len(calls), each):
+            batch = calls[first : first + each]
+            arena.write(home, home.address, batch_code(batch))
+            remote.run(batch, home.address)
+
+    def _clear_slots(self, pointers: Sequence[int]) -> None:
+        def mapped(address: int) -> bool:
+            return any(m.start <= address < m.end for m in self._mappings)
+
+        for record in self._banks():
+            clear_slots(
+                self._process.mem, region=record.address, stride=record.size, blocks=record.extra >> 32,
+                slot=record.extra & 0xFFFFFFFF, live=pointers, mapped=mapped,
+            )  # fmt: skip
+
+    def _banks(self) -> list[Record]:
+        """Return the records of counters that threads have pointers to."""
+        return [r for journal in self._journals for _, r in journal.records if r.kind is RecordKind.BANK]
+
+
+def end_live(engine: "Engine") -> None:
+    """End a session without a stop, as far as that can be; what is left is for ``recovery``."""
+    if engine.live is not None and engine.touched and engine.process.held is None:
+        engine.live.longest_visit_us = 0
+        try:
+            LiveRemoval(engine, engine.live).run()
+        except TargetExited:
+            raise
+        except (TargetError, MemoryFault):
+            return  # the stop sees to the rest, or says what stands in the way
+        finally:
+            engine.pause_us["disarm"] += engine.live.longest_visit_us
