@@ -208,7 +208,7 @@ def test_what_threads_share_is_changed_by_locked_instructions_only():
 
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("aggregation", EVERY, ids=lambda aggregation: aggregation.kind)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_values(aggregation, signed, data):
     key = (aggregation.kind, signed)
@@ -337,7 +337,7 @@ def test_aggregations_agree_with_a_full_record_of_the_same_run():
         emit(builder, ring, at(3), thread, [value, key])
 
     code = inprocess.Compiled(4, build)
-    steps = inprocess.hammer(code, region.address, threads=8, count=200_000, keys=300, signals=True)
+    steps = inprocess.hammer(code, region.address, threads=8, count=50_000, keys=300, signals=True)
     reader = RingReader(region.view[offsets[3] :], ring)
     records = reader.drain(final=True)
     assert reader.drops().total == 0
@@ -346,8 +346,11 @@ def test_aggregations_agree_with_a_full_record_of_the_same_run():
         TableView(region.view[offset:], table).result() for offset, table in zip(offsets, tables, strict=False)
     )
     check(plain.total, records["value"].tolist(), Hist().bounds(), log_linear_index)
+    order = np.argsort(records["key"], kind="stable")
+    keys, values = records["key"][order], records["value"][order]
+    ends = np.searchsorted(keys, np.arange(300), side="right").tolist()
     for (key,), cell in keyed.entries.items():
-        check(cell, records["value"][records["key"] == key].tolist())
+        check(cell, values[ends[key - 1] if key else 0 : ends[key]].tolist())
         assert counted[key].count == cell.count
     assert len(keyed.entries) == len(counted.entries) == 300
 
