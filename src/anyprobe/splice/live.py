@@ -172,8 +172,6 @@ class LiveArming:
             module.code, module.claims, places.reachable, engine.allowed, plain_jumps_only=True,
             bias=module.bias, retired=self._retired,
         )  # fmt: skip
-        if len(all_of(module.code, code)) > 1:
-            return Refusal(Reason.NEEDS_STOP, code.start, "it is planned together with the function behind it")
         plan = planner.plan(code, wants)
         if plan.refused:
             why = _unplaced(plan)
