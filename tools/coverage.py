@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anyprobe.binary.cfg import CodeMap, FunctionCode
+from anyprobe.binary.cfg import CodeMap, Exit, FunctionCode
 from anyprobe.binary.image import Image
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import exit_want
 from anyprobe.splice.claims import Claims
+from anyprobe.splice.edits import FunctionState, Module
 from anyprobe.splice.plan import Planner
 from anyprobe.splice.planned import FunctionPlan, Want, WantKind
 from anyprobe.splice.space import AddressSpace
@@ -104,7 +105,7 @@ class Survey:
 
     def ends(self) -> Tally:
         """Plan every entry and every exit, together; exits of which not all are known count as refused."""
-        tally = self._together(self.functions, self._ends_of)
+        tally = self._together(self.functions, self._ends_of, ends=True)
         for function in self.functions:
             why = function.exits_complete
             if why is not None and why.reason is not Reason.PART_OF_FUNCTION:
@@ -113,8 +114,11 @@ class Survey:
 
     @staticmethod
     def _ends_of(function: FunctionCode) -> list[Want]:
-        exits = function.exits if function.exits_complete is None else ()
-        return [Want(function.entry, WantKind.ENTRY), *map(exit_want, exits)]
+        return [Want(function.entry, WantKind.ENTRY), *map(exit_want, Survey._exits_of(function))]
+
+    @staticmethod
+    def _exits_of(function: FunctionCode) -> Sequence[Exit]:
+        return function.exits if function.exits_complete is None else ()
 
     def at_once(self) -> Tally:
         """Plan every instruction, together."""
@@ -122,13 +126,27 @@ class Survey:
             self.pieces, lambda function: [Want(address, WantKind.OFFSET) for address in function.addresses]
         )
 
-    def _together(self, functions: list[FunctionCode], wants_of: Callable[[FunctionCode], list[Want]]) -> Tally:
+    def _together(
+        self, functions: list[FunctionCode], wants_of: Callable[[FunctionCode], list[Want]], *, ends: bool = False
+    ) -> Tally:
         self._begin()
         tally, begin = Tally(), time.process_time()
-        for function in functions:
-            tally.add(function, self.planner.plan(function, wants_of(function)))
+        for members in self._groups(functions, ends=ends):
+            wants = [want for function in members for want in wants_of(function)]
+            tally.add(members[0], self.planner.plan(members[0], wants))
         tally.seconds = time.process_time() - begin
         return tally
+
+    def _groups(self, functions: list[FunctionCode], *, ends: bool) -> Iterator[list[FunctionCode]]:
+        """Yield functions by what is planned together, for their ends or for their instructions."""
+        module = Module("", self.map, 0, 0, 0)
+        groups: dict[FunctionState, list[FunctionCode]] = {}
+        for function in functions:
+            exits = self._exits_of(function) if ends else ()
+            module.state_of(function, [each.address for each in exits])
+        for function in functions:
+            groups.setdefault(module.state_of(function), []).append(function)
+        yield from groups.values()
 
     def alone(self, sample: int | None = None) -> Tally:
         """Plan instructions one by one, each with nothing else spliced; all of them or ``sample``."""

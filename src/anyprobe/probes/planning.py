@@ -32,7 +32,7 @@ _MADE_UP_PATCH, _MADE_UP_ROUTINE, _MADE_UP_GATE, _MADE_UP_SLOT = 0x10000, 0x8000
 def _planned(session: "Session", module: Module, code: FunctionCode, wants: list[Want]) -> FunctionPlan:
     """Plan and take nothing: claims are given back."""
     planner, live = session.engine.planner(module), session.engine.live
-    state = module.functions.get(code.start)
+    state = module.known_state(code)
     for splice in state.splices if state else ():
         module.claims.release(splice.planned)
     found = None if live is None else live.plan_for(module, code, wants)

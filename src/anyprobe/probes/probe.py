@@ -93,7 +93,7 @@ def edits_for(places: list[Place], *, remove: bool = False) -> list[Edit]:
     """Group places by function into edits."""
     edits: dict[FunctionState, Edit] = {}
     for place in places:
-        state = place.state
+        state = place.state.root
         edit = edits.get(state)
         if edit is None:
             edit = edits[state] = Edit(place.module, state)

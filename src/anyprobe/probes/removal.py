@@ -20,7 +20,7 @@ def disarm(engine: Engine, probes: Sequence[Probe]) -> list[str]:
     engine.change(edits)
     staying = [place for place in places if place.hook.armed]
     why = {id(edit.state): edit.refusal for edit in edits} if staying else {}
-    return [f"{place.site.canonical} stays armed: {why[id(place.state)]}" for place in staying]
+    return [f"{place.site.canonical} stays armed: {why[id(place.state.root)]}" for place in staying]
 
 
 def rearm(engine: Engine, probes: Sequence[Probe]) -> None:

@@ -417,18 +417,18 @@ class Session:
     def _add_exits(self, probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
         if not _has_exits(probe, site, code, module, timed=False):
             return
-        group = object()
+        group, state = object(), module.state_of(code, [each.address for each in code.exits])
         for each in code.exits:
             hook = Hook(ActionKind.COUNT, group)
             want = exit_want(each, hook)
-            probe.places.append(Place(site, module, module.state_of(code), want, hook, each))
+            probe.places.append(Place(site, module, state, want, hook, each))
 
     def _add_timed(self, probe: Probe, site: ResolvedSite, code: FunctionCode) -> None:
         module, group = self.module(site.object), TimingGroup()
         if not _has_exits(probe, site, code, module, timed=True):
             return
         timed = Timed(site, group)
-        state = module.state_of(code)
+        state = module.state_of(code, [each.address for each in code.exits])
         hook = Hook(ActionKind.ENTER, group)
         timed.places.append(Place(site, module, state, Want(code.entry, WantKind.ENTRY, tag=hook), hook))
         for each in code.exits:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.entryframe import entry_frame_objection
+from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.modules import VDSO, LoadedObject
 from anyprobe.binary.noreturn import never_returns
 from anyprobe.core.errors import TargetError
@@ -21,7 +22,6 @@ from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.planned import Want, WantKind
 
 if TYPE_CHECKING:
-    from anyprobe.binary.function import FunctionCode
     from anyprobe.probes.resolve import ResolvedSite
     from anyprobe.splice.edits import Module
 
@@ -120,7 +120,9 @@ class Trampolines:
         if not refusals:
             return None
         place, why = refusals[0]
-        return Exitless(place.site, place.module, place.state.code, why, timed)
+        found = place.module.code.function_at(place.site.function.start)
+        code = found if isinstance(found, FunctionCode) else place.state.code
+        return Exitless(place.site, place.module, code, why, timed)
 
     @staticmethod
     def _place(probe: Probe, each: Exitless) -> Place:

@@ -1,6 +1,6 @@
 """What an engine works on: modules, their probed functions, and what a change does to one of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from anyprobe.binary.cfg import CodeMap
@@ -11,6 +11,7 @@ from anyprobe.splice.claims import Claims
 from anyprobe.splice.entryplans import EntryPlans
 from anyprobe.splice.installed import Part
 from anyprobe.splice.planned import FunctionPlan, Want
+from anyprobe.splice.together import first_of
 from anyprobe.splice.transaction import FunctionChange, LiveSplice
 
 
@@ -21,11 +22,28 @@ def hook_of(want: Want) -> Hook | None:
 
 @dataclass(eq=False)
 class FunctionState:
-    """A probed function: what is wanted of it and the splices that serve it."""
+    """A probed function: what is wanted of it and the splices that serve it.
+
+    Functions that are planned together share one; two that come to be are merged.
+    """
 
     code: FunctionCode
+    """The first one, where others are planned together with it."""
     wants: list[Want] = field(default_factory=list)
     splices: list[LiveSplice] = field(default_factory=list)
+    merged_into: "FunctionState | None" = None
+
+    @property
+    def root(self) -> "FunctionState":
+        """The state that this one is part of by now: itself, if it was never merged into another."""
+        return self if self.merged_into is None else self.merged_into.root
+
+    def merge(self, other: "FunctionState") -> None:
+        """Take over what is wanted of another function and the splices that serve it."""
+        if other.root is not self:
+            merged = other.root
+            self.wants, self.splices = self.wants + merged.wants, self.splices + merged.splices
+            merged.wants, merged.splices, merged.merged_into = [], [], self
 
 
 @dataclass(eq=False)
@@ -46,9 +64,23 @@ class Module:
     claims: Claims = field(default_factory=Claims)
     functions: dict[int, FunctionState] = field(default_factory=dict)
 
-    def state_of(self, code: FunctionCode) -> FunctionState:
-        """Return the state of a function, made on demand."""
-        return self.functions.setdefault(code.start, FunctionState(code))
+    def state_of(self, code: FunctionCode, elsewhere: Iterable[int] = ()) -> FunctionState:
+        """Return the state of a function and of those that are planned together with it, made on demand.
+
+        ``elsewhere``: addresses that are wanted of its parts, with whose neighbours it is planned together, then.
+        """
+        first = first_of(self.code, code)
+        state = self.functions.setdefault(first.start, FunctionState(first)).root
+        for address in elsewhere:
+            part = None if code.start <= address < code.end else self.code.containing(address)
+            if part is not None:
+                state.merge(self.state_of(part))
+        return state
+
+    def known_state(self, code: FunctionCode) -> FunctionState | None:
+        """Return the state of a function, if it has one."""
+        state = self.functions.get(first_of(self.code, code).start)
+        return None if state is None else state.root
 
 
 @dataclass(eq=False)

@@ -9,6 +9,7 @@ from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patc
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import REPLACING, Action, ActionKind, BankCode, EmittedPatch
 from anyprobe.splice.planned import JUMP_BYTES, PlannedSplice, Want, WantKind
+from anyprobe.splice.together import member_at
 from anyprobe.splice.transaction import FunctionChange, LiveSplice
 
 if TYPE_CHECKING:
@@ -34,10 +35,12 @@ class Emission:
         home = self._home_for(edit)
         for want in edit.wants:
             self._actions(want, home)  # the routines of a bank come before the first patch that uses them
-        behind: dict[int, int] = {}
+        members = edit.plan.scope or (edit.state.code,)
+        behind: dict[int, dict[int, int]] = {each.start: {} for each in members}
+        """Where branches of a function back to its entry go; a branch of another function is a way in."""
         made: dict[PlannedSplice, LiveSplice] = {}
         for planned in sorted(edit.plan.splices, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants)):
-            live = self._emit_splice(edit, planned, home, behind)
+            live = self._emit_splice(edit, planned, home, behind[member_at(members, planned.head).start])
             if isinstance(live, Refusal):
                 return live
             made[planned] = live
@@ -66,7 +69,7 @@ class Emission:
         for want in planned.wants:
             if want.kind is WantKind.ENTRY:
                 behind[want.address + module.bias] = patch.behind
-                behind[edit.state.code.start + module.bias] = patch.behind
+                behind[(module.code.start_of(want.address) or want.address) + module.bias] = patch.behind
         if planned.pun is not None:
             springboard = planned.springboard
             self._engine.springboards.write(springboard, patch.address)

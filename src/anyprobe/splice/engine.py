@@ -149,7 +149,7 @@ class Engine:
         hook = hook_of(want)
         if hook is None or hook.kind in TIMING:
             return False
-        splice = plans.find(edit.state.code.start, want)
+        splice = plans.find(self._function_of(edit, want).start, want)
         if splice is None or edit.module.claims.conflict(splice.write_at, splice.written, 0) is not None:
             return False
         if self.view.faults and any(may_fault(insn.iced) for insn in splice.insns[1:]):
@@ -158,13 +158,18 @@ class Engine:
         edit.plan, edit.wants, edit.planned = FunctionPlan([splice]), [want], True
         return True
 
+    @staticmethod
+    def _function_of(edit: Edit, want: Want) -> FunctionCode:
+        return edit.module.code.containing(want.address) or edit.state.code
+
     def clobbers_of(self, edit: Edit, want: Want) -> Clobbers:
         """Return what code at a wanted instruction may overwrite; remember it with a plain entry's plan."""
-        module, start = edit.module, edit.state.code.start
+        module, function = edit.module, self._function_of(edit, want)
+        start = function.start
         plain = want.kind is WantKind.ENTRY and len(edit.wants) == 1 and module.plans is not None
         if plain and module.plans is not None and (known := module.plans.clobbers(start)) is not None:
             return known
-        found = self._clobbers(module.code, edit.state.code, want)
+        found = self._clobbers(module.code, function, want)
         splices = edit.plan.splices
         if plain and module.plans is not None and len(splices) == 1 and splices[0].strategy is Strategy.JUMP:
             module.plans.remember(start, splices[0], found)

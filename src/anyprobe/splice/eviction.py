@@ -47,7 +47,8 @@ class Evictions(Strategies):
         if isinstance(insns, Refusal):
             return insns
         head = insns[0].address
-        for host in sorted(self.lines_near(function, head), key=lambda host: _cost(host, head)):
+        lines = [line for each in dict.fromkeys((function, *plan.scope)) for line in self.lines_near(each, head)]
+        for _, host in sorted(lines, key=lambda line: _cost(line[0], line[1], head)):
             apart = host.end <= head or max(insns[-1].end, head + SHORT_BYTES) <= host.head
             if not apart or isinstance(self._checked(host), Refusal):
                 continue
@@ -88,10 +89,11 @@ class Evictions(Strategies):
                 return at
         return None
 
-    def lines_near(self, function: FunctionCode, head: int, until: int = 0) -> Iterator[PlannedSplice]:
+    def lines_near(self, function: FunctionCode, head: int, until: int = 0) -> Iterator[tuple[int, PlannedSplice]]:
         """Yield splices that would displace straight lines with room for a springboard, near enough to ``head``.
 
-        They go on at least to ``until``, if their line does.
+        In front of each stands how many instructions of its line it leaves in place. They go on at least to ``until``,
+        if their line does.
         """
         page = page_floor(head)
         low = max(page, head + SHORT_BYTES - _BACK - JUMP_BYTES, function.start)
@@ -103,7 +105,7 @@ class Evictions(Strategies):
                 insns = self._line_from(run, first, until)
                 if insns and insns[0].address < high:
                     at = insns[0].address
-                    yield PlannedSplice(Strategy.JUMP, at, insns, [], JUMP_BYTES, at)
+                    yield first, PlannedSplice(Strategy.JUMP, at, insns, [], JUMP_BYTES, at)
             number = max(bisect_left(addresses, run[-1].end) if run else 0, number + 1)
 
     def _line_from(self, run: tuple[Insn, ...], first: int, until: int) -> tuple[Insn, ...]:
@@ -117,6 +119,9 @@ class Evictions(Strategies):
         return () if unwelcome or insns[-1].end < head + 2 * JUMP_BYTES else insns
 
 
-def _cost(host: PlannedSplice, head: int) -> tuple[int, int, int]:
-    """Return how unwelcome an eviction is: displaced calls confuse the processor's return prediction."""
-    return sum(insn.is_call for insn in host.insns), len(host.insns), abs(host.head - head)
+def _cost(first: int, host: PlannedSplice, head: int) -> tuple[int, bool, int, int]:
+    """Return how unwelcome an eviction is.
+
+    Displaced calls confuse the processor's return prediction; what stays in front in the same line loses its room.
+    """
+    return sum(insn.is_call for insn in host.insns), first > 0, len(host.insns), abs(host.head - head)

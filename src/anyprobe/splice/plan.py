@@ -10,8 +10,10 @@ from functools import partial
 from anyprobe.binary.function import FAR_ENOUGH, FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
+from anyprobe.splice.lines import LEAST_WANTS, Lines
 from anyprobe.splice.planned import JUMP_BYTES, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.successor import Successors
+from anyprobe.splice.together import all_of, member_at
 
 
 @dataclass
@@ -29,8 +31,7 @@ class Planner(Successors):
         or as many with fewer puns: each of these needs a place at one of a few addresses.
         """
         plan = self._attempt(function, wants, self._place_in_order)
-        several = len(wants) > 1 and any(want.kind is WantKind.OFFSET for want in wants)
-        if not several or len(plan.refused) + _puns(plan) == 0:
+        if len(wants) < 2 or len(plan.refused) + _puns(plan) == 0:
             return plan
         self._release(plan)
         other = self._attempt(function, wants, self._place_cramped_last)
@@ -51,23 +52,41 @@ class Planner(Successors):
         wants: Sequence[Want],
         place: Callable[[FunctionCode, list[Want], FunctionPlan], None],
     ) -> FunctionPlan:
-        plan = FunctionPlan(scope=function.parts)
+        plan = FunctionPlan(scope=self._scope(function, wants))
         todo = sorted(wants, key=lambda want: want.address)
         self._wanted = frozenset(want.address for want in todo)
         entries = [want for want in todo if want.kind is WantKind.ENTRY]
         if entries:
-            loops = [Want(address, WantKind.LOOP) for address in function.back_to_entry]
+            homes = dict.fromkeys(member_at(plan.scope, want.address) for want in entries)
+            loops = [Want(at, WantKind.LOOP, tag=home.entry) for home in homes for at in home.back_to_entry]
             todo = sorted([*todo, *loops], key=lambda want: want.address)
         place(function, todo, plan)
         self._refuse_open_loops(plan, entries)
         self._drop_idle(plan)
         return plan
 
+    def _scope(self, function: FunctionCode, wants: Sequence[Want]) -> tuple[FunctionCode, ...]:
+        """Return the functions that are planned together because of some wants."""
+        homes = {function: None}
+        for want in wants:
+            if not any(home.start <= want.address < home.end for home in homes):
+                home = self.code.containing(want.address)
+                if home is not None:
+                    homes[home] = None
+        return tuple(dict.fromkeys(each for home in homes for each in all_of(self.code, home)))
+
     def _place_in_order(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> None:
-        for want in todo:
+        for want in self._place_lines(function, todo, plan):
             self._place(function, want, plan)
         self._splice_ways(function, todo, plan)
         self._serve_arrivals(function, plan)
+
+    def _place_lines(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> list[Want]:
+        """Place the straight lines of a function of which much is wanted; return what is left."""
+        known = function.complete is None and not function.overlapped and not self.plain_jumps_only
+        if len(todo) < LEAST_WANTS or not known or Strategy.JUMP not in self.allowed:
+            return todo
+        return Lines(self, function, plan).place(todo)
 
     def _place_cramped_last(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> None:
         """Place straight lines with room for a jump first, as a whole; puns, which lock bytes, come last of all."""
@@ -95,7 +114,7 @@ class Planner(Successors):
         """Return whether the straight line that an instruction lies in has no room for a jump."""
         part = self._part(function, want.address)
         run = part.run_of(want.address, want.address - FAR_ENOUGH) if part is not None else ()
-        if part is None or not run or want.kind is not WantKind.OFFSET:
+        if part is None or not run or want.kind is WantKind.LOOP:
             return False
         return run[-1].end + self.dead_bytes(part, run[-1]) - run[0].address < JUMP_BYTES
 
@@ -118,20 +137,24 @@ class Planner(Successors):
         plan.refused = [(want, why) for want, why in plan.refused if not ways.splice(want)]
 
     def _refuse_open_loops(self, plan: FunctionPlan, entries: list[Want]) -> None:
-        """Refuse the entry where a branch back to it could not be spliced: it would count iterations."""
-        open_loops = [(want, why) for want, why in plan.refused if want.kind is WantKind.LOOP]
-        entry_refused = any(want.kind is WantKind.ENTRY for want, _ in plan.refused)
-        if not open_loops and not entry_refused:
+        """Refuse an entry where a branch back to it could not be spliced: it would count iterations."""
+        lost = {want.address for want, _ in plan.refused if want.kind is WantKind.ENTRY}
+        open_loops = {want.tag: want for want, _ in plan.refused if want.kind is WantKind.LOOP}
+        if not open_loops and not lost:
             return
         plan.refused = [(want, why) for want, why in plan.refused if want.kind is not WantKind.LOOP]
-        if open_loops and not entry_refused:
-            address = open_loops[0][0].address
-            for want in entries:
-                detail = f"the branch at {address:#x} loops back to the entry and cannot be spliced"
+        for want in entries:
+            if want.address in open_loops and want.address not in lost:
+                branch = open_loops[want.address].address
+                detail = f"the branch at {branch:#x} loops back to the entry and cannot be spliced"
                 plan.refused.append((want, Refusal(Reason.ENTRY_IS_LOOP_HEAD, want.address, detail)))
         refused = {id(want) for want, _ in plan.refused}
+        lost.update(address for address in open_loops if isinstance(address, int))
         for splice in plan.splices:
-            splice.wants = [w for w in splice.wants if w.kind is not WantKind.LOOP and id(w) not in refused]
+            splice.wants = [
+                want for want in splice.wants
+                if id(want) not in refused and (want.kind is not WantKind.LOOP or want.tag not in lost)
+            ]  # fmt: skip
 
     def _place(self, function: FunctionCode, want: Want, plan: FunctionPlan) -> None:
         part = self._part(function, want.address)
@@ -221,13 +244,13 @@ class Planner(Successors):
         self, function: FunctionCode, insn: Insn, want: Want, last: PlannedSplice | None, plan: FunctionPlan
     ) -> Iterator[tuple[Strategy, Callable[[], PlannedSplice | Refusal]]]:
         """Yield the attempts, best first."""
-        yield Strategy.RETARGET, partial(self.retarget, insn, want)
         near = want.address - (0 if want.kind is WantKind.ENTRY else FAR_ENOUGH)
         run = function.run_of(want.address, near if last is None else min(near, last.head))
         index = next(i for i, candidate in enumerate(run) if candidate.address == want.address)
         grows = last is not None and last.insns[0] in run and last.strategy not in (Strategy.RETARGET, Strategy.TRAP)
         if self._whole_lines and last is not None and grows:
             yield last.strategy, partial(self._grow, last, run, index)
+        yield Strategy.RETARGET, partial(self.retarget, insn, want)
         yield Strategy.JUMP, partial(self.jump, function, run, index, index)
         # nothing in front of where the last patch comes back to may be overwritten
         floor = near if last is None else max(last.write_at + last.written, last.end, near)
@@ -248,7 +271,8 @@ class Planner(Successors):
         for i in [index, *earlier]:
             yield Strategy.SHORT, partial(self.evicting, function, run, i, index, plan)
         yield Strategy.SHORT, partial(self.wedged, function, run, index, index, plan)
-        yield Strategy.PUNNED, partial(self.over_successor, function, run, index, index, plan)
+        for i in [index, *earlier]:
+            yield Strategy.PUNNED, partial(self.over_successor, function, run, i, index, plan)
         # the ways to an exit are tried before it takes bytes of the next function
         for i in [index, *earlier] if want.kind is not WantKind.EXIT or want.conditional else ():
             yield Strategy.PUNNED, partial(self.punned, run, i, index)
@@ -272,7 +296,7 @@ class Planner(Successors):
         attempts += [(Strategy.SHORT, partial(self.nested, run, i, index, plan)) for i in heads]
         attempts += [(Strategy.SHORT, partial(self.evicting, function, run, i, index, plan)) for i in heads]
         attempts += [(Strategy.SHORT, partial(self.wedged, function, run, index, index, plan))]
-        attempts += [(Strategy.PUNNED, partial(self.over_successor, function, run, index, index, plan))]
+        attempts += [(Strategy.PUNNED, partial(self.over_successor, function, run, i, index, plan)) for i in heads]
         if borrows:
             attempts = [(Strategy.PUNNED, partial(self.punned, run, i, index)) for i in heads]
         outcomes = (attempt() for strategy, attempt in attempts if strategy in self.allowed)

@@ -96,7 +96,10 @@ class Strategies:
         head, stop = run[start], index
         while stop + 1 < len(run) and run[stop].end - head.address < SHORT_BYTES:
             stop += 1
-        if run[stop].end - head.address < SHORT_BYTES or (self.plain_jumps_only and head.length < SHORT_BYTES):
+        short = SHORT_BYTES - (run[stop].end - head.address)
+        home = self.code.containing(head.address) if short > 0 and start == stop else None
+        dead = self.dead_bytes(home, head) if home is not None else 0
+        if short > dead or (self.plain_jumps_only and head.length + dead < SHORT_BYTES):
             return Refusal(Reason.TOO_SHORT, head.address, "one byte, and the next one may be entered")
         return run[start : stop + 1]
 
@@ -191,6 +194,10 @@ class Strategies:
             if not isinstance(self._checked(both), Refusal):
                 return both
         splice.ambiguous = insn.falls_through or bool(self.code.enterable(insn.end, insn.end + 1))
+        return self._checked(splice)
+
+    def checked(self, splice: PlannedSplice) -> PlannedSplice | Refusal:
+        """Return the splice if its bytes may be written and its instructions displaced."""
         return self._checked(splice)
 
     def _checked(self, splice: PlannedSplice) -> PlannedSplice | Refusal:

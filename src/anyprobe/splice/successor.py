@@ -74,11 +74,12 @@ class Successors(Evictions):
             for host in plan.splices:
                 if self.room_in(host, site.address, plan, place=place) is not None:
                     return (host,)
-            for host in self.lines_near(function, site.address, until=place + JUMP_BYTES):
-                apart = host.end <= site.address or site.end < host.head
-                fits = apart and not isinstance(self._checked(host), Refusal)
-                if fits and self.room_in(host, site.address, plan, fresh=True, place=place) is not None:
-                    return (host,)
+            for each in dict.fromkeys((function, *plan.scope)):
+                for _, host in self.lines_near(each, site.address, until=place + JUMP_BYTES):
+                    apart = host.end <= site.address or site.end < host.head
+                    fits = apart and not isinstance(self._checked(host), Refusal)
+                    if fits and self.room_in(host, site.address, plan, fresh=True, place=place) is not None:
+                        return (host,)
         detail = f"the bytes at {place:#x}, to which a short jump would lead, are neither dead nor to be evicted"
         return Refusal(Reason.NO_ROOM_NEARBY, place, detail)
 
@@ -86,63 +87,71 @@ class Successors(Evictions):
         self, function: FunctionCode, run: tuple[Insn, ...], start: int, index: int, plan: FunctionPlan
     ) -> PlannedSplice | Refusal:
         """A punned jump whose displacement ends in the bytes of another jump, chosen for that, right behind it."""
-        site = run[start]
-        if start != index or site.length >= JUMP_BYTES:
-            return Refusal(Reason.TOO_SHORT, site.address, "only single instructions are spliced over their successor")
-        found = self._successor(function, site, plan)
+        head = run[start].address
+        insns = tuple(insn for insn in run[start:] if insn.end < head + JUMP_BYTES)
+        if len(insns) <= index - start or insns[-1] is not run[-1]:
+            return Refusal(
+                Reason.TOO_SHORT, head, "only a line that is shorter than a jump is spliced over its successor"
+            )
+        end, size = insns[-1].end, insns[-1].end - head
+        found = self._successor(function, end, plan)
         if isinstance(found, Refusal):
             return found
         for prefixes in (0, 1):
             if found.insns[-1].end + self._dead_behind(found.insns[-1]) < found.head + prefixes + JUMP_BYTES:
                 continue
-            for own, behind in self._pairs(site, prefixes):
-                splice = PlannedSplice(
-                    Strategy.PUNNED, site.address, (site,), [], site.length, site.address, JUMP_BYTES - site.length, own
-                )
+            for own, behind in self._pairs(head, size, prefixes):
+                splice = PlannedSplice(Strategy.PUNNED, head, insns, [], size, head, JUMP_BYTES - size, own)
                 written = prefixes + JUMP_BYTES
-                beyond = self.claims.conflict(found.head + JUMP_BYTES, prefixes, 0)
-                if beyond is not None or page_floor(site.address) != page_floor(found.head + written - 1):
+                taken = self.claims.conflict(head, size, 0) or self.forbidden(insns)
+                beyond = prefixes and self._is_taken(end + JUMP_BYTES)
+                if taken is not None or beyond or page_floor(head) != page_floor(end + written - 1):
                     break
                 splice.leans_on = (self._led_by(found, behind, written, plan),)
                 return self._checked(splice)
-        return Refusal(Reason.PUN_OUT_OF_REACH, site.address, "no two pages that both jumps reach can be mapped")
+        return Refusal(Reason.PUN_OUT_OF_REACH, head, "no two pages that both jumps reach can be mapped")
 
-    def _successor(self, function: FunctionCode, site: Insn, plan: FunctionPlan) -> PlannedSplice | Refusal:
-        """Return the jump right behind a site: the plan's, or a new one."""
-        over = next((each for each in plan.splices if each.head == site.end), None)
+    def _successor(self, function: FunctionCode, address: int, plan: FunctionPlan) -> PlannedSplice | Refusal:
+        """Return the jump at an address right behind a site: the plan's, or a new one."""
+        over = next((each for each in plan.splices if each.head == address), None)
         if over is not None:
             if over.strategy is not Strategy.JUMP:
-                return Refusal(Reason.OVERLAP, site.end, "the instruction behind is spliced in another way")
+                return Refusal(Reason.OVERLAP, address, "the instruction behind is spliced in another way")
             return over
-        home = function if function.start <= site.end < function.end else self.code.containing(site.end)
-        if home is None or home not in plan.scope:
-            return Refusal(Reason.TOO_SHORT, site.end, "the bytes behind are another function's")
-        run = home.run_of(site.end, site.end)
-        if not run or run[0].address != site.end or run[0].is_endbr:
-            return Refusal(Reason.NOT_A_BOUNDARY, site.end, "no instruction begins behind")
+        home = function if function.start <= address < function.end else self.code.containing(address)
+        if home is None or home not in (function, *plan.scope):
+            return Refusal(Reason.TOO_SHORT, address, "the bytes behind are another function's")
+        run = home.run_of(address, address)
+        if not run or run[0].address != address or run[0].is_endbr:
+            return Refusal(Reason.NOT_A_BOUNDARY, address, "no instruction begins behind")
         return self.jump(home, run, 0, 0)
+
+    def _is_taken(self, address: int) -> bool:
+        """Return whether a byte that the jump right in front has displaced, if any, is of use to others."""
+        claims = self.claims
+        return address in claims.written or claims.borrowed[address] > 0 or address in claims.landings
 
     def _dead_behind(self, last: Insn) -> int:
         home = self.code.containing(last.address)
         return self.dead_bytes(home, last) if home is not None else 0
 
-    def _pairs(self, site: Insn, prefixes: int) -> Iterator[tuple[Pun, Pun]]:
-        """Yield two jumps, one right behind the other, both of which have a springboard.
+    def _pairs(self, head: int, size: int, prefixes: int) -> Iterator[tuple[Pun, Pun]]:
+        """Yield two jumps, one right behind the ``size`` bytes of the other, both of which have a springboard.
 
         The first one's displacement is made of its free bytes, then the second one's prefix and opcode, then ``shared``
         bytes of the second one's displacement, as far as there is room for.
         """
-        free = site.length - 1
+        free = size - 1
         fixed = (bytes([REDUNDANT_PREFIX]) * prefixes + bytes([_OPCODE]))[: 4 - free]
         shared = 4 - free - len(fixed)
         for low in _shared_bytes(shared):
             displacement = int.from_bytes(bytes(free) + fixed + low, "little", signed=True)
-            own = Pun(0, free, site.address + JUMP_BYTES + displacement)
+            own = Pun(0, free, head + JUMP_BYTES + displacement)
             if not self.reachable(own):
                 continue
             for high in _highest(4 - shared):
                 tail = low + high
-                target = site.end + prefixes + JUMP_BYTES + int.from_bytes(tail, "little", signed=True)
+                target = head + size + prefixes + JUMP_BYTES + int.from_bytes(tail, "little", signed=True)
                 behind = Pun(prefixes, 0, target, tail)
                 if abs(target - own.base) > 1 << 8 and self.reachable(behind):
                     yield own, behind

@@ -20,7 +20,7 @@ class Ways:
     def __init__(self, planner: "Planner", function: "FunctionCode", plan: FunctionPlan) -> None:
         """Remember the plan; its splices are added to."""
         self._planner, self._plan = planner, plan
-        self._parts = function.parts
+        self._parts = tuple(part for member in plan.scope or (function,) for part in member.parts)
         self._undo: list[Callable[[], None]] = []
 
     def undo(self) -> None:
