@@ -119,8 +119,6 @@ class TableView:
         self._words = np.frombuffer(region, dtype=np.uint64, count=layout.size // 8)
         self._extents = extents
         self.layout = layout
-        self.factor = 1
-        """What is shown is divided by this."""
         fields = layout.aggregation.cell.fields
         self._extreme = [index for index, name in enumerate(fields) if name in EXTREMES]
         self._low = fields.index(SQUARES) if SQUARES in fields else None
@@ -245,7 +243,7 @@ class TableView:
             key: cell_value(aggregation.cell, row, bounds, signed=self.layout.signed)
             for key, row in zip(self.keys(numbers), rows, strict=True)
         }
-        return AggregationResult(aggregation.name, aggregation.kind, aggregation.by, entries, self.dropped, self.factor)
+        return AggregationResult(aggregation.name, aggregation.kind, aggregation.by, entries, self.dropped)
 
     def _counts(self, found: NDArray[np.uint64]) -> NDArray[np.uint64]:
         cell = self.layout.aggregation.cell
