@@ -12,6 +12,7 @@ import pytest
 
 import anyprobe
 from anyprobe.target import membarrier
+from anyprobe.target.process import Process
 from live.driver import Counts, MissingTool, Target, started
 from live.image import Image
 from live.results import hits, missed, refusals
@@ -119,6 +120,34 @@ def test_every_call(controller, compiled, request, kind):
             assert not catches_trap(target.pid)
         target.halt()
         target.finish()
+
+
+def test_nothing_is_stopped(run_target, monkeypatch):
+    """From the first probe to the end of the session, and what is shown as a pause is one thread's."""
+    stops = []
+    stop = Process.stop
+
+    def watched(process: Process, timeout: float = 2.0) -> object:
+        stops.append(process.pid)
+        return stop(process, timeout)
+
+    monkeypatch.setattr(Process, "stop", watched)
+    target = run_target("live_arming.c", "4", "handler")
+    image = Image.of(target.pid)
+    target.run_freely()
+    with anyprobe.attach(target.pid, live=True) as session:
+        probes = session.count("a.out:one_byte", "a.out:loaded", "libc:getenv")
+        assert arming(probes) == {"live"}
+        session.remove(*probes[:2])
+        session.enable(probes[1])
+        assert session.snapshot().pause_us["arm"] > 0
+        assert session.stops_explained == []
+        session.detach()
+        assert session.snapshot().pause_us["disarm"] > 0
+    assert stops == []
+    image.assert_restored(target.pid)
+    target.halt()
+    target.finish()
 
 
 # -- what cannot be done so

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from anyprobe.target.remote import RemoteCalls
 
 _SYS_MUNMAP = 11
-_PATIENCE = 1.0
+_PATIENCE = 2.0
 _PAUSE = 0.0005
 Range = tuple[int, int]
 
