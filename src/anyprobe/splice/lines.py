@@ -62,7 +62,8 @@ class Lines:
 
     def _line_from(self, index: int) -> "list[Insn]":
         """Return the instructions from one on to the end of its line that can be displaced."""
-        function, found, leaders = self._function, [], self._leaders
+        function, leaders = self._function, self._leaders
+        found: list[Insn] = []
         iced = function.iced
         flow = Flow.NEXT
         limit = min(len(iced), index + LONGEST)
