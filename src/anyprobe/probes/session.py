@@ -23,6 +23,7 @@ from anyprobe.probes.objects import ObjectTable
 from anyprobe.probes.probe import Exitless, Place, Probe, Timed, edits_for, exit_want, instructions_of
 from anyprobe.probes.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.trampolining import Trampolines
+from anyprobe.probes.wholesale import surveyed
 from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.edits import Module
 from anyprobe.splice.engine import MAXACTIVE, Engine
@@ -368,6 +369,8 @@ class Session:
         if self._awaits_libraries:
             self._pending = [*self._pending, (probe, timed)]
             probe.refused = []
+        for loaded in surveyed(sites):
+            self.module(loaded).code.survey()
         for site in sites:
             loaded = site.object
             if (self._awaits_libraries or beside is not None) and (
