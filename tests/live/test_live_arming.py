@@ -1,6 +1,7 @@
 """Acceptance: probes armed and removed while all threads run on, with exact counts and no signal that anybody sees."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -148,6 +149,24 @@ def test_nothing_is_stopped(run_target, monkeypatch):
     image.assert_restored(target.pid)
     target.halt()
     target.finish()
+
+
+def test_a_program_that_is_started(compiled):
+    """Before it begins there is nobody to disturb; from then on nothing is stopped unless it has to be."""
+    reading, writing = os.pipe()
+    with (
+        open(reading) as stdin,
+        open(writing, "w"),
+        open(os.devnull, "w") as stdout,
+        anyprobe.run([str(compiled("live_arming.c")), "2"], live=True, stdin=stdin, stdout=stdout) as session,
+    ):
+        first = session.count("a.out:loaded")
+        session.resume()
+        second = session.count("a.out:scaled", "a.out:one_byte")
+        assert arming(first) == {""}
+        assert all(how == "live" or how.startswith("stop: ") for how in arming(second))
+        session.remove(*first, *second)
+        assert not session.exited
 
 
 # -- what cannot be done so

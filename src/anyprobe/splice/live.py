@@ -5,39 +5,32 @@ the others are left for a stop, each with the reason. A change that fails in the
 controller's is undone from the journal, which lists each ``int3`` before it is written.
 """
 
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.binary.function import FunctionCode
-from anyprobe.core.address import PAGE, page_ceil
-from anyprobe.core.errors import StopTimeout, TargetError
+from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.splice.arena import Arena, Piece
+from anyprobe.splice.deputies import Deputies
 from anyprobe.splice.edits import Edit, Module
-from anyprobe.splice.journal import Journal, MappingUse, Record, RecordKind, journal_size
+from anyprobe.splice.journal import Journal, Record, RecordKind
 from anyprobe.splice.livechildren import complete_in_children, ticks_now
 from anyprobe.splice.liveplan import LivePlanner
 from anyprobe.splice.livetraps import disturbed, wrong_action
 from anyprobe.splice.livewrites import SEVERAL, Rewrite, Site, Write, sites_of, steps
 from anyprobe.splice.patchcode import EmittedPatch
 from anyprobe.splice.planned import FunctionPlan, Want, WantKind
-from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import PunPlaces
 from anyprobe.splice.standing import gone, gone_modules, in_modules, modules_of
+from anyprobe.splice.together import all_of
 from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
 from anyprobe.splice.traphandler import AMBIGUOUS
 from anyprobe.target import membarrier
-from anyprobe.target.deputy import ROOM, with_waiting_deputy
-from anyprobe.target.remote import RemoteCalls
-from anyprobe.target.threadpointers import thread_pointers
-from anyprobe.target.urgency import urgent
 
 if TYPE_CHECKING:
     from anyprobe.splice.engine import Engine
 
-_RECORDS = 4
 _PORTION = 256
 """How many sites at most have an ``int3`` at a time, so that none has it for long."""
 
@@ -73,8 +66,7 @@ class LiveArming:
     def __init__(self, engine: "Engine", proof: Proof) -> None:
         """Nothing is done to the target yet."""
         self._engine, self._proof = engine, proof
-        self.stack = 0
-        """Top of the memory in which deputies have their stack."""
+        self.deputies = Deputies(engine)
         self.left: list[EmittedPatch] = []
         """Patches that were taken out, in which threads may be asleep."""
         self.longest_visit_us = 0
@@ -172,6 +164,8 @@ class LiveArming:
             module.code, module.claims, places.reachable, engine.allowed, plain_jumps_only=True,
             bias=module.bias, retired=self._retired,
         )  # fmt: skip
+        if len(all_of(module.code, code)) > 1:
+            return Refusal(Reason.NEEDS_STOP, code.start, "it is planned together with the function behind it")
         plan = planner.plan(code, wants)
         if plan.refused:
             why = _unplaced(plan)
@@ -218,7 +212,7 @@ class LiveArming:
         if self._registered and engine.traps.is_ready_for(sites):
             return None
         try:
-            with self.deputy(what) as remote:
+            with self.deputies.deputy(what) as remote:
                 why = engine.traps.prepare_live(lambda _: nullcontext(remote), near, sites)
                 if why is None and not self._registered:
                     membarrier.register(remote)
@@ -228,61 +222,6 @@ class LiveArming:
                 raise
             return Refusal(Reason.NEEDS_STOP, near, str(error))
         return why
-
-    @contextmanager
-    def deputy(self, what: str) -> Iterator[RemoteCalls]:
-        """Make system calls in a thread made for them; how long its maker stands still counts as a pause."""
-        process = self._engine.process
-        self.prepare_stack(what)
-        process.gadgets()
-        with urgent(), process.deputy(self.stack) as calls:
-            self._engine.pause_us[what] += process.borrowed_us
-            yield calls
-
-    @contextmanager
-    def calls(self, what: str) -> Iterator[RemoteCalls]:
-        """Make system calls in a borrowed thread; the time that it stands still counts as a pause."""
-        begin = 0
-        try:
-            with urgent(), self._engine.process.borrow() as remote:
-                begin = time.monotonic_ns()
-                yield remote
-        finally:
-            self._engine.pause_us[what] += (time.monotonic_ns() - begin) // 1000 if begin else 0
-
-    def prepare_stack(self, what: str) -> None:
-        """See that there is a stack for deputies; the first of them has to use that of the thread that makes it."""
-        engine = self._engine
-        process = engine.process
-        if self.stack:
-            return
-        engine.touched = True
-        process.gadgets()
-        space = AddressSpace(process.mappings())
-        space.reserve_all((page, page + PAGE) for page in engine.springboards.pages())
-        journal_bytes = journal_size(_RECORDS + 1 + 8)
-        size = page_ceil(ROOM) + PAGE
-        place = space.far_gap(journal_bytes + size + PAGE, 1 << 32)
-        if place is None:
-            raise StopTimeout("no room for a stack in the target's address space")
-        pieces = [Piece(MappingUse.DATA, place + journal_bytes + PAGE, size)]
-        with self.calls(what) as remote, with_waiting_deputy(process, remote) as calls:
-            arena = Arena.create(process, calls, engine.owner, pieces, journal_at=place, records=_RECORDS)
-        engine.arenas.insert(0, arena)  # the last one is where splices are journalled
-        engine.springboards.space.reserve(place, pieces[0].end)
-        self.stack = pieces[0].end
-
-    @contextmanager
-    def mapping(self, *, pointers: bool) -> Iterator[tuple[RemoteCalls, list[int]]]:
-        """Give a thread to map memory in, and all thread ``pointers``; ``StopTimeout`` where that needs a stop."""
-        process = self._engine.process
-        process.verify()
-        self._engine.check_sessions(process.mappings())
-        found = thread_pointers(process) if pointers else []
-        if found is None:
-            raise StopTimeout(f"not all threads of process {process.pid} are known to be the C library's")
-        with self.deputy("arm") as calls:
-            yield calls, found
 
     def note(self, error: TargetError) -> None:
         """Take note of why memory is mapped in a stop."""
@@ -372,7 +311,7 @@ class LiveArming:
         engine.traps.publish_entries({w.address: w.patch | (AMBIGUOUS if w.ambiguous else 0) for w in windows})
         why = disturbed(engine.process, site)
         if why is None:
-            with self.deputy(what) as remote:
+            with self.deputies.deputy(what) as remote:
                 why = wrong_action(engine.process, remote, engine.traps, site)
                 if why is None:
                     self._begun += rewrites

@@ -6,13 +6,13 @@ SIGTRAP later. So it gets the rest of the change, in a stop of its own.
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import AnyprobeError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.installed import processes_with_splices
+from anyprobe.splice.arena import is_ours
 from anyprobe.splice.livewrites import Rewrite, in_window
 from anyprobe.target import procfs
 from anyprobe.target.process import Process
@@ -37,8 +37,8 @@ def complete_in_children(parent: Process, inodes: frozenset[int], windows: Seque
     if not windows:
         return
     time.sleep(_BIRTH)
-    for pid in processes_with_splices(inodes):
-        if pid == parent.pid or not _born_since(pid, began):
+    for pid in _born_since(began):
+        if pid == parent.pid or not _maps_one(pid, inodes):
             continue
         with suppress(AnyprobeError, MemoryFault, OSError):
             child = Process.open(pid)
@@ -48,11 +48,17 @@ def complete_in_children(parent: Process, inodes: frozenset[int], windows: Seque
                 child.close()
 
 
-def _born_since(pid: int, began: int) -> bool:
-    try:
-        return procfs.read_stat(pid).start_time >= began
-    except OSError:
-        return False
+def _born_since(began: int) -> Iterator[int]:
+    for name in os.listdir("/proc"):
+        with suppress(OSError):
+            if name.isdigit() and procfs.read_stat(int(name)).start_time >= began:
+                yield int(name)
+
+
+def _maps_one(pid: int, inodes: frozenset[int]) -> bool:
+    with suppress(OSError):
+        return any(is_ours(m) and m.inode in inodes for m in procfs.read_mappings(pid))
+    return False
 
 
 def _complete(child: Process, windows: Sequence[Rewrite]) -> None:

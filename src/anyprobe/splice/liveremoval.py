@@ -42,6 +42,7 @@ class LiveRemoval:
     def __init__(self, engine: "Engine", live: "LiveArming") -> None:
         """Nothing is done yet."""
         self._engine, self._live, self._process = engine, live, engine.process
+        self._deputies = live.deputies
         self._pages: set[int] = set()
         self._journals: list[FoundJournal] = []
         self._mappings: Sequence[Mapping] = ()
@@ -50,12 +51,13 @@ class LiveRemoval:
         """Do as much as can be done; what is left shows in the memory map."""
         self._take_out()
         with exclusive(self._process):
+            self._deputies.prepare_stack("disarm")
             self._read()
             self._drop_pages()
             if self._has_more_than_code() or not self._is_quiet():
                 return
             pointers = thread_pointers(self._process) if self._banks() else []
-            if pointers is not None and self._journals and self._live.stack:
+            if pointers is not None and self._journals:
                 self._unmap(pointers)
 
     def _take_out(self) -> None:
@@ -69,8 +71,8 @@ class LiveRemoval:
     def _drop_pages(self) -> None:
         """Give restored pages back to the file."""
         pages = droppable(self._process, sorted(self._pages), self._mappings)
-        if pages and self._live.stack:
-            with self._live.deputy("disarm") as remote:
+        if pages:
+            with self._deputies.deputy("disarm") as remote:
                 for low, size in pages:
                     drop_pages(remote, low, size)
 
@@ -120,11 +122,11 @@ class LiveRemoval:
         ranges = ranges_of(self._journals, self._mappings)
         late = self._needed_last(arena, home, ranges)
         calls = [BatchedCall(_SYS_MUNMAP, (low, high - low)) for low, high in ranges if (low, high) not in late]
-        with self._live.deputy("disarm") as remote:
+        with self._deputies.deputy("disarm") as remote:
             put_back_live(process, remote, self._journals, self._mappings)
             self._clear_slots(pointers)
             self._run(remote, calls, arena, home)
-        with self._live.calls("disarm") as remote:
+        with self._deputies.calls("disarm") as remote:
             for low, high in late:
                 remote.syscall(_SYS_MUNMAP, low, high - low)
         engine.traps.forget()
@@ -136,7 +138,7 @@ class LiveRemoval:
 
     def _needed_last(self, arena: Arena, home: Piece, ranges: Sequence[Range]) -> list[Range]:
         """Return what must stay until the others are unmapped: their code, the deputy's stack, the journals of both."""
-        stack = next(each for each in self._engine.arenas if any(p.end == self._live.stack for p in each.pieces))
+        stack = next(each for each in self._engine.arenas if any(p.end == self._deputies.stack for p in each.pieces))
         needed = {piece.address for piece in (arena.pieces[0], home, *stack.pieces)}
         return [(low, high) for low, high in ranges if any(low <= address < high for address in needed)]
 

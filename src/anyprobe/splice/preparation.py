@@ -175,7 +175,7 @@ class Preparation:
             while True:
                 try:
                     if self._live is not None:
-                        self._live.prepare_stack("arm")  # before places are chosen: it needs one, too
+                        self._live.deputies.prepare_stack("arm")  # before places are chosen: it needs one, too
                     return self._map_now(splices)
                 except (StopTimeout, RemoteCallFailed, PermissionDenied) as error:
                     taken = isinstance(error, RemoteCallFailed) and error.errno == errno.EEXIST
@@ -218,7 +218,7 @@ class Preparation:
     def _borrowed(self) -> "Iterator[tuple[RemoteCalls, list[int]]]":
         """Give a thread to make calls in and all thread pointers, everything being stopped if it has to be."""
         if self._live is not None:
-            with self._live.mapping(pointers=self._layout is not None) as given:
+            with self._live.deputies.mapping(pointers=self._layout is not None) as given:
                 yield given
         else:
             with self._engine.stop("prepare") as stop, stop.remote() as remote:
