@@ -18,7 +18,7 @@ ROWS = (
 ROW = {package: row for row, packages in enumerate(ROWS) for package in packages}
 ATTIC_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Reports see snapshots and nothing else; a report that needs more is a report that touches a process.
-REPORTS_MAY_IMPORT = {"anyprobe.data.snapshot", "anyprobe.data.histogram"}
+REPORTS_MAY_IMPORT = {"anyprobe.data.snapshot", "anyprobe.data.histogram", "anyprobe.data.results"}
 
 
 def sources() -> Iterator[Path]:

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.errors import UsageError
+from anyprobe.data.results import Key
 
 KEY_WORDS_LIMIT = 16
 """A key has at most 128 bytes."""
-Key = tuple[int | str, ...]
 
 
 @dataclass(frozen=True, slots=True)

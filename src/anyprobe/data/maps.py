@@ -32,7 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.errors import UsageError
-from anyprobe.data.keys import Key, KeyShape
+from anyprobe.data.keys import KeyShape
+from anyprobe.data.results import Key
 
 FREE = 0
 """Head: the word that leads to the free nodes."""

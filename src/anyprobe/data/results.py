@@ -13,9 +13,9 @@ from anyprobe.data.histogram import Bucket
 
 if TYPE_CHECKING:
     from anyprobe.data.aggregations import CellLayout
-    from anyprobe.data.keys import Key
 
 Json = dict[str, Any]
+Key = tuple[int | str, ...]
 _TOP = 1 << 63
 _BITS = 1 << 64
 
@@ -97,7 +97,7 @@ class AggregationResult:
     name: str
     kind: str
     by: tuple[str, ...] = ()
-    entries: "Mapping[Key, CellValue]" = field(default_factory=dict)
+    entries: Mapping[Key, CellValue] = field(default_factory=dict)
     dropped: int = 0
     factor: int = 1
 
@@ -135,7 +135,7 @@ class AggregationResult:
         }
         return numbers.get(self.kind, cell.count) or 0
 
-    def ordered(self) -> "list[tuple[Key, CellValue]]":
+    def ordered(self) -> list[tuple[Key, CellValue]]:
         """Return keys and values, the smallest value first, as DTrace prints them."""
         return sorted(self.entries.items(), key=lambda item: (self.value(item[1]), tuple(map(str, item[0]))))
 

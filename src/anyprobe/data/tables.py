@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.data.aggregations import EXTREMES, MAX, NOT_MIN, SQUARES, Aggregation
-from anyprobe.data.keys import UNKEYED, Key, KeyShape
+from anyprobe.data.keys import UNKEYED, KeyShape
+from anyprobe.data.results import Key
 
 if TYPE_CHECKING:
     from anyprobe.data.results import AggregationResult
