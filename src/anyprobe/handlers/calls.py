@@ -146,9 +146,9 @@ class Calls(CallCompiler):
             raise expressions.error(node, "min and max of two or more values")
         symbol = "<" if thing is builtins.min else ">"
         fail = expressions.frame.fail_at(node)
-        total = expressions.operand(node.args[0])
-        for each in node.args[1:]:
-            value = expressions.operand(each)
+        values = [expressions.value(each) for each in node.args]
+        total, *others = [expressions.present(value, each) for value, each in zip(values, node.args, strict=True)]
+        for value in others:
             if isinstance(total, Literal) and isinstance(value, Literal):
                 better = operators.constants(symbol, value.value, total.value, fail).value
                 total = value if better else total

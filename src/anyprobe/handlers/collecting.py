@@ -56,8 +56,12 @@ class Collecting:
             raise expressions.error(node, f"a {type(aggregation).__name__} counts and has no value", "add()")
         if key is not None and key_node is not None:
             raise expressions.error(node, "a key in brackets and a key as argument", "one of them")
-        value = None if value_node is None else _whole(expressions, expressions.operand(value_node), value_node)
-        parts, signed = self._key(expressions, node, key if key_node is None else expressions.value(key_node))
+        given = None if value_node is None else expressions.value(value_node)
+        key = key if key_node is None else expressions.value(key_node)
+        value = None
+        if given is not None and value_node is not None:
+            value = _whole(expressions, expressions.present(given, value_node), value_node)
+        parts, signed = self._key(expressions, node, key)
         if aggregation.by and len(parts) != len(aggregation.by):
             by = ", ".join(aggregation.by)
             raise expressions.error(node, f"the key of {aggregation.name} has {len(aggregation.by)} parts: {by}")

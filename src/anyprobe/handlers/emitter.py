@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from anyprobe.core.code import Input, InputKind
 from anyprobe.handlers import ir, ranges
@@ -67,14 +67,14 @@ class Emitter:
         self.buffers.append(made)
         return made
 
-    def word(self, kind: InputKind, name: str = "", index: int = 0, *, written: bool = False) -> int:
+    def word(self, kind: InputKind, name: str = "", index: int = 0, *, written: bool = False, place: str = "") -> int:
         """Return the index of the word of the context that holds an input."""
-        for place, each in enumerate(self.inputs):
+        for at, each in enumerate(self.inputs):
             if (each.kind, each.name, each.index) == (kind, name, index):
                 if written and not each.written:
-                    self.inputs[place] = Input(kind, name, index, written=True)
-                return place
-        self.inputs.append(Input(kind, name, index, written))
+                    self.inputs[at] = replace(each, written=True)
+                return at
+        self.inputs.append(Input(kind, name, index, written, place))
         return len(self.inputs) - 1
 
     def storage(self, storage: ir.Storage) -> int:

@@ -72,7 +72,7 @@ class Expressions:
             case ast.BinOp(left, symbol, right):
                 if type(symbol) not in _BINARY:
                     raise self.error(node, "matrices are not possible in a handler")
-                sides = self.operand(left), self.operand(right)
+                sides = self.both(left, right)
                 return operators.arithmetic(self.emit, _BINARY[type(symbol)], *sides, self.frame.fail_at(node))
             case ast.UnaryOp(ast.Not(), inner):
                 return _known(_not(self.condition(inner)))
@@ -149,6 +149,12 @@ class Expressions:
                 self.emit.add(ir.CountMiss(Miss.ABANDONED))
                 self.emit.add(ir.Leave("end"))
         return value.value if isinstance(value, Maybe) else value
+
+    def both(self, left: ast.expr, right: ast.expr) -> tuple[Value, Value]:
+        """Compile two operands; as in Python, both are evaluated before anything is done with either."""
+        first = self.value(left)
+        second = self.value(right)
+        return self.present(first, left), self.present(second, right)
 
     def number(self, node: ast.expr, kind: Type | None = None) -> ir.Expr:
         """Compile an expression to a number, converted to ``kind`` if that is given."""
@@ -259,7 +265,12 @@ class Expressions:
             return self._is_none(node)
         if len(node.ops) == 1 and isinstance(node.ops[0], ast.In | ast.NotIn):
             return self._contained(node)
-        operands = [self.operand(each) for each in (node.left, *node.comparators)]
+        operands = [*self.both(node.left, node.comparators[0])]
+        for each in node.comparators[1:]:
+            with self.emit.collected() as statements:
+                operands.append(self.operand(each))
+            if statements:
+                raise self.error(each, "evaluated only if what stands left of it is true", "a < b and b < c")
         total: ir.Expr = ir.TRUE
         for left, symbol, right in zip(operands, node.ops, operands[1:], strict=False):
             if type(symbol) not in _COMPARE:
@@ -300,7 +311,9 @@ class Expressions:
         total: ir.Expr = ir.FALSE
         fail = self.frame.fail_at(node)
         for item in items.items:
-            expr = operators.truth(self._compare("==", left, self.present(item, node), node), fail)
+            if isinstance(item, Maybe | Text):
+                raise self.error(node, f"in a tuple with what is {described(item)}", "x == a or x == b")
+            expr = operators.truth(self._compare("==", left, item, node), fail)
             total = expr if total == ir.FALSE else ir.Binary("|", total, expr)
         return _known(total if isinstance(node.ops[0], ast.In) else _not(total))
 

@@ -41,6 +41,8 @@ def footprint(code: bytes) -> Footprint:
             stack += iced.immediate(1)
         elif iced.mnemonic == Mnemonic.LEA and iced.op0_register == Register.RSP and iced.memory_displacement >> 63:
             stack += (1 << 64) - iced.memory_displacement
+        if iced.is_string_instruction:
+            clobbers.add("df")
         if iced.flow_control in _CALLS or effects(insn).may_write >> NUMBERS["r11"] & 1:
             clobbers.add("r11")
     return Footprint(frozenset(clobbers), stack)

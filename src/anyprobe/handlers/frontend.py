@@ -18,9 +18,11 @@ from anyprobe.handlers.frame import Frame, Notes, RetypeError, type_of_annotatio
 from anyprobe.handlers.source import Source, source_of
 from anyprobe.handlers.statements import Statements
 from anyprobe.handlers.storages import Storages
-from anyprobe.handlers.types import Type, boolean, i64, u64
+from anyprobe.handlers.types import FloatType, Type, boolean, i64, u64
 from anyprobe.handlers.values import Context, Kind, Literal, Maybe, Scalar, Text, Value
 
+INTEGER_REGISTERS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
+VECTOR_REGISTERS = 8
 RESULT = "return"
 """The variable that holds what a function returns; no variable of Python can have this name."""
 
@@ -80,8 +82,7 @@ class _Handler:
         emit = self._emit
         frame = Frame(self._source, "", "end", self._kinds)
         with emit.block("end"):
-            for index, parameter in enumerate(_parameters(self._source, handler=True)):
-                self._receive(frame, index, parameter)
+            self._receive_all(frame)
             self._body(frame)
         result = frame.kinds.get(RESULT)
         if result is not None:
@@ -91,24 +92,27 @@ class _Handler:
         made = ir.Function(self._source.name, tuple(emit.inputs), tuple(emit.storages), emit.body, kind)
         return Lowered(made, self._notes)
 
-    def _receive(self, frame: Frame, index: int, parameter: ast.arg) -> None:
-        """Give a parameter of the handler its value: ``ctx``, or one of the probed function's."""
-        if parameter.arg == "ctx":
-            frame.aliases["ctx"] = (parameter, Context())
+    def _receive_all(self, frame: Frame) -> None:
+        """Give the parameters of the handler their values: ``ctx``, then those of the probed function."""
+        parameters = _parameters(self._source, handler=True)
+        if parameters and parameters[0].arg == "ctx":
+            frame.aliases["ctx"] = (parameters[0], Context())
             self._emit.flow.assigned |= {"ctx"}
-            return
+            parameters = parameters[1:]
+        kinds = [self._type_of(parameter) for parameter in parameters]
+        for index, (parameter, kind, place) in enumerate(zip(parameters, kinds, places(kinds), strict=True)):
+            frame.declare(parameter.arg, Kind(kind, demanded=True))
+            word = ir.Word(self._emit.word(InputKind.PARAMETER, str(kind), index, place=place))
+            frame.assign(self._emit, parameter.arg, Scalar(received(word, kind)), parameter)
+            frame.note(self._notes, parameter, frame.kinds[parameter.arg])
+
+    def _type_of(self, parameter: ast.arg) -> Type:
         if parameter.annotation is not None:
-            kind = type_of_annotation(self._source, parameter.annotation)
-        elif isinstance(self._source.tree, ast.Lambda):
-            kind = u64
-        else:
-            instead = f"{parameter.arg}: u64, or another type"
-            raise self._source.error(parameter, f"the type of {parameter.arg} is not known", instead)
-        frame.declare(parameter.arg, Kind(kind, demanded=True))
-        has_context = _parameters(self._source, handler=True)[0].arg == "ctx"
-        word = ir.Word(self._emit.word(InputKind.PARAMETER, str(kind), index - has_context))
-        frame.assign(self._emit, parameter.arg, Scalar(received(word, kind)), parameter)
-        frame.note(self._notes, parameter, frame.kinds[parameter.arg])
+            return type_of_annotation(self._source, parameter.annotation)
+        if isinstance(self._source.tree, ast.Lambda):
+            return u64
+        instead = f"{parameter.arg}: u64, or another type"
+        raise self._source.error(parameter, f"the type of {parameter.arg} is not known", instead)
 
     def _body(self, frame: Frame) -> None:
         """Compile the statements of a function."""
@@ -174,6 +178,22 @@ class _Handler:
             value = caller.present(value, node)
         frame.assign(self._emit, parameter.arg, value, parameter)
         frame.note(self._notes, parameter, frame.kinds[parameter.arg])
+
+
+def places(kinds: list[Type]) -> list[str]:
+    """Return where parameters are when a function is entered, by the System V convention."""
+    found, vectors, stack = [], 0, 8
+    registers = list(INTEGER_REGISTERS)
+    for kind in kinds:
+        if isinstance(kind, FloatType) and vectors < VECTOR_REGISTERS:
+            found.append(f"xmm{vectors}")
+            vectors += 1
+        elif not isinstance(kind, FloatType) and registers:
+            found.append(registers.pop(0))
+        else:
+            found.append(f"stack+{stack}")
+            stack += 8
+    return found
 
 
 def _parameters(source: Source, *, handler: bool = False) -> list[ast.arg]:

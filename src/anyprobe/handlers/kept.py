@@ -53,7 +53,7 @@ def _compiler() -> str:
 
 def _store(name: str, code: NativeCode) -> None:
     values = {
-        "inputs": [[each.kind.value, each.name, each.index, each.written] for each in code.inputs],
+        "inputs": [[each.kind.value, each.name, each.index, each.written, each.place] for each in code.inputs],
         "clobbers": sorted(code.clobbers),
         "stack": code.stack,
         "steps": code.steps,
@@ -70,8 +70,8 @@ def _load(name: str) -> NativeCode | None:
     values, arrays = kept
     try:
         inputs = tuple(
-            Input(InputKind(kind), str(word), int(index), bool(written))
-            for kind, word, index, written in values["inputs"]
+            Input(InputKind(kind), str(word), int(index), bool(written), str(place))
+            for kind, word, index, written, place in values["inputs"]
         )
         return NativeCode(
             arrays["code"].tobytes(),

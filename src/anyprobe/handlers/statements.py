@@ -130,7 +130,7 @@ class Statements:
             ast.copy_location(each, target)
         if type(symbol) not in _OPERATORS:
             raise self._expressions.error(node, "matrices are not possible in a handler")
-        sides = self._expressions.operand(source), self._expressions.operand(value)
+        sides = self._expressions.both(source, value)
         fail = self._frame.fail_at(node)
         self._assign_one(target, operators.arithmetic(self._emit, _OPERATORS[type(symbol)], *sides, fail))
 
