@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 import anyprobe
+from anyprobe.splice.deputies import Deputies
 from anyprobe.target import membarrier
 from anyprobe.target.process import Process
 from live.driver import Counts, MissingTool, Target, started
@@ -219,6 +221,33 @@ def test_a_library_that_may_be_unloaded(run_target, compiled):
         assert how.endswith("may be unloaded meanwhile")
         counts = target.go(3)
         assert hits(session.snapshot(), "from_library") == counts.calls["from_library"]
+    target.finish()
+
+
+def test_a_springboards_place_taken_meanwhile(run_target, monkeypatch):
+    """The program has mapped something where a jump was to lead: its function is refused, the others are armed."""
+    mapping, taken = Deputies.mapping, []
+
+    @contextmanager
+    def late(self: Deputies, *, pointers: bool) -> Iterator[object]:
+        if not taken:
+            taken.append(session.engine.springboards.pages()[0])
+            with self.calls("arm") as remote:
+                assert remote.syscall(9, taken[0], 4096, 3, 0x100022, -1, 0) == taken[0]
+        with mapping(self, pointers=pointers) as given:
+            yield given
+
+    monkeypatch.setattr(Deputies, "mapping", late)
+    target = run_target("live_arming.c", "2")
+    target.run_freely()
+    with anyprobe.attach(target.pid, live=True) as session:
+        session.count("a.out:loaded", "a.out:scaled", "a.out:one_byte", "libc:getenv")
+        ((_, refusal),) = session.refused
+        assert refusal.reason == "pun-target-not-mappable"
+        assert sum(site.armed for site in session.snapshot().sites) == 3
+        with session.engine.process.borrow() as remote:
+            remote.syscall(11, taken[0], 4096)
+    target.halt()
     target.finish()
 
 

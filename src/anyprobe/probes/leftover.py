@@ -7,9 +7,10 @@ from anyprobe.data.leftover import Leftover, RemovalReport
 from anyprobe.splice.arena import MEMFD_PATH, is_ours
 from anyprobe.splice.installed import find_journals
 from anyprobe.splice.journal import FoundJournal, Record, RecordKind
+from anyprobe.splice.livewrites import in_window
 from anyprobe.splice.planned import TRAP
 from anyprobe.splice.recovery import remove as remove_from
-from anyprobe.splice.recovery import remove_everywhere
+from anyprobe.splice.recovery import remove_everywhere, windows_of
 from anyprobe.target.process import Process
 
 _JUMP_BYTES = 5
@@ -24,9 +25,11 @@ def inspect(pid: int) -> list[Leftover]:
         others = [m for m in mappings if m.path != MEMFD_PATH]
         files = ProcessFiles(pid, memory=process.mem)
         objects = loaded_objects(others, files=files, executable=process.exe)
+        journals = find_journals(process.mem, mappings)
+        windows = windows_of(journals)
         return [
-            _leftover(process, journal, record, objects)
-            for journal in find_journals(process.mem, mappings)
+            _leftover(process, journal, record, objects, windows.get(record.address, []))
+            for journal in journals
             for _, record in journal.records
             if record.kind is RecordKind.SPLICE
         ]
@@ -34,11 +37,15 @@ def inspect(pid: int) -> list[Leftover]:
         process.close()
 
 
-def _leftover(process: Process, journal: FoundJournal, record: Record, objects: list[LoadedObject]) -> Leftover:
+def _leftover(
+    process: Process, journal: FoundJournal, record: Record, objects: list[LoadedObject], ends: list[bytes]
+) -> Leftover:
     flags: tuple[str, ...] = ("OPTIMIZED",)
     try:
         now = process.mem.read(record.address, len(record.new))
-        if now != record.new:
+        if ends and in_window(now, record.old, *ends):
+            flags = ()  # an int3 leads to the patch
+        elif now != record.new:
             flags = ("DISABLED",) if now == record.old else ("GONE",)
     except MemoryFault:
         flags = ("GONE",)

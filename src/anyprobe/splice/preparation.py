@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.address import PAGE
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
+from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layout import BankLayout
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.banks import Hook, demand, settle_in_slot_bank, settle_near
@@ -187,10 +188,23 @@ class Preparation:
                         raise
                 time.sleep(_PAUSE)
                 engine.springboards.space = AddressSpace(engine.process.mappings())
+                if taken and time.monotonic() > deadline - _PATIENCE / 2:
+                    self._give_up_taken()
                 engine.springboards.reserve_fresh()
         except BaseException:
             engine.springboards.forget_fresh()
             raise
+
+    def _give_up_taken(self) -> None:
+        """Refuse functions with springboards to be mapped where the program has mapped something since."""
+        springboards = self._engine.springboards
+        for edit in self._edits:
+            for splice in edit.plan.splices:
+                page = splice.springboard & -PAGE
+                if springboards.is_fresh(page) and not springboards.space.is_free(page, page + PAGE):
+                    detail = "the program has just mapped memory where the jump leads; try again"
+                    self._engine.give_up(edit, Refusal(Reason.PUN_OUT_OF_REACH, splice.head, detail))
+                    break
 
     def _map_now(self, splices: int) -> None:
         """Map everything that is missing, in one stop."""

@@ -243,7 +243,7 @@ class _Restoration:
         """Write the old bytes back, heads first come first, one write per page."""
         memory = self._process.mem
         pages: dict[int, _Page] = {}
-        windows = _windows(journals)
+        windows = windows_of(journals)
         for journal in journals:
             for _, record in journal.records:
                 if record.kind is not RecordKind.SPLICE:
@@ -273,7 +273,7 @@ class _Restoration:
             self._restored_pages.add(address)
 
 
-def _windows(journals: Sequence[FoundJournal]) -> dict[int, list[bytes]]:
+def windows_of(journals: Sequence[FoundJournal]) -> dict[int, list[bytes]]:
     """Return the bytes before and after of sites at which a change without a stop may have left an ``int3``."""
     found: dict[int, list[bytes]] = {}
     for record in (r for journal in journals for _, r in journal.records if r.kind is RecordKind.WINDOW):

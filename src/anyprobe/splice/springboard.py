@@ -88,6 +88,10 @@ class Springboards:
         """Return the pages in use."""
         return list(self._order)
 
+    def is_fresh(self, page: int) -> bool:
+        """Return whether a page was chosen that is not mapped yet."""
+        return page in self._fresh
+
     def has_fresh(self) -> bool:
         """Return whether pages were chosen that are not mapped yet."""
         return bool(self._fresh)
