@@ -1,6 +1,8 @@
 """Records as the user declares them and gets them: named, typed fields; rows, NumPy arrays, Arrow and Parquet."""
 
-from collections.abc import Iterator
+import heapq
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -115,6 +117,12 @@ def rows(records: Records) -> Iterator[dict[str, Any]]:
     for values in records.tolist():
         texts = (value.decode(errors="backslashreplace") if isinstance(value, bytes) else value for value in values)
         yield dict(zip(records.dtype.names, texts, strict=True))
+
+
+def rows_by_time(batches: Mapping[str, Records]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Return the records of several types one by one, with the names of their types, in the order of time."""
+    streams = [zip(itertools.repeat(name), rows(batch)) for name, batch in batches.items()]
+    return heapq.merge(*streams, key=lambda item: item[1][TIME])
 
 
 def _arrow() -> Any:  # noqa: ANN401 - a module

@@ -11,6 +11,7 @@ before it was read: a full ring drops what is new, and counts it.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -112,12 +113,25 @@ class RingReader:
     Times are in the units of the producer's clock, and ``ns_per_tick`` turns them into nanoseconds.
     """
 
-    def __init__(self, region: memoryview, layout: RingLayout, *, ns_per_tick: float | None = None) -> None:
-        """Read ``region``, which begins with the rings' head."""
+    def __init__(
+        self,
+        region: memoryview,
+        layout: RingLayout,
+        *,
+        ns_per_tick: float | None = None,
+        allocate: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Read ``region``, which begins with the rings' head.
+
+        ``allocate(offset, size)`` gives memory to a part of it: the rings in use and the next one then have theirs
+        before the target writes to them, which would cost it more than the writing.
+        """
         self._region = region
         self._words = np.frombuffer(region, np.uint64, count=layout.rings_offset // 8)
         self.layout = layout
         self._ns_per_tick = ns_per_tick
+        self._allocate, self._allocated = allocate, 0
+        self._allocate_ahead()
         self._rings: dict[int, _Ring] = {}
         self._held: list[Records] = []
         self.abandoned = 0
@@ -127,12 +141,21 @@ class RingReader:
         rows = self._words[HEAD_BYTES // 8 : (HEAD_BYTES + (self.layout.threads + 1) * ROW_BYTES) // 8]
         return rows.reshape(-1, ROW_BYTES // 8)
 
+    def _allocate_ahead(self) -> None:
+        layout = self.layout
+        wanted = min(int(self._words[NEXT_RING // 8]) + 1, layout.rings)
+        if self._allocate is not None and self._allocated < wanted:
+            offset = layout.rings_offset + self._allocated * layout.ring_bytes
+            self._allocate(offset, (wanted - self._allocated) * layout.ring_bytes)
+            self._allocated = wanted
+
     def drain(self, *, until: int | None = None, final: bool = False) -> Records:
         """Return the records that are complete, by time, and make room for new ones.
 
         Records from ``until`` on are kept for the next time: with a moment that lies before this call, by more than
         an emit takes, what is returned is in order with what comes later. ``final``: nothing is being emitted any more.
         """
+        self._allocate_ahead()
         found = [*self._held]
         rows = self._rows()
         for thread in np.flatnonzero(rows[:, RING // 8]).tolist():

@@ -40,8 +40,13 @@ class Store:
         *,
         extents: Callable[[], Extents] | None = None,
         ns_per_tick: float | None = None,
+        allocate: Callable[[int, int], None] | None = None,
     ) -> None:
-        """View ``region``. ``extents`` returns the ranges of it that hold data; times of records become nanoseconds."""
+        """View ``region``.
+
+        ``extents`` returns the ranges of it that hold data, ``allocate(offset, size)`` gives memory to one; the times
+        of records become nanoseconds.
+        """
         self.views: list[View] = []
         for offset, each in zip(layout.offsets, layout.layouts, strict=True):
             part = region[offset : offset + each.size]
@@ -50,7 +55,7 @@ class Store:
             elif isinstance(each, MapLayout):
                 self.views.append(MapView(part, each))
             else:
-                self.views.append(RingReader(part, each, ns_per_tick=ns_per_tick))
+                self.views.append(_reader(part, each, offset, ns_per_tick, allocate))
         for table in self.tables:
             table.layout.aggregation.views.append(table)
         for map_ in self.maps:
@@ -85,6 +90,19 @@ class Store:
         for map_ in self.maps:
             map_.layout.map.settle(map_)
         self.views.clear()
+
+
+def _reader(
+    part: memoryview,
+    layout: RingLayout,
+    offset: int,
+    ns_per_tick: float | None,
+    allocate: Callable[[int, int], None] | None,
+) -> RingReader:
+    """Return the reader of a part; what it allocates is relative to it."""
+    if allocate is None:
+        return RingReader(part, layout, ns_per_tick=ns_per_tick)
+    return RingReader(part, layout, ns_per_tick=ns_per_tick, allocate=lambda low, size: allocate(offset + low, size))
 
 
 def _within(extents: Callable[[], Extents] | None, offset: int, size: int) -> Callable[[], Extents] | None:

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyprobe.core.errors import UsageError
@@ -51,6 +51,7 @@ def test_lquantize_refuses_what_has_no_steps(lower, upper, step):
         LQuantize("l", lower, upper, step)
 
 
+@settings(deadline=None)
 @given(value=ANY)
 def test_a_value_lies_in_its_bucket(value):
     linear = LQuantize("l", -500, 700, 7)

@@ -5,7 +5,7 @@ import pytest
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data import records
-from anyprobe.data.records import Field, ParquetWriter, RecordType, as_arrow, in_order, rows
+from anyprobe.data.records import Field, ParquetWriter, RecordType, as_arrow, in_order, rows, rows_by_time
 
 READ = RecordType("read", (Field("fd", "i32"), Field("name", "text", 5), Field("size"), Field("ok", "bool")))
 
@@ -41,6 +41,13 @@ def test_impossible_records_are_refused(fields):
 
 def test_rows_have_names_and_texts():
     assert next(rows(some())) == {"ts": 0, "fd": -1, "name": "a\\xffb", "size": 1 << 40, "ok": False}
+
+
+def test_records_of_several_types_come_by_time():
+    reads, other = some(), np.zeros(2, RecordType("x", (Field("n"),)).dtype)
+    reads["ts"], other["ts"] = [1, 5, 9], [5, 6]
+    found = [(name, row["ts"]) for name, row in rows_by_time({"read": reads, "x": other})]
+    assert found == [("read", 1), ("read", 5), ("x", 5), ("x", 6), ("read", 9)]
 
 
 def test_batches_are_merged_by_time_and_equal_times_keep_their_order():

@@ -4,7 +4,7 @@ import json
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyprobe.data.aggregations import Count, Stddev
@@ -21,6 +21,7 @@ RESULTS = st.dictionaries(KEYS, CELLS, max_size=5).map(
 )
 
 
+@settings(deadline=None)
 @given(RESULTS, RESULTS, RESULTS)
 def test_merging_is_associative_and_commutative(first, second, third):
     def plain(result):
@@ -30,6 +31,7 @@ def test_merging_is_associative_and_commutative(first, second, third):
     assert plain(first.merged(second)) == plain(second.merged(first))
 
 
+@settings(deadline=None)
 @given(RESULTS)
 def test_a_result_survives_json_and_pickle(result):
     assert AggregationResult.from_document(json.loads(json.dumps(result.as_document()))) == result

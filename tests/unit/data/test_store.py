@@ -73,3 +73,13 @@ def test_only_the_extents_of_a_part_are_read():
     assert calls.result().total.count == 3
     assert store.tables[0]._touched() == [slice(0, 3)]
     assert store.tables[1]._touched() == []
+
+
+def test_rings_have_memory_before_they_are_written():
+    *_, layout = declared()
+    given = []
+    store = Store(memoryview(mmap.mmap(-1, layout.size)), layout, allocate=lambda *part: given.append(part))
+    ring = layout.layouts[3]
+    assert given == [(layout.offsets[3] + ring.rings_offset, ring.ring_bytes)]
+    store.rings[0].drain()
+    assert len(given) == 1
