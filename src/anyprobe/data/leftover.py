@@ -9,7 +9,8 @@ class Leftover:
     """One splice that a journal in the target lists.
 
     ``type`` is the kernel's letter: ``j`` reached by a jump, ``k`` by a trap, ``r`` a return. ``flags`` are of
-    ``DISABLED``, ``OPTIMIZED`` and ``GONE``. ``owner`` is the controller's pid, which may be gone.
+    ``DISABLED``, ``OPTIMIZED``, ``GONE`` and ``INTERNAL`` (not a probe; it serves the program's signal handlers).
+    ``owner`` is the controller's pid, which may be gone.
     """
 
     address: int

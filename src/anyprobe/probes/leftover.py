@@ -6,7 +6,7 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.data.leftover import Leftover, RemovalReport
 from anyprobe.splice.arena import MEMFD_PATH, is_ours
 from anyprobe.splice.installed import find_journals
-from anyprobe.splice.journal import FoundJournal, Record, RecordKind
+from anyprobe.splice.journal import INTERNAL, FoundJournal, Record, RecordKind
 from anyprobe.splice.livewrites import in_window
 from anyprobe.splice.planned import TRAP
 from anyprobe.splice.recovery import remove as remove_from
@@ -49,6 +49,8 @@ def _leftover(
             flags = ("DISABLED",) if now == record.old else ("GONE",)
     except MemoryFault:
         flags = ("GONE",)
+    if record.extra & INTERNAL:
+        flags = (*flags, "INTERNAL")
     module, symbol, offset = _place(record.address, objects)
     return Leftover(
         address=record.address,

@@ -24,6 +24,10 @@ _RECORD = struct.Struct("<IBBBBQQQ16s16s")
 RECORD_BYTES = 64
 
 
+INTERNAL = 1
+"""Bit in the address of a patch, which is aligned."""
+
+
 class RecordKind(IntEnum):
     """What a record describes."""
 
@@ -31,7 +35,7 @@ class RecordKind(IntEnum):
     MAPPING = 1
     """address, size; ``extra`` is a ``MappingUse``."""
     SPLICE = 2
-    """address, old and new bytes; ``extra`` is the patch's address."""
+    """address, old and new bytes; ``extra`` is the patch's address, with ``INTERNAL`` where no user asked for it."""
     BANK = 3
     """A data bank with thread slots: address, size; ``extra`` is the slot's offset."""
     ACTION = 4

@@ -61,6 +61,8 @@ class Want:
     """The exit block that the branch here leads to, spliced in its stead; its last instruction is the exit."""
     first: bool = False
     """Its action comes before all others here."""
+    internal: bool = False
+    """Nobody has asked for it: it serves the signal view."""
     origin: "Want | None" = None
     """The wanted exit, or other instruction, that this branch is spliced for."""
 
@@ -94,6 +96,12 @@ class PlannedSplice:
     def end(self) -> int:
         """End of the displaced instructions."""
         return self.insns[-1].end
+
+    @property
+    def internal(self) -> bool:
+        """Whether it serves no probe of the user's."""
+        wanted = [want.internal for want in self.wants if want.kind is not WantKind.LOOP]
+        return bool(wanted) and all(wanted)
 
     def covers(self, address: int) -> bool:
         """Return whether an instruction that starts at ``address`` is displaced here."""

@@ -106,7 +106,7 @@ class SignalView:
         state = module.state_of(code)
         made = [] if state in edits else [Edit(module, state)]
         edit = edits.setdefault(state, edits.get(state) or made[0])
-        edit.added.append(Want(code.entry, WantKind.ENTRY, tag=self.settings))
+        edit.added.append(Want(code.entry, WantKind.ENTRY, tag=self.settings, internal=True))
         return made
 
     def _edit_for(self, handler: int, mask: int, edits: dict[FunctionState, Edit]) -> list[Edit]:
@@ -128,7 +128,7 @@ class SignalView:
         made = [] if edit is not None else [Edit(module, state)]
         edit = edits.setdefault(state, edit or made[0])
         edit.removed += [want for want in state.wants if hook_of(want) is known and known is not None]
-        edit.added.insert(0, Want(code.entry, WantKind.ENTRY, tag=hook, first=True))
+        edit.added.insert(0, Want(code.entry, WantKind.ENTRY, tag=hook, first=True, internal=True))
         return made
 
     def _is_ours(self, address: int) -> bool:

@@ -19,7 +19,7 @@ from anyprobe.isa.decode import Flow
 from anyprobe.splice.asleep import SYSCALL, is_asleep
 from anyprobe.splice.deadjumps import destination_of
 from anyprobe.splice.hazards import FAULTS, NOWHERE, Hazards, destination
-from anyprobe.splice.journal import Journal, Record, RecordKind
+from anyprobe.splice.journal import INTERNAL, Journal, Record, RecordKind
 from anyprobe.splice.patchcode import EmittedPatch
 from anyprobe.splice.planned import PlannedSplice, Strategy
 from anyprobe.splice.savedpcs import Stacks
@@ -422,10 +422,7 @@ class Transaction:
         if not added:
             return
         assert self._journal is not None
-        records = [
-            Record(RecordKind.SPLICE, s.address, len(s.old), s.patch.address if s.patch else 0, s.old, s.new)
-            for s in added
-        ]
+        records = [Record(RecordKind.SPLICE, s.address, len(s.old), _patch_of(s), s.old, s.new) for s in added]
         for splice, index in zip(added, self._journal.add(records), strict=True):
             splice.journal, splice.record = self._journal, index
 
@@ -454,3 +451,8 @@ def _extent(splice: LiveSplice) -> tuple[int, int]:
     if splice.whole:
         start, end = min(start, splice.whole_at), max(end, splice.whole_at + len(splice.whole))
     return start, end
+
+
+def _patch_of(splice: LiveSplice) -> int:
+    """Return what the journal says of a splice's patch."""
+    return 0 if splice.patch is None else splice.patch.address | (INTERNAL if splice.planned.internal else 0)
