@@ -11,6 +11,7 @@ from functools import cached_property
 from iced_x86 import Code
 
 from anyprobe.binary.codescan import CodeBytes, DataReferences, Kind, References, code_bytes
+from anyprobe.binary.endless import EndlessFunctions
 from anyprobe.binary.exits import Exit, ExitKind, branches_into
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.padding import padding_length
@@ -54,6 +55,11 @@ class CodeMap:
     def references(self) -> References:
         """Everything in the code that may be a branch or a code address."""
         return References(self.text, self._code)
+
+    @cached_property
+    def endless(self) -> EndlessFunctions:
+        """The functions that never return."""
+        return EndlessFunctions(self)
 
     @cached_property
     def _starts(self) -> "array[int]":

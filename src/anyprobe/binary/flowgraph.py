@@ -14,6 +14,10 @@ from anyprobe.isa.effects import effects_of
 from anyprobe.isa.registers import SYSV_CLOBBERED
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from iced_x86 import Instruction
+
     from anyprobe.binary.cfg import CodeMap
     from anyprobe.binary.function import FunctionCode
 
@@ -29,8 +33,9 @@ _NO_FALLTHROUGH = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP,
 class FlowGraph:
     """The ways to the instructions of one function, and backwards out of it where others jump into its middle."""
 
-    def __init__(self, code_map: "CodeMap", function: "FunctionCode") -> None:
-        """Begin without any jump table."""
+    def __init__(self, code_map: "CodeMap", function: "FunctionCode", endless: "Container[int]" = frozenset()) -> None:
+        """Begin without any jump table; calls of ``endless`` functions do not come back."""
+        self._endless = endless
         self.map, self.function = code_map, function
         self.table_jumps: dict[int, set[int]] = {}
         """The numbers of the jumps whose tables lead to an address."""
@@ -43,7 +48,7 @@ class FlowGraph:
     def before(self, place: "Place") -> "Place | None":
         """Return an instruction from which control comes to this one: the one above, else a jump here."""
         body, number = place
-        if _falls_to(body, number):
+        if self._falls_to(body, number):
             return body, number - 1
         sources = [source for source in body.branches_to(body.iced[number].ip) if source != number]
         return (body, sources[0]) if sources else None
@@ -56,7 +61,7 @@ class FlowGraph:
         body, number = place
         address = body.iced[number].ip
         found = [(body, source) for source in body.branches_to(address)]
-        falls = _falls_to(body, number)
+        falls = self._falls_to(body, number)
         if number and not self.crosses_labels and (found or not falls):
             return None
         if body is self.function:
@@ -65,17 +70,35 @@ class FlowGraph:
             return None  # a target of a table that is looked for elsewhere
         if falls:
             found.append((body, number - 1))
-        if number == 0:
+        if number == 0 and not self.is_part(body):
             return found
-        if self.map.static_entries(address, address + 1):
+        if number and self.map.static_entries(address, address + 1):
             return None
         others = self._from_elsewhere(body, address)
         if others is None:
             return None
         found += others
-        if not found and self.is_final and not padding_length(body.raw_at(number), 0):
+        if not found and self.is_final and not self._never_runs(body, number):
             return None
         return found
+
+    def is_part(self, body: "FunctionCode") -> bool:
+        """Return whether some code is a part of the function elsewhere, which only the function's jumps enter."""
+        return body is not self.function and self.map.part_at(body.start, self.function) is body
+
+    def _falls_to(self, body: "FunctionCode", number: int) -> bool:
+        """Return whether control comes to an instruction from the one above it."""
+        if number == 0:
+            return False
+        above = body.iced[number - 1]
+        return flow_of(above) not in _NO_FALLTHROUGH and not self._is_endless(above)
+
+    def _is_endless(self, insn: "Instruction") -> bool:
+        return flow_of(insn) is Flow.CALL and insn.near_branch_target in self._endless
+
+    def _never_runs(self, body: "FunctionCode", number: int) -> bool:
+        """Return whether an instruction to which no way is known has none: padding, or behind an endless call."""
+        return padding_length(body.raw_at(number), 0) > 0 or (number > 0 and self._is_endless(body.iced[number - 1]))
 
     def _from_elsewhere(self, body: "FunctionCode", address: int) -> "list[Place] | None":
         """Return the jumps of other functions to an address behind the start; ``None`` if it is entered otherwise."""
@@ -97,7 +120,7 @@ class FlowGraph:
         known = self._elsewhere.get(body.start)
         if known is None:
             known = self._elsewhere[body.start] = {}
-            for target, source, kind in self.map.references.into(body.start + 1, body.end):
+            for target, source, kind in self.map.references.into(body.start, body.end):
                 if kind in (Kind.LEA, Kind.ABSOLUTE) or not body.start <= source < body.end:
                     known.setdefault(target, []).append((source, kind))
         return known
@@ -113,7 +136,7 @@ class FlowGraph:
             above = self.predecessors(here)
             if above is None or len(seen) > _STEPS:
                 return None
-            if here[1] == 0:
+            if here[1] == 0 and not self.is_part(here[0]):
                 found.add((here[0], CALLER))
             for one in above:
                 if one in seen:
@@ -124,10 +147,6 @@ class FlowGraph:
                 else:
                     todo.append(one)
         return frozenset(found)
-
-
-def _falls_to(body: "FunctionCode", number: int) -> bool:
-    return number > 0 and flow_of(body.iced[number - 1]) not in _NO_FALLTHROUGH
 
 
 def changes(place: "Place", bit: int) -> bool:

@@ -1,7 +1,8 @@
 """Where indirect jumps of compiled code go, as far as it can be proved.
 
-Two forms are recognised, both by a short backward slice: 32-bit offsets relative to the table (``movsxd; add; jmp``,
-what GCC and Clang make of ``switch`` in position independent code) and 64-bit addresses (``jmp [table + index*8]``).
+Two forms are recognised, both by a short backward slice: offsets of 8, 16 or 32 bits relative to the table or to a
+place in the code (``movsxd; add; jmp``, what GCC, Clang and Rust make of ``switch`` in position independent code) and
+64-bit addresses (``jmp [table + index*8]``). An index may itself come from a table of bytes.
 
 Where a table ends is known in one of two ways. A bound check on the index: beyond it, reading goes on as long as the
 entries make sense, so that a bound that belongs to another path can only add targets, never lose one. Or, where the
@@ -14,7 +15,7 @@ addresses that somebody stored, and those are among the module's known entries.
 """
 
 from dataclasses import dataclass
-from struct import iter_unpack
+from struct import calcsize, iter_unpack
 from typing import TYPE_CHECKING
 
 from iced_x86 import Code, Instruction, Mnemonic, OpKind, Register, RegisterExt
@@ -65,7 +66,14 @@ Outcome = Table | Pointer | Unresolved
 
 def resolve_jumps(code_map: "CodeMap", function: "FunctionCode", jumps: "Sequence[int]") -> dict[int, Outcome]:
     """Say where the indirect jumps of a function go, by their numbers."""
-    graph = FlowGraph(code_map, function)
+    outcomes = _resolve(FlowGraph(code_map, function), jumps)
+    if any(isinstance(outcome, Unresolved) for outcome in outcomes.values()):  # which callees return takes a while
+        return _resolve(FlowGraph(code_map, function, code_map.endless), jumps)
+    return outcomes
+
+
+def _resolve(graph: FlowGraph, jumps: "Sequence[int]") -> dict[int, Outcome]:
+    function = graph.function
     slice_ = _Slice(graph)
     through_registers = [number for number in jumps if function.iced[number].op0_kind == OpKind.REGISTER]
     grows = bool(through_registers)
@@ -108,7 +116,7 @@ class _Slice:
             return self.register_jump(place, _gpr(jump.op0_register))
         absolute = jump.memory_base == Register.NONE and jump.memory_displacement != 0
         if absolute and jump.memory_index_scale == 8 and jump.segment_prefix == Register.NONE:
-            table = self.table(place, jump.memory_index, jump.memory_displacement, 8)
+            table = self.table(place, jump.memory_index, jump.memory_displacement, "<Q")
             return table if isinstance(table, Table) else Pointer()
         return Pointer()
 
@@ -176,18 +184,26 @@ class _Slice:
             starts = self._lea_values(place, start)
             targets: dict[int, None] = {}
             for load in loads:
-                insn = load[0].iced[load[1]]
-                tables = self._lea_values(load, _gpr(insn.memory_base))
+                entry = _LOADS[load[0].iced[load[1]].code]
+                tables, index = self._tables(load)
                 if not tables or not starts or (tables != starts and len(starts) > 1):
                     return Unresolved("the address of the jump table is not known")
                 for table in tables:
                     base = next(iter(starts)) if len(starts) == 1 else table
-                    outcome = self.table(load, insn.memory_index, table, 4, base)
+                    outcome = self.table(load, index, table, entry, base)
                     if isinstance(outcome, Unresolved):
                         return outcome
                     targets.update(dict.fromkeys(outcome.targets))
             return Table(table, tuple(targets))
         return Unresolved("the jump's target is computed in a way that is not known")
+
+    def _tables(self, load: "Place") -> tuple[set[int], int]:
+        """Return the tables that a load may read, and its index register; with a scale of one either may be which."""
+        insn = load[0].iced[load[1]]
+        tables, index = self._lea_values(load, _gpr(insn.memory_base)), insn.memory_index
+        if not tables and insn.memory_index_scale == 1:
+            tables, index = self._lea_values(load, _gpr(insn.memory_index)), insn.memory_base
+        return tables, int(index)
 
     def _lea_values(self, place: "Place", register: int) -> set[int]:
         """Return what a register can hold, if all of it comes from ``lea register, [rip+x]``; nothing otherwise."""
@@ -212,12 +228,12 @@ class _Slice:
                     return set()
         return values
 
-    def table(self, place: "Place", index_register: int, table: int, size: int, base: int = 0) -> Table | Unresolved:
-        """Read a table; its entries are addresses, or, if they have four bytes, distances from ``base``."""
+    def table(self, place: "Place", index_register: int, table: int, entry: str, base: int = 0) -> Table | Unresolved:
+        """Read a table; its entries are addresses, or distances from ``base``."""
         count = self.bound(place, _gpr(index_register))
-        if count is None and size == 8:
+        if count is None and entry != _NEAR:
             return Unresolved("no bound check of the jump table's index was found")
-        targets = self._read(table, size, base)
+        targets = self._read(table, entry, base)
         if count is None and not self._is_whole(table, len(targets), base):
             return Unresolved("no bound check of the jump table's index was found")
         if len(targets) < (count or 1):
@@ -231,32 +247,33 @@ class _Slice:
         for a negative index, as hand-written code may have.
         """
         end = table + count * 4
-        if count in (0, _MOST_ENTRIES) or any(self.accepts(base + each) for each in self._entries(table - 4, 4, 1)):
+        if count in (0, _MOST_ENTRIES) or any(self.accepts(base + each) for each in self._entries(table - 4, _NEAR, 1)):
             return False
-        behind = self._entries(end, 4, 1)
+        behind = self._entries(end, _NEAR, 1)
         return (bool(behind) and not self.map.is_code(base + behind[0])) or self.map.refers_to_data(table + 4, end + 1)
 
-    def _read(self, table: int, size: int, base: int) -> list[int]:
+    def _read(self, table: int, entry: str, base: int) -> list[int]:
         """Return the targets that the entries name, up to the first that is none."""
         targets: list[int] = []
+        size = calcsize(entry)
         for n in range(0, _MOST_ENTRIES, _CHUNK):
-            for entry in self._entries(table + n * size, size, _CHUNK):
-                if not self.accepts(base + entry):
+            for value in self._entries(table + n * size, entry, _CHUNK):
+                if not self.accepts(base + value):
                     return targets
-                targets.append(base + entry)
+                targets.append(base + value)
             if len(targets) < n + _CHUNK:
                 break
         return targets
 
-    def _entries(self, address: int, size: int, count: int) -> list[int]:
+    def _entries(self, address: int, entry: str, count: int) -> list[int]:
         """Return up to ``count`` entries, fewer where the memory ends."""
         while count:
             try:
-                content = self.map.text.memory.read(address, count * size)
+                content = self.map.text.memory.read(address, count * calcsize(entry))
             except MemoryFault:
                 count //= 2
                 continue
-            return [value for (value,) in iter_unpack("<i" if size == 4 else "<Q", content)]
+            return [value for (value,) in iter_unpack(entry, content)]
         return []
 
     def bound(self, place: "Place", register: int) -> int | None:
@@ -277,6 +294,10 @@ class _Slice:
                 return value + limit if value is not None and value + limit <= _MOST_ENTRIES else None
             if flow_of(insn) is not Flow.NEXT:
                 continue
+            if insn.code in _NARROW and _operand(insn, 0) in aliases and insn.op1_kind == OpKind.MEMORY:
+                looked_up = self._bound_of_table(current)
+                if looked_up is not None:
+                    return looked_up
             masked = _follow(insn, aliases, effects_of(insn, current[0].raw_at(current[1])).may_write)
             if masked is not None:
                 return masked
@@ -284,6 +305,30 @@ class _Slice:
                 return None
         return None
 
+    def _bound_of_table(self, load: "Place") -> int | None:
+        """Return the number of values that an index loaded from a table of small numbers can have."""
+        insn = load[0].iced[load[1]]
+        entry = _NARROW[insn.code]
+        if insn.memory_displacement or insn.memory_index_scale != calcsize(entry):
+            return None
+        tables, index = self._tables(load)
+        count = self.bound(load, _gpr(index)) if len(tables) == 1 else None
+        values = self._entries(tables.pop(), entry, count) if count is not None else []
+        return max(values) + 1 if values and len(values) == count else None
+
+
+_NEAR = "<i"
+_LOADS = {
+    Code.MOVSXD_R64_RM32: _NEAR,
+    Code.MOVSX_R64_RM16: "<h",
+    Code.MOVSX_R64_RM8: "<b",
+    Code.MOVZX_R32_RM16: "<H",
+    Code.MOVZX_R64_RM16: "<H",
+    Code.MOVZX_R32_RM8: "<B",
+    Code.MOVZX_R64_RM8: "<B",
+}
+"""Loads of a table's entry, and the entry's form for ``struct``."""
+_NARROW = {code: entry for code, entry in _LOADS.items() if entry in ("<H", "<B")}
 
 _CONDITIONAL_MOVES = frozenset(
     value for name, value in vars(Code).items() if name.startswith("CMOV") and name.endswith("_R64_RM64")
@@ -295,8 +340,9 @@ def _is_load(place: "Place") -> bool:
     if number == CALLER:
         return False
     insn = body.iced[number]
-    is_load = insn.code == Code.MOVSXD_R64_RM32 and insn.op1_kind == OpKind.MEMORY
-    return is_load and insn.memory_index_scale == 4 and insn.memory_displacement == 0
+    entry = _LOADS.get(insn.code)
+    is_load = entry is not None and insn.op1_kind == OpKind.MEMORY and insn.memory_index != Register.NONE
+    return is_load and insn.memory_index_scale == calcsize(entry or "") and insn.memory_displacement == 0
 
 
 # Jump away when above: imm + 1 values stay. Jump away when not below: imm values. jbe and jb jump to the switch.

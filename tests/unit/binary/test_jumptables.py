@@ -347,3 +347,181 @@ def test_most_of_libc_is_resolved():
     functions = [module.map.function_at(int(start)) for start in module.text.function_starts]
     known = [code for code in functions if getattr(code, "complete", "") is None]
     assert len(known) > 0.995 * len(functions)
+
+
+# -- narrow entries, tables of indices
+
+NARROW = """
+    lea rdx, [rip+.Lnarrow]
+    lea rcx, [rip+.La]
+    cmp edi, {last}
+    ja .Lout
+    mov edi, edi
+    {load}
+    add rax, rcx
+    jmp rax
+.La: mov eax, 1
+    ret
+.Lb: mov eax, 2
+    ret
+.Lc: mov eax, 3
+    ret
+.Lout: ret
+    .section .rodata
+.Lnarrow: {directive} .La-.La, .Lb-.La, .Lc-.La
+    .byte 0x77, 0x77
+    .text
+"""
+
+
+@pytest.mark.parametrize(
+    ("directive", "load"),
+    [
+        (".byte", "movzx eax, byte ptr [rdx+rdi]"),
+        (".byte", "movzx eax, byte ptr [rdi+rdx]"),
+        (".byte", "movsx rax, byte ptr [rdx+rdi]"),
+        (".word", "movzx eax, word ptr [rdx+rdi*2]"),
+        (".word", "movsx rax, word ptr [rdx+rdi*2]"),
+        (".long", "movsxd rax, dword ptr [rdx+rdi*4]"),
+    ],
+)
+def test_entries_of_all_widths(build, directive, load):
+    body = NARROW.format(directive=directive, load=load, last=2)
+    _, table = table_of(Module.assembled(build, function("dispatch", body)), "dispatch")
+    assert [target - table.targets[0] for target in table.targets] == [0, 6, 12]
+
+
+def test_narrow_entries_need_a_bound(build):
+    body = NARROW.format(directive=".byte", load="movzx eax, byte ptr [rdx+rdi]", last=2).replace("ja .Lout", "nop")
+    assert Module.assembled(build, function("dispatch", body))["dispatch"].complete is not None
+
+
+TWO_LEVELS = """
+    cmp edi, 5
+    ja .Lout
+    mov edi, edi
+    lea rdx, [rip+.Lindices]
+    movzx eax, byte ptr [rdx+rdi]
+    lea rdx, [rip+.Ltargets]
+    movsxd rax, dword ptr [rdx+rax*4]
+    add rax, rdx
+    jmp rax
+.La: mov eax, 1
+    ret
+.Lb: mov eax, 2
+    ret
+.Lc: mov eax, 3
+    ret
+.Lout: ret
+    .section .rodata
+.Lindices: .byte 0, 1, {most}, 1, 0, 0, 200, 200
+    .p2align 2
+.Ltargets: .long .La-.Ltargets, .Lb-.Ltargets, .Lc-.Ltargets, 0x7fffffff
+    .text
+"""
+
+
+def test_an_index_from_a_table_is_bounded_by_what_is_in_it(build):
+    """The largest of the six indices says how many targets there are, not what lies behind the six."""
+    _, table = table_of(Module.assembled(build, function("dispatch", TWO_LEVELS.format(most=2))), "dispatch")
+    assert len(table.targets) == 3
+
+
+def test_an_index_beyond_the_second_table_is_not_believed(build):
+    module = Module.assembled(build, function("dispatch", TWO_LEVELS.format(most=9)))
+    assert "no code" in module["dispatch"].complete.detail
+
+
+# -- what lies behind calls that never return, and in parts elsewhere
+
+BOUND = ["-Wl,-Bsymbolic"]
+"""Calls of the module's own functions do not go through linkage stubs."""
+
+CLOBBERED = """
+    lea r11, [rip+.Ltable]
+.Lagain: cmp edi, 2
+    ja .Lbad
+    mov edi, edi
+    movsxd rax, dword ptr [r11+rdi*4]
+    add rax, r11
+    jmp rax
+.La: mov eax, 1
+    ret
+.Lb: mov eax, 2
+    ret
+.Lc: mov eax, 3
+    ret
+.Lbad: call panics
+    jmp .Lagain
+"""
+PANICS = function("panics", "push rbx\n test edi, edi\n je 1f\n call rax\n 1: call reports\n jmp stops")
+STOPS = function("stops", "test eax, eax\n js 1f\n call abort@plt\n 1: ud2")
+REPORTS = function("reports", "{} ret")
+
+
+@pytest.mark.parametrize(("reports", "known"), [("", True), ("call panics\n", True)])
+def test_behind_a_call_that_never_returns_nothing_runs(build, reports, known):
+    """The callee's register is used behind the call, which no compiler does unless the call never returns."""
+    parts = function("dispatch", CLOBBERED), TABLE.format(more=""), PANICS, STOPS, REPORTS.format(reports)
+    module = Module.assembled(build, *parts, flags=BOUND)
+    assert (module["dispatch"].complete is None) == known
+    assert module.start("panics") in module.map.endless
+
+
+def test_a_call_that_may_return_is_followed(build):
+    returning = function("panics", "test edi, edi\n je 1f\n call stops\n 1: ret")
+    module = Module.assembled(
+        build, function("dispatch", CLOBBERED), TABLE.format(more=""), returning, STOPS, flags=BOUND
+    )
+    assert module["dispatch"].complete is not None
+
+
+@pytest.mark.parametrize(
+    ("body", "endless"),
+    [
+        ("1: jmp 1b", True),
+        ("1: pause\n jmp 1b\n ret", True),
+        ("jmp stops", True),
+        ("jmp abort@plt", True),
+        ("je stops\n ud2", True),
+        ("je stops\n ret", False),
+        ("jmp rax", False),
+        ("call stops\n ret", True),
+        ("call rax\n ret", False),
+        ("nop", False),
+        ("int3\n ret", False),
+        ("hlt", True),
+        ("jmp other", False),
+        ("call itself\n ret", False),
+    ],
+)
+def test_what_never_returns(build, body, endless):
+    itself = function("itself", body)
+    module = Module.assembled(build, itself, STOPS, function("other", "ret"), flags=BOUND)
+    assert (module.start("itself") in module.map.endless) == endless
+
+
+def test_a_way_through_a_part_elsewhere_is_the_functions_own(build):
+    """A default case in ``.text.unlikely`` comes back into the loop with everything in its registers."""
+    body = """
+        push r12
+        lea r12, [rip+.Ltable]
+    .Lagain: call other
+        mov edi, eax
+        cmp edi, 2
+        ja dispatch_cold
+        mov eax, edi
+        movsxd rax, dword ptr [r12+rax*4]
+        add rax, r12
+        jmp rax
+    .La: mov edx, 1
+        jmp .Lagain
+    .Lb: mov edx, 2
+    .Lback: jmp .Lagain
+    .Lc: mov eax, 3
+        pop r12
+        ret
+    """
+    cold = function("dispatch_cold", "xor edx, edx\n jmp .Lback")
+    module = Module.assembled(build, cold, function("other", "ret"), function("dispatch", body), TABLE.format(more=""))
+    assert module["dispatch"].complete is None
