@@ -51,20 +51,23 @@ class Input:
     name: str = ""
     index: int = 0
     written: bool = False
+    place: str = ""
+    """Where a parameter is when the function is entered: a register, or ``stack+8``, above its return address."""
 
 
 @dataclass(frozen=True, slots=True)
 class NativeCode:
     """Position-independent x86-64 code, entered at its first byte by a call with ``rdi`` pointing at the words.
 
-    ``rsp`` is 8 below a multiple of 16 at its first instruction, as behind any call, and the direction flag is clear.
-    All registers but those of ``clobbers`` are preserved, the upper parts of vector registers and MXCSR included.
+    ``rsp`` is 8 below a multiple of 16 at its first instruction, as behind any call; the direction flag is clear if
+    ``df`` is among the clobbers. All registers but those of ``clobbers`` are preserved, the upper parts of vector
+    registers and MXCSR included.
     """
 
     code: bytes
     inputs: tuple[Input, ...]
     clobbers: frozenset[str]
-    """General purpose registers that it leaves changed, and ``flags``."""
+    """Registers that it leaves changed, ``flags``, and ``df`` if it relies on the direction flag."""
     stack: int
     """Bytes of stack that it uses at most, its return address included."""
     steps: int

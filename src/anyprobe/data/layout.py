@@ -23,6 +23,10 @@ BLOCK_TOP = 8
 """Block: number of entries on the thread's instance stack."""
 BLOCK_PURGING = 16
 """Block: non-zero while the instance stack is being compacted."""
+BLOCK_GUARD = 24
+"""Block: the stack pointer of the handler that the thread is in, 0 while it is in none."""
+BLOCK_NUMBER = 32
+"""Block: the thread's number, counted from 1, once it has been worked out."""
 BLOCK_HEAD_BYTES = 64
 
 INSTANCE_BYTES = 32

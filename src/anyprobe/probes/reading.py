@@ -8,9 +8,8 @@ from anyprobe.data import histogram
 from anyprobe.data.reader import BankReader, NearReader
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot, TargetInfo
 from anyprobe.probes.probe import Place, Probe, Timed
-from anyprobe.splice.banks import Hook
+from anyprobe.splice.banks import MISSING, Hook
 from anyprobe.splice.neighbourhood import NearBank, SlotBank
-from anyprobe.splice.patchcode import ActionKind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +51,7 @@ class BankValues:
 
     def missed(self, hook: Hook) -> int:
         """Return how many hits a hook has seen and not counted: returns that no address could be replaced for."""
-        if hook.kind is not ActionKind.COUNT_RETURN or not isinstance(hook.bank, SlotBank):
+        if hook.kind not in MISSING or not isinstance(hook.bank, SlotBank):
             return 0
         self.hits(hook)
         return int(self._counters[id(hook.bank)][self.reader(hook.bank).counter_index(hook.offset + 8)])

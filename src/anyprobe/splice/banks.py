@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
+from anyprobe.splice.handlercall import HandlerFacts
 from anyprobe.splice.neighbourhood import NearBank, SlotBank
 from anyprobe.splice.patchcode import REPLACING, ActionKind
 
@@ -12,8 +13,10 @@ if TYPE_CHECKING:
     from anyprobe.splice.transaction import LiveSplice
 
 TIMING = frozenset({ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.ENTER_RETURN})
-SLOT_ONLY = TIMING | REPLACING
+SLOT_ONLY = TIMING | REPLACING | {ActionKind.HANDLER}
 """What needs per-thread memory."""
+MISSING = REPLACING | {ActionKind.HANDLER}
+"""What has a second counter behind its own, for hits that are missed."""
 
 
 @dataclass(eq=False, slots=True)
@@ -42,6 +45,8 @@ class Hook:
     arming: str = ""
     """How, where it was wanted that nothing is stopped: ``live``, or ``stop`` and why."""
     detached: bool = False
+    handler: HandlerFacts | None = None
+    """What is called at a hit, for hooks of that kind."""
 
     @property
     def armed(self) -> bool:
@@ -63,7 +68,7 @@ def demand(hooks: Iterable[Hook]) -> Demand:
     """Count what hooks without a place need."""
     homeless = [hook for hook in hooks if hook.bank is None and hook.kind is not ActionKind.VIEW]
     groups = {id(hook.group) for hook in homeless if hook.kind in TIMING}
-    counters = sum(1 + (hook.kind in REPLACING) for hook in homeless if hook.kind not in TIMING)
+    counters = sum(1 + (hook.kind in MISSING) for hook in homeless if hook.kind not in TIMING)
     return Demand(counters, len(groups), any(hook.kind in REPLACING for hook in homeless))
 
 
@@ -81,7 +86,7 @@ def settle_in_slot_bank(hooks: Iterable[Hook], bank: SlotBank) -> None:
             hook.bank, hook.offset = group.bank, group.offset
         else:
             hook.bank, hook.offset = bank, bank.layout.new_counter()
-            if hook.kind in REPLACING:
+            if hook.kind in MISSING:
                 bank.layout.new_counter()  # for what is missed
 
 

@@ -1,11 +1,14 @@
 """From planned functions to patches in memory of ours, and to the writes that are to lead there."""
 
+from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, head_bytes
+from anyprobe.splice.moving import Moving, can_move
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import REPLACING, Action, ActionKind, BankCode, EmittedPatch
 from anyprobe.splice.planned import JUMP_BYTES, PlannedSplice, Want, WantKind
@@ -16,12 +19,21 @@ if TYPE_CHECKING:
     from anyprobe.splice.engine import Engine
 
 
+MANY_FUNCTIONS = 300
+
+
+def worth_moving(edits: Sequence[Edit]) -> bool:
+    """Return whether so much is counted that speed counts for more than what signal handlers see in between."""
+    inside = (edit for edit in edits if any(want.kind is WantKind.OFFSET for want in edit.wants))
+    return sum(1 for _ in islice(inside, MANY_FUNCTIONS)) == MANY_FUNCTIONS
+
+
 class Emission:
     """Writes the patches of one change."""
 
-    def __init__(self, engine: "Engine") -> None:
-        """Start with no function written."""
-        self._engine = engine
+    def __init__(self, engine: "Engine", *, moves: bool = False) -> None:
+        """Start with no function written; ``moves``: lines of a function are moved together where that can be."""
+        self._engine, self._moves = engine, moves
         self._homes_with_stubs: dict[int, Neighbourhood] = {}
         """By module."""
 
@@ -38,9 +50,11 @@ class Emission:
         members = edit.plan.scope or (edit.state.code,)
         behind: dict[int, dict[int, int]] = {each.start: {} for each in members}
         """Where branches of a function back to its entry go; a branch of another function is a way in."""
+        moved = self._move(edit, home) if self._moves else {}
         made: dict[PlannedSplice, LiveSplice] = {}
         for planned in sorted(edit.plan.splices, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants)):
-            live = self._emit_splice(edit, planned, home, behind[member_at(members, planned.head).start])
+            own = behind[member_at(members, planned.head).start]
+            live = self._emit_splice(edit, planned, home, own, moved.get(planned))
             if isinstance(live, Refusal):
                 return live
             made[planned] = live
@@ -56,13 +70,22 @@ class Emission:
         return None
 
     def _emit_splice(
-        self, edit: Edit, planned: PlannedSplice, home: Neighbourhood, behind: dict[int, int]
+        self,
+        edit: Edit,
+        planned: PlannedSplice,
+        home: Neighbourhood,
+        behind: dict[int, int],
+        moved: EmittedPatch | None,
     ) -> LiveSplice | Refusal:
         module = edit.module
-        patch = self._fill_template(edit, planned, home) or self._write_patch(edit, planned, home, behind)
-        if isinstance(patch, Refusal):
-            return patch
-        home.put(patch.code)
+        patch: EmittedPatch | Refusal
+        if moved is not None:
+            patch = moved
+        else:
+            patch = self._fill_template(edit, planned, home) or self._write_patch(edit, planned, home, behind)
+            if isinstance(patch, Refusal):
+                return patch
+            home.put(patch.code)
         module.claims.landings.add(planned.end)
         target = patch.address
         springboard = 0
@@ -84,6 +107,24 @@ class Emission:
             planned, module.bias, address, old, new, patch, springboard,
             borrowed=borrowed, whole=whole, whole_at=whole_at + module.bias,
         )  # fmt: skip
+
+    def _move(self, edit: Edit, home: Neighbourhood) -> dict[PlannedSplice, EmittedPatch]:
+        """Write the patches of the lines of a function in one piece; return them."""
+
+        def action_of(want: Want) -> Action | None:
+            actions = self._actions(want, home)
+            return actions[0] if len(actions) == 1 else None
+
+        lines = [splice for splice in edit.plan.splices if can_move(splice, action_of)]
+        if not lines:
+            return {}
+        clobbers = self._engine.clobbers_of
+        moving = Moving(home.cursor, edit.module.bias, action_of, lambda want: clobbers(edit, want))
+        written = moving.write(lines)
+        if written is None or len(written[0]) > home.room():
+            return {}
+        home.put(written[0])
+        return written[1]
 
     def _fill_template(self, edit: Edit, planned: PlannedSplice, home: Neighbourhood) -> EmittedPatch | None:
         if len(planned.wants) != 1:
@@ -111,6 +152,8 @@ class Emission:
         bank = hook.bank
         if not isinstance(bank, SlotBank):
             code = BankCode(None, 0, bank.piece.address, None)
+        elif hook.handler is not None:
+            code = home.handler_code(bank, hook.handler)
         elif hook.kind in REPLACING:
             code = home.replacing_code(bank)
         else:

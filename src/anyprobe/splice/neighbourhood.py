@@ -8,6 +8,7 @@ from anyprobe.data.layout import BankLayout
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.countertemplate import CounterTemplates
 from anyprobe.splice.emit import PATCH_ALIGNMENT
+from anyprobe.splice.handlercall import HandlerFacts, assemble_handler_call
 from anyprobe.splice.journal import MappingUse
 from anyprobe.splice.patchcode import BankCode
 from anyprobe.splice.routines import RoutineFacts, Routines, Stretch, assemble_routines
@@ -77,6 +78,8 @@ class Neighbourhood:
     unlisted: list[Trampolines] = field(default_factory=list, init=False)
     """Stubs that no journal lists yet."""
     routine_listing: str = field(default="", init=False)
+    _handlers: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
+    """Where handlers are called, by bank and handler."""
 
     def __post_init__(self) -> None:
         """Start with an empty code piece."""
@@ -140,6 +143,17 @@ class Neighbourhood:
             self.unlisted.append(trampolines)
             code = self._codes[bank.index] = replace(code, trampolines=trampolines)
         return code
+
+    def handler_code(self, bank: SlotBank, handler: HandlerFacts) -> BankCode:
+        """Return how code here calls a handler, emitting it the first time."""
+        code = self.slot_code(bank)
+        address = self._handlers.get((bank.index, id(handler)))
+        if address is None:
+            facts = RoutineFacts(bank.layout, bank.piece.address, code.gate, bank.slot, bank.clock)
+            content, address, _ = assemble_handler_call(facts, handler, self.cursor)
+            self.put(content)
+            self._handlers[bank.index, id(handler)] = address
+        return replace(code, handler=address)
 
     def needs_gate(self, bank: SlotBank) -> bool:
         """Return whether code here uses the bank and its gate word has not been written yet."""

@@ -33,6 +33,8 @@ class ActionKind(Enum):
     """Time the call; its end is seen by a replaced return address."""
     COUNT_RETURN = auto()
     """Count the return, seen by a replaced return address."""
+    HANDLER = auto()
+    """Run a compiled handler."""
     VIEW = auto()
     """Show a signal handler the program's own pc."""
 
@@ -55,6 +57,8 @@ class BankCode:
     trampolines: Trampolines | None = None
     view: int = 0
     """Address of the signal view's routine."""
+    handler: int = 0
+    """Address of the routine that calls a handler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,9 @@ class PatchWriter:
         if action.kind is ActionKind.VIEW:
             self._call(action.bank.view, action.offset)
             return
+        if action.kind is ActionKind.HANDLER:
+            self._call(action.bank.handler, action.offset)
+            return
         routines = action.bank.routines
         assert routines is not None
         target = {
@@ -156,6 +163,11 @@ class PatchWriter:
         self.argument(b"\x68", argument)  # push argument
         self.relative(b"\xe8", routine)  # call routine
         self.raw(b"\x48\x8d\xa4\x24\x88\x00\x00\x00")  # lea rsp, [rsp+136]
+
+    def count_by_routine(self, action: Action) -> None:
+        """Append a counter for threads that may have no block; flags may be overwritten."""
+        assert action.bank.routines is not None
+        self._call(action.bank.routines.count, action.offset)
 
     def _count(self, action: Action, clobbers: Clobbers) -> None:
         """Append a counter, saving only what is live: nothing, one register, or register and flags."""

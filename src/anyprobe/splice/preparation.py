@@ -14,6 +14,7 @@ from anyprobe.data.layout import BankLayout
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.banks import Hook, demand, settle_in_slot_bank, settle_near
 from anyprobe.splice.emit import estimate
+from anyprobe.splice.handlercall import handler_bytes
 from anyprobe.splice.journal import MappingUse, Record, RecordKind, journal_size
 from anyprobe.splice.neighbourhood import (
     ROUTINE_BYTES,
@@ -114,6 +115,7 @@ class Preparation:
         stubs = TRAMPOLINE_BYTES * (1 + sum(bank.layout.returns > 0 for bank in engine.banks))
         for edit in self._edits:
             size = sum(estimate(splice) for splice in edit.plan.splices)
+            size += handler_bytes(self._hooks(edit))
             largest[id(edit.module)] = max(size, largest.get(id(edit.module), 0))
             near = 0 if self._uses_slots(edit) else demand(self._hooks(edit)).counters
             _, old_size, old_near = needs.get(id(edit.module), (edit.module, 0, 0))

@@ -1,0 +1,345 @@
+"""The generated routine between patches and a compiled handler: it fills in what the handler wants to know.
+
+Patches call it as they call all routines: the stack is ``[rsp]`` return address, ``[rsp+8]`` argument (the offset of
+the hook's two counters: hits, missed hits), and the site's own stack pointer is ``rsp + 144``. Every register and flag
+is preserved, but for those that the handler is to change.
+
+A hit inside a handler runs no handler and is counted as missed: while one runs, the thread's block holds its stack
+pointer. That is forgotten once the stack is above it (a signal handler that a handler was interrupted by has left with
+``siglongjmp``). Threads without a block (fork children) run handlers unguarded, with number 0: what handlers change is
+safe under interruption.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from iced_x86 import Code, Encoder, Instruction, MemoryOperand, Register
+
+from anyprobe.core.code import Input, InputKind, NativeCode
+from anyprobe.core.errors import InternalError
+from anyprobe.data.layout import BLOCK_GUARD, BLOCK_NUMBER
+from anyprobe.isa import disassemble
+from anyprobe.isa.assemble import Assembler
+from anyprobe.isa.registers import NUMBERS
+from anyprobe.splice.memoryroutines import emit_memory_routines
+from anyprobe.splice.routines import RoutineFacts, emit_acquire
+
+if TYPE_CHECKING:
+    from iced_x86 import Register_
+
+SAVED = ("rax", "flags", "rbx", "rcx", "rdx", "rdi", "r11", "rbp")
+"""What is pushed, in this order; rbp then points at the last of it."""
+_RETURN_ADDRESS, _ARGUMENT, _SITE = 64, 72, 64 + 144
+"""Of the routine and of the site, relative to rbp."""
+TID_OFFSET = 0x2D0
+"""``tid`` in glibc's ``struct pthread``, the same from 2.2 to 2.41; checked in the target before it is relied on."""
+MISSED = 8
+"""Where hits that ran no handler are counted, behind the hits."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerFacts:
+    """A handler, and where in the target what it needs is."""
+
+    code: NativeCode
+    storages: tuple[int, ...] = ()
+    """Addresses of its storages."""
+    misses: int = 0
+    system_calls: bool = True
+    """Whether it may make system calls, by which memory is read."""
+    instances: int = 0
+    """Address of the instances of the calls that it has data of; 0: none."""
+    enters: bool = False
+    """Whether it is called where calls begin."""
+    nanoseconds: int = 0
+    """Nanoseconds per tick of the TSC, times two to the 32."""
+    pid: int = 0
+
+
+INSTANCES, INSTANCE_BYTES, INSTANCE_DATA = 256, 128, 64
+"""Instances of a thread, bytes of one (the site's stack pointer, then, on a line of its own, the data)."""
+_PROBES = 8
+CALL_BYTES = 1024
+"""Bytes of the routine besides the handler and its words."""
+
+
+def instances_bytes(threads: int) -> int:
+    """Return the size of the instances of all threads."""
+    return (threads + 1) * INSTANCES * INSTANCE_BYTES
+
+
+def handler_bytes(hooks: Iterable[object]) -> int:
+    """Return an upper bound of the code that the handlers of some hooks take."""
+    found = {id(facts): facts for hook in hooks if (facts := getattr(hook, "handler", None)) is not None}
+    return sum(len(facts.code.code) + 64 * len(facts.code.inputs) + CALL_BYTES for facts in found.values())
+
+
+def assemble_handler_call(facts: RoutineFacts, handler: HandlerFacts, address: int) -> tuple[bytes, int, str]:
+    """Return the code of the routine and the handler at ``address``, where the routine begins, and the listing."""
+    writer = _Call(facts, handler)
+    code = writer.run(address)
+    return code, address + writer.asm.offset_of("handler_call"), writer.asm.listing(address)
+
+
+class _Call:
+    """Writes one routine."""
+
+    def __init__(self, facts: RoutineFacts, handler: HandlerFacts) -> None:
+        self.asm = Assembler()
+        self._facts, self._handler = facts, handler
+        self._encoder = Encoder(64)
+        self._numbers = 0
+        self._strings = "df" in handler.code.clobbers
+
+    def run(self, address: int) -> bytes:
+        asm, facts, handler = self.asm, self._facts, self._handler
+        emit_acquire(asm, facts)
+        asm.label("handler_call")
+        asm.emit(b"\x50\x9f\x0f\x90\xc0\x50", "push rax; lahf; seto al; push rax")
+        asm.emit(b"\x53\x51\x52\x57\x41\x53\x55", "push rbx; push rcx; push rdx; push rdi; push r11; push rbp")
+        asm.emit(b"\x48\x89\xe5", "mov rbp, rsp")
+        if self._strings:
+            asm.emit(b"\x9c\xfc", "pushfq; cld")
+        asm.emit(b"\x64\x48\x8b\x1c\x25" + _i32(facts.slot), "mov rbx, fs:[slot]")
+        asm.emit(b"\x48\xb8" + _u64(facts.gate), "mov rax, &gate")
+        asm.emit(b"\x48\x85\x18", "test [rax], rbx")
+        asm.jump(b"\x0f\x84", "first", "jz first")
+        asm.label("block")
+        asm.emit(b"\x48\x8b\x43" + bytes([BLOCK_GUARD]), "mov rax, [rbx+BLOCK_GUARD]")
+        asm.emit(b"\x48\x39\xc4", "cmp rsp, rax")
+        asm.jump(b"\x0f\x82", "nested", "jb nested")
+        asm.emit(b"\x48\x89\x63" + bytes([BLOCK_GUARD]), "mov [rbx+BLOCK_GUARD], rsp")
+        asm.emit(b"\x48\x8b\x55" + bytes([_ARGUMENT]), "mov rdx, [rbp+argument]")
+        asm.emit(b"\x48\xff\x04\x13", "inc qword [rbx+rdx]")
+        self._call()
+        asm.emit(b"\x48\x85\xdb", "test rbx, rbx")
+        asm.jump(b"\x0f\x84", "done", "jz done")
+        asm.emit(b"\x48\xc7\x43" + bytes([BLOCK_GUARD]) + _i32(0), "mov qword [rbx+BLOCK_GUARD], 0")
+        asm.label("done")
+        if self._strings:
+            asm.emit(b"\x48\x8d\x65\xf8\x9d", "lea rsp, [rbp-8]; popfq")
+        asm.emit(b"\x48\x89\xec", "mov rsp, rbp")
+        asm.emit(b"\x5d\x41\x5b\x5f\x5a\x59\x5b", "pop rbp; pop r11; pop rdi; pop rdx; pop rcx; pop rbx")
+        asm.emit(b"\x58\x04\x7f\x9e\x58\xc3", "pop rax; add al, 0x7f; sahf; pop rax; ret")
+        self._rare()
+        names = frozenset(each.name for each in handler.code.inputs if each.kind is InputKind.ROUTINE)
+        emit_memory_routines(asm, names, allowed=handler.system_calls)
+        asm.emit(b"\xcc" * (-len(asm) % 16), "padding")
+        asm.label("handler")
+        asm.emit(handler.code.code, "the handler")
+        return asm.finish(address)
+
+    def _rare(self) -> None:
+        asm, facts = self.asm, self._facts
+        asm.label("nested")
+        asm.emit(b"\x48\x8b\x55" + bytes([_ARGUMENT]), "mov rdx, [rbp+argument]")
+        asm.emit(b"\x48\xff\x44\x13" + bytes([MISSED]), "inc qword [rbx+rdx+MISSED]")
+        asm.jump(b"\xe9", "done", "jmp done")
+        asm.label("first")
+        asm.jump(b"\xe8", "acquire", "call acquire")
+        asm.emit(b"\x48\x89\xcb\x48\x85\xdb", "mov rbx, rcx; test rbx, rbx")
+        asm.jump(b"\x0f\x85", "block", "jnz block")
+        asm.emit(b"\x48\xb8" + _u64(facts.shared), "mov rax, shared block")
+        asm.emit(b"\x48\x8b\x55" + bytes([_ARGUMENT]), "mov rdx, [rbp+argument]")
+        asm.emit(b"\xf0\x48\xff\x04\x10", "lock inc qword [rax+rdx]")
+        asm.jump(b"\xe9", "run", "jmp run")
+
+    def _call(self) -> None:
+        """Emit: fill in the words, call the handler, take over what it changes. rbx = the block, or 0."""
+        asm, code = self.asm, self._handler.code
+        asm.label("run")
+        asm.emit(b"\x48\x83\xe4\xf0", "and rsp, -16")
+        size = (8 * len(code.inputs) + 15) & -16
+        asm.emit(b"\x48\x81\xec" + _i32(size), f"sub rsp, {size}")
+        # what needs registers for itself comes last: parameters are still where they were
+        for index, each in sorted(enumerate(code.inputs), key=lambda item: item[1].kind is not InputKind.PARAMETER):
+            self._word(index, each)
+        asm.emit(b"\x48\x89\xe7", "mov rdi, rsp")
+        asm.jump(b"\xe8", "handler", "call handler")
+        for index, each in enumerate(code.inputs):
+            if each.written:
+                self._take_over(index, each)
+        if any(each.kind is InputKind.INSTANCE for each in code.inputs) and not self._handler.enters:
+            self._release()
+
+    # -- words
+
+    def _one(self, instruction: Instruction) -> None:
+        """Append an instruction that iced encodes."""
+        size = self._encoder.encode(instruction, 0)
+        raw = self._encoder.take_buffer()
+        assert len(raw) == size
+        self.asm.emit(raw, disassemble.format_instruction(instruction))
+
+    def _set(self, index: int, register: "Register_") -> None:
+        operand = MemoryOperand(Register.RSP, displ=8 * index, displ_size=8)
+        self._one(Instruction.create_mem_reg(Code.MOV_RM64_R64, operand, register))
+
+    def _get(self, base: "Register_", offset: int) -> None:
+        operand = MemoryOperand(base, displ=offset, displ_size=8)
+        self._one(Instruction.create_reg_mem(Code.MOV_R64_RM64, Register.RAX, operand))
+
+    def _constant(self, index: int, value: int) -> None:
+        self.asm.emit(b"\x48\xb8" + _u64(value), f"mov rax, {value:#x}")
+        self._set(index, Register.RAX)
+
+    def _word(self, index: int, each: Input) -> None:
+        handler = self._handler
+        match each.kind:
+            case InputKind.PARAMETER:
+                self._parameter(index, each.place)
+            case InputKind.REGISTER:
+                self._register(index, each.name)
+            case InputKind.CONTEXT:
+                self._context(index, each.name)
+            case InputKind.STORAGE:
+                self._constant(index, handler.storages[each.index])
+            case InputKind.MISSES:
+                self._constant(index, handler.misses)
+            case InputKind.ROUTINE:
+                self.asm.relative(b"\x48\x8d\x05", 4, b"", each.name, f"lea rax, [{each.name}]")
+                self._set(index, Register.RAX)
+            case InputKind.THREAD:
+                self._thread()
+                self._set(index, Register.RAX)
+            case InputKind.INSTANCE:
+                self._instance()
+                self._set(index, Register.RDX)
+
+    def _parameter(self, index: int, place: str) -> None:
+        """Emit: one parameter of the function, by where the System V convention has it at the entry."""
+        if place.startswith("xmm"):
+            operand = MemoryOperand(Register.RSP, displ=8 * index, displ_size=8)
+            self._one(
+                Instruction.create_mem_reg(
+                    Code.MOVQ_XMMM64_XMM, operand, cast("Register_", Register.XMM0 + int(place[3:]))
+                )
+            )
+        elif place.startswith("stack"):
+            self._get(Register.RBP, _SITE + int(place.removeprefix("stack+")))
+            self._set(index, Register.RAX)
+        else:
+            self._register(index, place)
+
+    def _register(self, index: int, name: str) -> None:
+        if name == "rsp":
+            operand = MemoryOperand(Register.RBP, displ=_SITE, displ_size=8)
+            self._one(Instruction.create_reg_mem(Code.LEA_R64_M, Register.RAX, operand))
+            self._set(index, Register.RAX)
+        elif name in SAVED:
+            self._get(Register.RBP, _saved_at(name))
+            self._set(index, Register.RAX)
+        else:
+            self._set(index, _register_of(name))
+
+    def _context(self, index: int, name: str) -> None:
+        asm, handler = self.asm, self._handler
+        match name:
+            case "retval":
+                self._get(Register.RBP, _saved_at("rax"))
+            case "caller":
+                self._get(Register.RBP, _SITE)
+            case "tid":
+                asm.emit(b"\x64\x8b\x04\x25" + _i32(TID_OFFSET), "mov eax, fs:[TID]")
+            case "pid":
+                self._constant(index, handler.pid)
+                return
+            case "cpu":
+                asm.emit(b"\x0f\x01\xf9\x89\xc8\x25" + _i32(0xFFF), "rdtscp; mov eax, ecx; and eax, 0xfff")
+            case "now":
+                asm.emit(b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0", "rdtsc; shl rdx, 32; or rax, rdx")
+                asm.emit(b"\x48\xba" + _u64(handler.nanoseconds), "mov rdx, nanoseconds per tick")
+                asm.emit(b"\x48\xf7\xe2\x48\x0f\xac\xd0\x20", "mul rdx; shrd rax, rdx, 32")
+            case _:
+                raise InternalError(f"no code for ctx.{name}")
+        self._set(index, Register.RAX)
+
+    def _thread(self) -> None:
+        """Emit: rax = the thread's number, 0 without a block. It is worked out once and kept in the block."""
+        asm, facts = self.asm, self._facts
+        self._numbers += 1
+        known = f"number_{self._numbers}"
+        asm.emit(b"\x31\xc0\x48\x85\xdb", "xor eax, eax; test rbx, rbx")
+        asm.jump(b"\x0f\x84", known, "jz number")
+        asm.emit(b"\x48\x8b\x43" + bytes([BLOCK_NUMBER]), "mov rax, [rbx+BLOCK_NUMBER]")
+        asm.emit(b"\x48\x85\xc0", "test rax, rax")
+        asm.jump(b"\x0f\x85", known, "jnz number")
+        first = facts.data + facts.layout.blocks_offset
+        asm.emit(b"\x48\xb9" + _u64(first), "mov rcx, first block")
+        asm.emit(b"\x48\x89\xd8\x48\x29\xc8\x31\xd2", "mov rax, rbx; sub rax, rcx; xor edx, edx")
+        asm.emit(b"\xb9" + _i32(facts.layout.stride), "mov ecx, stride")
+        asm.emit(b"\x48\xf7\xf1\x48\xff\xc0", "div rcx; inc rax")
+        asm.emit(b"\x48\x89\x43" + bytes([BLOCK_NUMBER]), "mov [rbx+BLOCK_NUMBER], rax")
+        asm.label(known)
+
+    def _instance(self) -> None:
+        """Emit: rdx = address of the data of the call with this stack pointer, 0 if there is none.
+
+        A thread's instances are a table by stack pointer, in which eight places are looked at. Where a call begins, one
+        of a call that never came back may be taken over: it has the same stack pointer, so it is over.
+        """
+        asm, handler = self.asm, self._handler
+        self._thread()
+        asm.emit(b"\x31\xd2\x48\x85\xc0", "xor edx, edx; test rax, rax")
+        asm.jump(b"\x0f\x84", "no_instance", "jz no_instance")
+        asm.emit(b"\x48\x69\xc0" + _i32(INSTANCES * INSTANCE_BYTES), "imul rax, rax, bytes of a thread")
+        asm.emit(b"\x48\xb9" + _u64(handler.instances) + b"\x48\x01\xc1", "mov rcx, instances; add rcx, rax")
+        asm.emit(b"\x48\x8d\x95" + _i32(_SITE), "lea rdx, [site rsp]")
+        asm.emit(b"\x48\x89\xd0\x48\xc1\xe8\x04\x25" + _i32(INSTANCES - 1), "mov rax, rdx; shr rax, 4; and eax, last")
+        asm.emit(b"\x41\xbb" + _i32(_PROBES), "mov r11d, probes")
+        asm.label("probe")
+        asm.emit(b"\x89\xc7\xc1\xe7\x07\x48\x01\xcf", "mov edi, eax; shl edi, 7; add rdi, rcx")
+        asm.emit(b"\x48\x39\x17", "cmp [rdi], rdx")
+        asm.jump(b"\x0f\x84", "instance", "je instance")
+        if handler.enters:
+            asm.emit(b"\x48\x83\x3f\x00", "cmp qword [rdi], 0")
+            asm.jump(b"\x0f\x84", "instance", "je instance")
+        asm.emit(b"\xff\xc0\x25" + _i32(INSTANCES - 1), "inc eax; and eax, last")
+        asm.emit(b"\x41\xff\xcb", "dec r11d")
+        asm.jump(b"\x0f\x85", "probe", "jnz probe")
+        asm.emit(b"\x31\xd2", "xor edx, edx")
+        asm.jump(b"\xe9", "no_instance", "jmp no_instance")
+        asm.label("instance")
+        if handler.enters:
+            asm.emit(b"\x48\x89\x17", "mov [rdi], rdx")
+            for at in range(INSTANCE_DATA, INSTANCE_BYTES, 8):
+                asm.emit(b"\x48\xc7\x47" + bytes([at]) + _i32(0), f"mov qword [rdi+{at}], 0")
+        asm.emit(b"\x48\x8d\x57" + bytes([INSTANCE_DATA]), "lea rdx, [rdi+INSTANCE_DATA]")
+        asm.label("no_instance")
+
+    def _release(self) -> None:
+        """Emit: the call is over, its instance is free."""
+        index = next(at for at, each in enumerate(self._handler.code.inputs) if each.kind is InputKind.INSTANCE)
+        self._get(Register.RSP, 8 * index)
+        self.asm.emit(b"\x48\x85\xc0", "test rax, rax")
+        self.asm.jump(b"\x0f\x84", "released", "jz released")
+        self.asm.emit(b"\x48\xc7\x40" + bytes([256 - INSTANCE_DATA]) + _i32(0), "mov qword [rax-INSTANCE_DATA], 0")
+        self.asm.label("released")
+
+    def _take_over(self, index: int, each: Input) -> None:
+        """Emit: a register gets what the handler has left in its word."""
+        name = "rax" if each.kind is InputKind.CONTEXT else each.name
+        self._get(Register.RSP, 8 * index)
+        if name in SAVED:
+            operand = MemoryOperand(Register.RBP, displ=_saved_at(name), displ_size=8)
+            self._one(Instruction.create_mem_reg(Code.MOV_RM64_R64, operand, Register.RAX))
+        else:
+            self._one(Instruction.create_reg_reg(Code.MOV_R64_RM64, _register_of(name), Register.RAX))
+
+
+def _saved_at(name: str) -> int:
+    return 8 * (len(SAVED) - 1 - SAVED.index(name))
+
+
+def _register_of(name: str) -> "Register_":
+    return cast("Register_", Register.RAX + NUMBERS[name])
+
+
+def _i32(value: int) -> bytes:
+    return struct.pack("<i", value)
+
+
+def _u64(value: int) -> bytes:
+    return struct.pack("<Q", value)
