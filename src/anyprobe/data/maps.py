@@ -198,7 +198,9 @@ class MapView:
         before, words = places, self._words[places]
         expected = words
         for _ in range(self.layout.nodes):
-            there = (words & np.uint64(NUMBER_MASK)) != 0
+            numbers = words & np.uint64(NUMBER_MASK)
+            # what is out of bounds was not written by us
+            there = (numbers != 0) & (numbers <= np.uint64(self.layout.nodes))
             places, before, words, expected = places[there], before[there], words[there], expected[there]
             if not len(places):
                 break

@@ -41,8 +41,9 @@ class CellValue:
         """The standard deviation of the values."""
         if not self.count or self.sum is None or self.squares is None:
             return None
-        # in integers, since the difference of two large squares is what is small
-        return math.sqrt((self.count * self.squares - self.sum * self.sum) / (self.count * self.count))
+        # in integers, since the difference of two large squares is what is small; an update may be under way
+        spread = max(self.count * self.squares - self.sum * self.sum, 0)
+        return math.sqrt(spread / (self.count * self.count))
 
     def percentile(self, share: float) -> float | None:
         """Return the value that ``share`` (0 to 1) of the values stayed below, within a bucket's width."""

@@ -172,11 +172,10 @@ class RingReader:
 
     def _drain_ring(self, rows: NDArray[np.uint64], thread: int, found: list[Records], *, final: bool) -> None:
         row, slots = rows[thread], self.layout.slots
-        ring = self._rings.get(thread)
-        if ring is None:
-            memory = np.frombuffer(self._region, self.layout.record.dtype, count=slots, offset=int(row[RING // 8]))
-            ring = self._rings[thread] = _Ring(memory, int(row[CONSUMED // 8]))
         produced = int(row[PRODUCED // 8])
+        ring = self._rings.get(thread) or self._claimed(row, thread)
+        if ring is None or produced - ring.consumed > slots:
+            return  # the target has written over it
         while ring.consumed < produced:
             first = ring.consumed % slots
             count = min(slots - first, produced - ring.consumed)
@@ -189,6 +188,16 @@ class RingReader:
             if complete < count and not self._pass_hole(ring, produced, final=final):
                 break
         row[CONSUMED // 8] = ring.consumed
+
+    def _claimed(self, row: NDArray[np.uint64], thread: int) -> _Ring | None:
+        """Return the ring that a thread has claimed, None if its row makes no sense."""
+        layout, offset = self.layout, int(row[RING // 8])
+        number, inside = divmod(offset - layout.rings_offset, layout.ring_bytes)
+        if inside or not 0 <= number < layout.rings:
+            return None
+        memory = np.frombuffer(self._region, layout.record.dtype, count=layout.slots, offset=offset)
+        ring = self._rings[thread] = _Ring(memory, int(row[CONSUMED // 8]))
+        return ring
 
     def _complete(self, ring: _Ring, first: int, count: int) -> tuple[Records, int]:
         """Return the complete records from a place on without the retired ones, and how many places that were."""

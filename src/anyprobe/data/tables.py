@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from anyprobe.core.arrays import unique
 from anyprobe.data.aggregations import EXTREMES, MAX, NOT_MIN, SQUARES, Aggregation
 from anyprobe.data.keys import UNKEYED, KeyShape
 from anyprobe.data.results import Key
@@ -176,8 +177,9 @@ class TableView:
             return np.zeros(1, np.int64)
         first = self.layout.directory_offset // 8
         directory = self._words[first : first + self.layout.slots]
-        found: NDArray[np.int64] = (directory[directory != 0] & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1
-        return np.sort(found)
+        found: NDArray[np.int64] = unique((directory & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1)
+        # what is out of bounds was not written by us
+        return found[(found >= 0) & (found < self.layout.capacity)]
 
     def keys(self, numbers: NDArray[np.int64]) -> list[Key]:
         """Return the keys with these numbers."""
