@@ -75,8 +75,7 @@ def resolve_jumps(code_map: "CodeMap", function: "FunctionCode", jumps: "Sequenc
 def _resolve(graph: FlowGraph, jumps: "Sequence[int]") -> dict[int, Outcome]:
     function = graph.function
     slice_ = _Slice(graph)
-    through_registers = [number for number in jumps if function.iced[number].op0_kind == OpKind.REGISTER]
-    grows = bool(through_registers)
+    grows = any(_uses_registers(function.iced[number]) for number in jumps)
     while grows:  # what was a target stays one, so this ends
         grows = False
         for number in jumps:
@@ -87,6 +86,10 @@ def _resolve(graph: FlowGraph, jumps: "Sequence[int]") -> dict[int, Outcome]:
                 known.add(number)
     graph.is_final = True
     return slice_.resolve_finally(jumps)
+
+
+def _uses_registers(jump: Instruction) -> bool:
+    return jump.op0_kind == OpKind.REGISTER or _gpr(jump.memory_base) >= 0
 
 
 def _gpr(register: int) -> int:
@@ -114,9 +117,11 @@ class _Slice:
         place = self.function, number
         if jump.op0_kind == OpKind.REGISTER:
             return self.register_jump(place, _gpr(jump.op0_register))
-        absolute = jump.memory_base == Register.NONE and jump.memory_displacement != 0
-        if absolute and jump.memory_index_scale == 8 and jump.segment_prefix == Register.NONE:
-            table = self.table(place, jump.memory_index, jump.memory_displacement, "<Q")
+        if jump.memory_index_scale == 8 and jump.segment_prefix == Register.NONE:
+            tables = {int(jump.memory_displacement)}
+            if jump.memory_base != Register.NONE:  # Go: lea base, [rip+table]; jmp [base+index*8]
+                tables = self._lea_values(place, _gpr(jump.memory_base)) if jump.memory_displacement == 0 else set()
+            table = self.table(place, jump.memory_index, tables.pop(), "<Q") if len(tables) == 1 else None
             return table if isinstance(table, Table) else Pointer()
         return Pointer()
 
