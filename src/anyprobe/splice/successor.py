@@ -20,7 +20,7 @@ from anyprobe.splice.planned import JUMP_BYTES, REDUNDANT_PREFIX, FunctionPlan, 
 
 _OPCODE = 0xE9
 _FAR = 1 << 10
-"""How far in front of dead bytes the function that they belong to may begin."""
+"""How far in front of dead bytes the function that they belong to may begin; how far apart two springboards are."""
 _STEPS = (0x10, 0xF0, 0x20, 0xE0, 0x30, 0xD0, 0x40, 0x50, 0x60, 0x70, 0xC0, 0xB0, 0xA0, 0x90, 0x05, 0xFA, 0x80, 0x7F)
 """Highest displacement bytes that are tried: one is in reach wherever the module lies."""
 _LOWER = (0x0000, 0x0100, 0x0305, 0x5107, 0xA30B)
@@ -153,7 +153,8 @@ class Successors(Evictions):
                 tail = low + high
                 target = head + size + prefixes + JUMP_BYTES + int.from_bytes(tail, "little", signed=True)
                 behind = Pun(prefixes, 0, target, tail)
-                if abs(target - own.base) > 1 << 8 and self.reachable(behind):
+                apart = target + _FAR <= own.base or own.base + 256**free + _FAR <= target
+                if apart and self.reachable(behind):
                     yield own, behind
                     break
 

@@ -140,3 +140,12 @@ def test_one_byte_with_the_byte_behind_is_a_short_jump_into_an_evicted_line(plan
     assert host.head + 5 <= BASE + 30 <= host.end - 5
     planner.adopt(splice, plan)
     assert planner.claims.conflict(BASE + 1, 1, 0).reason is Reason.BORROWED_BYTES
+
+
+def test_the_places_of_two_springboards_are_not_one(planner_of):
+    """Where the one jump can reach only a few places, the other takes none of them."""
+    for size in (1, 2, 3, 4):
+        planner = planner_of(LONE, NEXT)
+        for prefixes in (0, 1):
+            for own, behind in planner._pairs(BASE, size, prefixes):
+                assert behind.base + 14 <= own.base or own.base + 256**own.free + 14 <= behind.base
