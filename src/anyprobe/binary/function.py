@@ -394,7 +394,10 @@ class FunctionCode:
     def padding_after(self) -> int:
         """The number of bytes behind the function that are padding and that nothing enters."""
         last = self.insn(len(self.iced) - 1) if self.iced else None
-        if last is None or (last.falls_through and last.target not in self._map.text.noreturn):
+        if last is None:
+            return 0
+        ends = last.is_call and last.target in self._map.text.noreturn  # a jcc there goes on where it is not taken
+        if last.falls_through and not ends:
             return 0
         return self._map.dead_bytes(self.end)
 

@@ -66,6 +66,16 @@ def test_no_padding_behind_a_call_that_may_return(build):
     assert module["aborts"].padding_after == 11
 
 
+def test_no_padding_behind_a_branch_to_what_never_returns(build):
+    """``__memcpy_chk``: where the branch is not taken, control runs through the padding into ``memcpy``."""
+    module = Module.assembled(
+        build,
+        function("checks", "cmp rcx, rdx\n jb abort@plt\n .p2align 4"),
+        function("following", "mov rax, rdi\n ret"),
+    )
+    assert module["checks"].padding_after == 0
+
+
 def test_the_entry_lies_behind_endbr64(build):
     module = Module.assembled(build, function("marked", "endbr64\n ret"), function("plain", "ret"))
     assert module["marked"].entry == module.start("marked") + 4
