@@ -68,9 +68,7 @@ class Aggregation:
         self.per_thread = per_thread
         self._factor = 1
         self.views: list[TableView] = []
-        """What it has counted, in each process where it is in use; ``data.store`` puts them here."""
-        self._kept: list[AggregationResult] = []
-        """What it has counted in processes where it is no longer in use."""
+        """What it has counted, in each process where it is in use; the session puts them here."""
 
     def __repr__(self) -> str:
         """Return the declaration."""
@@ -94,19 +92,17 @@ class Aggregation:
         from anyprobe.data.results import AggregationResult
 
         result = AggregationResult(self.name, self.kind, self.by)
-        for part in (*self._kept, *(view.result() for view in self.views)):
-            result = result.merged(part)
+        for view in self.views:
+            result = result.merged(view.result())
         return result.normalize(self._factor)
 
     def clear(self) -> None:
         """Set all values to nothing and keep the keys, as DTrace's ``clear``."""
-        self._kept = [result.clear() for result in self._kept]
         for view in self.views:
             view.clear()
 
     def trunc(self, count: int = 0) -> None:
         """Forget all keys but the ``count`` with the largest values (the smallest, if negative), in each process."""
-        self._kept = [result.trunc(count) for result in self._kept]
         for view in self.views:
             view.trunc(count)
 
@@ -115,11 +111,6 @@ class Aggregation:
         if factor < 1:
             raise UsageError(f"{self.name}: a factor of {factor} cannot be divided by")
         self._factor = factor
-
-    def settle(self, view: "TableView") -> None:
-        """Keep what a view has counted, and let go of its memory."""
-        self.views.remove(view)
-        self._kept.append(view.result())
 
 
 class Count(Aggregation):

@@ -71,9 +71,7 @@ class Map:
             raise UsageError(f"{self.name}: a capacity of {capacity} holds nothing")
         self.capacity = capacity
         self.views: list[MapView] = []
-        """What it holds, in each process where it is in use; ``data.store`` puts them here."""
-        self._kept: dict[Key, int] = {}
-        """What it held in the end in processes where it is no longer in use."""
+        """What it holds, in each process where it is in use; the session puts them here."""
 
     def __repr__(self) -> str:
         """Return the declaration."""
@@ -96,15 +94,7 @@ class Map:
 
     def items(self) -> dict[Key, int]:
         """Return what is there at this moment, in all processes together; the last process wins."""
-        found = dict(self._kept)
-        for view in self.views:
-            found |= view.items()
-        return found
-
-    def settle(self, view: "MapView") -> None:
-        """Keep what a view holds, and let go of its memory."""
-        self.views.remove(view)
-        self._kept |= view.items()
+        return {key: value for view in self.views for key, value in view.items().items()}
 
 
 @dataclass(frozen=True, slots=True)

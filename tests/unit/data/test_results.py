@@ -2,13 +2,17 @@
 
 import json
 import pickle
+import struct
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anyprobe.core.errors import UsageError
 from anyprobe.data.aggregations import Count, Stddev
+from anyprobe.data.keys import UNKEYED
 from anyprobe.data.results import AggregationResult, CellValue
+from anyprobe.data.tables import ROW_HEAD_BYTES, TableLayout, TableView
 
 BUCKETS = st.dictionaries(st.integers(0, 20), st.integers(1, 9), max_size=4).map(
     lambda found: tuple((float(low), float(low + 1), count) for low, count in sorted(found.items()))
@@ -85,3 +89,26 @@ def test_the_deviation_of_large_values_is_exact():
 def test_a_declaration_without_a_process_has_counted_nothing():
     assert not Count("c").result().entries
     assert Stddev("s").result().total.stddev is None
+
+
+def test_a_declaration_shows_what_all_processes_have_counted():
+    calls = Count("calls")
+    layout = TableLayout(calls, UNKEYED, threads=2)
+    regions = [bytearray(layout.size) for _ in range(2)]
+    calls.views += [TableView(memoryview(region), layout) for region in regions]
+    for region, row, hits in ((regions[0], 1, 5), (regions[1], 0, 7)):
+        struct.pack_into("<Q", region, layout.rows_offset + row * layout.stride + ROW_HEAD_BYTES, hits)
+    assert calls.result().total.count == 12
+    calls.normalize(4)
+    assert calls.result().as_json()["normalized"] == 3
+    calls.clear()
+    assert calls.result().total.count == 0
+    with pytest.raises(UsageError, match="divided"):
+        calls.normalize(0)
+
+
+def test_only_the_rows_of_pages_that_hold_data_are_looked_at():
+    layout = TableLayout(Count("calls"), UNKEYED, threads=100)
+    rows = layout.rows_offset
+    view = TableView(memoryview(bytearray(layout.size)), layout, lambda: iter([(0, 4096), (rows + 4096, rows + 8192)]))
+    assert view._touched() == [slice(32, 64)]

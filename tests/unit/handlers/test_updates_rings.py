@@ -198,6 +198,18 @@ def test_a_second_reader_goes_on_where_the_first_one_was():
     assert int(ring.word(1, FULL)[0]) == 0
 
 
+def test_rings_have_memory_before_they_are_written():
+    layout = RingLayout(FOUR, 64, rings=3, threads=4)
+    ring, given = Ring(layout), []
+    reader = RingReader(ring.region.view, layout, allocate=lambda offset, size: given.append((offset, size)))
+    assert given == [(layout.rings_offset, layout.ring_bytes)]
+    for thread in (1, 2, 3):
+        ring.emit(1, thread=thread)
+    reader.drain()
+    reader.drain()
+    assert given[1:] == [(layout.rings_offset + layout.ring_bytes, 2 * layout.ring_bytes)]
+
+
 def test_texts_and_floats():
     record = RecordType(
         "r", (Field("flag", "bool"), Field("name", "text", 13), Field("x", "f64"), Field("y", "f32"), Field("z", "i8"))
