@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import (
     AnyprobeError,
+    HandlerError,
     InternalError,
     NoSuchProcess,
     PermissionDenied,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from anyprobe.data.aggregations import Avg, Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum
     from anyprobe.data.maps import Map
     from anyprobe.data.snapshot import Snapshot
+    from anyprobe.handlers.intrinsics import buf, cstr, emit, printf
+    from anyprobe.handlers.types import f32, f64, i8, i16, i32, i64, ptr, u8, u16, u32, u64
     from anyprobe.probes.opening import attach, run
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.session import Session
@@ -36,6 +39,7 @@ __all__ = [
     "AnyprobeError",
     "Avg",
     "Count",
+    "HandlerError",
     "Hist",
     "InternalError",
     "LQuantize",
@@ -62,7 +66,22 @@ __all__ = [
     "UnsupportedTarget",
     "UsageError",
     "attach",
+    "buf",
+    "cstr",
+    "emit",
+    "f32",
+    "f64",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "printf",
+    "ptr",
     "run",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
 ]
 
 _LAZY = {
@@ -80,7 +99,22 @@ _LAZY = {
     "Stddev": "anyprobe.data.aggregations",
     "Sum": "anyprobe.data.aggregations",
     "attach": "anyprobe.probes.opening",
+    "buf": "anyprobe.handlers.intrinsics",
+    "cstr": "anyprobe.handlers.intrinsics",
+    "emit": "anyprobe.handlers.intrinsics",
+    "f32": "anyprobe.handlers.types",
+    "f64": "anyprobe.handlers.types",
+    "i16": "anyprobe.handlers.types",
+    "i32": "anyprobe.handlers.types",
+    "i64": "anyprobe.handlers.types",
+    "i8": "anyprobe.handlers.types",
+    "printf": "anyprobe.handlers.intrinsics",
+    "ptr": "anyprobe.handlers.types",
     "run": "anyprobe.probes.opening",
+    "u16": "anyprobe.handlers.types",
+    "u32": "anyprobe.handlers.types",
+    "u64": "anyprobe.handlers.types",
+    "u8": "anyprobe.handlers.types",
 }
 
 

@@ -21,6 +21,7 @@ def attach(
     clock: str = "auto",
     returns: str = "exits",
     live: bool = False,
+    unsafe: bool = False,
 ) -> Session:
     """Open a session on a running process. Nothing is changed in it until a probe is armed.
 
@@ -30,6 +31,8 @@ def attach(
     probes are armed and removed while all threads but a borrowed one run on; what cannot be done so is done in a stop,
     and ``Session.warnings`` says why.
 
+    Handlers may change what the program computes only with ``unsafe``.
+
     What an earlier controller left behind when it died is removed first. Raises ``PermissionDenied``,
     ``NoSuchProcess``, ``UnsupportedTarget``, ``SessionConflict``.
     """
@@ -37,7 +40,9 @@ def attach(
     try:
         with typed(process, "attaching to"):
             warnings = removal.clean_up(process)
-            session = Session(process, strategy=strategy, maxactive=maxactive, clock=clock, returns=returns, live=live)
+            session = Session(
+                process, strategy=strategy, maxactive=maxactive, clock=clock, returns=returns, live=live, unsafe=unsafe
+            )
     except BaseException:
         process.close()
         raise
@@ -53,6 +58,7 @@ def run(
     clock: str = "auto",
     returns: str = "exits",
     live: bool = False,
+    unsafe: bool = False,
     stdin: Stream = None,
     stdout: Stream = None,
     stderr: Stream = None,
@@ -67,7 +73,14 @@ def run(
     process = launch(list(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
     try:
         return Session(
-            process, strategy=strategy, maxactive=maxactive, clock=clock, returns=returns, live=live, held=True
+            process,
+            strategy=strategy,
+            maxactive=maxactive,
+            clock=clock,
+            returns=returns,
+            live=live,
+            unsafe=unsafe,
+            held=True,
         )
     except BaseException:
         process.close()

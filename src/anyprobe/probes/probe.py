@@ -1,6 +1,6 @@
 """A probe as the user holds it: a spec, the places it means, and their state."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from anyprobe.binary.blocks import calls_of
@@ -77,6 +77,8 @@ class Probe:
     """Functions refused before planning, by canonical spec."""
     exitless: list[Exitless] = field(default_factory=list)
     """Functions of which it is still to be decided."""
+    dress: "Callable[[Probe], None] | None" = None
+    """Turns places that count into places with a handler."""
 
     @property
     def all_places(self) -> list[Place]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from anyprobe.data.results import AggregationResult
     from anyprobe.probes.session import Session
 
 
@@ -71,7 +72,9 @@ def _extents(bank: SlotBank | NearBank) -> Iterator[tuple[int, int]]:
     return bank.arena.data_extents(bank.piece.offset, bank.piece.size)
 
 
-def snapshot(session: "Session", ns_per_tick: float, duration: float) -> Snapshot:
+def snapshot(
+    session: "Session", ns_per_tick: float, duration: float, aggregations: "tuple[AggregationResult, ...]" = ()
+) -> Snapshot:
     """Read everything that a session has counted."""
     values = BankValues()
     exited = session.exited
@@ -87,6 +90,7 @@ def snapshot(session: "Session", ns_per_tick: float, duration: float) -> Snapsho
             RefusedSite(spec, why.address, why.reason.value, why.detail) for spec, why in refusals(session.probes)
         ),
         warnings=(*session.warnings, *session.stops_explained),
+        aggregations=aggregations,
     )
 
 

@@ -1,7 +1,7 @@
 """Sessions: what a user holds while probing one process."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -16,6 +16,7 @@ from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import reading, removal, trapping
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import Clock, ClockChoice, own_clock
+from anyprobe.probes.decorators import Decorators
 from anyprobe.probes.forms import EACH
 from anyprobe.probes.handlerwatch import HandlerWatch
 from anyprobe.probes.liveproof import LiveProof
@@ -44,7 +45,7 @@ RETURNS = ("exits", "trampoline")
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
 
 
-class Session:
+class Session(Decorators):
     """Probes in one process. A context manager: leaving it removes everything.
 
     ``count`` and ``time`` arm probes; ``snapshot`` reads what they counted, also after the target's death.
@@ -60,9 +61,10 @@ class Session:
         returns: str = "exits",
         live: bool = False,
         held: bool = False,
+        unsafe: bool = False,
     ) -> None:
         """Use ``attach`` or ``run``."""
-        self._process, self._held = process, held
+        self._process, self._held, self.unsafe = process, held, unsafe
         self._began: float | None = None
         self._ended: float | None = None
         self._detached = False
@@ -130,6 +132,10 @@ class Session:
             for text in removal.disarm(self.engine, probes):
                 self._warn(text)
 
+    def place_made(self, specs: Sequence[str], dress: "Callable[[Probe], None]") -> Probes:
+        """Arm probes whose places are turned by ``dress`` into what they are for."""
+        return self._arm(specs, timed=False, dress=dress)
+
     def limit_overhead(self, percent: float) -> Probes:
         """Disarm probes that cost more than some percent of one CPU since the last look, by an estimate; return them.
 
@@ -164,7 +170,7 @@ class Session:
             self._ns_per_tick = self._clock.ns_per_tick()
         self._note_losses()
         self.follow_handlers()
-        return reading.snapshot(self, self._ns_per_tick, self._duration())
+        return reading.snapshot(self, self._ns_per_tick, self._duration(), self.collected())
 
     def _duration(self) -> float:
         """Return the seconds since the first probes were armed, up to the end of the session."""
@@ -299,7 +305,7 @@ class Session:
         module.slotless = self._held and (self._objects.is_loader(loaded) or not self._awaits_libraries)
         return module
 
-    def _arm(self, specs: Sequence[str], *, timed: bool) -> Probes:
+    def _arm(self, specs: Sequence[str], *, timed: bool, dress: "Callable[[Probe], None] | None" = None) -> Probes:
         if not specs:
             raise UsageError("at least one spec is needed")
         self._check_attached()
@@ -313,6 +319,9 @@ class Session:
                     self._clock_refusal = self._choice.check_permission(self._process, self.engine.pause_us)
                 self.engine.clock = self._choice.address
             probes = [self._make(spec, timed=timed) for spec in specs]
+            for probe in probes if dress is not None else ():
+                probe.dress = dress
+                dress(probe)  # type: ignore[misc] # it is there
         self.engine.seconds["resolve"] += time.perf_counter() - begin
         if timed and self._clock is None:
             self._clock = self._choice.start()
@@ -346,6 +355,8 @@ class Session:
         fresh = []
         for probe, timed in self._pending:
             made = self._make(probe.spec, timed=timed, beside=probe)
+            if probe.dress is not None:
+                probe.dress(made)
             fresh.append(made)
             probe.places, probe.timed = probe.places + made.places, probe.timed + made.timed
             probe.refused, probe.exitless = probe.refused + made.refused, probe.exitless + made.exitless

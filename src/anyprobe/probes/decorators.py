@@ -1,0 +1,65 @@
+"""How handlers are given to a session: the decorators ``entry``, ``ret`` and ``call``."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from anyprobe.data.results import AggregationResult
+    from anyprobe.probes.handling import Call, Handler, Handling
+    from anyprobe.probes.probe import Probe
+    from anyprobe.splice.engine import Engine
+
+
+class Decorators:
+    """The part of a session that has to do with handlers; see docs/handlers.md."""
+
+    engine: "Engine"
+    unsafe: bool
+    """Whether handlers may change what the program computes."""
+
+    @property
+    def pid(self) -> int:
+        """The target's process id."""
+        raise NotImplementedError
+
+    def place_made(self, specs: Sequence[str], dress: "Callable[[Probe], None]") -> "list[Probe]":
+        """Arm probes whose places are turned by ``dress`` into what they are for."""
+        raise NotImplementedError
+
+    @cached_property
+    def handling(self) -> "Handling":
+        """What the handlers of this session have in common."""
+        from anyprobe.probes.handling import Handling
+
+        return Handling(self)
+
+    def collected(self) -> "tuple[AggregationResult, ...]":
+        """Return what the aggregations of handlers hold at this moment."""
+        return self.handling.aggregations() if "handling" in self.__dict__ else ()
+
+    def entry(self, *specs: str) -> "Callable[[Handler], Handler]":
+        """Place a handler at the entries of functions."""
+        return self._decorator(specs, returns=False)
+
+    def ret(self, *specs: str) -> "Callable[[Handler], Handler]":
+        """Place a handler where functions return."""
+        return self._decorator(specs, returns=True)
+
+    def call(self, *specs: str) -> "Callable[[Handler], Call]":
+        """Place a handler at the entries of functions, and by ``.ret`` of the result another at their returns."""
+        from anyprobe.probes.handling import Call
+
+        def place(function: "Handler") -> Call:
+            made = Call(self.handling, specs)
+            made.entry = self.handling.place(specs, function, call=made)
+            return made
+
+        return place
+
+    def _decorator(self, specs: tuple[str, ...], *, returns: bool) -> "Callable[[Handler], Handler]":
+        def place(function: "Handler") -> "Handler":
+            self.handling.place(specs, function, returns=returns)
+            return function
+
+        return place

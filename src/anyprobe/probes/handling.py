@@ -1,0 +1,204 @@
+"""Handlers of a session: compiled, given memory, placed, and what they collected read."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from anyprobe.binary.exits import ExitKind
+from anyprobe.core.code import MISSES, Input, InputKind, NativeCode
+from anyprobe.core.errors import HandlerError, UnsupportedTarget
+from anyprobe.data.aggregations import Aggregation
+from anyprobe.data.maps import Map, MapView
+from anyprobe.data.records import Records
+from anyprobe.data.results import AggregationResult
+from anyprobe.data.rings import RingReader
+from anyprobe.data.tables import TableView
+from anyprobe.handlers.compiler import intermediate
+from anyprobe.handlers.context import InstanceLayout
+from anyprobe.handlers.frontend import Setting
+from anyprobe.handlers.kept import native_code
+from anyprobe.handlers.storages import MapTable, Ring, Storages, Table
+from anyprobe.handlers.types import Type, i64
+from anyprobe.probes.clock import TickClock, tsc_refusal
+from anyprobe.probes.probe import Probe
+from anyprobe.splice.handlercall import TID_OFFSET, HandlerFacts, instances_bytes
+from anyprobe.splice.patchcode import ActionKind
+from anyprobe.splice.stores import Store, map_stores
+from anyprobe.target import procfs
+
+if TYPE_CHECKING:
+    from anyprobe.probes.decorators import Decorators
+
+Handler = Callable[..., Any]
+STACK_LIMIT = 2048
+"""Bytes of the program's stack that a handler may take."""
+_THREADS = 1024
+_NOT_YET = frozenset({"ip", "func"})
+
+
+@dataclass(eq=False)
+class Call:
+    """A handler of both ends of a call; ``ret`` gives it the one for the return."""
+
+    handling: "Handling"
+    specs: tuple[str, ...]
+    entry: list[Probe] = field(default_factory=list)
+    returns: list[Probe] = field(default_factory=list)
+    instance: InstanceLayout = field(default_factory=InstanceLayout)
+    store: Store | None = None
+    """Where the data of calls under way is."""
+
+    def ret(self, function: Handler) -> Handler:
+        """Place the handler that runs when the call returns."""
+        self.returns += self.handling.place(self.specs, function, returns=True, call=self)
+        return function
+
+
+class Handling:
+    """What handlers of one session have in common."""
+
+    def __init__(self, session: "Decorators") -> None:
+        """Serve a session."""
+        self._session = session
+        self._storages: Storages = {}
+        self._stores: dict[object, Store] = {}
+        self._views: dict[object, TableView | MapView | RingReader] = {}
+        self._misses: Store | None = None
+        self._nanoseconds = 0
+        self._tids_checked = False
+
+    def place(
+        self, specs: Sequence[str], function: Handler, *, returns: bool = False, call: Call | None = None
+    ) -> list[Probe]:
+        """Compile a handler and place it; nothing is touched if it does not compile."""
+        code, storages = self._compiled(function, i64 if returns else None, call)
+        if returns and call is not None and call.instance.fields:
+            code = _releasing(code)
+        self._check(code, function)
+        facts = self._facts(code, storages, call, enters=not returns)
+        specs = [_return_spec(spec) for spec in specs] if returns else specs
+        return self._session.place_made(specs, lambda probe: _dress(probe, facts))
+
+    def _compiled(self, function: Handler, retval: Type | None, call: Call | None) -> tuple[NativeCode, Storages]:
+        instance = call.instance if call is not None else InstanceLayout()
+        setting = Setting(self._storages, instance, retval, self._session.unsafe)
+        handler = intermediate(function, setting)
+        used = {key: each for key, each in self._storages.items() if each in handler.storages}
+        by_place = {each: key for key, each in used.items()}
+        return native_code(handler), {by_place[each]: each for each in handler.storages}
+
+    def _check(self, code: NativeCode, function: Handler) -> None:
+        name = getattr(function, "__name__", "the handler")
+        if code.stack > STACK_LIMIT:
+            raise HandlerError(f"{name} needs {code.stack} bytes of stack, more than the {STACK_LIMIT} it may")
+        for each in code.inputs:
+            if each.kind is InputKind.CONTEXT and each.name in _NOT_YET:
+                raise HandlerError(f"{name}: ctx.{each.name} is not there yet")
+        if _uses(code, "now") and (refusal := tsc_refusal()) is not None:
+            raise UnsupportedTarget(f"ctx.now: {refusal.detail}")
+
+    # -- memory
+
+    def _facts(self, code: NativeCode, storages: Storages, call: Call | None, *, enters: bool) -> HandlerFacts:
+        """Map what the handler needs and is not there yet."""
+        sizes: dict[object, int] = {
+            key: each.layout.size  # type: ignore[attr-defined] # tables, maps and rings
+            for key, each in storages.items()
+            if key not in self._stores
+        }
+        if self._misses is None and any(each.kind is InputKind.MISSES for each in code.inputs):
+            sizes[MISSES] = 8 * len(MISSES)
+        if call is not None and call.store is None and any(each.kind is InputKind.INSTANCE for each in code.inputs):
+            sizes[call] = instances_bytes(_THREADS)
+        for key, store in zip(sizes, map_stores(self._session.engine, list(sizes.values())), strict=True):
+            if key is MISSES:
+                self._misses = store
+            elif isinstance(key, Call):
+                key.store = store
+            else:
+                self._adopt(key, storages[key], store)
+        if _uses(code, "now") and not self._nanoseconds:
+            self._nanoseconds = round(TickClock().ns_per_tick() * (1 << 32))
+        if _uses(code, "tid"):
+            self._check_tids()
+        filtered = procfs.read_status(self._session.pid).get("Seccomp", "0") != "0"
+        return HandlerFacts(
+            code,
+            tuple(self._stores[key].address for key in storages),
+            0 if self._misses is None else self._misses.address,
+            system_calls=not filtered,
+            instances=0 if call is None or call.store is None else call.store.address,
+            enters=enters,
+            nanoseconds=self._nanoseconds,
+            pid=self._session.pid,
+        )
+
+    def _adopt(self, key: object, storage: object, store: Store) -> None:
+        self._stores[key] = store
+        if isinstance(key, Aggregation) and isinstance(storage, Table):
+            view = TableView(store.view(), storage.layout)
+            key.views.append(view)
+            self._views[key] = view
+        elif isinstance(key, Map) and isinstance(storage, MapTable):
+            map_view = MapView(store.view(), storage.layout)
+            key.views.append(map_view)
+            self._views[key] = map_view
+        elif isinstance(storage, Ring):
+            self._views[key] = RingReader(store.view(), storage.layout)
+
+    def _check_tids(self) -> None:
+        """See that each thread has its id where the C library keeps it."""
+        if self._tids_checked:
+            return
+        engine = self._session.engine
+        with engine.stop("prepare") as stop:
+            for thread in stop.threads:
+                place = thread.registers.fs_base + TID_OFFSET
+                found = int.from_bytes(engine.process.mem.read(place, 4), "little")
+                if found != thread.tid:
+                    raise UnsupportedTarget(f"ctx.tid: thread {thread.tid} does not have its id where glibc keeps it")
+        self._tids_checked = True
+
+    # -- results
+
+    def aggregations(self) -> tuple[AggregationResult, ...]:
+        """Return what the aggregations have counted in this process."""
+        return tuple(view.result() for view in self._views.values() if isinstance(view, TableView))
+
+    def misses(self) -> dict[str, int]:
+        """Return what went wrong in handlers, by kind."""
+        if self._misses is None:
+            return {miss.value: 0 for miss in MISSES}
+        words = self._misses.view().cast("Q")
+        return {miss.value: words[index] for index, miss in enumerate(MISSES)}
+
+    def records(self, *, final: bool = False) -> Iterator[tuple[str, str, Records]]:
+        """Yield what was emitted since the last time, by record: its name, how a row is shown, and the rows."""
+        for key, view in self._views.items():
+            ring = self._storages.get(key)
+            if isinstance(view, RingReader) and isinstance(ring, Ring):
+                yield str(key), ring.format, view.drain(final=final)
+
+
+def _uses(code: NativeCode, name: str) -> bool:
+    return any(each.kind is InputKind.CONTEXT and each.name == name for each in code.inputs)
+
+
+def _releasing(code: NativeCode) -> NativeCode:
+    """Return the code of a return's handler with the call's data among its inputs: the routine then frees it."""
+    if any(each.kind is InputKind.INSTANCE for each in code.inputs):
+        return code
+    return replace(code, inputs=(*code.inputs, Input(InputKind.INSTANCE)))
+
+
+def _dress(probe: Probe, facts: HandlerFacts) -> None:
+    """Have a probe's places call a handler; at a tail jump there is no return yet, so it is only counted."""
+    for place in probe.places:
+        if place.exit is None or place.exit.kind is ExitKind.RET:
+            place.hook.kind, place.hook.handler = ActionKind.HANDLER, facts
+
+
+def _return_spec(spec: str) -> str:
+    if spec.endswith((":return", "%return")):
+        return spec
+    return spec.removesuffix(":entry") + ":return" if spec.endswith(":entry") else spec + "%return"

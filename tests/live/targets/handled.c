@@ -1,0 +1,76 @@
+/* Functions whose arguments and results handlers look at, called by several threads, and in a signal handler. */
+#include "protocol.h"
+#include <pthread.h>
+#include <signal.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+TALLY(sized);
+TALLY(ten);
+TALLY(floats);
+TALLY(named);
+TALLY(deep);
+TALLY(answers);
+PROBED long sized(unsigned long size) {
+    CALLED(sized);
+    RETURNED(sized);
+    return (long)size * 2;
+}
+PROBED long ten(char a, short b, int c, long d, unsigned char e, int f, long g, int h, short i, char j) {
+    CALLED(ten);
+    RETURNED(ten);
+    return a + b + c + d + e + f + g + h + i + j;
+}
+PROBED double floats(int a, double b, float c, long d) {
+    CALLED(floats);
+    RETURNED(floats);
+    return a + b + c + d;
+}
+PROBED long named(const char *name, long n) {
+    CALLED(named);
+    RETURNED(named);
+    return name ? n : -n;
+}
+PROBED long deep(long n) {
+    CALLED(deep);
+    volatile long kept = n;
+    long below = n ? deep(n - 1) : 0;
+    RETURNED(deep);
+    return below + kept;
+}
+PROBED int answers(void) {
+    CALLED(answers);
+    RETURNED(answers);
+    return -1;
+}
+static long rounds;
+static void *work(void *unused) {
+    (void)unused;
+    for (unsigned long n = 0; n < 1000; n++) check(sized(n) == (long)n * 2, "sized");
+    return 0;
+}
+static void alarmed(int signal) { (void)signal; check(sized(5) == 10, "sized in a signal handler"); }
+static int by_timer, changed;
+static void one_round(void) {
+    pthread_t threads[4];
+    for (int n = 0; n < 4; n++) check(!pthread_create(&threads[n], 0, work, 0), "pthread_create");
+    for (int n = 0; n < 4; n++) pthread_join(threads[n], 0);
+    check(ten(-1, -2, -3, -4, 200, 6, -7, 8, -9, 10) == 198, "ten");
+    check(floats(-1, 2.5, 0.25f, 4) == 5.75, "floats");
+    check(named("hello", 3) == 3 && named(0, 4) == -4 && named((char *)8, 5) == 5, "named");
+    check(deep(20) == 210, "deep");
+    check(answers() == (changed ? 41 : -1), "answers");
+    rounds++;
+}
+static void setup(int argc, char **argv) {
+    USE_TALLY(sized); USE_TALLY(ten); USE_TALLY(floats); USE_TALLY(named); USE_TALLY(deep); USE_TALLY(answers);
+    by_timer = argc > 1 && !strcmp(argv[1], "timer");
+    changed = argc > 1 && !strcmp(argv[1], "changed");
+    if (by_timer) {
+        struct sigaction action = {0};
+        action.sa_handler = alarmed;
+        action.sa_flags = SA_RESTART;
+        sigaction(SIGPROF, &action, 0);
+        struct itimerval every = {{0, 100}, {0, 100}};
+        setitimer(ITIMER_PROF, &every, 0);
+    }
+}

@@ -1,0 +1,203 @@
+"""Compiled handlers in running programs: what they see, what they count, and that the program does not notice."""
+
+import pytest
+
+import anyprobe
+from anyprobe import Count, HandlerError, Hist, Map, Sum, cstr, emit, f32, f64, i8, i16, i32, i64, ptr, u8, u64
+from live.driver import build, started
+
+pytestmark = pytest.mark.live
+OPTIONS = ("-O2", "-pthread")
+
+
+@pytest.fixture
+def target():
+    with started(build("handled.c", *OPTIONS)) as running:
+        yield running
+
+
+def counts(aggregation):
+    return {key: cell.count for key, cell in aggregation.result().entries.items()}
+
+
+def test_a_parameter_is_compared_and_counted(target):
+    large, sizes = Count("large"), Hist("sizes")
+    with anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:sized")
+        def on_sized(size: u64):
+            if size >= 900:
+                large.add()
+            sizes.add(size)
+
+        target.go(10)
+        snapshot = session.snapshot()
+        (site,) = snapshot.sites
+        assert (site.hits, site.nmissed) == (40_000, 0)
+        assert counts(large) == {(): 4000}
+        cell = sizes.result().total
+        assert (cell.count, cell.sum, cell.min, cell.max) == (40_000, 40 * 499_500, 0, 999)
+        assert snapshot.as_json()["aggregations"]["sizes"]["count"] == 40_000
+    target.go(2)
+    target.finish()
+    assert sizes.result().total.count == 40_000
+
+
+def test_parameters_of_every_kind(target):
+    sums, by_key = Sum("sums", by=("which",)), Count("by key", by=("a", "b", "c", "d", "e", "f", "g", "h", "i", "j"))
+    with anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:ten")
+        def on_ten(a: i8, b: i16, c: i32, d: i64, e: u8, f: i32, g: i64, h: i32, i: i16, j: i8):
+            by_key.add(key=(a, b, c, d, e, f, g, h, i, j))
+
+        @session.entry("a.out:floats")
+        def on_floats(a: i32, b: f64, c: f32, d: i64):
+            sums.add(a, key=(0,))
+            sums.add(i64(b * 100), key=(1,))
+            sums.add(i64(c * 100), key=(2,))
+            sums.add(d, key=(3,))
+
+        target.go(3)
+        target.finish()
+    assert counts(by_key) == {(-1, -2, -3, -4, 200, 6, -7, 8, -9, 10): 3}
+    assert {key: cell.sum for key, cell in sums.result().entries.items()} == {(0,): -3, (1,): 750, (2,): 75, (3,): 12}
+
+
+def test_return_values_and_threads(target):
+    results, tids = Sum("results"), Count("tids", by=("tid",))
+    with anyprobe.attach(target.pid) as session:
+
+        @session.ret("a.out:sized")
+        def on_return(ctx):
+            results.add(ctx.retval)
+            tids[ctx.tid].add()
+
+        target.go(5)
+        target.finish()
+    assert results.result().total.sum == 5 * 4 * 2 * 499_500
+    assert sorted(counts(tids).values()) == [1000] * 20
+
+
+def test_calls_have_data_of_their_own(target):
+    depths, seconds = Hist("depths"), Hist("ns")
+    with anyprobe.attach(target.pid) as session:
+
+        @session.call("a.out:deep")
+        def on_deep(ctx, n: i64):
+            ctx.data.n = n
+            ctx.data.t0 = ctx.now
+
+        @on_deep.ret
+        def on_deep_done(ctx):
+            depths.add(ctx.data.n)
+            seconds.add(ctx.now - ctx.data.t0)
+
+        target.go(7)
+        target.finish()
+        assert session.handling.misses() == {"fault": 0, "abandoned": 0, "division": 0}
+    cell = depths.result().total
+    assert (cell.count, cell.sum, cell.min, cell.max) == (7 * 21, 7 * 210, 0, 20)
+    assert seconds.result().total.count == 7 * 21
+    assert 0 < seconds.result().total.max < 1_000_000_000
+
+
+def test_bad_pointers_are_missing(target):
+    names = Count("names", by=("name",))
+    with anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:named")
+        def on_named(name: ptr):
+            text = cstr(name, 32)
+            if text is not None:
+                names[text].add()
+
+        target.go(4)
+        assert session.handling.misses()["fault"] == 8
+        target.finish()
+    assert counts(names) == {("hello",): 4}
+
+
+def test_records_come_out_in_order(target):
+    with anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:deep")
+        def on_deep(ctx, n: i64):
+            emit("deep", n=i32(n), tid=ctx.tid)
+
+        target.go(2)
+        ((name, _, rows),) = session.handling.records(final=True)
+        target.finish()
+    assert name == "deep"
+    assert rows["n"].tolist() == [*range(20, -1, -1)] * 2
+    assert set(rows["tid"].tolist()) == {target.pid}
+
+
+def test_maps_carry_from_one_handler_to_another(target):
+    started_at, late = Map("started"), Hist("late")
+    with anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:sized")
+        def on_entry(ctx, size: u64):
+            started_at[ctx.tid] = size
+
+        @session.ret("a.out:sized")
+        def on_return(ctx):
+            size = started_at[ctx.tid]
+            if size is not None:
+                late.add(size)
+
+        target.go(3)
+        target.finish()
+    assert late.result().total.sum == 3 * 4 * 499_500
+
+
+def test_a_hit_inside_a_handler_is_missed_and_counted():
+    total = Sum("total")
+    with started(build("handled.c", *OPTIONS), "timer") as target, anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:sized")
+        def on_sized(size: u64):
+            value = size
+            for i in range(500):
+                value = value * 3 + i
+            total.add(value & 1)
+
+        own = target.go(20)
+        (site,) = session.snapshot().sites
+        assert site.hits + site.nmissed == own.calls["sized"]
+        assert total.result().total.count == site.hits
+        assert site.nmissed > 0
+        target.go(1)
+
+
+def test_results_are_changed_and_come_back():
+    with started(build("handled.c", *OPTIONS), "changed") as target:
+        with anyprobe.attach(target.pid, unsafe=True) as session:
+
+            @session.ret("a.out:answers")
+            def on_answers(ctx):
+                ctx.retval = 41
+
+            target.go(5)
+        with pytest.raises(AssertionError, match="answers"):
+            target.go(1)
+
+
+def test_what_does_not_compile_touches_nothing(target):
+    with anyprobe.attach(target.pid) as session:
+        with pytest.raises(HandlerError, match="unsafe=True"):
+
+            @session.ret("a.out:answers")
+            def on_answers(ctx):
+                ctx.retval = 41
+
+        with pytest.raises(HandlerError, match="no return value here"):
+
+            @session.entry("a.out:answers")
+            def on_entry(ctx):
+                emit(value=ctx.retval)
+
+        assert not session.engine.arenas
+    target.go(1)
+    target.finish()
