@@ -13,7 +13,7 @@ from anyprobe.isa.faults import may_fault
 from anyprobe.splice.arena import Arena
 from anyprobe.splice.banks import SLOT_ONLY, TIMING
 from anyprobe.splice.edits import Edit, Module, hook_of
-from anyprobe.splice.emission import Emission
+from anyprobe.splice.emission import Emission, worth_moving
 from anyprobe.splice.journal import Owner, Record, RecordKind
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import Clobbers
@@ -116,7 +116,7 @@ class Engine:
             self.check_sessions(self.process.mappings())
             self.losses.clear_records()
             self._prepare(edits)
-            emission = Emission(self)
+            emission = Emission(self, moves=worth_moving(edits) and not self.view.faults)
             for edit in edits:
                 refusal = emission.emit(edit)
                 if refusal is not None:

@@ -17,6 +17,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.faults import may_fault
 from anyprobe.splice.banks import Hook
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
+from anyprobe.splice.moving import is_described
 from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.patchrecipes import Bearings, patch_positions
 from anyprobe.splice.planned import Strategy, Want, WantKind
@@ -52,7 +53,8 @@ class SignalView:
         """Why handlers see the true pcs, by their addresses."""
         self._complained: set[int] = set()
         self._handled = 0
-        self._hooks: dict[int, Hook] = {}
+        self.hooks: dict[int, Hook] = {}
+        """By the addresses of handlers."""
         self._homes: dict[int, _Described] = {}
         self._index: tuple[tuple[int, int], ...] = ()
 
@@ -79,7 +81,7 @@ class SignalView:
         return self._with_handlers(risky if self._engine.live is None else [])
 
     def _with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
-        if self.locate is None or not self._handled:
+        if self.locate is None or not self._handled or self._engine.live is not None:
             return edits
         try:
             with self._engine.process.borrow() as remote:
@@ -111,7 +113,7 @@ class SignalView:
 
     def _edit_for(self, handler: int, mask: int, edits: dict[FunctionState, Edit]) -> list[Edit]:
         """Want a splice at a handler; return the edit if it is a new one."""
-        known = self._hooks.get(handler)
+        known = self.hooks.get(handler)
         settled = known is not None and known.offset == mask and (known.armed or known.refusal is not None)
         if self.locate is None or settled or self._is_ours(handler):
             return []
@@ -123,7 +125,7 @@ class SignalView:
         if module.code.text.is_go:
             return []  # Go does not preempt at pcs that it does not know: there the true pc always stays
         state = module.state_of(code)
-        hook = self._hooks[handler] = Hook(ActionKind.VIEW, offset=mask)
+        hook = self.hooks[handler] = Hook(ActionKind.VIEW, offset=mask)
         edit = edits.get(state)
         made = [] if edit is not None else [Edit(module, state)]
         edit = edits.setdefault(state, edit or made[0])
@@ -136,7 +138,7 @@ class SignalView:
 
     def note_refusals(self) -> None:
         """After a change: take note of handlers that could not be spliced."""
-        for handler, hook in self._hooks.items():
+        for handler, hook in self.hooks.items():
             if hook.refusal is not None:
                 self.refused[handler] = hook.refusal
             elif hook.armed:
@@ -157,7 +159,7 @@ class SignalView:
 
     def describe(self, edits: Iterable[Edit]) -> None:
         """Say in the tables what is to be done in the patches that the edits bring; they are not in use yet."""
-        if not any(hook.armed or hook.refusal is None for hook in self._hooks.values()):
+        if not any(hook.armed or hook.refusal is None for hook in self.hooks.values()):
             return
         splices = [splice for edit in edits if edit.change is not None for splice in edit.change.added]
         if not self._homes or not self._index:
@@ -180,7 +182,7 @@ class SignalView:
         jumps = {(splice.address, len(splice.new)) for splice in splices if splice.is_springboard}
         jumps |= {(page, PAGE) for page in self._engine.springboards.pages()}
         jumps |= {entry for entry in self._index if entry[1] < PAGE}
-        for handler in self._hooks:
+        for handler in self.hooks:
             place = self.locate(handler) if self.locate is not None else None
             if isinstance(place, tuple):
                 jumps |= {(handler, HANDLER), (place[1].entry + place[0].bias, HANDLER)}
@@ -230,6 +232,8 @@ class _Described:
     def _positions_of(self, splice: LiveSplice, bearings: Bearings, looped: frozenset[int]) -> int:
         patch = splice.patch
         assert patch is not None
+        if not is_described(patch):
+            return 0
         loops = splice.bias + splice.planned.insns[0].address in looped
         if patch.template is None:
             return self.table.positions(self._work_out(splice, bearings, loops))
