@@ -1,10 +1,16 @@
 """Compiled handlers in running programs: what they see, what they count, and that the program does not notice."""
 
+import subprocess
+import sys
+import tempfile
+import textwrap
+
 import pytest
 
 import anyprobe
 from anyprobe import Count, HandlerError, Hist, Map, Sum, cstr, emit, f32, f64, i8, i16, i32, i64, ptr, u8, u64
 from live.driver import build, started
+from live.situations import REGISTERS
 
 pytestmark = pytest.mark.live
 OPTIONS = ("-O2", "-pthread")
@@ -201,3 +207,120 @@ def test_what_does_not_compile_touches_nothing(target):
         assert not session.engine.arenas
     target.go(1)
     target.finish()
+
+
+def test_all_state_is_equal_behind_handlers(run_target):
+    """The program compares registers, flags, vector state and red zone behind probed functions and unprobed copies."""
+    target = run_target(REGISTERS.source)
+    calls = target.go(1).calls
+    # whether a jump through a pointer hands flags on is a matter of counters at exits, not of handlers
+    returning = [name for name in REGISTERS.functions if name in calls and name != "jump_through_pointer"]
+    seen, names = Hist("seen"), Count("names", by=("tid", "text"))
+    with anyprobe.attach(target.pid) as session:
+
+        @session.entry(*(f"a.out:{name}" for name in REGISTERS.functions if name in calls))
+        def on_entry(ctx, a: i32, p: ptr[u8], c: u64, d: f64):
+            total = f64(a) * 0.5 + d
+            seen.add(i64(total) + i64(ctx.now % 7))
+            byte = p[c & 7]
+            if byte is None:
+                byte = 0
+            names.add(key=(ctx.tid, ctx.regs.r12 & byte & 1))
+            emit("state", a=a, x=f32(total), cpu=ctx.cpu)
+
+        @session.ret(*(f"a.out:{name}" for name in returning))
+        def on_return(ctx):
+            seen.add(i64(ctx.retval & 0xFFFF))
+
+        before = sum(target.counts.calls.values())
+        counts = target.go(max(REGISTERS.rounds, 128))
+        snapshot = session.snapshot()
+        hits = sum(site.hits for site in snapshot.sites if site.kind == "entry")
+        assert hits == sum(counts.calls.values()) - before
+        assert sum(site.nmissed for site in snapshot.sites) == 0
+    target.go(10)
+    target.finish()
+
+
+def test_fork_children_run_handlers_too(run_target):
+    target = run_target("forks.c")
+    seen, pids = Sum("seen"), Count("tids", by=("tid",))
+    with anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:forked")
+        def on_forked(ctx, x: i64):
+            seen.add(x)
+            pids.add(key=(ctx.tid,))
+
+        target.go(5)
+        (site,) = session.snapshot().sites
+        assert site.hits == 5 * 1000
+        assert seen.result().total.sum == 5 * 2 * sum(range(500))
+        assert sorted(counts(pids).values()) == [500] * 5 + [2500]
+        target.finish()
+
+
+def test_several_handlers_and_counters_share_a_site(target):
+    first, second = Count("first"), Count("second")
+    with anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:deep")
+        def on_first(n: i64):
+            first.add()
+
+        @session.entry("a.out:deep")
+        def on_second(n: i64):
+            if n > 10:
+                second.add()
+
+        session.count("a.out:deep")
+        target.go(3)
+        assert [site.hits for site in session.snapshot().sites] == [63, 63, 63]
+    assert (counts(first), counts(second)) == ({(): 63}, {(): 30})
+
+
+def test_what_a_killed_controller_left_is_removed(target):
+    code = f"""
+        import os, signal, sys
+        import anyprobe
+        from anyprobe import Hist, u64
+        sizes = Hist("sizes", by=("n",))
+        session = anyprobe.attach({target.pid})
+        def on_sized(size: u64):
+            sizes.add(size, key=(size,))
+        session.entry("a.out:sized")(on_sized)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    path = target_script(textwrap.dedent(code))
+    assert subprocess.run([sys.executable, path]).returncode == -9
+    target.go(3)
+    assert "memfd:anyprobe" in maps_of(target)
+    assert subprocess.run([sys.executable, "-m", "anyprobe", "detach", "-p", str(target.pid)]).returncode == 0
+    assert "memfd:anyprobe" not in maps_of(target)
+    target.go(3)
+    target.finish()
+
+
+def target_script(text):
+    with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
+        file.write(text)
+    return file.name
+
+
+def maps_of(target):
+    with open(f"/proc/{target.pid}/maps") as file:
+        return file.read()
+
+
+def test_programs_started_with_handlers_are_seen_from_the_beginning():
+    sizes = Hist("sizes")
+    with anyprobe.run(["/bin/ls", "/"], stdout=subprocess.DEVNULL) as session:
+
+        @session.entry("libc:malloc")
+        def on_malloc(size: u64):
+            sizes.add(size)
+
+        session.resume()
+        session.wait(30)
+        hits = sum(site.hits for site in session.snapshot().sites)
+        assert sizes.result().total.count == hits > 0
