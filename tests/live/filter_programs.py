@@ -56,7 +56,7 @@ for my $n (1 .. 12) {
     (my $changed = $text) =~ s/(\d+):(\w(?:-\w)*)/$2<$1>/g; $changed =~ tr/a-m/A-M/;
     print sha256_hex($changed), md5_hex($text), length(encode_base64($changed)), "\n";
     print sum(map { length } split /[:<>-]/, $changed), " ", (reduce { $a ^ $b } unpack("C*", $text)), "\n";
-    my $b = Math::BigInt->new("123456789012345678901234567890")->bpow($n); print "$b\n";
+    my $big = Math::BigInt->new("123456789012345678901234567890")->bpow($n); print "$big\n";
     print encode("UTF-8", decode("UTF-8", "\xc3\xa4" x $n)), " ", strftime("%Y-%j", gmtime(86400 * 365 * $n)), "\n";
     my @sorted = sort { $h{$a}{s} cmp $h{$b}{s} or $b <=> $a } keys %h; print "@sorted[0 .. 3]\n";
     eval { die { code => $n } }; print "caught $@->{code}\n"; local $_ = "x" x $n; print "odd\n" if /^(xx)*x$/;

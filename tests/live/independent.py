@@ -53,10 +53,11 @@ def run_counted(
     *,
     given: Path | str = os.devnull,
     environment: Mapping[str, str],
+    path: bool = True,
 ) -> tuple[bytes, "anyprobe.Snapshot", dict[str, Module]]:
     """Run a program with probes from its first instruction on; return its output and the counts, by module."""
     output = directory / "output"
-    argv, environment = [str(word) for word in argv], {"PATH": os.environ["PATH"], **environment}
+    argv, environment = [str(word) for word in argv], {**({"PATH": os.environ["PATH"]} if path else {}), **environment}
     with open(given, "rb") as stdin, output.open("wb") as file:
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file) as cat:
             with anyprobe.run(argv, stdin=stdin, stdout=cat.stdin, env=environment) as session:
@@ -101,9 +102,9 @@ def single_stepped(program: Path, low: int, high: int, directory: Path) -> tuple
     """Return a program's exit status and how often each instruction in a range was come to, step by step."""
     report = directory / "steps"
     command = [build("single_step.c"), report, f"{low:x}", f"{high:x}", program]
-    status = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env={}, timeout=170
-    ).returncode
+    # a pipe, as our count has one: the C library asks what its output is
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "env": {}, "timeout": 170}
+    status = subprocess.run(command, **options).returncode
     lines = (line.split() for line in report.read_text().splitlines())
     return status, Counter({int(address, 16): int(count) for address, count in lines})
 
