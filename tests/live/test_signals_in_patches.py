@@ -3,6 +3,7 @@
 import pytest
 
 import anyprobe
+from anyprobe.core.refusal import Reason, Refusal
 from live.image import Image
 from live.results import hits, missed, timing
 
@@ -118,9 +119,26 @@ def test_handlers_that_come_later(run_target):
     target.finish()
 
 
-def test_a_handler_that_cannot_be_spliced_is_told(run_target):
+def test_a_handler_that_cannot_be_spliced_is_told(run_target, monkeypatch):
     target = run_target("signal_pc.c")
-    with anyprobe.attach(target.pid, strategy="retarget") as session:
+    with anyprobe.attach(target.pid) as session:
+        why = Refusal(Reason.NOT_CODE, 0x1234, "made up")
+        monkeypatch.setattr(session.engine.view, "locate", lambda address: why)
         session.count("a.out:profiled")
-        assert any("signal handler" in text for text in session.warnings)
+        assert any("signal handler" in text and "made up" in text for text in session.warnings)
+    target.finish()
+
+
+def test_handlers_are_never_spliced_by_a_trap(run_target):
+    """Where traps are demanded, what serves handlers is spliced as ever: they may run with SIGTRAP blocked."""
+    target = run_target("timer_storm.c", "")
+    with anyprobe.attach(target.pid, strategy="trap") as session:
+        session.count("a.out:counted", "a.out:pops")
+        counts = target.go(100)
+        snapshot = session.snapshot()
+        assert {name: hits(snapshot, name) for name in ("counted", "pops")} == {
+            name: counts.calls[name] for name in ("counted", "pops")
+        }
+        handler = next(iter(session.engine.view.hooks.values()))
+        assert handler.strategy == "jump"
     target.finish()

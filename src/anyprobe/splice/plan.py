@@ -11,7 +11,7 @@ from anyprobe.binary.function import FAR_ENOUGH, FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.splice.lines import LEAST_WANTS, Lines
-from anyprobe.splice.planned import JUMP_BYTES, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.planned import AUTO, JUMP_BYTES, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.successor import Successors
 from anyprobe.splice.together import all_of, member_at
 
@@ -58,7 +58,12 @@ class Planner(Successors):
         entries = [want for want in todo if want.kind is WantKind.ENTRY]
         if entries:
             homes = dict.fromkeys(member_at(plan.scope, want.address) for want in entries)
-            loops = [Want(at, WantKind.LOOP, tag=home.entry) for home in homes for at in home.back_to_entry]
+            asked = {want.address for want in entries if not want.internal}
+            loops = [
+                Want(at, WantKind.LOOP, tag=home.entry, internal=home.entry not in asked)
+                for home in homes
+                for at in home.back_to_entry
+            ]
             todo = sorted([*todo, *loops], key=lambda want: want.address)
         place(function, todo, plan)
         self._refuse_open_loops(plan, entries)
@@ -206,7 +211,7 @@ class Planner(Successors):
         may be on its way there.
         """
         if splice.strategy is Strategy.TRAP:
-            return splice.head == want.address
+            return splice.head == want.address and not want.internal
         return splice.strategy is not Strategy.RETARGET or splice.wants[0].kind is want.kind
 
     def _find(
@@ -226,7 +231,8 @@ class Planner(Successors):
             return Refusal(Reason.ENTRY_IS_LOOP_HEAD, want.address, "a jump table leads back to the entry")
         first: Refusal | None = None
         for strategy, attempt in self._ladder(function, insn, want, last, plan):
-            if strategy not in self.allowed or (strategy is Strategy.PUNNED and not self._puns):
+            allowed = AUTO if want.internal else self.allowed
+            if strategy not in allowed or (strategy is Strategy.PUNNED and not self._puns):
                 continue
             outcome = attempt()
             plan.verdicts.append((want.address, strategy, outcome if isinstance(outcome, Refusal) else None))
