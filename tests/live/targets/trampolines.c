@@ -1,4 +1,4 @@
-/* Functions one of whose exits cannot be spliced: a one-byte ret that an address leads to, with no room behind it.
+/* Functions one of whose exits cannot be spliced: a far return, which is never taken, shows the program where it ran.
  * What they do meanwhile is what makes replaced return addresses dangerous. */
 #include "protocol.h"
 #include <execinfo.h>
@@ -7,11 +7,10 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include <ucontext.h>
-/* What stands behind the lone ret makes a jump in its place lead into this very page. */
 #define CLOSED(name, more) \
     asm(FUNCTION(name) "nopl 0(%rax,%rax,1)\npush %rbx\n.cfi_adjust_cfa_offset 8\n.cfi_rel_offset rbx,0\nmov %rdi,%rbx\ncall " #name "_body\nmov %rbx,%r8\npop %rbx\n.cfi_adjust_cfa_offset -8\n.cfi_restore rbx\n" \
-        "lea 1f(%rip),%rdx\nlea 2f(%rip),%rcx\ntest $1,%r8b\ncmovnz %rcx,%rdx\njmp *%rdx\n" \
-        "1: ret\n2: mov $-1,%esi\n" more "\n" END(name) ".p2align 6\n"); \
+        "test %rsp,%rsp\njz 3f\nlea 1f(%rip),%rdx\nlea 2f(%rip),%rcx\ntest $1,%r8b\ncmovnz %rcx,%rdx\njmp *%rdx\n" \
+        "1: ret\n2: mov $-1,%esi\n" more "\n3: lretq\n" END(name) ".p2align 6\n"); \
     TALLY(name); long name(long); long name##_body(long)
 CLOSED(simple, "ret"); CLOSED(deep, "ret"); CLOSED(leaping, "ret"); CLOSED(tailing, "mov %r8,%rdi\njmp simple");
 CLOSED(signalled, "ret"); CLOSED(forking, "ret"); CLOSED(switching, "ret"); CLOSED(parked, "ret"); CLOSED(threaded, "ret");
