@@ -34,6 +34,10 @@ class Decorators:
 
         return Handling(self)
 
+    def probes_of(self, *handlers: "Handler") -> "list[Probe]":
+        """Return the probes that call some handlers: what ``remove`` and ``enable`` take."""
+        return [probe for handler in handlers for probe in self.handling.probes_of(handler)]
+
     def collected(self) -> "tuple[AggregationResult, ...]":
         """Return what the aggregations of handlers hold at this moment."""
         return self.handling.aggregations() if "handling" in self.__dict__ else ()

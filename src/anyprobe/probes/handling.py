@@ -66,6 +66,7 @@ class Handling:
         self._misses: Store | None = None
         self._nanoseconds = 0
         self._tids_checked = False
+        self._probes: dict[Handler, list[Probe]] = {}
 
     def place(
         self, specs: Sequence[str], function: Handler, *, returns: bool = False, call: Call | None = None
@@ -77,7 +78,13 @@ class Handling:
         self._check(code, function)
         facts = self._facts(code, storages, call, enters=not returns)
         specs = [_return_spec(spec) for spec in specs] if returns else specs
-        return self._session.place_made(specs, lambda probe: _dress(probe, facts))
+        probes = self._session.place_made(specs, lambda probe: _dress(probe, facts))
+        self._probes.setdefault(function, []).extend(probes)
+        return probes
+
+    def probes_of(self, function: Handler) -> list[Probe]:
+        """Return the probes that call a handler."""
+        return list(self._probes.get(function, ()))
 
     def _compiled(self, function: Handler, retval: Type | None, call: Call | None) -> tuple[NativeCode, Storages]:
         instance = call.instance if call is not None else InstanceLayout()
