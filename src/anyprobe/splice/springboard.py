@@ -53,7 +53,7 @@ class Springboards:
     def choose(self, base: int, count: int) -> int | None:
         """Take an address in ``[base, base + count)`` for a springboard; pages already in use first."""
         for page, address in self._places(base, count):
-            physical = self._pages.get(page) or self._new_page(page, address - page)
+            physical = self._pages.get(page) or self._new_page(page)
             offset = address - page
             physical.used[offset : offset + SPRINGBOARD_BYTES] = b"\1" * SPRINGBOARD_BYTES
             self._unwritten.add(address)
@@ -98,18 +98,26 @@ class Springboards:
 
     def fresh_pieces(self, offset: int) -> list[Piece]:
         """Return the pieces to map for pages chosen since the last call of ``mapped``, from memfd ``offset`` on."""
-        offsets: dict[int, int] = {}
+        shared: list[int] = []
+        """What is taken of each memfd page, as a number."""
         pieces = []
         for page, physical in self._fresh.items():
-            physical.offset = offsets.setdefault(id(physical), offset + PAGE * len(offsets))
+            taken = int.from_bytes(physical.used)
+            number = next((n for n, other in enumerate(shared) if not other & taken), len(shared))
+            if number == len(shared):
+                shared.append(0)
+            shared[number] |= taken
+            physical.offset = offset + PAGE * number
             pieces.append(Piece(MappingUse.SPRINGBOARD, page, PAGE, physical.offset))
         return pieces
 
     def mapped(self, arena: Arena) -> None:
         """Note that the fresh pages are mapped, by ``arena``."""
-        shift = arena.pieces[0].size
-        for physical in {id(p): p for p in self._fresh.values()}.values():
-            physical.arena, physical.offset = arena, physical.offset + shift
+        shift, shared = arena.pieces[0].size, dict[int, _Physical]()
+        for page, own in self._fresh.items():
+            one = shared.setdefault(own.offset, _Physical(bytearray(PAGE), arena, own.offset + shift))
+            one.used[:] = (int.from_bytes(one.used) | int.from_bytes(own.used)).to_bytes(PAGE)
+            self._pages[page] = one
         self._fresh = {}
 
     def forget_fresh(self) -> None:
@@ -142,12 +150,9 @@ class Springboards:
         """Return whether the target of the springboard at an address can be changed by one atomic store."""
         return (address + len(_FAR_JUMP)) % _LINE <= _LINE - 8
 
-    def _new_page(self, page: int, offset: int) -> _Physical:
-        wanted = slice(offset, offset + SPRINGBOARD_BYTES)
-        physical = next((p for p in self._fresh.values() if not any(p.used[wanted])), None) or _Physical(
-            bytearray(PAGE)
-        )
-        self._pages[page] = self._fresh[page] = physical
+    def _new_page(self, page: int) -> _Physical:
+        """Add a page; which memfd page it shares is decided when it is mapped, so that plans can come and go."""
+        physical = self._pages[page] = self._fresh[page] = _Physical(bytearray(PAGE))
         insort(self._order, page)
         return physical
 

@@ -156,3 +156,28 @@ def test_claims_take_and_give_back_the_places_of_puns(boards):
     assert claims.places.reachable(other.pun)
     claims.claim(splice)
     assert splice.springboard == BASE + 0x5000
+
+
+def test_pages_that_will_share_memory_take_nothing_from_one_another_before(boards):
+    """Each page has all its places until it is mapped: what was reachable can be taken, in whatever order."""
+    first, second = BASE + 2 * PAGE, BASE + 4 * PAGE
+    boards.choose(first + 100, 1)
+    boards.choose(second + 200, 1)
+    assert boards.choose(second + 100, 1) == second + 100
+    pieces = boards.fresh_pieces(0)
+    assert [piece.offset for piece in pieces] == [0, PAGE]
+    boards.mapped(FakeArena(PAGE, 4 * PAGE))
+    assert boards.can_reach(first + 200, 1)
+    assert not boards.can_reach(second + 200, 1)
+
+
+def test_pages_that_share_memory_have_the_places_of_both_taken(boards):
+    first, second = BASE + 2 * PAGE, BASE + 4 * PAGE
+    boards.choose(first + 100, 1)
+    boards.choose(second + 200, 1)
+    assert len({piece.offset for piece in boards.fresh_pieces(0)}) == 1
+    boards.mapped(FakeArena(PAGE, 4 * PAGE))
+    assert not boards.can_reach(first + 200, 1)
+    assert not boards.can_reach(second + 100, 1)
+    assert boards.choose(first + 300, 1) == first + 300
+    assert not boards.can_reach(second + 300, 1)
