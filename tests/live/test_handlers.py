@@ -324,3 +324,41 @@ def test_programs_started_with_handlers_are_seen_from_the_beginning():
         session.wait(30)
         hits = sum(site.hits for site in session.snapshot().sites)
         assert sizes.result().total.count == hits > 0
+
+
+def test_conditions_and_removal(target):
+    large, small = Count("large"), Count("small")
+    with anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:sized", when=lambda size: size >= 900)
+        def on_large(size: u64):
+            large.add()
+
+        @session.entry("a.out:sized", when=lambda ctx, size: size < 10 and ctx.tid != 0)
+        def on_small(size: u64):
+            small.add()
+
+        target.go(2)
+        session.remove(*session.probes_of(on_large))
+        target.go(1)
+        session.enable(*session.probes_of(on_large))
+        target.go(1)
+    assert (counts(large), counts(small)) == ({(): 3 * 400}, {(): 4 * 40})
+
+
+def test_handlers_before_an_instruction(target):
+    seen = Hist("rdi")
+    with anyprobe.attach(target.pid) as session:
+
+        @session.at("a.out:sized+0x0")
+        def on_first(ctx):
+            seen.add(ctx.regs.rdi)
+
+        with pytest.raises(HandlerError, match="the parameters are gone here"):
+
+            @session.at("a.out:sized+0x0")
+            def on_instruction(size: u64):
+                seen.add(size)
+
+        target.go(1)
+    assert seen.result().total.sum == 4 * 499_500

@@ -16,9 +16,11 @@ PASSES: tuple[Callable[[ir.Function], ir.Function], ...] = (fold, remove_dead_co
 """In the order in which they run."""
 
 
-def intermediate(function: Callable[..., Any], setting: Setting | None = None) -> ir.Function:
+def intermediate(
+    function: Callable[..., Any], setting: Setting | None = None, when: Callable[..., Any] | None = None
+) -> ir.Function:
     """Return a Python function in the intermediate language; raise ``HandlerError`` for what is not possible."""
-    lowered = lower(function, setting)
+    lowered = lower(function, setting, when)
     handler = lowered.function
     for each in PASSES:
         handler = each(handler)

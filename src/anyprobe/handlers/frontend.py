@@ -8,7 +8,7 @@ from typing import Any
 
 from anyprobe.core.code import InputKind
 from anyprobe.core.errors import InternalError
-from anyprobe.handlers import ir
+from anyprobe.handlers import ir, operators
 from anyprobe.handlers.calls import Calls
 from anyprobe.handlers.collecting import Collecting
 from anyprobe.handlers.context import ContextAccess, InstanceLayout, received
@@ -48,8 +48,13 @@ class Lowered:
     notes: Notes
 
 
-def lower(function: Callable[..., Any], setting: Setting | None = None) -> Lowered:
-    """Translate a Python function; raise ``HandlerError`` for what is not possible."""
+def lower(
+    function: Callable[..., Any], setting: Setting | None = None, when: Callable[..., Any] | None = None
+) -> Lowered:
+    """Translate a Python function; raise ``HandlerError`` for what is not possible.
+
+    ``when`` is a condition: a function of the same parameters, or fewer. Where it is not true the handler does nothing.
+    """
     source = source_of(function)
     setting = setting or Setting()
     kinds: dict[str, Kind] = {}
@@ -57,8 +62,7 @@ def lower(function: Callable[..., Any], setting: Setting | None = None) -> Lower
         storages, fields = dict(setting.storages), dict(setting.instance.fields)
         try:
             attempt = replace(setting, storages=storages, instance=InstanceLayout(fields))
-            found = _Handler(source, attempt, kinds)
-            lowered = found.run()
+            lowered = _Handler(source, attempt, kinds).run(when)
         except RetypeError as better:
             if kinds.get(better.name) == better.kind:
                 raise InternalError(f"the type of {better.name} is not settled") from None
@@ -78,11 +82,13 @@ class _Handler:
         self._calls = Calls(self._inline, Collecting(setting.storages, setting.ring_bytes))
         self._active: list[types.FunctionType] = []
 
-    def run(self) -> Lowered:
+    def run(self, when: Callable[..., Any] | None) -> Lowered:
         emit = self._emit
         frame = Frame(self._source, "", "end", self._kinds)
         with emit.block("end"):
             self._receive_all(frame)
+            if when is not None:
+                self._guard(frame, source_of(when))
             self._body(frame)
         result = frame.kinds.get(RESULT)
         if result is not None:
@@ -105,6 +111,25 @@ class _Handler:
             word = ir.Word(self._emit.word(InputKind.PARAMETER, str(kind), index, place=place))
             frame.assign(self._emit, parameter.arg, Scalar(received(word, kind)), parameter)
             frame.note(self._notes, parameter, frame.kinds[parameter.arg])
+
+    def _guard(self, handler: Frame, source: Source) -> None:
+        """Leave the handler where its condition is not true; the condition's parameters are the handler's."""
+        tree, emit = source.tree, self._emit
+        frame = Frame(source, "when.", "end", self._kinds)
+        expressions = Expressions(emit, frame, self._notes, self._context, self._calls)
+        wanted = _parameters(source)
+        has_context = bool(wanted) and wanted[0].arg == "ctx"
+        given = [parameter.arg for parameter in _parameters(self._source) if parameter.arg != "ctx"]
+        if len(wanted) - has_context > len(given):
+            raise source.error(tree, f"the condition has more parameters than {self._source.name}")
+        values: list[Value] = [Context()] if has_context else []
+        for name in given[: len(wanted) - has_context]:
+            values.append(Scalar(ir.Local(name, handler.kinds[name].type)))
+        call = ast.copy_location(ast.Call(ast.Name(source.name, ast.Load()), [], []), tree)
+        found = self._inline(expressions, call, source.function, values)
+        holds = operators.truth(expressions.present(found, tree), frame.fail_at(tree))
+        with emit.when(ir.Unary("not", holds)):
+            emit.add(ir.Leave("end"))
 
     def _type_of(self, parameter: ast.arg) -> Type:
         if parameter.annotation is not None:

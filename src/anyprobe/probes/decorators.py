@@ -42,28 +42,34 @@ class Decorators:
         """Return what the aggregations of handlers hold at this moment."""
         return self.handling.aggregations() if "handling" in self.__dict__ else ()
 
-    def entry(self, *specs: str) -> "Callable[[Handler], Handler]":
-        """Place a handler at the entries of functions."""
-        return self._decorator(specs, returns=False)
+    def entry(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
+        """Place a handler at the entries of functions; ``when`` is a condition for it to run."""
+        return self._decorator(specs, when)
 
-    def ret(self, *specs: str) -> "Callable[[Handler], Handler]":
+    def ret(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
         """Place a handler where functions return."""
-        return self._decorator(specs, returns=True)
+        return self._decorator(specs, when, returns=True)
 
-    def call(self, *specs: str) -> "Callable[[Handler], Call]":
+    def at(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
+        """Place a handler before instructions, as ``libc:malloc+0x1c``; it has ``ctx`` alone."""
+        return self._decorator(specs, when, inside=True)
+
+    def call(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Call]":
         """Place a handler at the entries of functions, and by ``.ret`` of the result another at their returns."""
         from anyprobe.probes.handling import Call
 
         def place(function: "Handler") -> Call:
             made = Call(self.handling, specs)
-            made.entry = self.handling.place(specs, function, call=made)
+            made.entry = self.handling.place(specs, function, call=made, when=when)
             return made
 
         return place
 
-    def _decorator(self, specs: tuple[str, ...], *, returns: bool) -> "Callable[[Handler], Handler]":
+    def _decorator(
+        self, specs: tuple[str, ...], when: "Handler | None", *, returns: bool = False, inside: bool = False
+    ) -> "Callable[[Handler], Handler]":
         def place(function: "Handler") -> "Handler":
-            self.handling.place(specs, function, returns=returns)
+            self.handling.place(specs, function, when=when, returns=returns, inside=inside)
             return function
 
         return place

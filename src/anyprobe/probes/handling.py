@@ -69,10 +69,22 @@ class Handling:
         self._probes: dict[Handler, list[Probe]] = {}
 
     def place(
-        self, specs: Sequence[str], function: Handler, *, returns: bool = False, call: Call | None = None
+        self,
+        specs: Sequence[str],
+        function: Handler,
+        *,
+        returns: bool = False,
+        call: Call | None = None,
+        when: Handler | None = None,
+        inside: bool = False,
     ) -> list[Probe]:
-        """Compile a handler and place it; nothing is touched if it does not compile."""
-        code, storages = self._compiled(function, i64 if returns else None, call)
+        """Compile a handler and place it; nothing is touched if it does not compile.
+
+        ``inside``: at an instruction, where the parameters are no longer where they were.
+        """
+        code, storages = self._compiled(function, i64 if returns else None, call, when)
+        if (inside or returns) and any(each.kind is InputKind.PARAMETER for each in code.inputs):
+            raise HandlerError("the parameters are gone here", instead="ctx.regs, or ctx.data of session.call")
         if returns and call is not None and call.instance.fields:
             code = _releasing(code)
         self._check(code, function)
@@ -86,10 +98,12 @@ class Handling:
         """Return the probes that call a handler."""
         return list(self._probes.get(function, ()))
 
-    def _compiled(self, function: Handler, retval: Type | None, call: Call | None) -> tuple[NativeCode, Storages]:
+    def _compiled(
+        self, function: Handler, retval: Type | None, call: Call | None, when: Handler | None
+    ) -> tuple[NativeCode, Storages]:
         instance = call.instance if call is not None else InstanceLayout()
         setting = Setting(self._storages, instance, retval, self._session.unsafe)
-        handler = intermediate(function, setting)
+        handler = intermediate(function, setting, when)
         used = {key: each for key, each in self._storages.items() if each in handler.storages}
         by_place = {each: key for key, each in used.items()}
         return native_code(handler), {by_place[each]: each for each in handler.storages}
