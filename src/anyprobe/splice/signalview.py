@@ -53,6 +53,8 @@ class SignalView:
         """Why handlers see the true pcs, by their addresses."""
         self._complained: set[int] = set()
         self._handled = 0
+        self._asked = False
+        """Whether the handlers of these signals are known; others in their stead are noticed by ``settings``."""
         self.hooks: dict[int, Hook] = {}
         """By the addresses of handlers."""
         self._homes: dict[int, _Described] = {}
@@ -68,11 +70,12 @@ class SignalView:
     def look(self) -> bool:
         """See which signals are handled; return whether that has changed."""
         before, self._handled = self._handled, handled_signals(self._engine.process)
+        self._asked &= self._handled == before
         return self._handled != before
 
     def with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
         """Return the edits with those that handlers without a splice need."""
-        return self._with_handlers(edits) if any(edit.added for edit in edits) else edits
+        return edits if self._asked or not any(edit.added for edit in edits) else self._with_handlers(edits)
 
     def due(self) -> Sequence[Edit]:
         """Return the edits that handlers set since need, and functions that were planned for a program without any."""
@@ -85,10 +88,12 @@ class SignalView:
             return edits
         try:
             with self._engine.process.borrow() as remote:
+                self._engine.process.verify()  # after an exec, what a call borrows is somewhere else
                 actions = query_actions(self._engine.process, remote, self._handled)
         except (TargetError, MemoryFault) as error:
             self.refused[0] = Refusal(Reason.NO_STACK, 0, f"which handlers there are could not be asked: {error}")
             return edits
+        self._asked = True
         masks: dict[int, int] = {}
         for signal, action in actions.items():
             if action.is_handler:
