@@ -123,8 +123,8 @@ class _Handler:
         if len(wanted) - has_context > len(given):
             raise source.error(tree, f"the condition has more parameters than {self._source.name}")
         values: list[Value] = [Context()] if has_context else []
-        for name in given[: len(wanted) - has_context]:
-            values.append(Scalar(ir.Local(name, handler.kinds[name].type)))
+        names = given[: len(wanted) - has_context]
+        values += [Scalar(ir.Local(name, handler.kinds[name].type)) for name in names]
         call = ast.copy_location(ast.Call(ast.Name(source.name, ast.Load()), [], []), tree)
         found = self._inline(expressions, call, source.function, values)
         holds = operators.truth(expressions.present(found, tree), frame.fail_at(tree))
