@@ -14,6 +14,7 @@ yet, and for fork children, which never have one. It ends in the function, where
 """
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -83,12 +84,16 @@ class Moving:
         self._bias, self._action_of, self._clobbers = bias, action_of, clobbers
         self._lines: dict[int, _Line] = {}
         self._ways: list[_Way] = []
+        self._holders: Sequence[str] = _HOLDERS
+        """What is most often free comes first, so that those who come from one line have what the next one wants."""
         self._slow: list[tuple[int, int]] = []
         """(place of a displacement, link-time address of the instruction whose slow copy it leads to)."""
 
     def write(self, splices: Sequence[PlannedSplice]) -> tuple[bytes, dict[PlannedSplice, EmittedPatch]] | None:
         """Return the code and the patch of each splice; ``None`` where some instruction has no copy there."""
         ordered = sorted(splices, key=lambda splice: splice.insns[0].address)
+        free = Counter(name for splice in ordered for want in splice.wants for name in self._clobbers(want).registers)
+        self._holders = sorted(_HOLDERS, key=lambda name: -free[name])
         heads = {splice.insns[0].address for splice in ordered}
         for number, splice in enumerate(ordered):
             following = ordered[number + 1].insns[0].address if number + 1 < len(ordered) else -1
@@ -143,7 +148,7 @@ class Moving:
             writer.action(action, free)
             return "" if holder in free.registers else holder  # it may have been used
         if not holder or holder not in free.registers:
-            holder = next((name for name in _HOLDERS if name in free.registers), "")
+            holder = next((name for name in self._holders if name in free.registers), "")
             if not holder:
                 writer.action(action, free)
                 return ""
