@@ -5,6 +5,9 @@ signal handler that emits in the middle gets the position behind; fills the reco
 left by one, with a lowest bit that changes with every lap. So the reader sees which records are complete, and a *hole*
 (an emit that a signal handler has interrupted, for a while or for good) holds up nobody but the reader.
 
+Threads that have no number, and those that come when all rings are claimed, share one ring more, by ``lock xadd``. So
+programs that begin threads all the time lose speed and no records.
+
 A hole that stays is *retired*: the reader marks it and goes on, and no later lap uses the place again, since whoever
 was interrupted may still come back and write to it. The record is counted as abandoned. Nothing is ever overwritten
 before it was read: a full ring drops what is new, and counts it.
@@ -31,13 +34,13 @@ RING = 16
 """Row: offset of the thread's ring in the region, 0 before the first record."""
 FULL = 24
 """Row: records dropped since the ring was full, or its next place retired."""
-WITHOUT = 32
-"""Row: records dropped since no ring was left, or the thread has no number (row 0)."""
 CONSUMED = 64
 """Row, on a cache line of the reader's: positions that were read."""
 ROW_BYTES = 128
 MARGIN = 16
 """Places that stay free, for signal handlers that come between the look at the room and the ``xadd``, nested."""
+SHARED_MARGIN = 2048
+"""The same for the shared ring, where other threads come in between as well; at most half of the ring."""
 RETIRED = (1 << 64) - 1
 PATIENCE = 1.0
 """Seconds after which the reader goes on behind a record that was begun and not finished."""
@@ -76,7 +79,17 @@ class RingLayout:
     @property
     def size(self) -> int:
         """Bytes of the region."""
+        return self.shared_offset + self.ring_bytes
+
+    @property
+    def shared_offset(self) -> int:
+        """Offset of the shared ring, behind the others."""
         return self.rings_offset + self.rings * self.ring_bytes
+
+    @property
+    def shared_margin(self) -> int:
+        """Places of the shared ring that stay free."""
+        return min(SHARED_MARGIN, self.slots // 2)
 
     def row_offset(self, thread: int) -> int:
         """Return the offset of a thread's row in the region."""
@@ -95,16 +108,16 @@ class _Ring:
 
 @dataclass(frozen=True, slots=True)
 class Drops:
-    """Records that were lost, by thread number and cause. The threads without a number are together under 0."""
+    """Records that were lost: by the number of the thread (0: those that share a ring) since the ring was full."""
 
     full: dict[int, int] = field(default_factory=dict)
-    without_ring: dict[int, int] = field(default_factory=dict)
     abandoned: int = 0
+    """Begun by a thread that was interrupted for good."""
 
     @property
     def total(self) -> int:
         """All of them."""
-        return sum(self.full.values()) + sum(self.without_ring.values()) + self.abandoned
+        return sum(self.full.values()) + self.abandoned
 
 
 class RingReader:
@@ -158,7 +171,8 @@ class RingReader:
         self._allocate_ahead()
         found = [*self._held]
         rows = self._rows()
-        for thread in np.flatnonzero(rows[:, RING // 8]).tolist():
+        claimed = np.flatnonzero(rows[:, RING // 8]).tolist()
+        for thread in (0, *claimed) if rows[0, PRODUCED // 8] else claimed:
             self._drain_ring(rows, thread, found, final=final)
         self._held = []
         if not found:
@@ -191,9 +205,10 @@ class RingReader:
 
     def _claimed(self, row: NDArray[np.uint64], thread: int) -> _Ring | None:
         """Return the ring that a thread has claimed, None if its row makes no sense."""
-        layout, offset = self.layout, int(row[RING // 8])
+        layout = self.layout
+        offset = int(row[RING // 8]) if thread else layout.shared_offset
         number, inside = divmod(offset - layout.rings_offset, layout.ring_bytes)
-        if inside or not 0 <= number < layout.rings:
+        if inside or not 0 <= number <= layout.rings:
             return None
         memory = np.frombuffer(self._region, layout.record.dtype, count=layout.slots, offset=offset)
         ring = self._rings[thread] = _Ring(memory, int(row[CONSUMED // 8]))
@@ -234,10 +249,5 @@ class RingReader:
 
     def drops(self) -> Drops:
         """Return what was lost so far."""
-        rows = self._rows()
-        full, without = rows[:, FULL // 8], rows[:, WITHOUT // 8]
-        return Drops(
-            {thread: int(full[thread]) for thread in np.flatnonzero(full).tolist()},
-            {thread: int(without[thread]) for thread in np.flatnonzero(without).tolist()},
-            self.abandoned,
-        )
+        full = self._rows()[:, FULL // 8]
+        return Drops({thread: int(full[thread]) for thread in np.flatnonzero(full).tolist()}, self.abandoned)

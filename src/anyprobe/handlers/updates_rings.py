@@ -16,10 +16,10 @@ from anyprobe.data.rings import (
     RETIRED,
     RING,
     ROW_BYTES,
-    WITHOUT,
     RingLayout,
 )
 from anyprobe.handlers.updates_words import (
+    I1,
     I64,
     Value,
     constant,
@@ -39,17 +39,12 @@ def emit(
 ) -> None:  # fmt: skip
     """Write a record into the ring of a thread. See ``handlers.updates``."""
     done = builder.append_basic_block("emitted")
-    rows = builder.add(base, constant(HEAD_BYTES))
-    own = builder.icmp_unsigned("<", builder.sub(thread, constant(1)), constant(layout.threads))
-    _unless(builder, own, rows, WITHOUT, done, atomic=True)
-    row = builder.add(rows, builder.mul(thread, constant(ROW_BYTES)))
-    ring = _ring(builder, layout, base, row)
-    _unless(builder, builder.icmp_unsigned("!=", ring, constant(0)), row, WITHOUT, done)
-    _unless(builder, _has_room(builder, layout, row), row, FULL, done)
-    position = fetch_increase(builder, row, PRODUCED)
+    row, ring, own = _place(builder, layout, base, thread)
+    _unless(builder, _has_room(builder, layout, row, own), row, done)
+    position = _position(builder, row, own)
     place = builder.and_(position, constant(layout.slots - 1))
     slot = builder.add(builder.add(base, ring), builder.mul(place, constant(layout.record.bytes)))
-    _unless(builder, builder.icmp_unsigned("!=", load(builder, slot), constant(RETIRED)), row, FULL, done)
+    _unless(builder, builder.icmp_unsigned("!=", load(builder, slot), constant(RETIRED)), row, done)
     for field, offset, value in zip(layout.record.fields, layout.record.offsets, values, strict=False):
         _store_field(builder, field, builder.add(slot, constant(offset)), value)
     moment = _cycles(builder) if now is None else now
@@ -60,22 +55,61 @@ def emit(
     builder.position_at_end(done)
 
 
-def _unless(
-    builder: ir.IRBuilder, condition: Value, row: Value, counter: int, done: ir.Block, *, atomic: bool = False
-) -> None:
+def _place(builder: ir.IRBuilder, layout: RingLayout, base: Value, thread: Value) -> tuple[Value, Value, Value]:
+    """Return the row and the ring (its offset) of a thread, and whether they are its own or those for all others."""
+    names = ("numbered", "own_ring", "shared_ring", "place")
+    numbered, own_ring, shared_ring, place = (builder.append_basic_block(name) for name in names)
+    rows = builder.add(base, constant(HEAD_BYTES))
+    has_number = builder.icmp_unsigned("<", builder.sub(thread, constant(1)), constant(layout.threads))
+    builder.cbranch(has_number, numbered, shared_ring)
+    builder.position_at_end(numbered)
+    own_row = builder.add(rows, builder.mul(thread, constant(ROW_BYTES)))
+    claimed = _ring(builder, layout, base, own_row)
+    builder.cbranch(builder.icmp_unsigned("!=", claimed, constant(0)), own_ring, shared_ring)
+    builder.position_at_end(own_ring)
+    builder.branch(place)
+    builder.position_at_end(shared_ring)
+    builder.branch(place)
+    builder.position_at_end(place)
+    row, ring, own = builder.phi(I64), builder.phi(I64), builder.phi(I1)
+    for phi, mine, others in (
+        (row, own_row, rows),
+        (ring, claimed, constant(layout.shared_offset)),
+        (own, ir.Constant(I1, 1), ir.Constant(I1, 0)),
+    ):
+        phi.add_incoming(mine, own_ring)
+        phi.add_incoming(others, shared_ring)
+    return row, ring, own
+
+
+def _position(builder: ir.IRBuilder, row: Value, own: Value) -> Value:
+    """Take the next position: among signal handlers of this thread by ``xadd``, among threads by ``lock xadd``."""
+    with builder.if_else(own, likely=True) as (mine, others):
+        with mine:
+            alone, end_alone = fetch_increase(builder, row, PRODUCED), builder.block
+        with others:
+            shared = builder.atomic_rmw("add", pointer(builder, row, PRODUCED), constant(1), "seq_cst")
+            end_shared = builder.block
+    position = builder.phi(I64)
+    position.add_incoming(alone, end_alone)
+    position.add_incoming(shared, end_shared)
+    return position
+
+
+def _unless(builder: ir.IRBuilder, condition: Value, row: Value, done: ir.Block) -> None:
     """Count a drop and leave, unless a condition holds."""
     dropped, further = builder.append_basic_block("dropped"), builder.append_basic_block("further")
     branch = builder.cbranch(condition, further, dropped)
     branch.set_weights([1 << 20, 1])
     builder.position_at_end(dropped)
-    increase(builder, row, counter, atomic=atomic)
+    increase(builder, row, FULL, atomic=True)
     builder.branch(done)
     builder.position_at_end(further)
 
 
-def _has_room(builder: ir.IRBuilder, layout: RingLayout, row: Value) -> Value:
+def _has_room(builder: ir.IRBuilder, layout: RingLayout, row: Value, own: Value) -> Value:
     """Return whether there is a free place; the reader's cache line is looked at only if there seems to be none."""
-    limit = constant(layout.slots - MARGIN)
+    limit = builder.select(own, constant(layout.slots - MARGIN), constant(layout.slots - layout.shared_margin))
     produced = load(builder, row, PRODUCED)
     seen = builder.icmp_unsigned("<", builder.sub(produced, load(builder, row, CONSUMED_SEEN)), limit)
     before = builder.block

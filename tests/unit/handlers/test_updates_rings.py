@@ -114,13 +114,35 @@ def test_many_laps():
     assert ring.reader.drops().total == 0
 
 
-def test_threads_without_a_number_or_a_ring_are_counted():
+def test_threads_without_a_number_or_a_ring_share_one():
     ring = Ring(RingLayout(FOUR, 64, rings=2, threads=4), now=False)
-    for thread in (0, 1, 2, 3, 3, 4, 5, 1 << 40):
-        ring.emit(7, thread=thread)
-    drops = ring.reader.drops()
-    assert drops.without_ring == {0: 3, 3: 2, 4: 1}
-    assert len(ring.reader.drain()) == 2
+    for step, thread in enumerate((0, 1, 2, 3, 3, 4, 5, 1 << 40)):
+        ring.emit(step, step, thread=thread)
+    assert ring.reader.drops().total == 0
+    assert ring.reader.drain()["step"].tolist() == list(range(8))
+    assert int(ring.word(0, PRODUCED)[0]) == 6
+    for step in range(40):
+        ring.emit(step, thread=0)
+    assert ring.reader.drops().full == {0: 40 - 32}
+    assert len(ring.reader.drain()) == 32
+
+
+def test_a_shared_ring_loses_only_what_is_counted():
+    ring = Ring(RingLayout(FOUR, 1 << 15, rings=1, threads=16))
+    batches, stop = [], threading.Event()
+
+    def read():
+        while not stop.is_set():
+            batches.append(ring.reader.drain())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    steps = inprocess.hammer(ring.code, ring.region.address, threads=8, count=100_000, numbered=False, signals=True)
+    stop.set()
+    reader.join()
+    batches.append(ring.reader.drain(final=True))
+    assert ring.reader.abandoned == 0
+    check(np.concatenate(batches), steps, ring.reader.drops().total)
 
 
 def begun(ring, thread=1):
@@ -235,21 +257,24 @@ def test_nothing_outside_is_called():
     ring = Ring(RingLayout(FOUR, 64, rings=2, threads=4))
     lines = [line.strip() for line in ring.code.assembly.splitlines()]
     assert {line.split()[1] for line in lines if line.startswith("call")} == {"ring.2.4096.4096.claim"}
-    assert len([line for line in lines if line.startswith("lock")]) == 3  # no ring or number, and the claim's two
+    changes = {line.split()[1] for line in lines if line.startswith("lock")}
+    assert changes == {"incq", "xaddq", "cmpxchgq"}  # a drop, the shared ring or a claim, a claim
+    assert [line.split()[0] for line in lines if "xadd" in line].count("xaddq") == 1
     assert "rdtsc" in lines
 
 
-@pytest.mark.parametrize("filled", [0, 63 - MARGIN, 64 - MARGIN], ids=["empty", "one-place", "full"])
-def test_emits_between_any_two_instructions_of_an_emit_lose_nothing_uncounted(filled):
+@pytest.mark.parametrize("thread", [0, 1])
+@pytest.mark.parametrize("filled", [0, 31, 63 - MARGIN, 64 - MARGIN])
+def test_emits_between_any_two_instructions_of_an_emit_lose_nothing_uncounted(filled, thread):
     ring = Ring(RingLayout(FOUR, 64, rings=4, threads=1), now=False)
     base = ring.region.address
     for steps in range(1, 1000):
         ring.region.map[:] = bytes(len(ring.region.map))
         reader = RingReader(ring.region.view, ring.layout)
         for step in range(filled):
-            ring.emit(step)
-        others = [inprocess.call_of(ring.code, base, 1, 1000 + step, 1000 + step) for step in range(4)]
-        outer = inprocess.call_of(ring.code, base, 1, 999, 999)
+            ring.emit(step, thread=thread)
+        others = [inprocess.call_of(ring.code, base, thread, 1000 + step, 1000 + step) for step in range(4)]
+        outer = inprocess.call_of(ring.code, base, thread, 999, 999)
         if inprocess.interrupted(outer, steps, others) is None:
             break
         records = reader.drain(final=True)

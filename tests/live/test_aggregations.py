@@ -1,0 +1,135 @@
+"""What handlers have counted in eight threads, against a recomputation: from the program's rule, and from records."""
+
+import numpy as np
+import pytest
+
+import anyprobe
+from anyprobe import Avg, Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum, emit, i64, u64
+from anyprobe.data import buckets
+from live.driver import build, started
+
+pytestmark = pytest.mark.live
+THREADS, CALLS, KEYS = 8, 3_500, 1000
+
+
+def steps_of(rounds):
+    """Return the values and keys of all calls, as aggregated.c computes them."""
+    steps = np.arange(rounds * THREADS * CALLS, dtype=np.uint64)
+    z = (steps + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed = z ^ (z >> np.uint64(31))
+    return mixed >> (steps % np.uint64(64)), mixed % np.uint64(KEYS)
+
+
+def check_cell(cell, values):
+    assert cell.count == len(values)
+    assert cell.sum is None or cell.sum == int(values.sum(dtype=np.uint64))
+    assert cell.min is None or cell.min == int(values.min())
+    assert cell.max is None or cell.max == int(values.max())
+    if cell.squares is not None:
+        assert cell.squares == sum(value * value for value in values.tolist()) % (1 << 128)
+
+
+def by_bucket(cell):
+    return {(low, high): count for low, high, count in cell.buckets}
+
+
+def counted(bounds, indices):
+    found = np.bincount(np.array(indices), minlength=len(bounds)).tolist()
+    return {bounds[index]: count for index, count in enumerate(found) if count}
+
+
+def test_ten_million_hits_of_eight_threads():
+    every, powers, fine = Avg("every"), Quantize("powers"), Hist("fine")
+    least, most, keyed = Min("least"), Max("most"), Sum("keyed", by=("key",), capacity=KEYS)
+    with started(build("aggregated.c")) as target, anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:work")
+        def on_work(value: u64, key: u64):
+            every.add(value)
+            powers.add(value)
+            fine.add(value)
+            least.add(value)
+            most.add(value)
+            keyed.add(value, key=(key,))
+
+        own = target.go(358).calls["work"]
+        (site,) = session.snapshot().sites
+        assert own == 358 * THREADS * CALLS > 10_000_000
+        assert (site.hits, site.nmissed) == (own, 0)
+        target.finish()
+    values, keys = steps_of(358)
+    for aggregation in (every, powers, fine, least, most):
+        check_cell(aggregation.result().total, values)
+    small = values[: 1 << 19]
+    lengths = np.array([int(value).bit_length() for value in small.tolist()])
+    assert sum(by_bucket(powers.result().total).values()) == own
+    assert counted(powers.bounds(), lengths + buckets.ZERO).keys() <= by_bucket(powers.result().total).keys()
+    sums = np.zeros(KEYS, np.uint64)
+    np.add.at(sums, keys.astype(np.int64), values)
+    result = keyed.result()
+    assert result.dropped == 0
+    assert {key: cell.sum for (key,), cell in result.entries.items()} == dict(enumerate(sums.tolist()))
+
+
+def test_aggregations_agree_with_a_full_record_of_the_same_run():
+    plain, steps = Hist("plain"), LQuantize("steps", -50, 5000, 50)
+    keyed, few = Stddev("keyed", by=("key",), capacity=KEYS), Count("few", by=("key",), capacity=10)
+    batches = []
+    with started(build("aggregated.c"), "timer") as target, anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:work")
+        def on_work(value: u64, key: u64):
+            plain.add(value)
+            steps.add(i64(value & 8191) - 100)
+            keyed.add(value, key=(key,))
+            few.add(key=(key,))
+            emit("work", value=value, key=key)
+
+        for _ in range(30):
+            own = target.go(1).calls["work"]
+            batches += [rows for _, _, rows in session.handling.records()]
+        batches += [rows for _, _, rows in session.handling.records(final=True)]
+        (site,) = session.snapshot().sites
+        target.finish()
+    assert own > 30 * THREADS * CALLS
+    assert site.hits + site.nmissed == own
+    records = np.concatenate(batches)
+    assert len(records) == site.hits
+    check_cell(plain.result().total, records["value"])
+    indices = [buckets.log_linear_index(value) for value in records["value"].tolist()]
+    assert by_bucket(plain.result().total) == counted(plain.bounds(), indices)
+    limited = (records["value"] & np.uint64(8191)).astype(np.int64) - 100
+    indices = [buckets.linear_index(value, -50, 50, steps.levels) for value in limited.tolist()]
+    assert by_bucket(steps.result().total) == counted(steps.bounds(), indices)
+    order = np.argsort(records["key"], kind="stable")
+    values = records["value"][order]
+    ends = np.searchsorted(records["key"][order], np.arange(KEYS), side="right").tolist()
+    for (key,), cell in keyed.result().entries.items():
+        check_cell(cell, values[ends[key - 1] if key else 0 : ends[key]])
+    assert few.result().total.count + few.result().dropped == site.hits
+    assert few.result().dropped > 0
+
+
+def test_clear_and_trunc_while_the_program_runs():
+    keyed = Count("keyed", by=("key",), capacity=KEYS)
+    with started(build("aggregated.c")) as target, anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:work")
+        def on_work(value: u64, key: u64):
+            keyed.add(key=(key % 10,))
+
+        target.go(1)
+        keyed.clear()
+        assert keyed.result().total.count == 0
+        assert len(keyed.result().entries) == 10
+        target.go(2)
+        assert keyed.result().total.count == 2 * THREADS * CALLS
+        keyed.trunc(3)
+        assert len(keyed.result().entries) == 3
+        before = keyed.result().total.count
+        target.go(1)
+        assert keyed.result().total.count == before + THREADS * CALLS
+        assert len(session.snapshot().as_json()["aggregations"]["keyed"]) == 10
+        target.finish()
