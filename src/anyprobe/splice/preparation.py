@@ -79,7 +79,7 @@ class Preparation:
         self._clusters: list[_Cluster] = []
         self._layout: BankLayout | None = None
         self._region: tuple[int, int] | None = None
-        self._live = engine.live if engine.process.held is None else None
+        self._live = engine.live if engine.live is not None and engine.process.held is None else None
 
     def run(self) -> None:
         """Map what is missing, and give every hook a place to count."""

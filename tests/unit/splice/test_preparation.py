@@ -25,7 +25,7 @@ def between_springboards(distance):
 
 
 def preparation(space):
-    return Preparation(SimpleNamespace(springboards=SimpleNamespace(space=space)), [])
+    return Preparation(SimpleNamespace(springboards=SimpleNamespace(space=space), live=None), [])
 
 
 def cluster(code_bytes, largest=0, counters=0):
