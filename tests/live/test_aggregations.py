@@ -1,5 +1,7 @@
 """What handlers have counted in eight threads, against a recomputation: from the program's rule, and from records."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -133,3 +135,25 @@ def test_clear_and_trunc_while_the_program_runs():
         assert keyed.result().total.count == before + THREADS * CALLS
         assert len(session.snapshot().as_json()["aggregations"]["keyed"]) == 10
         target.finish()
+
+
+def test_reading_takes_no_memory_and_rings_have_theirs_before_they_are_written():
+    fine = Hist("fine")
+    with started(build("aggregated.c")) as target, anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:work")
+        def on_work(value: u64, key: u64):
+            fine.add(value)
+            emit("work", value=value)
+
+        ring = next(store for key, store in session.handling._stores.items() if key == "work")
+        (view,) = fine.views
+        assert os.fstat(ring.arena._fd).st_blocks * 512 >= 1 << 19
+        assert not view._touched()
+        target.go(1)
+        for _ in range(3):
+            assert fine.result().total.count == THREADS * CALLS
+        rows = sum(touched.stop - touched.start for touched in view._touched())
+        assert 1 <= rows <= THREADS
+        target.finish()
+    assert fine.result().total.count == THREADS * CALLS

@@ -157,7 +157,7 @@ class Handling:
     def _adopt(self, key: object, storage: object, store: Store) -> None:
         self._stores[key] = store
         if isinstance(key, Aggregation) and isinstance(storage, Table):
-            view = TableView(store.view(), storage.layout)
+            view = TableView(store.view(), storage.layout, store.extents)
             key.views.append(view)
             self._views[key] = view
         elif isinstance(key, Map) and isinstance(storage, MapTable):
@@ -165,7 +165,7 @@ class Handling:
             key.views.append(map_view)
             self._views[key] = map_view
         elif isinstance(storage, Ring):
-            self._views[key] = RingReader(store.view(), storage.layout)
+            self._views[key] = RingReader(store.view(), storage.layout, allocate=store.allocate)
 
     def _check_tids(self) -> None:
         """See that each thread has its id where the C library keeps it."""

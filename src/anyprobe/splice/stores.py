@@ -1,6 +1,6 @@
 """Memory that handlers write and the controller reads: aggregations, maps, rings, instances of calls."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,14 @@ class Store:
     def view(self) -> memoryview:
         """Return its bytes."""
         return self.arena.view(self.piece.offset, self.piece.size)
+
+    def extents(self) -> Iterator[tuple[int, int]]:
+        """Yield which of its pages hold data."""
+        return self.arena.data_extents(self.piece.offset, self.piece.size)
+
+    def allocate(self, offset: int, size: int) -> None:
+        """Give a part of it memory before it is written."""
+        self.arena.allocate(self.piece.offset + offset, size)
 
 
 def map_stores(engine: "Engine", sizes: Sequence[int]) -> list[Store]:
