@@ -378,3 +378,33 @@ def test_no_jump_uses_what_a_signal_handler_may_go_on_with(case):
     """ud2; nop * 3; mov eax, 1; ret: a handler of SIGILL adds two to the pc."""
     assert reasons(case(f"0f 0b 90 90 90 {MOV} {RET}").plan((0, WantKind.OFFSET))) != []
     assert shape(case(f"eb 03 90 90 90 {MOV} {RET}").plan((0, WantKind.OFFSET))) == [("jump", 0, 1, 0, 5)]
+
+
+# -- programs that handle faults
+
+
+@pytest.mark.parametrize(
+    ("code", "jumps"),
+    [
+        ("48 8b 07 48 89 f3 c3", True),  # mov rax, [rdi] comes first: its address is the site
+        ("53 48 89 f3 48 89 c2 c3", True),  # push rbx; mov rbx, rsi; mov rdx, rax
+        ("53 48 8b 07 48 89 f3 c3", False),  # push rbx; mov rax, [rdi]
+        ("53 f7 f1 48 89 f3 c3", False),  # push rbx; div ecx
+    ],
+)
+def test_what_may_fault_is_displaced_first_or_not_at_all(case, code, jumps):
+    assert [splice.strategy for splice in case(code).plan(ENTRY).splices] == [Strategy.JUMP]
+    handled = case(code, faults_handled=True).plan(ENTRY)
+    assert [splice.strategy for splice in handled.splices] == [Strategy.JUMP] * jumps
+    assert (Reason.MAY_FAULT in reasons(handled)) != jumps
+
+
+def test_what_serves_handlers_never_traps(case):
+    """Whatever is demanded for probes."""
+    one = case("53 48 89 f3 48 89 c2 c3", allowed=frozenset({Strategy.TRAP}))
+    start = one.starts[0]
+    view = Want(start, WantKind.ENTRY, internal=True, first=True)
+    (splice,) = one.planner.plan(one.map.function_at(start), [view]).splices
+    assert splice.strategy is Strategy.JUMP
+    assert splice.internal
+    assert case("53 48 89 f3 c3", allowed=frozenset({Strategy.TRAP})).plan(ENTRY).splices[0].strategy is Strategy.TRAP
