@@ -19,7 +19,6 @@ from anyprobe.handlers.values import Items, Literal, Maybe, Member, Scalar, Text
 Key = tuple[tuple[ir.Expr | ir.Buffer, ...], tuple[bool, ...]]
 """The parts of a key as words and buffers, and which of them are signed."""
 _Keyed = TableLayout | MapLayout
-_NEVER_NEGATIVE = frozenset({IntegerType(bits, signed=False) for bits in (8, 16, 32, 64)})
 _RECORD_PARTS_LIMIT = 32
 
 
@@ -149,7 +148,7 @@ class Collecting:
                 raise expressions.error(node, "a float in a key", "i64(x * 1000)")
             wide = operators.widened(expr)
             parts.append(operators.convert(wide, u64))
-            signed.append(is_signed(wide.type) and expr.type not in _NEVER_NEGATIVE)
+            signed.append(is_signed(wide.type))  # what is narrower than u64 is the same number either way
         return tuple(parts), tuple(signed)
 
     # -- records

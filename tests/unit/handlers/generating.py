@@ -64,8 +64,8 @@ class Generated:
 class Writer:
     """Writes one handler; ``i``, ``u``, ``f`` and ``b`` are expressions of type i64 (or narrower), u64, float, bool."""
 
-    def __init__(self, draw, kinds, *, floats, memory):
-        self.draw, self.floats, self.memory = draw, floats, memory
+    def __init__(self, draw, kinds, *, floats, memory, collecting):
+        self.draw, self.floats, self.memory, self.collecting = draw, floats, memory, collecting
         self.names = {"i": [], "u": [], "f": [], "b": []}
         self.variables = {"i": [], "u": [], "f": [], "b": []}
         for index, kind in enumerate(kinds):
@@ -190,7 +190,22 @@ class Writer:
             self.statement(indent, depth)
         self.names = scope
 
+    def collect(self, indent):
+        key = f"({self.expr('i', 1)}, {self.expr('u', 1)}, {self.expr('b', 1)})"
+        self.say(
+            indent,
+            self.pick(
+                "calls.add()",
+                f"sums.add({self.expr('i', 2)}, key={key})",
+                f"sums[{key[1:-1]}].add({self.expr('i', 1)})",
+                f"values.add({self.expr('u', 2)})",
+            ),
+        )
+
     def statement(self, indent, depth):
+        if self.collecting and self.small(0, 2) == 0:
+            self.collect(indent)
+            return
         kind = self.small(0, 9 if depth else 4)
         if kind <= 3:
             self.assignment(indent)
@@ -274,7 +289,7 @@ def larger(x: u64, y: i64) -> u64:
 """
 
 
-def define(text, name):
+def define(text, name, **more):
     """Execute source text so that its source can be found again."""
     file = f"<generated {next(_numbers)}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
@@ -282,16 +297,17 @@ def define(text, name):
         each: getattr(types, each)
         for each in ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64", "ptr")
     }
+    space |= more
     exec(compile(text, file, "exec"), space)  # noqa: S102 - what has just been generated
     return space[name]
 
 
 @st.composite
-def handlers(draw, *, floats=True, memory=False):
+def handlers(draw, *, floats=True, memory=False, **collecting):
     """Generate a handler with two to four parameters and four rows of values."""
     pool = KINDS if floats else KINDS[:8]
     kinds = tuple(draw(st.lists(st.sampled_from(pool), min_size=2, max_size=4)))
-    writer = Writer(draw, kinds, floats=floats, memory=memory)
+    writer = Writer(draw, kinds, floats=floats, memory=memory, collecting=bool(collecting))
     writer.result = draw(st.sampled_from(writer.families()))
     parameters = [f"p{index}: {kind}" for index, kind in enumerate(kinds)]
     if memory:
@@ -312,7 +328,7 @@ def handlers(draw, *, floats=True, memory=False):
         HELPERS + f"def handler({', '.join(parameters)}):\n" + "\n".join([*writer.lines, f"    return {result}"]) + "\n"
     )
     rows = tuple(tuple(draw(values(kind)) for kind in kinds) for _ in range(4))
-    return Generated(text, define(text, "handler"), kinds, rows)
+    return Generated(text, define(text, "handler", **collecting), kinds, rows)
 
 
 def values(kind):
