@@ -1,0 +1,104 @@
+"""docs/strategies.md, held against what happens: strategies, bytes before and after, exact counts."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import anyprobe
+from anyprobe.splice.planned import Strategy
+from live.driver import build, started
+from live.image import Image
+
+PAGE = Path(__file__).parents[2] / "docs" / "strategies.md"
+LINE = re.compile(r"^  (before|after) +(\w+)([+-]0x[0-9a-f]+) +((?:\[?[0-9a-f]{2}\]? )+)")
+PER_CALL = {"by_short+2": 3, "by_eviction+0xc0": 3}
+"""Where the site is hit more than once per call."""
+
+
+class Place(NamedTuple):
+    """Some bytes of a function; ``None`` for those that depend on where things lie."""
+
+    function: str
+    offset: int
+    content: tuple[int | None, ...]
+
+    def agrees(self, found: bytes) -> bool:
+        return all(want is None or want == here for want, here in zip(self.content, found, strict=True))
+
+
+def content_of(text):
+    found, free = [], False
+    for word in text.split():
+        free = free or word.startswith("[")
+        found.append(None if free else int(word, 16))
+        free = free and not word.endswith("]")
+    return tuple(found)
+
+
+def examples():
+    """Return the heading, the spec and the places of each example on the page."""
+    found = []
+    heading = ""
+    block = None
+    for line in PAGE.read_text().splitlines():
+        if line.startswith("## "):
+            heading = line[3:].split(":")[0]
+        elif line.startswith("```"):
+            block = [] if block is None else None
+        elif block is not None and (place := LINE.match(line)):
+            when, function, offset, text = place.groups()
+            found[-1][2][when].append(Place(function, int(offset, 16), content_of(text)))
+        elif block is not None and line.startswith("by_"):
+            found.append((heading, line, {"before": [], "after": []}))
+    return found
+
+
+EXAMPLES = examples()
+
+
+@pytest.fixture
+def target():
+    with started(build("strategies.c", "-no-pie")) as running:
+        running.go(1)
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("strategy", "spec", "places"), EXAMPLES, ids=lambda each: each if isinstance(each, str) else ""
+)
+def test_the_bytes_are_those_of_the_page(target, strategy, spec, places):
+    function = re.match(r"\w+", spec)[0]
+    before, calls = Image.of(target.pid), target.counts.calls[function]
+    with (
+        anyprobe.attach(target.pid, strategy="trap" if strategy == "trap" else "auto") as session,
+        Path(f"/proc/{target.pid}/mem").open("rb", buffering=0) as memory,
+    ):
+        starts = {
+            name: session.resolve(f"a.out:{name}")[0][0].address for name in {p.function for p in places["before"]}
+        }
+
+        def look(when):
+            for place in places[when]:
+                memory.seek(starts[place.function] + place.offset)
+                found = memory.read(len(place.content))
+                assert place.agrees(found), f"{when} {place.function}{place.offset:+#x}: {found.hex(' ')}"
+
+        look("before")
+        session.count(f"a.out:{spec}")
+        assert not session.refused
+        look("after")
+        made = target.go(8).calls[function] - calls
+        sites = session.snapshot().sites
+        assert strategy in {site.strategy for site in sites}
+        if ":insn" not in spec:
+            assert [site.hits for site in sites] == [made * PER_CALL.get(spec, 1)]
+    before.assert_restored(target.pid)
+    target.go(1)
+    target.finish()
+
+
+def test_every_strategy_is_on_the_page():
+    assert {strategy for strategy, _, _ in EXAMPLES} == {strategy.value for strategy in Strategy}
+    assert sum(len(places["after"]) for _, _, places in EXAMPLES) >= 14
