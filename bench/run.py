@@ -1,7 +1,7 @@
 """The benchmarks: raw figures and ratios against other tools in one run.
 
 ``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, attach, entry, timing, disarmed,
-arming, python, data, handlers.
+arming, python, coverage, data, handlers.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from rows import Report
 
 def groups() -> dict[str, object]:
     """Return the groups of rows by name."""
+    import coverage_rows
     import data_rows
     import handler_rows
     import latency
@@ -30,6 +31,7 @@ def groups() -> dict[str, object]:
         "disarmed": per_call.disarmed_row,
         "arming": lambda report, _: wholesale.arming_rows(report),
         "python": lambda report, _: wholesale.interpreter_row(report),
+        "coverage": coverage_rows.coverage_rows,
         "data": data_rows.data_rows,
         "handlers": handler_rows.handler_rows,
     }

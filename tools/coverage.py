@@ -30,6 +30,10 @@ _PROGRAM_AT, _LIBRARY_AT = 0x5555_5555_4000, 0x7F55_5540_0000
 """Where Linux would place a program and a library, more or less."""
 
 
+_SIDE_BY_SIDE = 100
+"""Functions that are planned together where not all are."""
+
+
 @dataclass(frozen=True)
 class _Mapped:
     start: int
@@ -62,12 +66,16 @@ class Tally:
         """Return how often each reason occurs."""
         return Counter(why.reason.value for _, _, why in self.refused)
 
-    def add(self, function: FunctionCode, plan: FunctionPlan) -> None:
+    def complete(self) -> "Tally":
+        """Return the part of it in functions whose control flow is known."""
+        return Tally(self.served, [each for each in self.refused if _is_known(each[0])], self.seconds)
+
+    def add(self, function: FunctionCode, plan: FunctionPlan, code_map: CodeMap) -> None:
         """Count what a plan of one function serves; a want that several splices serve counts once."""
         by_want = {want.origin or want: splice for splice in plan.splices for want in splice.wants}
         kinds = Counter(s.strategy.value for want, s in by_want.items() if want.kind is not WantKind.LOOP)
         self.served.update(kinds)
-        self.refused += [(function, want, why) for want, why in plan.refused]
+        self.refused += [(code_map.containing(want.address) or function, want, why) for want, why in plan.refused]
 
 
 class Survey:
@@ -120,10 +128,14 @@ class Survey:
     def _exits_of(function: FunctionCode) -> Sequence[Exit]:
         return function.exits if function.exits_complete is None else ()
 
-    def at_once(self) -> Tally:
-        """Plan every instruction, together."""
+    def at_once(self, most: int | None = None) -> Tally:
+        """Plan every instruction, together; or those of functions side by side, from several places, with ``most``."""
+        total = sum(len(function.addresses) for function in self.pieces)
+        step = max(1, round(total / (most or total)))
+        blocks = [self.pieces[at : at + _SIDE_BY_SIDE] for at in range(0, len(self.pieces), _SIDE_BY_SIDE * step)]
         return self._together(
-            self.pieces, lambda function: [Want(address, WantKind.OFFSET) for address in function.addresses]
+            [function for block in blocks for function in block],
+            lambda function: [Want(address, WantKind.OFFSET) for address in function.addresses],
         )
 
     def _together(
@@ -133,7 +145,7 @@ class Survey:
         tally, begin = Tally(), time.process_time()
         for members in self._groups(functions, ends=ends):
             wants = [want for function in members for want in wants_of(function)]
-            tally.add(members[0], self.planner.plan(members[0], wants))
+            tally.add(members[0], self.planner.plan(members[0], wants), self.map)
         tally.seconds = time.process_time() - begin
         return tally
 
@@ -154,7 +166,7 @@ class Survey:
         tally, begin = Tally(), time.process_time()
         for function, address in self.instructions(sample):
             plan = self.planner.plan(function, [Want(address, WantKind.OFFSET)])
-            tally.add(function, plan)
+            tally.add(function, plan, self.map)
             for splice in plan.splices:
                 self.claims.release(splice)
         tally.seconds = time.process_time() - begin
@@ -175,6 +187,11 @@ class Survey:
         """Return a function's name, or its address."""
         known = self.image.functions.at(function.start)
         return known.name if known is not None else f"{function.start:#x}"
+
+
+def _is_known(function: FunctionCode) -> bool:
+    why = function.exits_complete
+    return function.complete is None and (why is None or why.reason is Reason.PART_OF_FUNCTION)
 
 
 def _row(file: str, what: str, tally: Tally) -> str:

@@ -21,6 +21,8 @@ TRAP = b"\xcc"
 """``int3``."""
 REDUNDANT_PREFIX = 0x36
 """A segment override: without meaning on a near jump, so it can pad one."""
+OTHER_PREFIX = 0x65
+"""Another one. As the highest byte of a displacement it leads beyond the room that is kept for a program's heap."""
 
 
 class Strategy(StrEnum):
@@ -121,11 +123,13 @@ class Pun:
     """Lowest target (link-time address)."""
     tail: bytes = b""
     """Displacement bytes that are written, too, and leave no choice: those of a jump that the one in front leans on."""
+    prefix: int = REDUNDANT_PREFIX
+    """What pads the jump; the one in front may need its value."""
 
     def head_bytes(self, target: int) -> bytes:
         """Return the bytes to write for a target in range."""
         low = (target - self.base).to_bytes(4, "little")[: self.free]
-        return bytes([REDUNDANT_PREFIX]) * self.prefixes + b"\xe9" + low + self.tail
+        return bytes([self.prefix]) * self.prefixes + b"\xe9" + low + self.tail
 
 
 @dataclass

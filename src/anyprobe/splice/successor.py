@@ -16,7 +16,15 @@ from anyprobe.core.address import page_floor
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Insn
 from anyprobe.splice.eviction import Evictions
-from anyprobe.splice.planned import JUMP_BYTES, REDUNDANT_PREFIX, FunctionPlan, PlannedSplice, Pun, Strategy
+from anyprobe.splice.planned import (
+    JUMP_BYTES,
+    OTHER_PREFIX,
+    REDUNDANT_PREFIX,
+    FunctionPlan,
+    PlannedSplice,
+    Pun,
+    Strategy,
+)
 
 _OPCODE = 0xE9
 _FAR = 1 << 10
@@ -57,7 +65,7 @@ class Successors(Evictions):
         if over is not None and over.strategy is Strategy.SHORT:
             return 0xEB, (over,)
         if over is not None and over.strategy in (Strategy.JUMP, Strategy.PUNNED):
-            return (REDUNDANT_PREFIX if over.pun is not None and over.pun.prefixes else _OPCODE), (over,)
+            return (over.pun.prefix if over.pun is not None and over.pun.prefixes else _OPCODE), (over,)
         try:
             return self.code.text.memory.read(site.end, 1)[0], ()
         except LookupError:
@@ -89,7 +97,10 @@ class Successors(Evictions):
         """A punned jump whose displacement ends in the bytes of another jump, chosen for that, right behind it."""
         head = run[start].address
         insns = tuple(insn for insn in run[start:] if insn.end < head + JUMP_BYTES)
-        if len(insns) <= index - start or insns[-1] is not run[-1]:
+        last = run[-1]
+        if self.plain_jumps_only:
+            insns, last = insns[:1], run[start]
+        if len(insns) <= index - start or insns[-1] is not last:
             return Refusal(
                 Reason.TOO_SHORT, head, "only a line that is shorter than a jump is spliced over its successor"
             )
@@ -97,14 +108,14 @@ class Successors(Evictions):
         found = self._successor(function, end, plan)
         if isinstance(found, Refusal):
             return found
-        for prefixes in (0, 1):
-            if found.insns[-1].end + self._dead_behind(found.insns[-1]) < found.head + prefixes + JUMP_BYTES:
+        for prefix in (b"", bytes([REDUNDANT_PREFIX]), bytes([OTHER_PREFIX])):
+            if found.insns[-1].end + self._dead_behind(found.insns[-1]) < found.head + len(prefix) + JUMP_BYTES:
                 continue
-            for own, behind in self._pairs(head, size, prefixes):
+            for own, behind in self._pairs(head, size, prefix):
                 splice = PlannedSplice(Strategy.PUNNED, head, insns, [], size, head, JUMP_BYTES - size, own)
-                written = prefixes + JUMP_BYTES
+                written = len(prefix) + JUMP_BYTES
                 taken = self.claims.conflict(head, size, 0) or self.forbidden(insns)
-                beyond = prefixes and self._is_taken(end + JUMP_BYTES)
+                beyond = prefix and self._is_taken(end + JUMP_BYTES)
                 if taken is not None or beyond or page_floor(head) != page_floor(end + written - 1):
                     break
                 splice.leans_on = (self._led_by(found, behind, written, plan),)
@@ -135,14 +146,14 @@ class Successors(Evictions):
         home = self.code.containing(last.address)
         return self.dead_bytes(home, last) if home is not None else 0
 
-    def _pairs(self, head: int, size: int, prefixes: int) -> Iterator[tuple[Pun, Pun]]:
+    def _pairs(self, head: int, size: int, prefix: bytes) -> Iterator[tuple[Pun, Pun]]:
         """Yield two jumps, one right behind the ``size`` bytes of the other, both of which have a springboard.
 
         The first one's displacement is made of its free bytes, then the second one's prefix and opcode, then ``shared``
         bytes of the second one's displacement, as far as there is room for.
         """
         free = size - 1
-        fixed = (bytes([REDUNDANT_PREFIX]) * prefixes + bytes([_OPCODE]))[: 4 - free]
+        fixed = (prefix + bytes([_OPCODE]))[: 4 - free]
         shared = 4 - free - len(fixed)
         for low in _shared_bytes(shared):
             displacement = int.from_bytes(bytes(free) + fixed + low, "little", signed=True)
@@ -151,8 +162,8 @@ class Successors(Evictions):
                 continue
             for high in _highest(4 - shared):
                 tail = low + high
-                target = head + size + prefixes + JUMP_BYTES + int.from_bytes(tail, "little", signed=True)
-                behind = Pun(prefixes, 0, target, tail)
+                target = head + size + len(prefix) + JUMP_BYTES + int.from_bytes(tail, "little", signed=True)
+                behind = Pun(len(prefix), 0, target, tail, *prefix)
                 apart = target + _FAR <= own.base or own.base + 256**free + _FAR <= target
                 if apart and self.reachable(behind):
                     yield own, behind

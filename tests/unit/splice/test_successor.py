@@ -146,6 +146,27 @@ def test_the_places_of_two_springboards_are_not_one(planner_of):
     """Where the one jump can reach only a few places, the other takes none of them."""
     for size in (1, 2, 3, 4):
         planner = planner_of(LONE, NEXT)
-        for prefixes in (0, 1):
-            for own, behind in planner._pairs(BASE, size, prefixes):
+        for prefix in (b"", b"\x36", b"\x65"):
+            for own, behind in planner._pairs(BASE, size, prefix):
                 assert behind.base + 14 <= own.base or own.base + 256**own.free + 14 <= behind.base
+
+
+def test_in_go_single_instructions_are_spliced_over_their_successor(planner_of):
+    # cmp rax, rdx; jge far: one straight line, of which nothing may move together
+    planner = planner_of("48 39 d0" + "0f 8d c7 00 00 00" + "c3", NEXT, plain_jumps_only=True, entries=())
+    planner.reachable = lambda pun: bool(pun.tail) or pun.base > BASE
+    plan = plan_of(planner, 0)
+    assert [(splice.head - BASE, len(splice.insns), splice.written) for splice in plan.splices] == [
+        (3, 1, 5),
+        (0, 1, 3),
+    ]
+
+
+def test_a_prefix_that_leads_beyond_the_heap(planner_of):
+    code = "48 83 c0 01" + "48 8b 05 00 10 00 00" + TABLE
+    splice = over_successor(planner_of(code, NEXT, reachable=lambda pun: pun.base > 1 << 30, entries=[4]))
+    (behind,) = splice.leans_on
+    assert head_bytes(behind, 0, behind.pun.base)[:2] == b"\x65\xe9"
+    assert splice.pun == Pun(0, 3, BASE + 5 + 0x65000000)
+    jump = decode_range(head_bytes(behind, 0, behind.pun.base), behind.head)
+    assert [insn.target for insn in jump] == [behind.pun.base]
