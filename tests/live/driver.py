@@ -40,7 +40,7 @@ def build(source: str, *options: str, compiler: str | None = None, text: str | N
     ``text`` replaces the file's content, for generated programs; ``source`` then only names the program.
     """
     language = source.rsplit(".", 1)[1]
-    compiler = compiler or {"c": "gcc", "cpp": "g++", "go": "go"}[language]
+    compiler = compiler or {"c": "gcc", "cpp": "g++", "go": "go", "rs": "rustc"}[language]
     if not shutil.which(compiler):
         raise MissingTool(compiler)
     content = text if text is not None else (TARGETS / source).read_text()
@@ -57,6 +57,8 @@ def build(source: str, *options: str, compiler: str | None = None, text: str | N
     fresh = executable.with_name(f"{stem}.{os.getpid()}.{threading.get_ident()}")
     if compiler == "go":
         command = ["go", "build", "-o", str(fresh), *options, str(path)]
+    elif compiler == "rustc":
+        command = ["rustc", "-O", "-g", "-o", str(fresh), *options, str(path)]
     else:
         standard = ["-O2", "-g", "-pthread", "-I", str(TARGETS)]
         command = [compiler, *standard, str(path), "-o", str(fresh), *options]

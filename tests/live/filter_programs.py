@@ -168,5 +168,6 @@ FILTERS: dict[str, Callable[[], Filter]] = {
     "ripgrep": lambda: Filter(
         "rg", ("rg", "-c", "-e", r"t\w+ (that|which) .*[0-9a-f]+", "-e", "repeats", "-"), RG_TEXT
     ),
+    "rust": built("rust_program.rs"),
     "node": lambda: Filter("node", ("node", "-e", NODE), b"go\n", announces=True),
 }
