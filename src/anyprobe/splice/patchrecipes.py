@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from iced_x86 import Code, Decoder, Instruction, Mnemonic, Register
+from iced_x86 import Code, Decoder, Instruction, Mnemonic, OpKind, Register
 
 from anyprobe.isa.decode import FLOWS, Flow, Insn
 from anyprobe.splice.patchcode import EmittedPatch
@@ -24,6 +24,9 @@ from anyprobe.splice.replays import Replay, replay_behind
 from anyprobe.splice.statetracking import BLOCK, State, initial, meet, number_of, step
 
 _DONE = Step(Op.DONE)
+_UNKNOWN = (Effect(EffectKind.UNKNOWN, 0, 0, 0),)
+"""Something that cannot be taken back: what one way has done and another has not, for instance."""
+_READERS = frozenset({Mnemonic.CMP, Mnemonic.TEST})
 _CALL_PUSHED = -8
 _COUNTED = range(0xE0, 0xE4)
 """``loopne``, ``loope``, ``loop``, ``jrcxz``, which have short forms only."""
@@ -180,11 +183,10 @@ class _Walk:
 
     def _call(self, one: Instruction, where: _Where) -> list[tuple[int, _Where]] | None:
         """Follow a call of a routine, which preserves everything; its argument has just been pushed."""
-        known = self.bearings.routines.get(one.near_branch_target)
-        if known is None:
+        target, effects = one.near_branch_target, where.effects
+        if target not in self.bearings.ours:
             return None
-        kind, bank = known
-        effects = where.effects
+        kind, bank = self.bearings.routines.get(target, (EffectKind.UNKNOWN, 0))
         if kind is not None:
             place = one.ip - 4 - self.patch.address
             effects = (*effects, Effect(kind, bank, self._word(place), place))
@@ -194,16 +196,18 @@ class _Walk:
         return int.from_bytes(self.patch.code[place : place + 4], "little")
 
     def _counted(self, one: Instruction, state: State) -> Effect | None:
-        """Return the effect of an increment of a counter."""
-        if one.mnemonic != Mnemonic.INC:
+        """Return the effect of an instruction of ours that writes memory other than the stack, as counters do."""
+        if one.op0_kind != OpKind.MEMORY or one.memory_base == Register.RSP or one.mnemonic in _READERS:
             return None
+        if one.mnemonic != Mnemonic.INC:
+            return _UNKNOWN[0]
         place = one.ip + one.len - 4 - self.patch.address
         if one.memory_base == Register.RIP:
             return Effect(EffectKind.COUNTED_NEAR, 0, one.ip_rel_memory_address, place)
         base = number_of(one.memory_base)
         held = state.registers[base] if base >= 0 else None
         bank = self.bearings.slots.get(held[1]) if held is not None and held[0] == BLOCK else None
-        return None if bank is None else Effect(EffectKind.COUNTED, bank, self._word(place), place)
+        return _UNKNOWN[0] if bank is None else Effect(EffectKind.COUNTED, bank, self._word(place), place)
 
 
 def _meet(one: _Where, other: _Where) -> _Where | None:
@@ -218,10 +222,6 @@ def _meet(one: _Where, other: _Where) -> _Where | None:
     done = [(effect.kind, effect.bank, effect.argument) for effect in one.effects]
     same = done == [(effect.kind, effect.bank, effect.argument) for effect in other.effects]
     return one._replace(state=state, replay=replay, effects=one.effects if same else _UNKNOWN)
-
-
-_UNKNOWN = (Effect(EffectKind.UNKNOWN, 0, 0, 0),)
-"""One way has done what another has not."""
 
 
 def patch_positions(
