@@ -38,16 +38,32 @@ def store(builder: ir.IRBuilder, value: Value, address: Value, offset: int = 0) 
     builder.store_atomic(value, pointer(builder, address, offset), "release", 8)
 
 
+def _instruction(
+    builder: ir.IRBuilder, text: str, words: Sequence[Value], values: Sequence[Value] = (), result: str = ""
+) -> Value:
+    """Emit an instruction on words in memory (the first operands behind the result), at any address that x86 can form.
+
+    Values are registers or constants. A ``result`` is the register of the first value afterwards.
+    """
+    kinds = [*(word.type for word in words), *(value.type for value in values)]
+    constraints = [*(["=r"] if result else []), *["*m"] * len(words), *["0" if result else "er"] * len(values)]
+    operation = ir.InlineAsm(
+        ir.FunctionType(I64 if result else VOID, kinds),
+        text,
+        ",".join([*constraints, "~{memory}", "~{flags}"]),
+        side_effect=True,
+    )
+    elements = dict.fromkeys(range(len(words)), ("elementtype",))
+    return builder.call(operation, [*words, *values], result, arg_attrs=elements)
+
+
 def increase(builder: ir.IRBuilder, address: Value, offset: int, amount: Value | None = None, *, atomic: bool) -> None:
     """Add to a word by one instruction: ``inc [address+offset]`` or ``add [address+offset], amount``."""
-    lock = "lock " if atomic else ""
+    lock, word = "lock " if atomic else "", pointer(builder, address, offset)
     if amount is None:
-        kind = ir.FunctionType(VOID, [I64])
-        builder.asm(kind, f"{lock}incq {offset}($0)", "r,~{memory},~{flags}", [address], True)
+        _instruction(builder, f"{lock}incq $0", [word])
     else:
-        kind = ir.FunctionType(VOID, [I64, I64])
-        text = f"{lock}addq $1, {offset}($0)"
-        builder.asm(kind, text, "r,er,~{memory},~{flags}", [address, amount], True)
+        _instruction(builder, f"{lock}addq $1, $0", [word], [amount])
 
 
 def increase_twice(
@@ -58,16 +74,14 @@ def increase_twice(
     A signal handler between them does its own addition in full, and ours goes on with our carry: both are exact.
     """
     lock = "lock " if atomic else ""
-    kind = ir.FunctionType(VOID, [I64, I64, I64])
-    text = f"{lock}addq $1, {offset}($0)\n\t{lock}adcq $2, {offset + 8}($0)"
-    builder.asm(kind, text, "r,r,r,~{memory},~{flags}", [address, low, high], True)
+    words = [pointer(builder, address, offset), pointer(builder, address, offset + 8)]
+    _instruction(builder, f"{lock}addq $2, $0\n\t{lock}adcq $3, $1", words, [low, high])
 
 
 def fetch_increase(builder: ir.IRBuilder, address: Value, offset: int) -> Value:
     """Add one to a word of this thread's own and return what it was, by one instruction (``xadd``)."""
-    kind = ir.FunctionType(I64, [I64, I64])
-    text = f"xaddq $0, {offset}($2)"
-    return builder.asm(kind, text, "=r,0,r,~{memory},~{flags}", [constant(1), address], True)
+    word = pointer(builder, address, offset)
+    return _instruction(builder, "xaddq $0, $1", [word], [constant(1)], result="position")
 
 
 def exchange_if(
