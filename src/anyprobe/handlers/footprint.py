@@ -7,7 +7,7 @@ from iced_x86 import Code, FlowControl, Mnemonic, OpKind, Register
 from anyprobe.core.errors import InternalError
 from anyprobe.isa.decode import decode_range
 from anyprobe.isa.effects import effects
-from anyprobe.isa.registers import NUMBERS
+from anyprobe.isa.registers import SYSV_CLOBBERED, mask_of, names_of
 
 _CALLS = frozenset({FlowControl.CALL, FlowControl.INDIRECT_CALL})
 
@@ -20,13 +20,14 @@ class Footprint:
     stack: int
 
 
-def footprint(code: bytes) -> Footprint:
+def footprint(code: bytes, *, preserving: bool) -> Footprint:
     """Return the footprint of the functions of a handler.
 
-    Each keeps what it uses, except ``r11`` and the flags. They call each other without recursion, so the sum of all
-    frames is a bound; routines from outside have stack of their own, for which the caller has to provide.
+    Each gives back what the System V convention says, and if they are ``preserving`` all but ``r11`` and the flags.
+    They call each other without recursion, so the sum of all frames is a bound; routines from outside have stack of
+    their own, for which the caller has to provide.
     """
-    stack, clobbers = 8, {"flags"}
+    stack, clobbers, written = 8, {"flags"}, 0
     for insn in decode_range(code, 0):
         iced = insn.iced
         if iced.code == Code.INT3:
@@ -43,6 +44,8 @@ def footprint(code: bytes) -> Footprint:
             stack += (1 << 64) - iced.memory_displacement
         if iced.is_string_instruction:
             clobbers.add("df")
-        if iced.flow_control in _CALLS or effects(insn).may_write >> NUMBERS["r11"] & 1:
-            clobbers.add("r11")
-    return Footprint(frozenset(clobbers), stack)
+        written |= effects(insn).may_write
+        if iced.flow_control in _CALLS:
+            written |= mask_of(("rax", "r11"))  # what routines change
+    changed = mask_of(("r11",)) if preserving else SYSV_CLOBBERED
+    return Footprint(frozenset(clobbers) | names_of(written & changed), stack)

@@ -111,7 +111,7 @@ def compile_native(handler: ir.Function) -> NativeCode:
     module.triple = TRIPLE
     kind = llvm.FunctionType(I64 if handler.result is not None else llvm.VoidType(), [_POINTER])
     vectors = uses_floats(handler)
-    body = entry = _function(module, kind, ENTRY, PRESERVING)
+    body = entry = _function(module, kind, ENTRY, PRESERVING if vectors else "")
     if vectors:
         body = _function(module, kind, INNER, PRESERVING_ALL)
         body.linkage = "internal"
@@ -124,7 +124,7 @@ def compile_native(handler: ir.Function) -> NativeCode:
     machine = NativeMachine(builder, body.args[0], inputs, handler.storages)
     Lowering(builder, machine).run(handler, _finish(builder, handler.result))
     image = linked(_object(str(module), vectors=vectors), ENTRY)
-    found = footprint(image.content[: image.code_bytes])
+    found = footprint(image.content[: image.code_bytes], preserving=vectors)
     returns = handler.result is not None
     clobbers = found.clobbers | ({"rax"} if returns else frozenset())
     steps = bounds.steps(handler)

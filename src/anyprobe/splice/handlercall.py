@@ -29,10 +29,15 @@ from anyprobe.splice.routines import RoutineFacts, emit_acquire
 if TYPE_CHECKING:
     from iced_x86 import Register_
 
-SAVED = ("rax", "flags", "rbx", "rcx", "rdx", "rdi", "r11", "rbp")
-"""What is pushed, in this order; rbp then points at the last of it."""
-_RETURN_ADDRESS, _ARGUMENT, _SITE = 64, 72, 64 + 144
-"""Of the routine and of the site, relative to rbp."""
+_ALWAYS_SAVED = ("rax", "flags", "rbx", "rdi")
+"""What every handler's call changes; ``flags`` are kept as ``lahf`` and ``seto`` have them."""
+_PASSED_BY = 144
+"""From the routine's return address to the site's stack pointer."""
+_SCRATCH = {"now": {"rdx"}, "cpu": {"rcx", "rdx"}}
+"""What finding out attributes of ``ctx`` changes."""
+_IN_REGISTERS = frozenset({InputKind.PARAMETER, InputKind.REGISTER})
+_CHANGED = frozenset({"rax", "rbx"})
+"""Registers that are no longer the program's when the words are filled in."""
 TID_OFFSET = 0x2D0
 """``tid`` in glibc's ``struct pthread``, the same from 2.2 to 2.41; checked in the target before it is relied on."""
 MISSED = 8
@@ -91,15 +96,20 @@ class _Call:
         self._facts, self._handler = facts, handler
         self._encoder = Encoder(64)
         self._numbers = 0
-        self._strings = "df" in handler.code.clobbers
+        code = handler.code
+        self._strings, self._aligned = "df" in code.clobbers, code.vectors
+        self._saved = _saved_by(code)
+        self._base, self._pushed = (Register.RBP, 0) if self._aligned else (Register.RSP, 8 * self._strings)
 
     def run(self, address: int) -> bytes:
         asm, facts, handler = self.asm, self._facts, self._handler
         emit_acquire(asm, facts)
         asm.label("handler_call")
         asm.emit(b"\x50\x9f\x0f\x90\xc0\x50", "push rax; lahf; seto al; push rax")
-        asm.emit(b"\x53\x51\x52\x57\x41\x53\x55", "push rbx; push rcx; push rdx; push rdi; push r11; push rbp")
-        asm.emit(b"\x48\x89\xe5", "mov rbp, rsp")
+        for name in self._saved[2:]:
+            self._one(Instruction.create_reg(Code.PUSH_R64, _register_of(name)))
+        if self._aligned:
+            asm.emit(b"\x48\x89\xe5", "mov rbp, rsp")
         if self._strings:
             asm.emit(b"\x9c\xfc", "pushfq; cld")
         asm.emit(b"\x64\x48\x8b\x1c\x25" + _i32(facts.slot), "mov rbx, fs:[slot]")
@@ -111,17 +121,19 @@ class _Call:
         asm.emit(b"\x48\x39\xc4", "cmp rsp, rax")
         asm.jump(b"\x0f\x82", "nested", "jb nested")
         asm.emit(b"\x48\x89\x63" + bytes([BLOCK_GUARD]), "mov [rbx+BLOCK_GUARD], rsp")
-        asm.emit(b"\x48\x8b\x55" + bytes([_ARGUMENT]), "mov rdx, [rbp+argument]")
-        asm.emit(b"\x48\xff\x04\x13", "inc qword [rbx+rdx]")
+        self._argument()
+        asm.emit(b"\x48\xff\x04\x03", "inc qword [rbx+rax]")
         self._call()
         asm.emit(b"\x48\x85\xdb", "test rbx, rbx")
         asm.jump(b"\x0f\x84", "done", "jz done")
         asm.emit(b"\x48\xc7\x43" + bytes([BLOCK_GUARD]) + _i32(0), "mov qword [rbx+BLOCK_GUARD], 0")
         asm.label("done")
+        if self._aligned:
+            asm.emit(b"\x48\x8d\x65" + (b"\xf8" if self._strings else b"\x00"), "lea rsp, [saved registers]")
         if self._strings:
-            asm.emit(b"\x48\x8d\x65\xf8\x9d", "lea rsp, [rbp-8]; popfq")
-        asm.emit(b"\x48\x89\xec", "mov rsp, rbp")
-        asm.emit(b"\x5d\x41\x5b\x5f\x5a\x59\x5b", "pop rbp; pop r11; pop rdi; pop rdx; pop rcx; pop rbx")
+            asm.emit(b"\x9d", "popfq")
+        for name in reversed(self._saved[2:]):
+            self._one(Instruction.create_reg(Code.POP_R64, _register_of(name)))
         asm.emit(b"\x58\x04\x7f\x9e\x58\xc3", "pop rax; add al, 0x7f; sahf; pop rax; ret")
         self._rare()
         names = frozenset(each.name for each in handler.code.inputs if each.kind is InputKind.ROUTINE)
@@ -134,27 +146,49 @@ class _Call:
     def _rare(self) -> None:
         asm, facts = self.asm, self._facts
         asm.label("nested")
-        asm.emit(b"\x48\x8b\x55" + bytes([_ARGUMENT]), "mov rdx, [rbp+argument]")
-        asm.emit(b"\x48\xff\x44\x13" + bytes([MISSED]), "inc qword [rbx+rdx+MISSED]")
+        self._argument()
+        asm.emit(b"\x48\xff\x44\x03" + bytes([MISSED]), "inc qword [rbx+rax+MISSED]")
         asm.jump(b"\xe9", "done", "jmp done")
         asm.label("first")
+        asm.emit(b"\x51\x52", "push rcx; push rdx")
         asm.jump(b"\xe8", "acquire", "call acquire")
-        asm.emit(b"\x48\x89\xcb\x48\x85\xdb", "mov rbx, rcx; test rbx, rbx")
+        asm.emit(b"\x48\x89\xcb\x5a\x59", "mov rbx, rcx; pop rdx; pop rcx")
+        asm.emit(b"\x48\x85\xdb", "test rbx, rbx")
         asm.jump(b"\x0f\x85", "block", "jnz block")
-        asm.emit(b"\x48\xb8" + _u64(facts.shared), "mov rax, shared block")
-        asm.emit(b"\x48\x8b\x55" + bytes([_ARGUMENT]), "mov rdx, [rbp+argument]")
-        asm.emit(b"\xf0\x48\xff\x04\x10", "lock inc qword [rax+rdx]")
+        asm.emit(b"\x48\xbf" + _u64(facts.shared), "mov rdi, shared block")
+        self._argument()
+        asm.emit(b"\xf0\x48\xff\x04\x07", "lock inc qword [rdi+rax]")
+        self._one(Instruction.create_reg_mem(Code.MOV_R64_RM64, Register.RDI, self._at(self._place_of("rdi"))))
         asm.jump(b"\xe9", "run", "jmp run")
+
+    def _argument(self) -> None:
+        """Emit: rax = the offset of the counters."""
+        self._get(self._base, 8 * len(self._saved) + 8 + self._pushed)
+
+    def _at(self, offset: int) -> MemoryOperand:
+        return MemoryOperand(self._base, displ=offset, displ_size=8)
+
+    def _place_of(self, name: str) -> int:
+        """Return where a saved register is, relative to the base."""
+        return 8 * (len(self._saved) - 1 - self._saved.index(name)) + self._pushed
+
+    @property
+    def _site(self) -> int:
+        """Where the site's stack pointer points, relative to the base."""
+        return 8 * len(self._saved) + _PASSED_BY + self._pushed
 
     def _call(self) -> None:
         """Emit: fill in the words, call the handler, take over what it changes. rbx = the block, or 0."""
         asm, code = self.asm, self._handler.code
         asm.label("run")
-        asm.emit(b"\x48\x83\xe4\xf0", "and rsp, -16")
         size = (8 * len(code.inputs) + 15) & -16
+        if self._aligned:
+            asm.emit(b"\x48\x83\xe4\xf0", "and rsp, -16")
+        else:
+            self._pushed += size
         asm.emit(b"\x48\x81\xec" + _i32(size), f"sub rsp, {size}")
-        # what needs registers for itself comes last: parameters are still where they were
-        for index, each in sorted(enumerate(code.inputs), key=lambda item: item[1].kind is not InputKind.PARAMETER):
+        # what needs registers for itself comes last: the others are still where they were
+        for index, each in sorted(enumerate(code.inputs), key=lambda item: item[1].kind not in _IN_REGISTERS):
             self._word(index, each)
         asm.emit(b"\x48\x89\xe7", "mov rdi, rsp")
         asm.jump(b"\xe8", "handler", "call handler")
@@ -163,6 +197,9 @@ class _Call:
                 self._take_over(index, each)
         if any(each.kind is InputKind.INSTANCE for each in code.inputs) and not self._handler.enters:
             self._release()
+        if not self._aligned:
+            self._pushed -= size
+            asm.emit(b"\x48\x81\xc4" + _i32(size), f"add rsp, {size}")
 
     # -- words
 
@@ -218,18 +255,17 @@ class _Call:
                 )
             )
         elif place.startswith("stack"):
-            self._get(Register.RBP, _SITE + int(place.removeprefix("stack+")))
+            self._get(self._base, self._site + int(place.removeprefix("stack+")))
             self._set(index, Register.RAX)
         else:
             self._register(index, place)
 
     def _register(self, index: int, name: str) -> None:
         if name == "rsp":
-            operand = MemoryOperand(Register.RBP, displ=_SITE, displ_size=8)
-            self._one(Instruction.create_reg_mem(Code.LEA_R64_M, Register.RAX, operand))
+            self._one(Instruction.create_reg_mem(Code.LEA_R64_M, Register.RAX, self._at(self._site)))
             self._set(index, Register.RAX)
-        elif name in SAVED:
-            self._get(Register.RBP, _saved_at(name))
+        elif name in _CHANGED or (name == "rbp" and self._aligned):
+            self._get(self._base, self._place_of(name))
             self._set(index, Register.RAX)
         else:
             self._set(index, _register_of(name))
@@ -238,9 +274,9 @@ class _Call:
         asm, handler = self.asm, self._handler
         match name:
             case "retval":
-                self._get(Register.RBP, _saved_at("rax"))
+                self._get(self._base, self._place_of("rax"))
             case "caller":
-                self._get(Register.RBP, _SITE)
+                self._get(self._base, self._site)
             case "tid":
                 asm.emit(b"\x64\x8b\x04\x25" + _i32(TID_OFFSET), "mov eax, fs:[TID]")
             case "pid":
@@ -267,10 +303,10 @@ class _Call:
         asm.emit(b"\x48\x85\xc0", "test rax, rax")
         asm.jump(b"\x0f\x85", known, "jnz number")
         first = facts.data + facts.layout.blocks_offset
-        asm.emit(b"\x48\xb9" + _u64(first), "mov rcx, first block")
+        asm.emit(b"\x51\x52\x48\xb9" + _u64(first), "push rcx; push rdx; mov rcx, first block")
         asm.emit(b"\x48\x89\xd8\x48\x29\xc8\x31\xd2", "mov rax, rbx; sub rax, rcx; xor edx, edx")
         asm.emit(b"\xb9" + _i32(facts.layout.stride), "mov ecx, stride")
-        asm.emit(b"\x48\xf7\xf1\x48\xff\xc0", "div rcx; inc rax")
+        asm.emit(b"\x48\xf7\xf1\x48\xff\xc0\x5a\x59", "div rcx; inc rax; pop rdx; pop rcx")
         asm.emit(b"\x48\x89\x43" + bytes([BLOCK_NUMBER]), "mov [rbx+BLOCK_NUMBER], rax")
         asm.label(known)
 
@@ -286,7 +322,7 @@ class _Call:
         asm.jump(b"\x0f\x84", "no_instance", "jz no_instance")
         asm.emit(b"\x48\x69\xc0" + _i32(INSTANCES * INSTANCE_BYTES), "imul rax, rax, bytes of a thread")
         asm.emit(b"\x48\xb9" + _u64(handler.instances) + b"\x48\x01\xc1", "mov rcx, instances; add rcx, rax")
-        asm.emit(b"\x48\x8d\x95" + _i32(_SITE), "lea rdx, [site rsp]")
+        self._one(Instruction.create_reg_mem(Code.LEA_R64_M, Register.RDX, self._at(self._site)))
         asm.emit(b"\x48\x89\xd0\x48\xc1\xe8\x04\x25" + _i32(INSTANCES - 1), "mov rax, rdx; shr rax, 4; and eax, last")
         asm.emit(b"\x41\xbb" + _i32(_PROBES), "mov r11d, probes")
         asm.label("probe")
@@ -322,15 +358,23 @@ class _Call:
         """Emit: a register gets what the handler has left in its word."""
         name = "rax" if each.kind is InputKind.CONTEXT else each.name
         self._get(Register.RSP, 8 * index)
-        if name in SAVED:
-            operand = MemoryOperand(Register.RBP, displ=_saved_at(name), displ_size=8)
+        if name in self._saved:
+            operand = self._at(self._place_of(name))
             self._one(Instruction.create_mem_reg(Code.MOV_RM64_R64, operand, Register.RAX))
         else:
             self._one(Instruction.create_reg_reg(Code.MOV_R64_RM64, _register_of(name), Register.RAX))
 
 
-def _saved_at(name: str) -> int:
-    return 8 * (len(SAVED) - 1 - SAVED.index(name))
+def _saved_by(code: NativeCode) -> tuple[str, ...]:
+    """Return what has to be saved: what the handler changes, and what filling in its words does."""
+    changed = {name for name in code.clobbers if name in NUMBERS}
+    for each in code.inputs:
+        if each.kind is InputKind.CONTEXT:
+            changed |= _SCRATCH.get(each.name, set())
+        elif each.kind is InputKind.INSTANCE:
+            changed |= {"rcx", "rdx", "r11"}
+    others = sorted(changed - set(_ALWAYS_SAVED) - {"rbp"}, key=NUMBERS.__getitem__)
+    return (*_ALWAYS_SAVED, *others, *(("rbp",) if code.vectors else ()))
 
 
 def _register_of(name: str) -> "Register_":

@@ -72,9 +72,10 @@ def listing(code):
 def test_a_comparison_and_a_count_are_a_few_instructions():
     code = compiled(compare_and_count)
     text = listing(code)
-    assert text[0].startswith("push")
-    assert "cmp qword ptr [rdi], 0x41" in text
-    assert any(line.startswith("inc qword ptr [r11") for line in text)
+    assert text[0] == "cmp qword ptr [rdi], 0x41"
+    assert not [line for line in text if line.startswith("push")]
+    assert any(line.startswith("inc qword ptr [r") for line in text)
+    assert code.clobbers <= {"rax", "rcx", "rdx", "flags"}
     assert len(code.code) < 80
     assert [each.kind for each in code.inputs] == [InputKind.PARAMETER, InputKind.STORAGE, InputKind.THREAD]
 
@@ -91,8 +92,10 @@ def test_no_red_zone_no_calls_outside_no_vectors_without_floats(handler):
         assert not line.startswith(("syscall", "int ", "fs:", "rdfsbase"))
     vectors = [line for line in text if "xmm" in line or "ymm" in line]
     assert bool(vectors) == code.vectors == (handler in {floating, everything})
-    assert code.clobbers <= {"r11", "flags", "rax"}
-    assert ("rax" in code.clobbers) == code.returns
+    assert code.clobbers <= {"rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "flags", "df"}
+    assert "rax" in code.clobbers or not code.returns
+    if code.vectors:
+        assert code.clobbers <= {"rax", "r11", "flags"}
 
 
 # Fills all registers but rsp, rdi, r11 and rax with known values, and xmm0 to xmm15; calls the code at [rdi] with the
@@ -153,7 +156,7 @@ def witness(tmp_path_factory):
 
 
 @pytest.mark.parametrize("handler", EVERY[:4])
-def test_all_registers_are_as_they_were(handler, witness):
+def test_all_registers_are_as_they_were_but_those_it_names(handler, witness):
     setting = Setting(unsafe=True)
     function = intermediate(handler, setting)
     code = compile_native(function)
@@ -170,10 +173,11 @@ def test_all_registers_are_as_they_were(handler, witness):
     vectors = bytes(range(256))
     area[0x400:0x500] = vectors
     ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64)(entry)(base)
-    values = struct.unpack_from("<13Q", area, 0x10)
-    assert values[:11] == (0x1234567812345678,) * 11
-    assert values[11] == base
-    assert values[12] == ctypes.addressof(runner.words)
+    names = "rbx rbp r12 r13 r14 rcx rdx rsi r8 r9 r10 r15 rdi"
+    values = dict(zip(names.split(), struct.unpack_from("<13Q", area, 0x10), strict=True))
+    wanted = dict.fromkeys(values, 0x1234567812345678) | {"r15": base, "rdi": ctypes.addressof(runner.words)}
+    changed = {name for name in wanted if values[name] != wanted[name]}
+    assert changed <= code.clobbers - {"rbx", "rbp", "r12", "r13", "r14", "r15"}
     assert struct.unpack_from("<I", area, 0x78)[0] == 0x7F80
     assert area[0x600:0x700] == vectors
 
@@ -276,7 +280,7 @@ def test_code_is_kept(tmp_path, monkeypatch):
 
 
 def test_the_stack_of_a_handler_is_known():
-    assert compiled(compare_and_count).stack == 24
+    assert compiled(compare_and_count).stack == 8
     assert 100 < compiled(everything).stack < 1000
 
 
