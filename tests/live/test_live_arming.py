@@ -125,6 +125,26 @@ def test_every_call(controller, compiled, request, kind):
         target.finish()
 
 
+def test_a_program_that_gets_sigtraps_from_elsewhere(run_target):
+    """They go to its handler, each once at most, and none of ours does, though some come at the very same moment."""
+    target = run_target("trap_storm.c")
+    before = dict(target.go(1).calls)
+    with anyprobe.attach(target.pid, live=True, strategy="jump") as session:
+        for _ in range(3):
+            target.start(2)
+            while not target.answers():
+                probes = session.count("a.out:wide")
+                assert arming(probes) == {"live"}
+                session.remove(*probes)
+            target.wait_done()
+        first = target.counts.calls["wide"]
+        session.count("a.out:wide")
+        counts = target.go(2)
+        assert session.snapshot().sites[-1].hits == counts.calls["wide"] - first > before["wide"]
+    target.go(1)
+    target.finish()
+
+
 def test_nothing_is_stopped(run_target, monkeypatch):
     """From the first probe to the end of the session, and what is shown as a pause is one thread's."""
     stops = []

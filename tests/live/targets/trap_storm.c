@@ -51,7 +51,7 @@ static void one_round(void) {
     setitimer(ITIMER_REAL, &off, 0);
     __atomic_fetch_add(&finished, 1, __ATOMIC_RELEASE);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], 0);
-    check(seen > 0 && seen <= sent, "more signals than were sent");
+    check(seen <= sent, "more signals than were sent");
 }
 static void setup(int argc, char **argv) {
     (void)argc; (void)argv;
