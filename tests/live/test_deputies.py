@@ -87,4 +87,3 @@ def test_thread_pointers_are_known_without_a_stop(running):
         if told is not None and {int(tid) for tid in threads_of(process.pid)} == unchanged and set(told) == seen:
             return
     pytest.fail("thread pointers differ from those of stopped threads")
-
