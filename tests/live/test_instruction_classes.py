@@ -50,7 +50,7 @@ def never_displaced(session, instructions):
 
 @pytest.mark.parametrize("linked", LINKED)
 def test_every_instruction_at_once(run_target, linked):
-    """All of each function; a few of those of one byte have no room beside the others."""
+    """All of each function. The program handles faults, so that lines with memory in them do not move as a whole."""
     target = run_target("instruction_classes.c", str(THREADS), options=LINKED[linked])
     instructions = listing(f"/proc/{target.pid}/exe")
     before = dict(target.go(1).calls)
@@ -61,8 +61,8 @@ def test_every_instruction_at_once(run_target, linked):
         assert not wrong, "\n".join(wrong)
         unnamed = never_displaced(session, instructions)
         assert len(session.refused) - len(unnamed) == len(UNDISPLACEABLE)
-        assert len(unnamed) < 12, unnamed
-        assert sum(site.armed for site in session.snapshot().sites) > 320
+        sites = session.snapshot().sites
+        assert sum(site.armed for site in sites) > 0.9 * len(sites), unnamed
     target.go(2)
     target.finish()
 
