@@ -201,7 +201,7 @@ class Transaction:
         Stacks(self._process.mem, mappings)
 
     def recheck(self) -> None:
-        """See whether the text still is what was read, for a change without a stop; refuse what cannot be made of it."""
+        """See whether the text still is what was read, for a change without a stop; refuse what it contradicts."""
         self._reread()
 
     def bytes_at(self, address: int, size: int) -> tuple[bytes, bytes]:
