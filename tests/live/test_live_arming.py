@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 import anyprobe
+from anyprobe.core.errors import StopTimeout
 from anyprobe.splice.deputies import Deputies
 from anyprobe.target import membarrier
 from anyprobe.target.process import Process
@@ -268,6 +269,34 @@ def test_a_springboards_place_taken_meanwhile(run_target, monkeypatch):
         with session.engine.process.borrow() as remote:
             remote.syscall(11, taken[0], 4096)
     target.halt()
+    target.finish()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_barrier_that_cannot_be_had(run_target, monkeypatch, number):
+    """What was begun is undone, and the change is made in a stop."""
+    serialise, made = membarrier.serialise, []
+
+    def failing(remote: object) -> None:
+        made.append(remote)
+        if len(made) == number:
+            raise StopTimeout("no barrier")
+        serialise(remote)
+
+    target = run_target("live_arming.c", "4")
+    image = Image.of(target.pid)
+    with anyprobe.attach(target.pid, live=True) as session:
+        session.count("a.out:scaled")
+        monkeypatch.setattr(membarrier, "serialise", failing)
+        target.start(400_000)
+        (how,) = arming(session.count("a.out:loaded"))
+        assert how == "stop: no barrier"
+        before = target.wait_done().calls["loaded"]
+        counted = session.snapshot().sites[-1].hits
+        counts = target.go(1000)
+        assert session.snapshot().sites[-1].hits - counted == counts.calls["loaded"] - before > 0
+        assert session.snapshot().sites[0].hits == counts.calls["scaled"]
+    image.assert_restored(target.pid)
     target.finish()
 
 

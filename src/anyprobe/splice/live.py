@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.binary.function import FunctionCode
-from anyprobe.core.errors import TargetError
+from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.deputies import Deputies
 from anyprobe.splice.edits import Edit, Module
@@ -244,9 +244,11 @@ class LiveArming:
             self._check(transaction, edits)
             for portion in self._portions(transaction, sites):
                 self._write(portion, journal, what)
-        except BaseException:
+        except BaseException as error:
             self._undo(what)
             transaction.forget()
+            if isinstance(error, StopTimeout | RemoteCallFailed | PermissionDenied):  # a stop needs less of them
+                raise NotNowError(Refusal(Reason.NEEDS_STOP, edits[0].state.code.start, str(error))) from error
             raise
         transaction.done = True
         windows = [each for each in self._begun if not each.is_single]
