@@ -4,15 +4,15 @@ Same results as unprobed; the share of functions by strategy, and the refusals, 
 """
 
 import shutil
-import socket
 import subprocess
 
 import pytest
 
 import anyprobe
-from live.driver import Target, wait_until
+from live.driver import Target
 from live.filter_programs import FILTERS, PYTHON, PYTHON_MODULES, python_tests
 from live.filters import EACH, LEVELS, functions_run, print_shares, sample, specs_of
+from live.redis_server import redis
 from live.results import hits
 
 
@@ -107,37 +107,12 @@ def test_python_with_entries_and_exits_counted():
 
 def test_redis_under_its_benchmark(tmp_path):
     """redis-server with everything counted, under redis-benchmark: no errors, data as expected."""
-    need("redis-server", "redis-benchmark", "redis-cli")
-    path = str(tmp_path / "redis.sock")
-    server = ["redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--dir", str(tmp_path)]
-    with subprocess.Popen(server, stdout=subprocess.DEVNULL) as process:
-        try:
-            wait_until(lambda: answers(path), "redis answers")
-            with anyprobe.attach(process.pid) as session:
-                count_everything(session)
-                benchmark = ["redis-benchmark", "-s", path, "-n", "5000", "-q", "-t", "set,get,incr,lpush,zadd"]
-                outcome = subprocess.run(benchmark, capture_output=True, text=True, timeout=120)
-                assert outcome.returncode == 0, outcome.stderr
-                client = ["redis-cli", "-s", path]
-                evaluated = "local s=0; for i=1,1000 do s=s+redis.call('incrby','k',i) end; return s"
-                result = subprocess.run([*client, "eval", evaluated, "0"], capture_output=True, text=True, timeout=30)
-                assert result.stdout.strip() == "167167000"
-                assert subprocess.run([*client, "bgsave"], capture_output=True, text=True).stdout.startswith(
-                    "Background"
-                )
-                print_shares("redis-server", session.snapshot())
-            assert subprocess.run([*client, "get", "k"], capture_output=True, text=True).stdout.strip() == "500500"
-            subprocess.run([*client, "shutdown", "nosave"], capture_output=True)
-            assert process.wait(30) == 0
-        finally:
-            if process.poll() is None:
-                process.kill()
-
-
-def answers(path: str) -> bool:
-    """Whether a server accepts connections on a socket."""
-    with socket.socket(socket.AF_UNIX) as client:
-        return client.connect_ex(path) == 0
+    with redis(tmp_path) as server:
+        with anyprobe.attach(server.pid) as session:
+            count_everything(session)
+            server.benchmark()
+            print_shares("redis-server", session.snapshot())
+        assert server.ask("get", "k") == "500500"
 
 
 def test_go_program(compiled):

@@ -7,8 +7,11 @@ those of all functions.
 
 import pytest
 
+import anyprobe
 from live.filter_programs import FILTERS, PYTHON_MODULES, python_tests
 from live.filters import EACH, LEVELS, functions_run, print_shares, sample, specs_of
+from live.redis_server import redis
+from live.results import hits
 
 MOST = {"blocks": 3000, "instructions": 300}
 SMALL = ("gzip", "xz", "bc", "unzstd")
@@ -66,3 +69,36 @@ def test_a_module_of_cpythons_tests(module):
     assert output == expected
     for level in EACH:
         assert run_at(program, level, functions_run(snapshot)) == expected
+
+
+@pytest.mark.parametrize("level", EACH)
+def test_redis_under_its_benchmark(level, tmp_path):
+    """First all entries, then blocks or instructions of what runs, in one server: the data are what they should be."""
+    with redis(tmp_path) as server, anyprobe.attach(server.pid) as session:
+        probes = session.count("*:*")
+        server.benchmark()
+        functions = functions_run(session.snapshot())
+        session.remove(*probes)
+        session.count(*specs_of(session, sample(functions, MOST[level]), level))
+        server.benchmark()
+        snapshot = session.snapshot()
+        print_shares(f"redis-server, {level}", snapshot)
+        assert snapshot.nmissed == 0
+
+
+@pytest.mark.parametrize("level", EACH)
+def test_go_program(level, run_target):
+    """Goroutines, growing stacks, preemption: blocks or instructions of what runs; its own function counted exactly."""
+    target = run_target("go_program.go")
+    with anyprobe.attach(target.pid) as session:
+        probes = session.count("a.out:*")
+        target.go(5)
+        functions = [each for each in functions_run(session.snapshot()) if each[1] != "main.Work"]
+        session.remove(*probes)
+        session.count("a.out:main.Work", *specs_of(session, sample(functions, MOST[level]), level))
+        counts = target.go(20)
+        snapshot = session.snapshot()
+        print_shares(f"a Go program, {level}", snapshot)
+        assert hits(snapshot, "main.Work") == counts.calls["main.Work"]  # both probes
+    target.go(5)
+    target.finish()
