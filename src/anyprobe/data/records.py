@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 TIME = "ts"
 """The first field of every record: when it was emitted."""
 RECORD_BYTES_LIMIT = 4096
+KEPT_BYTES = 256 << 20
+"""More memory is not kept for the next batches."""
 _INTEGERS = {"u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64"}
 _FLOATS = {"f32", "f64"}
 
@@ -99,16 +101,41 @@ class RecordType:
 Records = NDArray[np.void]
 
 
-def in_order(batches: list[Records]) -> Records:
-    """Return one array of several, by time; each one is nearly sorted already."""
-    dtype = batches[0].dtype
-    # as plain bytes: numpy copies structures field by field
-    plain = [batch.view(f"V{dtype.itemsize}") for batch in batches]
-    whole = plain[0] if len(plain) == 1 else np.concatenate(plain)
-    times = np.ascontiguousarray(whole.view(dtype)[TIME])
-    if (times[1:] >= times[:-1]).all():
-        return whole.view(dtype)
-    return whole.take(np.argsort(times, kind="stable")).view(dtype)
+class Gathering:
+    """Batches of records that become one array, by time.
+
+    Its memory is used again and again: new memory costs more than the copying.
+    """
+
+    def __init__(self, dtype: np.dtype[np.void]) -> None:
+        """Gather records of this type."""
+        self._dtype = dtype
+        self._plain = f"V{dtype.itemsize}"  # as plain bytes: numpy copies structures field by field
+        self._room = np.empty(1024, self._plain)
+        self._used = 0
+
+    def add(self, batch: Records) -> Records:
+        """Append a copy of a batch and return it, valid until ``take``."""
+        end = self._used + len(batch)
+        if end > len(self._room):
+            room = np.empty(max(2 * len(self._room), end), self._plain)
+            room[: self._used] = self._room[: self._used]
+            self._room = room
+        added = self._room[self._used : end]
+        added[:] = batch.view(self._plain)
+        self._used = end
+        return added.view(self._dtype)
+
+    def take(self) -> Records:
+        """Return all batches as one array and begin anew; those of equal time stay in the order in which they came."""
+        whole = self._room[: self._used]
+        self._used = 0
+        times = np.ascontiguousarray(whole.view(self._dtype)[TIME])
+        sorted_already = (times[1:] >= times[:-1]).all()
+        found = whole.copy() if sorted_already else whole.take(np.argsort(times, kind="stable"))
+        if whole.nbytes > KEPT_BYTES:
+            self._room = np.empty(1024, self._plain)
+        return found.view(self._dtype)
 
 
 def rows(records: Records) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.errors import UsageError
-from anyprobe.data.records import TIME, Records, RecordType, in_order
+from anyprobe.data.records import TIME, Gathering, Records, RecordType
 
 NEXT_RING = 0
 """Head: rings handed out, changed by ``lock xadd``; may exceed the number of rings."""
@@ -146,7 +146,8 @@ class RingReader:
         self._allocate, self._allocated = allocate, 0
         self._allocate_ahead()
         self._rings: dict[int, _Ring] = {}
-        self._held: list[Records] = []
+        self._gathering = Gathering(layout.record.dtype)
+        self._held = np.empty(0, layout.record.dtype)
         self.abandoned = 0
         """Records that were begun and never finished."""
 
@@ -169,22 +170,18 @@ class RingReader:
         an emit takes, what is returned is in order with what comes later. ``final``: nothing is being emitted any more.
         """
         self._allocate_ahead()
-        found = [*self._held]
+        if len(self._held):
+            self._gathering.add(self._held)
         rows = self._rows()
         claimed = np.flatnonzero(rows[:, RING // 8]).tolist()
         for thread in (0, *claimed) if rows[0, PRODUCED // 8] else claimed:
-            self._drain_ring(rows, thread, found, final=final)
-        self._held = []
-        if not found:
-            return np.empty(0, self.layout.record.dtype)
-        ordered = in_order(found)
-        if until is not None:
-            place = int(np.searchsorted(ordered[TIME], until))
-            self._held = [ordered[place:]] if place < len(ordered) else []
-            ordered = ordered[:place]
-        return ordered
+            self._drain_ring(rows, thread, final=final)
+        ordered = self._gathering.take()
+        place = len(ordered) if until is None else int(np.searchsorted(ordered[TIME], until))
+        self._held = ordered[place:]
+        return ordered[:place]
 
-    def _drain_ring(self, rows: NDArray[np.uint64], thread: int, found: list[Records], *, final: bool) -> None:
+    def _drain_ring(self, rows: NDArray[np.uint64], thread: int, *, final: bool) -> None:
         row, slots = rows[thread], self.layout.slots
         produced = int(row[PRODUCED // 8])
         ring = self._rings.get(thread) or self._claimed(row, thread)
@@ -193,9 +190,7 @@ class RingReader:
         while ring.consumed < produced:
             first = ring.consumed % slots
             count = min(slots - first, produced - ring.consumed)
-            batch, complete = self._complete(ring, first, count)
-            if len(batch):
-                found.append(batch)
+            complete = self._gather(ring, first, count)
             ring.consumed += complete
             # only now: from here on the places may be written again
             row[CONSUMED // 8] = ring.consumed
@@ -214,22 +209,22 @@ class RingReader:
         ring = self._rings[thread] = _Ring(memory, int(row[CONSUMED // 8]))
         return ring
 
-    def _complete(self, ring: _Ring, first: int, count: int) -> tuple[Records, int]:
-        """Return the complete records from a place on without the retired ones, and how many places that were."""
+    def _gather(self, ring: _Ring, first: int, count: int) -> int:
+        """Gather the complete records from a place on without the retired ones; return how many places that were."""
         slots = self.layout.slots
         times = ring.slots[TIME][first : first + count].copy()
         retired = times == np.uint64(RETIRED)
         lap = np.uint64((ring.consumed // slots + 1) & 1)
         complete = retired | (times & np.uint64(1) == lap)
         end = count if complete.all() else int(np.argmin(complete))
-        # as plain bytes: numpy copies structures field by field
-        batch = ring.slots[first : first + end].view(f"V{self.layout.record.bytes}").copy().view(ring.slots.dtype)
+        batch = ring.slots[first : first + end]
         if retired[:end].any():
             batch = batch[~retired[:end]]
-        batch[TIME] >>= np.uint64(1)
+        gathered = self._gathering.add(batch)
+        gathered[TIME] >>= np.uint64(1)
         if self._ns_per_tick is not None:
-            batch[TIME] = batch[TIME] * self._ns_per_tick
-        return batch, end
+            gathered[TIME] = gathered[TIME] * self._ns_per_tick
+        return end
 
     def _pass_hole(self, ring: _Ring, produced: int, *, final: bool) -> bool:
         """Retire the record that the reader waits for, if it has waited long enough or the ring is filling up."""

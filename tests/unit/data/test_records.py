@@ -5,7 +5,7 @@ import pytest
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data import records
-from anyprobe.data.records import Field, ParquetWriter, RecordType, as_arrow, in_order, rows, rows_by_time
+from anyprobe.data.records import Field, Gathering, ParquetWriter, RecordType, as_arrow, rows, rows_by_time
 
 READ = RecordType("read", (Field("fd", "i32"), Field("name", "text", 5), Field("size"), Field("ok", "bool")))
 
@@ -54,8 +54,16 @@ def test_batches_are_merged_by_time_and_equal_times_keep_their_order():
     first, second = some(), some()
     first["ts"], second["ts"] = [1, 5, 9], [2, 5, 7]
     second["fd"] = 77
-    assert in_order([first, second])["ts"].tolist() == [1, 2, 5, 5, 7, 9]
-    assert in_order([first, second])["fd"].tolist() == [-1, 77, 0, 77, 77, 1]
+    gathering = Gathering(READ.dtype)
+    for batch in (first, second):
+        gathering.add(batch)
+    found = gathering.take()
+    assert found["ts"].tolist() == [1, 2, 5, 5, 7, 9]
+    assert found["fd"].tolist() == [-1, 77, 0, 77, 77, 1]
+    assert not len(gathering.take())
+    gathering.add(second[np.arange(3000) % 3])
+    assert len(gathering.take()) == 3000
+    assert found["ts"].tolist() == [1, 2, 5, 5, 7, 9]
 
 
 def test_arrow_tables_have_typed_columns():
