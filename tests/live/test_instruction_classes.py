@@ -109,7 +109,7 @@ def test_instructions_come_and_go_while_the_program_runs(run_target, linked):
     target.run_freely()
     with anyprobe.attach(target.pid) as session:
         held = []
-        for _ in range(40):
+        for _ in range(15):
             held.append(session.count(*(f"a.out:{name}:insn" for name in chance.sample(functions, 8))))
             target.check_alive()
             if len(held) > 4:
@@ -228,3 +228,20 @@ def test_a_fault_in_a_copy_kills_as_it_would_have(run_target, function):
                 assert hits, session.refused
                 assert set(hits.values()) <= {0, 1}
                 assert hits[0] == 1
+
+
+# -- operands far away
+
+
+@pytest.mark.parametrize("place", [0x70000000, 0x803FF000], ids=hex)
+def test_operands_nearly_out_of_reach(run_target, place):
+    """Copies lie where they reach both the code and its operands: below the code the second would be out of reach."""
+    target = run_target("far_operands.c", options=("-no-pie", f"-Wl,--section-start=.far={place:#x}"))
+    before = dict(target.go(1).calls)
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:reads_far:insn")
+        calls = since(before, target.go(100).calls)
+        assert not session.refused
+        assert list(armed_offsets(session, "reads_far").values()) == [calls["reads_far"]] * 5
+    target.go(1)
+    target.finish()

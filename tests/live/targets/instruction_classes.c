@@ -23,7 +23,7 @@ static void many_rounds(long n);
     X(landing_pads) X(no_operations) X(frames) X(nested_frames) X(flags_pushed) X(flags_popped) X(pushes_stack_pointer) \
     X(pops_stack_pointer) X(pops_to_stack) X(own_address) X(pops_arguments) X(far_return) X(interrupt_return) X(translates) \
     X(identifies) X(time_stamp) X(time_stamp_ordered) X(saves_fx) X(x87_environment) X(x87_state) X(locked) X(fences) \
-    X(string_compare) X(relative_operands) X(conditional) X(segment_values)
+    X(string_compare) X(relative_operands) X(conditional) X(segment_values) X(steps_itself)
 #ifndef __PIE__
 #define ABSOLUTE(X) X(jumps_table) X(absolute_offsets)
 #else
@@ -85,6 +85,7 @@ asm(ALIGNED(system_call) "mov $39,%eax\nsyscall\nret\n" END(system_call)
     ALIGNED(nested_frames) "push %rbp\nmov %rsp,%rbp\nenter $16,$2\nmov (%rbp),%rax\nsub -8(%rbp),%rax\nleave\npop %rbp\nret\n" END(nested_frames)
     ALIGNED(flags_pushed) "stc\npushf\npop %rax\nand $1,%eax\nret\n" END(flags_pushed)
     ALIGNED(flags_popped) "pushf\norq $0x841,(%rsp)\npopf\nseto %al\nsetz %cl\nadc %cl,%al\nmovzbl %al,%eax\nret\n" END(flags_popped)
+    ALIGNED(steps_itself) "pushf\norq $0x100,(%rsp)\npopf\nmov $1,%eax\nadd %rdi,%rax\npushf\nandq $-0x101,(%rsp)\npopf\nadd $1,%rax\nret\n" END(steps_itself)
     ALIGNED(pushes_stack_pointer) "push %rsp\npop %rax\nsub %rsp,%rax\nret\n" END(pushes_stack_pointer)
     ALIGNED(pops_stack_pointer) "mov %rsp,%rax\npush %rsp\npop %rsp\nsub %rsp,%rax\nret\n" END(pops_stack_pointer)
     ALIGNED(pops_to_stack) "push %rdi\npush $5\npop (%rsp)\npush (%rsp)\npop -16(%rsp)\npop %rax\nret\n" END(pops_to_stack)
@@ -128,9 +129,9 @@ struct own { /* what one thread works on */
 };
 
 /* How long the instruction is that the thread now means to fault at: the handler goes on behind it. */
-static __thread int skipped = -1;
+static __thread int skipped = -1, steps;
 static void on_fault(int signal, siginfo_t *info, void *context) {
-    (void)signal; (void)info;
+    if (signal == SIGTRAP && info->si_code == TRAP_TRACE) { steps++; return; } /* of patches, too */
     check(skipped >= 0, "a fault that nobody meant");
     ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP] += skipped;
     skipped = -1;
@@ -183,6 +184,9 @@ static void use_stack(long x) {
     USE(nested_frames, nested_frames(0) != 1);
     USE(flags_pushed, flags_pushed(0) == 1);
     USE(flags_popped, flags_popped(0) == 3);
+    steps = 0;
+    USE(steps_itself, steps_itself(x) == x + 2);
+    check(steps >= 5, "single steps");
     USE(pushes_stack_pointer, pushes_stack_pointer(0) == 0);
     USE(pops_stack_pointer, pops_stack_pointer(0) == 0);
     USE(pops_to_stack, pops_to_stack(x) == 5);
