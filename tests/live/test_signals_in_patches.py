@@ -95,6 +95,27 @@ def test_handled_faults(run_target, flags, names):
     target.finish()
 
 
+def test_faults_that_are_handled_later(run_target):
+    """What was placed for a program that handles no faults is placed anew."""
+    target = run_target("faults_handled.c", "late")
+    with anyprobe.attach(target.pid) as session:
+        names = ("reads", "divides", "inner")
+        session.count(*(f"a.out:{name}" for name in names))
+        assert [len(place.hook.splice.planned.insns) for place in places(session, "inner")] == [3]
+        target.go(1)
+        session.snapshot()
+        assert [len(place.hook.splice.planned.insns) for place in places(session, "inner")] == [1]
+        counts = target.go(200)
+        snapshot = session.snapshot()
+        assert {name: hits(snapshot, name) for name in names} == {name: counts.calls[name] for name in names}
+    target.finish()
+
+
+def places(session, function):
+    """Return the places of the probes of one function."""
+    return [p for probe in session.probes for p in probe.all_places if p.site.function.name == function]
+
+
 def test_faults_in_functions_counted_at_every_instruction(run_target):
     target = run_target("faults_handled.c")
     with anyprobe.attach(target.pid) as session:

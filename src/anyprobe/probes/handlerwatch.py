@@ -25,7 +25,8 @@ class HandlerWatch:
     def __init__(self, engine: "Engine", objects: "ObjectTable", module: "Callable[[LoadedObject], Module]") -> None:
         """Serve an engine; ``module`` returns its module of an object."""
         self._engine, self._objects, self._module = engine, objects, module
-        self._settings = 0
+        self._known = (engine.view.look(), 0)
+        """The signals that were handled, and how often actions had been set, at the last look."""
         engine.view.locate, engine.view.setter = self.function_at, self.setter
 
     def function_at(self, address: int) -> Place | Refusal:
@@ -58,9 +59,8 @@ class HandlerWatch:
     def follow(self) -> list[str]:
         """Splice handlers that were set since the last look, if there are any; return what is to be said of them."""
         view = self._engine.view
-        changed = view.look()
-        settings = BankValues().hits(view.settings) if view.settings is not None else 0
-        if changed or settings != self._settings:
-            self._settings = settings
+        now = view.look(), BankValues().hits(view.settings) if view.settings is not None else 0
+        if now != self._known:
             self._engine.change(view.due())
+            self._known = now
         return view.complaints()

@@ -67,11 +67,11 @@ class SignalView:
 
     # -- handlers
 
-    def look(self) -> bool:
-        """See which signals are handled; return whether that has changed."""
+    def look(self) -> int:
+        """See which signals are handled; return them as a mask."""
         before, self._handled = self._handled, handled_signals(self._engine.process)
         self._asked &= self._handled == before
-        return self._handled != before
+        return self._handled
 
     def with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
         """Return the edits with those that handlers without a splice need."""

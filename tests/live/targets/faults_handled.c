@@ -40,7 +40,16 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
     else if (signal == SIGTRAP && pc == traps_on) ;
     else { say("BAD signal %d at %#lx\n", signal, (long)pc); _exit(1); }
 }
+static int late, nodefer;
+static void handle(void) {
+    struct sigaction action = {0};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | (nodefer);
+    int signals[] = {SIGSEGV, SIGFPE, SIGILL, SIGTRAP};
+    for (int i = 0; i < 4; i++) sigaction(signals[i], &action, 0);
+}
 static void one_round(void) {
+    if (late) { late = 0; handle(); return; }
     long before = seen;
     mprotect(page, 4096, PROT_NONE);
     COUNTED(reads, check(reads((long *)(page - 0x100 + 8)) == 77, "the way on behind a load"));
@@ -56,12 +65,9 @@ static void one_round(void) {
     check(seen == before + 1007, "handled");
 }
 static void setup(int argc, char **argv) {
-    (void)argv;
     page = (char *)mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    struct sigaction action = {0};
-    action.sa_sigaction = on_fault;
-    action.sa_flags = SA_SIGINFO | (argc > 1 ? SA_NODEFER : 0);
-    int signals[] = {SIGSEGV, SIGFPE, SIGILL, SIGTRAP};
-    for (int i = 0; i < 4; i++) sigaction(signals[i], &action, 0);
+    nodefer = argc > 1 && !strcmp(argv[1], "nodefer") ? SA_NODEFER : 0;
+    if (argc > 1 && !strcmp(argv[1], "late")) late = 1;
+    else handle();
     USE_TALLY(reads); USE_TALLY(divides); USE_TALLY(undefined); USE_TALLY(traps); USE_TALLY(writes); USE_TALLY(jumps); USE_TALLY(inner);
 }
