@@ -7,4 +7,4 @@ def test_ten_thousand_instructions():
     """All but one in a thousand can be armed; the interpreter's results never change."""
     share, hit, refused = armed_and_run(10_500, 400)
     assert share >= 0.999, refused
-    assert hit > 2000
+    assert hit > 1000

@@ -19,6 +19,10 @@ class Places(Protocol):
         """Let others have it, unless it is in use."""
         ...
 
+    def link_time(self, splice: PlannedSplice) -> int | None:
+        """Return the link-time address of the springboard, if it has its place."""
+        ...
+
 
 @dataclass
 class Claims:

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from anyprobe.core.errors import TargetError
+from anyprobe.core.errors import InternalError, TargetError
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, head_bytes
 from anyprobe.splice.moving import Moving, can_move
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import REPLACING, Action, ActionKind, BankCode, EmittedPatch
-from anyprobe.splice.planned import JUMP_BYTES, PlannedSplice, Want, WantKind
+from anyprobe.splice.planned import JUMP_BYTES, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.together import member_at
 from anyprobe.splice.transaction import FunctionChange, LiveSplice
 
@@ -65,6 +65,7 @@ class Emission:
                 added.append(_dead_springboard(edit.module, planned, live))
             for other in planned.leans_on:
                 live.borrowed = _overlaid(live.address + len(live.old), live.borrowed, made[other])
+            _check_jump(live)
             added.append(live)
         edit.change = FunctionChange(edit.state.code.start + edit.module.bias, edit.leaving, added)
         return None
@@ -172,6 +173,18 @@ class Emission:
         if not fit:
             raise TargetError(f"there is no code memory within reach of {module.name}")
         return max(fit, key=Neighbourhood.room)
+
+
+def _check_jump(live: LiveSplice) -> None:
+    """Raise if a jump that is partly made of bytes that others write, or that stay, would go astray."""
+    planned, content = live.planned, live.new + live.borrowed
+    if not live.borrowed or planned.strategy is Strategy.TRAP:
+        return
+    prefixes = planned.pun.prefixes if planned.pun is not None else 0
+    size, target = (4, live.springboard) if planned.pun is not None else (1, planned.dead_springboard + live.bias)
+    distance = int.from_bytes(content[prefixes + 1 : prefixes + 1 + size], "little", signed=True)
+    if live.address + prefixes + 1 + size + distance != target:
+        raise InternalError(f"the jump at {live.address:#x} would not lead to {target:#x}")
 
 
 def _overlaid(address: int, content: bytes, splice: LiveSplice) -> bytes:

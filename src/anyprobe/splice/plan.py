@@ -10,14 +10,14 @@ from functools import partial
 from anyprobe.binary.function import FAR_ENOUGH, FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
+from anyprobe.splice.chain import Chains
 from anyprobe.splice.lines import LEAST_WANTS, Lines
 from anyprobe.splice.planned import AUTO, JUMP_BYTES, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
-from anyprobe.splice.successor import Successors
 from anyprobe.splice.together import all_of, member_at
 
 
 @dataclass
-class Planner(Successors):
+class Planner(Chains):
     """Plans the functions of one module."""
 
     _whole_lines: bool = False
@@ -95,7 +95,7 @@ class Planner(Successors):
 
     def _place_cramped_last(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> None:
         """Place straight lines with room for a jump first, as a whole; puns, which lock bytes, come last of all."""
-        cramped = [want for want in todo if self._is_cramped(function, want)]
+        cramped = self._from_behind(function, [want for want in todo if self._is_cramped(function, want)])
         later = frozenset(cramped)
         self._whole_lines = True
         for want in todo:
@@ -111,6 +111,15 @@ class Planner(Successors):
         plan.refused = [(want, why) for want, why in plan.refused if want not in later]
         for want in again:
             self._place(function, want, plan)
+
+    def _from_behind(self, function: FunctionCode, wants: list[Want]) -> list[Want]:
+        """Order wants by straight line, the last line first: what stands in front may lean on what is behind."""
+        lines = {}
+        for want in wants:
+            part = self._part(function, want.address)
+            run = part.run_of(want.address, want.address - FAR_ENOUGH) if part is not None else ()
+            lines[want] = run[0].address if run else want.address
+        return sorted(wants, key=lambda want: (-lines[want], want.address))
 
     def _part(self, function: FunctionCode, address: int) -> FunctionCode | None:
         return function if function.start <= address < function.end else self.code.containing(address)
@@ -279,6 +288,9 @@ class Planner(Successors):
         yield Strategy.SHORT, partial(self.wedged, function, run, index, index, plan)
         for i in [index, *earlier]:
             yield Strategy.PUNNED, partial(self.over_successor, function, run, i, index, plan)
+        for i in [index, *earlier]:
+            yield Strategy.PUNNED, partial(self.over_known, function, run, i, index, plan)
+            yield Strategy.PUNNED, partial(self.over_pun, function, run, i, index, plan)
         # the ways to an exit are tried before it takes bytes of the next function
         for i in [index, *earlier] if want.kind is not WantKind.EXIT or want.conditional else ():
             yield Strategy.PUNNED, partial(self.punned, run, i, index)
@@ -303,6 +315,8 @@ class Planner(Successors):
         attempts += [(Strategy.SHORT, partial(self.evicting, function, run, i, index, plan)) for i in heads]
         attempts += [(Strategy.SHORT, partial(self.wedged, function, run, index, index, plan))]
         attempts += [(Strategy.PUNNED, partial(self.over_successor, function, run, i, index, plan)) for i in heads]
+        attempts += [(Strategy.PUNNED, partial(self.over_known, function, run, i, index, plan)) for i in heads]
+        attempts += [(Strategy.PUNNED, partial(self.over_pun, function, run, i, index, plan)) for i in heads]
         if borrows:
             attempts = [(Strategy.PUNNED, partial(self.punned, run, i, index)) for i in heads]
         outcomes = (attempt() for strategy, attempt in attempts if strategy in self.allowed)

@@ -203,6 +203,10 @@ class PunPlaces:
             raise InternalError(f"no place is left for the springboard of the jump at {splice.head:#x}")
         splice.springboard = place
 
+    def link_time(self, splice: PlannedSplice) -> int | None:
+        """Return the link-time address of a splice's springboard, if it has its place."""
+        return splice.springboard - self.bias if splice.springboard else None
+
     def give_back(self, splice: PlannedSplice) -> None:
         """Let others have the place of a springboard that was never written."""
         if splice.springboard:

@@ -205,9 +205,10 @@ class Strategies:
         start, end = splice.write_at, splice.write_at + splice.written
         if page_floor(start) != page_floor(end - 1):
             return Refusal(Reason.PAGE_BOUNDARY, start, "the bytes to write cross a page boundary")
-        known = any(each.write_at == end and splice.borrowed <= each.written for each in splice.leans_on)
-        borrowed = 0 if known else splice.borrowed
-        taken = self.claims.conflict(start, splice.written, borrowed) or self.claims.overwritten(splice)
+        known = {at for each in splice.leans_on for at in range(each.write_at, each.write_at + each.written)}
+        unknown = [at for at in range(end, end + splice.borrowed) if at not in known]
+        taken = self.claims.conflict(start, splice.written, 0) or self.claims.overwritten(splice)
+        taken = taken or next((why for at in unknown if (why := self.claims.conflict(at, 0, 1))), None)
         return self.forbidden(splice.insns) or taken or splice
 
     def forbidden(self, insns: tuple[Insn, ...]) -> Refusal | None:

@@ -95,16 +95,11 @@ class Successors(Evictions):
         self, function: FunctionCode, run: tuple[Insn, ...], start: int, index: int, plan: FunctionPlan
     ) -> PlannedSplice | Refusal:
         """A punned jump whose displacement ends in the bytes of another jump, chosen for that, right behind it."""
-        head = run[start].address
-        insns = tuple(insn for insn in run[start:] if insn.end < head + JUMP_BYTES)
-        last = run[-1]
-        if self.plain_jumps_only:
-            insns, last = insns[:1], run[start]
-        if len(insns) <= index - start or insns[-1] is not last:
-            return Refusal(
-                Reason.TOO_SHORT, head, "only a line that is shorter than a jump is spliced over its successor"
-            )
-        end, size = insns[-1].end, insns[-1].end - head
+        insns = self.short_run(run, start, index)
+        if isinstance(insns, Refusal):
+            return insns
+        head, end = insns[0].address, insns[-1].end
+        size = end - head
         found = self._successor(function, end, plan)
         if isinstance(found, Refusal):
             return found
@@ -121,6 +116,16 @@ class Successors(Evictions):
                 splice.leans_on = (self._led_by(found, behind, written, plan),)
                 return self._checked(splice)
         return Refusal(Reason.PUN_OUT_OF_REACH, head, "no two pages that both jumps reach can be mapped")
+
+    def short_run(self, run: tuple[Insn, ...], start: int, index: int) -> tuple[Insn, ...] | Refusal:
+        """Return the rest of a line from ``run[start]`` on if that is shorter than a jump; in Go one instruction."""
+        head, last = run[start].address, run[-1]
+        insns = tuple(insn for insn in run[start:] if insn.end < head + JUMP_BYTES)
+        if self.plain_jumps_only:
+            insns, last = insns[:1], run[start]
+        if len(insns) <= index - start or insns[-1] is not last:
+            return Refusal(Reason.TOO_SHORT, head, "only a line that is shorter than a jump leans on what is behind")
+        return insns
 
     def _successor(self, function: FunctionCode, address: int, plan: FunctionPlan) -> PlannedSplice | Refusal:
         """Return the jump at an address right behind a site: the plan's, or a new one."""
@@ -164,10 +169,14 @@ class Successors(Evictions):
                 tail = low + high
                 target = head + size + len(prefix) + JUMP_BYTES + int.from_bytes(tail, "little", signed=True)
                 behind = Pun(len(prefix), 0, target, tail, *prefix)
-                apart = target + _FAR <= own.base or own.base + 256**free + _FAR <= target
-                if apart and self.reachable(behind):
+                if self.are_apart(own, target) and self.reachable(behind):
                     yield own, behind
                     break
+
+    @staticmethod
+    def are_apart(pun: Pun, place: int) -> bool:
+        """Return whether a springboard at ``place`` leaves a punned jump all its places."""
+        return place + _FAR <= pun.base or pun.base + 256**pun.free + _FAR <= place
 
     def _led_by(self, jump: PlannedSplice, pun: Pun, written: int, plan: FunctionPlan) -> PlannedSplice:
         """Let a jump go by way of a springboard."""

@@ -112,9 +112,35 @@ def test_both_jumps_lie_on_one_page(planner_of):
         assert bool(plan_of(planner, 0, base=base).splices) == placed
 
 
-def test_an_instruction_behind_that_has_no_room_itself(planner_of):
-    planner = planner_of("c3" + "48 89 c0" + TABLE, NEXT, reachable=only_over_successor)  # ret; mov rax, rax
-    assert plan_of(planner, 0).splices == []
+def test_an_instruction_behind_that_is_shorter_than_a_jump(planner_of):
+    """Of its bytes two can be chosen: one is the highest of the displacement in front."""
+    # xor rax, rax; mov rax, rax; jmp rax
+    planner = planner_of("48 31 c0" + "48 89 c0" + TABLE, NEXT, entries=[3])
+    function = planner.code.function_at(BASE)
+    plan = planner._attempt(function, [], lambda *_: None)
+    splice = planner.over_pun(function, function.run_of(BASE, BASE)[:1], 0, 0, plan)
+    (behind,) = splice.leans_on
+    content = head_bytes(splice, 0, splice.pun.base) + head_bytes(behind, 0, behind.pun.base) + bytes.fromhex(TABLE)
+    assert (splice.written, behind.written, len(content)) == (3, 3, 8)
+    assert decode_range(content[:5], BASE)[0].target == splice.pun.base % 2**64
+    assert decode_range(content[3:], BASE + 3)[0].target == behind.pun.base % 2**64
+
+
+def test_a_table_of_short_lines(planner_of):
+    """Each line leans on the bytes of the next one, the last one on what stays; all are different jumps."""
+    lines = "".join(f"b0 {n:02x} c3" for n in range(1, 9))  # mov al, n; ret
+    planner = planner_of(lines + MOV + "c3", NEXT, entries=range(3, 27, 3), reachable=lambda pun: pun.base > BASE)
+    plan = plan_of(planner, *range(0, 24, 3))
+    assert plan.refused == []
+    content = bytearray(bytes.fromhex(lines + MOV))
+    for splice in plan.splices:
+        at = splice.write_at - BASE
+        content[at : at + splice.written] = head_bytes(splice, 0, splice.pun.base if splice.pun else 0x500000)
+    for splice in plan.splices:
+        if splice.pun is not None:
+            at = splice.head - BASE
+            jump = decode_range(bytes(content[at : at + splice.written + splice.borrowed]), splice.head)[0]
+            assert jump.target == splice.pun.base
 
 
 def test_one_byte_with_the_byte_behind_is_a_short_jump_to_dead_bytes(planner_of):
@@ -154,7 +180,7 @@ def test_the_places_of_two_springboards_are_not_one(planner_of):
 def test_in_go_single_instructions_are_spliced_over_their_successor(planner_of):
     # cmp rax, rdx; jge far: one straight line, of which nothing may move together
     planner = planner_of("48 39 d0" + "0f 8d c7 00 00 00" + "c3", NEXT, plain_jumps_only=True, entries=())
-    planner.reachable = lambda pun: bool(pun.tail) or pun.base > BASE
+    planner.reachable = lambda pun: bool(pun.tail) or pun.base >> 24 in (0x11, 0x10)  # as chosen, not as spelled
     plan = plan_of(planner, 0)
     assert [(splice.head - BASE, len(splice.insns), splice.written) for splice in plan.splices] == [
         (3, 1, 5),
