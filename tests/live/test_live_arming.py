@@ -162,6 +162,7 @@ def test_nothing_is_stopped(run_target, monkeypatch):
     with anyprobe.attach(target.pid, live=True) as session:
         probes = session.count("a.out:one_byte", "a.out:loaded", "libc:getenv")
         assert arming(probes) == {"live"}
+        session.time("a.out:loaded")
         session.remove(*probes[:2])
         session.enable(probes[1])
         assert session.snapshot().pause_us["arm"] > 0

@@ -85,11 +85,14 @@ class ClockChoice:
             return own_clock(self.address)
         return self._refusal
 
-    def check_permission(self, process: "Process", pause_us: dict[str, int]) -> Refusal | None:
-        """Return a refusal where the program's threads may not read the time stamp counter (SAFETY 25)."""
+    def check_permission(self, process: "Process", pause_us: dict[str, int], *, live: bool) -> Refusal | None:
+        """Return a refusal where the program's threads may not read the time stamp counter (SAFETY 25).
+
+        ``live``: without stopping more than one of them.
+        """
         if not self._checked:
             self._checked = True
-            thread, pause = thread_without_timestamps(process)
+            thread, pause = thread_without_timestamps(process, live=live)
             pause_us["prepare"] += pause
             if thread is not None:
                 detail = f"thread {thread} may not read the time stamp counter (PR_SET_TSC); count instead"

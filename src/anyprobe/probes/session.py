@@ -316,7 +316,9 @@ class Session(Decorators):
             if timed:
                 self._clock_refusal = self._choice.choose(self._objects.objects, probed=self._probes_vdso())
                 if self._clock is None and self._clock_refusal is None:
-                    self._clock_refusal = self._choice.check_permission(self._process, self.engine.pause_us)
+                    self._clock_refusal = self._choice.check_permission(
+                        self._process, self.engine.pause_us, live=self.engine.live is not None
+                    )
                 self.engine.clock = self._choice.address
             probes = [self._make(spec, timed=timed) for spec in specs]
             for probe in probes if dress is not None else ():
