@@ -9,6 +9,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, HandlerError, Hist, Map, Sum, cstr, emit, f32, f64, i8, i16, i32, i64, ptr, u8, u64
+from anyprobe.splice.handlercall import PATIENCE
 from live.driver import build, started
 from live.situations import REGISTERS
 
@@ -362,3 +363,26 @@ def test_handlers_before_an_instruction(target):
 
         target.go(1)
     assert seen.result().total.sum == 4 * 499_500
+
+
+def test_a_handler_that_is_left_by_a_jump_ends_counting_for_a_while_only():
+    answers, sizes = Count("answers"), Sum("sizes")
+    with started(build("handled.c", *OPTIONS), "jumping") as target, anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:answers")
+        def on_answers(ctx):
+            value = ctx.regs.rsp
+            for i in range(2000):
+                value = value * 3 + i
+            if value != 5:
+                answers.add()
+
+        @session.entry("a.out:sized")
+        def on_sized(size: u64):
+            sizes.add(size)
+
+        target.go(3)
+        site = next(site for site in session.snapshot().sites if site.function == "sized")
+        assert site.hits + site.nmissed == 3 * 200_000
+        assert sizes.result().total.count == site.hits >= 3 * (200_000 - PATIENCE)
+        assert counts(answers)

@@ -27,6 +27,8 @@ BLOCK_GUARD = 24
 """Block: the stack pointer of the handler that the thread is in, 0 while it is in none."""
 BLOCK_NUMBER = 32
 """Block: the thread's number, counted from 1, once it has been worked out."""
+BLOCK_REFUSED = 40
+"""Block: hits in a row that ran no handler, since the thread was in one."""
 BLOCK_HEAD_BYTES = 64
 
 INSTANCE_BYTES = 32

@@ -6,8 +6,8 @@ is preserved, but for those that the handler is to change.
 
 A hit inside a handler runs no handler and is counted as missed: while one runs, the thread's block holds its stack
 pointer. That is forgotten once the stack is above it (a signal handler that a handler was interrupted by has left with
-``siglongjmp``). Threads without a block (fork children) run handlers unguarded, with number 0: what handlers change is
-safe under interruption.
+``siglongjmp``), or after ``PATIENCE`` misses in a row, if the stack has only ever been below it since. Threads without
+a block (fork children) run handlers unguarded, with number 0: what handlers change is safe under interruption.
 """
 
 import struct
@@ -19,7 +19,7 @@ from iced_x86 import Code, Encoder, Instruction, MemoryOperand, Register
 
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.errors import InternalError
-from anyprobe.data.layout import BLOCK_GUARD, BLOCK_NUMBER
+from anyprobe.data.layout import BLOCK_GUARD, BLOCK_NUMBER, BLOCK_REFUSED
 from anyprobe.isa import disassemble
 from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.registers import NUMBERS
@@ -40,6 +40,8 @@ _CHANGED = frozenset({"rax", "rbx"})
 """Registers that are no longer the program's when the words are filled in."""
 TID_OFFSET = 0x2D0
 """``tid`` in glibc's ``struct pthread``, the same from 2.2 to 2.41; checked in the target before it is relied on."""
+PATIENCE = 1 << 16
+"""Misses in a row after which the handler that causes them is taken to be gone; if it is not, no harm is done."""
 MISSED = 8
 """Where hits that ran no handler are counted, behind the hits."""
 
@@ -120,6 +122,7 @@ class _Call:
         asm.emit(b"\x48\x8b\x43" + bytes([BLOCK_GUARD]), "mov rax, [rbx+BLOCK_GUARD]")
         asm.emit(b"\x48\x39\xc4", "cmp rsp, rax")
         asm.jump(b"\x0f\x82", "nested", "jb nested")
+        asm.label("free")
         asm.emit(b"\x48\x89\x63" + bytes([BLOCK_GUARD]), "mov [rbx+BLOCK_GUARD], rsp")
         self._argument()
         asm.emit(b"\x48\xff\x04\x03", "inc qword [rbx+rax]")
@@ -127,6 +130,7 @@ class _Call:
         asm.emit(b"\x48\x85\xdb", "test rbx, rbx")
         asm.jump(b"\x0f\x84", "done", "jz done")
         asm.emit(b"\x48\xc7\x43" + bytes([BLOCK_GUARD]) + _i32(0), "mov qword [rbx+BLOCK_GUARD], 0")
+        asm.emit(b"\xc7\x43" + bytes([BLOCK_REFUSED]) + _i32(0), "mov dword [rbx+BLOCK_REFUSED], 0")
         asm.label("done")
         if self._aligned:
             asm.emit(b"\x48\x8d\x65" + (b"\xf8" if self._strings else b"\x00"), "lea rsp, [saved registers]")
@@ -146,6 +150,9 @@ class _Call:
     def _rare(self) -> None:
         asm, facts = self.asm, self._facts
         asm.label("nested")
+        asm.emit(b"\xff\x43" + bytes([BLOCK_REFUSED]), "inc dword [rbx+BLOCK_REFUSED]")
+        asm.emit(b"\x81\x7b" + bytes([BLOCK_REFUSED]) + _i32(PATIENCE), "cmp dword [rbx+BLOCK_REFUSED], PATIENCE")
+        asm.jump(b"\x0f\x83", "free", "jae free")
         self._argument()
         asm.emit(b"\x48\xff\x44\x03" + bytes([MISSED]), "inc qword [rbx+rax+MISSED]")
         asm.jump(b"\xe9", "done", "jmp done")

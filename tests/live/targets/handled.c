@@ -1,6 +1,7 @@
 /* Functions whose arguments and results handlers look at, called by several threads, and in a signal handler. */
 #include "protocol.h"
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -49,8 +50,37 @@ static void *work(void *unused) {
     return 0;
 }
 static void alarmed(int signal) { (void)signal; check(sized(5) == 10, "sized in a signal handler"); }
-static int by_timer, changed;
+static int by_timer, changed, jumping;
+static sigjmp_buf back;
+static void jump(int signal) { (void)signal; siglongjmp(back, 1); }
+static void every(long microseconds) {
+    struct itimerval interval = {{0, microseconds}, {0, microseconds}};
+    setitimer(ITIMER_PROF, &interval, 0);
+}
+/* A signal handler leaves by a jump, out of a handler at times; then everything is called from further below. */
+PROBED long from_below(int depth) {
+    volatile char room[4096];
+    room[0] = (char)depth;
+    if (depth) return from_below(depth - 1) + room[0] - room[0];
+    for (unsigned long n = 0; n < 200000; n++) check(sized(n) == (long)n * 2, "sized");
+    return 0;
+}
+static void jump_round(void) {
+    struct sigaction action = {0};
+    action.sa_handler = jump;
+    sigaction(SIGPROF, &action, 0);
+    volatile int jumps = 0;
+    if (sigsetjmp(back, 1)) jumps++;
+    if (jumps < 5) {
+        every(500);
+        for (;;) answers();
+    }
+    every(0);
+    signal(SIGPROF, SIG_IGN);
+    from_below(4);
+}
 static void one_round(void) {
+    if (jumping) { jump_round(); return; }
     pthread_t threads[4];
     for (int n = 0; n < 4; n++) check(!pthread_create(&threads[n], 0, work, 0), "pthread_create");
     for (int n = 0; n < 4; n++) pthread_join(threads[n], 0);
@@ -64,13 +94,13 @@ static void one_round(void) {
 static void setup(int argc, char **argv) {
     USE_TALLY(sized); USE_TALLY(ten); USE_TALLY(floats); USE_TALLY(named); USE_TALLY(deep); USE_TALLY(answers);
     by_timer = argc > 1 && !strcmp(argv[1], "timer");
+    jumping = argc > 1 && !strcmp(argv[1], "jumping");
     changed = argc > 1 && !strcmp(argv[1], "changed");
     if (by_timer) {
         struct sigaction action = {0};
         action.sa_handler = alarmed;
         action.sa_flags = SA_RESTART;
         sigaction(SIGPROF, &action, 0);
-        struct itimerval every = {{0, 100}, {0, 100}};
-        setitimer(ITIMER_PROF, &every, 0);
+        every(100);
     }
 }
