@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import anyprobe
-from anyprobe import Avg, Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum, emit, i64, u64
+from anyprobe import Avg, Count, Hist, LQuantize, Map, Max, Min, Quantize, Stddev, Sum, emit, i64, u64
 from anyprobe.data import buckets
 from live.driver import build, started
 
@@ -157,3 +157,23 @@ def test_reading_takes_no_memory_and_rings_have_theirs_before_they_are_written()
         assert 1 <= rows <= THREADS
         target.finish()
     assert fine.result().total.count == THREADS * CALLS
+
+
+def test_what_is_lost_is_shown_by_name_and_cause():
+    small = Map("small", capacity=10)
+    with started(build("aggregated.c")) as target, anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:work")
+        def on_work(value: u64, key: u64):
+            small[key] = value
+            emit("work", value=value, key=key)
+
+        for _ in range(4):
+            target.go(1)
+        snapshot = session.snapshot()
+        kept = sum(len(rows) for _, _, rows in session.handling.records(final=True))
+        target.finish()
+    hits = 4 * THREADS * CALLS
+    assert snapshot.dropped["work"] == {"ring full": hits - kept} if kept < hits else "work" not in snapshot.dropped
+    assert 10 <= len(small.items()) < KEYS
+    assert 0 < snapshot.dropped["small"]["no room"] < hits

@@ -1,7 +1,7 @@
 """What a session knows at one moment, as immutable values: the only thing that reports ever see."""
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -205,6 +205,10 @@ class Snapshot:
     warnings: tuple[str, ...] = ()
     aggregations: tuple[AggregationResult, ...] = ()
     """What handlers have counted, each name once."""
+    dropped: Mapping[str, dict[str, int]] = field(default_factory=dict)
+    """What maps and records have lost, by their names and the cause."""
+    missing: Mapping[str, int] = field(default_factory=dict)
+    """What handlers could not do, by kind: ``fault``, ``division``, and runs that were ``abandoned`` for that."""
 
     @property
     def hits(self) -> int:
@@ -230,9 +234,11 @@ class Snapshot:
             document["functions"] = [timing.as_json() for timing in self.functions]
         if self.aggregations:
             document["aggregations"] = {result.name: result.as_json() for result in self.aggregations}
-            dropped = {result.name: result.dropped for result in self.aggregations if result.dropped}
-            if dropped:
-                document["dropped"] = dropped
+        dropped = {result.name: {"no room": result.dropped} for result in self.aggregations if result.dropped}
+        if dropped or self.dropped:
+            document["dropped"] = {**self.dropped, **dropped}
+        if self.missing:
+            document["missing"] = dict(self.missing)
         if self.warnings:
             document["warnings"] = list(self.warnings)
         return document
@@ -283,6 +289,11 @@ class Snapshot:
                 lambda result: (result.name, result.kind, result.by),
                 AggregationResult.merged,
             ),
+            dropped={
+                name: _sums(self.dropped.get(name, {}), other.dropped.get(name, {}))
+                for name in {**self.dropped, **other.dropped}
+            },
+            missing=_sums(self.missing, other.missing),
         )
 
 
@@ -292,6 +303,10 @@ def _rounded(value: float | None) -> float | None:
 
 def _union(left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
     return tuple(dict.fromkeys((*left, *right)))
+
+
+def _sums(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
+    return {name: left.get(name, 0) + right.get(name, 0) for name in {**left, **right}}
 
 
 def _longest(left: dict[str, float], right: dict[str, float]) -> dict[str, float]:

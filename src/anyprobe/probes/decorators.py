@@ -42,6 +42,12 @@ class Decorators:
         """Return what the aggregations of handlers hold at this moment."""
         return self.handling.aggregations() if "handling" in self.__dict__ else ()
 
+    def lost(self) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+        """Return what maps and records have lost, by name and cause, and what handlers could not do, by kind."""
+        if "handling" not in self.__dict__:
+            return {}, {}
+        return self.handling.dropped(), {kind: count for kind, count in self.handling.misses().items() if count}
+
     def entry(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
         """Place a handler at the entries of functions; ``when`` is a condition for it to run."""
         return self._decorator(specs, when)

@@ -193,6 +193,22 @@ class Handling:
         words = self._misses.view().cast("Q")
         return {miss.value: words[index] for index, miss in enumerate(MISSES)}
 
+    def dropped(self) -> dict[str, dict[str, int]]:
+        """Return what maps and records have lost, by name and cause."""
+        found: dict[str, dict[str, int]] = {}
+        for key, view in self._views.items():
+            if isinstance(view, MapView):
+                causes = {"no room": view.dropped, "contended": view.contended}
+                name = view.layout.map.name
+            elif isinstance(view, RingReader):
+                drops = view.drops()
+                causes, name = {"ring full": sum(drops.full.values()), "abandoned": drops.abandoned}, str(key)
+            else:
+                continue
+            if any(causes.values()):
+                found[name] = {cause: count for cause, count in causes.items() if count}
+        return found
+
     def records(self, *, final: bool = False) -> Iterator[tuple[str, str, Records]]:
         """Yield what was emitted since the last time, by record: its name, how a row is shown, and the rows."""
         for key, view in self._views.items():

@@ -77,6 +77,7 @@ def snapshot(
 ) -> Snapshot:
     """Read everything that a session has counted."""
     values = BankValues()
+    dropped, missing = session.lost()
     exited = session.exited
     sites = tuple(_sites(session.probes, values))
     return Snapshot(
@@ -91,6 +92,8 @@ def snapshot(
         ),
         warnings=(*session.warnings, *session.stops_explained),
         aggregations=aggregations,
+        dropped=dropped,
+        missing=missing,
     )
 
 

@@ -13,6 +13,8 @@ def full():
     return dataclasses.replace(
         snapshot(sites=(site("malloc", 1), site("free", 2)), functions=(timing(),), refused=(refused(),)),
         warnings=("w",),
+        dropped={"r": {"ring full": 2}},
+        missing={"fault": 1},
         aggregations=(AggregationResult("h", "hist", ("tid", "name"), {(5, "a"): cell}, dropped=2),),
     )
 

@@ -105,6 +105,15 @@ def test_aggregations_are_in_the_json_by_name_and_merged_by_name():
     assert documented.items() <= document["aggregations"]["sizes"].items()
     assert document["aggregations"]["slow"][0]["key"] == [7]
     assert document["aggregations"]["slow"][0]["sum"] == 20
-    assert document["dropped"] == {"slow": 6}
+    assert document["dropped"] == {"slow": {"no room": 6}}
     assert both.aggregation("slow")[7].count == 4
     assert "aggregations" not in snapshot().as_json()
+
+
+def test_losses_of_handlers_are_in_the_json_and_added_up():
+    left = snapshot(dropped={"m": {"no room": 1}}, missing={"fault": 2})
+    right = snapshot(dropped={"m": {"no room": 2, "contended": 1}, "r": {"ring full": 5}}, missing={"division": 1})
+    document = left.merge(right).as_json()
+    assert document["dropped"] == {"m": {"no room": 3, "contended": 1}, "r": {"ring full": 5}}
+    assert document["missing"] == {"fault": 2, "division": 1}
+    assert not {"dropped", "missing"} & snapshot().as_json().keys()
