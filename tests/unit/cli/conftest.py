@@ -18,6 +18,7 @@ class FakeSession:
 
     def __init__(self, fakes, pid, settings):
         self.fakes, self.pid, self.settings, self.calls = fakes, pid, settings, []
+        self.looks = 0
 
     def __enter__(self):
         return self
@@ -37,6 +38,9 @@ class FakeSession:
 
     def detach(self):
         self.calls.append("detach")
+
+    def follow_handlers(self):
+        self.looks += 1
 
     def wait(self, timeout=None):
         return self.fakes.snapshot.target.exited

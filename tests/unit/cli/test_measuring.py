@@ -38,6 +38,12 @@ def test_the_session_ends_after_for_seconds(fakes, sleeper, capsys):
     assert 0.2 <= time.monotonic() - began < 2
 
 
+def test_signal_handlers_are_followed(fakes, sleeper, monkeypatch):
+    monkeypatch.setattr("anyprobe.cli.measuring.OVERHEAD_LOOKS", 0.05)
+    assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0.4", "--quiet"]) == 0
+    assert fakes.sessions[0].looks >= 3
+
+
 def test_the_session_ends_with_the_target(fakes, sleeper, capsys):
     threading.Timer(0.1, sleeper.kill).start()
     assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "60"]) == 0
