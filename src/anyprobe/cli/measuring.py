@@ -23,7 +23,7 @@ REAP_WAIT = 1.0
 """Seconds to wait for the status of a command that has ended: its descriptor tells a moment before it can be reaped."""
 
 OVERHEAD_LOOKS = 0.5
-"""Seconds between two looks at what the probes cost."""
+"""Seconds between two looks at what the probes cost, and at the signal handlers of the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
