@@ -245,3 +245,22 @@ def test_operands_nearly_out_of_reach(run_target, place):
         assert list(armed_offsets(session, "reads_far").values()) == [calls["reads_far"]] * 5
     target.go(1)
     target.finish()
+
+
+# -- another thread pointer
+
+
+def test_code_under_another_thread_pointer(run_target):
+    """Counters are not looked for where somebody else's thread control block is; times are refused."""
+    target = run_target("other_thread_pointer.c")
+    before = dict(target.go(1).calls)
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:moves_fs:insn", "a.out:between:insn")
+        assert not session.refused
+        calls = since(before, target.go(100).calls)
+        for name, number in calls.items():
+            assert set(armed_offsets(session, name).values()) == {number}
+        session.time("a.out:between")
+        assert {refusal.reason for _, refusal in session.refused} == {Reason.NO_THREAD_SLOT}
+    target.go(1)
+    target.finish()

@@ -17,6 +17,7 @@ from anyprobe.binary.relocations import Relocations, relocations
 from anyprobe.binary.symbols import SymbolTable, dynamic_symbols, static_symbols
 from anyprobe.binary.tablestore import CodeFacts, TableStore
 from anyprobe.binary.text import ModuleText
+from anyprobe.binary.threadpointer import moves_thread_pointer
 from anyprobe.binary.unwind import UnwindTable, unwind_table
 from anyprobe.core.address import AddressRange
 from anyprobe.core.arrays import among
@@ -192,6 +193,11 @@ class Image:
     def text(self) -> ModuleText:
         """Return everything that the code analysis needs to know."""
         return self._text
+
+    @cached_property
+    def moves_thread_pointer(self) -> bool:
+        """Whether code here may run with a thread pointer that is not the C library's."""
+        return moves_thread_pointer(self.elf, self.code_ranges)
 
     @cached_property
     def _text(self) -> ModuleText:

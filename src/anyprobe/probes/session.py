@@ -302,7 +302,8 @@ class Session(Decorators):
             module.plans = None  # they are for changes in a stop
         if module not in self.engine.modules:
             self.engine.modules.append(module)
-        module.slotless = self._held and (self._objects.is_loader(loaded) or not self._awaits_libraries)
+        early = self._held and (self._objects.is_loader(loaded) or not self._awaits_libraries)
+        module.slotless = early or loaded.image.moves_thread_pointer
         return module
 
     def _arm(self, specs: Sequence[str], *, timed: bool, dress: "Callable[[Probe], None] | None" = None) -> Probes:

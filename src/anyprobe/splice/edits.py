@@ -58,7 +58,7 @@ class Module:
     plans: EntryPlans | None = None
     """Entry plans of earlier sessions."""
     slotless: bool = False
-    """Code here may run before its thread has a thread control block: atomic operations only."""
+    """Code here may run without the C library's thread control block: atomic operations only."""
     parts: Sequence[Part] = ()
     """Where which parts of the file are executable: not the same any more, then the module is gone."""
     claims: Claims = field(default_factory=Claims)
