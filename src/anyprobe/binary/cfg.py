@@ -44,6 +44,8 @@ class CodeMap:
         """The references that are what they look like, once all functions have been looked at."""
         self.site_liveness: dict[int, object] = {}
         """The same for ``siteliveness``, by function."""
+        self.liveness_of_all: object = None
+        """The same for ``moduleliveness``."""
         self.dead_in_callees: dict[int, int] = {}
         """What the functions that are called overwrite before they read it."""
 
@@ -255,6 +257,11 @@ class CodeMap:
             if addresses or kind is Kind.NEAR or kind is Kind.SHORT:
                 found.add(target)
         return found
+
+    @property
+    def is_surveyed(self) -> bool:
+        """Whether all functions are being asked about."""
+        return self._checked is not None
 
     def survey(self) -> None:
         """Decide about all candidates of the scan together; worth it where most functions will be asked about."""

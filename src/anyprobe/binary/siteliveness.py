@@ -19,13 +19,13 @@ from anyprobe.isa.decode import FLOWS, Flow
 from anyprobe.isa.effects import STATUS_FLAGS, effects_of
 from anyprobe.isa.registers import NUMBERS, SYSV_CLOBBERED
 
-_FLAGS = STATUS_FLAGS << 16
+FLAGS = STATUS_FLAGS << 16
 _R11 = 1 << NUMBERS["r11"]
-_CANDIDATES = SYSV_CLOBBERED | _FLAGS
+_CANDIDATES = SYSV_CLOBBERED | FLAGS
 _NOTHING = Scratch((), flags_dead=False)
 
 
-class _Line(NamedTuple):
+class Line(NamedTuple):
     """A straight line: what is live in front of it whatever follows, what is undecided behind it, and what follows."""
 
     live: int
@@ -37,6 +37,9 @@ class _Line(NamedTuple):
 class SiteLiveness:
     """What is dead in front of the instructions of one function; a part elsewhere is a function of its own."""
 
+    ends_line = frozenset(Flow) - {Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL}
+    """Behind which instructions another line begins."""
+
     def __init__(self, code_map: CodeMap, function: FunctionCode) -> None:
         """Solve the function's blocks."""
         self._map, self._function = code_map, function
@@ -46,6 +49,15 @@ class SiteLiveness:
         self._heads = self._find_heads()
         self._live = self._solve()
         self._known: dict[int, Scratch] = {}
+
+    @property
+    def function(self) -> FunctionCode:
+        """Whose lines these are."""
+        return self._function
+
+    def line(self, number: int) -> Line:
+        """Return the straight line from an instruction on."""
+        return self._line(number)
 
     def scratch(self, address: int) -> Scratch:
         """Return what code in front of the instruction at an address may destroy."""
@@ -58,7 +70,7 @@ class SiteLiveness:
         found = self._known.get(dead)
         if found is None:
             names = tuple(name for name in PREFERENCE if dead >> NUMBERS[name] & 1)
-            found = self._known[dead] = Scratch(names, dead & _FLAGS == _FLAGS)
+            found = self._known[dead] = Scratch(names, dead & FLAGS == FLAGS)
         return found
 
     def _find_heads(self) -> frozenset[int]:
@@ -66,7 +78,7 @@ class SiteLiveness:
         function = self._function
         targets = {function.index_of(target) for target in function.jump_targets | function.table_targets}
         targets |= {function.index_of(address) for address in self._stored_labels}
-        behind = {number + 1 for number, one in enumerate(function.iced) if FLOWS[one.code] in _ENDS_LINE}
+        behind = {number + 1 for number, one in enumerate(function.iced) if FLOWS[one.code] in self.ends_line}
         return frozenset({0} | behind | {number for number in targets if number is not None})
 
     @cached_property
@@ -97,21 +109,21 @@ class SiteLiveness:
                     live[head], changed = now, True
         return live
 
-    def _before(self, line: _Line) -> int:
+    def _before(self, line: Line) -> int:
         live = line.live
         for successor in line.successors:
             live |= line.pending & self._live[successor]
         return live
 
-    def _line(self, here: int) -> _Line:
+    def _line(self, here: int) -> Line:
         """Go on from an instruction until a line begins or all is decided."""
         heads, offsets, content = self._heads, self._offsets, self._content
         size, begin, live, pending = len(offsets) - 1, here, 0, _CANDIDATES
         while pending:
             if here >= size:
-                return _Line(live | pending, 0, ())  # off the end
+                return Line(live | pending, 0, ())  # off the end
             if here in heads and here != begin:
-                return _Line(live, pending, (here,))
+                return Line(live, pending, (here,))
             raw = content[offsets[here] : offsets[here + 1]]
             flow, reads, writes = _masks.get(raw) or self._learn(here, raw)
             live |= pending & reads
@@ -120,7 +132,7 @@ class SiteLiveness:
                 return self._transfer(here, flow, live, pending)
             pending &= ~writes
             here += 1
-        return _Line(live, 0, ())
+        return Line(live, 0, ())
 
     def _learn(self, number: int, raw: bytes) -> "_Masks":
         """Work out what an instruction does; behind it there may be bytes that are none."""
@@ -133,7 +145,7 @@ class SiteLiveness:
         _masks[raw] = masks
         return masks
 
-    def _transfer(self, here: int, flow: Flow, live: int, pending: int) -> _Line:
+    def _transfer(self, here: int, flow: Flow, live: int, pending: int) -> Line:
         """Return the line up to an instruction that does not go on to the next one, or not at once."""
         one = self._function.iced[here]
         if flow is Flow.JCC:
@@ -141,48 +153,47 @@ class SiteLiveness:
         if flow is Flow.JUMP:
             return self._outcomes(live, pending, (one.near_branch_target,))
         if flow is Flow.CALL:
-            return _Line(live | pending & ~self._dead_in_callee(one.near_branch_target), 0, ())
+            return Line(live | pending & ~self._dead_in_callee(one.near_branch_target), 0, ())
         if flow is Flow.INDIRECT_CALL and not self._is_go:
-            return _Line(live | pending & ~_FLAGS, 0, ())
+            return Line(live | pending & ~FLAGS, 0, ())
         if flow is Flow.INDIRECT_JUMP:
             return self._indirect_jump(one.ip, live, pending)
-        return _Line(live | pending, 0, ())
+        return Line(live | pending, 0, ())
 
     def _dead_in_callee(self, target: int) -> int:
         known = self._map.dead_in_callees.get(target)
         if known is None:
             is_stub = not self._is_go and self._map.is_stub(target)
-            known = _FLAGS | _R11 if is_stub else overwritten_at(self._map, target)
+            known = FLAGS | _R11 if is_stub else overwritten_at(self._map, target)
             self._map.dead_in_callees[target] = known
         return known
 
-    def _outcomes(self, live: int, pending: int, targets: "tuple[int, ...]", below: int = -1) -> _Line:
+    def _outcomes(self, live: int, pending: int, targets: "tuple[int, ...]", below: int = -1) -> Line:
         """Return the line whose end leads to some addresses, and perhaps to the instruction below."""
         successors = [below] if below >= 0 else []
         if below >= len(self._function.iced):
-            return _Line(live | pending, 0, ())
+            return Line(live | pending, 0, ())
         for target in targets:
             number = self._function.index_of(target)
             if number is None:
                 live |= pending & ~self._dead_in_callee(target)
             else:
                 successors.append(number)
-        return _Line(live, pending & ~live, tuple(successors))
+        return Line(live, pending & ~live, tuple(successors))
 
-    def _indirect_jump(self, address: int, live: int, pending: int) -> _Line:
+    def _indirect_jump(self, address: int, live: int, pending: int) -> Line:
         table = self._function.table_of(address)
         if table is not None:
             return self._outcomes(live, pending, tuple(table.targets))
         if self._is_go or address in self._function.unresolved:
-            return _Line(live | pending, 0, ())
-        return self._outcomes(live | pending & ~_FLAGS, pending & _FLAGS, tuple(self._stored_labels))
+            return Line(live | pending, 0, ())
+        return self._outcomes(live | pending & ~FLAGS, pending & FLAGS, tuple(self._stored_labels))
 
 
 _Masks = tuple[Flow, int, int]
 """Where control goes, what is read, and what is overwritten in full."""
 _masks: dict[bytes, _Masks] = {}
 _MASKS_LIMIT = 200_000
-_ENDS_LINE = frozenset(Flow) - {Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL}
 
 
 def site_scratch(code_map: CodeMap, function: FunctionCode, address: int) -> Scratch:
@@ -190,6 +201,12 @@ def site_scratch(code_map: CodeMap, function: FunctionCode, address: int) -> Scr
     part = function if function.start <= address < function.end else code_map.containing(address)
     if part is None:
         return _NOTHING
+    if code_map.is_surveyed and not code_map.text.is_go:
+        from anyprobe.binary.moduleliveness import ModuleLiveness
+
+        if not isinstance(code_map.liveness_of_all, ModuleLiveness):
+            code_map.liveness_of_all = ModuleLiveness(code_map)
+        return code_map.liveness_of_all.scratch(part, address)
     known = code_map.site_liveness.get(part.start)
     if not isinstance(known, SiteLiveness):
         known = code_map.site_liveness[part.start] = SiteLiveness(code_map, part)

@@ -23,6 +23,8 @@ class Planner(Chains):
     _whole_lines: bool = False
     """Let a patch rather carry on with what follows than have a second one there."""
     _puns: bool = True
+    _chained: bool = False
+    """Prefer puns on whose bytes those in front can lean."""
 
     def plan(self, function: FunctionCode, wants: Sequence[Want]) -> FunctionPlan:
         """Return splices for the wants of one function (and its parts elsewhere), and claim their bytes.
@@ -107,10 +109,12 @@ class Planner(Chains):
         self._puns = True
         self._splice_ways(function, todo, plan)
         self._serve_arrivals(function, plan)
+        self._chained = True
         again = [want for want, _ in plan.refused if want in later]
         plan.refused = [(want, why) for want, why in plan.refused if want not in later]
         for want in again:
             self._place(function, want, plan)
+        self._chained = False
 
     def _from_behind(self, function: FunctionCode, wants: list[Want]) -> list[Want]:
         """Order wants by straight line, the last line first: what stands in front may lean on what is behind."""
@@ -179,8 +183,7 @@ class Planner(Chains):
             detail = "runs in its place and as a copy in the patch of what stands above"
             plan.refused.append((want, Refusal(Reason.OVERLAP, want.address, detail)))
             return
-        above = (splice for splice in reversed(plan.splices) if splice.head <= want.address)
-        last = max(above, key=lambda splice: splice.head, default=None)
+        last = plan.last_before(want.address)
         if last is not None and last.covers(want.address) and self._may_join(last, want):
             last.wants.append(want)
             return
@@ -277,6 +280,8 @@ class Planner(Chains):
                 yield Strategy.JUMP, partial(self._absorb, function, run, last, index, plan)
             elif grows:
                 yield last.strategy, partial(self._grow, last, run, index)
+        for i in [index, *earlier] if self._chained else ():
+            yield Strategy.PUNNED, partial(self.over_known, function, run, i, index, plan)
         for i in [index, *earlier]:
             yield Strategy.PUNNED, partial(self.punned, run, i, index, limit=function.end)
         for i in [index, *earlier]:

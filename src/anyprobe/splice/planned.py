@@ -3,6 +3,7 @@
 All addresses are link-time addresses of the module unless they are said to be run-time ones.
 """
 
+from bisect import bisect_right, insort
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -146,3 +147,20 @@ class FunctionPlan:
     """Instructions that some run as copies in a patch and others in their place: no want may rely on the copy alone."""
     scope: "tuple[FunctionCode, ...]" = ()
     """The functions whose instructions may be displaced for the sake of others."""
+    _by_head: list[PlannedSplice] = field(default_factory=list, repr=False)
+    _tail: PlannedSplice | None = field(default=None, repr=False)
+
+    def last_before(self, address: int) -> PlannedSplice | None:
+        """Return the splice with the highest head at or below an address, of several the one added last."""
+        known = self._by_head
+        if len(known) > len(self.splices) or (known and self.splices[len(known) - 1] is not self._tail):
+            known.clear()  # some were taken out
+        for splice in self.splices[len(known) :]:
+            insort(known, splice, key=_head)
+        self._tail = self.splices[-1] if self.splices else None
+        index = bisect_right(known, address, key=_head)
+        return known[index - 1] if index else None
+
+
+def _head(splice: PlannedSplice) -> int:
+    return splice.head

@@ -1,0 +1,225 @@
+"""Which registers and flags are dead in front of instructions, for all functions of a module together.
+
+Where ``siteliveness`` gives up, at calls and returns, this goes on: into the function that is called and to what comes
+behind the call, and from a return to what comes behind every direct call of the function. So whatever compilers have
+agreed with themselves about local functions is seen. Where nobody can look, a callee behind a pointer or a linkage
+stub is taken to have arguments where the convention puts them, and a caller that is not in the module, or comes through
+a pointer, to look at the result and at whatever the function does not overwrite: no convention promises that to it.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from iced_x86 import Mnemonic, Register
+
+from anyprobe.binary.cfg import CodeMap, FunctionCode
+from anyprobe.binary.liveness import PREFERENCE, Scratch
+from anyprobe.binary.siteliveness import FLAGS, Line, SiteLiveness
+from anyprobe.isa.decode import Flow
+from anyprobe.isa.effects import effects_of
+from anyprobe.isa.registers import NUMBERS, SYSV_CLOBBERED, mask_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_RESULTS = mask_of(("rax", "rdx"))
+_ARGUMENTS = SYSV_CLOBBERED & ~mask_of(("r11",))
+"""``rax`` says how many vector registers are in use, ``r10`` is the frame of an enclosing function."""
+_RETURN = -1
+"""Among successors: to whoever has called the function. Other negative ones are addresses elsewhere."""
+_RESTORING = frozenset({Mnemonic.POP, Mnemonic.MOV})
+_FRAME = frozenset({Register.NONE, Register.RSP, Register.RBP})
+"""Of a ``mov`` without a memory operand this says nothing; it is taken for one that restores, too."""
+_destroyed: dict[bytes, int] = {}
+_ENDS_LINE = frozenset(Flow) - {Flow.NEXT, Flow.SYSCALL}
+
+
+class _FunctionLines(SiteLiveness):
+    """The straight lines of one function, with what follows them in other functions."""
+
+    ends_line = _ENDS_LINE
+
+    def _find_heads(self) -> frozenset[int]:
+        function = self._function
+        entered = {function.index_of(address) for address in function.leaders}
+        return super()._find_heads() | {number for number in entered if number is not None}
+
+    def _solve(self) -> dict[int, int]:
+        """Leave that to the module: remember the lines."""
+        if self._function.broken is not None:
+            self.lines: dict[int, Line] = {}
+            return {}
+        size = len(self._function.iced)
+        self.lines = {head: self._line(head) for head in sorted(self._heads) if head < size}
+        return {}
+
+    def destroyed(self) -> int:
+        """Return the registers that the function's own instructions overwrite, and not with what they were before."""
+        found, content, offsets = 0, self._content, self._offsets
+        for number in range(len(offsets) - 1):
+            raw = content[offsets[number] : offsets[number + 1]]
+            known = _destroyed.get(raw)
+            if known is None:
+                one = self._function.iced[number]
+                restores = one.mnemonic in _RESTORING and one.memory_base in _FRAME
+                known = _destroyed[raw] = 0 if restores else effects_of(one, raw[: one.len]).may_write
+            found |= known
+        return found
+
+    def targets_in_doubt(self) -> list[int]:
+        """Return what may be called from here if the instructions themselves are in doubt."""
+        if self._function.broken is None:
+            return []
+        return [insn.target for insn in self._function.special if insn.target is not None]
+
+    def _transfer(self, here: int, flow: Flow, live: int, pending: int) -> Line:
+        if flow is Flow.RET:
+            return Line(live, pending, (_RETURN,))
+        if flow is Flow.CALL:
+            return self._call(here, live, pending)
+        if flow is Flow.INDIRECT_CALL:
+            return self._behind_call(here, live | pending & _ARGUMENTS, pending)
+        return super()._transfer(here, flow, live, pending)
+
+    def _call(self, here: int, live: int, pending: int) -> Line:
+        target = self._function.iced[here].near_branch_target
+        if self._map.is_stub(target):
+            return self._behind_call(here, live | pending & _ARGUMENTS, pending)
+        return self._behind_call(here, live, pending, (-target,))
+
+    def _behind_call(self, here: int, live: int, pending: int, others: tuple[int, ...] = ()) -> Line:
+        if here + 1 == len(self._function.iced):
+            return Line(live, pending & ~live, others)  # it does not come back
+        return Line(live, pending & ~live, (*others, here + 1))
+
+    def _outcomes(self, live: int, pending: int, targets: tuple[int, ...], below: int = -1) -> Line:
+        if below >= len(self._function.iced):
+            return Line(live | pending, 0, ())
+        successors = [below] if below >= 0 else []
+        for target in targets:
+            number = self._function.index_of(target)
+            if number is not None:
+                successors.append(number)
+            elif self._map.is_stub(target):
+                live |= pending & _ARGUMENTS
+                successors.append(_RETURN)
+            else:
+                successors.append(-target)
+        return Line(live, pending & ~live, tuple(successors))
+
+    def _indirect_jump(self, address: int, live: int, pending: int) -> Line:
+        if self._function.table_of(address) is None and address not in self._function.unresolved:
+            live |= pending & _ARGUMENTS
+            labels = tuple(n for at in self._stored_labels if (n := self._function.index_of(at)) is not None)
+            return Line(live, pending & ~live, (*labels, _RETURN))
+        return super()._indirect_jump(address, live, pending)
+
+
+class ModuleLiveness:
+    """What is dead in front of the instructions of one module."""
+
+    def __init__(self, code_map: CodeMap) -> None:
+        """Solve the whole module."""
+        found = (code_map.function_at(start) for start in code_map.text.function_starts.tolist())
+        self._map = code_map
+        self._functions = {f.start: _FunctionLines(code_map, f) for f in found if isinstance(f, FunctionCode)}
+        self._nodes: dict[int, int] = {}
+        """By address; the return of a function is at its negative start."""
+        self._open: set[int] = set()
+        """The returns that lead to code of which nothing is known."""
+        self._live = self._solve()
+        self._known: dict[int, Scratch] = {}
+
+    def scratch(self, function: FunctionCode, address: int) -> Scratch:
+        """Return what code in front of an instruction may destroy."""
+        lines, number = self._functions.get(function.start), function.index_of(address)
+        if lines is None or number is None or function.broken is not None:
+            return Scratch((), flags_dead=False)
+        node = self._nodes.get(address) if number in lines.lines else None
+        dead = ~(int(self._live[node]) if node is not None else self._before(lines, function, number))
+        found = self._known.get(dead)
+        if found is None:
+            names = tuple(name for name in PREFERENCE if dead >> NUMBERS[name] & 1)
+            found = self._known[dead] = Scratch(names, dead & FLAGS == FLAGS)
+        return found
+
+    def _before(self, lines: _FunctionLines, function: FunctionCode, number: int) -> int:
+        line = lines.line(number)
+        live = line.live
+        for successor in line.successors:
+            node = self._node(function, successor)
+            live |= line.pending if node is None else line.pending & int(self._live[node])
+        return live
+
+    def _node(self, function: FunctionCode, successor: int) -> int | None:
+        if successor >= 0:
+            return self._nodes.get(function.iced[successor].ip)
+        return self._nodes.get(-function.start if successor == _RETURN else -successor)
+
+    def _solve(self) -> "NDArray[np.int64]":
+        """Number the lines and returns, and go round until nothing changes."""
+        nodes = self._nodes
+        for start, lines in self._functions.items():
+            iced = lines.function.iced
+            for head in lines.lines:
+                nodes[iced[head].ip] = len(nodes)
+            nodes[-start] = len(nodes)
+        live = np.zeros(len(nodes), np.int64)
+        pending = np.zeros(len(nodes), np.int64)
+        edges: list[tuple[int, int]] = []
+        for start, lines in self._functions.items():
+            self._add(lines, start, live, pending, edges)
+        live[sorted(self._open)] = -1
+        if not edges:
+            return live
+        pairs = np.array(sorted(set(edges)), np.int64)
+        sources, targets = pairs[:, 0], pairs[:, 1]
+        firsts = np.flatnonzero(np.r_[True, sources[1:] != sources[:-1]])
+        heads = sources[firsts]
+        mask = pending[heads]
+        while True:
+            now = live[heads] | mask & np.bitwise_or.reduceat(live[targets], firsts)
+            if np.array_equal(now, live[heads]):
+                return live
+            live[heads] = now
+
+    def _add(
+        self,
+        lines: _FunctionLines,
+        start: int,
+        live: "NDArray[np.int64]",
+        pending: "NDArray[np.int64]",
+        edges: list[tuple[int, int]],
+    ) -> None:
+        """Enter the lines of one function, and where its returns lead."""
+        nodes, function = self._nodes, lines.function
+        iced, home = function.iced, nodes[-start]
+        live[home] |= _RESULTS | SYSV_CLOBBERED & ~lines.destroyed()
+        pending[home] = -1
+        for target in lines.targets_in_doubt():
+            self._add_return(target, -1, edges)
+        for head, line in lines.lines.items():
+            node = nodes[iced[head].ip]
+            live[node], pending[node] = line.live, line.pending
+            behind = home
+            if len(line.successors) == 2 and line.successors[0] < _RETURN <= line.successors[1]:
+                behind = (
+                    self._node(function, line.successors[1]) or home
+                )  # of a call; a branch names what is below first
+            for successor in line.successors:
+                other = self._node(function, successor)
+                if other is None:
+                    live[node] |= line.pending
+                    continue
+                edges.append((node, other))
+                if successor < _RETURN:
+                    self._add_return(-successor, behind, edges)
+
+    def _add_return(self, target: int, behind: int, edges: list[tuple[int, int]]) -> None:
+        """Note where the function around an address returns to: behind a call, or to who called the one that jumps."""
+        owner = self._map.start_of(target)
+        back = self._nodes.get(-owner) if owner is not None else None
+        if back is not None and behind >= 0:
+            edges.append((back, behind))
+        elif back is not None:
+            self._open.add(back)
