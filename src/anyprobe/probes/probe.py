@@ -66,7 +66,7 @@ class Exitless:
     timed: bool
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Probe:
     """What one spec asked for. ``places`` count (``Session.count``), ``timed`` measure (``Session.time``)."""
 
@@ -79,6 +79,12 @@ class Probe:
     """Functions of which it is still to be decided."""
     dress: "Callable[[Probe], None] | None" = None
     """Turns places that count into places with a handler."""
+
+    def __repr__(self) -> str:
+        """Return the spec and how much of it is armed."""
+        places = self.all_places
+        armed = sum(place.hook.armed for place in places)
+        return f"<Probe {self.spec}: {armed} of {len(places)} places armed, {len(self.refused)} refused>"
 
     @property
     def all_places(self) -> list[Place]:
