@@ -1,9 +1,12 @@
 """Code that is no compiler's function: the vdso, IFUNCs, shared and overlapping code, data in the text."""
 
+import subprocess
+
 import pytest
 
 import anyprobe
 from anyprobe.core.refusal import Reason
+from live.driver import PATIENCE
 from live.image import Image
 
 OWN = (
@@ -113,3 +116,60 @@ def test_what_an_ifunc_was_resolved_to(target):
         calls = grown(target, 100)
         assert entries(session) == {"plain_choice": calls["chosen"]}
     target.finish()
+
+
+CRYPTO = """
+import ctypes, hashlib, hmac, sys
+library = ctypes.CDLL("libcrypto.so.3")
+library.RC4_options.restype = ctypes.c_char_p
+library.EVP_CIPHER_fetch.restype = library.EVP_CIPHER_CTX_new.restype = ctypes.c_void_p
+def encrypted(name, data):
+    cipher = ctypes.c_void_p(library.EVP_CIPHER_fetch(None, name, None))
+    context, size = ctypes.c_void_p(library.EVP_CIPHER_CTX_new()), ctypes.c_int()
+    out = ctypes.create_string_buffer(len(data) + 64)
+    library.EVP_EncryptInit_ex2(context, cipher, bytes(range(32)), bytes(range(16)), None)
+    library.EVP_EncryptUpdate(context, out, ctypes.byref(size), data, len(data))
+    return out.raw[: size.value]
+HASHES = "sha1", "sha256", "sha512", "sha3_256", "md5", "blake2b512"
+CIPHERS = b"AES-256-CTR", b"AES-256-GCM", b"AES-128-CBC", b"ChaCha20"
+print("ready", flush=True)
+for line in sys.stdin:
+    data = bytes(range(256)) * int(line)
+    found = [hashlib.new(name, data).hexdigest() for name in HASHES]
+    found += [hmac.new(b"key", data, "sha256").hexdigest(), hashlib.pbkdf2_hmac("sha512", data[:64], b"salt", 50).hex()]
+    found += [hashlib.sha256(encrypted(name, data)).hexdigest() for name in CIPHERS]
+    print(*found, library.RC4_options().decode(), flush=True)
+"""
+
+
+def test_hand_written_code_of_libcrypto():
+    """Every instruction of the busiest functions, and of one with strings between its instructions: known answers."""
+    command = ["/usr/bin/python3", "-c", CRYPTO]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as python:
+
+        def answers(number):
+            python.stdin.write(f"{number}\n")
+            python.stdin.flush()
+            return python.stdout.readline()
+
+        try:
+            if python.stdout.readline() != "ready\n":
+                pytest.skip("python without OpenSSL 3")
+            right = answers(20)
+            assert "rc4(" in right
+            with anyprobe.attach(python.pid) as session:
+                everything = session.count("libcrypto:*")
+                assert answers(20) == right
+                ran = {site.function: site.hits for site in session.snapshot().sites if site.hits}
+                session.remove(*everything)
+                busiest = sorted(ran, key=ran.__getitem__, reverse=True)[:25]
+                session.count("libcrypto:RC4_options:insn", *(f"libcrypto:{name}:insn" for name in busiest))
+                assert answers(20) == right
+                sites = [site for site in session.snapshot().sites if site.kind == "insn"]
+                assert sum(site.hits > 0 for site in sites) > 1000
+                assert {site.hits for site in sites if site.function == "RC4_options"} <= {0, 1}
+            assert answers(20) == right
+            python.stdin.close()
+            assert python.wait(PATIENCE) == 0
+        finally:
+            python.kill()
