@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import anyprobe
-from anyprobe import Avg, Count, Hist, LQuantize, Map, Max, Min, Quantize, Stddev, Sum, emit, i64, u64
+from anyprobe import Avg, Count, Hist, LQuantize, Map, Max, Min, Quantize, Stddev, Sum, emit, i32, i64, u64
 from anyprobe.data import buckets
 from live.driver import build, started
 
@@ -177,3 +177,45 @@ def test_what_is_lost_is_shown_by_name_and_cause():
     assert snapshot.dropped["work"] == {"ring full": hits - kept} if kept < hits else "work" not in snapshot.dropped
     assert 10 <= len(small.items()) < KEYS
     assert 0 < snapshot.dropped["small"]["no room"] < hits
+
+
+def test_handlers_that_need_the_time_are_refused_where_the_program_may_not_read_it():
+    with started(build("no_timestamps.c")) as target, anyprobe.attach(target.pid) as session:
+        calls, times = Count("calls"), Sum("times")
+        with pytest.raises(anyprobe.UnsupportedTarget, match="may not read the time stamp counter"):
+
+            @session.entry("a.out:work")
+            def on_record(x: i32):
+                emit("work", x=x)
+
+        with pytest.raises(anyprobe.UnsupportedTarget, match="may not read the time stamp counter"):
+
+            @session.entry("a.out:work")
+            def on_time(ctx, x: i32):
+                times.add(ctx.now)
+
+        @session.entry("a.out:work")
+        def on_count(x: i32):
+            calls.add()
+
+        before = target.counts.calls.get("work", 0)
+        after = target.go(2).calls["work"]
+        assert calls.result().total.count == after - before
+        target.finish()
+
+
+def test_times_of_records_are_those_of_handlers():
+    with started(build("aggregated.c")) as target, anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:work")
+        def on_work(ctx, value: u64):
+            if value % 64 == 0:
+                emit("work", now=ctx.now)
+
+        target.go(1)
+        ((_, _, rows),) = session.handling.records(final=True)
+        target.finish()
+    late = rows["ts"].astype(np.int64) - rows["now"].astype(np.int64)
+    assert len(rows) > 100
+    # both are nanoseconds of one clock, and the record's is taken last
+    assert 0 <= late.min() <= np.median(late) < 2000

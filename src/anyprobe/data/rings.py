@@ -123,7 +123,8 @@ class Drops:
 class RingReader:
     """The only reader of one type of records in one process; its memory is a live view.
 
-    Times are in the units of the producer's clock, and ``ns_per_tick`` turns them into nanoseconds.
+    Times are in the units of the producer's clock; ``nanoseconds`` of a unit, times two to the 32, turn them into
+    nanoseconds.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class RingReader:
         region: memoryview,
         layout: RingLayout,
         *,
-        ns_per_tick: float | None = None,
+        nanoseconds: int = 0,
         allocate: Callable[[int, int], None] | None = None,
     ) -> None:
         """Read ``region``, which begins with the rings' head.
@@ -142,7 +143,7 @@ class RingReader:
         self._region = region
         self._words = np.frombuffer(region, np.uint64, count=layout.rings_offset // 8)
         self.layout = layout
-        self._ns_per_tick = ns_per_tick
+        self._nanoseconds = nanoseconds
         self._allocate, self._allocated = allocate, 0
         self._allocate_ahead()
         self._rings: dict[int, _Ring] = {}
@@ -222,8 +223,8 @@ class RingReader:
             batch = batch[~retired[:end]]
         gathered = self._gathering.add(batch)
         gathered[TIME] >>= np.uint64(1)
-        if self._ns_per_tick is not None:
-            gathered[TIME] = gathered[TIME] * self._ns_per_tick
+        if self._nanoseconds:
+            gathered[TIME] = _scaled(gathered[TIME], self._nanoseconds)
         return end
 
     def _pass_hole(self, ring: _Ring, produced: int, *, final: bool) -> bool:
@@ -246,3 +247,10 @@ class RingReader:
         """Return what was lost so far."""
         full = self._rows()[:, FULL // 8]
         return Drops({thread: int(full[thread]) for thread in np.flatnonzero(full).tolist()}, self.abandoned)
+
+
+def _scaled(times: NDArray[np.uint64], factor: int) -> NDArray[np.uint64]:
+    """Return ``times * factor >> 32``, as handlers compute it in 128 bits."""
+    whole, part = divmod(factor, 1 << 32)
+    high, low = times >> np.uint64(32), times & np.uint64(0xFFFFFFFF)
+    return times * np.uint64(whole) + high * np.uint64(part) + (low * np.uint64(part) >> np.uint64(32))

@@ -25,6 +25,7 @@ from anyprobe.splice.handlercall import TID_OFFSET, HandlerFacts, instances_byte
 from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.stores import Store, map_stores
 from anyprobe.target import procfs
+from anyprobe.target.timestamps import thread_without_timestamps
 
 if TYPE_CHECKING:
     from anyprobe.probes.decorators import Decorators
@@ -87,7 +88,7 @@ class Handling:
             raise HandlerError("the parameters are gone here", instead="ctx.regs, or ctx.data of session.call")
         if returns and call is not None and call.instance.fields:
             code = _releasing(code)
-        self._check(code, function)
+        self._check(code, function, storages)
         facts = self._facts(code, storages, call, enters=not returns)
         specs = [_return_spec(spec) for spec in specs] if returns else specs
         probes = self._session.place_made(specs, lambda probe: _dress(probe, facts))
@@ -108,15 +109,30 @@ class Handling:
         by_place = {each: key for key, each in used.items()}
         return native_code(handler), {by_place[each]: each for each in handler.storages}
 
-    def _check(self, code: NativeCode, function: Handler) -> None:
+    def _check(self, code: NativeCode, function: Handler, storages: Storages) -> None:
         name = getattr(function, "__name__", "the handler")
         if code.stack > STACK_LIMIT:
             raise HandlerError(f"{name} needs {code.stack} bytes of stack, more than the {STACK_LIMIT} it may")
         for each in code.inputs:
             if each.kind is InputKind.CONTEXT and each.name in _NOT_YET:
                 raise HandlerError(f"{name}: ctx.{each.name} is not there yet")
-        if _uses(code, "now") and (refusal := tsc_refusal()) is not None:
-            raise UnsupportedTarget(f"ctx.now: {refusal.detail}")
+        if _uses(code, "now") or any(isinstance(each, Ring) for each in storages.values()):
+            self._check_clock()
+
+    def _check_clock(self) -> None:
+        """See once that the time stamp counter serves and that the program's threads may read it (SAFETY 25)."""
+        if self._nanoseconds:
+            return
+        if (refusal := tsc_refusal()) is not None:
+            raise UnsupportedTarget(f"ctx.now and emit need the time: {refusal.detail}")
+        engine = self._session.engine
+        thread, pause = thread_without_timestamps(engine.process, live=engine.live is not None)
+        engine.pause_us["prepare"] += pause
+        if thread is not None:
+            raise UnsupportedTarget(
+                f"ctx.now and emit need the time: thread {thread} may not read the time stamp counter (PR_SET_TSC)"
+            )
+        self._nanoseconds = round(TickClock().ns_per_tick() * (1 << 32))
 
     # -- memory
 
@@ -138,8 +154,6 @@ class Handling:
                 key.store = store
             else:
                 self._adopt(key, storages[key], store)
-        if _uses(code, "now") and not self._nanoseconds:
-            self._nanoseconds = round(TickClock().ns_per_tick() * (1 << 32))
         if _uses(code, "tid"):
             self._check_tids()
         filtered = procfs.read_status(self._session.pid).get("Seccomp", "0") != "0"
@@ -165,7 +179,9 @@ class Handling:
             key.views.append(map_view)
             self._views[key] = map_view
         elif isinstance(storage, Ring):
-            self._views[key] = RingReader(store.view(), storage.layout, allocate=store.allocate)
+            self._views[key] = RingReader(
+                store.view(), storage.layout, nanoseconds=self._nanoseconds, allocate=store.allocate
+            )
 
     def _check_tids(self) -> None:
         """See that each thread has its id where the C library keeps it."""

@@ -232,6 +232,16 @@ def test_rings_have_memory_before_they_are_written():
     assert given[1:] == [(layout.rings_offset + layout.ring_bytes, 2 * layout.ring_bytes)]
 
 
+@pytest.mark.parametrize("factor", [1, 1 << 30, (1 << 32) - 1, 1 << 32, 5 << 32])
+def test_times_become_nanoseconds_as_in_handlers(factor):
+    ring = Ring(RingLayout(FOUR, 64, rings=1, threads=1), now=False)
+    reader = RingReader(ring.region.view, ring.layout, nanoseconds=factor)
+    moments = [0, 1, 15, (1 << 32) - 16, 123 << 35, 1 << 52]
+    for moment in moments:
+        ring.emit(moment)
+    assert reader.drain()["ts"].tolist() == [moment * factor >> 32 for moment in moments]
+
+
 def test_texts_and_floats():
     record = RecordType(
         "r", (Field("flag", "bool"), Field("name", "text", 13), Field("x", "f64"), Field("y", "f32"), Field("z", "i8"))
