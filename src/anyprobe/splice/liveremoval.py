@@ -57,8 +57,9 @@ class LiveRemoval:
             if self._has_more_than_code() or not self._is_quiet():
                 return
             pointers = thread_pointers(self._process) if self._banks() else []
-            if pointers is not None and self._journals:
-                self._unmap(pointers)
+            home = self._home()
+            if pointers is not None and self._journals and home is not None:
+                self._unmap(pointers, *home)
 
     def _take_out(self) -> None:
         """Remove all splices, without a stop where that can be."""
@@ -115,10 +116,9 @@ class LiveRemoval:
 
     # -- memory
 
-    def _unmap(self, pointers: Sequence[int]) -> None:
+    def _unmap(self, pointers: Sequence[int], arena: Arena, home: Piece) -> None:
         """Put the signal's action back, clear the threads' slots, unmap. Precondition: nobody is in our code."""
         process, engine = self._process, self._engine
-        arena, home = self._home()
         ranges = ranges_of(self._journals, self._mappings)
         late = self._needed_last(arena, home, ranges)
         calls = [BatchedCall(_SYS_MUNMAP, (low, high - low)) for low, high in ranges if (low, high) not in late]
@@ -131,10 +131,10 @@ class LiveRemoval:
                 remote.syscall(_SYS_MUNMAP, low, high - low)
         engine.traps.forget()
 
-    def _home(self) -> tuple[Arena, Piece]:
-        """Return the largest piece of code, in which the calls are made that unmap the others."""
+    def _home(self) -> tuple[Arena, Piece] | None:
+        """Return the largest piece of code, in which the calls are made that unmap the others, if there is any."""
         pieces = [(arena, p) for arena in self._engine.arenas for p in arena.pieces if p.use is MappingUse.CODE]
-        return max(pieces, key=lambda each: each[1].size)
+        return max(pieces, key=lambda each: each[1].size, default=None)
 
     def _needed_last(self, arena: Arena, home: Piece, ranges: Sequence[Range]) -> list[Range]:
         """Return what must stay until the others are unmapped: their code, the deputy's stack, the journals of both."""
