@@ -253,4 +253,5 @@ def _scaled(times: NDArray[np.uint64], factor: int) -> NDArray[np.uint64]:
     """Return ``times * factor >> 32``, as handlers compute it in 128 bits."""
     whole, part = divmod(factor, 1 << 32)
     high, low = times >> np.uint64(32), times & np.uint64(0xFFFFFFFF)
-    return times * np.uint64(whole) + high * np.uint64(part) + (low * np.uint64(part) >> np.uint64(32))
+    scaled: NDArray[np.uint64] = high * np.uint64(part) + (low * np.uint64(part) >> np.uint64(32))
+    return scaled + times * np.uint64(whole)
