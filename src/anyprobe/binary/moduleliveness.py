@@ -7,12 +7,14 @@ stub is taken to have arguments where the convention puts them, and a caller tha
 a pointer, to look at the result and at whatever the function does not overwrite: no convention promises that to it.
 """
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from iced_x86 import Mnemonic, Register
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
+from anyprobe.binary.codescan import Kind
 from anyprobe.binary.liveness import PREFERENCE, Scratch
 from anyprobe.binary.siteliveness import FLAGS, Line, SiteLiveness
 from anyprobe.isa.decode import Flow
@@ -41,8 +43,17 @@ class _FunctionLines(SiteLiveness):
 
     def _find_heads(self) -> frozenset[int]:
         function = self._function
-        entered = {function.index_of(address) for address in function.leaders}
+        entered = {function.index_of(address) for address in (*function.leaders, *self._stored_labels)}
         return super()._find_heads() | {number for number in entered if number is not None}
+
+    @cached_property
+    def _stored_labels(self) -> list[int]:
+        """Return the addresses of the function that are stored or taken: where its jumps through pointers may lead."""
+        low, high = self._function.start + 1, self._function.end
+        if not self._function.indirect_jumps:
+            return []
+        taken = [t for t, _, kind in self._map.references.into(low, high) if kind in (Kind.LEA, Kind.ABSOLUTE)]
+        return self._map.static_entries(low, high) + taken
 
     def _solve(self) -> dict[int, int]:
         """Leave that to the module: remember the lines."""

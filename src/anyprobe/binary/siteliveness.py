@@ -1,26 +1,19 @@
 """Which registers and flags code inserted in front of any instruction of a function may destroy.
 
 The blocks of a function are looked at together, backwards until nothing changes; what other functions overwrite before
-they read it is taken from ``liveness``, and as there nearly no convention is relied upon: a return, a system call, a
-trap end every path, and what is undecided there is live.
-
-What is relied upon: a callee reached through a linkage stub or a pointer is handed nothing in the status flags. Nor is
-it in r11 if it is reached through a stub, since the loader's resolver, which may run in between, changes both. A jump
-through a pointer leads to a function, or to an address in this one that somebody stored.
+they read it is taken from ``liveness``, and as there no convention is relied upon: a return, a call or jump through a
+pointer or a linkage stub, a system call, a trap end every path, and what is undecided there is live.
 """
 
-from functools import cached_property
 from typing import NamedTuple
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
-from anyprobe.binary.codescan import Kind
 from anyprobe.binary.liveness import PREFERENCE, Scratch, overwritten_at
 from anyprobe.isa.decode import FLOWS, Flow
 from anyprobe.isa.effects import STATUS_FLAGS, effects_of
 from anyprobe.isa.registers import NUMBERS, SYSV_CLOBBERED
 
 FLAGS = STATUS_FLAGS << 16
-_R11 = 1 << NUMBERS["r11"]
 _CANDIDATES = SYSV_CLOBBERED | FLAGS
 _NOTHING = Scratch((), flags_dead=False)
 
@@ -43,7 +36,6 @@ class SiteLiveness:
     def __init__(self, code_map: CodeMap, function: FunctionCode) -> None:
         """Solve the function's blocks."""
         self._map, self._function = code_map, function
-        self._is_go = code_map.text.is_go
         self._content = function.content
         self._offsets = [address - function.start for address in (*function.addresses, function.end)]
         self._heads = self._find_heads()
@@ -77,18 +69,8 @@ class SiteLiveness:
         """Return the numbers of the instructions that lines begin with: what is jumped to, and what is behind jumps."""
         function = self._function
         targets = {function.index_of(target) for target in function.jump_targets | function.table_targets}
-        targets |= {function.index_of(address) for address in self._stored_labels}
         behind = {number + 1 for number, one in enumerate(function.iced) if FLOWS[one.code] in self.ends_line}
         return frozenset({0} | behind | {number for number in targets if number is not None})
-
-    @cached_property
-    def _stored_labels(self) -> list[int]:
-        """Return the addresses of the function that are stored or taken: where its jumps through pointers may lead."""
-        low, high = self._function.start + 1, self._function.end
-        if not self._function.indirect_jumps:
-            return []
-        taken = [t for t, _, kind in self._map.references.into(low, high) if kind in (Kind.LEA, Kind.ABSOLUTE)]
-        return self._map.static_entries(low, high) + taken
 
     def _solve(self) -> dict[int, int]:
         """Return what is live in front of each line."""
@@ -154,8 +136,6 @@ class SiteLiveness:
             return self._outcomes(live, pending, (one.near_branch_target,))
         if flow is Flow.CALL:
             return Line(live | pending & ~self._dead_in_callee(one.near_branch_target), 0, ())
-        if flow is Flow.INDIRECT_CALL and not self._is_go:
-            return Line(live | pending & ~FLAGS, 0, ())
         if flow is Flow.INDIRECT_JUMP:
             return self._indirect_jump(one.ip, live, pending)
         return Line(live | pending, 0, ())
@@ -163,9 +143,7 @@ class SiteLiveness:
     def _dead_in_callee(self, target: int) -> int:
         known = self._map.dead_in_callees.get(target)
         if known is None:
-            is_stub = not self._is_go and self._map.is_stub(target)
-            known = FLAGS | _R11 if is_stub else overwritten_at(self._map, target)
-            self._map.dead_in_callees[target] = known
+            known = self._map.dead_in_callees[target] = overwritten_at(self._map, target)
         return known
 
     def _outcomes(self, live: int, pending: int, targets: "tuple[int, ...]", below: int = -1) -> Line:
@@ -185,9 +163,7 @@ class SiteLiveness:
         table = self._function.table_of(address)
         if table is not None:
             return self._outcomes(live, pending, tuple(table.targets))
-        if self._is_go or address in self._function.unresolved:
-            return Line(live | pending, 0, ())
-        return self._outcomes(live | pending & ~FLAGS, pending & FLAGS, tuple(self._stored_labels))
+        return Line(live | pending, 0, ())
 
 
 _Masks = tuple[Flow, int, int]

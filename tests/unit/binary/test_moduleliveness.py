@@ -53,3 +53,19 @@ def test_behind_a_pointer_the_convention_holds(build):
 def test_where_a_caller_is_in_doubt_nothing_is_dead_at_a_return(build):
     doubt = function("caller", "call tested\n jmp .+3\n .byte 0x48, 0xb8, 0, 0\n ret")
     assert not scratch(build, CALLEE, doubt).flags_dead
+
+
+def test_a_jump_through_a_pointer_may_lead_to_every_stored_label(build):
+    assembly = """cmp rdi, rsi
+ lea rax, [rip + table]
+ nop
+ jmp [rax + rdx*8]
+1: setc al
+ ret
+2: xor eax, eax
+ ret
+.pushsection .data.rel, "aw"
+table: .quad 1b, 2b
+.popsection"""
+    assert not scratch(build, assembly).flags_dead
+    assert scratch(build, assembly.replace("setc al", "test al, al")).flags_dead

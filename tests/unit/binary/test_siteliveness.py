@@ -22,9 +22,9 @@ def scratch_at(build, assembly, *others, place="tested", flags=("-Wl,-Bsymbolic"
         ("1: nop\n mov eax, [rdi]\n add rdi, rax\n dec rsi\n jnz 1b\n xor edx, edx\n ret", "rax rdx", "rsi r11", True),
         ("nop\n mov r11d, 1\n jmp 1f\n ud2\n1: cmp r11, rdi\n sete al\n ret", "r11", "rax rdi", True),
         ("nop\n mov rax, rdi\n ret", "rax", "r11 rdi", False),
-        ("nop\n call rsi\n add eax, 1\n ret", "", "rax r11 rcx", True),
+        ("nop\n call rsi\n add eax, 1\n ret", "", "rax r11 rcx", False),
         ("nop\n call callee\n add eax, 1\n ret", "r11", "rdi", True),
-        ("nop\n call outside@plt\n ret", "r11", "rax rcx rdi", True),
+        ("nop\n call outside@plt\n ret", "", "r11 rax rcx rdi", False),
         ("nop\n push rbp\n mov rbp, [rdi]\n syscall\n ret", "", "rcx r11 rax", False),
     ],
 )
@@ -34,22 +34,6 @@ def test_sites(build, assembly, dead, live, flags):
     assert set(found.dead) >= set(dead.split())
     assert not set(found.dead) & set(live.split())
     assert found.flags_dead is flags
-
-
-def test_a_jump_through_a_pointer_may_lead_to_every_stored_label(build):
-    assembly = """cmp rdi, rsi
- lea rax, [rip + table]
- nop
- jmp [rax + rdx*8]
-1: setc al
- ret
-2: xor eax, eax
- ret
-.pushsection .data.rel, "aw"
-table: .quad 1b, 2b
-.popsection"""
-    assert not scratch_at(build, assembly).flags_dead
-    assert scratch_at(build, assembly.replace("setc al", "test al, al")).flags_dead
 
 
 def test_nothing_is_dead_where_the_instructions_themselves_are_in_doubt(build):
