@@ -8,6 +8,7 @@ import pytest
 import anyprobe
 from anyprobe import Avg, Count, Hist, LQuantize, Map, Max, Min, Quantize, Stddev, Sum, emit, i32, i64, u64
 from anyprobe.data import buckets
+from anyprobe.data.records import ParquetWriter
 from live.driver import build, started
 
 pytestmark = pytest.mark.live
@@ -219,3 +220,33 @@ def test_times_of_records_are_those_of_handlers():
     assert len(rows) > 100
     # both are nanoseconds of one clock, and the record's is taken last
     assert 0 <= late.min() <= np.median(late) < 2000
+
+
+def test_records_are_read_as_arrays_rows_and_parquet(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is optional and not installed")
+    with started(build("aggregated.c")) as target, anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:work")
+        def on_work(ctx, value: u64, key: u64):
+            if key < 10:
+                emit("low", key=key, tid=ctx.tid)
+            elif key > 989:
+                emit("high", value=value)
+
+        target.go(1)
+        arrays = session.records()
+        target.go(1)
+        rows = list(session.rows(final=True))
+        target.finish()
+    assert arrays.keys() == {"low", "high"}
+    assert not session.records()["low"].size
+    _, keys = steps_of(2)
+    first = keys[: THREADS * CALLS]
+    assert (len(arrays["low"]), len(arrays["high"])) == ((first < 10).sum(), (first > 989).sum())
+    assert len(rows) == ((keys < 10) | (keys > 989)).sum() - sum(map(len, arrays.values()))
+    times = [fields["ts"] for _, fields in rows]
+    assert times == sorted(times)
+    assert times[0] > arrays["low"]["ts"].max()
+    with ParquetWriter(str(tmp_path / "low.parquet")) as writer:
+        writer.write(arrays["low"])
+    assert parquet.read_table(tmp_path / "low.parquet").column("key").to_pylist() == arrays["low"]["key"].tolist()

@@ -1,10 +1,11 @@
 """How handlers are given to a session: the decorators ``entry``, ``ret`` and ``call``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from anyprobe.data.records import Records
     from anyprobe.data.results import AggregationResult
     from anyprobe.probes.handling import Call, Handler, Handling
     from anyprobe.probes.probe import Probe
@@ -47,6 +48,21 @@ class Decorators:
         if "handling" not in self.__dict__:
             return {}, {}
         return self.handling.dropped(), {kind: count for kind, count in self.handling.misses().items() if count}
+
+    def records(self, *, final: bool = False) -> "dict[str, Records]":
+        """Return what was emitted since the last time, by name, as NumPy arrays by time (``ts``, in nanoseconds).
+
+        ``final``: the program emits nothing any more, so what is not complete by now never will be.
+        """
+        if "handling" not in self.__dict__:
+            return {}
+        return {name: found for name, _, found in self.handling.records(final=final)}
+
+    def rows(self, *, final: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield what was emitted since the last time one by one, of all names by time: the name, then the fields."""
+        from anyprobe.data.records import rows_by_time
+
+        return rows_by_time(self.records(final=final))
 
     def entry(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
         """Place a handler at the entries of functions; ``when`` is a condition for it to run."""
