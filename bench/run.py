@@ -1,7 +1,7 @@
 """The benchmarks: raw figures and ratios against other tools in one run.
 
 ``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, attach, entry, timing, disarmed,
-arming, python, coverage, data, handlers.
+arming, analysis, blocks, python, coverage, data, handlers.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from rows import Report
 
 def groups() -> dict[str, object]:
     """Return the groups of rows by name."""
+    import blocks
     import coverage_rows
     import data_rows
     import handler_rows
@@ -30,6 +31,8 @@ def groups() -> dict[str, object]:
         "timing": per_call.timing_row,
         "disarmed": per_call.disarmed_row,
         "arming": lambda report, _: wholesale.arming_rows(report),
+        "analysis": blocks.analysis_rows,
+        "blocks": blocks.block_rows,
         "python": lambda report, _: wholesale.interpreter_row(report),
         "coverage": coverage_rows.coverage_rows,
         "data": data_rows.data_rows,

@@ -1,0 +1,198 @@
+"""Every basic block of CPython: what finding, arming and counting them costs, and what a peer's counting costs."""
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bytes_of import resident_kb
+from measure import HERE
+from rows import Report
+
+import anyprobe
+
+PYTHON = "/usr/bin/python3.11"
+MIX = HERE / "mix.py"
+ROUNDS = 20
+"""Of every part of the mix, for one figure."""
+PAIRS = 5
+ONE_MODULE = """
+import gc, sys, time
+gc.disable()
+from anyprobe.binary.cfg import CodeMap, FunctionCode
+from anyprobe.binary.image import Image
+from anyprobe.binary.siteliveness import SiteLiveness
+import iced_x86, numpy
+begin = time.process_time()
+text = Image.open(sys.argv[1]).text()
+code_map = CodeMap(text)
+code_map.survey()
+functions = [f for s in text.function_starts.tolist() if isinstance(f := code_map.function_at(s), FunctionCode)]
+known = sum(function.complete is None for function in functions)
+blocks = sum(len(function.blocks) for function in functions)
+edges = time.process_time() - begin
+slowest = 0.0
+for function in functions:
+    SiteLiveness(code_map, function)
+print(edges, time.process_time() - begin, blocks, known, len(functions), sum(len(r) for r in text.ranges))
+"""
+ONE_FUNCTION = """
+import statistics, sys, time
+from anyprobe.binary.cfg import CodeMap, FunctionCode
+from anyprobe.binary.image import Image
+from anyprobe.binary.siteliveness import SiteLiveness
+text = Image.open(sys.argv[1]).text()
+code_map = CodeMap(text)
+code_map.references
+seconds = []
+for start in text.function_starts.tolist()[500:2500:10]:
+    begin = time.process_time()
+    function = code_map.function_at(start)
+    if isinstance(function, FunctionCode):
+        function.complete, function.blocks
+        SiteLiveness(code_map, function)
+        seconds.append(time.process_time() - begin)
+print(statistics.median(seconds), sorted(seconds)[len(seconds) * 99 // 100])
+"""
+
+
+def analysis_rows(report: Report, _share: float) -> None:
+    """Blocks, edges, jump tables and liveness of a module of 2.8 MB, in a fresh interpreter, on one core."""
+    with tempfile.TemporaryDirectory() as cache:
+        found = [_measured(ONE_MODULE, cache) for _ in range(3)]
+        edges, seconds, blocks, known, functions, size = (statistics.median(each) for each in zip(*found, strict=True))
+        report.add(
+            f"analysis of python3.11 ({size / 1e6:.1f} MB), CPU time",
+            f"{seconds:.2f} s",
+            "<= 3 s (aim 1 s)",
+            seconds <= 3,
+            f"{blocks:.0f} blocks; {edges:.2f} s without liveness; {known:.0f} of {functions:.0f} functions complete",
+        )
+        median, slow = _measured(ONE_FUNCTION, cache)
+        report.add(
+            "  one function",
+            f"{1e3 * median:.2f} ms (99 of 100: {1e3 * slow:.1f} ms)",
+            "<= 5 ms",
+            median <= 0.005,
+        )
+        cached = statistics.median(_tables_seconds(cache) for _ in range(5))
+        report.add("  tables of the module from the cache", f"{cached:.3f} s", "<= 0.1 s", cached <= 0.1)
+
+
+def _measured(program: str, cache: str) -> list[float]:
+    shutil.rmtree(os.path.join(cache, "anyprobe"), ignore_errors=True)
+    environment = dict(os.environ, XDG_CACHE_HOME=cache)
+    command = [sys.executable, "-c", program, PYTHON]
+    outcome = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return [float(word) for word in outcome.stdout.split()]
+
+
+def _tables_seconds(cache: str) -> float:
+    program = (
+        "import sys, time; from anyprobe.binary.image import Image; import numpy, iced_x86; b = time.process_time(); "
+        "Image.open(sys.argv[1]).text(); print(time.process_time() - b)"
+    )
+    environment = dict(os.environ, XDG_CACHE_HOME=cache)
+    command = [sys.executable, "-c", program, PYTHON]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
+
+
+class Mix:
+    """An interpreter that runs the mix on demand."""
+
+    def __init__(self, *wrapper: str) -> None:
+        """Start it, perhaps under another program."""
+        command = [*wrapper, PYTHON, str(MIX)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert self.process.stdout is not None
+        if self.process.stdout.readline() != "ready\n":
+            raise RuntimeError(f"{command[0]} ended: {self.process.wait()}")
+
+    def run(self, rounds: int = ROUNDS) -> list[float]:
+        """Return the CPU seconds of each part."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{rounds}\n")
+        self.process.stdin.flush()
+        return [float(word) for word in self.process.stdout.readline().split()]
+
+
+@contextmanager
+def mix(*wrapper: str) -> Iterator[Mix]:
+    """Run the mix for the length of a ``with`` block."""
+    running = Mix(*wrapper)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+def _slow_down(report: Report, what: str, spec: str, limit: float) -> None:
+    """One row: the mix with everything counted against the same process without, before and afterwards."""
+    with mix() as target:
+        target.run()
+        bare = [target.run() for _ in range(PAIRS)]
+        with anyprobe.attach(target.process.pid) as session:
+            session.count(spec)
+            target.run()
+            probed = [target.run() for _ in range(PAIRS)]
+            snapshot = session.snapshot()
+        bare += [target.run() for _ in range(PAIRS)]
+    before = [statistics.median(part) for part in zip(*bare, strict=True)]
+    behind = [statistics.median(part) for part in zip(*probed, strict=True)]
+    ratio = statistics.geometric_mean([slow / fast for fast, slow in zip(before, behind, strict=True)])
+    parts = ", ".join(f"{slow / fast:.2f}" for fast, slow in zip(before, behind, strict=True))
+    report.add(
+        f"CPython, {what} counted, slow-down",
+        f"{ratio:.2f} x",
+        f"<= {limit} x",
+        ratio <= limit,
+        f"parts {parts}; {sum(before):.3f} -> {sum(behind):.3f} CPU s; {len(snapshot.sites)} sites, "
+        f"{len(snapshot.refused)} refused, {snapshot.hits / (PAIRS + 1):.3g} hits a run",
+    )
+
+
+def _peer(report: Report) -> None:
+    """Valgrind's lackey, which counts guest instructions and edges at every block's end."""
+    if shutil.which("valgrind") is None:
+        report.skip("  the same under valgrind", "valgrind is not installed")
+        return
+    with mix() as target:
+        target.run()
+        bare = sum(target.run(2))
+    for tool, options in (("none", ()), ("callgrind", ("--callgrind-out-file=/dev/null",)), ("lackey", ())):
+        with mix("valgrind", "-q", f"--tool={tool}", *options) as target:
+            target.run(1)
+            report.add(f"  the mix under valgrind --tool={tool}", f"{sum(target.run(2)) / bare:.1f} x")
+
+
+def block_rows(report: Report, share: float) -> None:
+    """Arm every block of the interpreter, then see what counting costs, and what it costs a peer."""
+    with mix() as target:
+        before = resident_kb(target.process.pid, ("/memfd:",))
+        began, cpu = time.perf_counter(), time.process_time()
+        with anyprobe.attach(target.process.pid) as session:
+            session.count("a.out:*%block")
+            seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+            snapshot = session.snapshot()
+            steps = ", ".join(f"{name} {value:.2f}" for name, value in session.engine.seconds.items())
+            pause, sites = snapshot.pause_us["arm"], len(snapshot.sites)
+            memory = (resident_kb(target.process.pid, ("/memfd:",)) - before) / 1024
+            code = sum(home.cursor - home.code.address for home in session.engine.neighbourhoods) / 1e6
+    name = f"arming {sites} blocks of python3.11"
+    report.add(name, f"{seconds:.1f} s ({cpu:.1f} s CPU)", "<= 15 s", seconds <= 15 and sites >= 100_000, steps)
+    report.add("  pause", f"{pause / 1e3:.1f} ms", "<= 200 ms", pause <= 200_000)
+    note = f"{code:.1f} MB of patches and routines"
+    report.add("  memory in the target", f"{memory:.1f} MB resident", "<= 100 MB", memory <= 100, note)
+    _slow_down(report, "every function", "a.out:*", 1.15)
+    _slow_down(report, "every block", "a.out:*%block", 2.0)
+    if share == 1.0:
+        _peer(report)
