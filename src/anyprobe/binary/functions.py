@@ -29,6 +29,8 @@ class Function:
     is_ifunc: bool = False
     versions: tuple[str, ...] = ()
     """Names with their versions, ``memcpy@@GLIBC_2.14``, where they have one."""
+    resolver_names: tuple[str, ...] = ()
+    """Of an IFUNC, the names that mean the code here, which chooses the function, and not what it chooses."""
 
     @property
     def name(self) -> str:
@@ -115,11 +117,13 @@ class FunctionTable:
         if low == high:
             return Function(start, end, (self._unnamed(start),))
         ranks = self._names.ranks(low, high)
+        chooses = self._ifuncs[low:high]
+        resolvers = tuple(rank[3] for rank, ifunc in zip(ranks, chooses, strict=True) if not ifunc and any(chooses))
         if high - low > 1:
             ranks.sort()
         names = tuple(dict.fromkeys([rank[3] for rank in ranks]))
         versions = tuple(dict.fromkeys([rank[3] + rank[4] for rank in ranks if rank[4]]))
-        return Function(start, end, names, any(self._ifuncs[low:high]), versions)
+        return Function(start, end, names, any(chooses), versions, resolvers)
 
     def _unnamed(self, start: int) -> str:
         return f"{self.module}+{start:#x}"

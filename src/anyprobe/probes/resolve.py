@@ -208,7 +208,7 @@ def _sites(
     # IFUNCs last: what they lead to keeps its own name if the spec means that too.
     for loaded, function in sorted(found, key=lambda each: each[1].is_ifunc):
         shown = _shown_name(spec, function)
-        if function.is_ifunc:
+        if function.is_ifunc and shown not in function.resolver_names:
             addresses = ifunc_targets(loaded, function) if ifunc_targets is not None else ()
             resolved = _through_ifunc(spec, loaded, function, shown, _places(addresses, objects))
             refused += [each for each in resolved if isinstance(each, Unresolved)]

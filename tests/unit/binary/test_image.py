@@ -197,7 +197,9 @@ int plain(void) { return pick(); }
 def test_ifunc_symbols_are_flagged(build):
     image = Image.open(str(build(IFUNC, "-shared", "-fPIC")))
     assert lookup(image, "pick").is_ifunc
+    assert lookup(image, "pick").resolver_names == ("choose",)
     assert not lookup(image, "plain").is_ifunc
+    assert lookup(image, "plain").resolver_names == ()
     assert lookup(image, "pick").start in image.text().entries, "the resolver is entered by the loader"
 
 
