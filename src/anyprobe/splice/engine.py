@@ -19,7 +19,7 @@ from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import Clobbers
 from anyprobe.splice.plan import Planner
 from anyprobe.splice.planned import AUTO, FunctionPlan, Strategy, Want, WantKind
-from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable
+from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable, keep_room
 from anyprobe.splice.signalview import SignalView
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import PunPlaces, Springboards
@@ -105,6 +105,7 @@ class Engine:
             self.view.look()
             edits = self._without_gone(self.view.with_handlers(edits), mappings)
             self._keep_gadgets(edits)
+            keep_room(self.springboards.space, edits)
             for edit in edits:
                 if not self._plan_from_memory(edit):
                     self._plan(edit)

@@ -41,6 +41,8 @@ _PATIENCE = 1.0
 _PAUSE = 0.002
 _CLUSTER = 1 << 30
 """Modules that lie within this distance share a neighbourhood."""
+_MANY, _MOST = 1000, 360
+"""So many new wants in one module are worth keeping room for, and so many bytes of code and counter for each."""
 _DIVISIONS = (1, 2, 4, 8, 16, 32)
 """Into how many places code may be divided: springboards all over the place leave gaps of some megabytes."""
 
@@ -68,6 +70,19 @@ class _Cluster:
         code = -(-self.code_bytes // count) + (self.largest if count > 1 else 0) + 4 * ROUTINE_BYTES
         size = PAGE + code_piece_bytes(max(_LEAST_CODE, code))
         return [size + (self.near.stride if self.near else 0), *([size] * (count - 1))]
+
+
+def keep_room(space: AddressSpace, edits: Sequence["Edit"]) -> None:
+    """Keep springboards, which may stand nearly anywhere, out of the way of the code of many patches."""
+    wants: dict[int, tuple[Module, int]] = {}
+    for edit in edits:
+        module, before = wants.get(id(edit.module), (edit.module, 0))
+        wants[id(edit.module)] = module, before + len(edit.added)
+    for module, number in wants.values():
+        size = number * _MOST + 4 * ROUTINE_BYTES
+        place = space.gap_near(module.low, module.high, size) if number >= _MANY else None
+        if place is not None:
+            space.keep(place, place + size)
 
 
 class Preparation:

@@ -26,15 +26,17 @@ class AddressSpace:
 
     def __init__(self, mappings: Iterable[MappingLike]) -> None:
         """Read the taken ranges off the mappings."""
+        self._kept: tuple[tuple[int, int], ...] = ()
         taken = [(0, MINIMUM_ADDRESS), (TOP, 1 << 64)]
         mappings = list(mappings)
+        has_heap = any(mapping.path == "[heap]" for mapping in mappings)
         for index, mapping in enumerate(mappings):
             start, end = mapping.start, mapping.end
             if mapping.path == "[heap]":
                 end += HEAP_ROOM
             elif mapping.path.startswith("[stack"):
                 start -= STACK_ROOM
-            elif index + 1 < len(mappings) and self._may_precede_heap(mapping, mappings):
+            elif not has_heap and index + 1 < len(mappings) and self._may_precede_heap(mapping, mappings[0]):
                 end += HEAP_ROOM
             taken.append((max(start, 0), end))
         self._set(taken)
@@ -42,15 +44,17 @@ class AddressSpace:
     def copy(self) -> "AddressSpace":
         """Return an independent copy."""
         other = AddressSpace(())
-        other._taken, other._starts = self._taken, self._starts
+        other._taken, other._starts, other._kept = self._taken, self._starts, self._kept
         return other
 
+    def keep(self, start: int, end: int) -> None:
+        """Let ``gap_near`` alone use a range: nothing small may cut it up."""
+        self._kept = (*self._kept, (start, end))
+
     @staticmethod
-    def _may_precede_heap(mapping: MappingLike, mappings: list[MappingLike]) -> bool:
+    def _may_precede_heap(mapping: MappingLike, first: MappingLike) -> bool:
         """Return whether the heap of a process without one yet would start behind this mapping."""
-        if any(other.path == "[heap]" for other in mappings):
-            return False
-        return mapping is mappings[0] or mapping.path == mappings[0].path
+        return mapping is first or mapping.path == first.path
 
     def _set(self, taken: list[tuple[int, int]]) -> None:
         merged: list[tuple[int, int]] = []
@@ -71,8 +75,8 @@ class AddressSpace:
         self._set([*self._taken, *((page_floor(start), page_ceil(end)) for start, end in ranges)])
 
     def is_free(self, start: int, end: int) -> bool:
-        """Return whether all of ``[start, end)`` could be mapped."""
-        if start < 0 or end > TOP:
+        """Return whether all of ``[start, end)`` could be mapped and is not kept for something else."""
+        if start < 0 or end > TOP or any(start < high and low < end for low, high in self._kept):
             return False
         index = bisect_right(self._starts, start) - 1
         if index >= 0 and self._taken[index][1] > start:

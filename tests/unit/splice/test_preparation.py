@@ -7,11 +7,11 @@ import pytest
 
 from anyprobe.core.errors import TargetError
 from anyprobe.data.layout import BankLayout
-from anyprobe.splice.preparation import Preparation, _Cluster
+from anyprobe.splice.preparation import Preparation, _Cluster, keep_room
 from anyprobe.splice.space import REACH, TOP, AddressSpace
 
 LIBRARY, MB = 0x7F00_0000_0000, 1 << 20
-PROGRAM = SimpleNamespace(start=0x10000, end=0x11000, path="/bin/x")
+PROGRAM = SimpleNamespace(start=0x10000, end=0x11000, path="[heap]")
 
 
 def line(start, end):
@@ -59,3 +59,24 @@ def test_several_places_hold_everything_and_reach_one_another(counters):
 def test_no_place_at_all():
     with pytest.raises(TargetError, match=r"x\.so"):
         preparation(between_springboards(MB // 8))._places_of(cluster(60 * MB, 3 * MB))
+
+
+def edits(count, module):
+    return [SimpleNamespace(module=module, added=[None] * 100) for _ in range(count // 100)]
+
+
+def test_room_is_kept_for_the_code_of_many_patches():
+    """Springboards, which are chosen first, may not cut up the place where the code will go."""
+    space = AddressSpace([PROGRAM, line(LIBRARY, LIBRARY + MB)])
+    keep_room(space, edits(100_000, SimpleNamespace(low=LIBRARY, high=LIBRARY + MB)))
+    wanted = cluster(30 * MB)
+    pages = (LIBRARY - distance for distance in range(MB // 8, REACH, MB // 8))
+    space.reserve_all([(page, page + 0x1000) for page in pages if space.is_free(page, page + 0x1000)])
+    sizes, (place,) = preparation(space)._places_of(wanted)
+    assert LIBRARY - 40 * MB < place < LIBRARY - sizes[0]
+
+
+def test_no_room_is_kept_for_few():
+    space = AddressSpace([PROGRAM, line(LIBRARY, LIBRARY + MB)])
+    keep_room(space, edits(300, SimpleNamespace(low=LIBRARY, high=LIBRARY + MB)))
+    assert space.is_free(LIBRARY - MB, LIBRARY)
