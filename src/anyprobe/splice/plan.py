@@ -23,8 +23,6 @@ class Planner(Chains):
     _whole_lines: bool = False
     """Let a patch rather carry on with what follows than have a second one there."""
     _puns: bool = True
-    _chained: bool = False
-    """Prefer puns on whose bytes those in front can lean."""
 
     def plan(self, function: FunctionCode, wants: Sequence[Want]) -> FunctionPlan:
         """Return splices for the wants of one function (and its parts elsewhere), and claim their bytes.
@@ -35,8 +33,21 @@ class Planner(Chains):
         plan = self._attempt(function, wants, self._place_in_order)
         if len(wants) < 2 or len(plan.refused) + _puns(plan) == 0:
             return plan
+        plan = self._better(plan, function, wants, partial(self._place_cramped_last, from_behind=True))
+        if plan.refused:
+            plan = self._better(plan, function, wants, partial(self._place_cramped_last, from_behind=False))
+        return plan
+
+    def _better(
+        self,
+        plan: FunctionPlan,
+        function: FunctionCode,
+        wants: Sequence[Want],
+        place: Callable[[FunctionCode, list[Want], FunctionPlan], None],
+    ) -> FunctionPlan:
+        """Return another plan if it serves more, else the one that there is."""
         self._release(plan)
-        other = self._attempt(function, wants, self._place_cramped_last)
+        other = self._attempt(function, wants, place)
         if _loss(other) < _loss(plan):
             return other
         self._release(other)
@@ -95,9 +106,12 @@ class Planner(Chains):
             return todo
         return Lines(self, function, plan).place(todo)
 
-    def _place_cramped_last(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> None:
+    def _place_cramped_last(
+        self, function: FunctionCode, todo: list[Want], plan: FunctionPlan, *, from_behind: bool
+    ) -> None:
         """Place straight lines with room for a jump first, as a whole; puns, which lock bytes, come last of all."""
-        cramped = self._from_behind(function, [want for want in todo if self._is_cramped(function, want)])
+        cramped = [want for want in todo if self._is_cramped(function, want)]
+        cramped = self._from_behind(function, cramped) if from_behind else cramped
         later = frozenset(cramped)
         self._whole_lines = True
         for want in todo:
@@ -109,12 +123,10 @@ class Planner(Chains):
         self._puns = True
         self._splice_ways(function, todo, plan)
         self._serve_arrivals(function, plan)
-        self._chained = True
         again = [want for want, _ in plan.refused if want in later]
         plan.refused = [(want, why) for want, why in plan.refused if want not in later]
         for want in again:
             self._place(function, want, plan)
-        self._chained = False
 
     def _from_behind(self, function: FunctionCode, wants: list[Want]) -> list[Want]:
         """Order wants by straight line, the last line first: what stands in front may lean on what is behind."""
@@ -280,8 +292,6 @@ class Planner(Chains):
                 yield Strategy.JUMP, partial(self._absorb, function, run, last, index, plan)
             elif grows:
                 yield last.strategy, partial(self._grow, last, run, index)
-        for i in [index, *earlier] if self._chained else ():
-            yield Strategy.PUNNED, partial(self.over_known, function, run, i, index, plan)
         for i in [index, *earlier]:
             yield Strategy.PUNNED, partial(self.punned, run, i, index, limit=function.end)
         for i in [index, *earlier]:
