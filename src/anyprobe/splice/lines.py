@@ -24,7 +24,7 @@ LEAST_WANTS = 4
 LONGEST = 100
 """Instructions that move together at most: what is looked at again when the program stands still has an end."""
 _WITHIN = frozenset({Flow.NEXT, Flow.JCC})
-_LAST = frozenset({Flow.JUMP, Flow.RET, Flow.INDIRECT_JUMP})
+_MOVES = frozenset({Flow.NEXT, Flow.JCC, Flow.JUMP, Flow.RET, Flow.INDIRECT_JUMP})
 
 
 class Lines:
@@ -67,14 +67,14 @@ class Lines:
         iced = function.iced
         flow = Flow.NEXT
         limit = min(len(iced), index + LONGEST)
-        while flow in _WITHIN and index < limit:
+        while (flow is Flow.NEXT or flow is Flow.JCC) and index < limit:
             one = iced[index]
             flow = FLOWS[one.code]
             if found and (one.ip in leaders or one.ip != found[-1].end):
                 break
             insn = function.insn(index)
             plain = flow is Flow.NEXT and not one.is_ip_rel_memory_operand
-            if not plain and (flow not in _WITHIN | _LAST or must_stay(insn) is not None):
+            if not plain and (flow not in _MOVES or must_stay(insn) is not None):
                 break
             found.append(insn)
             index += 1

@@ -63,7 +63,7 @@ def can_move(splice: PlannedSplice, action_of: Callable[[Want], Action | None]) 
     """Return whether a splice is nothing but counters in a line that can be moved."""
     if splice.strategy not in (Strategy.JUMP, Strategy.SHORT, Strategy.PUNNED):
         return False
-    if any(insn.flow not in _MOVED for insn in splice.insns):
+    if any(insn.flow is not Flow.NEXT and insn.flow not in _MOVED for insn in splice.insns):
         return False
     for want in splice.wants:
         action = action_of(want)
