@@ -226,7 +226,10 @@ class _Described:
             bank = 0
             if blob.facts is not None and blob.routines is not None:
                 facts, routines = blob.facts, blob.routines
-                bank = self._banks[facts.slot] = self.table.bank(facts.slot, facts.gate, facts.shared)
+                bank = self.table.bank(facts.slot, facts.gate, facts.shared)
+                if not bank:  # no room is left: what it counts cannot be taken back
+                    continue
+                self._banks[facts.slot] = bank
                 self._routines[routines.count] = (EffectKind.COUNTED, bank)
                 self._routines[routines.enter] = (EffectKind.ENTERED, bank)
                 self._routines[routines.leave] = self._routines[routines.leave_tail] = (EffectKind.LEFT, bank)

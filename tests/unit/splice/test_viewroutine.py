@@ -6,13 +6,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from anyprobe.data.layout import BLOCK_TOP, INSTANCE_RECORD, INSTANCE_SP, RECORD_MISSED
 from anyprobe.isa import disassemble
-from anyprobe.splice.recipes import Op, frame_index
+from anyprobe.splice.recipes import Op, Step, frame_index
 from anyprobe.splice.viewroutine import assemble_view
+from anyprobe.splice.viewtable import ViewTable
 
 MACHINE = Path(__file__).with_name("view_machine.py")
 ADDRESS, ROOT = 0x7000_0000, 0x7100_0010
@@ -215,3 +217,53 @@ def test_a_handler_that_was_interrupted_before_it_began():
     results = run(nested, called)
     assert [result["other"] for result in results] == [SITE, PATCH]
     assert results[0]["changed"] == {}
+
+
+class Pages:
+    """Memory of a session's, as far as tables need it."""
+
+    def __init__(self, size):
+        self.content = bytearray(size)
+
+    def view(self, offset, size):
+        return memoryview(self.content)[offset : offset + size]
+
+    def write(self, piece, address, content):
+        start = piece.offset + address - piece.address
+        self.content[start : start + len(content)] = content
+
+
+def small_table(size):
+    piece = SimpleNamespace(address=0x10000, end=0x10000 + 0x100 + size, size=0x100 + size, offset=0)
+    return ViewTable(Pages(0x100 + size), piece, 0x10100)
+
+
+def test_a_full_table_takes_nothing_more():
+    table = small_table(0x100)
+    assert table.bank(0x208, 0x1000, 0x2000)
+    found = table.positions({0: (Step(Op.SITE), Step(Op.DONE))})
+    table.add([(0x10000 + 16 * number, found, 0x5000) for number in range(20)])
+    entries = int.from_bytes(table.arena.content[0x100:0x108], "little")
+    assert 0 < entries < 20
+    assert table.bank(0x210, 0x1000, 0x2000) == 0
+    assert table.positions({1: (Step(Op.SITE, b=3), Step(Op.DONE))}) == 0
+    assert not table.publish([(0x10000, 0x10100)])
+    assert table.positions({0: (Step(Op.SITE), Step(Op.DONE))}) == found
+
+
+def test_equal_positions_are_written_once():
+    table = small_table(0x1000)
+    recipe = (Step(Op.LOAD, 1, 8), Step(Op.SITE), Step(Op.DONE))
+    assert table.positions({0: recipe, 3: recipe}) == table.positions({3: recipe, 0: recipe})
+    assert table.positions({}) != table.positions({0: recipe})
+
+
+def test_entries_come_in_order_of_address():
+    table = small_table(0x1000)
+    found = table.positions({0: (Step(Op.SITE), Step(Op.DONE))})
+    table.add([(0x10010, found, 0x5000), (0x10020, 0, 0x5000), (0x10030, found, 0x5000)])
+    table.add([(0x10020, found, 0x5000), (0x10040, found, 0x5000)])  # too late for the first
+    entries = [
+        int.from_bytes(table.arena.content[at : at + 8], "little") for at in range(0x100 + 32, 0x100 + 32 + 3 * 16, 16)
+    ]
+    assert entries == [0x10010, 0x10030, 0x10040]
