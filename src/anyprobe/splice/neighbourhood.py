@@ -11,7 +11,8 @@ from anyprobe.splice.emit import PATCH_ALIGNMENT
 from anyprobe.splice.handlercall import HandlerFacts, assemble_handler_call
 from anyprobe.splice.journal import MappingUse
 from anyprobe.splice.patchcode import BankCode
-from anyprobe.splice.routines import RoutineFacts, Routines, Stretch, assemble_routines
+from anyprobe.splice.progress import Stretch
+from anyprobe.splice.routines import RoutineFacts, Routines, assemble_routines
 from anyprobe.splice.space import REACH
 from anyprobe.splice.trampoline import Trampolines, assemble_trampolines
 from anyprobe.splice.viewroutine import assemble_view

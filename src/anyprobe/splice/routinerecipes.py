@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from iced_x86 import Decoder, Instruction
 
 from anyprobe.isa.decode import FLOWS, Flow
+from anyprobe.splice.progress import Progress, Stretch
 from anyprobe.splice.recipes import BACK, FORWARD, Op, Positions, Recipe, Step, restoring
-from anyprobe.splice.routines import Progress, Stretch
 from anyprobe.splice.statetracking import State, initial, meet, step
 
 _INNER = {

@@ -10,14 +10,14 @@ reserved but unfilled instance holds stack pointer 0, which nothing matches.
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from anyprobe.data.histogram import BUCKETS
 from anyprobe.data.layout import BankLayout
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.clockcall import emit_now
+from anyprobe.splice.progress import Stretch, progress_in_routines, stretches_of
 
 _TOMBSTONE = 1
 """Stack pointer of an instance freed from the middle of the stack."""
@@ -51,37 +51,9 @@ class Routines:
     enter: int
     leave: int
     leave_tail: int
-    stretches: tuple["Stretch", ...] = ()
+    stretches: tuple[Stretch, ...] = ()
     finish: int = 0
     """How far behind the routines of exits the copies are that return when an exit is recorded, and restore nothing."""
-
-
-class Progress(Enum):
-    """What has to be done with a thread in a routine so that the program sees nothing of it."""
-
-    BACK = auto()
-    """Nothing is done yet: it can go back to the call."""
-    RESERVED = auto()
-    """An instance is reserved and not filled: it can go back if that is given back."""
-    FORWARD = auto()
-    """Everything is done: it can go on behind the call."""
-    HALF = auto()
-    """It has to go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A piece of a routine's code."""
-
-    start: int
-    end: int
-    progress: Progress
-    name: str
-
-    @property
-    def begins(self) -> bool:
-        """Whether a routine begins here."""
-        return self.name in _ROUTINES
 
 
 def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routines, str]:
@@ -99,45 +71,9 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
     )
     code = asm.finish(address)
     finish = address + asm.offset_of("finish_leave") - leave
-    stretches = stretches_of(asm, address, len(code), _progress())
+    stretches = stretches_of(asm, address, len(code), progress_in_routines())
     routines = Routines(count, enter, leave, leave_tail, stretches, finish)
     return code, routines, asm.listing(address)
-
-
-_ROUTINES = frozenset({"acquire", "count", "enter", "leave", "leave_tail", "now", "view", "find", "block"})
-_PROGRESS = {
-    "acquire": Progress.BACK, "now": Progress.BACK,
-    "count": Progress.BACK, "count_done": Progress.FORWARD, "count_shared": Progress.BACK,
-    "count_shared_done": Progress.FORWARD,
-    "enter": Progress.BACK, "enter_reserved": Progress.RESERVED, "enter_done": Progress.FORWARD,
-    "enter_first": Progress.BACK, "enter_shared_missed": Progress.FORWARD, "enter_full": Progress.RESERVED,
-    "enter_unreserved": Progress.BACK, "enter_purging": Progress.HALF, "enter_purged": Progress.BACK,
-    "purge_not": Progress.HALF,
-    "enter_missed": Progress.BACK, "enter_missed_done": Progress.FORWARD,
-}  # fmt: skip
-_LEAVE_PROGRESS = {
-    "": Progress.BACK, "_taken": Progress.HALF, "_done": Progress.FORWARD, "_search": Progress.BACK,
-    "_removed": Progress.HALF, "_unmatched": Progress.BACK, "_unmatched_done": Progress.FORWARD,
-    "_stranger": Progress.BACK, "_stranger_done": Progress.FORWARD,
-}  # fmt: skip
-
-
-def _progress() -> dict[str, Progress]:
-    """Return what has to be done with a thread behind each label."""
-    known = dict(_PROGRESS)
-    for name in ("leave", "leave_tail"):
-        known.update({name + end: progress for end, progress in _LEAVE_PROGRESS.items()})
-    return known
-
-
-def stretches_of(asm: Assembler, address: int, size: int, known: Mapping[str, Progress]) -> tuple[Stretch, ...]:
-    """Divide code at ``address`` by what has to be done with a thread behind each label."""
-    marks = sorted((asm.offset_of(name), name) for name in known if asm.has(name))
-    ends = [*(offset for offset, _ in marks[1:]), size]
-    return tuple(
-        Stretch(address + offset, address + end, known[name], name)
-        for (offset, name), end in zip(marks, ends, strict=True)
-    )
 
 
 def _i32(value: int) -> bytes:

@@ -14,8 +14,8 @@ A signal may interrupt this code as any other, and its handler sees the interrup
 import struct
 
 from anyprobe.isa.assemble import Assembler
+from anyprobe.splice.progress import Progress, Stretch, stretches_of
 from anyprobe.splice.recipes import Op
-from anyprobe.splice.routines import Progress, Stretch, stretches_of
 
 LARGEST_JUMPS = 0x10000
 """An index says of code which table describes it, or, if below this, how many bytes of jumps there are."""
@@ -40,7 +40,8 @@ def assemble_view(address: int, root: int) -> tuple[bytes, tuple[Stretch, ...], 
 def _assemble(root: int, *, copy: bool) -> Assembler:
     asm = Assembler()
     _recognise(asm)
-    _find_recipe(asm, root)
+    _find_table(asm, root)
+    _find_recipe(asm)
     _follow_recipe(asm)
     start = len(asm)
     ending = Assembler()
@@ -53,8 +54,10 @@ def _assemble(root: int, *, copy: bool) -> Assembler:
         _leave(asm)
     assert len(asm) == start + len(ending)
     _registers(asm)
+    _ways_on(asm)
     _flags(asm)
     _counts(asm)
+    _reservation(asm)
     _finish(asm)
     _finish_view(asm)
     _go_on_below(asm)
@@ -94,8 +97,8 @@ def _recognise(asm: Assembler) -> None:
     asm.emit(b"\x41\xff\xc4", "inc r12d")
 
 
-def _find_recipe(asm: Assembler, root: int) -> None:
-    """Emit: rbx = table, rbp = start of the code around the frame's pc, r11 = its site, r9 = the recipe."""
+def _find_table(asm: Assembler, root: int) -> None:
+    """Emit: rbx = table of the frame's pc; jumps of ours are followed first."""
     asm.label("step")
     asm.emit(b"\x48\x8b\x82\xa8\x00\x00\x00", "mov rax, [rdx+UC_RIP]")
     asm.emit(b"\x48\xb9" + struct.pack("<Q", root), "mov rcx, &root")
@@ -122,6 +125,10 @@ def _find_recipe(asm: Assembler, root: int) -> None:
     asm.label("followed")
     asm.emit(b"\x48\x89\x82\xa8\x00\x00\x00", "mov [rdx+UC_RIP], rax")
     asm.jump(b"\xe9", "step", "jmp step")
+
+
+def _find_recipe(asm: Assembler) -> None:
+    """Emit: rbp = start of the code around the frame's pc, r11 = its site, r9 = the recipe."""
     asm.label("table")
     asm.emit(b"\x48\x3b\x4b\x08", "cmp rcx, [rbx+8]")
     asm.jump(b"\x0f\x83", "done", "jae done")
@@ -225,6 +232,10 @@ def _registers(asm: Assembler) -> None:
     asm.label(Op.SITE.name)
     asm.emit(b"\x4c\x01\xdf\x48\x89\xba\xa8\x00\x00\x00", "add rdi, r11; mov [rdx+UC_RIP], rdi")
     asm.jump(b"\xe9", "next", "jmp next")
+
+
+def _ways_on(asm: Assembler) -> None:
+    """Emit the steps that lead on, and those that depend on what has happened."""
     asm.label(Op.FOLLOW.name)
     asm.emit(b"\x48\x8b\x82\xa8\x00\x00\x00\x48\x01\xf8", "mov rax, [rdx+UC_RIP]; add rax, rdi")
     asm.emit(b"\x48\x63\x48\x01\x48\x8d\x44\x08\x05", "movsxd rcx, dword [rax+1]; lea rax, [rax+rcx+5]")
@@ -313,6 +324,10 @@ def _counts(asm: Assembler) -> None:
     asm.emit(b"\x48\x8b\x4c\x3b\x10", "mov rcx, [rbx+rdi+SHARED]")
     asm.emit(b"\xf0\x48\xff\x4c\x01\x30", "lock dec qword [rcx+rax+RECORD_MISSED]")
     asm.jump(b"\xe9", "next", "jmp next")
+
+
+def _reservation(asm: Assembler) -> None:
+    """Emit the step that gives an instance back."""
     asm.label(Op.UNRESERVE.name)
     asm.jump(b"\xe8", "block", "call block")
     asm.jump(b"\x0f\x84", "next", "jz next")
