@@ -13,6 +13,7 @@ from iced_x86 import Code
 
 from anyprobe.binary.codescan import Kind, References
 from anyprobe.binary.function import FunctionCode
+from anyprobe.core.arrays import among
 from anyprobe.isa.decode import FLOWS, Flow
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def checked_references(code_map: "CodeMap") -> References:
     clear = _clear_functions(codes)
     branches = np.array([at for each in codes for at in _opcodes(each)], np.int64)
     certain = (kinds <= Kind.SHORT) & _lies_in(sources, clear)
-    keep = ~certain | np.isin(sources << 2 | kinds, branches)
+    keep = ~certain | among(sources << 2 | kinds, branches)
     doubtful = np.flatnonzero(~certain)
     for number, target, source, kind in zip(
         doubtful.tolist(), targets[doubtful].tolist(), sources[doubtful].tolist(), kinds[doubtful].tolist(), strict=True
