@@ -187,9 +187,10 @@ class Moving:
         raw = self._writer.raw
         if insn.iced.memory_base == Register.RIP:
             # where the displacement's four bytes can be told from the rest, they are all that changes
-            old = _I32.pack(insn.iced.ip_rel_memory_address - insn.end)
+            # below the first byte of a file, in the vdso, link-time addresses wrap
+            old = _I32.pack(_signed(insn.iced.ip_rel_memory_address - insn.end))
             if insn.raw.count(old) == 1:
-                moved = insn.iced.ip_rel_memory_address + self._bias - self._writer.here - insn.length
+                moved = _signed(insn.iced.ip_rel_memory_address + self._bias - self._writer.here - insn.length)
                 if -(1 << 31) <= moved < 1 << 31:
                     raw(insn.raw.replace(old, _I32.pack(moved)))
                     return True
@@ -252,3 +253,8 @@ def _may_change(insn: Insn, register: str) -> bool:
     if FLOWS[insn.iced.code] is not Flow.NEXT:
         return False
     return bool(effects_of(insn.iced, insn.raw).may_write >> NUMBERS[register] & 1)
+
+
+def _signed(difference: int) -> int:
+    """Return the difference of two addresses that may have wrapped."""
+    return (difference + (1 << 63)) % (1 << 64) - (1 << 63)

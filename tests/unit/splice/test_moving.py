@@ -119,3 +119,18 @@ def test_the_splice_above_is_found_after_some_were_taken_out(code_map):
     plan.splices.remove(first)
     assert plan.last_before(BASE + 20) is None
     assert FunctionPlan().last_before(BASE) is None
+
+
+def test_what_lies_below_the_first_byte_of_a_file_is_found_from_the_copy(code_map):
+    """The vdso reads its clock below itself, where link-time addresses are negative."""
+    code = bytes.fromhex("8b 05 00 c0 ff ff  85 ff  74 01  c3  b8 01 00 00 00 c3")
+    # 0: mov eax, [rip-0x4000]; test edi, edi; je 11; ret; 11: mov eax, 1; ret
+    planner = Planner(code_map(0xAF0, code, [(0, len(code))]), Claims(), lambda _: False)
+    plan = planner.plan(planner.code.function_at(0xAF0), [Want(0xAF0 + at, WantKind.OFFSET) for at in (0, 11)])
+    moving = Moving(
+        PATCH, BIAS, lambda want: Action(ActionKind.COUNT, 8, BANK), lambda _: Clobbers(("r11",), flags=True)
+    )
+    content, patches = moving.write(plan.splices)
+    assert patches
+    loads = [insn for insn in decode_range(content, PATCH) if insn.text.startswith("mov eax, [")]
+    assert {insn.iced.ip_rel_memory_address for insn in loads} == {BIAS + 0xAF0 + 6 - 0x4000}
