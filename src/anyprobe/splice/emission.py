@@ -1,6 +1,7 @@
 """From planned functions to patches in memory of ours, and to the writes that are to lead there."""
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, head_bytes
 from anyprobe.splice.moving import Moving, can_move
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
-from anyprobe.splice.patchcode import REPLACING, Action, ActionKind, BankCode, EmittedPatch
+from anyprobe.splice.patchcode import REPLACING, Action, ActionKind, BankCode, Clobbers, EmittedPatch
 from anyprobe.splice.planned import JUMP_BYTES, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.together import member_at
 from anyprobe.splice.transaction import FunctionChange, LiveSplice
@@ -112,15 +113,19 @@ class Emission:
     def _move(self, edit: Edit, home: Neighbourhood) -> dict[PlannedSplice, EmittedPatch]:
         """Write the patches of the lines of a function in one piece; return them."""
 
+        @cache
         def action_of(want: Want) -> Action | None:
             actions = self._actions(want, home)
             return actions[0] if len(actions) == 1 else None
 
+        @cache
+        def clobbers(want: Want) -> Clobbers:
+            return self._engine.clobbers_of(edit, want)
+
         lines = [splice for splice in edit.plan.splices if can_move(splice, action_of)]
         if not lines:
             return {}
-        clobbers = self._engine.clobbers_of
-        moving = Moving(home.cursor, edit.module.bias, action_of, lambda want: clobbers(edit, want))
+        moving = Moving(home.cursor, edit.module.bias, action_of, clobbers)
         written = moving.write(lines)
         if written is None or len(written[0]) > home.room():
             return {}
