@@ -154,3 +154,35 @@ def test_cplusplus_program(run_target):
         assert hits(session.snapshot(), "thrower") == counts.calls["thrower"]
     target.go(5)
     target.finish()
+
+
+TIMES = """
+import sys, time
+print("ready", flush=True)
+for line in sys.stdin:
+    before = time.monotonic_ns(), time.time_ns()
+    for _ in range(int(line)):
+        time.clock_gettime(time.CLOCK_MONOTONIC)
+    print(time.monotonic_ns() > before[0] and abs(time.time_ns() - before[1]) < 60e9, flush=True)
+"""
+
+
+def test_the_vdso_by_instruction():
+    """Its code reads below itself, where link-time addresses are negative: the clocks go on, and each call is seen."""
+    with subprocess.Popen([PYTHON, "-c", TIMES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def ask(calls: int) -> str:
+            process.stdin.write(f"{calls}\n")
+            process.stdin.flush()
+            return process.stdout.readline()
+
+        assert process.stdout.readline() == "ready\n"
+        with anyprobe.attach(process.pid) as session:
+            session.count("vdso:*:insn")
+            assert ask(1000) == "True\n"
+            first = [site for site in session.snapshot().sites if site.function == "clock_gettime" and site.offset == 0]
+            assert [site.hits >= 1000 for site in first] == [True]
+        assert ask(10) == "True\n"
+        process.stdin.close()
+        process.stdin = None
+        assert process.wait(30) == 0
