@@ -62,7 +62,7 @@ def _behind(code_map: CodeMap, function: FunctionCode) -> FunctionCode | None:
 
 
 def _is_cramped(function: FunctionCode) -> bool:
-    """Return whether nothing in a function can be evicted for the sake of its entry: it is too small, or a page ends."""
+    """Return whether nothing in a function can be evicted for its entry: it is too small, or a page ends."""
     start = function.entry
     return function.end - start < 2 * JUMP_BYTES or page_floor(start) != page_floor(start + JUMP_BYTES - 1)
 
