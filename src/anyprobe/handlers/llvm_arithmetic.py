@@ -63,12 +63,12 @@ def _division(builder: llvm.IRBuilder, symbol: str, left: Value, right: Value, *
     """
     zero, by_zero = number(0), builder.icmp_unsigned("==", right, number(0))
     if not signed:
-        divisor = builder.select(by_zero, number(1), right)
+        divisor = _hidden(builder, builder.select(by_zero, number(1), right))
         result = builder.udiv(left, divisor) if symbol == "//" else builder.urem(left, divisor)
         return builder.select(by_zero, zero, result)
     negative = [builder.icmp_signed("<", each, zero) for each in (left, right)]
     sizes = [builder.select(sign, builder.neg(each), each) for sign, each in zip(negative, (left, right), strict=True)]
-    divisor = builder.select(by_zero, number(1), sizes[1])
+    divisor = _hidden(builder, builder.select(by_zero, number(1), sizes[1]))
     quotient = builder.udiv(sizes[0], divisor)
     rest = builder.sub(sizes[0], builder.mul(quotient, divisor))
     inexact = builder.zext(builder.icmp_unsigned("!=", rest, zero), I64)
@@ -76,6 +76,15 @@ def _division(builder: llvm.IRBuilder, symbol: str, left: Value, right: Value, *
     floor = builder.select(opposite, builder.neg(builder.add(quotient, inexact)), quotient)
     result = floor if symbol == "//" else builder.sub(left, builder.mul(right, floor))
     return builder.select(by_zero, zero, result)
+
+
+def _hidden(builder: llvm.IRBuilder, divisor: Value) -> Value:
+    """Keep from LLVM what a divisor is made of.
+
+    By one that it knows to be a power of two it divides by counting zeros, for which BPF has no instruction and LLVM
+    a table in memory, which handlers have not.
+    """
+    return builder.asm(llvm.FunctionType(I64, [I64]), "", "=r,0", [divisor], side_effect=False)
 
 
 def compare(builder: llvm.IRBuilder, symbol: str, kind: Type, left: Value, right: Value) -> Value:
