@@ -19,7 +19,7 @@ def test_ten_million_calls_while_others_come_and_go(run_target, threads):
     specs = ["a.out:leaf4", "a.out:side", "a.out:side%return", "a.out:leaf4%return"]
     with anyprobe.attach(target.pid) as session:
         session.count("a.out:work")
-        target.start(4 * CALLS // threads)
+        target.start(16 * CALLS // threads)
         comings = 0
         while not target.answers():
             others = session.count(*chance.sample(specs, 2))
