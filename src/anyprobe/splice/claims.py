@@ -89,7 +89,8 @@ class Claims:
         for address in range(middle, middle + splice.borrowed):
             if self.borrowed[address] > 0:
                 self.borrowed[address] -= 1
-        self.displaced.difference_update(range(middle, splice.end))
+        if middle < splice.end:
+            self.displaced.difference_update(range(middle, splice.end))
         if splice.pun is not None and self.places is not None:
             self.places.give_back(splice)
         if splice.dead_springboard:

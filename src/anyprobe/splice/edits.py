@@ -110,6 +110,8 @@ class Edit:
     @property
     def leaving(self) -> list[LiveSplice]:
         """The splices that are taken out, or replaced."""
+        if not self.staying:
+            return list(self.state.splices)
         return [splice for splice in self.state.splices if splice not in self.staying]
 
     @property

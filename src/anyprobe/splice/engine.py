@@ -107,7 +107,7 @@ class Engine:
             self._keep_gadgets(edits)
             keep_room(self.springboards.space, edits)
             for edit in edits:
-                if not self._plan_from_memory(edit):
+                if edit.removed or not self._plan_from_memory(edit):
                     self._plan(edit)
         with exclusive(self.process):
             self._carry_out([edit for edit in edits if not edit.idle])

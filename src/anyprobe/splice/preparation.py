@@ -76,6 +76,8 @@ def keep_room(space: AddressSpace, edits: Sequence["Edit"]) -> None:
     """Keep springboards, which may stand nearly anywhere, out of the way of the code of many patches."""
     wants: dict[int, tuple[Module, int]] = {}
     for edit in edits:
+        if not edit.added:
+            continue
         module, before = wants.get(id(edit.module), (edit.module, 0))
         wants[id(edit.module)] = module, before + len(edit.added)
     for module, number in wants.values():
