@@ -31,11 +31,16 @@ LIVELY = ("thread-parked-inside", "timer-signals", "spawn", "processes-sharing-m
 """Situations in which a change of the table, or of who is stopped where, could matter."""
 
 
-def catches_trap(pid: int) -> bool:
-    """Whether a process has a handler for SIGTRAP."""
+def caught(pid: int) -> int:
+    """Return the signals that a process handles, as a mask."""
     status = Path(f"/proc/{pid}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("SigCgt:")]
-    return bool(int(line.split()[1], 16) & TRAP_BIT)
+    return int(line.split()[1], 16)
+
+
+def catches_trap(pid: int) -> bool:
+    """Whether a process has a handler for SIGTRAP."""
+    return bool(caught(pid) & TRAP_BIT)
 
 
 def named(*names: str) -> list:
@@ -71,7 +76,8 @@ def exact(situation: Situation, target: Target, mode: str) -> None:
     image = Image.of(target.pid)
     with anyprobe.attach(target.pid, strategy="trap") as session:
         arm(session, usable(situation, target), mode)
-        assert strategies(session.snapshot()) <= {"trap"}
+        # the entry of a signal handler is reached by a jump already, so that the handler sees the program's own pcs
+        assert strategies(session.snapshot()) <= {"trap"} | ({"jump"} if caught(target.pid) & ~TRAP_BIT else set())
         counts = since(before, target.go(ROUNDS if situation.rounds > ROUNDS else situation.rounds // 10 + 1))
         refused = refusals(session.refused)
         assert mode == "time" or refused == {}
@@ -107,7 +113,7 @@ def test_exact_while_others_come_and_go(run_target, threads):
     others = ["a.out:leaf4", "a.out:side", "a.out:side%return", "a.out:leaf4%return"]
     with anyprobe.attach(target.pid, strategy="trap") as session:
         session.count("a.out:work")
-        target.start(200_000 // threads)
+        target.start(800_000 // threads)
         comings = 0
         while not target.answers():
             probes = session.count(*chance.sample(others, 2))
@@ -320,7 +326,8 @@ def test_controller_killed_with_traps_armed(controller, compiled):
         assert controller.ask("drop")["killed"]
         target.go(2)
         assert catches_trap(target.pid)
-        listed = json.loads(controller.ask("cli", "probes", "-p", target.pid, "--json")["out"])
+        installed = json.loads(controller.ask("cli", "probes", "-p", target.pid, "--json")["out"])
+        listed = [probe for probe in installed if "INTERNAL" not in probe["flags"]]
         assert {probe["strategy"] for probe in listed} == {"trap"}
         assert {probe["type"] for probe in listed} == {"k"}
         assert controller.ask("cli", "detach", "-p", target.pid)["exit"] == 0
