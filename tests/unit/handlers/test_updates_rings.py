@@ -141,7 +141,7 @@ def test_a_shared_ring_loses_only_what_is_counted():
     stop.set()
     reader.join()
     batches.append(ring.reader.drain(final=True))
-    assert ring.reader.abandoned == 0
+    # what a thread has begun, and was then kept from finishing until the ring was half full, is lost and counted, too
     check(np.concatenate(batches), steps, ring.reader.drops().total)
 
 
