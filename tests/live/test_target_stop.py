@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from anyprobe.core.errors import RemoteCallFailed, StopTimeout, TargetExited
+from anyprobe.target import gateway
 from anyprobe.target import remote as remote_module
 from anyprobe.target.batch import BatchedCall, batch_code
 from anyprobe.target.process import Process
@@ -149,12 +151,15 @@ def test_vfork_child_is_stopped_and_its_waiting_parent_counts_as_stopped():
 
 
 def test_program_in_vfork_and_exec_all_the_time():
+    chance = random.Random(1)
     with running("vfork_child", "10") as program:
         program.line()
         process = Process.open(program.pid)
         for _ in range(500):
-            with process.stop(5):
-                pass
+            with process.stop(5) as stop:  # a child caught in execve stops in a program of its own
+                for pid in {thread.pid for thread in stop.threads}:
+                    assert gateway.kcmp_vm(program.pid, pid)
+            time.sleep(chance.random() * 0.002)
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline and not program.is_free():
             pass

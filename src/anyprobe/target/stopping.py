@@ -104,6 +104,7 @@ class Stopper:
         """Stop everything; on any failure the caller has to ``release``."""
         while True:
             groups = [self._process.pid, *self._process.relatives.find()]
+            self._let_strangers_go(groups)
             fresh, unready = self._scan(groups)
             if fresh:
                 self._take(fresh)
@@ -145,6 +146,12 @@ class Stopper:
         self.stop.pause_us = (end - self._interrupted) // 1000 if self._interrupted else 0
         if any(thread.ended for thread in threads):
             self._process.exited()
+
+    def _let_strangers_go(self, groups: list[int]) -> None:
+        """Release what shares the memory no more: a child that was asked to stop in execve stops in its new program."""
+        for tid, thread in list(self._threads.items()):
+            if thread.stopped and thread.pid not in groups and thread.release(self._deadline):
+                del self._threads[tid]
 
     def _scan(self, groups: list[int]) -> tuple[list[Thread], list[tuple[int, int]]]:
         """Return the threads to stop next, and those which cannot be asked to stop at present."""
