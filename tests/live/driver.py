@@ -44,9 +44,8 @@ def build(source: str, *options: str, compiler: str | None = None, text: str | N
     if not shutil.which(compiler):
         raise MissingTool(compiler)
     content = text if text is not None else (TARGETS / source).read_text()
-    key = hashlib.sha256(
-        "\0".join((content, (TARGETS / "protocol.h").read_text(), compiler, *options)).encode()
-    ).hexdigest()[:16]
+    headers = [header.read_text() for header in sorted(TARGETS.glob("*.h"))]
+    key = hashlib.sha256("\0".join((content, *headers, compiler, *options)).encode()).hexdigest()[:16]
     stem = source.rsplit(".", 1)[0]
     executable = cache_directory() / f"{stem}-{key}" / stem
     if executable.exists():
@@ -145,7 +144,8 @@ class Target:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            raise TargetFailed(f"the target is gone: {self._status()}") from None
+            self._expect("a reason")
+            raise AssertionError("the target answers and does not listen") from None
 
     def start(self, rounds: int) -> None:
         """Have the target begin ``rounds`` rounds; ``wait_done`` waits for them."""

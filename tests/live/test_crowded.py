@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 import anyprobe
-from anyprobe.core.errors import StopTimeout
+from live.changes import patiently
 from live.test_offsets import boundaries
 
 THREADS = 8
@@ -32,16 +32,6 @@ def check_loop(hits, expected):
     inner = {hits[offset] for offset in hits if expected[offset] is None}
     assert len(inner) <= 1
     assert all(hits[offset] == expected[offset] for offset in hits if expected[offset] is not None)
-
-
-def patiently(change, *arguments):
-    """Make a change, again where a busy machine did not let all threads stop in time."""
-    for _ in range(5):
-        try:
-            return change(*arguments)
-        except StopTimeout:
-            continue
-    return change(*arguments)
 
 
 def totals(session):

@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import anyprobe
-from anyprobe.core.errors import StopTimeout
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.together import first_of
+from live.changes import patiently
 
 SEED = 20
 WORK = """
@@ -102,16 +102,6 @@ def armed_and_run(count, size, modules=MODULES):
         worker.process.__exit__(None, None, None)
     print(f"{armed} of {len(sites)} instructions armed, {hit} of them hit; refused {dict(refused)}", file=sys.stderr)
     return armed / len(sites), hit, refused
-
-
-def patiently(change, *arguments):
-    """Make a change, again where a busy machine did not let all threads stop in time."""
-    for _ in range(5):
-        try:
-            return change(*arguments)
-        except StopTimeout:
-            continue
-    return change(*arguments)
 
 
 def test_a_sample_of_instructions():

@@ -5,6 +5,7 @@ are sums over the threads' cells, but for ``min`` and ``max``: these are kept as
 code, the minimum complemented, so that zeroed memory is a valid start there too.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NoReturn
@@ -45,7 +46,7 @@ class CellLayout:
         return 8 * len(self.fields)
 
 
-class Aggregation:
+class Aggregation(ABC):
     """What all aggregations have in common.
 
     ``by`` names the parts of the key that handlers give; ``capacity`` is the number of keys that fit, whatever comes
@@ -75,9 +76,9 @@ class Aggregation:
         return f"{type(self).__name__}({self.name!r}, by={self.by!r})"
 
     @property
+    @abstractmethod
     def cell(self) -> CellLayout:
         """The words of one cell."""
-        raise NotImplementedError
 
     def bounds(self) -> list[tuple[int, int]]:
         """Return the half-open range of each bucket."""

@@ -91,10 +91,6 @@ class RingLayout:
         """Places of the shared ring that stay free."""
         return min(SHARED_MARGIN, self.slots // 2)
 
-    def row_offset(self, thread: int) -> int:
-        """Return the offset of a thread's row in the region."""
-        return HEAD_BYTES + thread * ROW_BYTES
-
 
 @dataclass(slots=True)
 class _Ring:

@@ -10,7 +10,7 @@ from anyprobe.data.maps import Map
 from anyprobe.handlers import intrinsics, ir, operators, ranges
 from anyprobe.handlers.collecting import Collecting
 from anyprobe.handlers.emitter import BUFFER_LIMIT
-from anyprobe.handlers.expressions import CallCompiler, Expressions
+from anyprobe.handlers.expressions import Expressions
 from anyprobe.handlers.types import FloatType, IntegerType, PointerType, Type, boolean, f64, u64
 from anyprobe.handlers.values import Items, Literal, Member, Scalar, Text, Thing, Value, described
 
@@ -20,7 +20,7 @@ TEXT_LIMIT = 128
 """Bytes that one text may have."""
 
 
-class Calls(CallCompiler):
+class Calls:
     """Compiles calls of one handler."""
 
     def __init__(self, inline: Inline, collecting: Collecting) -> None:

@@ -2,7 +2,7 @@
 
 import ast
 import types
-from typing import Any
+from typing import Any, Protocol
 
 from anyprobe.core.code import Miss
 from anyprobe.handlers import ir, operators, ranges
@@ -382,20 +382,17 @@ class Expressions:
         return Maybe(self.emit.keep(below), Scalar(target))
 
 
-class CallCompiler:
+class CallCompiler(Protocol):
     """What compiles calls; ``calls.Calls`` is the one there is."""
 
     def call(self, expressions: Expressions, node: ast.Call) -> Value:
         """Compile a call."""
-        raise NotImplementedError
 
     def item(self, expressions: Expressions, node: ast.AST, storage: object, key: Value) -> Value:
         """Compile an item of a storage."""
-        raise NotImplementedError
 
     def set_item(self, expressions: Expressions, node: ast.AST, storage: object, key: Value, value: Value) -> None:
         """Compile an assignment to an item of a storage."""
-        raise NotImplementedError
 
 
 def _not(expr: ir.Expr) -> ir.Expr:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from anyprobe.core.code import Input, Miss
-from anyprobe.handlers.types import FloatType, IntegerType, PointerType, Type, boolean, u64
+from anyprobe.handlers.types import FloatType, IntegerType, Type, boolean, u64
 
 WORD = 8
 """Bytes of a word of the context, of a key, and of what buffers are a multiple of."""
@@ -301,8 +301,3 @@ class Function:
 def is_number(kind: Type) -> bool:
     """Return whether arithmetic is defined on a type."""
     return isinstance(kind, IntegerType | FloatType)
-
-
-def is_word_like(kind: Type) -> bool:
-    """Return whether the values of a type are integers to the machine."""
-    return isinstance(kind, IntegerType | PointerType)

@@ -1,5 +1,6 @@
 """How handlers are given to a session: the decorators ``entry``, ``ret`` and ``call``."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from anyprobe.splice.engine import Engine
 
 
-class Decorators:
+class Decorators(ABC):
     """The part of a session that has to do with handlers; see docs/handlers.md."""
 
     engine: "Engine"
@@ -20,13 +21,13 @@ class Decorators:
     """Whether handlers may change what the program computes."""
 
     @property
+    @abstractmethod
     def pid(self) -> int:
         """The target's process id."""
-        raise NotImplementedError
 
+    @abstractmethod
     def place_made(self, specs: Sequence[str], dress: "Callable[[Probe], None]") -> "list[Probe]":
         """Arm probes whose places are turned by ``dress`` into what they are for."""
-        raise NotImplementedError
 
     @cached_property
     def handling(self) -> "Handling":

@@ -24,9 +24,7 @@ _MASK_BYTES = 8
 
 def current_action(process: "Process", remote: "RemoteCalls") -> SignalAction:
     """Return the action that SIGTRAP has in the process of the thread that makes the calls."""
-    place = remote.place(bytes(SignalAction.SIZE))
-    remote.syscall(_RT_SIGACTION, SIGTRAP, 0, place, _MASK_BYTES)
-    return SignalAction.unpack(process.mem.read(place, SignalAction.SIZE))
+    return query_actions(process, remote, TRAP_BIT)[SIGTRAP]
 
 
 def set_action(remote: "RemoteCalls", action: SignalAction) -> None:
@@ -171,8 +169,8 @@ def _blocks(thread: "Thread") -> bool:
     return bool((now | later) & TRAP_BIT)
 
 
-def blocked_now(process: "Process") -> bool:
-    """Return whether some thread has SIGTRAP blocked at this moment, without stopping anything."""
+def blocked_now(process: "Process") -> int:
+    """Return a thread that has SIGTRAP blocked at this moment, 0 if there is none, without stopping anything."""
     for tid in process.threads():
         try:
             status = procfs.parse_status(procfs.read_file(f"/proc/{process.pid}/task/{tid}/status"))
@@ -182,7 +180,7 @@ def blocked_now(process: "Process") -> bool:
             continue
         kernel_worker = status.get("Kthread", "0") != "0"
         if not kernel_worker and int(status.get("SigBlk", "0"), 16) & TRAP_BIT:
-            return True
+            return tid
     if process.exited():
         raise TargetExited(process.pid, process.exit_status)
-    return False
+    return 0

@@ -2,16 +2,14 @@
 static void many_rounds(long n);
 #define MANY_ROUNDS 1 /* "go N" is N calls of each function on each thread, "free" goes by 20 000 */
 #include "protocol.h"
-#include <pthread.h>
+#include "in_threads.h"
 TALLY(work); TALLY(leaf4); TALLY(side);
-static int threads = 1;
 
 PROBED int work(int x) { volatile int a[2] = {x, x ^ 0x55}; int r = x * 3 + 7; r ^= r >> 3; return r + a[0] - a[1]; }
 PROBED int side(int x) { volatile int y = x + 3; return y ^ x; }
 int leaf4(int x);
 asm(".p2align 4\n" FUNCTION(leaf4) "lea 1(%rdi),%eax\nret\n" END(leaf4) ".p2align 4\n");
 
-static long rounds_of_each;
 static void *caller(void *argument) {
     long n = rounds_of_each, mine = 0;
     for (long i = 0; i < n; i++) {
@@ -30,15 +28,11 @@ static void *caller(void *argument) {
 }
 
 static void many_rounds(long n) {
-    pthread_t thread[64];
-    rounds_of_each = n;
-    for (long i = 1; i < threads; i++) check(!pthread_create(&thread[i], 0, caller, (void *)i), "pthread_create");
-    caller(0);
-    for (long i = 1; i < threads; i++) pthread_join(thread[i], 0);
+    in_threads(caller, n);
     work_tally.returns = work_tally.calls; leaf4_tally.returns = leaf4_tally.calls; side_tally.returns = side_tally.calls;
 }
 static void one_round(void) { many_rounds(20000); }
 static void setup(int argc, char **argv) {
-    if (argc > 1) threads = atoi(argv[1]);
+    set_threads(argc, argv);
     USE_TALLY(work); USE_TALLY(leaf4); USE_TALLY(side);
 }

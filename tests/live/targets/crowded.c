@@ -2,9 +2,8 @@
 static void many_rounds(long n);
 #define MANY_ROUNDS 1 /* "go N" is N calls of each function on each thread, "free" goes by 5 000 */
 #include "protocol.h"
-#include <pthread.h>
+#include "in_threads.h"
 TALLY(loop); TALLY(loop_turns); TALLY(table); TALLY(last_byte); TALLY(right_behind);
-static int threads = 1;
 long loop(long), table(long), last_byte(long), right_behind(long);
 
 asm(".p2align 4\n"
@@ -29,7 +28,6 @@ static long table_of(long x) {
     }
 }
 
-static long rounds_of_each;
 static void *caller(void *argument) {
     long n = rounds_of_each, turns = 0;
     for (long i = 0; i < n; i++) {
@@ -49,14 +47,10 @@ static void *caller(void *argument) {
 }
 
 static void many_rounds(long n) {
-    pthread_t thread[64];
-    rounds_of_each = n;
-    for (long i = 1; i < threads; i++) check(!pthread_create(&thread[i], 0, caller, (void *)i), "pthread_create");
-    caller(0);
-    for (long i = 1; i < threads; i++) pthread_join(thread[i], 0);
+    in_threads(caller, n);
 }
 static void one_round(void) { many_rounds(5000); }
 static void setup(int argc, char **argv) {
-    if (argc > 1) threads = atoi(argv[1]);
+    set_threads(argc, argv);
     USE_TALLY(loop); USE_TALLY(loop_turns); USE_TALLY(table); USE_TALLY(last_byte); USE_TALLY(right_behind);
 }

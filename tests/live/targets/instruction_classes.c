@@ -5,10 +5,10 @@
 static void many_rounds(long n);
 #define MANY_ROUNDS 1
 #include "protocol.h"
+#include "in_threads.h"
 #include <asm/prctl.h>
 #include <cpuid.h>
 #include <immintrin.h>
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -233,8 +233,6 @@ static void use_processor(struct own *me, long x) {
     USE(masked, masked((long)words, out) == 3 * x && out[0] == 2 * x && out[1] == 0 && out[7] == 2 * (x + 7) && out[6] == 0);
 }
 
-static int threads = 1;
-static long rounds_of_each;
 static void *caller(void *argument) {
     struct own *me = aligned_alloc(64, sizeof *me);
     memset(me, 0, sizeof *me);
@@ -249,11 +247,7 @@ static void *caller(void *argument) {
 }
 
 static void many_rounds(long n) {
-    pthread_t thread[64];
-    rounds_of_each = n;
-    for (long i = 1; i < threads; i++) check(!pthread_create(&thread[i], 0, caller, (void *)i), "pthread_create");
-    caller(0);
-    for (long i = 1; i < threads; i++) pthread_join(thread[i], 0);
+    in_threads(caller, n);
 }
 static void one_round(void) { many_rounds(20); }
 
@@ -272,7 +266,7 @@ static int runs(long (*function)(long, ...)) {
 
 static void on_timer(int signal) { (void)signal; }
 static void setup(int argc, char **argv) {
-    if (argc > 1) threads = atoi(argv[1]);
+    set_threads(argc, argv);
 #define USED(of) USE_TALLY(of);
 #define UNUSED(of) of##_tally.name = 0;
     EVERYWHERE(USED) ABSOLUTE(USED) SOMEWHERE(UNUSED)

@@ -5,19 +5,18 @@
 static void many_rounds(long n);
 #define MANY_ROUNDS 1 /* "go N" is N calls of each function on each thread */
 #include "protocol.h"
-#include <pthread.h>
+#include "in_threads.h"
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 TALLY(one_byte); TALLY(loaded); TALLY(scaled); TALLY(completed);
-static int threads = 1, forking;
+static int forking;
 long one_byte(long), loaded(long), scaled(long);
 asm(".p2align 4\n" FUNCTION(one_byte) "mov %rdi,%rax\nimul $3,%rax,%rax\nadd $1,%rax\nret\n" END(one_byte)
     ".p2align 4\n" FUNCTION(loaded) "mov $7,%eax\nadd %rdi,%rax\nret\n" END(loaded)
     ".p2align 4\n" FUNCTION(scaled) ".byte 0x48,0x69,0xc7,5,0,0,0\nadd $2,%rax\nret\n" END(scaled) ".p2align 4\n");
 static volatile long traps;
 static void on_trap(int signal) { (void)signal; traps++; }
-static long rounds_of_each;
 static long calls(long n, long from) {
     for (long i = 0; i < n; i++) {
         long x = i + from;
@@ -63,11 +62,7 @@ static void *caller(void *argument) {
     return 0;
 }
 static void many_rounds(long n) {
-    pthread_t thread[64];
-    rounds_of_each = n;
-    for (long i = 1; i < threads; i++) check(!pthread_create(&thread[i], 0, caller, (void *)i), "pthread_create");
-    caller(0);
-    for (long i = 1; i < threads; i++) pthread_join(thread[i], 0);
+    in_threads(caller, n);
     one_byte_tally.returns = one_byte_tally.calls; loaded_tally.returns = loaded_tally.calls;
     scaled_tally.returns = scaled_tally.calls;
     check(traps == 0, "the program's own SIGTRAP handler has run");
@@ -75,7 +70,7 @@ static void many_rounds(long n) {
 static void one_round(void) { many_rounds(20000); }
 static void setup(int argc, char **argv) {
     const char *kind = argc > 2 ? argv[2] : "";
-    if (argc > 1) threads = atoi(argv[1]);
+    set_threads(argc, argv);
     if (!strcmp(kind, "handler")) signal(SIGTRAP, on_trap);
     forking = !strcmp(kind, "forks");
     USE_TALLY(one_byte); USE_TALLY(loaded); USE_TALLY(scaled); USE_TALLY(completed);

@@ -15,12 +15,6 @@ def steps(handler: ir.Function) -> int:
     return _body(handler.body)
 
 
-def buffer_bytes(handler: ir.Function) -> int:
-    """Return the bytes of all buffers."""
-    buffers = {each.buffer for each in walk.statements(handler.body) if isinstance(each, ir.ReadBytes)}
-    return sum(each.size for each in buffers)
-
-
 def _body(statements: ir.Body) -> int:
     return sum(_statement(each) for each in statements)
 
