@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from anyprobe.data.snapshot import Snapshot
     from anyprobe.handlers.intrinsics import buf, cstr, emit, printf
     from anyprobe.handlers.types import f32, f64, i8, i16, i32, i64, ptr, u8, u16, u32, u64
+    from anyprobe.probes.current import session
     from anyprobe.probes.opening import attach, run
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.session import Session
@@ -78,6 +79,7 @@ __all__ = [
     "printf",
     "ptr",
     "run",
+    "session",
     "u8",
     "u16",
     "u32",
@@ -111,6 +113,7 @@ _LAZY = {
     "printf": "anyprobe.handlers.intrinsics",
     "ptr": "anyprobe.handlers.types",
     "run": "anyprobe.probes.opening",
+    "session": "anyprobe.probes.current",
     "u16": "anyprobe.handlers.types",
     "u32": "anyprobe.handlers.types",
     "u64": "anyprobe.handlers.types",

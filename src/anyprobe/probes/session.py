@@ -13,7 +13,7 @@ from anyprobe.core.errors import SpecError, TargetError, UsageError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.snapshot import Snapshot
-from anyprobe.probes import reading, removal, trapping
+from anyprobe.probes import current, reading, removal, trapping
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import Clock, ClockChoice, own_clock
 from anyprobe.probes.decorators import Decorators
@@ -270,13 +270,15 @@ class Session(Decorators):
             self._process.close()
 
     def __enter__(self) -> Self:
-        """Return the session."""
+        """Return the session, which is the current one from here on."""
+        current.enter(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Detach, whatever happened."""
+        current.leave(self)
         self.close()
 
     # -- arming

@@ -1,0 +1,77 @@
+"""The current session: what ``from anyprobe import session`` means.
+
+It is the session of the innermost ``with`` block that this thread (or asynchronous task) is in; outside of all of them,
+the one that ``anyprobe script`` has opened, for all threads. So scripts run unchanged under the command and the API.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, cast
+
+from anyprobe.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from anyprobe.probes.session import Session
+
+_entered: "ContextVar[tuple[Session, ...]]" = ContextVar("entered", default=())
+_scripts: "list[Session]" = []
+
+
+def enter(opened: "Session") -> None:
+    """Make a session the current one of this thread or task."""
+    _entered.set((*_entered.get(), opened))
+
+
+def leave(opened: "Session") -> None:
+    """Forget a session, whichever others were entered since."""
+    _entered.set(tuple(each for each in _entered.get() if each is not opened))
+
+
+@contextmanager
+def for_script(opened: "Session") -> Iterator[None]:
+    """Make a session the current one of all threads that have not entered another."""
+    _scripts.append(opened)
+    try:
+        yield
+    finally:
+        _scripts.remove(opened)
+
+
+def current() -> "Session":
+    """Return the current session; raise ``UsageError`` if there is none."""
+    entered = _entered.get()
+    if entered or _scripts:
+        return entered[-1] if entered else _scripts[-1]
+    raise UsageError(
+        "there is no session here: run this file with 'anyprobe script FILE -p PID', "
+        "or inside of 'with anyprobe.attach(PID):'"
+    )
+
+
+class CurrentSession:
+    """Stands for the session that is the current one at each use."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever sessions have
+        """Return what the current session has under this name."""
+        if name.startswith("__"):
+            raise AttributeError(name)  # what Python asks of any object; not worth an error of ours
+        return getattr(current(), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set it on the current session."""
+        setattr(current(), name, value)
+
+    def __dir__(self) -> list[str]:
+        """List what sessions have."""
+        from anyprobe.probes.session import Session
+
+        return dir(Session)
+
+    def __repr__(self) -> str:
+        """Say which session that is."""
+        entered = (*_scripts, *_entered.get())
+        return f"<the current session: {entered[-1]!r}>" if entered else "<the current session: none>"
+
+
+session: "Session" = cast("Session", CurrentSession())
