@@ -12,6 +12,7 @@ from anyprobe.handlers.frame import Frame, Notes
 from anyprobe.handlers.storages import is_storage
 from anyprobe.handlers.types import IntegerType, PointerType, Type, boolean, i64, u64
 from anyprobe.handlers.values import (
+    Alias,
     Context,
     Items,
     Kind,
@@ -127,9 +128,16 @@ class Expressions:
             case Thing(types.ModuleType() | type() as thing):
                 if not hasattr(thing, attribute):
                     raise self.error(node, f"{thing.__name__} has no {attribute}")
-                return self._thing(getattr(thing, attribute))
+                found = getattr(thing, attribute)
+                return self._aliased(node, found) if isinstance(found, Alias) else self._thing(found)
             case _:
                 raise self.error(node, f"{described(value)} has no {attribute} in a handler")
+
+    def _aliased(self, node: ast.Attribute, alias: Alias) -> Value:
+        value: Value = Context()
+        for name in alias.path:
+            value = self._attribute(node, value, name)
+        return value
 
     # -- values that may be missing
 

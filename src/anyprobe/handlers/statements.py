@@ -6,7 +6,19 @@ from anyprobe.handlers import ir, loops, operators, ranges
 from anyprobe.handlers.expressions import Expressions
 from anyprobe.handlers.frame import Frame, type_of_annotation
 from anyprobe.handlers.types import IntegerType, PointerType, u64
-from anyprobe.handlers.values import Context, Items, Kind, Literal, Maybe, Member, Scalar, Value, described
+from anyprobe.handlers.values import (
+    Alias,
+    Context,
+    Items,
+    Kind,
+    Literal,
+    Maybe,
+    Member,
+    Scalar,
+    Thing,
+    Value,
+    described,
+)  # fmt: skip
 
 _OPERATORS = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
@@ -135,6 +147,9 @@ class Statements:
         self._assign_one(target, operators.arithmetic(self._emit, _OPERATORS[type(symbol)], *sides, fail))
 
     def _assign_attribute(self, node: ast.Attribute, inner: Value, name: str, value: Value) -> None:
+        if isinstance(inner, Thing) and isinstance(alias := getattr(inner.thing, name, None), Alias):
+            *path, name = alias.path
+            inner = Context(".".join(path))
         if not isinstance(inner, Context):
             raise self._expressions.error(node, f"{described(inner)} cannot be changed", "ctx.data, an aggregation")
         expr = self._expressions.as_number(self._expressions.present(value, node), node)

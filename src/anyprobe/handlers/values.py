@@ -74,6 +74,16 @@ class Context:
     part: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """What an attribute of a captured class stands for: an attribute of ``ctx``, by its path.
+
+    So a module gives handlers objects with names of its own: ``kprobes``, the kernel's ``pt_regs``.
+    """
+
+    path: tuple[str, ...]
+
+
 Value = Literal | Scalar | Maybe | Text | Items | Thing | Member | Context
 
 

@@ -83,17 +83,29 @@ class Handling:
 
         ``inside``: at an instruction, where the parameters are no longer where they were.
         """
+        facts = self.prepared(function, returns=returns, call=call, when=when, inside=inside)
+        specs = [_return_spec(spec) for spec in specs] if returns else specs
+        probes = self._session.place_made(specs, lambda probe: _dress(probe, facts))
+        self._probes.setdefault(function, []).extend(probes)
+        return probes
+
+    def prepared(
+        self,
+        function: Handler,
+        *,
+        returns: bool = False,
+        call: Call | None = None,
+        when: Handler | None = None,
+        inside: bool = False,
+    ) -> HandlerFacts:
+        """Compile a handler and map what it needs, for places that are made otherwise."""
         code, storages = self._compiled(function, i64 if returns else None, call, when)
         if (inside or returns) and any(each.kind is InputKind.PARAMETER for each in code.inputs):
             raise HandlerError("the parameters are gone here", instead="ctx.regs, or ctx.data of session.call")
         if returns and call is not None and call.instance.fields:
             code = _releasing(code)
         self._check(code, function, storages)
-        facts = self._facts(code, storages, call, enters=not returns)
-        specs = [_return_spec(spec) for spec in specs] if returns else specs
-        probes = self._session.place_made(specs, lambda probe: _dress(probe, facts))
-        self._probes.setdefault(function, []).extend(probes)
-        return probes
+        return self._facts(code, storages, call, enters=not returns)
 
     def probes_of(self, function: Handler) -> list[Probe]:
         """Return the probes that call a handler."""
