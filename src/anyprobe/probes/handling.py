@@ -19,7 +19,7 @@ from anyprobe.handlers.frontend import Setting
 from anyprobe.handlers.kept import native_code
 from anyprobe.handlers.storages import MapTable, Ring, Storages, Table
 from anyprobe.handlers.types import Type, i64
-from anyprobe.probes.clock import TickClock, tsc_refusal
+from anyprobe.probes.clock import tick_nanoseconds, tsc_refusal
 from anyprobe.probes.probe import Probe
 from anyprobe.splice.handlercall import TID_OFFSET, HandlerFacts, instances_bytes
 from anyprobe.splice.patchcode import ActionKind
@@ -144,7 +144,7 @@ class Handling:
             raise UnsupportedTarget(
                 f"ctx.now and emit need the time: thread {thread} may not read the time stamp counter (PR_SET_TSC)"
             )
-        self._nanoseconds = round(TickClock().ns_per_tick() * (1 << 32))
+        self._nanoseconds = tick_nanoseconds()
 
     # -- memory
 
@@ -237,12 +237,15 @@ class Handling:
                 found[name] = {cause: count for cause, count in causes.items() if count}
         return found
 
-    def records(self, *, final: bool = False) -> Iterator[tuple[str, str, Records]]:
-        """Yield what was emitted since the last time, by record: its name, how a row is shown, and the rows."""
+    def records(self, *, final: bool = False, until: int | None = None) -> Iterator[tuple[str, str, Records]]:
+        """Yield what was emitted since the last time, by record: its name, how a row is shown, and the rows.
+
+        What was emitted after ``until``, as ``ctx.now`` has it, is kept for the next time.
+        """
         for key, view in self._views.items():
             ring = self._storages.get(key)
             if isinstance(view, RingReader) and isinstance(ring, Ring):
-                yield str(key), ring.format, view.drain(final=final)
+                yield str(key), ring.format, view.drain(final=final, until=until)
 
 
 def _uses(code: NativeCode, name: str) -> bool:
