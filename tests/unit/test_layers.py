@@ -9,6 +9,7 @@ import anyprobe
 ROOT = Path(anyprobe.__file__).parent
 ROWS = (
     ("cli",),
+    ("kprobes",),
     ("probes", "reports"),
     ("handlers", "splice"),
     ("binary", "target", "data"),

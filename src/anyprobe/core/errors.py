@@ -112,6 +112,17 @@ class SiteRefused(TargetError):  # noqa: N818
         self.refusal = refusal
 
 
+class KprobeError(TargetError):
+    """A kprobe that cannot be registered: the kernel's error number and why."""
+
+    def __init__(self, errno: int, detail: str, refusal: Refusal | None = None) -> None:
+        """Keep the positive error number, the reason, and the verdict if that is the reason."""
+        import os
+
+        super().__init__(f"{os.strerror(errno)}: {detail}")
+        self.errno, self.detail, self.refusal = errno, detail, refusal
+
+
 class InternalError(AnyprobeError):
     """A broken invariant of ours; splices are undone before it is raised."""
 

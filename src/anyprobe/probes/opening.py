@@ -22,6 +22,7 @@ def attach(
     returns: str = "exits",
     live: bool = False,
     unsafe: bool = False,
+    strict: bool = False,
 ) -> Session:
     """Open a session on a running process. Nothing is changed in it until a probe is armed.
 
@@ -31,7 +32,8 @@ def attach(
     probes are armed and removed while all threads but a borrowed one run on; what cannot be done so is done in a stop,
     and ``Session.warnings`` says why.
 
-    Handlers may change what the program computes only with ``unsafe``.
+    Handlers may change what the program computes only with ``unsafe``. With ``strict`` the functions of
+    ``anyprobe.kprobes`` raise instead of returning error numbers.
 
     What an earlier controller left behind when it died is removed first. Raises ``PermissionDenied``,
     ``NoSuchProcess``, ``UnsupportedTarget``, ``SessionConflict``.
@@ -41,7 +43,14 @@ def attach(
         with typed(process, "attaching to"):
             warnings = removal.clean_up(process)
             session = Session(
-                process, strategy=strategy, maxactive=maxactive, clock=clock, returns=returns, live=live, unsafe=unsafe
+                process,
+                strategy=strategy,
+                maxactive=maxactive,
+                clock=clock,
+                returns=returns,
+                live=live,
+                unsafe=unsafe,
+                strict=strict,
             )
     except BaseException:
         process.close()
@@ -59,6 +68,7 @@ def run(
     returns: str = "exits",
     live: bool = False,
     unsafe: bool = False,
+    strict: bool = False,
     stdin: Stream = None,
     stdout: Stream = None,
     stderr: Stream = None,
@@ -80,6 +90,7 @@ def run(
             returns=returns,
             live=live,
             unsafe=unsafe,
+            strict=strict,
             held=True,
         )
     except BaseException:

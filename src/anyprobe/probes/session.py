@@ -62,9 +62,10 @@ class Session(Decorators):
         live: bool = False,
         held: bool = False,
         unsafe: bool = False,
+        strict: bool = False,
     ) -> None:
         """Use ``attach`` or ``run``."""
-        self._process, self._held, self.unsafe = process, held, unsafe
+        self._process, self._held, self.unsafe, self.strict = process, held, unsafe, strict
         self._began: float | None = None
         self._ended: float | None = None
         self._detached = False
@@ -103,6 +104,11 @@ class Session(Decorators):
     def exe(self) -> str:
         """The target's executable."""
         return self._process.exe
+
+    @property
+    def objects(self) -> ObjectTable:
+        """What is loaded in the target."""
+        return self._objects
 
     @property
     def refused(self) -> Refusals:
@@ -263,6 +269,7 @@ class Session(Decorators):
         """Detach and give all memory back; snapshots taken before stay valid."""
         try:
             self.detach()
+            self._pending = ()
             if self._held:
                 self.resume()
         finally:
@@ -357,6 +364,7 @@ class Session(Decorators):
         self._awaits_libraries = False
         self._objects.refresh()
         self.engine.slots = self._objects.has_thread_slots()
+        self.recheck_handlers()
         fresh = []
         for probe, timed in self._pending:
             made = self._make(probe.spec, timed=timed, beside=probe)
