@@ -14,9 +14,9 @@ class InputKind(StrEnum):
     PARAMETER = "parameter"
     """The parameter ``index`` of the probed function; ``name`` is its type's. Bits above its width may be anything."""
     CONTEXT = "context"
-    """An attribute of ``ctx`` by name: retval, ip, func, caller, tid, pid, cpu, now."""
+    """An attribute of ``ctx`` by name: retval, ip, func, caller, tid, pid, cpu, now, errno."""
     REGISTER = "register"
-    """A general purpose register by name."""
+    """A general purpose register by name; ``rip`` is only written: where the thread goes on, 0 for behind the site."""
     STORAGE = "storage"
     """Address of the storage ``index`` of the handler."""
     THREAD = "thread"
@@ -27,6 +27,10 @@ class InputKind(StrEnum):
     """Address of a routine by name."""
     MISSES = "misses"
     """Address of the counters of what went wrong, one word for each ``Miss``."""
+
+
+SKIP = "skip"
+"""The routine that does nothing but return: where a function goes on that is skipped."""
 
 
 class Miss(StrEnum):

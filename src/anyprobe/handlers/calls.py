@@ -12,7 +12,7 @@ from anyprobe.handlers.collecting import Collecting
 from anyprobe.handlers.emitter import BUFFER_LIMIT
 from anyprobe.handlers.expressions import Expressions
 from anyprobe.handlers.types import FloatType, IntegerType, PointerType, Type, boolean, f64, u64
-from anyprobe.handlers.values import Items, Literal, Member, Scalar, Text, Thing, Value, described
+from anyprobe.handlers.values import Context, Items, Literal, Member, Scalar, Text, Thing, Value, described
 
 Inline = Callable[[Expressions, ast.Call, types.FunctionType, list[Value]], Value]
 """Compiles a call of another Python function in place."""
@@ -37,6 +37,8 @@ class Calls:
                 return self._collecting.call(expressions, node, callee)
             case Thing(thing):
                 return self._thing(expressions, node, thing)
+            case Context("skip"):
+                return self._skip(expressions, node)
             case _:
                 raise expressions.error(node, f"{described(callee)} cannot be called")
 
@@ -51,6 +53,16 @@ class Calls:
         if not isinstance(storage, Map):
             raise expressions.error(node, f"{type(storage).__name__} has no items", ".add(value, key=(…,))")
         self._collecting.set_item(expressions, node, storage, key, value)
+
+    def _skip(self, expressions: Expressions, node: ast.Call) -> Value:
+        """Compile ``ctx.skip(value, errno=n)``."""
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords}
+        if len(node.args) > 1 or keywords.keys() - {"errno"}:
+            raise expressions.error(node, "this takes the value that is returned, and errno", "ctx.skip(-1, errno=2)")
+        value = expressions.number(node.args[0]) if node.args else None
+        errno = expressions.number(keywords["errno"]) if keywords else None
+        expressions.context.skip(expressions.emit, value, errno, expressions.frame.fail_at(node))
+        return Literal(None)
 
     def _thing(self, expressions: Expressions, node: ast.Call, thing: Any) -> Value:  # noqa: ANN401 - anything callable
         if isinstance(thing, Type):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from anyprobe.core.code import InputKind
+from anyprobe.core.code import SKIP, InputKind
 from anyprobe.handlers import ir
 from anyprobe.handlers.emitter import Emitter
 from anyprobe.handlers.operators import Fail, convert
@@ -19,8 +19,11 @@ ATTRIBUTES: dict[str, Type] = {
     "pid": i32,
     "cpu": i32,
     "now": u64,
+    "errno": i32,
 }
 """Attributes and their types."""
+CHANGEABLE = ("retval", "ip", "errno")
+"""Attributes that a handler may change in an unsafe session."""
 INSTANCE_WORDS = 8
 """Words of data that a call can have."""
 
@@ -44,15 +47,18 @@ class ContextAccess:
     retval: Type | None = i64
     """The type of ``ctx.retval``; ``None`` where there is none."""
     unsafe: bool = False
+    entry: bool = False
+    """Whether the handler runs where a function is entered, so that the function can be skipped."""
 
     def read(self, emit: Emitter, part: str, name: str, fail: Fail) -> Value:
         """Compile an attribute of ``ctx``, ``ctx.regs`` or ``ctx.data``."""
         if part == "data":
             return self._load(emit, name, fail)
-        if part == "regs":
+        if part == "regs" and name != "rip":
             return Scalar(ir.Word(emit.word(InputKind.REGISTER, _register(name, fail))))
-        if name in {"regs", "data"}:
+        if part == "" and name in {"regs", "data", "skip"}:
             return Context(name)
+        name = "ip" if part == "regs" else name
         kind = ATTRIBUTES.get(name)
         if kind is None:
             raise fail(f"ctx has no {name}", "one of " + ", ".join((*ATTRIBUTES, "regs", "data")))
@@ -68,20 +74,40 @@ class ContextAccess:
         if part == "data":
             self._store(emit, name, value, fail)
             return
-        if part == "" and name != "retval":
-            raise fail(f"ctx.{name} cannot be changed", "ctx.data, or with unsafe=True ctx.retval and ctx.regs")
-        if not self.unsafe:
-            raise fail("this changes what the program computes", "unsafe=True, where the session is opened")
+        if part not in {"", "regs"} or (part == "" and name not in CHANGEABLE):
+            instead = "ctx.data, or with unsafe=True ctx.regs and " + ", ".join(f"ctx.{each}" for each in CHANGEABLE)
+            raise fail(f"ctx.{name} cannot be changed", instead)
+        self._demand_unsafe(fail)
         if isinstance(value.type, FloatType):
             raise fail(f"a {value.type} in a register for whole numbers", "u64(…)")
-        if part == "regs":
-            register = _register(name, fail)
+        if name == "retval" and self.retval is None:
+            raise fail("there is no return value here", "ctx.skip(value), which returns it in the function's stead")
+        if part == "regs" or name == "ip":
+            register = "rip" if name in {"ip", "rip"} else _register(name, fail)
             if register == "rsp":
                 raise fail("the stack pointer cannot be changed", "")
             word = emit.word(InputKind.REGISTER, register, written=True)
         else:
             word = emit.word(InputKind.CONTEXT, name, written=True)
         emit.add(ir.SetWord(word, convert(value, u64)))
+
+    def skip(self, emit: Emitter, value: ir.Expr | None, errno: ir.Expr | None, fail: Fail) -> None:
+        """Compile ``ctx.skip``: the function returns a value without having run, and sets ``errno``."""
+        self._demand_unsafe(fail)
+        if not self.entry:
+            raise fail("a function can be skipped only where it is entered", "session.entry, or session.call")
+        for number, name in ((value, "retval"), (errno, "errno")):
+            if number is not None and isinstance(number.type, FloatType):
+                raise fail(f"a {number.type} in a register for whole numbers", "i64(…)")
+            if number is not None:
+                word = emit.word(InputKind.CONTEXT, name, written=True)
+                emit.add(ir.SetWord(word, convert(number, u64)))
+        stub = ir.Word(emit.word(InputKind.ROUTINE, SKIP))
+        emit.add(ir.SetWord(emit.word(InputKind.REGISTER, "rip", written=True), stub))
+
+    def _demand_unsafe(self, fail: Fail) -> None:
+        if not self.unsafe:
+            raise fail("this changes what the program computes", "unsafe=True, where the session is opened")
 
     def _load(self, emit: Emitter, name: str, fail: Fail) -> Value:
         kind = self.instance.fields.get(name)

@@ -38,6 +38,8 @@ class Setting:
     unsafe: bool = False
     ring_bytes: int = 1 << 20
     """Bytes of the ring that each thread has for each kind of record."""
+    entry: bool = False
+    """Whether the handler runs where a function is entered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class _Handler:
     def __init__(self, source: Source, setting: Setting, kinds: dict[str, Kind]) -> None:
         self._source, self._kinds = source, kinds
         self._emit, self._notes = Emitter(), Notes()
-        self._context = ContextAccess(setting.instance, setting.retval, setting.unsafe)
+        self._context = ContextAccess(setting.instance, setting.retval, setting.unsafe, setting.entry)
         self._calls = Calls(self._inline, Collecting(setting.storages, setting.ring_bytes))
         self._active: list[types.FunctionType] = []
 

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from anyprobe.core.refusal import Refusal
     from anyprobe.data.records import Records
     from anyprobe.data.results import AggregationResult
     from anyprobe.probes.handling import Call, Handler, Handling
@@ -26,6 +27,10 @@ class Decorators(ABC):
         """The target's process id."""
 
     @abstractmethod
+    @abstractmethod
+    def resolve(self, spec: str) -> "tuple[Sequence[ResolvedSite], list[tuple[str, Refusal]]]":
+        """Return the sites that a spec means in the process now, and what is refused already."""
+
     def place_made(self, specs: Sequence[str], dress: "Callable[[Probe], None]") -> "list[Probe]":
         """Arm probes whose places are turned by ``dress`` into what they are for."""
 

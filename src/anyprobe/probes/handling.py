@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.binary.exits import ExitKind
@@ -18,6 +19,7 @@ from anyprobe.handlers.context import InstanceLayout
 from anyprobe.handlers.frontend import Setting
 from anyprobe.handlers.kept import native_code
 from anyprobe.handlers.storages import MapTable, Ring, Storages, Table
+from anyprobe.probes import changing
 from anyprobe.handlers.types import Type, i64
 from anyprobe.probes.clock import tick_nanoseconds, tsc_refusal
 from anyprobe.probes.probe import Probe
@@ -99,7 +101,8 @@ class Handling:
         inside: bool = False,
     ) -> HandlerFacts:
         """Compile a handler and map what it needs, for places that are made otherwise."""
-        code, storages = self._compiled(function, i64 if returns else None, call, when)
+        entry = not (inside or returns)
+        code, storages = self._compiled(function, i64 if returns else None, call, when, entry=entry)
         if (inside or returns) and any(each.kind is InputKind.PARAMETER for each in code.inputs):
             raise HandlerError("the parameters are gone here", instead="ctx.regs, or ctx.data of session.call")
         if returns and call is not None and call.instance.fields:
@@ -112,10 +115,10 @@ class Handling:
         return list(self._probes.get(function, ()))
 
     def _compiled(
-        self, function: Handler, retval: Type | None, call: Call | None, when: Handler | None
+        self, function: Handler, retval: Type | None, call: Call | None, when: Handler | None, *, entry: bool
     ) -> tuple[NativeCode, Storages]:
         instance = call.instance if call is not None else InstanceLayout()
-        setting = Setting(self._storages, instance, retval, self._session.unsafe)
+        setting = Setting(self._storages, instance, retval, self._session.unsafe, entry=entry)
         handler = intermediate(function, setting, when)
         used = {key: each for key, each in self._storages.items() if each in handler.storages}
         by_place = {each: key for key, each in used.items()}
@@ -169,13 +172,21 @@ class Handling:
         if _uses(code, "tid"):
             self._check_tids()
         filtered = procfs.read_status(self._session.pid).get("Seccomp", "0") != "0"
-        return HandlerFacts(
+        facts = HandlerFacts(
             code,
             tuple(self._stores[key].address for key in storages),
             0 if self._misses is None else self._misses.address,
             system_calls=not filtered,
             instances=0 if call is None or call.store is None else call.store.address,
+            errno=self._errno if _uses(code, "errno") else 0,
             enters=enters,
+        if facts.redirects:
+            changing.check_redirection(self._session.pid)
+        return facts
+
+    @cached_property
+    def _errno(self) -> int:
+        return changing.errno_in(self._session)
             nanoseconds=self._nanoseconds,
             pid=self._session.pid,
         )

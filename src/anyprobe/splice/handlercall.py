@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from iced_x86 import Code, Encoder, Instruction, MemoryOperand, Register
 
-from anyprobe.core.code import Input, InputKind, NativeCode
+from anyprobe.core.code import SKIP, Input, InputKind, NativeCode
 from anyprobe.core.errors import InternalError
 from anyprobe.data.layout import BLOCK_GUARD, BLOCK_NUMBER, BLOCK_REFUSED
 from anyprobe.isa import disassemble
@@ -33,6 +33,9 @@ _ALWAYS_SAVED = ("rax", "flags", "rbx", "rdi")
 """What every handler's call changes; ``flags`` are kept as ``lahf`` and ``seto`` have them."""
 _PASSED_BY = 144
 """From the routine's return address to the site's stack pointer."""
+_PLACE = {"ip": 11, "func": 18}
+"""Where, from the return address on, the displacement stands by which a patch tells an address: behind it, in the two
+instructions that follow ``lea rsp, [rsp+136]``."""
 _SCRATCH = {"now": {"rdx"}, "cpu": {"rcx", "rdx"}}
 """What finding out attributes of ``ctx`` changes."""
 _IN_REGISTERS = frozenset({InputKind.PARAMETER, InputKind.REGISTER})
@@ -63,6 +66,31 @@ class HandlerFacts:
     nanoseconds: int = 0
     """Nanoseconds per tick of the TSC, times two to the 32."""
     pid: int = 0
+    errno: int = 0
+    """Where ``errno`` is, from the thread pointer on."""
+
+    takes_target: bool = False
+    """Whether patches push where control goes in front of the argument, as ``ctx.ip``: they alone know."""
+
+    @property
+    def asks_place(self) -> bool:
+        """Whether the handler asks where it runs, so that patches say so behind the call."""
+        return any(each.kind is InputKind.CONTEXT and each.name in _PLACE for each in self.code.inputs)
+
+    @property
+    def asks_ip(self) -> bool:
+        """Whether it asks for the instruction's address."""
+        return any(each.kind is InputKind.CONTEXT and each.name == "ip" for each in self.code.inputs)
+
+    @property
+    def redirects(self) -> bool:
+        """Whether it may send the thread somewhere else."""
+        return any(each.written and each.name == "rip" for each in self.code.inputs)
+
+    @property
+    def skips(self) -> bool:
+        """Whether it may let a call return at once."""
+        return any(each.kind is InputKind.ROUTINE and each.name == SKIP for each in self.code.inputs)
 
 
 INSTANCES, INSTANCE_BYTES, INSTANCE_DATA = 256, 128, 64
@@ -101,6 +129,7 @@ class _Call:
         code = handler.code
         self._strings, self._aligned = "df" in code.clobbers, code.vectors
         self._saved = _saved_by(code)
+        self._passed_by = _PASSED_BY + 8 * handler.takes_target
         self._base, self._pushed = (Register.RBP, 0) if self._aligned else (Register.RSP, 8 * self._strings)
 
     def run(self, address: int) -> bytes:
@@ -127,25 +156,39 @@ class _Call:
         self._argument()
         asm.emit(b"\x48\xff\x04\x03", "inc qword [rbx+rax]")
         self._call()
+        self._end("done", b"\xc3", "ret")
+        if handler.redirects:
+            asm.label("redirected")
+            # the return address is where to go, and the stack pointer becomes the site's
+            popped = self._passed_by - 8
+            self._end("leave", b"\xc2" + struct.pack("<H", popped), f"ret {popped}")
+        self._rare()
+        names = frozenset(each.name for each in handler.code.inputs if each.kind is InputKind.ROUTINE)
+        if handler.skips:
+            asm.label(SKIP)
+            asm.emit(b"\xc3", "ret")
+        names -= {SKIP}
+        emit_memory_routines(asm, names, allowed=handler.system_calls)
+        asm.emit(b"\xcc" * (-len(asm) % 16), "padding")
+        asm.label("handler")
+        asm.emit(handler.code.code, "the handler")
+        return asm.finish(address)
+
+    def _end(self, label: str, leave: bytes, text: str) -> None:
+        """Emit: the handler is over, everything is as it was. ``label``: where nothing is to be said to the block."""
+        asm = self.asm
         asm.emit(b"\x48\x85\xdb", "test rbx, rbx")
-        asm.jump(b"\x0f\x84", "done", "jz done")
+        asm.jump(b"\x0f\x84", label, f"jz {label}")
         asm.emit(b"\x48\xc7\x43" + bytes([BLOCK_GUARD]) + _i32(0), "mov qword [rbx+BLOCK_GUARD], 0")
         asm.emit(b"\xc7\x43" + bytes([BLOCK_REFUSED]) + _i32(0), "mov dword [rbx+BLOCK_REFUSED], 0")
-        asm.label("done")
+        asm.label(label)
         if self._aligned:
             asm.emit(b"\x48\x8d\x65" + (b"\xf8" if self._strings else b"\x00"), "lea rsp, [saved registers]")
         if self._strings:
             asm.emit(b"\x9d", "popfq")
         for name in reversed(self._saved[2:]):
             self._one(Instruction.create_reg(Code.POP_R64, _register_of(name)))
-        asm.emit(b"\x58\x04\x7f\x9e\x58\xc3", "pop rax; add al, 0x7f; sahf; pop rax; ret")
-        self._rare()
-        names = frozenset(each.name for each in handler.code.inputs if each.kind is InputKind.ROUTINE)
-        emit_memory_routines(asm, names, allowed=handler.system_calls)
-        asm.emit(b"\xcc" * (-len(asm) % 16), "padding")
-        asm.label("handler")
-        asm.emit(handler.code.code, "the handler")
-        return asm.finish(address)
+        asm.emit(b"\x58\x04\x7f\x9e\x58" + leave, f"pop rax; add al, 0x7f; sahf; pop rax; {text}")
 
     def _rare(self) -> None:
         asm, facts = self.asm, self._facts
@@ -182,7 +225,7 @@ class _Call:
     @property
     def _site(self) -> int:
         """Where the site's stack pointer points, relative to the base."""
-        return 8 * len(self._saved) + _PASSED_BY + self._pushed
+        return 8 * len(self._saved) + self._passed_by + self._pushed
 
     def _call(self) -> None:
         """Emit: fill in the words, call the handler, take over what it changes. rbx = the block, or 0."""
@@ -204,9 +247,30 @@ class _Call:
                 self._take_over(index, each)
         if any(each.kind is InputKind.INSTANCE for each in code.inputs) and not self._handler.enters:
             self._release()
+        if self._handler.redirects:
+            self._redirect(size)
         if not self._aligned:
             self._pushed -= size
             asm.emit(b"\x48\x81\xc4" + _i32(size), f"add rsp, {size}")
+
+    def _redirect(self, size: int) -> None:
+        """Emit: where the handler has said so, the thread goes elsewhere; a call that is skipped is over."""
+        asm, inputs = self.asm, self._handler.code.inputs
+        index = next(at for at, each in enumerate(inputs) if each.written and each.name == "rip")
+        self._get(Register.RSP, 8 * index)
+        asm.emit(b"\x48\x85\xc0", "test rax, rax")
+        asm.jump(b"\x0f\x84", "stays", "jz stays")
+        back = self._at(8 * len(self._saved) + self._pushed)
+        self._one(Instruction.create_mem_reg(Code.MOV_RM64_R64, back, Register.RAX))
+        if self._handler.enters and self._handler.skips and any(each.kind is InputKind.INSTANCE for each in inputs):
+            asm.relative(b"\x48\x8d\x3d", 4, b"", SKIP, "lea rdi, [skip]")
+            asm.emit(b"\x48\x39\xf8", "cmp rax, rdi")
+            asm.jump(b"\x0f\x85", "released", "jne released")
+            self._release()
+        if not self._aligned:
+            asm.emit(b"\x48\x81\xc4" + _i32(size), f"add rsp, {size}")
+        asm.jump(b"\xe9", "redirected", "jmp redirected")
+        asm.label("stays")
 
     # -- words
 
@@ -268,7 +332,9 @@ class _Call:
             self._register(index, place)
 
     def _register(self, index: int, name: str) -> None:
-        if name == "rsp":
+        if name == "rip":
+            self._constant(index, 0)
+        elif name == "rsp":
             self._one(Instruction.create_reg_mem(Code.LEA_R64_M, Register.RAX, self._at(self._site)))
             self._set(index, Register.RAX)
         elif name in _CHANGED or (name == "rbp" and self._aligned):
@@ -295,6 +361,15 @@ class _Call:
                 asm.emit(b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0", "rdtsc; shl rdx, 32; or rax, rdx")
                 asm.emit(b"\x48\xba" + _u64(handler.nanoseconds), "mov rdx, nanoseconds per tick")
                 asm.emit(b"\x48\xf7\xe2\x48\x0f\xac\xd0\x20", "mul rdx; shrd rax, rdx, 32")
+            case "ip" if handler.takes_target:
+                self._get(self._base, 8 * len(self._saved) + 16 + self._pushed)
+            case "ip" | "func":
+                at = _PLACE[name]
+                self._get(self._base, 8 * len(self._saved) + self._pushed)
+                asm.emit(b"\x48\x63\x78" + bytes([at]), f"movsxd rdi, dword [rax+{at}]")
+                asm.emit(b"\x48\x8d\x44\x38" + bytes([at + 4]), f"lea rax, [rax+rdi+{at + 4}]")
+            case "errno":
+                asm.emit(b"\x64\x48\x63\x04\x25" + _i32(handler.errno), "movsxd rax, dword fs:[errno]")
             case _:
                 raise InternalError(f"no code for ctx.{name}")
         self._set(index, Register.RAX)
@@ -364,7 +439,12 @@ class _Call:
     def _take_over(self, index: int, each: Input) -> None:
         """Emit: a register gets what the handler has left in its word."""
         name = "rax" if each.kind is InputKind.CONTEXT else each.name
+        if name == "rip":
+            return
         self._get(Register.RSP, 8 * index)
+        if each.kind is InputKind.CONTEXT and each.name == "errno":
+            self.asm.emit(b"\x64\x89\x04\x25" + _i32(self._handler.errno), "mov fs:[errno], eax")
+            return
         if name in self._saved:
             operand = self._at(self._place_of(name))
             self._one(Instruction.create_mem_reg(Code.MOV_RM64_R64, operand, Register.RAX))

@@ -1,0 +1,187 @@
+"""Handlers that change what the program computes, on demand only; everything is as it was once they are gone."""
+
+import errno
+
+import pytest
+
+import anyprobe
+from anyprobe import Count, HandlerError, Map, i64, ptr, u32, u64
+from live.driver import build, started
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def target():
+    with started(build("interfered.c")) as running:
+        yield running
+
+
+def changes(target, rounds=2):
+    """Run the program; return how much of what it does has changed on the way, by its own account."""
+    before = dict(target.counts.calls)
+    after = target.go(rounds).calls
+    return {name: after[name] - before.get(name, 0) for name in after}
+
+
+def unchanged(target):
+    """Run the program; see that everything works as the program alone does it."""
+    found = changes(target)
+    return not any(found[name] for name in ("nulls", "refused", "replacements", "doubled", "stepped_over", "written"))
+
+
+def test_every_hundredth_malloc_fails(target):
+    numbers, failed = Map("numbers"), Count("failed")
+    with anyprobe.attach(target.pid, unsafe=True) as session:
+
+        @session.entry("libc:malloc", when=lambda size: size <= 250)
+        def on_malloc(ctx, size: u64):
+            number = numbers.get(ctx.tid, 0) + 1
+            numbers[ctx.tid] = number % 100
+            if number == 100:
+                failed.add()
+                ctx.skip(0, errno=errno.ENOMEM)
+
+        found = changes(target)
+        assert found["nulls"] == failed.result().total.count
+        assert 4 * 2 * 2 <= found["nulls"] <= 4 * 2 * 3
+    assert unchanged(target)
+    target.finish()
+
+
+def test_open_fails_with_errno(target):
+    with anyprobe.attach(target.pid, unsafe=True) as session:
+
+        @session.entry("libc:open")
+        def on_open(ctx):
+            ctx.skip(-1, errno=errno.EMFILE)
+
+        found = changes(target)
+        assert found["refused"] == found["opens"] == 2000
+        hits = [site.hits for site in session.snapshot().sites]
+        assert sum(hits) == 2000
+    assert unchanged(target)
+    target.finish()
+
+
+def test_errno_is_seen_and_changed_at_returns(target):
+    seen = Count("errno", by=("errno",))
+    with anyprobe.attach(target.pid, unsafe=True) as session:
+
+        @session.ret("libc:open")
+        def on_open(ctx):
+            seen[ctx.errno].add()
+            if ctx.retval >= 0:
+                ctx.retval = -1
+                ctx.errno = errno.EMFILE
+
+        assert changes(target)["refused"] == 2000
+    assert seen.result().entries[0,].count == 2000
+    assert unchanged(target)
+    target.finish()
+
+
+def test_a_function_is_sent_to_another(target):
+    with anyprobe.attach(target.pid, unsafe=True) as session:
+        ((site,), _) = session.resolve("a.out:replacement")
+        start = site.address
+        end = start + site.function.size
+
+        @session.entry("a.out:original")
+        def on_original(ctx):
+            if not start <= u64(ctx.caller) < end:
+                ctx.ip = start
+
+        found = changes(target)
+        assert found["replacements"] == found["originals"] == 200
+    assert unchanged(target)
+    target.finish()
+
+
+def test_arguments_and_memory_are_changed(target):
+    with anyprobe.attach(target.pid, unsafe=True) as session:
+
+        @session.entry("a.out:doubled")
+        def on_doubled(ctx, n: i64):
+            ctx.regs.rdi = n + 1
+
+        @session.entry("a.out:configured")
+        def on_configured(where: ptr[u32]):
+            where[0] = 6
+
+        found = changes(target)
+        assert found["doubled"] == found["written"] == 200
+
+        @session.ret("a.out:configured")
+        def on_configured_done(ctx):
+            ctx.retval = 5
+
+        assert changes(target)["written"] == 0
+
+
+def test_an_instruction_is_left_out(target):
+    with anyprobe.attach(target.pid, unsafe=True) as session:
+        ((site,), _) = session.resolve("a.out:step")
+        behind = site.address + 14
+
+        @session.at("a.out:step+8")
+        def on_step(ctx):
+            ctx.regs.rip = behind
+
+        found = changes(target)
+        assert found["stepped_over"] == found["steps"] == 200
+    assert unchanged(target)
+    target.finish()
+
+
+def test_data_of_skipped_calls_is_given_up(target):
+    seen = Count("seen")
+    with anyprobe.attach(target.pid, unsafe=True) as session:
+
+        @session.call("a.out:original")
+        def on_original(ctx, a: i64):
+            ctx.data.a = a
+            if a & 1:
+                ctx.skip(-a)
+
+        @on_original.ret
+        def on_original_done(ctx):
+            if ctx.data.a is not None:
+                seen.add()
+
+        found = changes(target)
+        assert found["originals"] == 100
+        assert seen.result().total.count == 100
+    assert unchanged(target)
+    target.finish()
+
+
+def test_it_is_refused_where_it_was_not_asked_for(target):
+    with anyprobe.attach(target.pid) as session:
+        for source in (skipping, redirecting, failing):
+            with pytest.raises(HandlerError, match="unsafe=True"):
+                session.entry("a.out:original")(source)
+        assert not session.engine.arenas
+    with anyprobe.attach(target.pid, unsafe=True) as session:
+        for place in (session.at("a.out:step+4"), session.ret("a.out:step")):
+            with pytest.raises(HandlerError, match="only where it is entered"):
+                place(skipping)
+        with pytest.raises(HandlerError, match=r"ctx\.skip\(value\)"):
+            session.entry("a.out:original")(returning)
+        assert not session.engine.arenas
+
+
+def skipping(ctx):
+    ctx.skip(1)
+
+
+def redirecting(ctx):
+    ctx.ip = 1
+
+
+def failing(ctx):
+    ctx.errno = 1
+
+
+def returning(ctx):
+    ctx.retval = 1
