@@ -15,6 +15,15 @@ _MINI_LIMIT = 256 << 20
 
 def separate_symbols(elf: ElfFile, roots: Sequence[str], prefix: str) -> SymbolTable | None:
     """Return ``.symtab`` of the object's separate debug file, if one is installed and truly belongs to it."""
+    debug = separate_debug(elf, roots, prefix)
+    table = static_symbols(debug) if debug is not None else None
+    if debug is None or table is None:
+        return None
+    return replace(table, identity=debug.identity or ())
+
+
+def separate_debug(elf: ElfFile, roots: Sequence[str], prefix: str, wanted: str = "") -> ElfFile | None:
+    """Return the object's separate debug file, if one is installed and truly belongs to it; ``wanted``: a section."""
     for path in _candidates(elf, roots, prefix):
         if not os.path.isfile(path):
             continue
@@ -22,9 +31,8 @@ def separate_symbols(elf: ElfFile, roots: Sequence[str], prefix: str) -> SymbolT
             debug = ElfFile.open(path)
         except UnsupportedTarget:
             continue
-        if _belongs(elf, debug):
-            table = static_symbols(debug)
-            return table and replace(table, identity=debug.identity or ())
+        if _belongs(elf, debug) and (not wanted or debug.section(wanted) is not None):
+            return debug
     return None
 
 

@@ -26,6 +26,8 @@ from anyprobe.core.memory import MemoryFault
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from anyprobe.binary.debuginfo import DebugInfo
+
 __all__ = ["DEBUG_ROOTS", "Function", "FunctionTable", "Image"]
 
 DEBUG_ROOTS = ("/usr/lib/debug",)
@@ -99,6 +101,13 @@ class Image:
     def is_program(self) -> bool:
         """Whether the object has an interpreter or a fixed address: an executable rather than a library."""
         return not self.is_pie or any(each.kind == PT_INTERP for each in self.segments)
+
+    @cached_property
+    def debug_info(self) -> "DebugInfo":
+        """The debug information; ``UnsupportedTarget`` says why there is none."""
+        from anyprobe.binary.debuginfo import DebugInfo
+
+        return DebugInfo.open(self.elf, self._debug_roots, self._root)
 
     @cached_property
     def is_go(self) -> bool:

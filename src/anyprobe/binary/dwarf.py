@@ -1,0 +1,280 @@
+"""Debug information (DWARF 2 to 5): units and entries, read one by one where they are asked for."""
+
+import bisect
+import zlib
+from collections.abc import Iterator
+from functools import cached_property
+
+from anyprobe.binary import dwarfforms as forms
+from anyprobe.binary.elf import SHF_COMPRESSED, ElfFile
+from anyprobe.core.errors import UnsupportedTarget
+
+# tags
+ARRAY, CLASS, ENUMERATION, PARAMETER, MEMBER, POINTER, REFERENCE, UNIT = 0x01, 0x02, 0x04, 0x05, 0x0D, 0x0F, 0x10, 0x11
+STRUCTURE, SUBROUTINE, TYPEDEF, UNION, INHERITANCE, SUBRANGE, BASE = 0x13, 0x15, 0x16, 0x17, 0x1C, 0x21, 0x24
+CONST, SUBPROGRAM, VOLATILE, RESTRICT, NAMESPACE, RVALUE_REFERENCE, ATOMIC = 0x26, 0x2E, 0x35, 0x37, 0x39, 0x42, 0x47
+ENUMERATOR, UNSPECIFIED_TYPE, SKELETON = 0x28, 0x3B, 0x4A
+# attributes
+AT_SIBLING, AT_LOCATION, AT_NAME, AT_BYTE_SIZE, AT_BIT_OFFSET, AT_BIT_SIZE = 0x01, 0x02, 0x03, 0x0B, 0x0C, 0x0D
+AT_LOW_PC, AT_HIGH_PC, AT_LANGUAGE, AT_UPPER_BOUND, AT_ABSTRACT_ORIGIN, AT_COUNT = 0x11, 0x12, 0x13, 0x2F, 0x31, 0x37
+AT_MEMBER_LOCATION, AT_DECLARATION, AT_ENCODING, AT_EXTERNAL, AT_SPECIFICATION, AT_TYPE = (
+    0x38, 0x3C, 0x3E, 0x3F, 0x47, 0x49,
+)  # fmt: skip
+AT_PROTOTYPED, AT_CALLING_CONVENTION, AT_CONST_VALUE, AT_RANGES, AT_DATA_BIT_OFFSET = 0x27, 0x36, 0x1C, 0x55, 0x6B
+AT_STR_OFFSETS_BASE, AT_ADDR_BASE, AT_RNGLISTS_BASE, AT_SIGNATURE, AT_DWO_NAME = 0x72, 0x73, 0x74, 0x69, 0x76
+AT_LOCLISTS_BASE = 0x8C
+AT_GNU_VECTOR, AT_GNU_DWO_NAME, AT_GNU_ADDR_BASE = 0x2107, 0x2130, 0x2133
+AT_ALIGNMENT, AT_EXPORT_SYMBOLS, AT_ARTIFICIAL = 0x88, 0x89, 0x34
+_ORIGINS = (AT_ABSTRACT_ORIGIN, AT_SPECIFICATION)
+_ZLIB = 1
+
+
+class Entry:
+    """One debugging information entry."""
+
+    __slots__ = ("attributes", "end", "offset", "parent", "tag", "unit")
+
+    def __init__(
+        self, unit: "Unit", offset: int, tag: int, end: int, attributes: "Attributes", *, parent: bool
+    ) -> None:
+        """Keep what was read; ``end`` is behind its attributes, ``parent`` says whether children follow there."""
+        self.unit, self.offset, self.tag, self.end = unit, offset, tag, end
+        self.attributes, self.parent = attributes, parent
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What tells it from all others of this process."""
+        return id(self.unit.dwarf), self.offset
+
+    def number(self, attribute: int) -> int | None:
+        """Return the value of an attribute if it is a number."""
+        found = self.attributes.get(attribute)
+        return found[1] if found is not None and isinstance(found[1], int) else None
+
+    def address(self, attribute: int) -> int | None:
+        """Return an attribute that is an address."""
+        found = self.attributes.get(attribute)
+        if found is None or not isinstance(found[1], int):
+            return None
+        return self.unit.address_of(found[1]) if found[0] in forms.ADDRESS_INDEX else found[1]
+
+    def reference(self, attribute: int) -> "Entry | None":
+        """Return the entry that an attribute refers to."""
+        form, value = self.attributes.get(attribute, (0, b""))
+        if not isinstance(value, int):
+            return None
+        dwarf = self.unit.dwarf
+        if form in forms.REF_IN_UNIT:
+            return dwarf.entry(self.unit.offset + value)
+        if form in forms.REF_SUPPLEMENTARY:
+            if dwarf.supplementary is None:
+                raise UnsupportedTarget("a part of the debug information is in a file that is not installed (dwz)")
+            return dwarf.supplementary.entry(value)
+        if form == forms.REF_SIG8:
+            return dwarf.type_by_signature(value)
+        return dwarf.entry(value)
+
+    @property
+    def origin(self) -> "Entry | None":
+        """The entry that this one completes."""
+        return next((each for at in _ORIGINS if (each := self.reference(at)) is not None), None)
+
+    @property
+    def name(self) -> str:
+        """The name, empty for what has none."""
+        found = self.attributes.get(AT_NAME)
+        if found is not None:
+            return self.unit.text(*found)
+        origin = self.origin
+        return origin.name if origin is not None else ""
+
+    @property
+    def type(self) -> "Entry | None":
+        """The type; none stands for ``void``."""
+        if AT_TYPE in self.attributes:
+            return self.reference(AT_TYPE)
+        origin = self.origin
+        return origin.type if origin is not None else None
+
+    def children(self) -> Iterator["Entry"]:
+        """Yield the entries right below this one."""
+        at = self.end
+        while self.parent:
+            entry = self.unit.read(at)
+            if entry is None:
+                return
+            yield entry
+            at = entry.next()
+
+    def next(self) -> int:
+        """Return where the entry behind this one and all below it is."""
+        sibling = self.attributes.get(AT_SIBLING)
+        if sibling is not None and isinstance(sibling[1], int):
+            return self.unit.offset + sibling[1]
+        at = self.end
+        if not self.parent:
+            return at
+        while (below := self.unit.read(at)) is not None:
+            at = below.next()
+        return at + 1
+
+
+Attributes = dict[int, tuple[int, forms.Value]]
+"""Form and value by attribute."""
+
+
+class Unit:
+    """A unit: the entries of one source file, or of types that several share."""
+
+    def __init__(self, dwarf: "Dwarf", offset: int, head: forms.Header) -> None:
+        """Keep where it is."""
+        self.dwarf, self.offset, self.head = dwarf, offset, head
+
+    def read(self, at: int) -> Entry | None:
+        """Return the entry at an offset, none where a list of children ends."""
+        content, size = self.dwarf.info, self.head.offset_size
+        try:
+            code, place = forms.uleb(content, at)
+            if code == 0:
+                return None
+            tag, children, attributes = self._abbreviations[code]
+            found: Attributes = {}
+            for attribute, form, implicit in attributes:
+                if form == forms.IMPLICIT_CONST:
+                    found[attribute] = form, implicit
+                else:
+                    true_form, value, place = forms.read(content, place, form, size)
+                    found[attribute] = true_form, value
+        except (IndexError, KeyError, ValueError):
+            raise UnsupportedTarget(f"{self.dwarf.path}: damaged debug information") from None
+        return Entry(self, at, tag, place, found, parent=children)
+
+    @cached_property
+    def _abbreviations(self) -> dict[int, forms.Abbreviation]:
+        return self.dwarf.abbreviations(self.head.abbreviations)
+
+    @cached_property
+    def entry(self) -> Entry:
+        """The entry that describes the unit."""
+        found = self.read(self.head.first)
+        if found is None:
+            raise UnsupportedTarget(f"{self.dwarf.path}: damaged debug information")
+        return found
+
+    @property
+    def split(self) -> str:
+        """The file that the rest of it is in, empty where all is here."""
+        for attribute in (AT_DWO_NAME, AT_GNU_DWO_NAME):
+            if attribute in self.entry.attributes:
+                return self.text(*self.entry.attributes[attribute])
+        return ""
+
+    def text(self, form: int, value: forms.Value) -> str:
+        """Return the text that an attribute's value means."""
+        dwarf = self.dwarf
+        if isinstance(value, bytes):
+            return value.decode(errors="replace")
+        if form in forms.STRING_INDEX:
+            size = self.head.offset_size
+            base = self.entry.number(AT_STR_OFFSETS_BASE) or (2 * size if self.head.version == 5 else 0)
+            at = base + value * size
+            return _text_at(
+                dwarf.strings, int.from_bytes(dwarf.section(".debug_str_offsets")[at : at + size], "little")
+            )
+        if form == forms.LINE_STRP:
+            return _text_at(dwarf.section(".debug_line_str"), value)
+        if form in forms.STRING_SUPPLEMENTARY:
+            return "" if dwarf.supplementary is None else _text_at(dwarf.supplementary.strings, value)
+        return _text_at(dwarf.strings, value)
+
+    def address_of(self, index: int) -> int:
+        """Return an address by its index."""
+        base = self.entry.number(AT_ADDR_BASE) or self.entry.number(AT_GNU_ADDR_BASE) or 0
+        at = base + 8 * index
+        return int.from_bytes(self.dwarf.section(".debug_addr")[at : at + 8], "little")
+
+
+class Dwarf:
+    """The debug information of one file."""
+
+    def __init__(self, elf: ElfFile, supplementary: "Dwarf | None" = None) -> None:
+        """Read from ``elf``; what ``dwz`` has moved elsewhere is in ``supplementary``."""
+        self.path, self._elf, self.supplementary = elf.path, elf, supplementary
+        self._sections: dict[str, bytes] = {}
+        self._shapes: dict[int, dict[int, forms.Abbreviation]] = {}
+
+    def section(self, name: str) -> bytes:
+        """Return a section's content, unpacked; empty if there is none."""
+        if name not in self._sections:
+            self._sections[name] = self._unpacked(name)
+        return self._sections[name]
+
+    def _unpacked(self, name: str) -> bytes:
+        section = self._elf.section(name)
+        if section is None:
+            return b""
+        raw = self._elf.section_bytes(section)
+        if not section.flags & SHF_COMPRESSED:
+            return raw
+        if int.from_bytes(raw[:4], "little") != _ZLIB:
+            raise UnsupportedTarget(f"{self.path}: {name} is compressed in a way that is not known (zstd?)")
+        try:
+            return zlib.decompress(raw[24:])
+        except zlib.error:
+            raise UnsupportedTarget(f"{self.path}: damaged {name}") from None
+
+    @cached_property
+    def info(self) -> bytes:
+        """The entries."""
+        return self.section(".debug_info")
+
+    @property
+    def strings(self) -> bytes:
+        """The texts."""
+        return self.section(".debug_str")
+
+    def abbreviations(self, offset: int) -> dict[int, forms.Abbreviation]:
+        """Return a table of abbreviations."""
+        if offset not in self._shapes:
+            try:
+                self._shapes[offset] = forms.abbreviations(self.section(".debug_abbrev"), offset)
+            except IndexError:
+                raise UnsupportedTarget(f"{self.path}: damaged debug information") from None
+        return self._shapes[offset]
+
+    @cached_property
+    def units(self) -> list[Unit]:
+        """All units, by their offsets."""
+        found, at = [], 0
+        while at + 4 <= len(self.info):
+            head = forms.header(self.info, at)
+            found.append(Unit(self, at, head))
+            at = head.end
+        return found
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        return [unit.offset for unit in self.units]
+
+    def unit_at(self, offset: int) -> Unit:
+        """Return the unit that an offset is in."""
+        index = bisect.bisect_right(self._offsets, offset) - 1
+        if index < 0 or offset >= self.units[index].head.end:
+            raise UnsupportedTarget(f"{self.path}: damaged debug information (no unit at {offset:#x})")
+        return self.units[index]
+
+    def entry(self, offset: int) -> Entry | None:
+        """Return the entry at an offset."""
+        return self.unit_at(offset).read(offset)
+
+    def type_by_signature(self, signature: int) -> Entry | None:
+        """Return the type of a type unit."""
+        for unit in self.units:
+            if unit.head.signature == signature and unit.head.type_offset:
+                return unit.read(unit.head.type_offset)
+        raise UnsupportedTarget(f"{self.path}: a type of the debug information is in another place (.debug_types)")
+
+
+def _text_at(strings: bytes, offset: int) -> str:
+    end = strings.find(b"\0", offset)
+    return strings[offset : end if end >= 0 else None].decode(errors="replace")
