@@ -1,0 +1,110 @@
+"""Where a probe is to be: a symbol or an address, looked up in the process, or the kernel's error number."""
+
+import errno
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.function import FunctionCode
+from anyprobe.core.errors import KprobeError, SpecError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.kprobes.structures import Kprobe
+
+if TYPE_CHECKING:
+    from anyprobe.probes.resolve import ResolvedSite
+    from anyprobe.probes.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """An instruction of the process."""
+
+    address: int
+    module: str
+    function: str
+    offset: int
+    spec: str
+    """The instruction as a spec."""
+    entry: str
+    """The function as a spec; empty if it has no name that means it alone."""
+
+
+def locate(session: "Session", kp: Kprobe, *, entry: bool = False) -> Location:
+    """Return where a kprobe is to be; ``entry``: it has to be at a function's first instruction."""
+    given = kp.addr if kp.found is None else None
+    if (kp.symbol_name is None) == (given is None):
+        raise KprobeError(errno.EINVAL, "exactly one of symbol_name and addr has to be given")
+    if kp.offset < 0:
+        raise KprobeError(errno.EINVAL, f"a negative offset, {kp.offset}")
+    site = _by_symbol(session, kp) if given is None else _by_address(session, given + kp.offset)
+    code = _checked(session, site)
+    start = site.function.start + site.object.bias
+    offset = site.address - start
+    if entry and offset:
+        raise KprobeError(errno.EINVAL, f"{site.address:#x} is not the first instruction of {site.function.name}")
+    link = site.object.link_time(site.address)
+    if not code.is_boundary(link):
+        near = ", ".join(f"+{at - site.function.start:#x}" for at in code.boundaries_near(link))
+        why = Refusal(Reason.NOT_A_BOUNDARY, site.address, f"no instruction starts here; nearest: {near}")
+        raise KprobeError(errno.EILSEQ, str(why), why)
+    name = site.object.name
+    return Location(
+        site.address,
+        name,
+        site.function.name,
+        offset,
+        f"pid:{name}:-:{link:#x}",
+        _entry_spec(site),
+    )
+
+
+def _entry_spec(site: "ResolvedSite") -> str:
+    functions = site.object.image.functions
+    for name in site.function.names:
+        if len(functions.lookup(name)) == 1 and not any(character in name for character in "*?[: "):
+            return f"pid:{site.object.name}:{name}:entry"
+    return ""
+
+
+def _by_symbol(session: "Session", kp: Kprobe) -> "ResolvedSite":
+    assert kp.symbol_name is not None
+    text = f"{kp.symbol_name}+{kp.offset:#x}" if kp.offset else kp.symbol_name
+    if any(character in kp.symbol_name for character in "*?"):
+        raise KprobeError(errno.ENOENT, f"{kp.symbol_name!r} is no symbol but a pattern")
+    try:
+        sites, refused = session.resolve(f"{kp.module}:{text}" if kp.module else text)
+    except SpecError as error:
+        raise KprobeError(_number(error), str(error)) from error
+    if not sites:
+        raise KprobeError(errno.EINVAL, str(refused[0][1]), refused[0][1])
+    first = [site for site in sites if site.object is sites[0].object]
+    if len({site.address for site in first}) > 1:
+        raise KprobeError(errno.EADDRNOTAVAIL, f"{kp.symbol_name} means several functions of {first[0].object.name}")
+    return first[0]
+
+
+def _number(error: SpecError) -> int:
+    if "ambiguous" in error.message:
+        return errno.EADDRNOTAVAIL
+    return errno.EINVAL if error.message.startswith("offset") else errno.ENOENT
+
+
+def _by_address(session: "Session", address: int) -> "ResolvedSite":
+    loaded = session.objects.at(address)
+    if loaded is None:
+        raise KprobeError(errno.EINVAL, f"{address:#x} is in no code of a file; our own code is not probed either")
+    try:
+        sites, _ = session.resolve(f"pid:{loaded.name}:-:{loaded.link_time(address):#x}")
+    except SpecError as error:
+        raise KprobeError(errno.EINVAL, str(error)) from error
+    return sites[0]
+
+
+def _checked(session: "Session", site: "ResolvedSite") -> FunctionCode:
+    """Return the code around a site; raise what stands against probing it at all."""
+    why = session.refusal_of(site)
+    code = session.module(site.object).code.function_at(site.function.start)
+    if isinstance(code, FunctionCode) and why is None:
+        return code
+    why = why or (code if isinstance(code, Refusal) else None)
+    assert why is not None
+    raise KprobeError(errno.EINVAL, str(why), why)

@@ -1,0 +1,81 @@
+"""Kernel handlers as handlers of ours: functions of ``ctx`` that call them with the kernel's parameters.
+
+They are compiled, never called; the functions that they call are compiled in place.
+"""
+
+# ruff: noqa: ANN001, ANN202, ARG001 - the wrappers are read by the compiler alone
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
+import ast
+from typing import Any
+
+from anyprobe.handlers.source import source_of
+from anyprobe.kprobes.structures import Handler
+
+
+def before(function: Handler, p: type, regs: type) -> Handler:
+    """Return what runs before the instruction."""
+
+    def handler(ctx):
+        function(p, regs)
+
+    return handler
+
+
+def behind(function: Handler, p: type, regs: type) -> Handler:
+    """Return what runs behind the instruction; the kernel's ``flags`` are always zero."""
+
+    def handler(ctx):
+        function(p, regs, 0)
+
+    return handler
+
+
+def followed(missed: Any) -> Handler:  # noqa: ANN401 - a Count
+    """Return what marks a call whose return is to be seen."""
+
+    def handler(ctx):
+        ctx.data.kretprobe = 1
+        if ctx.data.kretprobe is None:
+            missed.add()
+
+    return handler
+
+
+def entered(function: Handler, missed: Any, ri: type, regs: type) -> Handler:  # noqa: ANN401
+    """Return what runs at the entry of a function with an entry handler."""
+
+    def handler(ctx):
+        ctx.data.kretprobe = 1
+        if ctx.data.kretprobe is None:
+            missed.add()
+            return
+        if function(ri, regs) != 0:
+            ctx.data.kretprobe = 0
+
+    def plain(ctx):
+        ctx.data.kretprobe = 1
+        if ctx.data.kretprobe is None:
+            missed.add()
+            return
+        function(ri, regs)
+
+    return handler if returns_values(function) else plain
+
+
+def returned(function: Handler, ri: type, regs: type) -> Handler:
+    """Return what runs where a function returns; it had to be seen when it was entered."""
+
+    def handler(ctx):
+        marked = ctx.data.kretprobe
+        if marked is None:
+            return
+        if marked != 0:
+            function(ri, regs)
+
+    return handler
+
+
+def returns_values(function: Handler) -> bool:
+    """Return whether a function has a result; without one it is 0 in the kernel's eyes."""
+    return any(isinstance(node, ast.Return) and node.value is not None for node in ast.walk(source_of(function).tree))
