@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from anyprobe.data.results import AggregationResult
     from anyprobe.probes.handling import Call, Handler, Handling
     from anyprobe.probes.probe import Probe
+    from anyprobe.probes.resolve import ResolvedSite
     from anyprobe.splice.engine import Engine
 
 
@@ -27,10 +28,10 @@ class Decorators(ABC):
         """The target's process id."""
 
     @abstractmethod
-    @abstractmethod
     def resolve(self, spec: str) -> "tuple[Sequence[ResolvedSite], list[tuple[str, Refusal]]]":
         """Return the sites that a spec means in the process now, and what is refused already."""
 
+    @abstractmethod
     def place_made(self, specs: Sequence[str], dress: "Callable[[Probe], None]") -> "list[Probe]":
         """Arm probes whose places are turned by ``dress`` into what they are for."""
 
@@ -54,6 +55,11 @@ class Decorators(ABC):
         if "handling" not in self.__dict__:
             return {}, {}
         return self.handling.dropped(), {kind: count for kind, count in self.handling.misses().items() if count}
+
+    def recheck_handlers(self, reads_word: Callable[[int], bool]) -> None:
+        """See to what handlers need and could not be seen in a program that had not yet begun."""
+        if "handling" in self.__dict__:
+            self.handling.recheck(reads_word)
 
     def records(self, *, final: bool = False) -> "dict[str, Records]":
         """Return what was emitted since the last time, by name, as NumPy arrays by time (``ts``, in nanoseconds).
@@ -82,6 +88,10 @@ class Decorators(ABC):
         """Place a handler before instructions, as ``libc:malloc+0x1c``; it has ``ctx`` alone."""
         return self._decorator(specs, when, inside=True)
 
+    def after(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
+        """Place a handler behind instructions, on whatever way control leaves them; ``ctx.ip`` is where it goes."""
+        return self._decorator(specs, when, after=True)
+
     def call(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Call]":
         """Place a handler at the entries of functions, and by ``.ret`` of the result another at their returns."""
         from anyprobe.probes.handling import Call
@@ -94,10 +104,16 @@ class Decorators(ABC):
         return place
 
     def _decorator(
-        self, specs: tuple[str, ...], when: "Handler | None", *, returns: bool = False, inside: bool = False
+        self,
+        specs: tuple[str, ...],
+        when: "Handler | None",
+        *,
+        returns: bool = False,
+        inside: bool = False,
+        after: bool = False,
     ) -> "Callable[[Handler], Handler]":
         def place(function: "Handler") -> "Handler":
-            self.handling.place(specs, function, when=when, returns=returns, inside=inside)
+            self.handling.place(specs, function, when=when, returns=returns, inside=inside, after=after)
             return function
 
         return place

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from anyprobe.binary.exits import ExitKind
 from anyprobe.core.code import MISSES, Input, InputKind, NativeCode
 from anyprobe.core.errors import HandlerError, UnsupportedTarget
 from anyprobe.data.aggregations import Aggregation
@@ -19,12 +18,12 @@ from anyprobe.handlers.context import InstanceLayout
 from anyprobe.handlers.frontend import Setting
 from anyprobe.handlers.kept import native_code
 from anyprobe.handlers.storages import MapTable, Ring, Storages, Table
-from anyprobe.probes import changing
 from anyprobe.handlers.types import Type, i64
+from anyprobe.probes import changing
 from anyprobe.probes.clock import tick_nanoseconds, tsc_refusal
+from anyprobe.probes.dressing import dress_with, dressing_behind
 from anyprobe.probes.probe import Probe
 from anyprobe.splice.handlercall import TID_OFFSET, HandlerFacts, instances_bytes
-from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.stores import Store, map_stores
 from anyprobe.target import procfs
 from anyprobe.target.timestamps import thread_without_timestamps
@@ -36,7 +35,6 @@ Handler = Callable[..., Any]
 STACK_LIMIT = 2048
 """Bytes of the program's stack that a handler may take."""
 _THREADS = 1024
-_NOT_YET = frozenset({"ip", "func"})
 
 
 @dataclass(eq=False)
@@ -68,7 +66,7 @@ class Handling:
         self._views: dict[object, TableView | MapView | RingReader] = {}
         self._misses: Store | None = None
         self._nanoseconds = 0
-        self._tids_checked = False
+        self._tids_checked = self._tids_wanted = False
         self._probes: dict[Handler, list[Probe]] = {}
 
     def place(
@@ -80,14 +78,16 @@ class Handling:
         call: Call | None = None,
         when: Handler | None = None,
         inside: bool = False,
+        after: bool = False,
     ) -> list[Probe]:
         """Compile a handler and place it; nothing is touched if it does not compile.
 
-        ``inside``: at an instruction, where the parameters are no longer where they were.
+        ``inside``: at an instruction, where the parameters are no longer where they were; ``after``: behind one.
         """
-        facts = self.prepared(function, returns=returns, call=call, when=when, inside=inside)
+        facts = self.prepared(function, returns=returns, call=call, when=when, inside=inside or after)
         specs = [_return_spec(spec) for spec in specs] if returns else specs
-        probes = self._session.place_made(specs, lambda probe: _dress(probe, facts))
+        dress = dressing_behind(facts) if after else partial(dress_with, facts=facts)
+        probes = self._session.place_made(specs, dress)
         self._probes.setdefault(function, []).extend(probes)
         return probes
 
@@ -128,9 +128,6 @@ class Handling:
         name = getattr(function, "__name__", "the handler")
         if code.stack > STACK_LIMIT:
             raise HandlerError(f"{name} needs {code.stack} bytes of stack, more than the {STACK_LIMIT} it may")
-        for each in code.inputs:
-            if each.kind is InputKind.CONTEXT and each.name in _NOT_YET:
-                raise HandlerError(f"{name}: ctx.{each.name} is not there yet")
         if _uses(code, "now") or any(isinstance(each, Ring) for each in storages.values()):
             self._check_clock()
 
@@ -178,8 +175,11 @@ class Handling:
             0 if self._misses is None else self._misses.address,
             system_calls=not filtered,
             instances=0 if call is None or call.store is None else call.store.address,
-            errno=self._errno if _uses(code, "errno") else 0,
             enters=enters,
+            nanoseconds=self._nanoseconds,
+            pid=self._session.pid,
+            errno=self._errno if _uses(code, "errno") else 0,
+        )
         if facts.redirects:
             changing.check_redirection(self._session.pid)
         return facts
@@ -187,9 +187,6 @@ class Handling:
     @cached_property
     def _errno(self) -> int:
         return changing.errno_in(self._session)
-            nanoseconds=self._nanoseconds,
-            pid=self._session.pid,
-        )
 
     def _adopt(self, key: object, storage: object, store: Store) -> None:
         self._stores[key] = store
@@ -206,13 +203,25 @@ class Handling:
                 store.view(), storage.layout, nanoseconds=self._nanoseconds, allocate=store.allocate
             )
 
+    def recheck(self, reads_word: Callable[[int], bool]) -> None:
+        """See to what could not be seen in a program that had not yet begun; its libraries are mapped by now.
+
+        ``reads_word``: whether the C library reads a word of the thread's control block, by its offset.
+        """
+        if self._tids_wanted and not self._tids_checked and not reads_word(TID_OFFSET):
+            raise UnsupportedTarget("ctx.tid: this C library does not keep threads' ids where glibc does")
+        self._tids_checked = self._tids_wanted
+
     def _check_tids(self) -> None:
         """See that each thread has its id where the C library keeps it."""
+        self._tids_wanted = True
         if self._tids_checked:
             return
         engine = self._session.engine
         with engine.stop("prepare") as stop:
             for thread in stop.threads:
+                if thread.registers.fs_base == 0:
+                    return  # it has not begun: see recheck
                 place = thread.registers.fs_base + TID_OFFSET
                 found = int.from_bytes(engine.process.mem.read(place, 4), "little")
                 if found != thread.tid:
@@ -268,13 +277,6 @@ def _releasing(code: NativeCode) -> NativeCode:
     if any(each.kind is InputKind.INSTANCE for each in code.inputs):
         return code
     return replace(code, inputs=(*code.inputs, Input(InputKind.INSTANCE)))
-
-
-def _dress(probe: Probe, facts: HandlerFacts) -> None:
-    """Have a probe's places call a handler; at a tail jump there is no return yet, so it is only counted."""
-    for place in probe.places:
-        if place.exit is None or place.exit.kind is ExitKind.RET:
-            place.hook.kind, place.hook.handler = ActionKind.HANDLER, facts
 
 
 def _return_spec(spec: str) -> str:

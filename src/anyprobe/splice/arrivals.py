@@ -71,6 +71,8 @@ class Arrivals(Ways):
             part = next((part for part in self._parts if part.start <= want.address < part.end), None)
             if part is None or want.kind is not WantKind.OFFSET or want.conditional or part.complete is not None:
                 continue
+            if want.after:
+                continue
             line = self._line(part, want.address)
             if not line or not all(cannot_fault(insn) for insn in line[:-1]):
                 continue

@@ -47,6 +47,9 @@ class Hook:
     detached: bool = False
     handler: HandlerFacts | None = None
     """What is called at a hit, for hooks of that kind."""
+    ip: int = 0
+    """Run-time address of the instruction, and of the function that it is asked of: what a handler may want to know."""
+    function: int = 0
 
     @property
     def armed(self) -> bool:

@@ -40,7 +40,7 @@ class CounterTemplates:
         """Return the splice's patch at ``address``; ``None`` where it is not of the simple kind."""
         want = splice.wants[0]
         insns = splice.insns
-        if len(splice.wants) != 1 or want.conditional or want.address != insns[0].address:
+        if len(splice.wants) != 1 or want.conditional or want.after or want.address != insns[0].address:
             return None
         if action.kind is not ActionKind.COUNT or action.bank.slot is None or splice.strategy is Strategy.RETARGET:
             return None

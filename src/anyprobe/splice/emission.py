@@ -164,7 +164,10 @@ class Emission:
             code = home.replacing_code(bank)
         else:
             code = home.slot_code(bank)
-        return (Action(hook.kind, hook.offset, code),)
+        if hook.handler is None:
+            return (Action(hook.kind, hook.offset, code),)
+        place = (hook.ip, hook.function) if hook.handler.asks_place else (0, 0)
+        return (Action(hook.kind, hook.offset, code, *place, hook.handler.takes_target),)
 
     def _home_for(self, edit: Edit) -> Neighbourhood:
         """Return where a function's patches go: all of a module where the stubs are that return addresses need."""

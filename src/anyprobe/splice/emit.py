@@ -1,13 +1,15 @@
 """From a planned splice to bytes: its patch at a given address, and what to write at its head."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.relocate import displace
+from anyprobe.splice.behind import act_behind_jump, act_behind_return, branch_with_actions, call_with_actions
 from anyprobe.splice.leaving import DECISION_ESTIMATE, RANGE_ESTIMATE, decide
-from anyprobe.splice.patchcode import Action, Clobbers, EmittedPatch, PatchWriter, UndisplaceableError
+from anyprobe.splice.patchcode import Action, ActionKind, Clobbers, EmittedPatch, PatchWriter, UndisplaceableError
 from anyprobe.splice.planned import TRAP, PlannedSplice, Strategy, Want, WantKind
 
 PATCH_ALIGNMENT = 16
@@ -52,7 +54,7 @@ class _Emission:
     def __init__(
         self, splice: PlannedSplice, address: int, bias: int, source: ActionSource, behind: dict[int, int]
     ) -> None:
-        self._splice, self._bias, self._source, self._behind = splice, bias, source, behind
+        self._splice, self._bias, self._source, self._heads = splice, bias, source, behind
         self._writer = PatchWriter(address)
         self._starts: list[tuple[int, int]] = []
         self._copies: list[tuple[int, int]] = []
@@ -97,12 +99,31 @@ class _Emission:
         if wants[0].block:
             self._exit_block(wants)
             return
-        self._actions(wants)
+        self._before_retargeted(insn, [want for want in wants if not want.after])
+        self._behind([want for want in wants if want.after], insn.target)
         self._copies.append((insn.target, self._writer.here))
         self._behind_here = self._writer.here
         # a call of the function by itself is a call like any other; only jumps go behind the handlers
-        target = insn.target if insn.flow is Flow.CALL else self._behind.get(insn.target, insn.target)
+        target = insn.target if insn.flow is Flow.CALL else self._heads.get(insn.target, insn.target)
         self._writer.relative(b"\xe9", target)
+
+    def _before_retargeted(self, insn: Insn, wants: list[Want]) -> None:
+        """Append actions; handlers see the stack as it was in front of a call."""
+        shown = insn.flow is Flow.CALL and any(
+            action.kind is ActionKind.HANDLER for want in wants for action in self._source.actions(want)
+        )
+        if shown:
+            self._writer.raw(b"\x48\x8d\x64\x24\x08")  # lea rsp, [rsp+8]: the return address is in the red zone
+        self._actions(wants)
+        if shown:
+            self._writer.raw(b"\x48\x8d\x64\x24\xf8")  # lea rsp, [rsp-8]
+
+    def _behind(self, wants: list[Want], following: int, push: Callable[[int], bytes] | None = None) -> None:
+        """Append actions that are told where control goes, which ``push`` finds out where ``following`` is 0."""
+        for want in wants:
+            for action in self._source.actions(want):
+                told = replace(action, ip=following) if following and action.function else action
+                self._writer.action(told, Clobbers(), push)
 
     def _instruction(self, insn: Insn) -> None:
         """Emit one link-time instruction: its actions and its displaced copy."""
@@ -113,16 +134,20 @@ class _Emission:
         self._actions(entry)
         if entry:
             self._behind_here = writer.here
-            self._behind[address] = writer.here
-            self._behind[address - 4] = writer.here  # a branch to an endbr64 in front of the entry
+            self._heads[address] = writer.here
+            self._heads[address - 4] = writer.here  # a branch to an endbr64 in front of the entry
         through = [want for want in wants if want.block]
-        plain = [want for want in wants if not want.block]
+        after = [want for want in wants if want.after]
+        plain = [want for want in wants if not want.block and not want.after]
         self._actions([want for want in plain if want.kind is not WantKind.ENTRY and not want.conditional])
         taken = [want for want in plain if want.conditional]
         if taken and insn.flow is Flow.INDIRECT_JUMP:
             inside = [(low + self._bias, high + self._bias) for low, high in taken[0].inside]
             decide(writer, insn.at(address), inside, lambda: self._actions(taken))
             taken = []
+        if after:
+            self._with_actions_behind(insn.at(address), after, taken, through)
+            return
         self._copies.append((address, writer.here))
         if insn.flow is Flow.NEXT and not insn.iced.is_ip_rel_memory_operand:
             writer.raw(insn.raw)
@@ -137,8 +162,40 @@ class _Emission:
         if taken:
             self._conditional_exit(insn, taken)
             return
-        target = self._behind.get(insn.target) if insn.target is not None and insn.flow is not Flow.CALL else None
-        self._copy(insn, target)
+        self._copy(insn, self._behind_entry(insn))
+
+    def _with_actions_behind(self, insn: Insn, after: list[Want], taken: list[Want], through: list[Want]) -> None:
+        """Append the copy of a run-time instruction with actions behind it; ``taken`` and ``through`` are exits."""
+        writer, act = self._writer, partial(self._behind, after)
+        target = self._behind_entry(insn)
+
+        def leave() -> None:
+            self._actions(taken)
+            if through:
+                self._exit_block(through)
+            else:
+                assert insn.target is not None
+                writer.relative(b"\xe9", insn.target if target is None else target)
+
+        if insn.flow is Flow.RET:
+            act_behind_return(writer, insn, act)
+        elif insn.flow in (Flow.JUMP, Flow.INDIRECT_JUMP):
+            act_behind_jump(insn, act)
+        self._copies.append((insn.address, writer.here))
+        if insn.is_call:
+            call_with_actions(writer, insn, act)
+        elif insn.flow is Flow.JCC:
+            branch_with_actions(writer, insn, act, leave)
+        elif insn.flow is Flow.JUMP:
+            leave()
+        else:
+            self._copy(insn)
+            if insn.may_go_on:
+                act(insn.end, None)
+
+    def _behind_entry(self, insn: Insn) -> int | None:
+        """Return where a branch back to the entry goes instead."""
+        return self._heads.get(insn.target) if insn.target is not None and insn.flow is not Flow.CALL else None
 
     def _copy(self, insn: Insn, target: int | None = None) -> None:
         """Append the displaced copy of a run-time instruction."""

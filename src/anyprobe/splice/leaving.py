@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from iced_x86 import Code as Opcode
 from iced_x86 import Encoder, Instruction, MemoryOperand, OpKind, Register
@@ -9,6 +10,9 @@ from iced_x86 import Encoder, Instruction, MemoryOperand, OpKind, Register
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Insn
 from anyprobe.splice.patchcode import PatchWriter, UndisplaceableError
+
+if TYPE_CHECKING:
+    from iced_x86 import Register_
 
 DECISION_ESTIMATE = 64
 """Upper bound of the bytes of a decision that are there once; ``RANGE_ESTIMATE`` more for each range."""
@@ -55,33 +59,52 @@ def decide(
     resume.append(writer.here)
 
 
-def _load(jump: Insn, scratch: int, at: int) -> bytes:
+def push_target(branch: Insn, at: int, moved: int) -> bytes:
+    """Return code at ``at`` that pushes where an indirect jump or call goes; rsp is ``moved`` lower by then."""
+    operand = _operand(branch, moved)
+    if isinstance(operand, MemoryOperand):
+        return _encoded(branch, Instruction.create_mem(Opcode.PUSH_RM64, operand), at)
+    return _encoded(branch, Instruction.create_reg(Opcode.PUSH_R64, operand), at)
+
+
+def _load(jump: Insn, scratch: "Register_", at: int) -> bytes:
     """Return ``mov scratch, operand`` for the operand of an indirect jump."""
-    iced = jump.iced
-    if iced.code != Opcode.JMP_RM64 or iced.memory_base in (Register.ESP, Register.EIP):
+    if jump.iced.code != Opcode.JMP_RM64:
         raise _undecidable(jump)
+    operand = _operand(jump, _MOVED)
+    if isinstance(operand, MemoryOperand):
+        return _encoded(jump, Instruction.create_reg_mem(Opcode.MOV_R64_RM64, scratch, operand), at)
+    return _encoded(jump, Instruction.create_reg_reg(Opcode.MOV_R64_RM64, scratch, operand), at)
+
+
+def _operand(branch: Insn, moved: int) -> "MemoryOperand | Register_":
+    """Return the operand of an indirect branch where rsp is ``moved`` lower than in front of it."""
+    iced = branch.iced
+    if iced.memory_base in (Register.ESP, Register.EIP):
+        raise _undecidable(branch)
     if iced.op0_kind == OpKind.REGISTER:
         if iced.op0_register == Register.RSP:
-            raise _undecidable(jump)
-        load = Instruction.create_reg_reg(Opcode.MOV_R64_RM64, scratch, iced.op0_register)
-    else:
-        displacement = iced.memory_displacement
-        signed = displacement - (1 << 64) if displacement >> 63 else displacement
-        size = iced.memory_displ_size
-        if iced.memory_base == Register.RSP:
-            signed, size = signed + _MOVED, 8
-        operand = MemoryOperand(
-            iced.memory_base, iced.memory_index, iced.memory_index_scale, signed, size, False, iced.segment_prefix
-        )
-        load = Instruction.create_reg_mem(Opcode.MOV_R64_RM64, scratch, operand)
+            raise _undecidable(branch)
+        return iced.op0_register
+    displacement = iced.memory_displacement
+    signed = displacement - (1 << 64) if displacement >> 63 else displacement
+    size = iced.memory_displ_size
+    if iced.memory_base == Register.RSP:
+        signed, size = signed + moved, 8
+    return MemoryOperand(
+        iced.memory_base, iced.memory_index, iced.memory_index_scale, signed, size, False, iced.segment_prefix
+    )
+
+
+def _encoded(branch: Insn, instruction: Instruction, at: int) -> bytes:
     encoder = Encoder(64)
     try:
-        encoder.encode(load, at)
+        encoder.encode(instruction, at)
     except ValueError as failure:
-        raise _undecidable(jump) from failure
+        raise _undecidable(branch) from failure
     return bytes(encoder.take_buffer())
 
 
 def _undecidable(jump: Insn) -> UndisplaceableError:
-    detail = f"{jump.text}: whether it leaves the function cannot be computed in front of it"
+    detail = f"{jump.text}: where it goes cannot be computed in front of it"
     return UndisplaceableError(Refusal(Reason.NO_DISPLACED_FORM, jump.address, detail))

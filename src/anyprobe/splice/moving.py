@@ -67,7 +67,7 @@ def can_move(splice: PlannedSplice, action_of: Callable[[Want], Action | None]) 
         return False
     for want in splice.wants:
         action = action_of(want)
-        plain = want.kind is WantKind.OFFSET and not want.conditional and not want.block
+        plain = want.kind is WantKind.OFFSET and not (want.conditional or want.block or want.after)
         if not plain or action is None or action.kind is not ActionKind.COUNT or action.bank.slot is None:
             return False
     return True

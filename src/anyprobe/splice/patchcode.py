@@ -68,6 +68,12 @@ class Action:
     kind: ActionKind
     offset: int
     bank: BankCode
+    ip: int = 0
+    """What a handler is told of where it runs, behind the call in the operands of instructions that do nothing."""
+    function: int = 0
+    """The same of the function; 0: the handler does not ask."""
+    takes_target: bool = False
+    """Whether the handler expects where control goes pushed in front of its argument: nobody knows it beforehand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +133,8 @@ class PatchWriter:
             emit()
         return bytes(self.out)
 
-    def action(self, action: Action, clobbers: Clobbers) -> None:
-        """Append the code of one action."""
+    def action(self, action: Action, clobbers: Clobbers, push_target: Callable[[int], bytes] | None = None) -> None:
+        """Append the code of one action; ``push_target(address)`` is code that pushes where control goes."""
         if action.kind is ActionKind.COUNT:
             self._count(action, clobbers)
             return
@@ -139,7 +145,7 @@ class PatchWriter:
             self._call(action.bank.view, action.offset)
             return
         if action.kind is ActionKind.HANDLER:
-            self._call(action.bank.handler, action.offset)
+            self._handle(action, push_target)
             return
         routines = action.bank.routines
         assert routines is not None
@@ -157,6 +163,21 @@ class PatchWriter:
             self._call(trampolines.enter, action.offset)
         else:
             self._call(trampolines.enter_counted, action.offset | COUNTED)
+
+    def _handle(self, action: Action, push_target: Callable[[int], bytes] | None) -> None:
+        """Append the call of a handler."""
+        if action.takes_target:
+            assert push_target is not None
+            self.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]
+            self.raw(push_target(self.here))  # push target
+            self.argument(b"\x68", action.offset)  # push argument
+            self.relative(b"\xe8", action.bank.handler)  # call routine
+            self.raw(b"\x48\x8d\xa4\x24\x90\x00\x00\x00")  # lea rsp, [rsp+144]
+        else:
+            self._call(action.bank.handler, action.offset)
+        if action.function:
+            self.relative(b"\x0f\x1f\x05", action.ip)  # nop dword [rip+instruction]
+            self.relative(b"\x0f\x1f\x05", action.function)  # nop dword [rip+function]
 
     def _call(self, routine: int, argument: int) -> None:
         self.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]

@@ -26,7 +26,7 @@ from anyprobe.splice.statetracking import BLOCK, State, initial, meet, number_of
 _DONE = Step(Op.DONE)
 _UNKNOWN = (Effect(EffectKind.UNKNOWN, 0, 0, 0),)
 """Something that cannot be taken back: what one way has done and another has not, for instance."""
-_READERS = frozenset({Mnemonic.CMP, Mnemonic.TEST})
+_READERS = frozenset({Mnemonic.CMP, Mnemonic.TEST, Mnemonic.NOP})
 _CALL_PUSHED = -8
 _COUNTED = range(0xE0, 0xE4)
 """``loopne``, ``loope``, ``loop``, ``jrcxz``, which have short forms only."""

@@ -10,6 +10,7 @@ from functools import partial
 from anyprobe.binary.function import FAR_ENOUGH, FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
+from anyprobe.splice.behind import no_behind
 from anyprobe.splice.chain import Chains
 from anyprobe.splice.lines import LEAST_WANTS, Lines
 from anyprobe.splice.planned import AUTO, JUMP_BYTES, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
@@ -236,6 +237,8 @@ class Planner(Chains):
         """
         if splice.strategy is Strategy.TRAP:
             return splice.head == want.address and not want.internal
+        if want.after and splice.insns[0].flow is Flow.JCC and splice.strategy is Strategy.RETARGET:
+            return False
         return splice.strategy is not Strategy.RETARGET or splice.wants[0].kind is want.kind
 
     def _find(
@@ -250,6 +253,8 @@ class Planner(Chains):
             return Refusal(Reason.NOT_A_BOUNDARY, want.address, "not an instruction boundary")
         refusal = self.forbidden((insn,))
         if refusal is not None:
+            return refusal
+        if want.after and (refusal := no_behind(insn)) is not None:
             return refusal
         if want.kind is WantKind.LOOP and insn.target is None:
             return Refusal(Reason.ENTRY_IS_LOOP_HEAD, want.address, "a jump table leads back to the entry")

@@ -68,6 +68,8 @@ class Want:
     """Nobody has asked for it: it serves the signal view."""
     origin: "Want | None" = None
     """The wanted exit, or other instruction, that this branch is spliced for."""
+    after: bool = False
+    """Its action comes behind the instruction, on whatever way control leaves it."""
 
 
 @dataclass(slots=True, eq=False)

@@ -1,0 +1,48 @@
+"""What turns a probe's places, which count, into places that call a handler."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from anyprobe.binary.exits import ExitKind
+from anyprobe.core.errors import UsageError
+from anyprobe.isa.decode import Flow
+from anyprobe.probes.probe import Place, Probe
+from anyprobe.splice.handlercall import HandlerFacts
+from anyprobe.splice.patchcode import ActionKind
+from anyprobe.splice.planned import Want, WantKind
+
+_COMPUTED = frozenset({Flow.INDIRECT_JUMP, Flow.INDIRECT_CALL, Flow.RET})
+"""What goes to an address that is known when it is executed."""
+
+
+def dress_with(probe: Probe, facts: HandlerFacts) -> None:
+    """Have a probe's places call a handler; at a tail jump there is no return yet, so it is only counted."""
+    for place in probe.places:
+        if place.exit is None or place.exit.kind is ExitKind.RET:
+            _call(place, facts)
+
+
+def dressing_behind(facts: HandlerFacts) -> Callable[[Probe], None]:
+    """Return what has a probe's places call a handler behind their instructions."""
+    asking = replace(facts, takes_target=True) if facts.asks_ip else facts
+
+    def dress(probe: Probe) -> None:
+        for place in probe.places:
+            if place.exit is not None:
+                raise UsageError(f"{probe.spec}: name the instruction, as libc:malloc+0x1c")
+            place.want = Want(place.want.address, WantKind.OFFSET, tag=place.hook, after=True)
+            _call(place, asking if _flow_at(place) in _COMPUTED else facts)
+
+    return dress
+
+
+def _call(place: Place, facts: HandlerFacts) -> None:
+    hook = place.hook
+    hook.kind, hook.handler = ActionKind.HANDLER, facts
+    hook.ip, hook.function = place.address, place.site.function.start + place.module.bias
+
+
+def _flow_at(place: Place) -> Flow:
+    part = place.module.code.containing(place.want.address)
+    insn = part.insn_at(place.want.address) if part is not None else None
+    return Flow.INVALID if insn is None else insn.flow
