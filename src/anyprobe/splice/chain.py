@@ -42,12 +42,37 @@ class Chains(Successors):
         content, leans_on = behind
         if not leans_on and head + JUMP_BYTES > function.end:
             return Refusal(Reason.BORROWED_BYTES, head, "the pun would borrow bytes of the next function")
-        pun = _pun(head, end - head, content)
+        pun = self._welcoming(function, head, end - head, content) or _pun(head, end - head, content)
         if not self.reachable(pun):
             return Refusal(Reason.PUN_OUT_OF_REACH, head, "no page that the punned jump reaches can be mapped")
         if any(page_floor(each.write_at + each.written - 1) != page_floor(head) for each in leans_on):
             return Refusal(Reason.PAGE_BOUNDARY, head, "the bytes that the jump would lean on lie on another page")
         return self._leaning(insns, pun, leans_on)
+
+    def _welcoming(self, function: FunctionCode, head: int, size: int, content: bytes) -> Pun | None:
+        """Return a punned jump on which a short line right in front of it can lean, if there is such a line.
+
+        That line's jump ends in our first bytes: left to chance, they would send it where nothing can be mapped.
+        """
+        front = self._short_line_before(function, head)
+        if not front:
+            return None
+        for tail in _tails(size - 1):
+            before = _pun(head - front, front, (b"\xe9" + tail + content)[: JUMP_BYTES - front])
+            target = _pun(head, 1, tail + content).base
+            pun = Pun(0, 0, target, tail)
+            if self.are_apart(before, target) and self.reachable(pun) and self.reachable(before):
+                return pun
+        return None
+
+    def _short_line_before(self, function: FunctionCode, head: int) -> int:
+        """Return the length of the line that ends at ``head`` if it is shorter than a jump and not spliced, else 0."""
+        above = function.covering(head - 1)
+        run = function.run_of(above.address, head - JUMP_BYTES) if above is not None else ()
+        if not run or run[-1].end != head or head - run[0].address >= JUMP_BYTES:
+            return 0
+        start = run[0].address
+        return 0 if any(at in self.claims.written for at in range(start, head)) else head - start
 
     def over_pun(
         self, function: FunctionCode, run: tuple[Insn, ...], start: int, index: int, plan: FunctionPlan

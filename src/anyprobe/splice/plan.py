@@ -24,6 +24,8 @@ class Planner(Chains):
     _whole_lines: bool = False
     """Let a patch rather carry on with what follows than have a second one there."""
     _puns: bool = True
+    _chained: bool = False
+    """Choose the bytes of puns so that what stands in front can lean on them."""
 
     def plan(self, function: FunctionCode, wants: Sequence[Want]) -> FunctionPlan:
         """Return splices for the wants of one function (and its parts elsewhere), and claim their bytes.
@@ -37,6 +39,8 @@ class Planner(Chains):
         plan = self._better(plan, function, wants, partial(self._place_cramped_last, from_behind=True))
         if plan.refused:
             plan = self._better(plan, function, wants, partial(self._place_cramped_last, from_behind=False))
+        if plan.refused:
+            plan = self._better(plan, function, wants, self._place_chained)
         return plan
 
     def _better(
@@ -124,6 +128,26 @@ class Planner(Chains):
         self._puns = True
         self._splice_ways(function, todo, plan)
         self._serve_arrivals(function, plan)
+        self._place_again(function, plan, later)
+
+    def _place_chained(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> None:
+        """Place lines with room for a jump first, then from behind what has none: each pun on the bytes of the next."""
+        cramped = self._from_behind(function, [want for want in todo if self._is_cramped(function, want)])
+        later = frozenset(cramped)
+        self._whole_lines = True
+        for want in todo:
+            if want not in later:
+                self._place(function, want, plan)
+        self._whole_lines, self._chained = False, True
+        for want in cramped:
+            self._place(function, want, plan)
+        self._chained = False
+        self._splice_ways(function, todo, plan)
+        self._serve_arrivals(function, plan)
+        self._place_again(function, plan, later)
+
+    def _place_again(self, function: FunctionCode, plan: FunctionPlan, later: frozenset[Want]) -> None:
+        """Try once more what was refused, now that everything else has its place."""
         again = [want for want, _ in plan.refused if want in later]
         plan.refused = [(want, why) for want, why in plan.refused if want not in later]
         for want in again:
@@ -297,6 +321,8 @@ class Planner(Chains):
                 yield Strategy.JUMP, partial(self._absorb, function, run, last, index, plan)
             elif grows:
                 yield last.strategy, partial(self._grow, last, run, index)
+        for i in reversed([index, *earlier]) if self._chained else ():
+            yield Strategy.PUNNED, partial(self.over_known, function, run, i, index, plan)
         for i in [index, *earlier]:
             yield Strategy.PUNNED, partial(self.punned, run, i, index, limit=function.end)
         for i in [index, *earlier]:

@@ -1,5 +1,7 @@
 """Instructions of one byte, spliced by means of what stands behind them. The assembly stands beside the bytes."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from anyprobe.core.refusal import Reason
@@ -8,6 +10,8 @@ from anyprobe.splice.claims import Claims
 from anyprobe.splice.emit import head_bytes
 from anyprobe.splice.plan import Planner
 from anyprobe.splice.planned import Pun, Strategy, Want, WantKind
+from anyprobe.splice.space import AddressSpace
+from anyprobe.splice.springboard import PunPlaces, Springboards
 
 BASE = 0x401000
 MOV = "b8 01 00 00 00"  # mov eax, 1
@@ -141,6 +145,44 @@ def test_a_table_of_short_lines(planner_of):
             at = splice.head - BASE
             jump = decode_range(bytes(content[at : at + splice.written + splice.borrowed]), splice.head)[0]
             assert jump.target == splice.pun.base
+
+
+@dataclass(frozen=True)
+class Mapped:
+    start: int
+    end: int
+    path: str
+    perms: str = "r-xp"
+    offset: int = 0
+    inode: int = 1
+
+
+def test_a_table_of_exits_between_heap_and_code(code_map):
+    """Only far below anything can be mapped: each jump's bytes are chosen so that the line in front can use them."""
+    lines = "".join("31 c0 c3" if n == 7 else f"b0 {n:02x} c3" for n in range(1, 21))  # mov al, n; ret
+    content, bias = bytes.fromhex(lines + NEXT), 0x5555_5515_3000
+    start = BASE + bias & -4096
+    program = [Mapped(start, start + (1 << 16), "program"), Mapped(start + (1 << 16), start + (1 << 17), "[heap]")]
+    springboards = Springboards(AddressSpace(program))
+    places = PunPlaces(springboards, bias)
+    entries = [0, *range(3, len(content), 3)]
+    claims = Claims(places=places)
+    planner = Planner(code_map(BASE, content, [(0, len(content))], entries=entries), claims, places.reachable)
+    wants = [Want(BASE + at, WantKind.EXIT) for at in range(2, 60, 3)]
+    plan = planner.plan(planner.code.function_at(BASE), wants)
+    assert plan.refused == []
+    written = bytearray(content)
+    for splice in plan.splices:
+        target = splice.springboard - bias if splice.springboard else 0x500000
+        at = splice.write_at - BASE
+        written[at : at + splice.written] = head_bytes(splice, 0, target)
+    for splice in plan.splices:
+        if splice.springboard:
+            at = splice.head - BASE
+            jump = decode_range(bytes(written[at : at + splice.written + splice.borrowed]), splice.head)[0]
+            assert jump.target is not None
+            assert jump.target % 2**64 == (splice.springboard - bias) % 2**64
+    assert len({splice.springboard for splice in plan.splices if splice.springboard}) >= 18
 
 
 def test_one_byte_with_the_byte_behind_is_a_short_jump_to_dead_bytes(planner_of):
