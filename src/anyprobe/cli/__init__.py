@@ -11,6 +11,7 @@ import click
 COMMANDS = {
     "count": "Count the hits of probes.",
     "time": "Measure how long functions take.",
+    "script": "Run handlers from a Python file.",
     "list": "List what could be probed, and by which strategy.",
     "explain": "Show the plan or the refusals for one site; changes nothing.",
     "probes": "Show what is installed in a process, whoever installed it.",
@@ -94,12 +95,15 @@ def split_program(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 def failed(error: Exception) -> int:
     """Print what went wrong and return the status for it."""
-    from anyprobe.core.errors import AnyprobeError, InternalError
+    from anyprobe.core.errors import AnyprobeError, HandlerError, InternalError
 
     if os.environ.get("ANYPROBE_TRACEBACK"):
         import traceback
 
         traceback.print_exception(error)
+    if isinstance(error, HandlerError) and error.file:
+        click.echo(str(error), err=True)  # as compilers do, so that editors find the place
+        return error.exit_status
     if isinstance(error, AnyprobeError) and not isinstance(error, InternalError):
         return complain(str(error), error.exit_status)
     return complain(

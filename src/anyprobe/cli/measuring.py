@@ -1,4 +1,4 @@
-"""The life of ``count`` and ``time``: open, arm, wait, remove, show."""
+"""The life of a measuring command: open, arm, wait, remove, show."""
 
 import os
 import time
@@ -17,6 +17,7 @@ from anyprobe.data.snapshot import Snapshot
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from anyprobe.cli.records import Records
     from anyprobe.probes.session import Session
 
 REAP_WAIT = 1.0
@@ -24,6 +25,9 @@ REAP_WAIT = 1.0
 
 OVERHEAD_LOOKS = 0.5
 """Seconds between two looks at what the probes cost, and at the signal handlers of the program."""
+
+RECORD_LOOKS = 0.02
+"""Seconds between two looks for records that handlers have emitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,9 @@ class Plan:
     clock: str | None = None
     returns: str | None = None
     live: bool = False
+    unsafe: bool = False
+    records: "Records | None" = None
+    """What shows the records that handlers emit, where there may be any."""
 
 
 def measure(target: targets.Target, plan: Plan) -> int:
@@ -63,6 +70,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "clock": plan.clock,
                 "returns": plan.returns,
                 "live": plan.live or None,
+                "unsafe": plan.unsafe or None,
             }
             sessions = targets.open_sessions(stack, target, **settings)
         with output.progress("arming", quiet=plan.quiet), collection_paused():
@@ -73,6 +81,8 @@ def measure(target: targets.Target, plan: Plan) -> int:
             release(sessions[0], plan)
         wait(sessions, ends, interrupts, plan, stream)
         snapshots = [remove(session) for session in sessions]
+        if plan.records is not None:
+            plan.records.look(sessions, stream, final=True)
         status = ended_status(sessions[0]) if target.program else None
         show(snapshots, plan, stream)
         if target.program and status is None and not plan.quiet:
@@ -106,6 +116,7 @@ def wait(
     deadline = None if plan.seconds is None else began + plan.seconds
     next_show = None if plan.every is None else began + plan.every
     next_look = began
+    next_records = None if plan.records is None else began
     while ends and not interrupts.requested:
         now = time.monotonic()
         if deadline is not None and now >= deadline:
@@ -121,7 +132,11 @@ def wait(
                 limit_overhead(sessions, plan)
             next_look = now + OVERHEAD_LOOKS
             continue
-        times = [moment - now for moment in (deadline, next_show, next_look) if moment is not None]
+        if plan.records is not None and next_records is not None and now >= next_records:
+            plan.records.look(sessions, stream)
+            next_records = time.monotonic() + RECORD_LOOKS
+            continue
+        times = [moment - now for moment in (deadline, next_show, next_look, next_records) if moment is not None]
         for descriptor in interrupts.wait(ends, min(times, default=None)):
             del ends[descriptor]
 
@@ -169,6 +184,8 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO) -> None:
         document = together.as_json()
         if len(snapshots) > 1:
             document["targets"] = [snapshot.as_json() for snapshot in snapshots]
+        if plan.records is not None:
+            document |= plan.records.document()
         output.write_json(document, stream, one_line=plan.every is not None)
         return
     if not plan.quiet:

@@ -68,6 +68,8 @@ live = click.option(
     help="Arm and remove while the threads run on; what cannot be done so is done in a stop, and the reason is shown.",
 )
 
+unsafe = click.option("--unsafe", is_flag=True, help="Let handlers change what the program computes.")
+
 measuring = together(
     click.option(
         "--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long. Default: Ctrl-C."

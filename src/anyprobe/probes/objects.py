@@ -1,5 +1,7 @@
 """The objects of a live process as engine modules: their code, their bias, and why some must not be touched."""
 
+import re
+import struct
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -62,6 +64,15 @@ class ObjectTable:
         if libc.is_executable:
             return not self._calls_clone(libc)
         return not any(imports(loaded, _CLONES) for loaded in self.objects if loaded is not libc)
+
+    def reads_thread_word(self, offset: int) -> bool:
+        """Return whether the C library reads a word of the thread's control block by ``mov r32, fs:[offset]``."""
+        libc = self.libc()
+        if libc is None:
+            return False
+        wanted = re.compile(rb"\x64\x8b[\x04\x0c\x14\x1c\x24\x2c\x34\x3c]\x25" + re.escape(struct.pack("<i", offset)))
+        ranges = libc.image.code_ranges
+        return any(wanted.search(libc.image.read(each.start, each.end - each.start)) for each in ranges)
 
     def has_shadow_stacks(self) -> bool:
         """Return whether the program's first thread runs on a shadow stack."""

@@ -364,7 +364,7 @@ class Session(Decorators):
         self._awaits_libraries = False
         self._objects.refresh()
         self.engine.slots = self._objects.has_thread_slots()
-        self.recheck_handlers()
+        self.recheck_handlers(self._objects.reads_thread_word)
         fresh = []
         for probe, timed in self._pending:
             made = self._make(probe.spec, timed=timed, beside=probe)

@@ -14,6 +14,11 @@ from anyprobe.reports.histogram import bar, with_tail_folded
 from anyprobe.reports.quantities import counted
 
 DISTRIBUTIONS = frozenset({"quantize", "lquantize", "hist"})
+_MISSES = {
+    "fault": "reads of bad addresses",
+    "abandoned": "runs that a missing value has ended",
+    "division": "divisions by zero",
+}
 _OPEN_BELOW, _OPEN_ABOVE = -(2.0**63), 2.0**64
 
 
@@ -26,7 +31,26 @@ def print_aggregations(snapshot: Snapshot, console: Console, top: int = 0) -> No
     print_heading(snapshot, console, f"{counted(len(snapshot.aggregations), 'aggregation')}, {hits}")
     for result in snapshot.aggregations:
         print_aggregation(result, console, top)
+    print_losses(snapshot, console)
     print_refusals(snapshot, console)
+
+
+def print_losses(snapshot: Snapshot, console: Console) -> None:
+    """Print what handlers have lost, and what they could not do."""
+    lost = [
+        f"{name}: {counted(count, 'loss', 'losses')} ({cause})"
+        for name, causes in snapshot.dropped.items()
+        for cause, count in causes.items()
+    ]
+    lost += [f"{_MISSES.get(kind, kind)}: {count:,}" for kind, count in snapshot.missing.items() if count]
+    if snapshot.nmissed:
+        lost.append(
+            f"{counted(snapshot.nmissed, 'hit')} ran no handler: inside of another one, or where it had no room"
+        )
+    if lost:
+        console.print()
+    for text in lost:
+        console.print(escape(text), style="yellow", soft_wrap=True)
 
 
 def print_aggregation(result: AggregationResult, console: Console, top: int = 0) -> None:

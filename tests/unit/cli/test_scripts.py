@@ -1,0 +1,80 @@
+"""Reading and running scripts, without a process."""
+
+import io
+import sys
+from contextlib import ExitStack
+
+import click
+import pytest
+
+from anyprobe.cli import main, scripts
+from anyprobe.core.errors import HandlerError, SpecError, UsageError
+
+
+class Session:
+    pid = 4242
+
+    def count(self, spec):
+        raise SpecError(spec, 5, "no function 'mallok'", ("malloc",), length=6)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def run(text, *arguments):
+        path = tmp_path / "script.py"
+        path.write_text(text)
+        with ExitStack() as stack:
+            scripts.load(str(path), arguments).run(stack, Session())
+        return path
+
+    return run
+
+
+def test_a_script_sees_its_session_and_its_arguments(run, capsys):
+    run("import sys\nfrom anyprobe import session\nprint(session.pid, sys.argv[1:], __name__)", "a", "b")
+    assert capsys.readouterr().out == "4242 ['a', 'b'] __anyprobe__\n"
+
+
+def test_what_python_cannot_read_is_pointed_at(run, tmp_path):
+    with pytest.raises(HandlerError) as error:
+        run("x = 1\nif x\n    pass\n")
+    assert str(error.value).splitlines()[0].startswith(f"{tmp_path}/script.py:2:5: ")
+    assert str(error.value).splitlines()[2].index("^") == 2 + 4
+
+
+def test_an_exception_is_shown_from_the_script_on(run, tmp_path):
+    with pytest.raises(UsageError) as error:
+        run("def f():\n    return 1 // 0\nf()\n")
+    text = str(error.value)
+    assert "ZeroDivisionError" in text
+    assert "scripts.py" not in text
+    assert text.count("script.py") == 2
+
+
+def test_a_spec_that_means_nothing_has_a_line(run):
+    with pytest.raises(UsageError, match=r"script\.py:2: no function 'mallok'"):
+        run("from anyprobe import session\nsession.count('libc:mallok')\n")
+
+
+def test_a_script_may_end_by_itself(run):
+    with pytest.raises(SystemExit) as end:
+        run("raise SystemExit(7)")
+    assert end.value.code == 7
+
+
+def test_standard_input(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("print('from a pipe')"))
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with ExitStack() as stack:
+        scripts.load("-").run(stack, Session())
+    assert capsys.readouterr().out == "from a pipe\n"
+
+
+def test_a_file_that_is_not_there(capsys):
+    with pytest.raises(click.FileError):
+        scripts.load("/nowhere.py")
+    assert main(["script", "/nowhere.py", "-p", "1"]) == 2
