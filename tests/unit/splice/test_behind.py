@@ -1,0 +1,131 @@
+"""Actions behind instructions, read back as assembly. Link-time addresses are ``LINK``-based, ``BIAS`` lower."""
+
+import pytest
+
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa import disassemble
+from anyprobe.isa.decode import Insn, decode_range
+from anyprobe.splice.behind import no_behind
+from anyprobe.splice.emit import ActionSource, emit_patch
+from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers
+from anyprobe.splice.patchrecipes import Bearings, patch_positions
+from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.recipes import Op, Step
+
+LINK, BIAS, PATCH, HANDLER, FUNCTION = 0x1000, 0x500000, 0x600000, 0x620400, 0x500FF0
+SITE = LINK + BIAS
+BANK = BankCode(0x208, 0x610000, 0, None, handler=HANDLER)
+CALL = ["lea rsp, [rsp-0x80]", "push 0x1000", f"call {HANDLER:#x}", "lea rsp, [rsp+0x88]"]
+PUSHED = ["push 0x1000", f"call {HANDLER:#x}", "lea rsp, [rsp+0x90]"]
+
+
+def patch_of(code, *, strategy=Strategy.JUMP, takes_target=False, function=0, before=False):
+    insns = tuple(decode_range(bytes.fromhex(code), LINK))
+    wants = [Want(LINK, WantKind.OFFSET, after=True), *([Want(LINK, WantKind.OFFSET)] if before else [])]
+    at = insns[0].end - 4 if strategy is Strategy.RETARGET else LINK
+    planned = PlannedSplice(strategy, LINK, insns, wants, 4 if strategy is Strategy.RETARGET else 5, at)
+    action = Action(ActionKind.HANDLER, 0x1000, BANK, 0x666 if function else 0, function, takes_target)
+    source = ActionSource(lambda _: (action,), lambda _: Clobbers(("rax",), True))
+    return planned, emit_patch(planned, PATCH, BIAS, source, {})
+
+
+def listing(code, **options):
+    _, patch = patch_of(code, **options)
+    assert not isinstance(patch, Refusal), patch
+    return [text for _, _, text in disassemble.format(patch.code, PATCH)]
+
+
+def test_behind_a_plain_instruction():
+    assert listing("48 89 f8 90 90") == ["mov rax, rdi", *CALL, "nop", "nop", f"jmp {SITE + 5:#x}"]
+
+
+def test_before_and_behind():
+    lines = listing("48 89 f8 90 90", before=True)
+    assert lines == [*CALL, "mov rax, rdi", *CALL, "nop", "nop", f"jmp {SITE + 5:#x}"]
+
+
+def test_the_handler_is_told_what_comes_next():
+    lines = listing("48 89 f8 90 90", function=FUNCTION)
+    assert lines[5:7] == [f"nop [{SITE + 3:#x}]", f"nop [{FUNCTION:#x}]"]
+
+
+def test_both_edges_of_a_branch():
+    lines = listing("74 10 90 90 90", function=FUNCTION)  # je +16
+    cold = lines.index(f"jmp {SITE + 5:#x}") + 1
+    assert lines[0].startswith("je ")
+    assert lines[1:6] == [*CALL, f"nop [{SITE + 2:#x}]"]
+    assert lines[cold : cold + 5] == [*CALL, f"nop [{SITE + 18:#x}]"]
+    assert lines[-1] == f"jmp {SITE + 18:#x}"
+
+
+def test_both_edges_of_a_counted_loop():
+    lines = listing("e2 f0 90 90 90")  # loop -16
+    assert [line.split()[0] for line in lines[:3]] == ["loop", "jmp", "jmp"]
+    assert lines[3:7] == CALL
+    assert lines[-5:] == [*CALL, f"jmp {SITE + 2 - 16:#x}"]
+
+
+def test_behind_a_return_the_stack_is_the_callers():
+    lines = listing("c3")
+    assert lines == ["lea rsp, [rsp+0x8]", *CALL, "lea rsp, [rsp-0x8]", "ret"]
+    lines = listing("c2 10 00", takes_target=True)
+    popped = ["lea rsp, [rsp+0x18]", "lea rsp, [rsp-0x80]", "push qword ptr [rsp+0x68]"]
+    assert lines == [*popped, *PUSHED, "lea rsp, [rsp-0x18]", "ret 0x10"]
+
+
+@pytest.mark.parametrize(
+    ("code", "pushed", "jump"),
+    [
+        ("ff e0", "push rax", "jmp rax"),
+        ("ff 64 24 08", "push qword ptr [rsp+0x88]", "jmp qword ptr [rsp+0x8]"),
+        ("ff 24 c7", "push qword ptr [rdi+rax*8]", "jmp qword ptr [rdi+rax*8]"),
+        ("ff 25 10 00 00 00", f"push [{SITE + 22:#x}]", f"jmp [{SITE + 22:#x}]"),
+    ],
+)
+def test_behind_an_indirect_jump(code, pushed, jump):
+    lines = [line.replace("qword ptr [0x", "[0x") for line in listing(code, takes_target=True)]
+    assert lines == ["lea rsp, [rsp-0x80]", pushed, *PUSHED, jump]
+
+
+def test_behind_a_call():
+    assert listing("e8 0b 00 00 00")[:6] == [f"push {SITE + 5:#x}", *CALL, f"jmp {SITE + 16:#x}"]
+    assert listing("e8 0b 00 00 00", strategy=Strategy.RETARGET) == [*CALL, f"jmp {SITE + 16:#x}"]
+
+
+@pytest.mark.parametrize(
+    ("code", "pushed", "jump"),
+    [
+        ("ff d0 90 90 90", "push rax", "jmp rax"),
+        ("ff 54 24 10 90", "push qword ptr [rsp+0x98]", "jmp qword ptr [rsp+0x18]"),
+        ("ff 15 10 00 00 00", f"push [{SITE + 22:#x}]", f"jmp [{SITE + 22:#x}]"),
+    ],
+)
+def test_behind_an_indirect_call(code, pushed, jump):
+    lines = [line.replace("qword ptr [0x", "[0x") for line in listing(code, takes_target=True)]
+    assert lines[1:7] == ["lea rsp, [rsp-0x80]", pushed, *PUSHED, jump]
+
+
+def test_a_handler_before_a_retargeted_call_sees_the_stack_as_it_was():
+    lines = listing("e8 0b 00 00 00", strategy=Strategy.RETARGET, before=True)
+    assert lines == ["lea rsp, [rsp+0x8]", *CALL, "lea rsp, [rsp-0x8]", *CALL, f"jmp {SITE + 16:#x}"]
+
+
+def test_what_has_no_behind():
+    (begin,) = decode_range(bytes.fromhex("c7 f8 00 00 00 00"), LINK)  # xbegin
+    refusal = no_behind(begin)
+    assert refusal is not None
+    assert refusal.reason is Reason.NO_DISPLACED_FORM
+    pops_much = decode_range(bytes.fromhex("c2 00 10"), LINK)[0]
+    assert isinstance(no_behind(pops_much), Refusal)
+    assert no_behind(Insn(pops_much.iced, pops_much.raw).at(LINK)) is not None
+
+
+def test_a_signal_handler_is_shown_the_return():
+    planned, patch = patch_of("c3")
+    positions = patch_positions(planned, BIAS, patch, Bearings({}, {}, range(PATCH, 0x640000)))
+    lines = [(at - PATCH, text) for at, _, text in disassemble.format(patch.code, PATCH)]
+    at = {text: positions.get(offset) for offset, text in lines}
+    assert at["lea rsp, [rsp+0x8]"] == (Step(Op.SITE), Step(Op.AGAIN))
+    assert at["lea rsp, [rsp-0x80]"] == (Step(Op.STACK, b=-8), Step(Op.SITE), Step(Op.AGAIN))
+    assert at["push 0x1000"] == (Step(Op.STACK, b=120), Step(Op.SITE), Step(Op.AGAIN))
+    assert at["lea rsp, [rsp+0x88]"] is None  # the handler has run
