@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.current import session
     from anyprobe.probes.opening import attach, run
     from anyprobe.probes.probe import Probe
+    from anyprobe.probes.selfattach import attach_self
     from anyprobe.probes.session import Session
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "UnsupportedTarget",
     "UsageError",
     "attach",
+    "attach_self",
     "buf",
     "cstr",
     "emit",
@@ -103,6 +105,7 @@ _LAZY = {
     "Stddev": "anyprobe.data.aggregations",
     "Sum": "anyprobe.data.aggregations",
     "attach": "anyprobe.probes.opening",
+    "attach_self": "anyprobe.probes.selfattach",
     "buf": "anyprobe.handlers.intrinsics",
     "cstr": "anyprobe.handlers.intrinsics",
     "emit": "anyprobe.handlers.intrinsics",

@@ -1,0 +1,241 @@
+"""The process that probes the program which started it: executed, with an interpreter and memory of its own.
+
+It does what the program asks for over a channel, one request after the other, and needs nothing of it while its threads
+stand still: no lock, no memory, no interpreter. It ends with the channel or the program, whichever ends first, and
+takes the probes out.
+"""
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from anyprobe.core.errors import AnyprobeError, UsageError
+from anyprobe.core.memory import MemoryFault
+from anyprobe.data.aggregations import Aggregation
+from anyprobe.data.layout import BLOCK_GUARD, BLOCK_HEAD_BYTES, BLOCK_REFUSED
+from anyprobe.data.maps import Map
+from anyprobe.data.snapshot import Snapshot
+from anyprobe.probes.channel import Channel, ChannelClosed, Failure, Request
+from anyprobe.probes.handling import Call
+from anyprobe.probes.opening import attach
+from anyprobe.probes.parcels import Parcel, Receiver
+from anyprobe.probes.probe import Probe
+from anyprobe.probes.session import Session
+from anyprobe.splice.neighbourhood import SlotBank
+from anyprobe.target import gateway
+
+_RECVFROM = "45"
+_PATIENCE = 0.05
+_NEVER = (1 << 64) - 1
+ProbeState = tuple[int, str, bool, str]
+"""A probe's number, its spec, whether it is armed, and what it says of itself."""
+
+
+class Attendant:
+    """Serves one program; its methods are what requests name."""
+
+    def __init__(self, pid: int, reader: int) -> None:
+        """Serve the program ``pid``, whose thread ``reader`` talks to us."""
+        self._pid, self._reader = pid, reader
+        self._session: Session | None = None
+        self._received = Receiver()
+        self._probes: dict[int, Probe] = {}
+        self._numbers: dict[int, int] = {}
+        self._calls: dict[int, Call] = {}
+        self._thread_pointer = 0
+        self._hidden: list[SlotBank] = []
+
+    @property
+    def session(self) -> Session:
+        """The session; raise ``UsageError`` when there is none."""
+        if self._session is None:
+            raise UsageError("this session has been detached")
+        return self._session
+
+    # -- life
+
+    def open(self, options: dict[str, Any], thread_pointer: int) -> tuple[str, list[str]]:
+        """Attach; return the program's executable and warnings."""
+        self._session = attach(self._pid, **options)
+        self._thread_pointer = thread_pointer
+        return self._session.exe, list(self._session.warnings)
+
+    def remove_leftovers(self) -> None:
+        """Remove what an attendant that has died left behind."""
+        from anyprobe.probes.leftover import remove
+
+        remove(self._pid)
+
+    def close(self) -> tuple[Snapshot | None, dict[int, Any], dict[str, Any], list[str]]:
+        """Take everything out; return what was counted in the end."""
+        session, self._session = self._session, None
+        if session is None:
+            return None, {}, {}, []
+        try:
+            session.detach()
+            values = {number: _content(each) for number, each in self._received.storages.items() if each.views}
+            return session.snapshot(), values, session.records(final=True), list(session.warnings)
+        finally:
+            session.close()
+
+    # -- probes
+
+    def count(self, specs: Sequence[str]) -> list[ProbeState]:
+        """Count hits."""
+        return self._states(self.session.count(*specs))
+
+    def time(self, specs: Sequence[str]) -> list[ProbeState]:
+        """Time functions."""
+        return self._states(self.session.time(*specs))
+
+    def place(
+        self, kind: str, specs: Sequence[str], handler: Parcel, when: Parcel | None
+    ) -> tuple[int, list[ProbeState]]:
+        """Place a handler by one of a session's decorators; return the call's number, if it is one."""
+        function = self._received.unpack(handler)
+        condition = None if when is None else self._received.unpack(when)
+        made = getattr(self.session, kind)(*specs, when=condition)(function)
+        if isinstance(made, Call):
+            number = len(self._calls) + 1
+            self._calls[number] = made
+            return number, self._states(made.entry)
+        return 0, self._states(self.session.probes_of(function))
+
+    def place_return(self, call: int, handler: Parcel) -> list[ProbeState]:
+        """Place the handler of a call's return."""
+        made = self._calls[call]
+        before = len(made.returns)
+        made.ret(self._received.unpack(handler))
+        return self._states(made.returns[before:])
+
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Disarm probes."""
+        self.session.remove(*(self._probes[each] for each in numbers))
+
+    def enable(self, numbers: Sequence[int]) -> None:
+        """Arm probes again."""
+        self.session.enable(*(self._probes[each] for each in numbers))
+
+    def states(self, numbers: Sequence[int]) -> list[ProbeState]:
+        """Return how probes are now."""
+        return self._states([self._probes[each] for each in numbers])
+
+    def limit_overhead(self, percent: float) -> list[ProbeState]:
+        """Disarm what costs too much."""
+        return self._states(self.session.limit_overhead(percent))
+
+    def _states(self, probes: Sequence[Probe]) -> list[ProbeState]:
+        found = []
+        for probe in probes:
+            number = self._numbers.setdefault(id(probe), len(self._numbers) + 1)
+            self._probes[number] = probe
+            found.append((number, probe.spec, probe.armed, repr(probe)))
+        return found
+
+    # -- results
+
+    def snapshot(self) -> Snapshot:
+        """Return what has been counted."""
+        return self.session.snapshot()
+
+    def ask(self, name: str, arguments: tuple[Any, ...] = ()) -> Any:  # noqa: ANN401 - whatever the session says
+        """Return an attribute of the session, or what a method of it returns."""
+        found = getattr(self.session, name)
+        return found(*arguments) if callable(found) else found
+
+    def records(self, final: bool) -> dict[str, Any]:
+        """Return what was emitted."""
+        return self.session.records(final=final)
+
+    def misses(self) -> dict[str, int]:
+        """Return what went wrong in handlers."""
+        return self.session.handling.misses()
+
+    def stored(self, number: int) -> Any:  # noqa: ANN401 - a result, or a map's items
+        """Return what an aggregation or a map holds."""
+        return _content(self._received.storages[number])
+
+    def change_stored(self, number: int, method: str, arguments: tuple[Any, ...]) -> None:
+        """Clear or truncate an aggregation."""
+        getattr(self._received.storages[number], method)(*arguments)
+
+    # -- the program's own reader
+
+    def leave_reader_out(self) -> None:
+        """See that the thread which talks to us counts nowhere and runs no handlers.
+
+        Its slot gets the last block of each bank, which is handed out to no thread and read by nobody, and whose guard
+        says that a handler is running.
+        """
+        if self._session is None or not self._thread_pointer:
+            return
+        memory = self._session.engine.process.mem
+        for bank in self._session.engine.banks:
+            block = bank.layout.blocks_offset + (bank.layout.blocks - 1) * bank.layout.stride
+            head = bank.arena.view(bank.piece.offset + block, BLOCK_HEAD_BYTES).cast("Q")
+            # a handler that is refused too often takes the guard for a stale one; it never comes to that
+            head[BLOCK_GUARD // 8], head[BLOCK_REFUSED // 8] = _NEVER, 0
+            if bank not in self._hidden:
+                with suppress(MemoryFault, AnyprobeError):
+                    address = bank.piece.address + block
+                    memory.write(self._thread_pointer + bank.slot, address.to_bytes(8, "little"))
+                self._hidden.append(bank)
+
+    def await_reader(self) -> None:
+        """Wait until the thread that talks to us waits for our answer: only then its slot may be changed."""
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            with suppress(OSError), open(f"/proc/{self._pid}/task/{self._reader}/syscall") as file:
+                if file.read().split(" ", 1)[0] == _RECVFROM:
+                    return
+            time.sleep(0.0001)
+
+
+def _content(storage: Aggregation | Map) -> Any:  # noqa: ANN401 - a result, or a map's items
+    if isinstance(storage, Aggregation):
+        return storage.result()
+    return {key: value for view in storage.views for key, value in view.items().items()}
+
+
+def serve(end: socket.socket, pid: int) -> None:
+    """Serve the program ``pid`` over a channel until one of the two ends."""
+    channel = Channel(end)
+    program = gateway.pidfd_open(pid)
+    channel.send(os.getpid())
+    reader: int = channel.receive()
+    attendant = Attendant(pid, reader)
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    poll.register(program, select.POLLIN)
+    try:
+        while True:
+            ready = dict(poll.poll())
+            if program in ready:
+                return
+            channel.send(_answer(attendant, channel.receive()))
+    except ChannelClosed:
+        return
+    finally:
+        with suppress(AnyprobeError):
+            attendant.close()
+
+
+def _answer(attendant: Attendant, request: Request) -> object:
+    method: Callable[..., object] = getattr(attendant, request.method)
+    try:
+        attendant.await_reader()
+        try:
+            return method(*request.arguments)
+        finally:
+            attendant.leave_reader_out()
+    except Exception as error:  # noqa: BLE001 - each is told to whom has asked
+        return Failure.of(error)
+
+
+def main(descriptor: int, pid: int) -> None:
+    """Run the attendant of ``pid`` on an inherited socket."""
+    serve(socket.socket(fileno=descriptor), pid)

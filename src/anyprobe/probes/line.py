@@ -1,0 +1,130 @@
+"""The line to the attendant of a program that probes itself, and the thread that speaks and listens on it."""
+
+import ctypes
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+from anyprobe.core.errors import TargetError, UnsupportedTarget
+from anyprobe.probes.channel import Channel, ChannelClosed, Failure, Request
+
+_PR_SET_PTRACER = 0x59616D61
+_TCB_SELF = 0x10
+_START = """\
+import os, sys, json
+if os.fork(): os._exit(0)
+descriptor, pid, sys.path[:] = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+from anyprobe.probes.attendant import main
+main(descriptor, pid)
+"""
+"""The attendant is no child of this program, which may wait for all its children."""
+
+
+class Line:
+    """The line to the attendant, and the thread that speaks and listens; it alone handles what is sent."""
+
+    def __init__(self) -> None:
+        """Execute an attendant."""
+        self._asked: queue.SimpleQueue[tuple[Request, Future[Any]] | None] = queue.SimpleQueue()
+        self.closed = False
+        ours, theirs = socket.socketpair()
+        try:
+            self._execute(theirs.fileno())
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._channel = Channel(ours)
+        self.attendant = 0
+        """The attendant's process id."""
+        self.thread_pointer = 0
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="anyprobe", daemon=True)
+        self._thread.start()
+        started.result()
+
+    def _execute(self, descriptor: int) -> None:
+        if not sys.executable:
+            raise UnsupportedTarget("attach_self() executes a Python of its own, and sys.executable does not name one")
+        words = [str(descriptor), str(os.getpid()), json.dumps([os.path.abspath(each) for each in sys.path])]
+        nowhere = subprocess.DEVNULL
+        starter = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _START, *words],
+            stdin=nowhere,
+            stdout=nowhere,  # a pipe might be one that this program reads
+            stderr=nowhere,
+            pass_fds=(descriptor,),
+            start_new_session=True,  # Ctrl-C is not for it
+        )
+        starter.wait()
+
+    def ask(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - the answer
+        """Have the attendant do something and return its answer; raise what it raises."""
+        answer: Future[Any] = Future()
+        self._asked.put((Request(method, arguments), answer))
+        if self.closed:
+            self._refuse_all()
+        return answer.result()
+
+    def close(self) -> None:
+        """Hang up; the attendant ends."""
+        self._asked.put(None)
+        self._thread.join(10)
+
+    def _run(self, started: "Future[None]") -> None:
+        try:
+            self.attendant = self._channel.receive()
+            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(self.attendant), 0, 0, 0)  # for Yama
+            self.thread_pointer = _thread_pointer()
+            self._channel.send(threading.get_native_id())
+            started.set_result(None)
+            while (asked := self._asked.get()) is not None:
+                self._pass_on(*asked)
+                del asked
+        except ChannelClosed:
+            if not started.done():
+                started.set_exception(TargetError("the attendant of attach_self() did not start"))
+        finally:
+            self._channel.close()
+            self.closed = True
+            self._refuse_all()
+
+    def _pass_on(self, request: Request, answer: "Future[Any]") -> None:
+        try:
+            self._channel.send(request)
+            found = self._channel.receive()
+        except ChannelClosed:
+            answer.set_exception(_gone())
+            raise
+        except BaseException as error:  # noqa: BLE001 - an argument that cannot be sent
+            answer.set_exception(error)
+            return
+        if isinstance(found, Failure):
+            answer.set_exception(found.error())
+        else:
+            answer.set_result(found)
+
+    def _refuse_all(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                asked = self._asked.get_nowait()
+                if asked is not None:
+                    asked[1].set_exception(_gone())
+
+
+def _gone() -> TargetError:
+    return TargetError("the attendant of attach_self() has ended; close this session, which takes its probes out")
+
+
+def _thread_pointer() -> int:
+    """Return this thread's pointer, which glibc gives as the thread's identity; 0 where it is something else."""
+    pointer = threading.get_ident()
+    return pointer if ctypes.c_uint64.from_address(pointer + _TCB_SELF).value == pointer else 0

@@ -1,0 +1,321 @@
+"""Probing the Python program that one is in: ``attach_self``.
+
+A process cannot stop itself. So an *attendant* is executed, which traces this process and holds the session; what is
+asked of the session here is sent there. A thread of ours does the sending, and is left out of all counts. It never
+holds anything that the attendant waits for: the attendant asks for nothing.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, cast
+
+from anyprobe.core.errors import TargetError, UsageError
+from anyprobe.data.explanation import Explanation, ListedSite
+from anyprobe.data.records import Records, rows_by_time
+from anyprobe.data.results import AggregationResult
+from anyprobe.data.snapshot import Snapshot
+from anyprobe.probes import current
+from anyprobe.probes.line import Line
+from anyprobe.probes.parcels import Parcel, Sender
+
+Handler = Callable[..., Any]
+
+
+class SelfProbe:
+    """A probe in this process: what ``remove`` and ``enable`` take."""
+
+    def __init__(self, session: "SelfSession", number: int, spec: str) -> None:
+        """Stand for the attendant's probe of this number."""
+        self._session, self.number, self.spec = session, number, spec
+
+    @property
+    def armed(self) -> bool:
+        """Whether at least one place is armed."""
+        ((_, _, armed, _),) = self._session.ask("states", [self.number])
+        return bool(armed)
+
+    def __repr__(self) -> str:
+        """Return the spec and how much of it is armed."""
+        with suppress(TargetError, UsageError):
+            ((_, _, _, text),) = self._session.ask("states", [self.number])
+            return str(text)
+        return f"<Probe {self.spec}>"
+
+
+@dataclass(eq=False)
+class SelfCall:
+    """A handler of both ends of a call; ``ret`` gives it the one for the return."""
+
+    session: "SelfSession"
+    number: int
+    entry: list[SelfProbe]
+    returns: list[SelfProbe]
+
+    def ret(self, function: Handler) -> Handler:
+        """Place the handler that runs when the call returns."""
+        self.returns += self.session.place_return(self.number, function)
+        return function
+
+
+class _Stored:
+    """What an aggregation or a map here holds, which is the attendant's to read."""
+
+    def __init__(self, session: "SelfSession", number: int, name: str) -> None:
+        self._session, self._number, self.name = session, number, name
+        self.last: Any = None
+        """What it held in the end."""
+
+    def _read(self) -> Any:  # noqa: ANN401 - a result, or a map's items
+        return self.last if self.last is not None else self._session.ask("stored", self._number)
+
+    def result(self) -> AggregationResult:
+        found: AggregationResult = self._read()
+        return found
+
+    def items(self) -> dict[Any, int]:
+        return dict(self._read())
+
+    def clear(self) -> None:
+        self._session.ask("change_stored", self._number, "clear", ())
+
+    def trunc(self, count: int = 0) -> None:
+        self._session.ask("change_stored", self._number, "trunc", (count,))
+
+
+class SelfSession:
+    """Probes in this very process, with the methods of ``Session``."""
+
+    def __init__(self, **options: object) -> None:
+        """Use ``attach_self``."""
+        self._owner = os.getpid()
+        self.unsafe = bool(options.get("unsafe"))
+        self._sender = Sender()
+        self._stored: dict[int, _Stored] = {}
+        self._handlers: dict[Handler, list[SelfProbe]] = {}
+        self._last: tuple[Snapshot | None, dict[str, Records], list[str]] | None = None
+        self._line = Line()
+        try:
+            self.exe, _ = self._line.ask("open", options, self._line.thread_pointer)
+        except BaseException:
+            self._line.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """This process."""
+        return self._owner
+
+    @property
+    def attendant(self) -> int:
+        """The process that does the work."""
+        return self._line.attendant
+
+    def ask(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - the answer
+        """Have the attendant do something."""
+        if os.getpid() != self._owner:
+            raise UsageError("this session belongs to the process that this one was forked from")
+        if self._last is not None:
+            raise UsageError("this session has been detached")
+        return self._line.ask(method, *arguments)
+
+    # -- probes
+
+    def count(self, *specs: str) -> list[SelfProbe]:
+        """Count hits: entries, returns or single instructions, as the specs say."""
+        return self._probes(self.ask("count", specs))
+
+    def time(self, *specs: str) -> list[SelfProbe]:
+        """Measure how long functions take, from entry to return."""
+        return self._probes(self.ask("time", specs))
+
+    def remove(self, *probes: SelfProbe) -> None:
+        """Disarm probes; what they counted stays."""
+        self.ask("remove", [each.number for each in probes])
+
+    def enable(self, *probes: SelfProbe) -> None:
+        """Arm probes again that were removed."""
+        self.ask("enable", [each.number for each in probes])
+
+    def limit_overhead(self, percent: float) -> list[SelfProbe]:
+        """Disarm probes that cost more than some percent of one CPU since the last look; return them."""
+        return self._probes(self.ask("limit_overhead", percent))
+
+    def probes_of(self, *handlers: Handler) -> list[SelfProbe]:
+        """Return the probes that call some handlers."""
+        return [probe for handler in handlers for probe in self._handlers.get(handler, ())]
+
+    def _probes(self, states: Sequence[tuple[int, str, bool, str]]) -> list[SelfProbe]:
+        return [SelfProbe(self, number, spec) for number, spec, _, _ in states]
+
+    # -- handlers
+
+    def entry(self, *specs: str, when: Handler | None = None) -> Callable[[Handler], Handler]:
+        """Place a handler at the entries of functions; ``when`` is a condition for it to run."""
+        return self._decorator("entry", specs, when)
+
+    def ret(self, *specs: str, when: Handler | None = None) -> Callable[[Handler], Handler]:
+        """Place a handler where functions return."""
+        return self._decorator("ret", specs, when)
+
+    def at(self, *specs: str, when: Handler | None = None) -> Callable[[Handler], Handler]:
+        """Place a handler before instructions."""
+        return self._decorator("at", specs, when)
+
+    def after(self, *specs: str, when: Handler | None = None) -> Callable[[Handler], Handler]:
+        """Place a handler behind instructions."""
+        return self._decorator("after", specs, when)
+
+    def call(self, *specs: str, when: Handler | None = None) -> Callable[[Handler], SelfCall]:
+        """Place a handler at the entries of functions, and by ``.ret`` of the result another at their returns."""
+
+        def place(function: Handler) -> SelfCall:
+            number, probes = self._place("call", specs, function, when)
+            return SelfCall(self, number, probes, [])
+
+        return place
+
+    def place_return(self, call: int, function: Handler) -> list[SelfProbe]:
+        """Place the handler of a call's return; see ``SelfCall.ret``."""
+        return self._probes(self.ask("place_return", call, self._packed(function)))
+
+    def _decorator(self, kind: str, specs: tuple[str, ...], when: Handler | None) -> Callable[[Handler], Handler]:
+        def place(function: Handler) -> Handler:
+            _, probes = self._place(kind, specs, function, when)
+            self._handlers.setdefault(function, []).extend(probes)
+            return function
+
+        return place
+
+    def _place(
+        self, kind: str, specs: tuple[str, ...], function: Handler, when: Handler | None
+    ) -> tuple[int, list[SelfProbe]]:
+        parcel, condition = self._packed(function), None if when is None else self._packed(when)
+        number, states = self.ask("place", kind, specs, parcel, condition)
+        return number, self._probes(states)
+
+    def _packed(self, function: Handler) -> Parcel:
+        parcel = self._sender.pack(function)
+        for number in parcel.storages:
+            storage = self._sender.storages[number]
+            made = self._stored[number] = _Stored(self, number, storage.name)
+            cast("list[Any]", storage.views).append(made)
+        return parcel
+
+    # -- results
+
+    def snapshot(self) -> Snapshot:
+        """Return what has been counted so far, as an immutable value."""
+        if self._last is not None and self._last[0] is not None:
+            return self._last[0]
+        found: Snapshot = self.ask("snapshot")
+        return found
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What the user should know."""
+        found: Sequence[str] = self._last[2] if self._last is not None else self.ask("ask", "warnings")
+        return found
+
+    @property
+    def refused(self) -> Any:  # noqa: ANN401 - as Session.refused
+        """Everything that was asked for and not placed: canonical spec and reason."""
+        return self.ask("ask", "refused")
+
+    def misses(self) -> dict[str, int]:
+        """Return what went wrong in handlers, by kind."""
+        found: dict[str, int] = self.ask("misses")
+        return found
+
+    def records(self, *, final: bool = False) -> dict[str, Records]:
+        """Return what was emitted since the last time, by name, as NumPy arrays by time."""
+        if self._last is not None:
+            snapshot, left, warnings = self._last
+            self._last = snapshot, {}, warnings
+            return left
+        found: dict[str, Records] = self.ask("records", final)
+        return found
+
+    def rows(self, *, final: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield what was emitted since the last time one by one, by time: the name, then the fields."""
+        return rows_by_time(self.records(final=final))
+
+    def explain(self, spec: str) -> Explanation:
+        """Return the plan or the refusals for one site; touches nothing."""
+        found: Explanation = self.ask("ask", "explain", (spec,))
+        return found
+
+    def list(self, *specs: str) -> Sequence[ListedSite]:
+        """Return what could be probed, and by which strategy; touches nothing."""
+        found: Sequence[ListedSite] = self.ask("ask", "list", specs)
+        return found
+
+    # -- life
+
+    @property
+    def exited(self) -> bool:
+        """Whether the target is gone: it is not, it asks."""
+        return False
+
+    def detach(self) -> None:
+        """Remove every splice. What was counted stays readable."""
+        self.close()
+
+    def close(self) -> None:
+        """Remove everything and let the attendant go, or remove what a dead attendant left."""
+        if self._last is not None or os.getpid() != self._owner:
+            return
+        try:
+            snapshot, values, left, warnings = self._line.ask("close")
+        except TargetError:
+            if not self._line.closed:
+                raise
+            snapshot, values, left = None, {}, {}
+            warnings = ["the attendant has died; what it had not told until then is lost"]
+            self._clean_up()
+        finally:
+            self._line.close()
+        self._last = snapshot, left, warnings
+        for number, value in values.items():
+            self._stored[number].last = value
+
+    def _clean_up(self) -> None:
+        """Have another attendant remove what the dead one left."""
+        line = Line()
+        try:
+            line.ask("remove_leftovers")
+        finally:
+            line.close()
+
+    def __enter__(self) -> Self:
+        """Return the session, which is the current one from here on."""
+        current.enter(cast("Any", self))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Detach, whatever happened."""
+        current.leave(cast("Any", self))
+        self.close()
+
+
+def attach_self(
+    *,
+    strategy: str = "auto",
+    maxactive: int | None = None,
+    clock: str = "auto",
+    returns: str = "exits",
+    live: bool = False,
+    unsafe: bool = False,
+) -> SelfSession:
+    """Open a session on the Python program that this is, or the notebook; the options are those of ``attach``.
+
+    Another process is executed that does the work. The thread that talks to it is not counted.
+    """
+    options = {"strategy": strategy, "clock": clock, "returns": returns, "live": live, "unsafe": unsafe}
+    if maxactive is not None:
+        options["maxactive"] = maxactive
+    return SelfSession(**options)

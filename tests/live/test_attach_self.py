@@ -1,0 +1,258 @@
+"""A Python program that probes itself: this one."""
+
+import ctypes
+import linecache
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import zlib
+
+import numpy as np
+import pytest
+
+import anyprobe
+from anyprobe import Count, HandlerError, Hist, Map, SpecError, TargetError, UsageError, emit, u64
+
+pytestmark = pytest.mark.live
+UMATH = "_multiarray_umath*"
+THREADS, CALLS = 4, 2_000
+LIMIT = 12_345
+
+
+class Bounds:
+    """What a handler captures from a class."""
+
+    ODD = LIMIT
+
+
+def is_odd_size(size):
+    return size == Bounds.ODD
+
+
+@pytest.fixture(scope="module")
+def libc():
+    library = ctypes.CDLL(None)
+    library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    library.free.argtypes = [ctypes.c_void_p]
+    return library
+
+
+def allocate(library, size, calls=CALLS, threads=THREADS):
+    """Allocate in several threads at once."""
+
+    def work():
+        for _ in range(calls):
+            library.free(library.malloc(size))
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+
+
+def code_of(library):
+    """Return the first bytes of ``malloc`` as they are now."""
+    return ctypes.string_at(ctypes.cast(library.malloc, ctypes.c_void_p).value, 32)
+
+
+def test_inner_functions_of_numpy_and_zlib_are_timed_from_within():
+    with anyprobe.attach_self() as session:
+        session.time("libz:deflate", "libz:inflate", f"{UMATH}:DOUBLE_fill", f"{UMATH}:DOUBLE_add*")
+        packed = [zlib.compress(bytes(1 << 20)) for _ in range(5)]
+        for _ in range(30):
+            np.arange(1000.0)
+        big = np.ones(1 << 16)
+        for _ in range(40):
+            big = big + 1.0
+        assert len(zlib.decompress(packed[0])) == 1 << 20
+        timings = {each.function: each for each in session.snapshot().functions}
+    assert timings["deflate"].count == 5
+    assert timings["inflate"].count >= 1
+    assert timings["DOUBLE_fill"].count == 30
+    adding = [each for name, each in timings.items() if name.startswith("DOUBLE_add") and each.count]
+    assert max(each.count for each in adding) == 40
+    for each in (timings["deflate"], timings["DOUBLE_fill"], *adding):
+        assert each.unmatched == each.nmissed == 0
+        assert 0 < each.min_ns <= each.sum_ns / each.count <= each.max_ns
+
+
+def test_malloc_is_counted_while_several_threads_allocate(libc):
+    before = code_of(libc)
+    sizes, odd = Hist("sizes"), Count("odd", by=("tid",))
+    with anyprobe.attach_self() as session:
+        (probe,) = session.count("libc:malloc")
+
+        @session.entry("libc:malloc")
+        def on_malloc(ctx, size: u64):
+            sizes.add(size)
+            if is_odd_size(size):
+                odd.add(key=(ctx.tid,))
+
+        assert probe.armed
+        assert code_of(libc) != before
+        allocate(libc, LIMIT)
+        result = odd.result()
+        assert sorted(cell.count for cell in result.entries.values()) == [CALLS] * THREADS
+        assert sizes.result().total.count >= THREADS * CALLS
+        snapshot = session.snapshot()
+        assert all(site.hits >= THREADS * CALLS and not site.nmissed for site in snapshot.sites)
+        assert snapshot.aggregation("odd").total.count == THREADS * CALLS
+        session.remove(probe)
+        assert not probe.armed
+        session.enable(probe)
+        assert probe.armed
+        odd.clear()
+        assert odd.result().total.count == 0
+    assert code_of(libc) == before
+    assert sizes.result().total.count >= THREADS * CALLS
+    assert inspect_from_outside() == ""
+
+
+def inspect_from_outside():
+    """Return what ``anyprobe probes`` finds in this process."""
+    program = "import sys; from anyprobe.probes.leftover import inspect; print(*inspect(int(sys.argv[1])))"
+    run = subprocess.run(
+        [sys.executable, "-c", program, str(os.getpid())], capture_output=True, text=True, timeout=60, check=True
+    )
+    return run.stdout.strip()
+
+
+def test_calls_records_and_maps(libc):
+    seen = Map("seen", by=("size",))
+    with anyprobe.attach_self() as session:
+
+        @session.call("libc:malloc", when=lambda size: size == LIMIT)
+        def on_call(ctx, size: u64):
+            ctx.data.size = size
+
+        @on_call.ret
+        def on_return(ctx):
+            if ctx.data.size == LIMIT:
+                seen.set((ctx.data.size,), u64(ctx.retval))
+                emit("allocated", address=u64(ctx.retval))
+
+        address = libc.malloc(LIMIT)
+        libc.free(address)
+        assert [(name, row["address"]) for name, row in session.rows()] == [("allocated", address)]
+        assert seen.views[0].items() == {(LIMIT,): address}
+        libc.free(libc.malloc(LIMIT))
+    # what was not read before the end is still there
+    assert len(session.records()["allocated"]) == 1
+    assert not session.records()
+    with pytest.raises(UsageError, match="detached"):
+        session.count("libc:malloc")
+
+
+def test_the_reader_is_left_out():
+    everything = Count("everything")
+    with anyprobe.attach_self() as session:
+        session.count("libc:recv")  # which only the thread that talks to the attendant calls
+
+        @session.entry("libc:recv")
+        def on_recv():
+            everything.add()
+
+        for _ in range(50):
+            session.snapshot()
+        assert [(site.hits, site.nmissed) for site in session.snapshot().sites] == [(0, 0), (0, 0)]
+        assert everything.result().total.count == 0
+
+
+def test_errors_travel():
+    with anyprobe.attach_self() as session:
+        with pytest.raises(SpecError) as spec:
+            session.count("libc:mallok")
+        assert "malloc" in spec.value.nearest
+        with pytest.raises(HandlerError) as handler:
+
+            @session.entry("libc:malloc")
+            def on_malloc(size: u64):
+                return [size]
+
+        assert handler.value.file == __file__
+        assert "return [size]" in handler.value.source
+        with pytest.raises(HandlerError, match="nobody_knows is not defined"):
+
+            @session.entry("libc:malloc")
+            def on_malloc_again(size: u64):
+                return size + nobody_knows  # noqa: F821
+
+
+def test_a_notebook_cell(libc):
+    cell = textwrap.dedent("""
+        from anyprobe import Count, u64
+        cells = Count("cells")
+        @session.entry("libc:malloc")
+        def on_malloc(size: u64):
+            if size == LIMIT:
+                cells.add()
+    """)
+    name = "/tmp/ipykernel_1/1234567.py"
+    linecache.cache[name] = (len(cell), None, cell.splitlines(keepends=True), name)
+    with anyprobe.attach_self() as session:
+        space = {"session": session, "LIMIT": LIMIT}
+        exec(compile(cell, name, "exec"), space)  # noqa: S102 - as notebooks do
+        allocate(libc, LIMIT, 10, 2)
+        assert space["cells"].result().total.count == 20
+
+
+def test_the_attendant_is_killed(libc):
+    before = code_of(libc)
+    with anyprobe.attach_self() as session:
+        session.count("libc:malloc")
+        assert code_of(libc) != before
+        os.kill(session.attendant, signal.SIGKILL)
+        with pytest.raises(TargetError, match="has ended"):
+            session.snapshot()
+        allocate(libc, LIMIT, 10, 2)  # nobody is harmed
+        assert code_of(libc) != before
+    assert code_of(libc) == before
+    assert any("has died" in text for text in session.warnings)
+    with anyprobe.attach_self() as again:
+        again.count("libc:malloc")
+        assert again.snapshot().sites[0].armed
+
+
+def test_a_fork_child_has_no_session(libc):
+    with anyprobe.attach_self() as session:
+        session.count("libc:malloc")
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                session.snapshot()
+            except UsageError:
+                session.close()
+                libc.free(libc.malloc(LIMIT))
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert session.snapshot().sites[0].armed
+
+
+def test_the_program_ends_without_a_word():
+    program = textwrap.dedent("""
+        import anyprobe
+        session = anyprobe.attach_self()
+        session.count("libc:malloc")
+        print(session.attendant)
+    """)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    deadline = time.monotonic() + 20
+    while os.path.exists(f"/proc/{int(run.stdout)}") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not os.path.exists(f"/proc/{int(run.stdout)}")
+
+
+def test_one_session_at_a_time():
+    with anyprobe.attach_self() as session:
+        session.count("libc:malloc")
+        with anyprobe.attach_self() as other, pytest.raises(anyprobe.SessionConflict):
+            other.count("libc:free")
