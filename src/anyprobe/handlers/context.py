@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from anyprobe.core.code import SKIP, InputKind
-from anyprobe.handlers import ir
+from anyprobe.handlers import ir, statusflags
 from anyprobe.handlers.emitter import Emitter
 from anyprobe.handlers.operators import Fail, convert
 from anyprobe.handlers.types import FloatType, Type, boolean, i32, i64, ptr, u64
@@ -54,6 +54,8 @@ class ContextAccess:
         """Compile an attribute of ``ctx``, ``ctx.regs`` or ``ctx.data``."""
         if part == "data":
             return self._load(emit, name, fail)
+        if part == "regs" and name == statusflags.NAME:
+            return Scalar(statusflags.read(ir.Word(emit.word(InputKind.REGISTER, statusflags.KEPT))))
         if part == "regs" and name != "rip":
             return Scalar(ir.Word(emit.word(InputKind.REGISTER, _register(name, fail))))
         if part == "" and name in {"regs", "data", "skip"}:
@@ -82,7 +84,10 @@ class ContextAccess:
             raise fail(f"a {value.type} in a register for whole numbers", "u64(…)")
         if name == "retval" and self.retval is None:
             raise fail("there is no return value here", "ctx.skip(value), which returns it in the function's stead")
-        if part == "regs" or name == "ip":
+        if part == "regs" and name == statusflags.NAME:
+            word = emit.word(InputKind.REGISTER, statusflags.KEPT, written=True)
+            value = statusflags.written(convert(value, u64))
+        elif part == "regs" or name == "ip":
             register = "rip" if name in {"ip", "rip"} else _register(name, fail)
             if register == "rsp":
                 raise fail("the stack pointer cannot be changed", "")

@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -13,7 +14,7 @@ from anyprobe.handlers.values import Alias
 from anyprobe.kprobes import wrapping
 from anyprobe.kprobes.constants import constants, were_asked
 from anyprobe.kprobes.lookup import Location, locate
-from anyprobe.kprobes.registers import CALLER, REGISTERS_AT_RETURN, TASK, registers
+from anyprobe.kprobes.registers import CALLER, REGISTERS, REGISTERS_AT_RETURN, TASK
 from anyprobe.kprobes.structures import (
     KPROBE_FLAG_DISABLED,
     Djprobe,
@@ -24,7 +25,7 @@ from anyprobe.kprobes.structures import (
     Registered,
     kprobe_of,
 )
-from anyprobe.probes.dressing import dress_with
+from anyprobe.probes.dressing import dress_with, dressing_behind
 from anyprobe.probes.handling import Call
 from anyprobe.probes.reading import BankValues
 
@@ -44,6 +45,8 @@ class Site:
 
     spec: str
     handler: "HandlerFacts | None"
+    behind: bool = False
+    """Whether it runs behind the instruction."""
 
 
 @dataclass(eq=False)
@@ -175,9 +178,13 @@ class Registry:
     def _kprobe_sites(self, kp: Kprobe, location: Location) -> list[Site]:
         if kp.fault_handler is not None:
             raise KprobeError(errno.EOPNOTSUPP, "fault handlers are not there yet")
+        sites = []
+        if kp.pre_handler is not None or kp.post_handler is None:
+            sites.append(self._site(kp.pre_handler, kp, location))
         if kp.post_handler is not None:
-            raise KprobeError(errno.EOPNOTSUPP, "post handlers are not there yet")
-        return [self._site(kp.pre_handler, kp, location)]
+            facts = self._facts(wrapping.behind, kp.post_handler, kp, location)
+            sites.append(Site(location.spec, facts, behind=True))
+        return sites
 
     def _site(self, function: Handler | None, probe: Registered, location: Location) -> Site:
         """Return the site of a handler that runs before the instruction."""
@@ -193,8 +200,11 @@ class Registry:
         found = self._compiled.get(key)
         if found is None:
             p = constants(type(probe).__name__.lower(), _fields(probe, location))
-            regs = constants("pt_regs", dict(vars(registers(location.address))))
-            found = self._session.handling.prepared(wrap(function, p, regs), inside=True)
+            found = self._session.handling.prepared(wrap(function, p, REGISTERS), inside=True)
+            if found.redirects and wrap is wrapping.before:
+                if not wrapping.returns_values(function):
+                    raise KprobeError(errno.EINVAL, "a handler that sets regs.ip has to return 1")
+                found = self._session.handling.prepared(wrapping.redirecting(function, p, REGISTERS), inside=True)
             if not were_asked([p]):
                 self._compiled[key] = found
         return found
@@ -214,7 +224,7 @@ class Registry:
         if rp.entry_handler is None:
             entry = wrapping.followed(missed)
         else:
-            entry = wrapping.entered(rp.entry_handler, missed, instance, registers(location.address))
+            entry = wrapping.entered(rp.entry_handler, missed, instance, REGISTERS)
         sites = [Site(spec, handling.prepared(entry, call=call, inside=True))]
         if rp.handler is not None:
             handler = wrapping.returned(rp.handler, instance, REGISTERS_AT_RETURN)
@@ -291,11 +301,9 @@ def _kind(probe: Registered) -> str:
 
 
 def _dresser(site: Site) -> "Callable[[Probe], None]":
-    def dress(probe: "Probe") -> None:
-        if site.handler is not None:
-            dress_with(probe, site.handler)
-
-    return dress
+    if site.handler is None:
+        return _count
+    return dressing_behind(site.handler) if site.behind else partial(dress_with, facts=site.handler)
 
 
 def _named_entry(location: Location) -> str:
@@ -321,3 +329,7 @@ def _forget(made: Registration) -> None:
     kp.registration = None
     if kp.found is not None:
         kp.addr = kp.found = None
+
+
+def _count(probe: "Probe") -> None:
+    """Leave a probe as it is: hits are counted."""

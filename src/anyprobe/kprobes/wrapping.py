@@ -12,12 +12,25 @@ from typing import Any
 from anyprobe.handlers.source import source_of
 from anyprobe.kprobes.structures import Handler
 
+STAYS = 0
+"""As ``rip``: the thread goes on where it would."""
+
 
 def before(function: Handler, p: type, regs: type) -> Handler:
     """Return what runs before the instruction."""
 
     def handler(ctx):
         function(p, regs)
+
+    return handler
+
+
+def redirecting(function: Handler, p: type, regs: type) -> Handler:
+    """Return what runs before the instruction and may set ``regs.ip``, which counts only if its result is not 0."""
+
+    def handler(ctx):
+        if function(p, regs) == 0:
+            ctx.regs.rip = STAYS
 
     return handler
 

@@ -337,7 +337,7 @@ class _Call:
         elif name == "rsp":
             self._one(Instruction.create_reg_mem(Code.LEA_R64_M, Register.RAX, self._at(self._site)))
             self._set(index, Register.RAX)
-        elif name in _CHANGED or (name == "rbp" and self._aligned):
+        elif name in _CHANGED or name == "flags" or (name == "rbp" and self._aligned):
             self._get(self._base, self._place_of(name))
             self._set(index, Register.RAX)
         else:

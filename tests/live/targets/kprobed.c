@@ -1,0 +1,106 @@
+/* Functions for what the kprobes document promises: values that wrap, tail exits, jumps away, several threads. */
+#include "protocol.h"
+#include <pthread.h>
+#include <setjmp.h>
+#include <sys/wait.h>
+#include <ucontext.h>
+TALLY(stepped);
+TALLY(chosen);
+TALLY(leaves);
+TALLY(recursive);
+TALLY(asked);
+static volatile long sink;
+/* mov $7, %eax; add %edi, %eax; jmp; ... with instructions that tests name by their offsets. */
+long chosen(long n);
+__asm__(".text\n" FUNCTION(chosen)
+        "mov $7, %eax\n"      /* +0 */
+        "add %rdi, %rax\n"    /* +5 */
+        "test %rdi, %rdi\n"   /* +8 */
+        "je 1f\n"             /* +b */
+        "add $100, %rax\n"    /* +d */
+        "1: lea 1(%rax), %rax\n" /* +11 */
+        "ret\n" END(chosen)); /* +15 */
+PROBED long stepped(long n) {
+    CALLED(stepped);
+    return n * 3;
+}
+PROBED long other(long n) { return -n; }
+PROBED long recursive(long n) {
+    CALLED(recursive);
+    volatile long kept = n;
+    return n ? recursive(n - 1) + kept : 0;
+}
+static jmp_buf back;
+PROBED long leaves(long n) {
+    CALLED(leaves);
+    if (n & 1) longjmp(back, 1);
+    return n;
+}
+PROBED void *asked(void) {
+    CALLED(asked);
+    return __builtin_return_address(0);
+}
+PROBED void *caller_of(void **where) {
+    *where = asked();
+    return __builtin_return_address(0);
+}
+PROBED long forked(void) {
+    pid_t child = vfork();
+    if (!child) _exit(3);
+    int status = 0;
+    check(waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 3, "vfork");
+    return 3;
+}
+static ucontext_t here, there;
+PROBED long switched(long n) {
+    swapcontext(&there, &here);
+    return n + 5;
+}
+static void on_another_stack(void) { sink += switched(1); }
+PROBED long ends(long n) {
+    if (n) pthread_exit((void *)n);
+    return n;
+}
+static void *thread(void *unused) {
+    (void)unused;
+    ends(4);
+    return 0;
+}
+static void *work(void *unused) {
+    (void)unused;
+    for (long n = 0; n < 1000; n++) check(stepped(n) == n * 3, "stepped");
+    return 0;
+}
+static int rounds_of_leaving;
+static void one_round(void) {
+    pthread_t threads[4];
+    for (int n = 0; n < 4; n++) check(!pthread_create(&threads[n], 0, work, 0), "pthread_create");
+    for (int n = 0; n < 4; n++) pthread_join(threads[n], 0);
+    for (long n = 0; n < 100; n++) {
+        long found = chosen(n);
+        check(found == (n ? n + 108 : 8) || found == -n, "chosen");
+        CALLED(chosen);
+    }
+    check(recursive(10) == 55, "recursive");
+    for (volatile long n = 0; n < 100; n++)
+        if (!setjmp(back)) sink += leaves(n);
+    void *seen;
+    check(caller_of(&seen) != 0 && (char *)seen > (char *)caller_of && (char *)seen < (char *)caller_of + 256,
+          "the return address");
+    check(forked() == 3, "forked");
+    static char stack[65536];
+    getcontext(&there);
+    there.uc_stack.ss_sp = stack;
+    there.uc_stack.ss_size = sizeof stack;
+    there.uc_link = &here;
+    makecontext(&there, on_another_stack, 0);
+    swapcontext(&here, &there);
+    if (rounds_of_leaving++ % 2) swapcontext(&here, &there);
+    pthread_t one;
+    void *result;
+    check(!pthread_create(&one, 0, thread, 0) && !pthread_join(one, &result) && result == (void *)4, "pthread_exit");
+}
+static void setup(int argc, char **argv) {
+    (void)argc; (void)argv;
+    USE_TALLY(stepped); USE_TALLY(chosen); USE_TALLY(leaves); USE_TALLY(recursive); USE_TALLY(asked);
+}
