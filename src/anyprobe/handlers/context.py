@@ -3,17 +3,21 @@
 from dataclasses import dataclass, field
 
 from anyprobe.core.code import SKIP, InputKind
+from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers import ir, statusflags
+from anyprobe.handlers.arguments import KnownPrototype
 from anyprobe.handlers.emitter import Emitter
+from anyprobe.handlers.members import received
 from anyprobe.handlers.operators import Fail, convert
-from anyprobe.handlers.types import FloatType, Type, boolean, i32, i64, ptr, u64
+from anyprobe.handlers.parameters import returned
+from anyprobe.handlers.types import AnyType, FloatType, PointerType, Type, boolean, func, i32, i64, ptr, u64
 from anyprobe.handlers.values import Context, Kind, Maybe, Scalar, Value
 from anyprobe.isa.registers import NUMBERS
 
 ATTRIBUTES: dict[str, Type] = {
     "retval": i64,
     "ip": ptr,
-    "func": ptr,
+    "func": func,
     "caller": ptr,
     "tid": i32,
     "pid": i32,
@@ -44,11 +48,13 @@ class ContextAccess:
     """Compiles uses of ``ctx``."""
 
     instance: InstanceLayout
-    retval: Type | None = i64
+    retval: AnyType | None = i64
     """The type of ``ctx.retval``; ``None`` where there is none."""
     unsafe: bool = False
     entry: bool = False
     """Whether the handler runs where a function is entered, so that the function can be skipped."""
+    prototype: KnownPrototype | None = None
+    """What is known of the function; its result's type counts where ``retval`` is the general one."""
 
     def read(self, emit: Emitter, part: str, name: str, fail: Fail) -> Value:
         """Compile an attribute of ``ctx``, ``ctx.regs`` or ``ctx.data``."""
@@ -67,7 +73,7 @@ class ContextAccess:
         if name == "retval":
             if self.retval is None:
                 raise fail("there is no return value here", "a handler of a return: session.ret, or .ret of a call")
-            kind = self.retval
+            return returned(emit, self._result(), fail)
         word: ir.Expr = ir.Word(emit.word(InputKind.CONTEXT, name))
         return Scalar(received(word, kind))
 
@@ -110,6 +116,16 @@ class ContextAccess:
         stub = ir.Word(emit.word(InputKind.ROUTINE, SKIP))
         emit.add(ir.SetWord(emit.word(InputKind.REGISTER, "rip", written=True), stub))
 
+    def _result(self) -> AnyType:
+        """Return the type of the function's result."""
+        assert self.retval is not None
+        if self.retval != i64 or self.prototype is None:
+            return self.retval
+        try:
+            return self.prototype().result or i64
+        except UnsupportedTarget:
+            return i64
+
     def _demand_unsafe(self, fail: Fail) -> None:
         if not self.unsafe:
             raise fail("this changes what the program computes", "unsafe=True, where the session is opened")
@@ -127,23 +143,13 @@ class ContextAccess:
     def _store(self, emit: Emitter, name: str, value: ir.Expr, fail: Fail) -> None:
         if isinstance(value.type, FloatType):
             raise fail("ctx.data holds whole numbers and pointers", "u64(…)")
-        kind = Kind(u64 if value.type == u64 else i64 if value.type != ptr else ptr)
+        kind = Kind(value.type if value.type == u64 or isinstance(value.type, PointerType) else i64)
         known = self.instance.fields.setdefault(name, kind)
         if known != kind:
             raise fail(f"ctx.data.{name} is {known}, this is {kind}", f"{known}(…)")
         if len(self.instance.fields) > INSTANCE_WORDS:
             raise fail(f"a call has at most {INSTANCE_WORDS} fields", "")
         emit.add(ir.StoreInstance(emit.word(InputKind.INSTANCE), self.instance.offset(name), convert(value, u64)))
-
-
-def received(word: ir.Expr, kind: Type) -> ir.Expr:
-    """Return what arrives in a 64-bit word as a value of its type; bits above it mean nothing."""
-    if kind == boolean:
-        low = ir.Binary("&", word, ir.Const(0xFF, u64))
-        return ir.Compare("!=", low, ir.Const(0, u64))
-    if isinstance(kind, FloatType):
-        return ir.Bits(word, kind)
-    return convert(word, kind)
 
 
 def _register(name: str, fail: Fail) -> str:

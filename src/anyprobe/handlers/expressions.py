@@ -5,12 +5,13 @@ import types
 from typing import Any, Protocol
 
 from anyprobe.core.code import Miss
-from anyprobe.handlers import ir, operators, ranges
+from anyprobe.handlers import ir, members, operators, ranges
 from anyprobe.handlers.context import ContextAccess
 from anyprobe.handlers.emitter import Emitter
 from anyprobe.handlers.frame import Frame, Notes
+from anyprobe.handlers.layouts import Field
 from anyprobe.handlers.storages import is_storage
-from anyprobe.handlers.types import IntegerType, PointerType, Type, boolean, i64, u64
+from anyprobe.handlers.types import BoolType, IntegerType, Layout, PointerType, Type, boolean, i64, u64
 from anyprobe.handlers.values import (
     Alias,
     Context,
@@ -19,6 +20,7 @@ from anyprobe.handlers.values import (
     Literal,
     Maybe,
     Member,
+    Packed,
     Scalar,
     Text,
     Thing,
@@ -131,7 +133,7 @@ class Expressions:
                 found = getattr(thing, attribute)
                 return self._aliased(node, found) if isinstance(found, Alias) else self._thing(found)
             case _:
-                raise self.error(node, f"{described(value)} has no {attribute} in a handler")
+                return members.attribute(self, node, value, attribute)
 
     def _aliased(self, node: ast.Attribute, alias: Alias) -> Value:
         value: Value = Context()
@@ -352,10 +354,14 @@ class Expressions:
                 return items[at.value]
             case Thing(PointerType() as kind):
                 element = self.value(index)
-                if isinstance(element, Thing) and isinstance(element.thing, Type):
+                if isinstance(element, Thing) and (isinstance(element.thing, Type | Layout) or element.thing is bool):
                     return Thing(kind[element.thing])
                 raise self.error(index, "no such type", "ptr[u8]")
+            case Packed() if not members.is_struct(value):
+                return members.item(value, self.value(index), self.frame.fail_at(node))
             case _:
+                if members.is_struct(value) and isinstance(index, ast.Constant) and isinstance(index.value, str):
+                    return members.attribute(self, node, value, index.value)
                 value = self.present(value, node)
                 if isinstance(value, Scalar) and isinstance(value.type, PointerType):
                     return self.read(value, index, node)
@@ -374,8 +380,11 @@ class Expressions:
             raise self.error(node, "it is not known what this points at", "ptr[u32](p)[0], or ptr[u32] as annotation")
         moved = operators.arithmetic(self.emit, "+", pointer, self.operand(index), self.frame.fail_at(node))
         assert isinstance(moved, Scalar)
+        address = operators.convert(moved.expr, u64)
+        if isinstance(element, Layout | BoolType):
+            return members.read(self.emit, address, ir.TRUE, Field("", element, 0), self.frame.fail_at(node))
         present, target = self.emit.temporary(boolean), self.emit.temporary(element)
-        self.emit.add(ir.Read(present, target, operators.convert(moved.expr, u64)))
+        self.emit.add(ir.Read(present, target, address))
         return Maybe(present, Scalar(target))
 
     def _byte(self, text: Value, index: ast.expr) -> Value:

@@ -11,7 +11,7 @@ from anyprobe.handlers.emitter import Emitter
 from anyprobe.handlers.operators import Fail, convert, typed, widened
 from anyprobe.handlers.source import Source
 from anyprobe.handlers.types import FloatType, IntegerType, Type, boolean, f64, i64, u64
-from anyprobe.handlers.values import Items, Kind, Literal, Maybe, Scalar, Text, Value, described
+from anyprobe.handlers.values import Items, Kind, Literal, Maybe, Packed, Scalar, Text, Value, described
 
 Notes = dict[tuple[str, int, int], Kind | None]
 """What type a variable or conditional expression has, by file, line and column: for the interpreter.
@@ -79,7 +79,9 @@ class Frame:
     def assign(self, emit: Emitter, name: str, value: Value, node: ast.AST) -> None:
         """Give a local variable a value."""
         emit.flow.assigned |= {self.prefix + name}
-        if isinstance(value, Text | Items) or (isinstance(value, Literal) and isinstance(value.value, str | bytes)):
+        if isinstance(value, Text | Packed | Items) or (
+            isinstance(value, Literal) and isinstance(value.value, str | bytes)
+        ):
             self._alias(name, value, node)
             return
         if name in self.aliases:

@@ -6,23 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from anyprobe.core.code import InputKind
 from anyprobe.core.errors import InternalError
 from anyprobe.handlers import ir, operators
+from anyprobe.handlers.arguments import KnownPrototype
 from anyprobe.handlers.calls import Calls
 from anyprobe.handlers.collecting import Collecting
-from anyprobe.handlers.context import ContextAccess, InstanceLayout, received
+from anyprobe.handlers.context import ContextAccess, InstanceLayout
 from anyprobe.handlers.emitter import Emitter
 from anyprobe.handlers.expressions import Expressions
 from anyprobe.handlers.frame import Frame, Notes, RetypeError, type_of_annotation
+from anyprobe.handlers.parameters import parameters_of, receive
 from anyprobe.handlers.source import Source, source_of
 from anyprobe.handlers.statements import Statements
 from anyprobe.handlers.storages import Storages
-from anyprobe.handlers.types import FloatType, Type, boolean, i64, u64
+from anyprobe.handlers.types import AnyType, boolean, i64
 from anyprobe.handlers.values import Context, Kind, Literal, Maybe, Scalar, Text, Value
 
-INTEGER_REGISTERS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
-VECTOR_REGISTERS = 8
 RESULT = "return"
 """The variable that holds what a function returns; no variable of Python can have this name."""
 
@@ -33,13 +32,15 @@ class Setting:
 
     storages: Storages = field(default_factory=dict)
     instance: InstanceLayout = field(default_factory=InstanceLayout)
-    retval: Type | None = i64
+    retval: AnyType | None = i64
     """The type of the probed function's result, ``None`` where there is none."""
     unsafe: bool = False
     ring_bytes: int = 1 << 20
     """Bytes of the ring that each thread has for each kind of record."""
     entry: bool = False
     """Whether the handler runs where a function is entered."""
+    prototype: KnownPrototype | None = None
+    """What debug information says of the probed function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,10 @@ class _Handler:
     def __init__(self, source: Source, setting: Setting, kinds: dict[str, Kind]) -> None:
         self._source, self._kinds = source, kinds
         self._emit, self._notes = Emitter(), Notes()
-        self._context = ContextAccess(setting.instance, setting.retval, setting.unsafe, setting.entry)
+        self._prototype = setting.prototype
+        self._context = ContextAccess(
+            setting.instance, setting.retval, setting.unsafe, setting.entry, setting.prototype
+        )
         self._calls = Calls(self._inline, Collecting(setting.storages, setting.ring_bytes))
         self._active: list[types.FunctionType] = []
 
@@ -107,12 +111,13 @@ class _Handler:
             frame.aliases["ctx"] = (parameters[0], Context())
             self._emit.flow.assigned |= {"ctx"}
             parameters = parameters[1:]
-        kinds = [self._type_of(parameter) for parameter in parameters]
-        for index, (parameter, kind, place) in enumerate(zip(parameters, kinds, places(kinds), strict=True)):
-            frame.declare(parameter.arg, Kind(kind, demanded=True))
-            word = ir.Word(self._emit.word(InputKind.PARAMETER, str(kind), index, place=place))
-            frame.assign(self._emit, parameter.arg, Scalar(received(word, kind)), parameter)
-            frame.note(self._notes, parameter, frame.kinds[parameter.arg])
+        for each in parameters_of(self._source, parameters, self._prototype):
+            name, value = each.node.arg, receive(self._emit, each, frame.fail_at(each.node))
+            if isinstance(value, Scalar):
+                frame.declare(name, Kind(value.type, demanded=True))
+            frame.assign(self._emit, name, value, each.node)
+            if isinstance(value, Scalar):
+                frame.note(self._notes, each.node, frame.kinds[name])
 
     def _guard(self, handler: Frame, source: Source) -> None:
         """Leave the handler where its condition is not true; the condition's parameters are the handler's."""
@@ -126,20 +131,15 @@ class _Handler:
             raise source.error(tree, f"the condition has more parameters than {self._source.name}")
         values: list[Value] = [Context()] if has_context else []
         names = given[: len(wanted) - has_context]
-        values += [Scalar(ir.Local(name, handler.kinds[name].type)) for name in names]
+        values += [
+            handler.aliases[name][1] if name in handler.aliases else Scalar(ir.Local(name, handler.kinds[name].type))
+            for name in names
+        ]
         call = ast.copy_location(ast.Call(ast.Name(source.name, ast.Load()), [], []), tree)
         found = self._inline(expressions, call, source.function, values)
         holds = operators.truth(expressions.present(found, tree), frame.fail_at(tree))
         with emit.when(ir.Unary("not", holds)):
             emit.add(ir.Leave("end"))
-
-    def _type_of(self, parameter: ast.arg) -> Type:
-        if parameter.annotation is not None:
-            return type_of_annotation(self._source, parameter.annotation)
-        if isinstance(self._source.tree, ast.Lambda):
-            return u64
-        instead = f"{parameter.arg}: u64, or another type"
-        raise self._source.error(parameter, f"the type of {parameter.arg} is not known", instead)
 
     def _body(self, frame: Frame) -> None:
         """Compile the statements of a function."""
@@ -205,22 +205,6 @@ class _Handler:
             value = caller.present(value, node)
         frame.assign(self._emit, parameter.arg, value, parameter)
         frame.note(self._notes, parameter, frame.kinds[parameter.arg])
-
-
-def places(kinds: list[Type]) -> list[str]:
-    """Return where parameters are when a function is entered, by the System V convention."""
-    found, vectors, stack = [], 0, 8
-    registers = list(INTEGER_REGISTERS)
-    for kind in kinds:
-        if isinstance(kind, FloatType) and vectors < VECTOR_REGISTERS:
-            found.append(f"xmm{vectors}")
-            vectors += 1
-        elif not isinstance(kind, FloatType) and registers:
-            found.append(registers.pop(0))
-        else:
-            found.append(f"stack+{stack}")
-            stack += 8
-    return found
 
 
 def _parameters(source: Source, *, handler: bool = False) -> list[ast.arg]:

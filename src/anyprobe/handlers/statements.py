@@ -5,7 +5,7 @@ import ast
 from anyprobe.handlers import ir, loops, operators, ranges
 from anyprobe.handlers.expressions import Expressions
 from anyprobe.handlers.frame import Frame, type_of_annotation
-from anyprobe.handlers.types import IntegerType, PointerType, u64
+from anyprobe.handlers.types import BoolType, IntegerType, Layout, PointerType, u64
 from anyprobe.handlers.values import (
     Alias,
     Context,
@@ -171,7 +171,7 @@ class Statements:
             instead = "unsafe=True, where the session is opened"
             raise self._expressions.error(node, "this changes what the program computes", instead)
         element = pointer.type.element
-        if element is None:
+        if element is None or isinstance(element, Layout | BoolType):
             raise self._expressions.error(node, "it is not known what this points at", "ptr[u32](p)[0] = x")
         expr = self._expressions.as_number(self._expressions.present(value, node), node, element)
         place = self._expressions.operand(index)

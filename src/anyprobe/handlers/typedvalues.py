@@ -164,7 +164,7 @@ class Fixed:
     def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - typed values and constants
         """Read what a pointer points at."""
         assert isinstance(self.kind, PointerType)
-        assert self.kind.element is not None
+        assert isinstance(self.kind.element, Type)
         return self.record.read(int((self + index).value), self.kind.element)
 
     def __hash__(self) -> int:

@@ -89,11 +89,23 @@ class BoolType:
         return self.name
 
 
+class Layout:
+    """The type of what lies in memory and is no number: structs, unions, arrays; see ``layouts``."""
+
+    name: str
+    size: int
+    alignment: int
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name
+
+
 @dataclass(frozen=True, slots=True)
 class PointerType:
     """An address of the target; ``ptr[T]`` points at values of type ``T`` and can be indexed."""
 
-    element: "IntegerType | FloatType | PointerType | None" = None
+    element: "IntegerType | FloatType | BoolType | PointerType | Layout | None" = None
 
     @property
     def name(self) -> str:
@@ -107,7 +119,8 @@ class PointerType:
 
     def __getitem__(self, element: Any) -> "PointerType":  # noqa: ANN401 - checked here
         """Return the pointer to values of a type."""
-        if self.element is not None or not isinstance(element, IntegerType | FloatType | PointerType):
+        element = boolean if element is bool else element
+        if self.element is not None or not isinstance(element, Type | Layout):
             raise UsageError(f"{self}[{element}] is no type; write ptr[u8], ptr[f64], ptr[ptr] and the like")
         return PointerType(element)
 
@@ -120,17 +133,40 @@ class PointerType:
         return self.name
 
 
+@dataclass(frozen=True, slots=True)
+class ShownType(PointerType):
+    """An address of code, or the id of a stack: a number that results show by name."""
+
+    label: str = "func"
+
+    @property
+    def name(self) -> str:
+        """The name it is written by."""
+        return self.label
+
+    def __getitem__(self, element: Any) -> PointerType:  # noqa: ANN401 - whatever it is
+        """Refuse: nothing is known of what is there."""
+        raise UsageError(f"{self}[{element}] is no type; write ptr[u8], ptr[f64], ptr[ptr] and the like")
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.label
+
+
 Type = IntegerType | FloatType | BoolType | PointerType
 """The type of a value that fits a register."""
+AnyType = Type | Layout
+"""The type of a parameter, a result or a member."""
 
 i8, i16, i32, i64 = (IntegerType(bits, signed=True) for bits in (8, 16, 32, 64))
 u8, u16, u32, u64 = (IntegerType(bits, signed=False) for bits in (8, 16, 32, 64))
 f32, f64 = FloatType(32), FloatType(64)
 boolean = BoolType()
 ptr = PointerType()
+func, stack = ShownType(), ShownType(label="stack")
 
 NAMED: dict[str, Type] = {
-    each.name: each for each in (i8, i16, i32, i64, u8, u16, u32, u64, f32, f64, boolean, ptr)
+    each.name: each for each in (i8, i16, i32, i64, u8, u16, u32, u64, f32, f64, boolean, ptr, func, stack)
 }  # fmt: skip
 """The types by name."""
 

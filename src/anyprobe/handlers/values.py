@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anyprobe.handlers import ir
-from anyprobe.handlers.types import Type
+from anyprobe.handlers.types import Layout, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,15 @@ class Text:
     buffer: ir.Buffer
     length: ir.Local
     terminated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A struct that was passed by value, or a part of it: words, and the bit at which it begins."""
+
+    kind: Layout
+    words: tuple[ir.Expr, ...]
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +93,7 @@ class Alias:
     path: tuple[str, ...]
 
 
-Value = Literal | Scalar | Maybe | Text | Items | Thing | Member | Context
+Value = Literal | Scalar | Maybe | Text | Packed | Items | Thing | Member | Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +127,8 @@ def described(value: Value) -> str:
             return f"{scalar.type}, or missing"
         case Text(terminated=terminated):
             return "text" if terminated else "bytes"
+        case Packed(kind):
+            return str(kind)
         case Items():
             return "a tuple"
         case Member():
