@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 DATA_BYTES = 56
 """Of ``ri.data``, at most: what a call's own data holds besides our mark."""
+MAXACTIVE_LIMIT = 4096
+"""As in the kernel."""
 _numbers = count(1)
 
 
@@ -216,7 +218,9 @@ class Registry:
             raise KprobeError(errno.EINVAL, "a kretprobe needs a handler")
         spec = _named_entry(location)
         handling = self._session.handling
-        call = Call(handling, (spec,))
+        if rp.maxactive > MAXACTIVE_LIMIT:
+            raise KprobeError(errno.E2BIG, f"maxactive can be {MAXACTIVE_LIMIT} at most, not {rp.maxactive}")
+        call = Call(handling, (spec,), pool=max(rp.maxactive, 0))
         missed = Count(f"{location.function}: calls not followed, kretprobe {next(_numbers)}")
         p = constants("kretprobe", _fields(rp, location))
         ri: dict[str, object] = {"rp": p, "ret_addr": CALLER, "task": TASK, "data": Alias(("data",))}

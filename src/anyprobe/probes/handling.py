@@ -23,7 +23,7 @@ from anyprobe.probes import changing
 from anyprobe.probes.clock import tick_nanoseconds, tsc_refusal
 from anyprobe.probes.dressing import dress_with, dressing_behind
 from anyprobe.probes.probe import Probe
-from anyprobe.splice.handlercall import TID_OFFSET, HandlerFacts, instances_bytes
+from anyprobe.splice.handlercall import INSTANCE_BYTES, TID_OFFSET, HandlerFacts, instances_bytes
 from anyprobe.splice.stores import Store, map_stores
 from anyprobe.target import procfs
 from anyprobe.target.timestamps import thread_without_timestamps
@@ -48,6 +48,8 @@ class Call:
     instance: InstanceLayout = field(default_factory=InstanceLayout)
     store: Store | None = None
     """Where the data of calls under way is."""
+    pool: int = 0
+    """Calls that can be under way at one time, of all threads; 0: 256 of each thread."""
 
     def ret(self, function: Handler) -> Handler:
         """Place the handler that runs when the call returns."""
@@ -158,7 +160,7 @@ class Handling:
         if self._misses is None and any(each.kind is InputKind.MISSES for each in code.inputs):
             sizes[MISSES] = 8 * len(MISSES)
         if call is not None and call.store is None and any(each.kind is InputKind.INSTANCE for each in code.inputs):
-            sizes[call] = instances_bytes(_THREADS)
+            sizes[call] = call.pool * INSTANCE_BYTES if call.pool else instances_bytes(_THREADS)
         for key, store in zip(sizes, map_stores(self._session.engine, list(sizes.values())), strict=True):
             if key is MISSES:
                 self._misses = store
@@ -166,7 +168,7 @@ class Handling:
                 key.store = store
             else:
                 self._adopt(key, storages[key], store)
-        if _uses(code, "tid"):
+        if _uses(code, "tid") or (call is not None and call.pool):
             self._check_tids()
         filtered = procfs.read_status(self._session.pid).get("Seccomp", "0") != "0"
         facts = HandlerFacts(
@@ -176,6 +178,7 @@ class Handling:
             system_calls=not filtered,
             instances=0 if call is None or call.store is None else call.store.address,
             enters=enters,
+            pool=0 if call is None else call.pool,
             nanoseconds=self._nanoseconds,
             pid=self._session.pid,
             errno=self._errno if _uses(code, "errno") else 0,

@@ -23,6 +23,7 @@ from anyprobe.data.layout import BLOCK_GUARD, BLOCK_NUMBER, BLOCK_REFUSED
 from anyprobe.isa import disassemble
 from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.registers import NUMBERS
+from anyprobe.splice.instancepool import emit_claim, emit_decline, emit_find
 from anyprobe.splice.memoryroutines import emit_memory_routines
 from anyprobe.splice.routines import RoutineFacts, emit_acquire
 
@@ -63,6 +64,8 @@ class HandlerFacts:
     """Address of the instances of the calls that it has data of; 0: none."""
     enters: bool = False
     """Whether it is called where calls begin."""
+    pool: int = 0
+    """Instances that all threads share; 0: each has some of its own."""
     nanoseconds: int = 0
     """Nanoseconds per tick of the TSC, times two to the 32."""
     pid: int = 0
@@ -168,6 +171,8 @@ class _Call:
             asm.label(SKIP)
             asm.emit(b"\xc3", "ret")
         names -= {SKIP}
+        if handler.pool and handler.enters and handler.system_calls:
+            names |= {"read"}
         emit_memory_routines(asm, names, allowed=handler.system_calls)
         asm.emit(b"\xcc" * (-len(asm) % 16), "padding")
         asm.label("handler")
@@ -247,6 +252,8 @@ class _Call:
                 self._take_over(index, each)
         if any(each.kind is InputKind.INSTANCE for each in code.inputs) and not self._handler.enters:
             self._release()
+        elif any(each.kind is InputKind.INSTANCE for each in code.inputs) and self._handler.pool:
+            self._decline()
         if self._handler.redirects:
             self._redirect(size)
         if not self._aligned:
@@ -399,6 +406,9 @@ class _Call:
         of a call that never came back may be taken over: it has the same stack pointer, so it is over.
         """
         asm, handler = self.asm, self._handler
+        if handler.pool:
+            self._pooled()
+            return
         self._thread()
         asm.emit(b"\x31\xd2\x48\x85\xc0", "xor edx, edx; test rax, rax")
         asm.jump(b"\x0f\x84", "no_instance", "jz no_instance")
@@ -426,6 +436,22 @@ class _Call:
                 asm.emit(b"\x48\xc7\x47" + bytes([at]) + _i32(0), f"mov qword [rdi+{at}], 0")
         asm.emit(b"\x48\x8d\x57" + bytes([INSTANCE_DATA]), "lea rdx, [rdi+INSTANCE_DATA]")
         asm.label("no_instance")
+
+    def _pooled(self) -> None:
+        """Emit: rdx = address of the data of the call, by an instance of the pool, 0 if there is none."""
+        handler = self._handler
+        self._one(Instruction.create_reg_mem(Code.LEA_R64_M, Register.RDX, self._at(self._site)))
+        if handler.enters:
+            may_read = handler.system_calls
+            emit_claim(self.asm, handler.instances, handler.pool, tid_offset=TID_OFFSET, may_read=may_read)
+        else:
+            emit_find(self.asm, handler.instances, handler.pool)
+
+    def _decline(self) -> None:
+        """Emit: the call's instance is given back if the entry's handler has said so."""
+        index = next(at for at, each in enumerate(self._handler.code.inputs) if each.kind is InputKind.INSTANCE)
+        self._get(Register.RSP, 8 * index)
+        emit_decline(self.asm)
 
     def _release(self) -> None:
         """Emit: the call is over, its instance is free."""

@@ -105,7 +105,7 @@ def test_a_handler_redirects_if_it_returns_1(target):
             other.add()
 
         assert register_kprobe(Kprobe(symbol_name="chosen", pre_handler=pre, post_handler=post)) == 0
-        (site,) = [each for each in session.snapshot().sites][:1]
+        site = session.snapshot().sites[0]
         assert site.strategy != "trap"
         target.go(ROUNDS)
         assert redirected.result().total.count == other.result().total.count == ROUNDS * CALLS // 2

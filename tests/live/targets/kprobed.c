@@ -36,6 +36,16 @@ PROBED long leaves(long n) {
     if (n & 1) longjmp(back, 1);
     return n;
 }
+/* Calls from different depths leave; then what they have left on the stack is overwritten. */
+PROBED long leaves_from_below(long depth, long n) {
+    volatile char room[256];
+    room[0] = (char)depth;
+    return (depth ? leaves_from_below(depth - 1, n) : leaves(n)) + room[0] - room[0];
+}
+PROBED void wipe(void) {
+    volatile char room[8192];
+    for (int n = 0; n < (int)sizeof room; n++) room[n] = 0;
+}
 PROBED void *asked(void) {
     CALLED(asked);
     return __builtin_return_address(0);
@@ -83,7 +93,10 @@ static void one_round(void) {
     }
     check(recursive(10) == 55, "recursive");
     for (volatile long n = 0; n < 100; n++)
-        if (!setjmp(back)) sink += leaves(n);
+        if (!setjmp(back)) {
+            wipe();
+            sink += leaves_from_below(n % 7, n);
+        }
     void *seen;
     check(caller_of(&seen) != 0 && (char *)seen > (char *)caller_of && (char *)seen < (char *)caller_of + 256,
           "the return address");
