@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from anyprobe.data.maps import Map
     from anyprobe.data.snapshot import Snapshot
     from anyprobe.handlers.intrinsics import buf, cstr, emit, printf
-    from anyprobe.handlers.types import f32, f64, i8, i16, i32, i64, ptr, u8, u16, u32, u64
+    from anyprobe.handlers.types import f32, f64, func, i8, i16, i32, i64, ptr, u8, u16, u32, u64
     from anyprobe.probes.current import session
     from anyprobe.probes.opening import attach, run
     from anyprobe.probes.probe import Probe
@@ -76,6 +76,7 @@ __all__ = [
     "emit",
     "f32",
     "f64",
+    "func",
     "i8",
     "i16",
     "i32",
@@ -111,6 +112,7 @@ _LAZY = {
     "emit": "anyprobe.handlers.intrinsics",
     "f32": "anyprobe.handlers.types",
     "f64": "anyprobe.handlers.types",
+    "func": "anyprobe.handlers.types",
     "i16": "anyprobe.handlers.types",
     "i32": "anyprobe.handlers.types",
     "i64": "anyprobe.handlers.types",

@@ -5,7 +5,7 @@ and padded with zeros to whole words. So equal keys are equal words, and compari
 does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,12 +19,20 @@ KEY_WORDS_LIMIT = 16
 """A key has at most 128 bytes."""
 
 
+KeyKind = Literal["unsigned", "signed", "string", "func", "stack"]
+"""``func`` is an address of code and ``stack`` the id of a stack, which are shown by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeyPart:
     """One element of a key; ``words`` is 1 for integers and an eighth of the bound for strings."""
 
-    kind: Literal["unsigned", "signed", "string"] = "unsigned"
+    kind: KeyKind = "unsigned"
     words: int = 1
+
+
+Names = Callable[[str, int], str]
+"""Returns how a number is shown that is a ``func`` or a ``stack``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +64,8 @@ class KeyShape:
                 words.append(int(value) & (1 << 64) - 1)
         return tuple(words)
 
-    def decode(self, rows: NDArray[np.uint64]) -> list[Key]:
-        """Return the keys of rows of words."""
+    def decode(self, rows: NDArray[np.uint64], names: Names | None = None) -> list[Key]:
+        """Return the keys of rows of words; without ``names``, addresses and stacks stay numbers."""
         columns: list[Sequence[int | str]] = []
         first = 0
         for part in self.parts:
@@ -66,6 +74,8 @@ class KeyShape:
             if part.kind == "string":
                 raw = words.view(f"S{part.words * 8}").ravel().tolist()
                 columns.append([text.partition(b"\0")[0].decode(errors="backslashreplace") for text in raw])
+            elif part.kind in {"func", "stack"} and names is not None:
+                columns.append([names(part.kind, number) for number in words.ravel().tolist()])
             else:
                 columns.append((words.view(np.int64) if part.kind == "signed" else words).ravel().tolist())
         return list(zip(*columns, strict=True)) if columns else [()] * len(rows)

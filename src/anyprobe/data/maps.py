@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.errors import UsageError
-from anyprobe.data.keys import KeyShape
+from anyprobe.data.keys import KeyShape, Names
 from anyprobe.data.results import Key
 
 FREE = 0
@@ -149,6 +149,8 @@ class MapView:
         """View ``region``, which begins with the map."""
         self._words = np.frombuffer(region, np.uint64, count=layout.size // 8)
         self.layout = layout
+        self.names: Names | None = None
+        """How addresses of code in keys are shown."""
 
     @property
     def dropped(self) -> int:
@@ -175,7 +177,7 @@ class MapView:
                 break
         numbers = np.concatenate(values)
         plain = (numbers.view(np.int64) if layout.signed else numbers).tolist()
-        return dict(zip(layout.shape.decode(np.concatenate(keys)), plain, strict=True))
+        return dict(zip(layout.shape.decode(np.concatenate(keys), self.names), plain, strict=True))
 
     def _walk(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
         """Go along the lists of some buckets, all at a time, one node each in a round.

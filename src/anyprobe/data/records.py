@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.errors import UsageError
+from anyprobe.data.keys import Names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,13 +23,16 @@ KEPT_BYTES = 256 << 20
 """More memory is not kept for the next batches."""
 _INTEGERS = {"u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64"}
 _FLOATS = {"f32", "f64"}
+SHOWN = {"func", "stack"}
+"""Kinds of numbers that are shown by name: addresses of code, and stacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
     """One field. ``kind`` is the name of a number type (``u8`` to ``i64``, ``f32``, ``f64``), ``bool`` or ``text``.
 
-    A text is kept in ``size`` bytes at most, cut or padded with zeros.
+    A text is kept in ``size`` bytes at most, cut or padded with zeros. A ``func``, an address of code, and a ``stack``,
+    the id of one, are numbers that are shown by name.
     """
 
     name: str
@@ -40,6 +44,8 @@ class Field:
         """Bytes in the record."""
         if self.kind == "text":
             return self.size
+        if self.kind in SHOWN:
+            return 8
         return 1 if self.kind == "bool" else int(self.kind[1:]) // 8
 
     @property
@@ -47,6 +53,8 @@ class Field:
         """NumPy's name of the type."""
         if self.kind == "text":
             return f"S{self.size}"
+        if self.kind in SHOWN:
+            return "<u8"
         return "?" if self.kind == "bool" else f"<{self.kind[0]}{self.bytes}"
 
 
@@ -63,7 +71,7 @@ class RecordType:
         if len({TIME, *names}) != len(names) + 1:
             raise UsageError(f"{self.name}: the fields need different names, and {TIME!r} is the time")
         for field in self.fields:
-            if field.kind not in _INTEGERS | _FLOATS | {"bool", "text"} or field.bytes < 1:
+            if field.kind not in _INTEGERS | _FLOATS | SHOWN | {"bool", "text"} or field.bytes < 1:
                 raise UsageError(f"{self.name}: {field.name} cannot be a {field.kind} of {field.size} bytes")
         if self.bytes > RECORD_BYTES_LIMIT:
             raise UsageError(f"{self.name}: {self.bytes} bytes are more than the {RECORD_BYTES_LIMIT} of a record")
@@ -136,6 +144,24 @@ class Gathering:
         if whole.nbytes > KEPT_BYTES:
             self._room = np.empty(1024, self._plain)
         return found.view(self._dtype)
+
+
+def named(records: Records, kind: RecordType, names: Names) -> Records:
+    """Return records with the names of what is shown by name: fields of Python strings in place of numbers."""
+    shown = {field.name: field.kind for field in kind.fields if field.kind in SHOWN}
+    if not shown:
+        return records
+    assert records.dtype.names is not None
+    columns = [(name, "O" if name in shown else records.dtype[name]) for name in records.dtype.names]
+    found = np.empty(len(records), np.dtype(columns))
+    for name in records.dtype.names:
+        if name not in shown:
+            found[name] = records[name]
+            continue
+        numbers, places = np.unique(records[name], return_inverse=True)
+        texts = np.array([names(shown[name], number) for number in numbers.tolist()], dtype=object)
+        found[name] = texts[places]
+    return found
 
 
 def rows(records: Records) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anyprobe.core.arrays import unique
 from anyprobe.data.aggregations import EXTREMES, MAX, NOT_MIN, SQUARES, Aggregation
-from anyprobe.data.keys import UNKEYED, KeyShape
+from anyprobe.data.keys import UNKEYED, KeyShape, Names
 from anyprobe.data.results import Key
 
 if TYPE_CHECKING:
@@ -121,6 +121,8 @@ class TableView:
         self._words = np.frombuffer(region, dtype=np.uint64, count=layout.size // 8)
         self._extents = extents
         self.layout = layout
+        self.names: Names | None = None
+        """How addresses of code in keys are shown."""
         fields = layout.aggregation.cell.fields
         self._extreme = [index for index, name in enumerate(fields) if name in EXTREMES]
         self._low = fields.index(SQUARES) if SQUARES in fields else None
@@ -186,7 +188,7 @@ class TableView:
         width = self.layout.shape.words
         first = self.layout.keys_offset // 8
         words = self._words[first : first + width * self.layout.capacity].reshape(-1, max(width, 1))
-        return self.layout.shape.decode(words[numbers] if width else np.zeros((len(numbers), 0), np.uint64))
+        return self.layout.shape.decode(words[numbers] if width else np.zeros((len(numbers), 0), np.uint64), self.names)
 
     def _sums(self) -> NDArray[np.uint64]:
         """Return one summed cell per number."""

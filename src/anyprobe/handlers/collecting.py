@@ -5,19 +5,19 @@ from dataclasses import dataclass
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.keys import KeyShape
+from anyprobe.data.keys import KeyKind, KeyShape
 from anyprobe.data.maps import Map, MapLayout
 from anyprobe.data.records import Field, RecordType
 from anyprobe.data.rings import RingLayout
 from anyprobe.data.tables import TableLayout
 from anyprobe.handlers import intrinsics, ir, operators
 from anyprobe.handlers.expressions import Expressions
-from anyprobe.handlers.storages import MapTable, Ring, Storages, Table, is_signed, key_shape
-from anyprobe.handlers.types import FloatType, IntegerType, PointerType, Type, boolean, i64, u64
+from anyprobe.handlers.storages import MapTable, Ring, Storages, Table, is_signed, key_kind, key_shape
+from anyprobe.handlers.types import FloatType, IntegerType, PointerType, ShownType, Type, boolean, i64, u64
 from anyprobe.handlers.values import Items, Literal, Maybe, Member, Scalar, Text, Value, described
 
-Key = tuple[tuple[ir.Expr | ir.Buffer, ...], tuple[bool, ...]]
-"""The parts of a key as words and buffers, and which of them are signed."""
+Key = tuple[tuple[ir.Expr | ir.Buffer, ...], tuple[KeyKind, ...]]
+"""The parts of a key as words and buffers, and what those are that are numbers."""
 _Keyed = TableLayout | MapLayout
 _RECORD_PARTS_LIMIT = 32
 
@@ -60,11 +60,11 @@ class Collecting:
         value = None
         if given is not None and value_node is not None:
             value = _whole(expressions, expressions.present(given, value_node), value_node)
-        parts, signed = self._key(expressions, node, key)
+        parts, kinds = self._key(expressions, node, key)
         if aggregation.by and len(parts) != len(aggregation.by):
             by = ", ".join(aggregation.by)
             raise expressions.error(node, f"the key of {aggregation.name} has {len(aggregation.by)} parts: {by}")
-        shape = _shape(expressions, node, parts, signed)
+        shape = _shape(expressions, node, parts, kinds)
         layout = TableLayout(aggregation, shape, value is None or is_signed(value.type))
         table = self.storages.setdefault(aggregation, Table(layout))
         assert isinstance(table, Table)
@@ -105,11 +105,11 @@ class Collecting:
 
     def _lookup(self, expressions: Expressions, node: ast.AST, table: Map, key: Value, method: str) -> Value:
         emit = expressions.emit
-        parts, signed = self._key(expressions, node, key)
+        parts, kinds = self._key(expressions, node, key)
         known = self.storages.get(table)
         # what is first looked up and never set is missing, whatever its type
         of_known = known.layout.signed if isinstance(known, MapTable) else False
-        storage = self._map(expressions, node, table, (parts, signed), signed_value=of_known)
+        storage = self._map(expressions, node, table, (parts, kinds), signed_value=of_known)
         present, target = emit.temporary(boolean), emit.temporary(i64 if storage.layout.signed else u64)
         emit.add(ir.Update(emit.storage(storage), method, (), parts, present, target))
         return Maybe(present, Scalar(target))
@@ -117,8 +117,8 @@ class Collecting:
     def set_item(self, expressions: Expressions, node: ast.AST, table: Map, key: Value, value: Value) -> None:
         """Compile ``table[key] = value``."""
         expr = _whole(expressions, value, node)
-        parts, signed = self._key(expressions, node, key)
-        storage = self._map(expressions, node, table, (parts, signed), signed_value=is_signed(expr.type))
+        parts, kinds = self._key(expressions, node, key)
+        storage = self._map(expressions, node, table, (parts, kinds), signed_value=is_signed(expr.type))
         expressions.emit.add(ir.Update(expressions.emit.storage(storage), "set", (expr,), parts))
 
     def _map(self, expressions: Expressions, node: ast.AST, table: Map, key: Key, *, signed_value: bool) -> MapTable:
@@ -136,20 +136,21 @@ class Collecting:
             return (), ()
         items = key.items if isinstance(key, Items) else (key,)
         parts: list[ir.Expr | ir.Buffer] = []
-        signed: list[bool] = []
+        kinds: list[KeyKind] = []
         for item in items:
             present = expressions.present(item, node) if isinstance(item, Maybe | Text) else item
             if isinstance(present, Text):
                 parts.append(present.buffer)
-                signed.append(False)
+                kinds.append("string")
                 continue
             expr = expressions.as_number(present, node)
             if isinstance(expr.type, FloatType):
                 raise expressions.error(node, "a float in a key", "i64(x * 1000)")
             wide = operators.widened(expr)
             parts.append(operators.convert(wide, u64))
-            signed.append(is_signed(wide.type))  # what is narrower than u64 is the same number either way
-        return tuple(parts), tuple(signed)
+            # what is narrower than u64 is the same number either way
+            kinds.append(key_kind(expr.type if isinstance(expr.type, ShownType) else wide.type))
+        return tuple(parts), tuple(kinds)
 
     # -- records
 
@@ -222,6 +223,8 @@ class Collecting:
         expr = expressions.as_number(value, node)
         if isinstance(expr.type, FloatType):
             return Field(label, str(expr.type)), expr
+        if isinstance(expr.type, ShownType):
+            return Field(label, expr.type.label), operators.convert(expr, u64)
         kind: Type = u64 if isinstance(expr.type, PointerType) else expr.type
         return Field(label, "bool" if kind == boolean else str(kind)), operators.convert(operators.widened(expr), u64)
 
@@ -234,9 +237,9 @@ def _whole(expressions: Expressions, value: Value, node: ast.AST) -> ir.Expr:
 
 
 def _shape(
-    expressions: Expressions, node: ast.AST, parts: tuple[ir.Expr | ir.Buffer, ...], signed: tuple[bool, ...]
+    expressions: Expressions, node: ast.AST, parts: tuple[ir.Expr | ir.Buffer, ...], kinds: tuple[KeyKind, ...]
 ) -> KeyShape:
     try:
-        return key_shape(parts, signed)
+        return key_shape(parts, kinds)
     except UsageError as error:
         raise expressions.error(node, str(error)) from None

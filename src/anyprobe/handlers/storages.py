@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.keys import KeyPart, KeyShape
+from anyprobe.data.keys import KeyKind, KeyPart, KeyShape
 from anyprobe.data.maps import Map, MapLayout
 from anyprobe.data.rings import RingLayout
 from anyprobe.data.tables import TableLayout
 from anyprobe.handlers import ir
-from anyprobe.handlers.types import Type, u64
+from anyprobe.handlers.types import PointerType, ShownType, Type, func, u64
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +73,21 @@ def is_storage(thing: Any) -> bool:  # noqa: ANN401 - anything that a name can m
     return isinstance(thing, Aggregation | Map)
 
 
-def key_shape(parts: tuple[ir.Expr | ir.Buffer, ...], signed: tuple[bool, ...]) -> KeyShape:
-    """Return the shape of a key; ``signed`` says so for each part that is a number."""
+def key_shape(parts: tuple[ir.Expr | ir.Buffer, ...], kinds: tuple[KeyKind, ...]) -> KeyShape:
+    """Return the shape of a key; ``kinds`` says what each part is that is a number."""
     return KeyShape(
         tuple(
-            KeyPart("string", part.size // ir.WORD)
-            if isinstance(part, ir.Buffer)
-            else KeyPart("signed" if negative else "unsigned")
-            for part, negative in zip(parts, signed, strict=True)
+            KeyPart("string", part.size // ir.WORD) if isinstance(part, ir.Buffer) else KeyPart(kind)
+            for part, kind in zip(parts, kinds, strict=True)
         )
     )
+
+
+def key_kind(kind: Type) -> KeyKind:
+    """Return what a number of a type is as part of a key."""
+    if isinstance(kind, ShownType):
+        return "func" if kind == func else "stack"
+    return "signed" if is_signed(u64 if isinstance(kind, PointerType) else kind) else "unsigned"
 
 
 def is_signed(kind: Type) -> bool:

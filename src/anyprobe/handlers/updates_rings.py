@@ -161,7 +161,7 @@ def _store_field(builder: ir.IRBuilder, field: Field, address: Value, value: Val
     if field.kind == "text":
         for index, word in enumerate(value):
             builder.store(word, pointer(builder, address, 8 * index))
-    elif field.kind.startswith("f"):
+    elif field.kind in {"f32", "f64"}:
         kind = ir.FloatType() if field.kind == "f32" else ir.DoubleType()
         if value.type != kind:
             value = builder.fptrunc(value, kind) if field.kind == "f32" else builder.fpext(value, kind)

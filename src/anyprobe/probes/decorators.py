@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from anyprobe.data.records import Records
     from anyprobe.data.results import AggregationResult
     from anyprobe.probes.handling import Call, Handler, Handling
+    from anyprobe.probes.objects import ObjectTable
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.resolve import ResolvedSite
+    from anyprobe.probes.symbols import Symbols
+    from anyprobe.splice.edits import Module
     from anyprobe.splice.engine import Engine
 
 
@@ -19,6 +22,7 @@ class Decorators(ABC):
     """The part of a session that has to do with handlers; see docs/handlers.md."""
 
     engine: "Engine"
+    _objects: "ObjectTable"
     unsafe: bool
     """Whether handlers may change what the program computes."""
 
@@ -41,6 +45,20 @@ class Decorators(ABC):
         from anyprobe.probes.handling import Handling
 
         return Handling(self)
+
+    @cached_property
+    def callbacks(self) -> "Callbacks":
+        """The Python functions that hits wait for."""
+        from anyprobe.probes.callbacks import Callbacks
+
+        return Callbacks(self)
+
+    @cached_property
+    def symbols(self) -> "Symbols":
+        """The names of addresses in the target."""
+        from anyprobe.probes.symbols import Symbols
+
+        return Symbols(self._objects)
 
     def probes_of(self, *handlers: "Handler") -> "list[Probe]":
         """Return the probes that call some handlers: what ``remove`` and ``enable`` take."""

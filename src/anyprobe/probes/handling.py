@@ -9,7 +9,7 @@ from anyprobe.core.code import MISSES, Input, InputKind, NativeCode
 from anyprobe.core.errors import HandlerError, UnsupportedTarget
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.maps import Map, MapView
-from anyprobe.data.records import Records
+from anyprobe.data.records import Records, named
 from anyprobe.data.results import AggregationResult
 from anyprobe.data.rings import RingReader
 from anyprobe.data.tables import TableView
@@ -195,10 +195,12 @@ class Handling:
         self._stores[key] = store
         if isinstance(key, Aggregation) and isinstance(storage, Table):
             view = TableView(store.view(), storage.layout, store.extents)
+            view.names = self._shown
             key.views.append(view)
             self._views[key] = view
         elif isinstance(key, Map) and isinstance(storage, MapTable):
             map_view = MapView(store.view(), storage.layout)
+            map_view.names = self._shown
             key.views.append(map_view)
             self._views[key] = map_view
         elif isinstance(storage, Ring):
@@ -268,7 +270,13 @@ class Handling:
         for key, view in self._views.items():
             ring = self._storages.get(key)
             if isinstance(view, RingReader) and isinstance(ring, Ring):
-                yield str(key), ring.format, view.drain(final=final, until=until)
+                found = view.drain(final=final, until=until)
+                yield str(key), ring.format, named(found, ring.layout.record, self._shown)
+
+    def _shown(self, kind: str, number: int) -> str:
+        """Return how an address of code in a result is shown."""
+        del kind
+        return self._session.symbols.name(number)
 
 
 def _uses(code: NativeCode, name: str) -> bool:
