@@ -27,7 +27,7 @@ def changes(target, rounds=2):
 def unchanged(target):
     """Run the program; see that everything works as the program alone does it."""
     found = changes(target)
-    return not any(found[name] for name in ("nulls", "refused", "replacements", "doubled", "stepped_over", "written"))
+    return not any(found[name] for name in ("nulls", "refused", "replacements", "doubled", "stepped_over", "written", "thirds"))
 
 
 def test_every_hundredth_malloc_fails(target):
@@ -98,6 +98,47 @@ def test_a_function_is_sent_to_another(target):
     target.finish()
 
 
+def test_a_function_is_replaced_by_one_that_calls_it(target):
+    with anyprobe.attach(target.pid, unsafe=True) as session:
+        (probe,) = session.replace("a.out:original", "a.out:replacement")
+        found = changes(target)
+        assert found["replacements"] == found["originals"] == 200
+        assert [place.hook.armed for place in probe.places] == [True]
+        session.remove(probe)
+        assert unchanged(target)
+        with pytest.raises(anyprobe.UnsupportedTarget, match="for ever"):
+            session.replace("a.out:original", "a.out:chained")
+        with pytest.raises(anyprobe.SpecError, match="one function"):
+            session.replace("a.out:original", "a.out:*")
+    with anyprobe.attach(target.pid) as session, pytest.raises(anyprobe.UsageError, match="unsafe=True"):
+        session.replace("a.out:original", "a.out:replacement")
+    assert unchanged(target)
+    target.finish()
+
+
+def test_what_the_replaced_function_ignores_is_passed_on(target):
+    with anyprobe.attach(target.pid, unsafe=True) as session:
+        session.replace("a.out:ignoring", "a.out:third")
+        session.count("a.out:ignoring")
+        assert changes(target)["thirds"] == 200
+        assert [site.hits for site in session.snapshot().sites] == [200, 200]
+    assert unchanged(target)
+    target.finish()
+
+
+def test_parameters_are_seen_that_the_function_ignores(target):
+    thirds = Count("thirds", by=("c",))
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:ignoring")
+
+        @session.entry("a.out:ignoring")
+        def on_ignoring(a: i64, b: i64, c: i64):
+            thirds[c].add()
+
+        changes(target)
+    assert {key: cell.count for key, cell in thirds.result().entries.items()} == {(5000,): 200}
+
+
 def test_arguments_and_memory_are_changed(target):
     with anyprobe.attach(target.pid, unsafe=True) as session:
 
@@ -131,6 +172,56 @@ def test_an_instruction_is_left_out(target):
         found = changes(target)
         assert found["stepped_over"] == found["steps"] == 200
     assert unchanged(target)
+    target.finish()
+
+
+@pytest.mark.parametrize("offset", [0, 4, 8, 14])
+def test_instructions_are_left_out_that_are_shorter_than_a_jump(target, offset):
+    size = {0: 4, 4: 4, 8: 6, 14: 2}[offset]
+    with anyprobe.attach(target.pid, unsafe=True) as session:
+
+        @session.at(f"a.out:step+{offset}")
+        def on_step(ctx):
+            ctx.ip = ctx.ip + size
+
+        assert not session.refused
+        found = changes(target)
+        assert found["stepped_over"] == (0 if offset == 14 else 200)
+    assert unchanged(target)
+    target.finish()
+
+
+def test_what_a_handler_leads_to_is_not_overwritten_later(target):
+    with anyprobe.attach(target.pid, unsafe=True) as session:
+        ((site,), _) = session.resolve("a.out:step")
+        behind = site.address + 8
+
+        @session.entry("a.out:step")
+        def on_step(ctx, n: i64):
+            ctx.regs.rax = n + 101
+            ctx.ip = behind
+
+        session.count("a.out:step%insn")
+        changes(target)
+        assert {site.offset: site.hits for site in session.snapshot().sites if site.kind != "entry"} == {
+            0: 0, 4: 0, 8: 200, 14: 200, 16: 200,
+        }  # fmt: skip
+    assert unchanged(target)
+    target.finish()
+
+
+def test_what_has_made_room_for_a_probe_is_not_led_to(target):
+    with anyprobe.attach(target.pid, unsafe=True) as session:
+        session.entry("a.out:doubled")(looking)
+        within = next(
+            splice.address + 1 for state in session.engine.modules[0].functions.values() for splice in state.splices
+        )
+
+        def on_original(ctx):
+            ctx.ip = within
+
+        with pytest.raises(anyprobe.UnsupportedTarget, match="made room"):
+            session.entry("a.out:original")(on_original)
     target.finish()
 
 
@@ -169,6 +260,10 @@ def test_it_is_refused_where_it_was_not_asked_for(target):
         with pytest.raises(HandlerError, match=r"ctx\.skip\(value\)"):
             session.entry("a.out:original")(returning)
         assert not session.engine.arenas
+
+
+def looking(ctx):
+    pass
 
 
 def skipping(ctx):

@@ -223,6 +223,12 @@ class CodeMap:
         """Return the known entries in ``[low, high)`` other than through code."""
         return list(self._entries[bisect_left(self._entries, low) : bisect_left(self._entries, high)])
 
+    def add_entry(self, address: int) -> None:
+        """Take note of an address that is entered though nothing in the program leads there."""
+        number = bisect_left(self._entries, address)
+        if address not in self._entries[number : number + 1]:
+            self._entries.insert(number, address)
+
     def sources_of(self, address: int) -> list[int]:
         """Return where in the code something leads to an address or takes it (somewhere in the instruction)."""
         return [source for _, source, _ in self._references_into(address, address + 1)]

@@ -60,6 +60,14 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a handler may send the thread: an address, or a distance from the probed instruction."""
+
+    relative: bool
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class NativeCode:
     """Position-independent x86-64 code, entered at its first byte by a call with ``rdi`` pointing at the words.
 
@@ -80,6 +88,8 @@ class NativeCode:
     """A value is left in ``rax``."""
     vectors: bool = False
     """It computes with floats, so it uses (and preserves) vector registers."""
+    destinations: tuple[Destination, ...] = ()
+    """Where it may send the thread, as far as that is known beforehand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.resolve import ResolvedSite
     from anyprobe.probes.symbols import Symbols
     from anyprobe.splice.edits import Module
+    from anyprobe.splice.edits import Module
     from anyprobe.splice.engine import Engine
 
 
@@ -34,6 +35,10 @@ class Decorators(ABC):
     @abstractmethod
     def resolve(self, spec: str) -> "tuple[Sequence[ResolvedSite], list[tuple[str, Refusal]]]":
         """Return the sites that a spec means in the process now, and what is refused already."""
+
+    @abstractmethod
+    def module_at(self, address: int) -> "Module | None":
+        """Return the engine's module of the object that a run-time address lies in."""
 
     @abstractmethod
     def place_made(self, specs: Sequence[str], dress: "Callable[[Probe], None]") -> "list[Probe]":
@@ -109,6 +114,12 @@ class Decorators(ABC):
     def after(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
         """Place a handler behind instructions, on whatever way control leaves them; ``ctx.ip`` is where it goes."""
         return self._decorator(specs, when, after=True)
+
+    def replace(self, spec: str, by: str) -> "list[Probe]":
+        """Have functions' calls go to another function of the program, which may call what it replaces."""
+        from anyprobe.probes.changing import replace
+
+        return replace(self, spec, by)
 
     def call(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Call]":
         """Place a handler at the entries of functions, and by ``.ret`` of the result another at their returns."""

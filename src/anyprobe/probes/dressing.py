@@ -40,6 +40,11 @@ def _call(place: Place, facts: HandlerFacts) -> None:
     hook = place.hook
     hook.kind, hook.handler = ActionKind.HANDLER, facts
     hook.ip, hook.function = place.address, place.site.function.start + place.module.bias
+    place.module.show(place.want.address)
+    place.module.show(place.site.function.start)
+    for each in facts.code.destinations if not place.want.after else ():
+        if each.relative:
+            place.module.keep_clear((place.want.address + each.value) & ((1 << 64) - 1))
 
 
 def _flow_at(place: Place) -> Flow:

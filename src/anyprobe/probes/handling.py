@@ -15,6 +15,7 @@ from anyprobe.data.rings import RingReader
 from anyprobe.data.tables import TableView
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.context import InstanceLayout
+from anyprobe.handlers.destinations import destinations
 from anyprobe.handlers.frontend import Setting
 from anyprobe.handlers.kept import native_code
 from anyprobe.handlers.storages import MapTable, Ring, Storages, Table
@@ -110,6 +111,7 @@ class Handling:
         if returns and call is not None and call.instance.fields:
             code = _releasing(code)
         self._check(code, function, storages)
+        changing.keep_clear(self._session, code)
         return self._facts(code, storages, call, enters=not returns)
 
     def probes_of(self, function: Handler) -> list[Probe]:
@@ -124,7 +126,8 @@ class Handling:
         handler = intermediate(function, setting, when)
         used = {key: each for key, each in self._storages.items() if each in handler.storages}
         by_place = {each: key for key, each in used.items()}
-        return native_code(handler), {by_place[each]: each for each in handler.storages}
+        code = replace(native_code(handler), destinations=destinations(handler))
+        return code, {by_place[each]: each for each in handler.storages}
 
     def _check(self, code: NativeCode, function: Handler, storages: Storages) -> None:
         name = getattr(function, "__name__", "the handler")

@@ -315,6 +315,11 @@ class Session(Decorators):
         module.slotless = early or loaded.image.moves_thread_pointer
         return module
 
+    def module_at(self, address: int) -> Module | None:
+        """Return the engine's module of the object that a run-time address lies in."""
+        loaded = self._objects.at(address)
+        return None if loaded is None else self.module(loaded)
+
     def _arm(self, specs: Sequence[str], *, timed: bool, dress: "Callable[[Probe], None] | None" = None) -> Probes:
         if not specs:
             raise UsageError("at least one spec is needed")

@@ -1,6 +1,6 @@
 """What an engine works on: modules, their probed functions, and what a change does to one of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from anyprobe.binary.cfg import CodeMap
@@ -62,7 +62,28 @@ class Module:
     parts: Sequence[Part] = ()
     """Where which parts of the file are executable: not the same any more, then the module is gone."""
     claims: Claims = field(default_factory=Claims)
+    shown: set[int] = field(default_factory=set)
+    """Where handlers see all registers, or send threads elsewhere with them (link-time addresses)."""
     functions: dict[int, FunctionState] = field(default_factory=dict)
+
+    def keep_clear(self, address: int) -> bool:
+        """Have no splice displace what begins at a link-time address from now on; return whether none has done so."""
+        self.claims.landings.add(address)
+        self.code.add_entry(address)
+        self.plans = None  # they were made without regard to it
+        if address not in self.claims.written and address not in self.claims.displaced:
+            return True
+        return any(splice.planned.head == address == splice.address - self.bias for splice in self.splices())
+
+    def show(self, address: int) -> None:
+        """Have no action in front of a link-time address overwrite registers that are dead: a handler may see them."""
+        self.shown.add(address)
+        self.code.dead_in_callees[address] = 0
+
+    def splices(self) -> Iterator[LiveSplice]:
+        """Yield what is spliced here."""
+        for state in self.functions.values():
+            yield from state.splices
 
     def state_of(self, code: FunctionCode, elsewhere: Iterable[int] = ()) -> FunctionState:
         """Return the state of a function and of those that are planned together with it, made on demand.

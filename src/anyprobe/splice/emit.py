@@ -85,12 +85,15 @@ class _Emission:
         return sorted(found, key=lambda want: -1 if want.first else _ORDER[want.kind]) if len(found) > 1 else found
 
     def _actions(self, wants: list[Want]) -> None:
-        for want in wants:
-            if want.kind is WantKind.LOOP:
-                continue
-            clobbers = self._source.clobbers(want)
-            for action in self._source.actions(want):
-                self._writer.action(action, clobbers)
+        found = [
+            (want, action)
+            for want in wants
+            if want.kind is not WantKind.LOOP
+            for action in self._source.actions(want)
+        ]
+        # a handler may send the thread elsewhere: who arrived is counted before
+        for want, action in sorted(found, key=_is_no_counter) if len(found) > 1 else found:
+            self._writer.action(action, self._source.clobbers(want))
 
     def _retargeted(self, insn: Insn) -> None:
         """The branch itself leads here: actions, then on to its destination."""
@@ -224,6 +227,10 @@ class _Emission:
             self._writer.relative(b"\xe9", target)
 
         self._writer.cold(bytes((0x0F, 0x80 | condition)), taken)
+
+
+def _is_no_counter(item: tuple[Want, Action]) -> bool:
+    return item[1].kind is not ActionKind.COUNT
 
 
 def _condition(insn: Insn) -> int:

@@ -170,6 +170,8 @@ class Engine:
         plain = want.kind is WantKind.ENTRY and len(edit.wants) == 1 and module.plans is not None
         if plain and module.plans is not None and (known := module.plans.clobbers(start)) is not None:
             return known
+        if want.address in module.shown:
+            return Clobbers()
         found = self._clobbers(module.code, function, want)
         splices = edit.plan.splices
         if plain and module.plans is not None and len(splices) == 1 and splices[0].strategy is Strategy.JUMP:

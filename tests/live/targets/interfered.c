@@ -12,7 +12,9 @@ TALLY(doubled);
 TALLY(steps);
 TALLY(stepped_over);
 TALLY(written);
+TALLY(thirds);
 static volatile int setting = 5;
+static long (*volatile kept)(long, long);
 PROBED long replacement(long a, long b);
 PROBED long original(long a, long b) {
     CALLED(originals);
@@ -30,6 +32,13 @@ PROBED long doubled(long n, double x, long on_stack[]) {
 /* Its instructions are known, so that one of them can be left out. */
 long step(long n);
 __asm__(".text\n" FUNCTION(step) "lea 1(%rdi), %rax\nadd $100, %rax\nadd $0x1000000, %rax\nxor %ecx, %ecx\nret\n" END(step));
+/* Overwrites its third parameter unread, and reads all other registers that a call may change. */
+long ignoring(long a, long b, long c);
+__asm__(".text\n" FUNCTION(ignoring) "xor %edx, %edx\ntest %rax, %rcx\ntest %rsi, %r8\ntest %r9, %r10\n"
+        "test %r11, %rdi\nmov %rdi, %rax\nret\n" END(ignoring));
+PROBED long third(long a, long b, long c) { return c + 0 * (a + b); }
+/* Replaces by jumping to what it replaces. */
+PROBED long chained(long a, long b) { return original(a + 1, b); }
 PROBED int configured(volatile int *where) { return *where; }
 static void *work(void *unused) {
     (void)unused;
@@ -71,11 +80,15 @@ static void one_round(void) {
         result = step(n);
         if (result != n + 0x1000065) CALLED(stepped_over);
         CALLED(steps);
+        result = ignoring(n, 2, 5000);
+        if (result == 5000) CALLED(thirds);
+        else check(result == n, "ignoring");
         if (configured(&setting) == 6) CALLED(written);
     }
 }
 static void setup(int argc, char **argv) {
     (void)argc; (void)argv;
     USE_TALLY(mallocs); USE_TALLY(nulls); USE_TALLY(opens); USE_TALLY(refused); USE_TALLY(originals);
-    USE_TALLY(replacements); USE_TALLY(doubled); USE_TALLY(steps); USE_TALLY(stepped_over); USE_TALLY(written);
+    USE_TALLY(replacements); USE_TALLY(doubled); USE_TALLY(steps); USE_TALLY(stepped_over); USE_TALLY(written); USE_TALLY(thirds);
+    kept = chained;
 }
