@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from anyprobe.core.errors import KprobeError
+from anyprobe.core.refusal import Reason
 from anyprobe.data.aggregations import Count
 from anyprobe.handlers.values import Alias
 from anyprobe.kprobes import wrapping
 from anyprobe.kprobes.constants import constants, were_asked
 from anyprobe.kprobes.lookup import Location, locate
 from anyprobe.kprobes.registers import CALLER, REGISTERS, REGISTERS_AT_RETURN, TASK
+from anyprobe.kprobes.replanning import keep_order, switch_optimization
 from anyprobe.kprobes.structures import (
     KPROBE_FLAG_DISABLED,
+    KPROBE_FLAG_GONE,
+    KPROBE_FLAG_OPTIMIZED,
     Djprobe,
     Handler,
     Jprobe,
@@ -28,6 +32,7 @@ from anyprobe.kprobes.structures import (
 from anyprobe.probes.dressing import dress_with, dressing_behind
 from anyprobe.probes.handling import Call
 from anyprobe.probes.reading import BankValues
+from anyprobe.splice.planned import Strategy
 
 if TYPE_CHECKING:
     from anyprobe.probes.probe import Probe
@@ -71,6 +76,23 @@ class Registration:
         """Whether hits are seen now."""
         return any(probe.armed for probe in self.placed)
 
+    @property
+    def optimized(self) -> bool:
+        """Whether it is armed, and nowhere by a trap."""
+        hooks = [place.hook for probe in self.placed for place in probe.places]
+        return self.armed and not any(hook.strategy == Strategy.TRAP for hook in hooks if hook.armed)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the code that was probed is no longer there."""
+        reasons = [place.hook.refusal.reason for p in self.placed for place in p.places if place.hook.refusal]
+        return not self.armed and Reason.GONE in reasons
+
+    def flags(self) -> int:
+        """Return the kernel's flags for its state."""
+        found = KPROBE_FLAG_DISABLED * self.disabled | KPROBE_FLAG_OPTIMIZED * self.optimized
+        return found | KPROBE_FLAG_GONE * self.gone
+
     def hits(self) -> int:
         """Return the hits at the first place, without the missed ones."""
         if not self.placed:
@@ -94,6 +116,10 @@ class Registry:
         """Begin without any."""
         self._session = session
         self.registrations: list[Registration] = []
+        self.enabled = True
+        """Whether probes are armed at all; their own states stay what they are."""
+        self.optimization = True
+        """Whether probes are reached by jumps, and not by traps."""
         self._compiled: dict[tuple[object, ...], HandlerFacts] = {}
         """Handlers that serve any probe, since they ask nothing of it."""
 
@@ -106,7 +132,8 @@ class Registry:
         try:
             for probe in probes:
                 made.append(self._made(probe, [each.probe for each in made]))
-            self._place([each for each in made if not each.disabled])
+            if self.enabled:
+                self._place([each for each in made if not each.disabled])
         except BaseException:
             for each in made:
                 _forget(each)
@@ -127,7 +154,7 @@ class Registry:
         except KprobeError as error:
             raise _failed(kp, error) from error
         made = Registration(self._session, probe, _kind(probe), location, sites, unfollowed=unfollowed)
-        made.disabled = bool(kp.flags & KPROBE_FLAG_DISABLED)
+        made.disabled = bool(kp.asked_flags & KPROBE_FLAG_DISABLED)
         if kp.symbol_name is not None:
             kp.found = location.address
         kp.addr, kp.registration = location.address, made
@@ -258,22 +285,39 @@ class Registry:
         if not made.disabled:
             self._session.remove(*made.placed)
             made.disabled = True
-            kprobe_of(probe).flags |= KPROBE_FLAG_DISABLED
 
     def enable(self, probe: Registered) -> None:
         """Arm a disabled probe again."""
         made = self._registered(probe)
-        if not made.disabled:
-            return
-        if made.placed:
-            self._session.enable(*made.placed)
-            refused = next(self._refused(made), None)
-            if refused is not None:
-                raise _failed(kprobe_of(probe), refused)
-        else:
-            self._place([made])
+        if made.disabled and self.enabled:
+            self._arm([made])
         made.disabled = False
-        kprobe_of(probe).flags &= ~KPROBE_FLAG_DISABLED
+
+    def _arm(self, made: Sequence[Registration]) -> None:
+        """Arm probes that are registered, so that all run in order of registration."""
+        self._session.enable(*(probe for each in made for probe in each.placed))
+        self._place([each for each in made if not each.placed])
+        for each in made:
+            refused = next(self._refused(each), None)
+            if refused is not None:
+                raise _failed(kprobe_of(each.probe), refused)
+        keep_order(self._session, [probe for each in self.registrations for probe in each.placed])
+
+    def switch(self, *, on: bool) -> None:
+        """Disarm all probes, or arm those that are not disabled; their own states stay."""
+        if on == self.enabled:
+            return
+        self.enabled = on
+        wanted = [each for each in self.registrations if not each.disabled]
+        if on:
+            self._arm(wanted)
+        else:
+            self._session.remove(*(probe for each in wanted for probe in each.placed))
+
+    def optimize(self, *, on: bool) -> list[str]:
+        """Have all probes reached by jumps, or by traps; return what stays as it is, and why."""
+        self.optimization = on
+        return switch_optimization(self._session, [p for each in self.registrations for p in each.placed], on=on)
 
     def _find(self, probe: Registered) -> Registration | None:
         made = kprobe_of(probe).registration
@@ -319,7 +363,7 @@ def _named_entry(location: Location) -> str:
 def _fields(probe: Registered, location: Location) -> dict[str, Any]:
     """Return what a handler may read of its probe: what the user has put there, and where it is."""
     fields = {**vars(kprobe_of(probe)), **vars(probe)}
-    hidden = ("registration", "refusal", "error", "found")
+    hidden = ("registration", "refusal", "error", "found", "asked_flags")
     return {**{name: each for name, each in fields.items() if name not in hidden}, "addr": location.address}
 
 
@@ -330,6 +374,8 @@ def _failed(kp: Kprobe, error: KprobeError) -> KprobeError:
 
 def _forget(made: Registration) -> None:
     kp = kprobe_of(made.probe)
+    kp.asked_flags &= ~KPROBE_FLAG_DISABLED
+    kp.asked_flags |= KPROBE_FLAG_DISABLED * made.disabled
     kp.registration = None
     if kp.found is not None:
         kp.addr = kp.found = None

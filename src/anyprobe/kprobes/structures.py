@@ -19,29 +19,52 @@ TRAMPOLINE = 256
 """Of a kretprobe: see the return by a replaced return address where an exit cannot be seen otherwise."""
 
 
-@dataclass(eq=False)
 class Kprobe:
     """A probe at one instruction, given by exactly one of ``symbol_name`` (and ``offset``) and ``addr``."""
 
-    symbol_name: str | None = None
-    offset: int = 0
-    addr: int | None = None
-    pre_handler: Handler | None = None
-    """``pre_handler(p, regs)``: runs before the instruction."""
-    post_handler: Handler | None = None
-    """``post_handler(p, regs, flags)``: runs behind it."""
-    fault_handler: Handler | None = None
-    flags: int = 0
-    module: str = ""
-    """Where the symbol is looked for; all modules if empty."""
-    error: str = ""
-    """Why it could not be registered."""
-    refusal: "Refusal | None" = None
-    """The engine's verdict on the place, where that is the reason."""
-    registration: "Registration | None" = field(default=None, repr=False)
-    """What is behind it while it is registered."""
-    found: int | None = field(default=None, repr=False)
-    """The address that ``symbol_name`` led to."""
+    def __init__(
+        self,
+        symbol_name: str | None = None,
+        offset: int = 0,
+        addr: int | None = None,
+        pre_handler: Handler | None = None,
+        post_handler: Handler | None = None,
+        fault_handler: Handler | None = None,
+        flags: int = 0,
+        module: str = "",
+    ) -> None:
+        """Describe it: ``pre_handler(p, regs)`` before the instruction, ``post_handler(p, regs, flags)`` behind it.
+
+        ``module``: where the symbol is looked for; in all modules if that is empty.
+        """
+        self.symbol_name, self.offset, self.addr, self.module = symbol_name, offset, addr, module
+        self.pre_handler, self.post_handler, self.fault_handler = pre_handler, post_handler, fault_handler
+        self.asked_flags = flags
+        """The flags that were set."""
+        self.error = ""
+        """Why it could not be registered."""
+        self.refusal: Refusal | None = None
+        """The engine's verdict on the place, where that is the reason."""
+        self.registration: Registration | None = None
+        """What is behind it while it is registered."""
+        self.found: int | None = None
+        """The address that ``symbol_name`` led to."""
+
+    def __repr__(self) -> str:
+        """Return where it is, or is to be."""
+        place = f"{self.symbol_name}+{self.offset:#x}" if self.symbol_name else hex(self.addr or 0)
+        return f"<Kprobe {place}{', registered' if self.registration else ''}>"
+
+    @property
+    def flags(self) -> int:
+        """``KPROBE_FLAG_DISABLED`` before registration, and the state while it is registered."""
+        state = KPROBE_FLAG_DISABLED | KPROBE_FLAG_GONE | KPROBE_FLAG_OPTIMIZED
+        kept = self.asked_flags
+        return kept if self.registration is None else (kept & ~state) | self.registration.flags()
+
+    @flags.setter
+    def flags(self, flags: int) -> None:
+        self.asked_flags = flags
 
     @property
     def nmissed(self) -> int:

@@ -7,7 +7,7 @@ system calls. Calls that left by ``longjmp`` and whose stack nobody has overwrit
 or until the next call with this stack pointer.
 
 On entry ``rbx`` is the thread's block, or 0: then there is no instance, as a fork child must not take its parent's.
-``rdx`` is the site's stack pointer. At the end it is the address of the data, or 0; ``rax``, ``rcx``, ``rdi`` and ``r11``
+``rdx`` is the site's stack pointer. At the end it is the address of the data, or 0. ``rax``, ``rcx``, ``rdi``, ``r11``
 are changed.
 """
 
