@@ -9,7 +9,7 @@ from anyprobe.handlers.types import AnyType, FloatType
 
 INTEGER_REGISTERS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
 VECTOR_REGISTERS = 8
-INTEGER, SSE, SSEUP, X87, NOTHING = "INTEGER", "SSE", "SSEUP", "X87", ""
+INTEGER, SSE, SSEUP, X87, MEMORY, NOTHING = "INTEGER", "SSE", "SSEUP", "X87", "MEMORY", ""
 _IN_REGISTERS = 16
 """Bytes that are passed in registers at most."""
 
@@ -38,7 +38,7 @@ def classes(kind: AnyType) -> tuple[str, ...] | None:
     if isinstance(kind, OpaqueType):
         if kind.classes is None:
             raise UnsupportedTarget(f"it is not known how {kind} is passed")
-        return kind.classes
+        return None if MEMORY in kind.classes else kind.classes
     if not isinstance(kind, StructType | ArrayType):
         return (SSE if isinstance(kind, FloatType) else INTEGER,)
     if kind.size > _IN_REGISTERS:

@@ -28,11 +28,11 @@ class StructType(Layout):
         fields: Callable[[], tuple[Field, ...]] | tuple[Field, ...],
         *,
         alignment: int = 0,
-        by_reference: bool = False,
+        by_reference: bool | None = False,
     ) -> None:
         """Describe one; ``fields`` may be found out when they are first asked for.
 
-        ``by_reference``: functions are given its address, as C++ does with what has a destructor.
+        ``by_reference``: functions are given its address, as C++ does with what has a destructor; ``None``: not known.
         """
         self.name, self.size, self.by_reference = name, size, by_reference
         self._fields, self._alignment = fields, alignment

@@ -1,0 +1,109 @@
+"""Where debug information says that a parameter is when its function is entered."""
+
+import struct
+
+from anyprobe.binary import dwarf as dw
+from anyprobe.binary.dwarfforms import uleb
+from anyprobe.core.errors import UnsupportedTarget
+
+_REGISTERS = (
+    "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *(f"r{number}" for number in range(8, 16)), "",
+    *(f"xmm{number}" for number in range(16)),
+)  # fmt: skip
+"""By the numbers that DWARF gives them."""
+_REG0, _REGX = 0x50, 0x90
+_LOCLISTX = 0x22
+_EVERYTHING = (1 << 64) - 1
+
+
+def register_at(entry: dw.Entry, address: int, base: int) -> str:
+    """Return the register that an entry's value is in at an address, empty where it is said otherwise or not at all.
+
+    ``base`` is where the unit's code begins.
+    """
+    form, value = entry.attributes.get(dw.AT_LOCATION, (0, 0))
+    if isinstance(value, int):
+        if not form:
+            return ""
+        try:
+            value = _listed(entry.unit, form, value, address, base)
+        except (IndexError, struct.error):
+            raise UnsupportedTarget(f"{entry.unit.dwarf.path}: damaged debug information") from None
+    if len(value) == 1 and _REG0 <= value[0] < _REG0 + 32:
+        return _REGISTERS[value[0] - _REG0]
+    if len(value) == 2 and value[0] == _REGX and value[1] < len(_REGISTERS):
+        return _REGISTERS[value[1]]
+    return ""
+
+
+def _listed(unit: dw.Unit, form: int, at: int, address: int, base: int) -> bytes:
+    """Return the description in a list that holds at an address."""
+    if unit.head.version < 5:
+        return _old(unit.dwarf.section(".debug_loc"), at, address, base)
+    content, size = unit.dwarf.section(".debug_loclists"), unit.head.offset_size
+    if form == _LOCLISTX:
+        start = unit.entry.number(dw.AT_LOCLISTS_BASE) or 0
+        at = start + int.from_bytes(content[start + at * size : start + (at + 1) * size], "little")
+    return _new(unit, content, at, address, base)
+
+
+def _old(content: bytes, at: int, address: int, base: int) -> bytes:
+    while True:
+        begin, end = struct.unpack_from("<QQ", content, at)
+        at += 16
+        if begin == end == 0:
+            return b""
+        if begin == _EVERYTHING:
+            base = end
+            continue
+        (size,) = struct.unpack_from("<H", content, at)
+        at += 2 + size
+        if base + begin <= address < base + end:
+            return content[at - size : at]
+
+
+def _new(unit: dw.Unit, content: bytes, at: int, address: int, base: int) -> bytes:
+    def fixed() -> int:
+        nonlocal at
+        at += 8
+        return int(struct.unpack_from("<Q", content, at - 8)[0])
+
+    def number() -> int:
+        nonlocal at
+        value, at = uleb(content, at)
+        return value
+
+    while (kind := content[at]) != 0:
+        at += 1
+        begin = end = 0
+        match kind:
+            case 1:  # DW_LLE_base_addressx
+                base = unit.address_of(number())
+                continue
+            case 2:  # DW_LLE_startx_endx
+                begin, end = unit.address_of(number()), unit.address_of(number())
+            case 3:  # DW_LLE_startx_length
+                begin = unit.address_of(number())
+                end = begin + number()
+            case 4:  # DW_LLE_offset_pair
+                begin, end = base + number(), base + number()
+            case 5:  # DW_LLE_default_location
+                begin, end = 0, _EVERYTHING
+            case 6:  # DW_LLE_base_address
+                base = fixed()
+                continue
+            case 7:  # DW_LLE_start_end
+                begin, end = fixed(), fixed()
+            case 8:  # DW_LLE_start_length
+                begin = fixed()
+                end = begin + number()
+            case 9:  # DW_LLE_GNU_view_pair
+                number(), number()
+                continue
+            case _:
+                return b""
+        size = number()
+        at += size
+        if begin <= address < end:
+            return content[at - size : at]
+    return b""

@@ -1,0 +1,235 @@
+"""Types and prototypes of functions from debug information, as handlers know them."""
+
+from collections.abc import Iterator
+
+from anyprobe.binary import dwarf as dw
+from anyprobe.binary.debuginfo import DebugInfo, foreign_language, is_cpp
+from anyprobe.binary.dwarfforms import uleb
+from anyprobe.binary.dwarflocations import register_at
+from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.handlers.arguments import INTEGER, MEMORY, SSE, SSEUP, X87, Prototype
+from anyprobe.handlers.layouts import ArrayType, Field, OpaqueType, StructType
+from anyprobe.handlers.types import (
+    AnyType,
+    BoolType,
+    IntegerType,
+    PointerType,
+    boolean,
+    f32,
+    f64,
+    ptr,
+)  # fmt: skip
+
+_BOOLEAN, _COMPLEX, _FLOAT, _SIGNED, _SIGNED_CHAR, _UNSIGNED, _UNSIGNED_CHAR, _DECIMAL, _UTF = (
+    2, 3, 4, 5, 6, 7, 8, 15, 16,
+)  # fmt: skip
+_WHOLE = {_SIGNED: True, _SIGNED_CHAR: True, _UNSIGNED: False, _UNSIGNED_CHAR: False, _UTF: False, _BOOLEAN: False}
+_TRANSPARENT = frozenset([dw.TYPEDEF, dw.CONST, dw.VOLATILE, dw.RESTRICT, dw.ATOMIC])
+_POINTERS = frozenset([dw.POINTER, dw.REFERENCE, dw.RVALUE_REFERENCE])
+_COMPOSITES = {dw.STRUCTURE: "struct", dw.UNION: "union", dw.CLASS: "class"}
+_BY_VALUE, _BY_REFERENCE, _OF_ITS_OWN = 5, 4, 3
+"""Calling conventions: of a type, and of a function that nobody outside calls."""
+_PLUS_CONSTANT = 0x23
+_COUNT_LIMIT = 1 << 32
+_CLONES = (".isra.", ".constprop.", ".part.", ".cold", ".lto_priv.isra", ".specialized.")
+_CHAIN_LIMIT = 64
+
+
+class DebugTypes:
+    """The types of one object; each is made once, so that equal types are one."""
+
+    def __init__(self, info: DebugInfo) -> None:
+        """Make types of what ``info`` says."""
+        self._info = info
+        self._made: dict[tuple[int, int], AnyType] = {}
+
+    def prototype(self, address: int, name: str) -> Prototype:
+        """Return the prototype of the function at a link-time address; ``UnsupportedTarget`` says what is missing."""
+        clone = next((each for each in _CLONES if each in name), "")
+        if clone:
+            raise UnsupportedTarget(f"the compiler has made {name} of a function, with parameters of its own choice")
+        entry = self._info.function(address)
+        language = foreign_language(entry.unit)
+        if language:
+            raise UnsupportedTarget(f"{name} is written in {language}, which passes parameters in its own way")
+        if entry.number(dw.AT_CALLING_CONVENTION) == _OF_ITS_OWN:
+            raise UnsupportedTarget(f"the compiler has given {name} a calling convention of its own")
+        described = entry.reference(dw.AT_ABSTRACT_ORIGIN) or entry
+        found = [each for each in described.children() if each.tag == dw.PARAMETER]
+        parameters = [(each.name or f"parameter{at}", self._passed(each)) for at, each in enumerate(found)]
+        if dw.AT_PROTOTYPED not in described.attributes and not is_cpp(entry.unit):
+            # without a prototype, float is passed as double
+            parameters = [(each, f64 if kind == f32 else kind) for each, kind in parameters]
+        result = self.of(entry.type)
+        prototype = Prototype(name, tuple(parameters), self._by_value(result, entry) if result is not None else None)
+        self._check_places(prototype, entry, found, address)
+        return prototype
+
+    def _passed(self, parameter: dw.Entry) -> AnyType:
+        kind = self.of(parameter.type)
+        if kind is None:
+            raise UnsupportedTarget(f"the debug information has no type of {parameter.name}")
+        return self._by_value(kind, parameter)
+
+    def _by_value(self, kind: AnyType, entry: dw.Entry) -> AnyType:
+        """Return a type as it is passed: of a class it must be known whether its address is passed instead."""
+        if isinstance(kind, StructType) and kind.by_reference is None:
+            return OpaqueType(kind.name, kind.size, None)
+        if isinstance(kind, StructType) and kind.size and not kind.fields and not is_cpp(entry.unit):
+            # GCC says so little of transparent unions, which are passed as their first member; glibc's are pointers
+            return OpaqueType(kind.name, kind.size, (INTEGER,) if kind.size == 8 else None)
+        return kind
+
+    def _check_places(self, prototype: Prototype, entry: dw.Entry, found: list[dw.Entry], address: int) -> None:
+        """See that parameters are where the convention has them, as far as debug information says."""
+        if any(isinstance(kind, OpaqueType) and kind.classes is None for _, kind in prototype.parameters):
+            return
+        begin = entry.unit.entry.address(dw.AT_LOW_PC) or 0
+        places = {each.key: where for each, where in zip(found, prototype.places, strict=True)}
+        for each in entry.children():
+            if each.tag != dw.PARAMETER:
+                continue
+            origin = each.reference(dw.AT_ABSTRACT_ORIGIN) or each
+            where = places.get(origin.key)
+            register = register_at(each, address, begin)
+            if register and where and where[0] != register:
+                raise UnsupportedTarget(
+                    f"the compiler passes {each.name} of {prototype.function} in {register}, not as other functions do"
+                )
+
+    # -- types
+
+    def of(self, entry: dw.Entry | None) -> AnyType | None:
+        """Return a type; ``None`` stands for ``void``."""
+        for _ in range(_CHAIN_LIMIT):
+            if entry is None or entry.tag not in _TRANSPARENT:
+                break
+            entry = entry.type
+        if entry is None or entry.tag == dw.UNSPECIFIED_TYPE:
+            return None
+        if entry.key not in self._made:
+            self._made[entry.key] = self._make(entry)
+        return self._made[entry.key]
+
+    def _make(self, entry: dw.Entry) -> AnyType:
+        if entry.tag in _POINTERS:
+            return self._pointer(entry)
+        if entry.tag in _COMPOSITES:
+            return self._struct(entry)
+        if entry.tag == dw.BASE:
+            return _base(entry)
+        if entry.tag == dw.ENUMERATION:
+            return self._enumeration(entry)
+        if entry.tag == dw.ARRAY:
+            return self._array(entry)
+        if entry.tag == dw.SUBROUTINE:
+            return OpaqueType("function", 1, None)
+        return OpaqueType(entry.name or "type", entry.number(dw.AT_BYTE_SIZE) or 0, None)
+
+    def _pointer(self, entry: dw.Entry) -> PointerType:
+        target = self.of(entry.type)
+        if target is None or (isinstance(target, OpaqueType) and target.name == "function"):
+            return ptr
+        return PointerType(target)
+
+    def _struct(self, entry: dw.Entry) -> StructType:
+        name = f"{_COMPOSITES[entry.tag]} {entry.name or '{…}'}"
+        whole = self._info.definition(entry) if dw.AT_DECLARATION in entry.attributes else entry
+        if whole is None:
+            return StructType(name, 0, ())
+        if whole.key in self._made:
+            known = self._made[whole.key]
+            assert isinstance(known, StructType)
+            return known
+        convention = whole.number(dw.AT_CALLING_CONVENTION)
+        by_reference = {_BY_VALUE: False, _BY_REFERENCE: True}.get(
+            convention or 0, None if is_cpp(whole.unit) else False
+        )
+        made = StructType(
+            name,
+            whole.number(dw.AT_BYTE_SIZE) or 0,
+            lambda: tuple(self._fields(whole)),
+            alignment=whole.number(dw.AT_ALIGNMENT) or 0,
+            by_reference=by_reference,
+        )
+        self._made[whole.key] = made
+        return made
+
+    def _fields(self, entry: dw.Entry) -> Iterator[Field]:
+        for each in entry.children():
+            if each.tag == dw.INHERITANCE:
+                at = _location(each)
+                kind = self.of(each.type)
+                if kind is not None and at is not None:
+                    yield Field("", kind, 8 * at)
+            elif each.tag == dw.MEMBER and not {dw.AT_EXTERNAL, dw.AT_DECLARATION} & set(each.attributes):
+                kind, at = self.of(each.type), _location(each)
+                if kind is None or at is None:
+                    continue
+                bits = each.number(dw.AT_BIT_SIZE) or 0
+                yield Field(each.name, kind, _bit_offset(each, kind, at, bits) if bits else 8 * at, bits)
+
+    def _enumeration(self, entry: dw.Entry) -> AnyType:
+        kind = self.of(entry.type)
+        if isinstance(kind, IntegerType | BoolType):
+            return kind
+        size = entry.number(dw.AT_BYTE_SIZE) or 4
+        return IntegerType(8 * size, signed=False)
+
+    def _array(self, entry: dw.Entry) -> AnyType:
+        element = self.of(entry.type)
+        if dw.AT_GNU_VECTOR in entry.attributes:
+            size = entry.number(dw.AT_BYTE_SIZE) or 16
+            return OpaqueType(f"vector of {size} bytes", size, (SSE, *(SSEUP,) * (size // 8 - 1)))
+        if element is None:
+            return OpaqueType("array", 0, None)
+        for bound in reversed([each for each in entry.children() if each.tag == dw.SUBRANGE]):
+            count = bound.number(dw.AT_COUNT)
+            upper = bound.number(dw.AT_UPPER_BOUND)
+            count = count if count is not None else upper + 1 if upper is not None else 0
+            element = ArrayType(element, count if 0 <= count < _COUNT_LIMIT else 0)
+        return element
+
+
+def _base(entry: dw.Entry) -> AnyType:
+    size, encoding, name = entry.number(dw.AT_BYTE_SIZE) or 0, entry.number(dw.AT_ENCODING), entry.name
+    if encoding == _BOOLEAN and size == 1:
+        return boolean
+    if encoding in _WHOLE and size in {1, 2, 4, 8}:
+        return IntegerType(8 * size, signed=_WHOLE[encoding])
+    if encoding in _WHOLE and size == 16:
+        return OpaqueType(name, size, (INTEGER, INTEGER))
+    if encoding == _FLOAT and size in {4, 8}:
+        return f32 if size == 4 else f64
+    if encoding == _FLOAT and size == 16 and "long double" in name:
+        return OpaqueType(name, size, (X87, X87))
+    if encoding in {_FLOAT, _DECIMAL} and size in {2, 4, 8, 16}:
+        return OpaqueType(name, size, (SSE, SSEUP) if size == 16 else (SSE,))
+    if encoding == _COMPLEX and size in {8, 16, 32}:
+        wide = (X87,) * 4 if "long double" in name else (MEMORY,)
+        return OpaqueType(name, size, {8: (SSE,), 16: (SSE, SSE), 32: wide}[size], alignment=size // 2)
+    return OpaqueType(name or "type", size, None)
+
+
+def _location(member: dw.Entry) -> int | None:
+    """Return the byte at which a member begins; ``None`` where only the program can tell (virtual bases)."""
+    form, value = member.attributes.get(dw.AT_MEMBER_LOCATION, (0, 0))
+    del form
+    if isinstance(value, int):
+        return value
+    if value and value[0] == _PLUS_CONSTANT:
+        number, end = uleb(value, 1)
+        return number if end == len(value) else None
+    return None
+
+
+def _bit_offset(member: dw.Entry, kind: AnyType, at: int, bits: int) -> int:
+    """Return the bit at which a bit-field begins, counted from the lowest of the struct's first byte."""
+    offset = member.number(dw.AT_DATA_BIT_OFFSET)
+    if offset is not None:
+        return offset
+    from_above = member.number(dw.AT_BIT_OFFSET)
+    if from_above is None:
+        return 8 * at
+    size = member.number(dw.AT_BYTE_SIZE) or kind.size
+    return 8 * at + 8 * size - from_above - bits
