@@ -19,11 +19,12 @@ from anyprobe.handlers.destinations import destinations
 from anyprobe.handlers.frontend import Setting
 from anyprobe.handlers.kept import native_code
 from anyprobe.handlers.storages import MapTable, Ring, Storages, Table
-from anyprobe.handlers.types import Type, i64
+from anyprobe.handlers.types import AnyType, i64
 from anyprobe.probes import changing
 from anyprobe.probes.clock import tick_nanoseconds, tsc_refusal
 from anyprobe.probes.dressing import dress_with, dressing_behind
 from anyprobe.probes.probe import Probe
+from anyprobe.probes.prototypes import Prototypes
 from anyprobe.splice.handlercall import INSTANCE_BYTES, TID_OFFSET, HandlerFacts, instances_bytes
 from anyprobe.splice.stores import Store, map_stores
 from anyprobe.target import procfs
@@ -51,10 +52,12 @@ class Call:
     """Where the data of calls under way is."""
     pool: int = 0
     """Calls that can be under way at one time, of all threads; 0: 256 of each thread."""
+    retval: AnyType | None = None
+    """The type of the result, where it was given."""
 
     def ret(self, function: Handler) -> Handler:
         """Place the handler that runs when the call returns."""
-        self.returns += self.handling.place(self.specs, function, returns=True, call=self)
+        self.returns += self.handling.place(self.specs, function, returns=True, call=self, retval=self.retval)
         return function
 
 
@@ -71,6 +74,7 @@ class Handling:
         self._nanoseconds = 0
         self._tids_checked = self._tids_wanted = False
         self._probes: dict[Handler, list[Probe]] = {}
+        self.prototypes = Prototypes(lambda spec: session.resolve(spec)[0])
 
     def place(
         self,
@@ -82,12 +86,17 @@ class Handling:
         when: Handler | None = None,
         inside: bool = False,
         after: bool = False,
+        retval: AnyType | None = None,
     ) -> list[Probe]:
         """Compile a handler and place it; nothing is touched if it does not compile.
 
         ``inside``: at an instruction, where the parameters are no longer where they were; ``after``: behind one.
+        ``retval``: the type of the function's result, if it is not to be what debug information says, or ``i64``.
         """
-        facts = self.prepared(function, returns=returns, call=call, when=when, inside=inside or after)
+        inside = inside or after
+        facts = self.prepared(
+            function, returns=returns, call=call, when=when, inside=inside, retval=retval, specs=specs
+        )
         specs = [_return_spec(spec) for spec in specs] if returns else specs
         dress = dressing_behind(facts) if after else partial(dress_with, facts=facts)
         probes = self._session.place_made(specs, dress)
@@ -102,10 +111,19 @@ class Handling:
         call: Call | None = None,
         when: Handler | None = None,
         inside: bool = False,
+        retval: AnyType | None = None,
+        specs: Sequence[str] = (),
     ) -> HandlerFacts:
-        """Compile a handler and map what it needs, for places that are made otherwise."""
-        entry = not (inside or returns)
-        code, storages = self._compiled(function, i64 if returns else None, call, when, entry=entry)
+        """Compile a handler and map what it needs, for places that are made otherwise; ``specs`` name the functions."""
+        setting = Setting(
+            self._storages,
+            call.instance if call is not None else InstanceLayout(),
+            (retval or i64) if returns else None,
+            self._session.unsafe,
+            entry=not (inside or returns),
+            prototype=self.prototypes.known(specs) if specs else None,
+        )
+        code, storages = self._compiled(function, setting, when)
         if (inside or returns) and any(each.kind is InputKind.PARAMETER for each in code.inputs):
             raise HandlerError("the parameters are gone here", instead="ctx.regs, or ctx.data of session.call")
         if returns and call is not None and call.instance.fields:
@@ -118,11 +136,7 @@ class Handling:
         """Return the probes that call a handler."""
         return list(self._probes.get(function, ()))
 
-    def _compiled(
-        self, function: Handler, retval: Type | None, call: Call | None, when: Handler | None, *, entry: bool
-    ) -> tuple[NativeCode, Storages]:
-        instance = call.instance if call is not None else InstanceLayout()
-        setting = Setting(self._storages, instance, retval, self._session.unsafe, entry=entry)
+    def _compiled(self, function: Handler, setting: Setting, when: Handler | None) -> tuple[NativeCode, Storages]:
         handler = intermediate(function, setting, when)
         used = {key: each for key, each in self._storages.items() if each in handler.storages}
         by_place = {each: key for key, each in used.items()}
