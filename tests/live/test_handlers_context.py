@@ -80,3 +80,24 @@ def test_a_function_can_be_kept(target):
         name = session.exe.rpartition("/")[2]
         assert counts(calls) == {(f"{name}:deep",): 21}
     target.finish()
+
+
+def test_names_of_threads_are_those_of_the_moment():
+    names, equal = Count("names"), Count("equal")
+    with started(build("thread_names.c", *OPTIONS)) as target:
+        with anyprobe.attach(target.pid) as session:
+
+            @session.entry("a.out:step")
+            def on_step(ctx):
+                names[ctx.comm].add()
+                if ctx.comm == "last" and len(ctx.comm) == 4:
+                    equal.add()
+                emit("named", comm=ctx.comm)
+
+            target.go(2)
+            rows = [row["comm"] for _, row in session.rows(final=True)]
+            assert session.handling.misses()["fault"] == 0
+        target.finish()
+    assert counts(names) == {(name,): 20 for name in ("first", "fifteen letters", "", "last")}
+    assert counts(equal) == {(): 20}
+    assert rows == [name for name in ("first", "fifteen letters", "", "last") for _ in range(10)] * 2

@@ -8,7 +8,7 @@ from anyprobe.data.aggregations import COUNT, SUM
 from anyprobe.data.tables import ROW_HEAD_BYTES
 from anyprobe.handlers import ir, toolchain
 from anyprobe.handlers.llvm import Lowering
-from anyprobe.handlers.llvm_arithmetic import I64, number
+from anyprobe.handlers.llvm_arithmetic import I8, I64, number
 from anyprobe.handlers.machine import Pair, Value
 from anyprobe.handlers.native import as_word
 from anyprobe.handlers.objectfile import ObjectFile
@@ -20,6 +20,7 @@ TRIPLE, PROCESSOR = "bpfel", "v3"
 MISSES_REFERENCE = -1
 """Stands for the counters of misses among the storages."""
 PROBE_READ_USER, PROBE_READ_USER_STR, PROBE_WRITE_USER = 112, 114, 36
+CURRENT_COMM, COMM_BYTES = 16, 16
 _POINTER = I64.as_pointer()
 _ADDRESS = 1
 """``R_BPF_64_64``: the address of a symbol in a 16-byte instruction."""
@@ -64,6 +65,16 @@ class BpfMachine:
             return builder.icmp_unsigned("==", failed, number(0)), size
         found = self._helper(PROBE_READ_USER_STR, [places[0], builder.add(size, number(1)), places[1]])
         return builder.icmp_signed(">", found, number(0)), builder.sub(found, number(1))
+
+    def read_comm(self, target: Value) -> tuple[Value, Value]:
+        """Ask for the thread's name by ``bpf_get_current_comm``; its length is that up to the first zero."""
+        builder = self._builder
+        failed = self._helper(CURRENT_COMM, [self._pointer(target), number(COMM_BYTES)])
+        length: Value = number(COMM_BYTES)
+        for at in reversed(range(COMM_BYTES)):
+            byte = builder.load(builder.inttoptr(builder.add(target, number(at)), I8.as_pointer()))
+            length = builder.select(builder.icmp_unsigned("==", byte, I8(0)), number(at), length)
+        return builder.icmp_unsigned("==", failed, number(0)), length
 
     def write(self, address: Value, source: Value, size: int) -> Value:
         """Write bytes by ``bpf_probe_write_user``."""

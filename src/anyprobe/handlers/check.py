@@ -64,6 +64,9 @@ class _Checker:
                 self._require(fits, "wrong types", each)
                 self._word(address, each)
                 self._word(size, each)
+            case ir.ReadComm(present, length, buffer):
+                fits = self._local(present) == boolean and self._local(length) == i64 and self._buffer(buffer)
+                self._require(fits, "wrong types", each)
             case ir.BufferByte(target, buffer, index):
                 power = buffer.size & (buffer.size - 1) == 0
                 self._require(self._local(target) == i64 and self._buffer(buffer) and power, "wrong types", each)

@@ -11,7 +11,7 @@ from anyprobe.handlers.members import received
 from anyprobe.handlers.operators import Fail, convert
 from anyprobe.handlers.parameters import returned
 from anyprobe.handlers.types import AnyType, FloatType, PointerType, Type, boolean, func, i32, i64, ptr, u64
-from anyprobe.handlers.values import Context, Kind, Maybe, Scalar, Value
+from anyprobe.handlers.values import Context, Kind, Maybe, Scalar, Text, Value
 from anyprobe.isa.registers import NUMBERS
 
 ATTRIBUTES: dict[str, Type] = {
@@ -28,6 +28,8 @@ ATTRIBUTES: dict[str, Type] = {
 """Attributes and their types."""
 CHANGEABLE = ("retval", "ip", "errno")
 """Attributes that a handler may change in an unsafe session."""
+COMM_BYTES = 16
+"""Bytes of a thread's name, its NUL included."""
 INSTANCE_WORDS = 8
 """Words of data that a call can have."""
 
@@ -67,9 +69,11 @@ class ContextAccess:
         if part == "" and name in {"regs", "data", "skip"}:
             return Context(name)
         name = "ip" if part == "regs" else name
+        if name == "comm":
+            return _comm(emit)
         kind = ATTRIBUTES.get(name)
         if kind is None:
-            raise fail(f"ctx has no {name}", "one of " + ", ".join((*ATTRIBUTES, "regs", "data")))
+            raise fail(f"ctx has no {name}", "one of " + ", ".join((*ATTRIBUTES, "comm", "regs", "data")))
         if name == "retval":
             if self.retval is None:
                 raise fail("there is no return value here", "a handler of a return: session.ret, or .ret of a call")
@@ -150,6 +154,14 @@ class ContextAccess:
         if len(self.instance.fields) > INSTANCE_WORDS:
             raise fail(f"a call has at most {INSTANCE_WORDS} fields", "")
         emit.add(ir.StoreInstance(emit.word(InputKind.INSTANCE), self.instance.offset(name), convert(value, u64)))
+
+
+def _comm(emit: Emitter) -> Value:
+    """Compile ``ctx.comm``, which is asked for at each use: the thread may have changed it."""
+    buffer, present, length = emit.buffer(COMM_BYTES), emit.temporary(boolean), emit.length()
+    emit.add(ir.ReadComm(present, length, buffer))
+    emit.flow.known[length.name] = (0, COMM_BYTES)
+    return Text(present, buffer, length, terminated=True)
 
 
 def _register(name: str, fail: Fail) -> str:

@@ -207,6 +207,15 @@ class ReadBytes:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadComm:
+    """Fill a buffer with the name of the thread."""
+
+    present: Local
+    length: Local
+    buffer: Buffer
+
+
+@dataclass(frozen=True, slots=True)
 class BufferByte:
     """Read one byte of a buffer; ``index`` is taken modulo its size, a power of two."""
 
@@ -273,8 +282,8 @@ class Update:
 
 
 Stmt = (
-    Assign | If | Block | Loop | Leave | Return | CountMiss | Read | ReadBytes | BufferByte | BufferEquals | Write
-    | SetWord | LoadInstance | StoreInstance | Update
+    Assign | If | Block | Loop | Leave | Return | CountMiss | Read | ReadBytes | ReadComm | BufferByte | BufferEquals
+    | Write | SetWord | LoadInstance | StoreInstance | Update
 )  # fmt: skip
 Body = tuple[Stmt, ...]
 

@@ -124,6 +124,12 @@ class Lowering:
                 self._present(present, done)
             case ir.ReadBytes():
                 self._read_bytes(each)
+            case ir.ReadComm(present, length, buffer):
+                for index in range(buffer.size // ir.WORD + 1):
+                    builder.store(number(0), self._buffer_word(buffer, index))
+                done, found = machine.read_comm(builder.ptrtoint(self._buffer(buffer), I64))
+                builder.store(builder.select(done, found, number(0)), self._local(length))
+                self._present(present, done)
             case ir.BufferByte(target, buffer, index):
                 at = builder.and_(self.value(index), number(buffer.size - 1))
                 byte = builder.load(builder.gep(builder.bitcast(self._buffer(buffer), I8.as_pointer()), [at]))

@@ -32,6 +32,9 @@ class Machine(Protocol):
         The bytes of the target are zeros. It has a word more than ``limit``.
         """
 
+    def read_comm(self, target: Value) -> tuple[Value, Value]:
+        """Write the thread's name to 16 bytes of the stack; return whether that was possible, and its length."""
+
     def write(self, address: Value, source: Value, size: int) -> Value:
         """Write bytes of the stack to the program; return whether that was possible."""
 

@@ -70,6 +70,11 @@ class NativeMachine:
         failed = self._routine("read", [target, address, size])
         return self._builder.icmp_unsigned("==", failed, number(0)), size
 
+    def read_comm(self, target: Value) -> tuple[Value, Value]:
+        """Ask for the thread's name by the routine ``comm(to)``: its length, negative if it is not to be had."""
+        length = self._routine("comm", [target])
+        return self._builder.icmp_signed(">=", length, number(0)), length
+
     def write(self, address: Value, source: Value, size: int) -> Value:
         """Write bytes by the routine ``write(to, from, size)``, which returns 0 if it could."""
         failed = self._routine("write", [address, source, number(size)])

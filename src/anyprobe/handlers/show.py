@@ -78,6 +78,8 @@ def statement(each: ir.Stmt) -> str:
                 f"{present.name}, {length.name}, {buffer.name}[{buffer.size}] = "
                 f"{what} {expression(address)}, {expression(size)}"
             )
+        case ir.ReadComm(present, length, buffer):
+            return f"{present.name}, {length.name}, {buffer.name}[{buffer.size}] = comm"
         case ir.BufferByte(target, buffer, index):
             return f"{_declared(target)} = {buffer.name}[{expression(index)} % {buffer.size}]"
         case ir.BufferEquals(target, buffer, words):

@@ -23,6 +23,7 @@ from anyprobe.data.layout import BLOCK_GUARD, BLOCK_NUMBER, BLOCK_REFUSED
 from anyprobe.isa import disassemble
 from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.registers import NUMBERS
+from anyprobe.splice import contextroutines
 from anyprobe.splice.instancepool import emit_claim, emit_decline, emit_find
 from anyprobe.splice.memoryroutines import emit_memory_routines
 from anyprobe.splice.routines import RoutineFacts, emit_acquire
@@ -173,7 +174,8 @@ class _Call:
         names -= {SKIP}
         if handler.pool and handler.enters and handler.system_calls:
             names |= {"read"}
-        emit_memory_routines(asm, names, allowed=handler.system_calls)
+        emit_memory_routines(asm, names - contextroutines.NAMES, allowed=handler.system_calls)
+        contextroutines.emit_context_routines(asm, names & contextroutines.NAMES, allowed=handler.system_calls)
         asm.emit(b"\xcc" * (-len(asm) % 16), "padding")
         asm.label("handler")
         asm.emit(handler.code.code, "the handler")

@@ -32,6 +32,8 @@ def _statement(each: ir.Stmt) -> int:
             return READ_COST + operands
         case ir.ReadBytes():
             return READ_COST + each.buffer.size + operands
+        case ir.ReadComm():
+            return READ_COST
         case ir.BufferEquals():
             return 1 + 2 * len(each.words)
         case ir.Update():
