@@ -1,11 +1,13 @@
 """Changing how probes are reached, or in which order they run, while they stay armed: one stop, and no hit is lost."""
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from anyprobe.core.refusal import Refusal
 from anyprobe.probes import trapping
 from anyprobe.probes.session import typed
-from anyprobe.splice.edits import Edit, FunctionState
+from anyprobe.splice.edits import Edit, FunctionState, Module
 from anyprobe.splice.planned import AUTO, Strategy
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.session import Session
 
 TRAPS = frozenset([Strategy.TRAP])
+PATIENCE, PAUSE = 2.0, 0.001
 
 
 def keep_order(session: "Session", probes: Sequence["Probe"]) -> None:
@@ -44,18 +47,34 @@ def switch_optimization(session: "Session", probes: Sequence["Probe"], *, on: bo
     Traps are left out where they could kill. What is registered later follows suit.
     """
     engine = session.engine
-    engine.allowed = AUTO if on else TRAPS
-    edits: dict[FunctionState, Edit] = {}
+    engine.allowed = AUTO | TRAPS if on else TRAPS  # what cannot be a jump stays a trap
+    states: dict[FunctionState, Module] = {}
     staying = []
     for place in (place for probe in probes for place in probe.places if place.hook.armed):
         why = None if on else _trap_refusal(session, place)
         if why is not None:
             staying.append(f"{place.site.canonical} stays optimized: {why}")
         else:
-            edits.setdefault(place.state.root, Edit(place.module, place.state.root))
-    with typed(engine.process, "arming probes in"):
-        engine.change(list(edits.values()))
-    return staying + [f"{hex(edit.state.code.start)}: {edit.refusal}" for edit in edits.values() if edit.refusal]
+            states[place.state.root] = place.module
+    try:
+        staying += [f"{refusal}" for refusal in _replanned(session, states)]
+    finally:
+        engine.allowed = AUTO if on else TRAPS
+    return staying
+
+
+def _replanned(session: "Session", states: "dict[FunctionState, Module]") -> list[Refusal]:
+    """Plan functions anew. Where a thread stands at a trap just now, that is tried again for a while."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        edits = [Edit(module, state) for state, module in states.items()]
+        with typed(session.engine.process, "arming probes in"):
+            session.engine.change(edits)
+        failed = {edit.state: edit for edit in edits if edit.refusal is not None}
+        if not failed or time.monotonic() > deadline:
+            return [edit.refusal for edit in failed.values() if edit.refusal is not None]
+        states = {state: edit.module for state, edit in failed.items()}
+        time.sleep(PAUSE)
 
 
 def _trap_refusal(session: "Session", place: "Place") -> object:
