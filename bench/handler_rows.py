@@ -47,6 +47,7 @@ def handler_rows(report: Report, scale: float) -> None:
         report.add(f"handler: {name}", f"{added!s} ns", "" if must is None else f"<= {must:g} ns", holds)
     latency = _added(calls, "latency", report, _latency)
     report.add("handler: entry + return latency histogram", f"{latency!s} ns", "<= two rdtsc + 20 ns")
+    _callback(report, max(int(20_000 * scale), 500))
 
 
 def _added(calls: int, name: str, report: Report, arm: Callable[[anyprobe.Session], Callable[[], object]]) -> object:
@@ -88,6 +89,20 @@ def _latency(session: anyprobe.Session) -> Callable[[], object]:
 
     probes = [*enter.entry, *enter.returns]
     return lambda: session.remove(*probes)
+
+
+def _callback(report: Report, calls: int) -> None:
+    """Print how long a hit waits for a Python function in the controller."""
+    with call_target(1) as target, anyprobe.attach(target.pid) as session:
+
+        @session.callback("a.out:work", timeout=1)
+        def waited_for(hit):
+            return hit.regs.rdi
+
+        found = [target.run("work", calls)[0] / 1e3 for _ in range(5)]
+        lost = session.snapshot().missing
+    middle = statistics.median(found)
+    report.add("synchronous Python callback, round trip", f"{middle:.1f} us", "<= 60 us", middle <= 60, str(lost or ""))
 
 
 def _compiling(report: Report) -> None:

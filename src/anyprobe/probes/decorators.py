@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     from anyprobe.core.refusal import Refusal
     from anyprobe.data.records import Records
     from anyprobe.data.results import AggregationResult
+    from anyprobe.handlers.types import AnyType
+    from anyprobe.probes.callbacks import Callback, Callbacks
     from anyprobe.probes.handling import Call, Handler, Handling
     from anyprobe.probes.objects import ObjectTable
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.resolve import ResolvedSite
     from anyprobe.probes.symbols import Symbols
-    from anyprobe.splice.edits import Module
     from anyprobe.splice.edits import Module
     from anyprobe.splice.engine import Engine
 
@@ -75,9 +76,11 @@ class Decorators(ABC):
 
     def lost(self) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
         """Return what maps and records have lost, by name and cause, and what handlers could not do, by kind."""
-        if "handling" not in self.__dict__:
-            return {}, {}
-        return self.handling.dropped(), {kind: count for kind, count in self.handling.misses().items() if count}
+        dropped = self.handling.dropped() if "handling" in self.__dict__ else {}
+        missing = self.handling.misses() if "handling" in self.__dict__ else {}
+        if "callbacks" in self.__dict__:
+            missing = missing | self.callbacks.lost()
+        return dropped, {kind: count for kind, count in missing.items() if count}
 
     def recheck_handlers(self, reads_word: Callable[[int], bool]) -> None:
         """See to what handlers need and could not be seen in a program that had not yet begun."""
@@ -103,9 +106,11 @@ class Decorators(ABC):
         """Place a handler at the entries of functions; ``when`` is a condition for it to run."""
         return self._decorator(specs, when)
 
-    def ret(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
-        """Place a handler where functions return."""
-        return self._decorator(specs, when, returns=True)
+    def ret(
+        self, *specs: str, when: "Handler | None" = None, retval: "AnyType | None" = None
+    ) -> "Callable[[Handler], Handler]":
+        """Place a handler where functions return; ``retval`` is the result's type where debug information lacks it."""
+        return self._decorator(specs, when, returns=True, retval=retval)
 
     def at(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
         """Place a handler before instructions, as ``libc:malloc+0x1c``; it has ``ctx`` alone."""
@@ -115,18 +120,37 @@ class Decorators(ABC):
         """Place a handler behind instructions, on whatever way control leaves them; ``ctx.ip`` is where it goes."""
         return self._decorator(specs, when, after=True)
 
+    def callback(self, *specs: str, timeout: float = 0.1) -> "Callable[[Callback], Callback]":
+        """Have threads wait at some sites while a Python function runs here; it gets the hit, with its registers.
+
+        A thread waits ``timeout`` seconds at most, and no longer than this process lives.
+        """
+
+        def place(function: "Callback") -> "Callback":
+            self.callbacks.place(specs, function, timeout=timeout)
+            return function
+
+        return place
+
+    def end_callbacks(self) -> None:
+        """Let all threads go that wait for a callback; none waits from here on."""
+        if "callbacks" in self.__dict__:
+            self.callbacks.end()
+
     def replace(self, spec: str, by: str) -> "list[Probe]":
         """Have functions' calls go to another function of the program, which may call what it replaces."""
         from anyprobe.probes.changing import replace
 
         return replace(self, spec, by)
 
-    def call(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Call]":
+    def call(
+        self, *specs: str, when: "Handler | None" = None, retval: "AnyType | None" = None
+    ) -> "Callable[[Handler], Call]":
         """Place a handler at the entries of functions, and by ``.ret`` of the result another at their returns."""
         from anyprobe.probes.handling import Call
 
         def place(function: "Handler") -> Call:
-            made = Call(self.handling, specs)
+            made = Call(self.handling, specs, retval=retval)
             made.entry = self.handling.place(specs, function, call=made, when=when)
             return made
 
@@ -140,9 +164,10 @@ class Decorators(ABC):
         returns: bool = False,
         inside: bool = False,
         after: bool = False,
+        retval: "AnyType | None" = None,
     ) -> "Callable[[Handler], Handler]":
         def place(function: "Handler") -> "Handler":
-            self.handling.place(specs, function, when=when, returns=returns, inside=inside, after=after)
+            self.handling.place(specs, function, when=when, returns=returns, inside=inside, after=after, retval=retval)
             return function
 
         return place

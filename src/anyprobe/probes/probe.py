@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from anyprobe.binary.blocks import calls_of
 from anyprobe.binary.exits import Exit
 from anyprobe.binary.function import FunctionCode
-from anyprobe.core.refusal import Refusal
+from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.resolve import ResolvedSite
 from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.edits import Edit, FunctionState, Module
@@ -119,3 +119,14 @@ def instructions_of(code: FunctionCode, kind: str) -> Sequence[int]:
     if kind == "block":
         return code.blocks
     return calls_of(code) if kind == "call" else [address for address in code.addresses if code.is_site(address)]
+
+
+def has_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module, *, timed: bool) -> bool:
+    """Return whether all exits of a function are known; where not, that is noted in the probe."""
+    if code.exits_complete is not None and code.exits_complete.reason is Reason.PART_OF_FUNCTION:
+        probe.refused.append((site.canonical, code.exits_complete))
+    elif code.exits_complete is not None:
+        probe.exitless.append(Exitless(site, module, code, code.exits_complete, timed))
+    elif not code.exits:
+        probe.refused.append((site.canonical, Refusal(Reason.NO_EXIT, code.start, "the function never returns")))
+    return code.exits_complete is None and bool(code.exits)

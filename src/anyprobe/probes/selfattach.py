@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, NoReturn, Self, cast
 
 from anyprobe.core.errors import TargetError, UsageError
 from anyprobe.data.explanation import Explanation, ListedSite
@@ -176,6 +176,14 @@ class SelfSession:
             return SelfCall(self, number, probes, [])
 
         return place
+
+    def callback(self, *specs: str, timeout: float = 0.1) -> NoReturn:
+        """Refuse: a thread that waits for Python here may hold what Python here needs."""
+        del specs, timeout
+        raise UsageError(
+            "a thread of this program cannot wait for Python in this program: it may hold the interpreter's lock; "
+            "use entry() with a handler, or on()"
+        )
 
     def place_return(self, call: int, function: Handler) -> list[SelfProbe]:
         """Place the handler of a call's return; see ``SelfCall.ret``."""

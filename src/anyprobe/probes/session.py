@@ -21,7 +21,7 @@ from anyprobe.probes.forms import EACH
 from anyprobe.probes.handlerwatch import HandlerWatch
 from anyprobe.probes.liveproof import LiveProof
 from anyprobe.probes.objects import ObjectTable
-from anyprobe.probes.probe import Exitless, Place, Probe, Timed, edits_for, exit_want, instructions_of
+from anyprobe.probes.probe import Place, Probe, Timed, edits_for, exit_want, has_exits, instructions_of
 from anyprobe.probes.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.trampolining import Trampolines
 from anyprobe.probes.wholesale import surveyed
@@ -223,6 +223,7 @@ class Session(Decorators):
         """Remove every splice, from fork children too, and unmap our memory. What was counted stays readable."""
         if self._detached:
             return
+        self.end_callbacks()
         self._note_losses()
         self._ended = self._ended or time.monotonic()
         if self._clock is not None:
@@ -447,7 +448,7 @@ class Session(Decorators):
         probe.places.append(Place(site, module, module.state_of(code), want, hook))
 
     def _add_exits(self, probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
-        if not _has_exits(probe, site, code, module, timed=False):
+        if not has_exits(probe, site, code, module, timed=False):
             return
         group, state = object(), module.state_of(code, [each.address for each in code.exits])
         for each in code.exits:
@@ -457,7 +458,7 @@ class Session(Decorators):
 
     def _add_timed(self, probe: Probe, site: ResolvedSite, code: FunctionCode) -> None:
         module, group = self.module(site.object), TimingGroup()
-        if not _has_exits(probe, site, code, module, timed=True):
+        if not has_exits(probe, site, code, module, timed=True):
             return
         timed = Timed(site, group)
         state = module.state_of(code, [each.address for each in code.exits])
@@ -480,17 +481,6 @@ def typed(process: Process, doing: str) -> Iterator[None]:
         if process.exited():
             raise process.gone() from fault
         raise TargetError(f"{doing} process {process.pid} failed: {fault}") from fault
-
-
-def _has_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module, *, timed: bool) -> bool:
-    """Return whether all exits of a function are known; where not, that is noted in the probe."""
-    if code.exits_complete is not None and code.exits_complete.reason is Reason.PART_OF_FUNCTION:
-        probe.refused.append((site.canonical, code.exits_complete))
-    elif code.exits_complete is not None:
-        probe.exitless.append(Exitless(site, module, code, code.exits_complete, timed))
-    elif not code.exits:
-        probe.refused.append((site.canonical, Refusal(Reason.NO_EXIT, code.start, "the function never returns")))
-    return code.exits_complete is None and bool(code.exits)
 
 
 def _as_refusal(code: FunctionCode | Refusal) -> Refusal:

@@ -1,0 +1,230 @@
+"""Python functions of the controller that hits wait for; ``splice.meeting`` is how they wait."""
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from anyprobe.core.errors import UnsupportedTarget, UsageError
+from anyprobe.probes.dressing import dress_with
+from anyprobe.probes.probe import Probe
+from anyprobe.splice import meeting
+from anyprobe.splice.handlercall import HandlerFacts
+from anyprobe.splice.stores import Store, map_stores
+from anyprobe.target import futexes, procfs
+
+if TYPE_CHECKING:
+    from anyprobe.probes.decorators import Decorators
+
+Callback = Callable[["Hit"], object]
+_CONTEXT = ("ip",)
+_WORDS = (*meeting.REGISTERS, *_CONTEXT)
+_LOOK = 0.5
+"""Seconds after which the controller looks without having been rung for."""
+_ENDING = 5.0
+_LONGEST = 3600.0
+_ERRORS = 100
+_MASK = (1 << 64) - 1
+
+
+class Registers:
+    """The registers of a thread that waits: attributes by name, ``rax`` to ``r15``."""
+
+    __slots__ = ("changed", "unsafe", "words")
+    words: list[int]
+    unsafe: bool
+    changed: bool
+
+    def __init__(self, words: list[int], *, unsafe: bool) -> None:
+        """Have the registers at the beginning of some words."""
+        object.__setattr__(self, "words", words)
+        object.__setattr__(self, "unsafe", unsafe)
+        object.__setattr__(self, "changed", False)
+
+    def __getattr__(self, name: str) -> int:
+        """Return a register, as an unsigned number."""
+        return self.words[_index(name)]
+
+    def __setattr__(self, name: str, value: int) -> None:
+        """Change a register of the program."""
+        index = _index(name)
+        if not self.unsafe:
+            raise UsageError("registers are changed only in a session that was opened with unsafe=True")
+        if name == "rsp":
+            raise UsageError("rsp cannot be changed")
+        self.words[index] = value & _MASK
+        object.__setattr__(self, "changed", True)
+
+    def __dir__(self) -> list[str]:
+        """List the registers."""
+        return list(meeting.REGISTERS)
+
+
+def _index(name: str) -> int:
+    if name not in meeting.REGISTERS:
+        raise AttributeError(f"there is no register {name!r}")
+    return meeting.REGISTERS.index(name)
+
+
+class Hit:
+    """What a callback gets: a thread of the program that waits for it to return."""
+
+    __slots__ = ("_read", "_words", "ip", "pid", "regs", "tid")
+
+    def __init__(
+        self, words: list[int], tid: int, pid: int, read: Callable[[int, int], bytes], *, unsafe: bool
+    ) -> None:
+        """Describe one hit."""
+        self.regs = Registers(words, unsafe=unsafe)
+        self.ip = words[_WORDS.index("ip")]
+        self.tid, self.pid, self._read, self._words = tid, pid, read, words
+
+    @property
+    def retval(self) -> int:
+        """What the function returns, where it does: ``rax``."""
+        return self.regs.rax
+
+    @retval.setter
+    def retval(self, value: int) -> None:
+        self.regs.rax = value
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return bytes of the program's memory; raise ``MemoryFault`` if they are not there."""
+        return self._read(address, size)
+
+    def cstr(self, address: int, limit: int = 4096) -> str:
+        """Return a text of the program up to its NUL; it may end at the end of a page."""
+        found = b""
+        while len(found) < limit and b"\0" not in found:
+            here = address + len(found)
+            found += self._read(here, min(-here % 4096 or 4096, limit - len(found)))
+        return found.split(b"\0", 1)[0].decode(errors="backslashreplace")
+
+
+class Callbacks:
+    """The callbacks of one session, and the thread that runs them."""
+
+    def __init__(self, session: "Decorators") -> None:
+        """Serve a session; nothing is done before the first callback is placed."""
+        self._session = session
+        self._functions: list[Callback] = []
+        self._store: Store | None = None
+        self._thread: threading.Thread | None = None
+        self._ending = False
+        self.errors: list[Exception] = []
+        """What callbacks have raised, the first hundred."""
+        self.failed = 0
+        """How often they have raised something."""
+        self.served = 0
+        """Hits that were answered."""
+
+    def place(self, specs: Sequence[str], function: Callback, *, timeout: float) -> list[Probe]:
+        """Have the hits of some specs wait for a function of ours."""
+        if self._ending:
+            raise UsageError("this session has been detached")
+        if not 0 < timeout <= _LONGEST:
+            raise UsageError(f"a hit cannot wait for {timeout} seconds")
+        if procfs.read_status(self._session.pid).get("Seccomp", "0") != "0":
+            raise UnsupportedTarget("a program that filters its system calls cannot wait for callbacks")
+        self._begin()
+        assert self._store is not None
+        number = len(self._functions)
+        self._functions.append(function)
+        code = meeting.waiting_code(number, round(timeout * 1e9), context=_CONTEXT, writes=self._session.unsafe)
+        facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid)
+        return self._session.place_made(specs, partial(dress_with, facts=facts))
+
+    def lost(self) -> dict[str, int]:
+        """Return how many hits were not answered in time, how many found nobody, and how many callbacks failed."""
+        if self._store is None:
+            return {}
+        head = self._store.view()[:4096].cast("Q")
+        return {
+            "callback timeout": head[meeting.TIMEOUTS // 8],
+            "no callback": head[meeting.ABSENT // 8],
+            "callback failed": self.failed,
+        }
+
+    def end(self) -> None:
+        """Let all threads go that wait, and have none wait any more."""
+        self._ending = True
+        thread, self._thread = self._thread, None
+        if thread is not None and self._store is not None:
+            address = _address_of(self._store.view())
+            word = ctypes.c_uint32.from_address(address + meeting.BELL)
+            word.value = word.value + 1 & 0xFFFFFFFF
+            futexes.wake(address + meeting.BELL)
+            if thread is not threading.current_thread():
+                thread.join(_ENDING)
+
+    # -- serving
+
+    def _begin(self) -> None:
+        if self._store is None:
+            (self._store,) = map_stores(self._session.engine, [meeting.SIZE])
+        if self._thread is None:
+            ready = threading.Event()
+            self._thread = threading.Thread(target=self._serve, args=(ready,), name="anyprobe callbacks", daemon=True)
+            self._thread.start()
+            ready.wait()
+
+    def _serve(self, ready: threading.Event) -> None:
+        assert self._store is not None
+        region = self._store.view()
+        base = _address_of(region)
+        places = [base + meeting.PLACES + number * meeting.PLACE_BYTES for number in range(meeting.THREADS + 1)]
+        tickets = np.frombuffer(region, np.uint64, meeting.THREADS + 1, meeting.TICKETS)
+        bell = np.frombuffer(region, np.uint32, 1, meeting.BELL)
+        locks = np.frombuffer(region, np.uint32)[meeting.PLACES // 4 :: meeting.PLACE_BYTES // 4][: len(places)]
+        served = tickets.copy()
+        with futexes.RobustList([place + meeting.NODE for place in places], meeting.LOCK - meeting.NODE):
+            locks[:] = own = threading.get_native_id()
+            ready.set()
+            try:
+                while not self._ending:
+                    rung = int(bell[0])
+                    waiting = np.flatnonzero(tickets != served).tolist()
+                    for number in waiting:
+                        ticket = served[number] = tickets[number]
+                        self._answer(region, number, int(ticket))
+                        locks[number] = own
+                        futexes.wake(places[number])
+                    if not waiting:
+                        futexes.wait(base + meeting.BELL, rung, _LOOK)
+            finally:
+                asleep = np.flatnonzero(locks & np.uint32(meeting.WAITERS)).tolist()
+                locks[:] = 0
+                for number in asleep:
+                    futexes.wake(places[number])
+
+    def _answer(self, region: memoryview, number: int, ticket: int) -> None:
+        """Run a callback and write its answer, the ticket last."""
+        start = meeting.PLACES + number * meeting.PLACE_BYTES
+        place = region[start : start + meeting.PLACE_BYTES]
+        words = place.cast("Q")
+        asked = words[meeting.ASKED // 8 : meeting.ASKED // 8 + len(_WORDS)].tolist()
+        halves = place.cast("I")
+        callback, tid = halves[meeting.CALLBACK // 4], halves[meeting.TID // 4]
+        session = self._session
+        hit = Hit(asked, tid, session.pid, session.engine.process.mem.read, unsafe=session.unsafe)
+        changed = False
+        try:
+            self._functions[callback](hit)
+            changed = hit.regs.changed
+        except Exception as error:  # noqa: BLE001 - the program must go on, whatever the callback does
+            self.failed += 1
+            if len(self.errors) < _ERRORS:
+                self.errors.append(error)
+        if changed:
+            for index, word in enumerate(asked, meeting.REPLY // 8):
+                words[index] = word
+        words[meeting.CHANGED // 8] = changed
+        words[meeting.ANSWERED // 8] = ticket
+        self.served += 1
+
+
+def _address_of(region: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(region))
