@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -76,6 +77,20 @@ def script(tmp_path):
     return write
 
 
+@contextmanager
+def controller(*arguments):
+    """Run a command until it is told to end."""
+    process = start(*arguments)
+    try:
+        yield process
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
 def wait_for(condition, what):
     deadline = time.monotonic() + PATIENCE
     while not condition():
@@ -86,16 +101,15 @@ def wait_for(condition, what):
 # -- script
 
 
-def test_the_promised_script_runs_on_a_running_process(reader, script):
-    controller = start("script", script(CONTRACT), "-p", str(reader.pid), "--json")
-    wait_for(lambda: len(installed(reader.pid)) >= 3, "never armed")
-    for _ in range(50):
-        reader.stdin.write(b"hello")
-        reader.stdin.flush()
-        time.sleep(0.002)
-    controller.send_signal(signal.SIGINT)
-    out, err = controller.communicate(timeout=PATIENCE)
-    assert controller.returncode == 0, err
+def test_the_promised_script_runs_on_a_running_process(reader, script, tmp_path):
+    path = tmp_path / "results"
+    with controller("script", script(CONTRACT), "-p", str(reader.pid), "--json", "-o", str(path)):
+        wait_for(lambda: len(installed(reader.pid)) >= 3, "never armed")
+        for _ in range(50):
+            reader.stdin.write(b"hello")
+            reader.stdin.flush()
+            time.sleep(0.002)
+    out = path.read_text()
     aggregations = json.loads(out)["aggregations"]
     assert set(aggregations) == {"malloc sizes", "read ns"}
     assert aggregations["malloc sizes"]["min"] > 64
@@ -124,3 +138,215 @@ def test_the_promised_script_runs_unchanged_from_the_interface(script):
         assert {each.name for each in session.snapshot().aggregations} == {"malloc sizes", "read ns"}
         # the target's own reading of commands
         assert names["slow"].result()[(target.pid,)].count >= 1
+
+
+def test_records_are_printed_as_they_come(busy, script):
+    path = script("""
+        from anyprobe import emit, printf, session
+
+        @session.entry("libc:getppid")
+        def on_getppid(ctx):
+            printf(f"getppid by {ctx.tid}\\n")
+
+        @session.ret("libc:getppid")
+        def on_return(ctx):
+            emit("back", result=ctx.retval)
+    """)
+    with controller("script", path, "-p", str(busy.pid)) as process:
+        there, back = f"getppid by {busy.pid}\n", ""
+        while not back.startswith("back result="):  # entries are armed a moment earlier than returns
+            assert back in {"", there}
+            back = process.stdout.readline()
+        assert [process.stdout.readline() for _ in range(20)] == [there, back] * 10
+
+
+def test_records_are_in_the_document(busy, script):
+    path = script("""
+        from anyprobe import emit, session
+
+        @session.entry("libc:getppid")
+        def on_getppid(ctx):
+            emit("seen", tid=ctx.tid)
+    """)
+    shown = run_command("script", path, "-p", str(busy.pid), "--for", "0.2", "--json")
+    assert shown.returncode == 0, shown.stderr
+    document = json.loads(shown.stdout)
+    seen = document["records"]["seen"]
+    assert len(seen) == document["sites"][0]["hits"] > 0
+    assert {row["tid"] for row in seen} == {busy.pid}
+    times = [row["ts_ns"] for row in seen]
+    assert times == sorted(times)
+    now = time.monotonic_ns()
+    assert now - 60e9 < times[0] < now
+
+
+def test_a_script_counts_in_several_processes(busy, script):
+    path = script("""
+        from anyprobe import Count, session
+        calls = Count("calls", by=("pid",))
+
+        @session.entry("libc:getppid")
+        def on_getppid(ctx):
+            calls.add(key=(ctx.pid,))
+    """)
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        targets = ("-p", str(busy.pid), "-p", str(other.pid))
+        shown = run_command("script", path, *targets, "--for", "0.3", "--json")
+        other.kill()
+    assert shown.returncode == 0, shown.stderr
+    document = json.loads(shown.stdout)
+    assert {tuple(cell["key"]) for cell in document["aggregations"]["calls"]} == {(busy.pid,), (other.pid,)}
+    assert len(document["targets"]) == 2
+
+
+def test_a_handler_that_cannot_be_compiled_is_pointed_at(busy, script):
+    path = script("""
+        from anyprobe import session, u64
+
+        @session.entry("libc:getppid")
+        def on_getppid(n: u64):
+            x = [n]
+    """)
+    shown = run_command("script", path, "-p", str(busy.pid), "--for", "1")
+    assert shown.returncode == 2
+    lines = shown.stderr.splitlines()
+    assert lines[0].startswith(f"{path}:6:9: ")
+    assert lines[2].index("^") == 2 + 8
+    assert installed(busy.pid) == []
+
+
+# -- hist
+
+
+def test_hist_of_a_parameter():
+    program = (
+        sys.executable,
+        "-c",
+        "import os\nfor n in range(300): os.lseek(9, 100 + n % 3, 0) if n < 0 else os.getpgid(0)",
+    )
+    shown = run_command("hist", "libc:getpgid", "--of", "arg0 + 7", "--json", "--", *program)
+    assert shown.returncode == 0, shown.stderr
+    cell = json.loads(shown.stderr)["aggregations"]["arg0 + 7"]
+    assert (cell["count"], cell["min"], cell["max"]) == (300, 7, 7)
+
+
+def test_hist_of_latency_by_parameter_and_result(tmp_path):
+    (tmp_path / "file").write_text("x" * 5000)
+    path = tmp_path / "results"
+    program = (
+        sys.executable,
+        "-S",
+        "-c",
+        f"import os; f = os.open({str(tmp_path / 'file')!r}, 0)\nwhile os.read(f, 1000): 0",
+    )
+    arguments = ("--of", "latency_ns", "--by", "size=u64(arg2), retval", "--json", "-o", str(path))
+    shown = run_command("hist", "libc:read", *arguments, "--", *program)
+    assert shown.returncode == 0, shown.stderr
+    cells = {tuple(cell["key"]): cell for cell in json.loads(path.read_text())["aggregations"]["latency_ns"]}
+    assert cells[1000, 1000]["count"] == 5
+    assert cells[1000, 0]["count"] == 1
+    assert 0 < cells[1000, 1000]["min"] <= cells[1000, 1000]["max"] < 10**9
+
+
+def test_counts_by_text(tmp_path):
+    program = (sys.executable, "-S", "-c", "import os\nfor n in range(9): os.path.exists('/nowhere' + str(n % 2))")
+    arguments = ("--by", "cstr(arg0, 64)", "--as", "count", "--json")
+    shown = run_command("hist", "libc:stat*", *arguments, "--", *program)
+    assert shown.returncode == 0, shown.stderr
+    cells = {cell["key"][0]: cell["count"] for cell in json.loads(shown.stderr)["aggregations"]["hits"]}
+    assert (cells["/nowhere0"], cells["/nowhere1"]) == (5, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place", "message"),
+    [
+        (("--of", "arg0 + argl"), 8, "argl is not defined"),
+        (("--of", "arg0 +"), 7, "invalid syntax"),
+        (("--of", "[arg0]"), 1, "a list is not possible"),
+        (("--of", "arg0", "--by", "tid, arg1 / 2"), 6, "float"),
+        (("--of", "arg0", "--by", "tid, cstr(arg1, 999)"), 17, "128 bytes"),
+    ],
+)
+def test_mistakes_in_expressions_are_pointed_at(busy, arguments, place, message):
+    shown = run_command("hist", "libc:getppid", *arguments, "-p", str(busy.pid), "--for", "1")
+    assert shown.returncode == 2
+    lines = shown.stderr.splitlines()
+    assert lines[0].startswith(f"{arguments[-2]}:1:{place}: ")
+    assert message in lines[0]
+    assert lines[1] == "  " + arguments[-1]
+    assert lines[2].index("^") == 2 + place - 1
+    assert installed(busy.pid) == []
+
+
+# -- trace
+
+
+def test_trace_prints_a_line_for_each_hit():
+    program = "import os\nfor _ in range(50): os.getpgid(0)"
+    shown = run_command("trace", "libc:getpgid", "libc:getpgid%return", "--json", "--", sys.executable, "-c", program)
+    assert shown.returncode == 0, shown.stderr
+    hits = [json.loads(line) for line in shown.stderr.splitlines()]
+    assert len(hits) == 100
+    assert [hit["spec"].rpartition(":")[2] for hit in hits] == ["entry", "return"] * 50
+    assert {len(hit["args"]) for hit in hits[::2]} == {6}
+    assert {hit["args"][0] for hit in hits[::2]} == {0}
+    assert len({hit["retval"] for hit in hits[1::2]}) == 1
+    assert all({"ts_ns", "tid", "cpu"} <= set(hit) for hit in hits)
+    assert [hit["ts_ns"] for hit in hits] == sorted(hit["ts_ns"] for hit in hits)
+
+
+def test_trace_prints_expressions_and_what_is_missing(tmp_path):
+    path = tmp_path / "lines"
+    program = "import os\nfor n in range(3): os.access(f'/nowhere{n}', 0)"
+    expressions = "path=cstr(arg0, 64), cstr(arg0 & 7, 8), ptr[u8](arg0)[1], retval"
+    arguments = ("--print", expressions, "--json", "-o", str(path), "--quiet")
+    shown = run_command("trace", "libc:access", *arguments, "--", sys.executable, "-c", program)
+    assert shown.returncode == 0, shown.stderr
+    hits = [json.loads(line) for line in path.read_text().splitlines()]
+    hits = [hit for hit in hits if hit["path"].startswith("/nowhere")]
+    assert [hit["path"] for hit in hits] == ["/nowhere0", "/nowhere1", "/nowhere2"]
+    assert {hit["cstr(arg0 & 7, 8)"] for hit in hits} == {None}
+    assert {hit["ptr[u8](arg0)[1]"] for hit in hits} == {ord("n")}
+    assert {hit["retval"] & 0xFFFFFFFF for hit in hits} == {0xFFFFFFFF}
+
+
+def test_trace_ends_after_some_hits(busy):
+    shown = run_command("trace", "libc:getppid", "-p", str(busy.pid), "-c", "5", "--args", "1")
+    assert shown.returncode == 0, shown.stderr
+    lines = shown.stdout.splitlines()
+    assert len(lines) == 5
+    assert all(f" {busy.pid} libc.so.6:getppid(" in line for line in lines)
+
+
+def test_trace_at_an_instruction(busy):
+    shown = run_command("trace", "libc:getppid%insn", "-p", str(busy.pid), "-c", "6", "--print", "ctx.regs.rsp")
+    assert shown.returncode == 0, shown.stderr
+    lines = shown.stdout.splitlines()
+    assert len(lines) == 6
+    assert any("libc.so.6:getppid+0x" in line for line in lines)
+    refused = run_command("trace", "libc:getppid%insn", "-p", str(busy.pid), "--print", "tid, arg0")
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines()[0].startswith("--print:1:6: arg0 is not known at an instruction")
+
+
+def test_what_comes_too_fast_is_counted():
+    calls = 200_000
+    text = f"#include <unistd.h>\nint main(void) {{ for (int n = 0; n < {calls}; n++) getppid(); }}"
+    program = build("quick.c", "-O2", text=text)
+    shown = run_command("trace", "libc:getppid", "--json", "--", str(program))
+    assert shown.returncode == 0, shown.stderr
+    lines = shown.stderr.splitlines()
+    hits = [line for line in lines if line.startswith("{")]
+    lost = [line for line in lines if "hits have no line" in line]
+    told = int(lost[-1].split()[1].replace(",", "")) if lost else 0
+    assert len(hits) + told == calls
+
+
+@pytest.mark.parametrize("spec", ["uprobe:/lib/x86_64-linux-gnu/libc.so.6:getppid", "p:mine/probe libc:getppid"])
+def test_specs_of_other_tools(busy, spec):
+    for arguments in ((), ("--print", "retval")):
+        shown = run_command("trace", spec, "-p", str(busy.pid), "-c", "2", *arguments)
+        assert shown.returncode == 0, shown.stderr
+        assert len(shown.stdout.splitlines()) == 2
+    assert " = " in shown.stdout

@@ -11,6 +11,8 @@ import click
 COMMANDS = {
     "count": "Count the hits of probes.",
     "time": "Measure how long functions take.",
+    "trace": "Print a line for each hit.",
+    "hist": "Show how a value is distributed: parameters, results, latencies.",
     "script": "Run handlers from a Python file.",
     "list": "List what could be probed, and by which strategy.",
     "explain": "Show the plan or the refusals for one site; changes nothing.",

@@ -1,6 +1,7 @@
 """The life of a measuring command: open, arm, wait, remove, show."""
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -54,6 +55,8 @@ class Plan:
     unsafe: bool = False
     records: "Records | None" = None
     """What shows the records that handlers emit, where there may be any."""
+    lines: bool = False
+    """Whether records are all that there is to show: then what is left to say goes to standard error."""
 
 
 def measure(target: targets.Target, plan: Plan) -> int:
@@ -117,7 +120,7 @@ def wait(
     next_show = None if plan.every is None else began + plan.every
     next_look = began
     next_records = None if plan.records is None else began
-    while ends and not interrupts.requested:
+    while ends and not interrupts.requested and not (plan.records is not None and plan.records.enough):
         now = time.monotonic()
         if deadline is not None and now >= deadline:
             return
@@ -180,7 +183,9 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO) -> None:
     if plan.fold:
         snapshots = [snapshot.folded() for snapshot in snapshots]
     together = reduce(Snapshot.merge, snapshots)
-    if plan.as_json:
+    if plan.lines:
+        stream = sys.stderr
+    if plan.as_json and not plan.lines:
         document = together.as_json()
         if len(snapshots) > 1:
             document["targets"] = [snapshot.as_json() for snapshot in snapshots]

@@ -70,17 +70,10 @@ live = click.option(
 
 unsafe = click.option("--unsafe", is_flag=True, help="Let handlers change what the program computes.")
 
-measuring = together(
-    click.option(
-        "--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long. Default: Ctrl-C."
-    ),
-    click.option(
-        "--every",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
-        help="Print the results so far again and again.",
-    ),
-    json,
+_until = click.option(
+    "--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long. Default: Ctrl-C."
+)
+_arming = together(
     strategy,
     returns,
     live,
@@ -96,10 +89,32 @@ measuring = together(
         metavar="PERCENT",
         help="Remove a probe that costs the program more than this share of one CPU, by an estimate.",
     ),
-    click.option("--fold", is_flag=True, help="One line per function for insn, block and call specs."),
+)
+_output = together(
     click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write the results there."),
     click.option("--quiet", is_flag=True, help="No progress, no warnings, only results."),
     click.option("--exit-status", is_flag=True, help="Exit as the started command did."),
+)
+
+following = together(
+    _until,
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON document per line."),
+    _arming,
+    _output,
+)
+
+measuring = together(
+    _until,
+    click.option(
+        "--every",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="Print the results so far again and again.",
+    ),
+    json,
+    _arming,
+    click.option("--fold", is_flag=True, help="One line per function for insn, block and call specs."),
+    _output,
     click.option(
         "--top",
         type=click.IntRange(min=0),

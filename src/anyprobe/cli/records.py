@@ -29,6 +29,11 @@ class Row:
 class Records(Protocol):
     """Shows what handlers emit."""
 
+    @property
+    def enough(self) -> bool:
+        """Whether nothing more is wanted."""
+        ...
+
     def look(self, sessions: "Sequence[Session]", stream: TextIO, *, final: bool = False) -> int:
         """Take what was emitted since the last look, show it, and return how much it was."""
         ...
@@ -61,6 +66,8 @@ def _of_one(session: "Session", name: str, form: str, batch: Any) -> Iterator[Ro
 class TextRecords:
     """Prints each record as a line."""
 
+    enough = False
+
     def look(self, sessions: "Sequence[Session]", stream: TextIO, *, final: bool = False) -> int:
         """Print what has come."""
         from anyprobe.reports.records import line
@@ -78,6 +85,8 @@ class TextRecords:
 
 class KeptRecords:
     """Keeps records for the document, by name, as objects with ``ts_ns`` and the fields."""
+
+    enough = False
 
     def __init__(self) -> None:
         """Keep nothing yet."""

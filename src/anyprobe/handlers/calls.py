@@ -74,7 +74,7 @@ class Calls:
         }  # fmt: skip
         if thing is range:
             raise expressions.error(node, "range is for loops", "for i in range(n)")
-        if thing in {intrinsics.emit, intrinsics.printf}:
+        if thing in {intrinsics.emit, intrinsics.emit_partial, intrinsics.printf}:
             return self._collecting.record(expressions, node, thing)
         if thing in simple:
             return simple[thing](expressions, node, thing)

@@ -20,6 +20,8 @@ Key = tuple[tuple[ir.Expr | ir.Buffer, ...], tuple[KeyKind, ...]]
 """The parts of a key as words and buffers, and what those are that are numbers."""
 _Keyed = TableLayout | MapLayout
 _RECORD_PARTS_LIMIT = 32
+MISSING = "missing"
+"""The field of partial records whose bits say which of the fields in front of it are missing."""
 
 
 @dataclass
@@ -159,7 +161,9 @@ class Collecting:
         if function is intrinsics.printf:
             name, shown, given = self._formatted(expressions, node)
         else:
-            name, shown, given = self._named(expressions, node)
+            name, shown, given = self._named(expressions, node, partial=function is intrinsics.emit_partial)
+        if function is intrinsics.emit_partial:
+            given = _with_missing(expressions, given)
         fields: list[Field] = []
         values: list[ir.Expr | ir.Buffer] = []
         for label, part in given:
@@ -177,7 +181,9 @@ class Collecting:
         expressions.emit.add(ir.Update(expressions.emit.storage(ring), "emit", (), tuple(values)))
         return Literal(None)
 
-    def _named(self, expressions: Expressions, node: ast.Call) -> tuple[str, str, list[tuple[str, Value]]]:
+    def _named(
+        self, expressions: Expressions, node: ast.Call, *, partial: bool
+    ) -> tuple[str, str, list[tuple[str, Value]]]:
         name = expressions.frame.source.name
         if node.args:
             first = expressions.value(node.args[0])
@@ -188,7 +194,8 @@ class Collecting:
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise expressions.error(node, "** is not possible in a handler")
-            given.append((keyword.arg, expressions.operand(keyword.value)))
+            value = expressions.value(keyword.value) if partial else expressions.operand(keyword.value)
+            given.append((keyword.arg, value))
         return name, "", given
 
     def _formatted(self, expressions: Expressions, node: ast.Call) -> tuple[str, str, list[tuple[str, Value]]]:
@@ -227,6 +234,23 @@ class Collecting:
             return Field(label, expr.type.label), operators.convert(expr, u64)
         kind: Type = u64 if isinstance(expr.type, PointerType) else expr.type
         return Field(label, "bool" if kind == boolean else str(kind)), operators.convert(operators.widened(expr), u64)
+
+
+def _with_missing(expressions: Expressions, given: list[tuple[str, Value]]) -> list[tuple[str, Value]]:
+    """Return fields with zeros where they are missing (texts are, then), and one that says which these are."""
+    found: list[tuple[str, Value]] = []
+    missing: ir.Expr = ir.Const(0, u64)
+    for index, (label, value) in enumerate(given):
+        if isinstance(value, Maybe | Text):
+            bit = ir.Select(value.present, ir.Const(0, u64), ir.Const(1 << index, u64))
+            missing = expressions.emit.keep(ir.Binary("|", missing, bit))
+        found.append((label, _or_zero(expressions, value) if isinstance(value, Maybe) else value))
+    return [*found, (MISSING, Scalar(missing))]
+
+
+def _or_zero(expressions: Expressions, value: Maybe) -> Value:
+    expr = expressions.emit.keep(value.value.expr)
+    return Scalar(ir.Select(value.present, expr, ir.Const(0, expr.type)))
 
 
 def _whole(expressions: Expressions, value: Value, node: ast.AST) -> ir.Expr:

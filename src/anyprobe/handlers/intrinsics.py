@@ -27,3 +27,8 @@ def emit(record: str = "", /, **fields: Any) -> None:  # noqa: ANN401, ARG001 - 
 def printf(text: Any) -> None:  # noqa: ANN401, ARG001 - typed by the compiler of handlers
     """Write a record that is shown as an f-string; the text is made where it is read."""
     raise UsageError("printf() writes a record of a hit; it can be called in handlers only")
+
+
+def emit_partial(record: str = "", /, **fields: Any) -> None:  # noqa: ANN401, ARG001 - typed by the compiler of handlers
+    """Write a record like ``emit``, with zeros for what is missing; ``missing`` has a bit for each such field."""
+    raise UsageError("emit_partial() writes a record of a hit; it can be called in handlers only")

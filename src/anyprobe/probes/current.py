@@ -24,17 +24,22 @@ def enter(opened: "Session") -> None:
 
 
 def leave(opened: "Session") -> None:
-    """Forget a session, whichever others were entered since."""
-    _entered.set(tuple(each for each in _entered.get() if each is not opened))
+    """Forget a session that was entered, whichever others were since."""
+    entered = list(reversed(_entered.get()))
+    if opened in entered:
+        entered.remove(opened)
+    _entered.set(tuple(reversed(entered)))
 
 
 @contextmanager
 def for_script(opened: "Session") -> Iterator[None]:
-    """Make a session the current one of all threads that have not entered another."""
+    """Make a session the current one of this thread, and of all threads that have not entered another."""
     _scripts.append(opened)
+    enter(opened)
     try:
         yield
     finally:
+        leave(opened)
         _scripts.remove(opened)
 
 

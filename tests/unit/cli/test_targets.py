@@ -44,7 +44,7 @@ def test_a_spec_may_name_the_process():
         (["count", "x:y", "-p", "zero"], "zero"),
         (["explain", "x:y", "-p", "1", "-p", "2"], "one process, please"),
         (["count", "x:y", "-p", "1", "--strategy", "hope"], "hope"),
-        (["trace", "x:y"], "No such command"),
+        (["tracee", "x:y"], "No such command"),
     ],
 )
 def test_a_wrong_command_line_is_exit_status_2(fakes, capsys, arguments, message):

@@ -67,6 +67,15 @@ def test_that_of_a_script_is_everybodys():
         assert session.pid == 3
 
 
+def test_that_of_a_script_goes_before_those_entered_earlier():
+    with Session(1), Session(2) as second, current.for_script(second), current.for_script(Session(3)):
+        assert session.pid == 3
+    with Session(1) as first, Session(2):
+        with current.for_script(first):
+            assert session.pid == 1
+        assert session.pid == 2
+
+
 def test_sessions_may_end_in_any_order():
     first, second = Session(1), Session(2)
     current.enter(first)

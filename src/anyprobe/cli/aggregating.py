@@ -1,0 +1,81 @@
+"""What ``hist`` counts: an aggregation of an expression's values, by other expressions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anyprobe.cli import handlerplaces
+from anyprobe.cli.expressions import Expression
+from anyprobe.cli.handlertext import HandlerText, check_names
+
+if TYPE_CHECKING:
+    from anyprobe.data.aggregations import Aggregation
+    from anyprobe.probes.session import Session
+
+KINDS = ("hist", "quantize", "lquantize", "count", "sum", "min", "max", "avg", "stddev")
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """What is counted: the values of an expression, or only how often."""
+
+    kind: str
+    of: Expression | None
+    by: tuple[Expression, ...] = ()
+    numbers: tuple[int, ...] = ()
+    """Lower end, upper end and step of ``lquantize``."""
+    capacity: int | None = None
+
+    def arm(self, session: "Session", specs: Sequence[str]) -> None:
+        """Place the handlers of all specs in one session; they share an aggregation."""
+        expressions = [*self.by] if self.of is None else [self.of, *self.by]
+        check_names(expressions)
+        places = [handlerplaces.place_for(spec, expressions) for spec in specs]
+        things = {"values": self._aggregation()}
+        for place in places:
+            handlerplaces.put(session, place, expressions, self._write, things)
+
+    def _aggregation(self) -> "Aggregation":
+        from anyprobe.data import aggregations
+
+        kinds: dict[str, Any] = {
+            each.lower(): getattr(aggregations, each)
+            for each in aggregations.__dict__
+            if each in {"Hist", "Quantize", "LQuantize", "Count", "Sum", "Min", "Max", "Avg", "Stddev"}
+        }
+        settings: dict[str, Any] = {"by": tuple(each.label for each in self.by)}
+        if self.capacity is not None:
+            settings["capacity"] = self.capacity
+        name = "hits" if self.of is None else self.of.label
+        made: Aggregation = kinds[self.kind](name, *self.numbers, **settings)
+        return made
+
+    def _write(self, text: HandlerText, parameters: int, returns: bool) -> None:  # noqa: ARG002 - a Write
+        text.add("    values.add(")
+        if self.of is not None:
+            text.add_expression("    ", self.of, ",")
+        if self.by:
+            text.add("    key=(")
+            for each in self.by:
+                text.add_expression("    ", each, ",")
+            text.add("    )")
+        text.add("    )")
+
+
+def kind_of(text: str, *, has_value: bool) -> tuple[str, tuple[int, ...]]:
+    """Read ``--as``: a name, and for ``lquantize`` its lower end, upper end and step behind colons."""
+    name, *rest = text.split(":")
+    if name not in KINDS:
+        raise click.BadParameter(f"{name!r} is none of {', '.join(KINDS)}", param_hint="--as")
+    try:
+        numbers = tuple(int(each, 0) for each in rest)
+    except ValueError:
+        numbers = ()
+    if (name == "lquantize") != (len(numbers) == 3) or len(rest) != len(numbers):
+        raise click.BadParameter("lquantize has three numbers, as lquantize:0:100:10; others none", param_hint="--as")
+    if has_value == (name == "count"):
+        message = "count counts hits and takes no --of" if has_value else f"{name} needs --of EXPR, the value"
+        raise click.UsageError(message)
+    return name, numbers

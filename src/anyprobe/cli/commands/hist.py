@@ -1,0 +1,70 @@
+"""``anyprobe hist``."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anyprobe.cli import options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from anyprobe.data.snapshot import Snapshot
+
+
+@click.command("hist")
+@options.specs
+@click.option("--of", metavar="EXPR", help="The value: arg0, retval, latency_ns, arg2 - arg1, ...")
+@click.option("--by", metavar="EXPR,...", help="A key: tid, cstr(arg0, 64), (arg1 & 3, cpu), ...")
+@click.option(
+    "--as",
+    "kind",
+    default=None,
+    metavar="KIND",
+    help="hist (the default), quantize, lquantize:LOW:HIGH:STEP, sum, min, max, avg, stddev, or count, without --of.",
+)
+@click.option("--capacity", type=click.IntRange(min=1), metavar="N", help="Keys that there is room for.")
+@options.target
+@options.measuring
+@click.pass_obj
+def command(
+    program: tuple[str, ...],
+    /,
+    specs: tuple[str, ...],
+    of: str | None,
+    by: str | None,
+    kind: str | None,
+    capacity: int | None,
+    pids: Any,  # noqa: ANN401
+    names: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401
+) -> int:
+    """Show how a value is distributed, for each key: parameters, results, latencies, whatever a handler can compute.
+
+    EXPR is in the language of handlers. arg0, arg1, ... are parameters as whole numbers without a sign (i32(arg0) is an
+    int), retval is what was returned, latency_ns how long that took.
+
+    \b
+    anyprobe hist libc:malloc --of arg0 -p 4242 --for 5
+    anyprobe hist libc:read --of latency_ns --by 'i32(arg0)' -p 4242
+    anyprobe hist 'libc:open*' --by 'cstr(arg0, 64)' --as count -- ls -l
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    from anyprobe.cli import aggregating, expressions, measuring, targets
+
+    kind, numbers = aggregating.kind_of(kind or ("count" if of is None and by else "hist"), has_value=of is not None)
+    counting = aggregating.Counting(
+        kind,
+        None if of is None else expressions.parse_one("--of", of),
+        () if by is None else expressions.parse("--by", by),
+        numbers,
+        capacity,
+    )
+    target = targets.choose(pids, names, program, specs)
+    return measuring.measure(target, measuring.Plan(specs=specs, arm=counting.arm, render=_render, **settings))
+
+
+def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:
+    """Print what was counted."""
+    from anyprobe.reports import aggregations
+
+    aggregations.print_aggregations(snapshot, console, top)

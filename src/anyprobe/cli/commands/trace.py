@@ -1,0 +1,70 @@
+"""``anyprobe trace``."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anyprobe.cli import options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from anyprobe.data.snapshot import Snapshot
+
+
+@click.command("trace")
+@options.specs
+@click.option("--print", "printed", metavar="EXPR,...", help="What else to show: cstr(arg0, 64), size=arg2, tid, ...")
+@click.option(
+    "--args",
+    "parameters",
+    type=click.IntRange(0, 7),
+    default=6,
+    show_default=True,
+    metavar="N",
+    help="Parameters to show.",
+)
+@click.option("-c", "--count", "most", type=click.IntRange(min=1), metavar="N", help="End after N hits.")
+@options.target
+@options.following
+@click.pass_obj
+def command(
+    program: tuple[str, ...],
+    /,
+    specs: tuple[str, ...],
+    printed: str | None,
+    parameters: int,
+    most: int | None,
+    pids: Any,  # noqa: ANN401
+    names: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401
+) -> int:
+    """Print a line for each hit: time, thread, place, parameters or what was returned, and what --print asks for.
+
+    With an expression that needs both (retval, latency_ns and parameters) there is one line for each call, at its
+    return. With --json each line is a document; ts_ns is the kernel's monotonic clock.
+
+    \b
+    anyprobe trace libc:open --print 'cstr(arg0, 64), flags=arg1' -p 4242
+    anyprobe trace libc:read --print 'i32(arg0), retval, latency_ns' -- cat FILE
+    anyprobe trace libc:malloc%return -p 4242 --json
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    from anyprobe.cli import expressions, measuring, targets, tracing
+
+    wanted = () if printed is None else expressions.parse("--print", printed)
+    target = targets.choose(pids, names, program, specs)
+    trace = tracing.Trace(wanted, parameters, settings["as_json"], len(target.pids) > 1, most)
+    plan = measuring.Plan(
+        specs=specs, arm=trace.arm, render=_render, records=trace, every=None, fold=False, top=0, lines=True, **settings
+    )
+    return measuring.measure(target, plan)
+
+
+def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:  # noqa: ARG001 - the signature of reports
+    """Print what could not be traced, and what handlers could not do."""
+    from dataclasses import replace
+
+    from anyprobe.reports import aggregations, heading
+
+    aggregations.print_losses(replace(snapshot, dropped={}), console)  # which the trace itself has told
+    heading.print_refusals(snapshot, console)

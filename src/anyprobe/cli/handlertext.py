@@ -1,0 +1,97 @@
+"""Handlers that are made of expressions of the command line: a Python function as text, like any other handler.
+
+Each expression stands on lines of its own, beginning in the first column, so that what the compiler says about it can
+be said about the option that it came from.
+"""
+
+import itertools
+import linecache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from anyprobe.cli.expressions import Expression
+from anyprobe.core.errors import HandlerError
+
+PARAMETERS = tuple(f"arg{index}" for index in range(10))
+"""Names of parameters of which nothing is known but their position."""
+CONTEXT = ("tid", "pid", "cpu", "ip", "func", "caller", "comm", "now", "errno")
+"""Attributes of ``ctx`` that have a name of their own in expressions."""
+OF_RETURNS = ("retval", "latency_ns")
+"""What only returns know."""
+FUNCTIONS = ("abs", "min", "max", "len", "bool", "float")
+_TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64", "ptr", "cstr", "buf")
+_numbers = itertools.count(1)
+
+
+@dataclass
+class HandlerText:
+    """A function that is being written."""
+
+    lines: list[str] = field(default_factory=list)
+    origins: dict[int, tuple[Expression, int]] = field(default_factory=dict)
+    """What the lines of expressions are, by number: which expression, and which line of it."""
+    file: str = field(default_factory=lambda: f"<expressions {next(_numbers)}>")
+
+    def add(self, *lines: str) -> None:
+        """Append lines."""
+        self.lines += lines
+
+    def add_expression(self, before: str, expression: Expression, behind: str) -> None:
+        """Append an expression in brackets between two texts."""
+        self.lines.append(f"{before}(")
+        for number, line in enumerate(expression.text.splitlines()):
+            self.lines.append(line)
+            self.origins[len(self.lines)] = (expression, number)
+        self.lines.append(f"    ){behind}")
+
+    def function(self, name: str, things: Mapping[str, object] | None = None) -> Callable[..., Any]:
+        """Return the function, with what its names mean."""
+        import anyprobe
+
+        text = "\n".join(self.lines) + "\n"
+        # handlers are compiled from their source, which Python looks up here
+        linecache.cache[self.file] = (len(text), None, text.splitlines(keepends=True), self.file)
+        names: dict[str, Any] = {each: getattr(anyprobe, each) for each in _TYPES} | dict(things or {})
+        exec(compile(text, self.file, "exec", dont_inherit=True), names)  # noqa: S102 - defines one function
+        made: Callable[..., Any] = names[name]
+        return made
+
+    @contextmanager
+    def pointing(self) -> Iterator[None]:
+        """Have what the compiler says about an expression point at the option that it came from."""
+        try:
+            yield
+        except HandlerError as error:
+            origin = self.origins.get(error.line) if error.file == self.file else None
+            if origin is None:
+                raise
+            expression, line = origin
+            column = error.column - 1 + (expression.column if line == 0 else 0)
+            raise expression.error(expression.line + line, column, error.message, error.instead) from None
+
+
+def check_names(expressions: Iterable[Expression], known: Iterable[str] = ()) -> None:
+    """Complain about the first name that means nothing."""
+    import difflib
+
+    allowed = {*PARAMETERS, *CONTEXT, *OF_RETURNS, *FUNCTIONS, *_TYPES, *known, "ctx"}
+    for expression in expressions:
+        for name, line, column in expression.names:
+            if name not in allowed:
+                near = difflib.get_close_matches(name, allowed, 3)
+                instead = ", ".join(near) if near else "arg0, retval, latency_ns, tid, cstr(arg0, 64), ctx.regs.rdi"
+                raise expression.error(line, column, f"{name} is not defined", instead)
+
+
+def parameters_used(expressions: Iterable[Expression], least: int = 0) -> int:
+    """Return how many parameters a handler needs so that those that expressions use are among them."""
+    used = [PARAMETERS.index(name) + 1 for each in expressions for name, _, _ in each.names if name in PARAMETERS]
+    return max([least, *used])
+
+
+def context_lines(expressions: Iterable[Expression]) -> list[str]:
+    """Return the lines that give the attributes of ``ctx`` that expressions use their names."""
+    used = {name for each in expressions for name, _, _ in each.names}
+    return [f"    {name} = ctx.{name}" for name in CONTEXT if name in used]

@@ -1,0 +1,180 @@
+"""What ``trace`` does: a record for each hit, shown as it comes."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TextIO
+
+from anyprobe.cli import handlerplaces, output
+from anyprobe.cli.expressions import Expression
+from anyprobe.cli.handlerplaces import HandlerPlace
+from anyprobe.cli.handlertext import PARAMETERS, HandlerText, check_names
+from anyprobe.cli.records import TIME, MonotonicTime, Row, rows
+
+if TYPE_CHECKING:
+    from anyprobe.probes.session import Session
+
+SHOWN_PARAMETERS = 6
+"""Parameters that are shown where it is not known how many there are: those in registers."""
+DROP_REPORTS = 1.0
+"""Seconds between two reports of what was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The records of one spec: what their fields are."""
+
+    place: HandlerPlace
+    parameters: int
+    fields: tuple[str, ...]
+    """In the order of the bits of ``missing``."""
+
+
+@dataclass
+class Trace:
+    """Records of hits, and the way in which they are printed."""
+
+    printed: tuple[Expression, ...] = ()
+    parameters: int = SHOWN_PARAMETERS
+    as_json: bool = False
+    several: bool = False
+    """Whether there may be more than one process."""
+    most: int | None = None
+    """End after so many hits."""
+    shown: int = 0
+    _traced: dict[str, Traced] = field(default_factory=dict)
+    _places: dict[int, dict[int, tuple[str, str]]] = field(default_factory=dict)
+    _times: MonotonicTime = field(default_factory=MonotonicTime)
+    _began: int = 0
+    _dropped: int = 0
+    _looked: float = 0.0
+
+    @property
+    def enough(self) -> bool:
+        """Whether as many hits were shown as were wanted."""
+        return self.most is not None and self.shown >= self.most
+
+    def arm(self, session: "Session", specs: Sequence[str]) -> None:
+        """Place the handlers of all specs in one session."""
+        from anyprobe.handlers.intrinsics import emit_partial
+
+        self._began = self._began or time.monotonic_ns()
+        check_names(self.printed)
+        places = [handlerplaces.place_for(spec, self.printed) for spec in specs]
+        for index, place in enumerate(places):
+            self._current = (f"hit {index}", place)
+            handlerplaces.put(
+                session, place, self.printed, self._write, {"emit_partial": emit_partial}, parameters=self.parameters
+            )
+
+    def _write(self, text: HandlerText, parameters: int, returns: bool) -> None:
+        name, place = self._current
+        fields = ["tid", "cpu", "ip", *PARAMETERS[:parameters], *["retval"] * returns]
+        text.add(f"    emit_partial({name!r}, tid=ctx.tid, cpu=ctx.cpu, ip=ctx.ip,")
+        text.add(
+            *(f"        {each}={each}," for each in PARAMETERS[:parameters]), *["        retval=retval,"] * returns
+        )
+        for index, each in enumerate(self.printed):
+            text.add_expression(f"        printed{index}=", each, ",")
+        text.add("    )")
+        fields += [f"printed{index}" for index in range(len(self.printed))]
+        self._traced[name] = Traced(place, parameters, tuple(fields))
+
+    # -- what comes
+
+    def look(self, sessions: "Sequence[Session]", stream: TextIO, *, final: bool = False) -> int:
+        """Show what has come since the last look."""
+        show = self._as_json if self.as_json else self._as_text
+        lines: list[str] = []
+        for row in rows(sessions, final=final):
+            if self.enough:
+                break
+            if row.name in self._traced:
+                lines.append(show(row, self._traced[row.name]))
+                self.shown += 1
+        if lines:
+            stream.write("\n".join(lines) + "\n")
+            stream.flush()
+        self._report_drops(sessions, final=final)
+        return len(lines)
+
+    def document(self) -> dict[str, Any]:
+        """Return nothing: all is printed already."""
+        return {}
+
+    def _report_drops(self, sessions: "Sequence[Session]", *, final: bool) -> None:
+        """Say how many hits have no line, as soon as that is known: a trace with holes must not look whole."""
+        now = time.monotonic()
+        if not final and now - self._looked < DROP_REPORTS:
+            return
+        self._looked = now
+        dropped = sum(count for session in sessions for count in _lost(session).values())
+        if dropped > self._dropped:
+            output.warn(f"{dropped:,} hits have no line: they came faster than they could be shown")
+            self._dropped = dropped
+
+    def _as_json(self, row: Row, traced: Traced) -> str:
+        values = _values(row, traced)
+        document: dict[str, Any] = {
+            "ts_ns": self._times.of(row.fields[TIME]),
+            "pid": row.session.pid,
+            "tid": values["tid"],
+            "cpu": values["cpu"],
+            "spec": self._place(row, traced)[0],
+        }
+        if traced.place.has_parameters:
+            document["args"] = [values[name] for name in PARAMETERS[: traced.parameters]]
+        if traced.place.returns:
+            document["retval"] = values["retval"]
+        document |= {each.label: values[f"printed{index}"] for index, each in enumerate(self.printed)}
+        return json.dumps(document)
+
+    def _as_text(self, row: Row, traced: Traced) -> str:
+        from anyprobe.reports.trace import Hit, line
+
+        values = _values(row, traced)
+        printed = {each.label: values[f"printed{index}"] for index, each in enumerate(self.printed)}
+        if traced.place.returns:
+            printed.pop("retval", None)  # it is shown anyway
+        shown = traced.place.has_parameters and not self.printed
+        return line(
+            Hit(
+                seconds=(self._times.of(row.fields[TIME]) - self._began) / 1e9,
+                thread=f"{row.session.pid}/{values['tid']}" if self.several else str(values["tid"]),
+                place=self._place(row, traced)[1],
+                arguments=[("", values[name]) for name in PARAMETERS[: traced.parameters]] if shown else None,
+                has_result=traced.place.returns,
+                result=values.get("retval"),
+                printed=printed,
+            )
+        )
+
+    def _place(self, row: Row, traced: Traced) -> tuple[str, str]:
+        """Return the spec of a hit, and what it is called in a line."""
+        ip = row.fields["ip"]
+        known = self._places.setdefault(row.session.pid, {})
+        if ip not in known:
+            known |= dict(_places(row.session))
+        return known.get(ip) or (traced.place.spec, traced.place.spec)
+
+
+def _values(row: Row, traced: Traced) -> dict[str, Any]:
+    """Return the fields of a record, None where they are missing."""
+    missing = row.fields.get("missing", 0)
+    return {name: None if missing >> index & 1 else row.fields[name] for index, name in enumerate(traced.fields)}
+
+
+def _places(session: "Session") -> "list[tuple[int, tuple[str, str]]]":
+    found = []
+    for probe in session.probes:
+        for place in probe.places:
+            site = place.site
+            inside = f"+{place.offset:#x}" if site.kind not in {"entry", "return"} and place.offset else ""
+            found.append((place.address, (site.canonical, f"{site.object.name}:{site.function.name}{inside}")))
+    return found
+
+
+def _lost(session: "Session") -> dict[str, int]:
+    """Return how many records of hits were lost, by name."""
+    return {name: sum(causes.values()) for name, causes in session.handling.dropped().items()}

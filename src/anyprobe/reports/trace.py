@@ -1,0 +1,48 @@
+"""One line per hit, for people."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anyprobe.reports.records import printable
+
+_PLAIN_BELOW = 4096
+_WIDE = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What is known of one hit; what is None is not known there, or is missing."""
+
+    seconds: float
+    thread: str
+    place: str
+    arguments: Sequence[tuple[str, Any]] | None = None
+    """Names (empty where there are none) and values."""
+    has_result: bool = False
+    result: Any = None
+    printed: Mapping[str, Any] | None = None
+
+
+def line(hit: Hit) -> str:
+    """Return the line of a hit: time, thread, place, arguments, result, and what else was asked for."""
+    text = f"{hit.seconds:12.6f} {hit.thread:>8} {hit.place}"
+    if hit.arguments is not None:
+        shown = (f"{name}={value(given)}" if name else value(given) for name, given in hit.arguments)
+        text += f"({', '.join(shown)})"
+    if hit.has_result:
+        text += f" = {value(hit.result)}"
+    for label, given in (hit.printed or {}).items():
+        text += f"  {label}={value(given)}"
+    return text
+
+
+def value(given: Any) -> str:  # noqa: ANN401 - whatever a record has
+    """Return a value: small numbers as they are, large ones, addresses as a rule, in hexadecimal digits."""
+    if given is None:
+        return "?"
+    if isinstance(given, bool | float):
+        return str(given)
+    if isinstance(given, str):
+        return f'"{printable(given)}"'
+    return str(given) if -_WIDE <= given < _PLAIN_BELOW else f"{given:#x}"
