@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from anyprobe.data.maps import Map
     from anyprobe.data.snapshot import Snapshot
     from anyprobe.handlers.intrinsics import buf, cstr, emit, printf
+    from anyprobe.handlers.layouts import Array, Struct, Union
     from anyprobe.handlers.types import f32, f64, func, i8, i16, i32, i64, ptr, u8, u16, u32, u64
     from anyprobe.probes.current import session
     from anyprobe.probes.opening import attach, run
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnyprobeError",
+    "Array",
     "Avg",
     "Count",
     "HandlerError",
@@ -64,9 +66,11 @@ __all__ = [
     "SpecError",
     "Stddev",
     "StopTimeout",
+    "Struct",
     "Sum",
     "TargetError",
     "TargetExited",
+    "Union",
     "UnsupportedTarget",
     "UsageError",
     "attach",
@@ -92,6 +96,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Array": "anyprobe.handlers.layouts",
     "Avg": "anyprobe.data.aggregations",
     "Count": "anyprobe.data.aggregations",
     "Hist": "anyprobe.data.aggregations",
@@ -104,7 +109,9 @@ _LAZY = {
     "Session": "anyprobe.probes.session",
     "Snapshot": "anyprobe.data.snapshot",
     "Stddev": "anyprobe.data.aggregations",
+    "Struct": "anyprobe.handlers.layouts",
     "Sum": "anyprobe.data.aggregations",
+    "Union": "anyprobe.handlers.layouts",
     "attach": "anyprobe.probes.opening",
     "attach_self": "anyprobe.probes.selfattach",
     "buf": "anyprobe.handlers.intrinsics",

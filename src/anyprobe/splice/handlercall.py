@@ -343,6 +343,8 @@ class _Call:
     def _register(self, index: int, name: str) -> None:
         if name == "rip":
             self._constant(index, 0)
+        elif name.startswith("xmm"):
+            self._parameter(index, name)
         elif name == "rsp":
             self._one(Instruction.create_reg_mem(Code.LEA_R64_M, Register.RAX, self._at(self._site)))
             self._set(index, Register.RAX)
