@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from iced_x86 import Code
+
 from anyprobe.binary.padding import padding_length
 from anyprobe.isa.decode import FLOWS, Flow, Insn, decode_iced
 
@@ -10,6 +12,7 @@ if TYPE_CHECKING:
     from iced_x86 import Instruction
 
 LOCK = 0xF0
+_INT3 = Code.INT3
 _JUMPS = frozenset({Flow.JUMP, Flow.JCC, Flow.XBEGIN})
 
 
@@ -71,7 +74,7 @@ def decode_to_end(content: bytes, start: int) -> "tuple[Sequence[Instruction], i
     limit = start + len(content)
     iced = decode_iced(content, start)
     keep = len(iced)
-    while keep and FLOWS[iced[keep - 1].code] is Flow.NEXT:
+    while keep and (FLOWS[iced[keep - 1].code] is Flow.NEXT or iced[keep - 1].code == _INT3):
         keep -= 1
     if keep == 0 or keep == len(iced):
         return iced, limit

@@ -20,6 +20,8 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, decode_range
 
 _CALL = 0xE8
+_MOST_NOPS = 64
+"""How many bytes of padding may lie between two functions of which one runs on into the other."""
 
 __all__ = ["CodeMap", "Exit", "ExitKind", "FunctionCode"]
 
@@ -187,6 +189,11 @@ class CodeMap:
         """Return whether an instruction certainly takes an address in ``[low, high)``, which is data."""
         return any(self._takes(source, target) for target, source in self._data_references.into(low, high))
 
+    def data_reference_before(self, address: int, low: int) -> int | None:
+        """Return the last address in ``[low, address)`` that an instruction certainly takes, which is data."""
+        found = sorted(self._data_references.into(low, address), reverse=True)
+        return next((target for target, source in found if self._takes(source, target)), None)
+
     def _takes(self, source: int, target: int) -> bool:
         function = self.containing(source)
         insn = function.covering(source) if function is not None and function.broken is None else None
@@ -323,6 +330,16 @@ class CodeMap:
         number = bisect_left(self._entries, address)
         limit = min(self._entries[number] if number < len(self._entries) else area.end, area.end)
         return padding_length(area.content[: limit - area.start], address - area.start, zeros=False)
+
+    def next_code(self, address: int) -> int | None:
+        """Return the function that control runs into from an address, over nothing but ``nop`` instructions."""
+        starts = self.starts_between(address, address + _MOST_NOPS)
+        area = self._area(address)
+        if not starts or area is None:
+            return None
+        between = area.content[address - area.start : starts[0] - area.start]
+        traps = b"\xcc" in between
+        return None if traps or padding_length(between, 0, zeros=False) < len(between) else starts[0]
 
     def dead_bytes(self, address: int) -> int:
         """Return the number of padding bytes from an address on that nothing enters."""

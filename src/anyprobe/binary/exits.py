@@ -44,6 +44,10 @@ class Exits:
     """The function itself first."""
 
 
+_MOST_HOMES = 32
+"""How many functions are looked at for a way back."""
+
+
 def find_exits(code_map: "CodeMap", function: "FunctionCode") -> Exits:
     """Collect the exits of a function and of the parts that it shares with nobody (``name.cold``)."""
     return _Collector(code_map, function).collect()
@@ -97,7 +101,25 @@ class _Collector:
         if doubt is not None:
             self._refuse(doubt.address, doubt.detail)
         elif part.runs_past_end is not None:
-            self._refuse(part.runs_past_end, "control runs on past the function's end")
+            self._runs_on(part, part.runs_past_end)
+
+    def _runs_on(self, part: "FunctionCode", address: int) -> None:
+        """Take the last instruction for an exit, if control always leaves there: by it, or behind it.
+
+        Hand-written code ends that way: ``cmp rcx, rdx; jb __chk_fail``, and behind it stands ``memcpy``.
+        """
+        insn, behind = part.insn_at(address), self.map.next_code(part.end)
+        if insn is None or behind is None:
+            self._refuse(address, "control runs on past the function's end")
+        elif part.never_runs(insn) or self._joins(behind):
+            return
+        elif insn.flow is Flow.NEXT:
+            self.found.append(Exit(address, ExitKind.TAIL, False, False, behind))
+        elif insn.flow is Flow.JCC and any(each.address == address for each in self.found):
+            self.found = [each for each in self.found if each.address != address]
+            self.found.append(Exit(address, ExitKind.TAIL, False, False, behind))
+        else:
+            self._refuse(address, "control runs on past the function's end")
 
     def _look_at(self, part: "FunctionCode", insn: Insn) -> None:
         flow = insn.flow
@@ -117,10 +139,33 @@ class _Collector:
         if self._joins(target):
             return
         owner = self.map.start_of(target)
-        if owner is not None and owner != target and not self.map.is_stub(target):
+        inner = owner is not None and owner != target and not self.map.is_stub(target)
+        if inner and self._may_come_back(target):
             self._refuse(insn.address, f"jumps into the middle of the function at {owner:#x}")
             return
         self.found.append(Exit(insn.address, ExitKind.TAIL, insn.flow is not Flow.JUMP, False, target))
+
+    def _may_come_back(self, target: int) -> bool:
+        """Return whether code that a jump leads to may jump back behind the function's entry, calls aside."""
+        bounds = [(part.start if number else part.entry + 1, part.end) for number, part in enumerate(self.parts)]
+        homes: list[FunctionCode] = []
+        pending = {target}
+        while pending:
+            home = self.map.containing(pending.pop())
+            if home is None or len(homes) > _MOST_HOMES:
+                return True
+            if home in homes:
+                continue
+            homes.append(home)
+            if home.complete is not None or home.runs_past_end is not None:
+                return True
+            leaving = {insn.target for insn in home.special if insn.target is not None and not insn.is_call}
+            leaving |= home.table_targets
+            if any(low <= place < high for low, high in bounds for place in leaving):
+                return True
+            pending |= {place for place in leaving if not home.start <= place < home.end}
+        indirect = any(home.indirect_jumps > len(home.tables) for home in homes)
+        return indirect and any(part.has_inner_entries for part in self.parts)
 
     def _joins(self, target: int) -> bool:
         """Return whether the target lies in a part of this function, and take that part in."""

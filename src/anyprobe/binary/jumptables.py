@@ -1,8 +1,9 @@
 """Where indirect jumps of compiled code go, as far as it can be proved.
 
-Two forms are recognised, both by a short backward slice: offsets of 8, 16 or 32 bits relative to the table or to a
-place in the code (``movsxd; add; jmp``, what GCC, Clang and Rust make of ``switch`` in position independent code) and
-64-bit addresses (``jmp [table + index*8]``). An index may itself come from a table of bytes.
+Three forms are recognised, all by a short backward slice: offsets of 8, 16 or 32 bits relative to the table or to a
+place in the code (``movsxd; add; jmp``, what GCC, Clang and Rust make of ``switch`` in position independent code),
+64-bit addresses (``jmp [table + index*8]``), and copies of one piece of code at equal distances (``and; shl; add;
+jmp``, as assembly has it). An index may itself come from a table of bytes.
 
 Where a table ends is known in one of two ways. A bound check on the index: beyond it, reading goes on as long as the
 entries make sense, so that a bound that belongs to another path can only add targets, never lose one. Or, where the
@@ -18,9 +19,25 @@ from dataclasses import dataclass
 from struct import calcsize, iter_unpack
 from typing import TYPE_CHECKING
 
-from iced_x86 import Code, Instruction, Mnemonic, OpKind, Register, RegisterExt
+from iced_x86 import Code, Instruction, Mnemonic, OpKind, Register
 
 from anyprobe.binary.flowgraph import CALLER, FlowGraph
+from anyprobe.binary.tableforms import (
+    CONDITIONAL_MOVES,
+    LEAS,
+    LIMITS,
+    LOADS,
+    MOST_ENTRIES,
+    MOST_SHIFT,
+    NARROW,
+    NEAR,
+    SHIFTS,
+    follow_index,
+    is_load,
+    operand,
+    register_number,
+    small_immediate,
+)
 from anyprobe.core.memory import MemoryFault
 from anyprobe.isa.decode import Flow, flow_of
 from anyprobe.isa.effects import effects_of
@@ -34,8 +51,8 @@ if TYPE_CHECKING:
 
 _STEPS = 80
 """How far back the search for a bound check looks."""
-_MOST_ENTRIES = 4096
 _CHUNK = 64
+_COMPUTED = "the jump's target is computed in a way that is not known"
 _COPIES = 8
 """How many copies between registers a slice follows."""
 _RAX = 0
@@ -89,14 +106,7 @@ def _resolve(graph: FlowGraph, jumps: "Sequence[int]") -> dict[int, Outcome]:
 
 
 def _uses_registers(jump: Instruction) -> bool:
-    return jump.op0_kind == OpKind.REGISTER or _gpr(jump.memory_base) >= 0
-
-
-def _gpr(register: int) -> int:
-    """Return the encoding number of a register's 64-bit form, or -1."""
-    if register == Register.NONE or not RegisterExt.is_gpr(register):  # type: ignore[arg-type]
-        return -1
-    return int(RegisterExt.full_register(register)) - int(Register.RAX)  # type: ignore[arg-type]
+    return jump.op0_kind == OpKind.REGISTER or register_number(jump.memory_base) >= 0
 
 
 class _Slice:
@@ -116,11 +126,15 @@ class _Slice:
         jump = self.function.iced[number]
         place = self.function, number
         if jump.op0_kind == OpKind.REGISTER:
-            return self.register_jump(place, _gpr(jump.op0_register))
+            return self.register_jump(place, register_number(jump.op0_register))
         if jump.memory_index_scale == 8 and jump.segment_prefix == Register.NONE:
             tables = {int(jump.memory_displacement)}
             if jump.memory_base != Register.NONE:  # Go: lea base, [rip+table]; jmp [base+index*8]
-                tables = self._lea_values(place, _gpr(jump.memory_base)) if jump.memory_displacement == 0 else set()
+                tables = (
+                    self._lea_values(place, register_number(jump.memory_base))
+                    if jump.memory_displacement == 0
+                    else set()
+                )
             table = self.table(place, jump.memory_index, tables.pop(), "<Q") if len(tables) == 1 else None
             return table if isinstance(table, Table) else Pointer()
         return Pointer()
@@ -164,32 +178,32 @@ class _Slice:
         if flow_of(insn) in (Flow.CALL, Flow.INDIRECT_CALL):
             return Pointer() if register == _RAX else Unresolved("the jump's register is set by a callee")
         if insn.code in (Code.MOV_R64_RM64, Code.MOV_RM64_R64) and insn.op0_kind == OpKind.REGISTER:
-            return Pointer() if insn.op1_kind == OpKind.MEMORY else [_gpr(insn.op1_register)]
-        if insn.code in _CONDITIONAL_MOVES:
-            return [register] if insn.op1_kind == OpKind.MEMORY else [register, _gpr(insn.op1_register)]
+            return Pointer() if insn.op1_kind == OpKind.MEMORY else [register_number(insn.op1_register)]
+        if insn.code in CONDITIONAL_MOVES:
+            return [register] if insn.op1_kind == OpKind.MEMORY else [register, register_number(insn.op1_register)]
         if insn.code == Code.POP_R64:
             return Pointer()  # a return address, or what was pushed
         if insn.mnemonic == Mnemonic.ADD and insn.op1_kind == OpKind.REGISTER:
-            return self._relative(place, register, _gpr(insn.op1_register))
+            return self._relative(place, register, register_number(insn.op1_register))
         if insn.mnemonic == Mnemonic.XOR and insn.segment_prefix == Register.FS and insn.memory_displacement == 0x30:
             return Pointer()  # a stored pointer that glibc has encrypted with the thread's pointer guard
         if insn.code == Code.LEA_R64_M:
             if insn.memory_base == Register.RIP:
                 return Pointer()  # the scan of the code finds it
             if insn.memory_index_scale == 1 and insn.memory_displacement == 0 and insn.memory_index != Register.NONE:
-                return self._relative(place, _gpr(insn.memory_base), _gpr(insn.memory_index))
-        return Unresolved("the jump's target is computed in a way that is not known")
+                return self._relative(place, register_number(insn.memory_base), register_number(insn.memory_index))
+        return Unresolved(_COMPUTED)
 
     def _relative(self, place: "Place", first: int, second: int) -> Table | Unresolved:
         """Resolve ``movsxd a, [base+index*4]; add a, base; jmp a`` with the operands of ``add`` either way round."""
         for offset, start in ((first, second), (second, first)):
             loads = self.graph.definitions(place, offset) if offset >= 0 else None
-            if not loads or any(not _is_load(load) for load in loads):
+            if not loads or any(not is_load(load) for load in loads):
                 continue
             starts = self._lea_values(place, start)
             targets: dict[int, None] = {}
             for load in loads:
-                entry = _LOADS[load[0].iced[load[1]].code]
+                entry = LOADS[load[0].iced[load[1]].code]
                 tables, index = self._tables(load)
                 if not tables or not starts or (tables != starts and len(starts) > 1):
                     return Unresolved("the address of the jump table is not known")
@@ -200,14 +214,57 @@ class _Slice:
                         return outcome
                     targets.update(dict.fromkeys(outcome.targets))
             return Table(table, tuple(targets))
-        return Unresolved("the jump's target is computed in a way that is not known")
+        return self._labels(place, first, second) or self._labels(place, second, first) or Unresolved(_COMPUTED)
+
+    def _labels(self, place: "Place", distance: int, start: int) -> Table | None:
+        """Resolve ``and i, 15; shl i, 6; add i, base; jmp i``: pieces of code of one size, one behind the other."""
+        bases = self._lea_values(place, start)
+        step, index, register = self._step(place, distance)
+        count = self._masked(index, register) if len(bases) == 1 and step > 1 else 0
+        if not count:
+            return None
+        base = bases.pop()
+        targets = tuple(base + number * step for number in range(count))
+        return Table(base, targets) if all(map(self.accepts, targets)) else None
+
+    def _masked(self, place: "Place", register: int) -> int:
+        """Return the number of values that a register can have, whichever way control comes; 0 if that is not known."""
+        most = 0
+        for body, number in self.graph.definitions(place, register) or ():
+            insn = body.iced[number] if number != CALLER else None
+            if insn is None or insn.mnemonic != Mnemonic.AND or insn.op0_kind != OpKind.REGISTER:
+                return 0
+            value = small_immediate(insn)
+            if value is None:
+                return 0
+            most = max(most, value + 1)
+        return most
+
+    def _step(self, place: "Place", register: int) -> "tuple[int, Place, int]":
+        """Return by what a register's value is a multiple of an index, and the index, named by where it is used."""
+        step = 1
+        for _ in range(_COPIES):
+            found = self.graph.definitions(place, register) if register >= 0 else None
+            above = next(iter(found)) if found is not None and len(found) == 1 else None
+            if above is None or above[1] == CALLER:
+                break
+            insn = above[0].iced[above[1]]
+            if insn.code in SHIFTS and insn.op0_kind == OpKind.REGISTER and insn.immediate8 < MOST_SHIFT:
+                step <<= insn.immediate8
+            elif insn.code in LEAS and insn.memory_base == insn.memory_index and insn.memory_displacement == 0:
+                step *= 1 + insn.memory_index_scale
+                register = register_number(insn.memory_base)
+            else:
+                break
+            place = above
+        return step, place, register
 
     def _tables(self, load: "Place") -> tuple[set[int], int]:
         """Return the tables that a load may read, and its index register; with a scale of one either may be which."""
         insn = load[0].iced[load[1]]
-        tables, index = self._lea_values(load, _gpr(insn.memory_base)), insn.memory_index
+        tables, index = self._lea_values(load, register_number(insn.memory_base)), insn.memory_index
         if not tables and insn.memory_index_scale == 1:
-            tables, index = self._lea_values(load, _gpr(insn.memory_index)), insn.memory_base
+            tables, index = self._lea_values(load, register_number(insn.memory_index)), insn.memory_base
         return tables, int(index)
 
     def _lea_values(self, place: "Place", register: int) -> set[int]:
@@ -228,15 +285,15 @@ class _Slice:
                 if insn.code == Code.LEA_R64_M and insn.memory_base == Register.RIP:
                     values.add(int(insn.memory_displacement))
                 elif insn.code in (Code.MOV_R64_RM64, Code.MOV_RM64_R64) and insn.op1_kind == OpKind.REGISTER:
-                    pending |= {((body, number), _gpr(insn.op1_register))} - done
+                    pending |= {((body, number), register_number(insn.op1_register))} - done
                 else:
                     return set()
         return values
 
     def table(self, place: "Place", index_register: int, table: int, entry: str, base: int = 0) -> Table | Unresolved:
         """Read a table; its entries are addresses, or distances from ``base``."""
-        count = self.bound(place, _gpr(index_register))
-        if count is None and entry != _NEAR:
+        count = self.bound(place, register_number(index_register))
+        if count is None and entry != NEAR:
             return Unresolved("no bound check of the jump table's index was found")
         targets = self._read(table, entry, base)
         if count is None and not self._is_whole(table, len(targets), base):
@@ -252,16 +309,27 @@ class _Slice:
         for a negative index, as hand-written code may have.
         """
         end = table + count * 4
-        if count in (0, _MOST_ENTRIES) or any(self.accepts(base + each) for each in self._entries(table - 4, _NEAR, 1)):
+        if count in (0, MOST_ENTRIES):
             return False
-        behind = self._entries(end, _NEAR, 1)
+        in_front = any(self.accepts(base + each) for each in self._entries(table - 4, NEAR, 1))
+        if in_front and not self._ends_another(table):
+            return False
+        behind = self._entries(end, NEAR, 1)
         return (bool(behind) and not self.map.is_code(base + behind[0])) or self.map.refers_to_data(table + 4, end + 1)
+
+    def _ends_another(self, table: int) -> bool:
+        """Return whether what lies right in front of a table is another one, that code refers to."""
+        other = self.map.data_reference_before(table, table - 4 * MOST_ENTRIES)
+        if other is None or (table - other) % 4:
+            return False
+        entries = self._entries(other, NEAR, (table - other) // 4)
+        return len(entries) == (table - other) // 4 and all(self.accepts(other + each) for each in entries)
 
     def _read(self, table: int, entry: str, base: int) -> list[int]:
         """Return the targets that the entries name, up to the first that is none."""
         targets: list[int] = []
         size = calcsize(entry)
-        for n in range(0, _MOST_ENTRIES, _CHUNK):
+        for n in range(0, MOST_ENTRIES, _CHUNK):
             for value in self._entries(table + n * size, entry, _CHUNK):
                 if not self.accepts(base + value):
                     return targets
@@ -292,18 +360,18 @@ class _Slice:
                 return None
             insn = current[0].iced[current[1]]
             if flow_of(insn) is Flow.JCC:
-                limit = _LIMITS.get(insn.mnemonic, limit)
+                limit = LIMITS.get(insn.mnemonic, limit)
                 continue
-            if insn.mnemonic == Mnemonic.CMP and limit is not None and _operand(insn, 0) in aliases:
-                value = _immediate(insn)
-                return value + limit if value is not None and value + limit <= _MOST_ENTRIES else None
+            if insn.mnemonic == Mnemonic.CMP and limit is not None and operand(insn, 0) in aliases:
+                value = small_immediate(insn)
+                return value + limit if value is not None and value + limit <= MOST_ENTRIES else None
             if flow_of(insn) is not Flow.NEXT:
                 continue
-            if insn.code in _NARROW and _operand(insn, 0) in aliases and insn.op1_kind == OpKind.MEMORY:
+            if insn.code in NARROW and operand(insn, 0) in aliases and insn.op1_kind == OpKind.MEMORY:
                 looked_up = self._bound_of_table(current)
                 if looked_up is not None:
                     return looked_up
-            masked = _follow(insn, aliases, effects_of(insn, current[0].raw_at(current[1])).may_write)
+            masked = follow_index(insn, aliases, effects_of(insn, current[0].raw_at(current[1])).may_write)
             if masked is not None:
                 return masked
             if not aliases:
@@ -313,78 +381,10 @@ class _Slice:
     def _bound_of_table(self, load: "Place") -> int | None:
         """Return the number of values that an index loaded from a table of small numbers can have."""
         insn = load[0].iced[load[1]]
-        entry = _NARROW[insn.code]
+        entry = NARROW[insn.code]
         if insn.memory_displacement or insn.memory_index_scale != calcsize(entry):
             return None
         tables, index = self._tables(load)
-        count = self.bound(load, _gpr(index)) if len(tables) == 1 else None
+        count = self.bound(load, register_number(index)) if len(tables) == 1 else None
         values = self._entries(tables.pop(), entry, count) if count is not None else []
         return max(values) + 1 if values and len(values) == count else None
-
-
-_NEAR = "<i"
-_LOADS = {
-    Code.MOVSXD_R64_RM32: _NEAR,
-    Code.MOVSX_R64_RM16: "<h",
-    Code.MOVSX_R64_RM8: "<b",
-    Code.MOVZX_R32_RM16: "<H",
-    Code.MOVZX_R64_RM16: "<H",
-    Code.MOVZX_R32_RM8: "<B",
-    Code.MOVZX_R64_RM8: "<B",
-}
-"""Loads of a table's entry, and the entry's form for ``struct``."""
-_NARROW = {code: entry for code, entry in _LOADS.items() if entry in ("<H", "<B")}
-
-_CONDITIONAL_MOVES = frozenset(
-    value for name, value in vars(Code).items() if name.startswith("CMOV") and name.endswith("_R64_RM64")
-)
-
-
-def _is_load(place: "Place") -> bool:
-    body, number = place
-    if number == CALLER:
-        return False
-    insn = body.iced[number]
-    entry = _LOADS.get(insn.code)
-    is_load = entry is not None and insn.op1_kind == OpKind.MEMORY and insn.memory_index != Register.NONE
-    return is_load and insn.memory_index_scale == calcsize(entry or "") and insn.memory_displacement == 0
-
-
-# Jump away when above: imm + 1 values stay. Jump away when not below: imm values. jbe and jb jump to the switch.
-_LIMITS = {Mnemonic.JA: 1, Mnemonic.JAE: 0, Mnemonic.JBE: 1, Mnemonic.JB: 0}
-
-
-def _operand(insn: Instruction, number: int) -> object:
-    """Return a name for an operand: a register's number, or the parts of a memory operand."""
-    if insn.op_kind(number) == OpKind.REGISTER:
-        return _gpr(insn.op_register(number))
-    if insn.op_kind(number) == OpKind.MEMORY:
-        return insn.memory_base, insn.memory_index, insn.memory_index_scale, insn.memory_displacement
-    return None
-
-
-def _immediate(insn: Instruction) -> int | None:
-    """Return the immediate second operand if it is small and not negative."""
-    if insn.op_kind(1) in (OpKind.REGISTER, OpKind.MEMORY):
-        return None
-    value = insn.immediate(1)
-    return value if 0 <= value < _MOST_ENTRIES else None
-
-
-def _follow(insn: Instruction, aliases: set[object], written: int) -> int | None:
-    """Step the aliases of the index above one instruction; return a bound if the instruction is a mask."""
-    target = _operand(insn, 0) if insn.op_count else None
-    if target in aliases and insn.op_count >= 2:
-        if insn.mnemonic == Mnemonic.AND:
-            value = _immediate(insn)
-            if value is not None:
-                return value + 1
-        if insn.mnemonic in (Mnemonic.MOV, Mnemonic.MOVZX, Mnemonic.MOVSXD):
-            aliases.discard(target)
-            aliases.add(_operand(insn, 1))
-            aliases.discard(None)
-            return None
-    for number in range(16):
-        if written >> number & 1:
-            aliases.discard(number)
-    return None

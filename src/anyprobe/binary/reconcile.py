@@ -57,6 +57,8 @@ def reconcile(
     functions = _without_inner_labels(symbols, unwind)
     bounds = unwind.starts
     keep = _within(bounds, ranges) & ~_within(bounds, stubs) & ~_covered(bounds, functions)
+    # what signal handlers return to has an entry from the byte in front on: unwinders look up return addresses less one
+    keep &= ~(unwind.signal_frame & among(bounds + 1, functions.value))
     starts = unique(np.concatenate([functions.value, bounds[keep]]))
     ends = _ends(starts, functions, bounds, unwind.ends, ranges)
     return Bounds(starts, ends, unique(symbols.value), functions)

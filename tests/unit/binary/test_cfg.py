@@ -51,7 +51,25 @@ def test_padding_that_something_jumps_to_is_not_dead(build):
 def test_no_padding_behind_what_falls_through(build):
     module = Module.assembled(build, function("falling", "nop"), function("following", "ret"))
     assert module["falling"].padding_after == 0
-    assert module["falling"].exits_complete.reason is Reason.CONTROL_FLOW_UNKNOWN
+
+
+def test_a_function_that_runs_on_into_the_next_one_ends_with_its_last_instruction(build):
+    """As those of glibc do that check a length: what follows them is the function that they check it for."""
+    checked = "cmp ecx, edx\n jb elsewhere\n .p2align 4"
+    loops = ".Lagain: dec edi\n jne .Lagain"
+    code = (("plain", "inc edi"), ("checked", checked), ("copy", "ret"), ("loops", loops), ("traps", "nop\n int3"))
+    module = Module.assembled(build, *(function(*each) for each in code), function("elsewhere", "ret"))
+    assert exits(module["plain"]) == [(0, "tail", False, False)]
+    assert exits(module["checked"])[-1][1:] == ("tail", False, False)
+    assert module["checked"].exits_complete is None
+    assert module["loops"].exits_complete.reason is Reason.CONTROL_FLOW_UNKNOWN
+    assert module["loops"].exits == ()
+
+
+def test_a_last_jump_that_leaves_either_way(build):
+    code = "cmp ecx, edx\n .globl elsewhere\n .byte 0x0f, 0x82\n .long elsewhere - . - 4"
+    module = Module.assembled(build, function("checked", code), function("copy", "ret"), function("elsewhere", "ret"))
+    assert exits(module["checked"]) == [(2, "tail", False, False)]
 
 
 def test_no_padding_behind_a_call_that_may_return(build):
@@ -327,16 +345,20 @@ def test_a_cold_part_belongs_to_its_function(build):
     assert hot.exits_complete is None
 
 
-def test_code_shared_by_two_functions_makes_exits_uncertain(build):
-    module = Module.assembled(
-        build,
-        function("owner", "inc edi\n.Lshared: inc esi\n ret"),
-        function("borrower", "dec edi\n jmp .Lshared"),
-        function("caller", "call owner\n ret"),
-        flags=["-Wl,-Bsymbolic"],
-    )
-    assert module["borrower"].exits_complete.reason is Reason.CONTROL_FLOW_UNKNOWN
-    assert module["owner"].exits_complete is None
+def test_a_jump_into_the_middle_of_a_function_is_an_exit_where_nothing_comes_back(build):
+    """Hand-written code shares its ends: who jumps there has left."""
+    for back, complete in (("ret", True), ("jne .Lback\n ret", False), ("jmp third", False)):
+        module = Module.assembled(
+            build,
+            function("owner", f"inc edi\n.Lshared: inc esi\n {back}"),
+            function("borrower", "dec edi\n.Lback: jmp .Lshared"),
+            function("third", "dec edi\n jne .Lback\n ret"),
+            function("caller", "call owner\n call borrower\n call third\n ret"),
+            flags=["-Wl,-Bsymbolic"],
+        )
+        assert (module["borrower"].exits_complete is None) == complete, back
+        if complete:
+            assert exits(module["borrower"]) == [(2, "tail", False, False)]
 
 
 def test_a_tail_call_of_a_linkage_stub(build):

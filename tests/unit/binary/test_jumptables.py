@@ -126,6 +126,69 @@ def test_without_a_bound_entries_in_front_of_the_table_count(build):
     assert "bound check" in module["dispatch"].complete.detail
 
 
+def test_a_table_may_lie_right_behind_another_one(build):
+    """What is in front is that one's last entry: code refers to it, and all of it leads to code."""
+    body = """
+    lea rdx, [rip+.Lfirst]
+    test esi, esi
+    je .Lgo
+    lea rdx, [rip+.Lsecond]
+    movsxd rax, dword ptr [rdx+rdi*4]
+    add rax, rdx
+    jmp rax
+.Lgo: movsxd rax, dword ptr [rdx+rdi*4]
+    add rax, rdx
+    jmp rax
+.Lout: ret
+    .skip 16, 0x90
+    ret
+"""
+    tables = """
+    .section .rodata
+    .p2align 2
+    .long 0x7fffffff
+.Lfirst: .long .Lout-.Lfirst, {last}
+.Lsecond: .long .Lout-.Lsecond, .Lout-.Lsecond, 0x7fffffff
+    .text
+"""
+    for last, known in ((".Lout-.Lfirst", True), (".Lout-.Lsecond", False)):
+        module = Module.assembled(build, function("dispatch", body), tables.format(last=last))
+        assert (module["dispatch"].complete is None) == known
+
+
+LABELS = """
+    {index}
+    lea rdx, [rip+.Lcopies]
+    shl ecx, 2
+    lea eax, [rcx+rcx*2]
+    add rax, rdx
+    jmp rax
+.Lcopies:
+    .rept {copies}
+    movups xmm0, [rdi]
+    movups [rsi], xmm0
+    inc edi
+    inc esi
+    ret
+    .byte 0x90
+    .endr
+"""
+
+
+def test_labels_of_equal_distance_are_the_targets_of_a_computed_jump(build):
+    """Each of the copies has twelve bytes, as four times three: whichever way control comes the index is masked."""
+    masked = "and ecx, 3\n test edi, edi\n je .Lfar\n nop\n.Lfar:"
+    either = "and ecx, 3\n test edi, edi\n je .Lfar\n mov ecx, esi\n.Lfar:"
+    for index, copies, known in ((masked, 4, True), (masked, 3, False), (either, 4, False), ("nop", 4, False)):
+        module = Module.assembled(build, function("dispatch", LABELS.format(index=index, copies=copies)))
+        code = module["dispatch"]
+        assert (code.complete is None) == known, (index, copies)
+        if known:
+            (table,) = code.tables.values()
+            assert [target - table.targets[0] for target in table.targets] == [0, 12, 24, 36]
+            assert not any(leaving.indirect for leaving in code.exits)
+
+
 ENUMERATION = SWITCH.replace("default: return value;", "default: __builtin_unreachable();")
 
 

@@ -1,0 +1,91 @@
+"""The instructions by which compiled code jumps through tables, as far as they are recognised."""
+
+from struct import calcsize
+from typing import TYPE_CHECKING
+
+from iced_x86 import Code, Instruction, Mnemonic, OpKind, Register, RegisterExt
+
+from anyprobe.binary.flowgraph import CALLER
+
+if TYPE_CHECKING:
+    from anyprobe.binary.flowgraph import Place
+
+MOST_ENTRIES = 4096
+"""A table that is longer is taken for a mistake."""
+MOST_SHIFT = 12
+NEAR = "<i"
+LOADS = {
+    Code.MOVSXD_R64_RM32: NEAR,
+    Code.MOVSX_R64_RM16: "<h",
+    Code.MOVSX_R64_RM8: "<b",
+    Code.MOVZX_R32_RM16: "<H",
+    Code.MOVZX_R64_RM16: "<H",
+    Code.MOVZX_R32_RM8: "<B",
+    Code.MOVZX_R64_RM8: "<B",
+}
+"""Loads of a table's entry, and the entry's form for ``struct``."""
+SHIFTS = (Code.SHL_RM32_IMM8, Code.SHL_RM64_IMM8)
+LEAS = (Code.LEA_R32_M, Code.LEA_R64_M)
+NARROW = {code: entry for code, entry in LOADS.items() if entry in ("<H", "<B")}
+
+CONDITIONAL_MOVES = frozenset(
+    value for name, value in vars(Code).items() if name.startswith("CMOV") and name.endswith("_R64_RM64")
+)
+
+
+def is_load(place: "Place") -> bool:
+    """Return whether an instruction loads an entry of a table by an index."""
+    body, number = place
+    if number == CALLER:
+        return False
+    insn = body.iced[number]
+    entry = LOADS.get(insn.code)
+    is_load = entry is not None and insn.op1_kind == OpKind.MEMORY and insn.memory_index != Register.NONE
+    return is_load and insn.memory_index_scale == calcsize(entry or "") and insn.memory_displacement == 0
+
+
+# Jump away when above: imm + 1 values stay. Jump away when not below: imm values. jbe and jb jump to the switch.
+LIMITS = {Mnemonic.JA: 1, Mnemonic.JAE: 0, Mnemonic.JBE: 1, Mnemonic.JB: 0}
+
+
+def operand(insn: Instruction, number: int) -> object:
+    """Return a name for an operand: a register's number, or the parts of a memory operand."""
+    if insn.op_kind(number) == OpKind.REGISTER:
+        return register_number(insn.op_register(number))
+    if insn.op_kind(number) == OpKind.MEMORY:
+        return insn.memory_base, insn.memory_index, insn.memory_index_scale, insn.memory_displacement
+    return None
+
+
+def small_immediate(insn: Instruction) -> int | None:
+    """Return the immediate second operand if it is small and not negative."""
+    if insn.op_kind(1) in (OpKind.REGISTER, OpKind.MEMORY):
+        return None
+    value = insn.immediate(1)
+    return value if 0 <= value < MOST_ENTRIES else None
+
+
+def follow_index(insn: Instruction, aliases: set[object], written: int) -> int | None:
+    """Step the aliases of the index above one instruction; return a bound if the instruction is a mask."""
+    target = operand(insn, 0) if insn.op_count else None
+    if target in aliases and insn.op_count >= 2:
+        if insn.mnemonic == Mnemonic.AND:
+            value = small_immediate(insn)
+            if value is not None:
+                return value + 1
+        if insn.mnemonic in (Mnemonic.MOV, Mnemonic.MOVZX, Mnemonic.MOVSXD):
+            aliases.discard(target)
+            aliases.add(operand(insn, 1))
+            aliases.discard(None)
+            return None
+    for number in range(16):
+        if written >> number & 1:
+            aliases.discard(number)
+    return None
+
+
+def register_number(register: int) -> int:
+    """Return the encoding number of a register's 64-bit form, or -1."""
+    if register == Register.NONE or not RegisterExt.is_gpr(register):  # type: ignore[arg-type]
+        return -1
+    return int(RegisterExt.full_register(register)) - int(Register.RAX)  # type: ignore[arg-type]
