@@ -20,6 +20,8 @@ from anyprobe.data.layout import BLOCK_GUARD, BLOCK_HEAD_BYTES, BLOCK_REFUSED
 from anyprobe.data.maps import Map
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes.channel import Channel, ChannelClosed, Failure, Request
+from anyprobe.probes.clock import own_time
+from anyprobe.probes.events import MARGIN_NS
 from anyprobe.probes.handling import Call
 from anyprobe.probes.opening import attach
 from anyprobe.probes.parcels import Parcel, Receiver
@@ -31,6 +33,8 @@ from anyprobe.target import gateway
 _RECVFROM = "45"
 _PATIENCE = 0.05
 _NEVER = (1 << 64) - 1
+_READERS = 4
+"""Threads of anyprobe's in the program, at most."""
 ProbeState = tuple[int, str, bool, str]
 """A probe's number, its spec, whether it is armed, and what it says of itself."""
 
@@ -46,8 +50,8 @@ class Attendant:
         self._probes: dict[int, Probe] = {}
         self._numbers: dict[int, int] = {}
         self._calls: dict[int, Call] = {}
-        self._thread_pointer = 0
-        self._hidden: list[SlotBank] = []
+        self._readers: list[int] = []
+        self._hidden: set[tuple[int, int]] = set()
 
     @property
     def session(self) -> Session:
@@ -61,7 +65,7 @@ class Attendant:
     def open(self, options: dict[str, Any], thread_pointer: int) -> tuple[str, list[str]]:
         """Attach; return the program's executable and warnings."""
         self._session = attach(self._pid, **options)
-        self._thread_pointer = thread_pointer
+        self._readers.append(thread_pointer)
         return self._session.exe, list(self._session.warnings)
 
     def remove_leftovers(self) -> None:
@@ -147,9 +151,9 @@ class Attendant:
         found = getattr(self.session, name)
         return found(*arguments) if callable(found) else found
 
-    def records(self, final: bool) -> dict[str, Any]:
-        """Return what was emitted."""
-        return self.session.records(final=final)
+    def records(self, final: bool, whole: bool = True) -> dict[str, Any]:
+        """Return what was emitted; not ``whole``: without the youngest, so that what comes later is later."""
+        return self.session.records(final=final, until=None if final or whole else own_time()[0] - MARGIN_NS)
 
     def misses(self) -> dict[str, int]:
         """Return what went wrong in handlers."""
@@ -163,27 +167,34 @@ class Attendant:
         """Clear or truncate an aggregation."""
         getattr(self._received.storages[number], method)(*arguments)
 
-    # -- the program's own reader
+    # -- the program's own readers
 
-    def leave_reader_out(self) -> None:
-        """See that the thread which talks to us counts nowhere and runs no handlers.
+    def leave_out(self, thread_pointer: int) -> None:
+        """See that one more thread of anyprobe's in the program, which waits for our answer, counts nowhere."""
+        if len(self._readers) < _READERS:
+            self._readers.append(thread_pointer)
 
-        Its slot gets the last block of each bank, which is handed out to no thread and read by nobody, and whose guard
-        says that a handler is running.
+    def leave_readers_out(self) -> None:
+        """See that anyprobe's threads in the program count nowhere and run no handlers.
+
+        The slot of each gets one of the last blocks of each bank, which are handed out to no thread and read by nobody,
+        and whose guard says that a handler is running.
         """
-        if self._session is None or not self._thread_pointer:
-            return
-        memory = self._session.engine.process.mem
-        for bank in self._session.engine.banks:
-            block = bank.layout.blocks_offset + (bank.layout.blocks - 1) * bank.layout.stride
-            head = bank.arena.view(bank.piece.offset + block, BLOCK_HEAD_BYTES).cast("Q")
-            # a handler that is refused too often takes the guard for a stale one; it never comes to that
-            head[BLOCK_GUARD // 8], head[BLOCK_REFUSED // 8] = _NEVER, 0
-            if bank not in self._hidden:
-                with suppress(MemoryFault, AnyprobeError):
-                    address = bank.piece.address + block
-                    memory.write(self._thread_pointer + bank.slot, address.to_bytes(8, "little"))
-                self._hidden.append(bank)
+        for bank in self._session.engine.banks if self._session is not None else ():
+            for number, pointer in enumerate(self._readers, 1):
+                if pointer:
+                    self._leave_out_of(bank, number, pointer)
+
+    def _leave_out_of(self, bank: SlotBank, number: int, pointer: int) -> None:
+        block = bank.layout.blocks_offset + (bank.layout.blocks - number) * bank.layout.stride
+        head = bank.arena.view(bank.piece.offset + block, BLOCK_HEAD_BYTES).cast("Q")
+        # a handler that is refused too often takes the guard for a stale one; it never comes to that
+        head[BLOCK_GUARD // 8], head[BLOCK_REFUSED // 8] = _NEVER, 0
+        if (bank.index, pointer) not in self._hidden:
+            self._hidden.add((bank.index, pointer))
+            with suppress(MemoryFault, AnyprobeError):
+                address = bank.piece.address + block
+                self.session.engine.process.mem.write(pointer + bank.slot, address.to_bytes(8, "little"))
 
     def await_reader(self) -> None:
         """Wait until the thread that talks to us waits for our answer: only then its slot may be changed."""
@@ -231,7 +242,7 @@ def _answer(attendant: Attendant, request: Request) -> object:
         try:
             return method(*request.arguments)
         finally:
-            attendant.leave_reader_out()
+            attendant.leave_readers_out()
     except Exception as error:  # noqa: BLE001 - each is told to whom has asked
         return Failure.of(error)
 

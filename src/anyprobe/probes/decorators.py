@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from anyprobe.data.results import AggregationResult
     from anyprobe.handlers.types import AnyType
     from anyprobe.probes.callbacks import Callback, Callbacks
+    from anyprobe.probes.events import Events, Listener, Listeners
     from anyprobe.probes.handling import Call, Handler, Handling
     from anyprobe.probes.objects import ObjectTable
     from anyprobe.probes.probe import Probe
@@ -32,6 +33,20 @@ class Decorators(ABC):
     @abstractmethod
     def pid(self) -> int:
         """The target's process id."""
+
+    @property
+    @abstractmethod
+    def exited(self) -> bool:
+        """Whether the target is gone."""
+
+    @property
+    @abstractmethod
+    def detached(self) -> bool:
+        """Whether this session is over."""
+
+    @abstractmethod
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the target's end; return its wait status if it is our child and has ended."""
 
     @abstractmethod
     def resolve(self, spec: str) -> "tuple[Sequence[ResolvedSite], list[tuple[str, Refusal]]]":
@@ -87,20 +102,51 @@ class Decorators(ABC):
         if "handling" in self.__dict__:
             self.handling.recheck(reads_word)
 
-    def records(self, *, final: bool = False) -> "dict[str, Records]":
+    def records(self, *, final: bool = False, until: int | None = None) -> "dict[str, Records]":
         """Return what was emitted since the last time, by name, as NumPy arrays by time (``ts``, in nanoseconds).
 
-        ``final``: the program emits nothing any more, so what is not complete by now never will be.
+        ``final``: the program emits nothing any more, so what is not complete by now never will be. What was emitted
+        after ``until`` is kept for the next time.
         """
         if "handling" not in self.__dict__:
             return {}
-        return {name: found for name, _, found in self.handling.records(final=final)}
+        return {name: found for name, _, found in self.handling.records(final=final, until=until)}
 
     def rows(self, *, final: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield what was emitted since the last time one by one, of all names by time: the name, then the fields."""
         from anyprobe.data.records import rows_by_time
 
         return rows_by_time(self.records(final=final))
+
+    def events(self, *, timeout: float | None = None) -> "Events":
+        """Iterate over what is emitted as it comes, by ``for`` or ``async for``: each with ``name`` and ``fields``.
+
+        It ends with the target or the session, and when nothing has come for ``timeout`` seconds.
+        """
+        from anyprobe.probes.events import Events, SessionEvents
+
+        return Events(SessionEvents(self), timeout=timeout)
+
+    @cached_property
+    def listeners(self) -> "Listeners":
+        """The Python functions that are called with records."""
+        from anyprobe.probes.events import Listeners, SessionEvents
+
+        return Listeners(SessionEvents(self))
+
+    def on(self, *names: str) -> "Callable[[Listener], Listener]":
+        """Have a Python function called here with each record of some names, of all if none is given, as it comes."""
+
+        def listen(function: "Listener") -> "Listener":
+            self.listeners.add(names, function)
+            return function
+
+        return listen
+
+    def end_listeners(self) -> None:
+        """Call functions with what has come so far, and no more."""
+        if "listeners" in self.__dict__:
+            self.listeners.end()
 
     def entry(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
         """Place a handler at the entries of functions; ``when`` is a condition for it to run."""

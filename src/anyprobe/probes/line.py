@@ -14,6 +14,7 @@ from typing import Any
 
 from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.probes.channel import Channel, ChannelClosed, Failure, Request
+from anyprobe.splice.threadslot import SLOTS
 
 _PR_SET_PTRACER = 0x59616D61
 _TCB_SELF = 0x10
@@ -83,7 +84,7 @@ class Line:
         try:
             self.attendant = self._channel.receive()
             ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(self.attendant), 0, 0, 0)  # for Yama
-            self.thread_pointer = _thread_pointer()
+            self.thread_pointer = thread_pointer()
             self._channel.send(threading.get_native_id())
             started.set_result(None)
             while (asked := self._asked.get()) is not None:
@@ -96,6 +97,7 @@ class Line:
             self._channel.close()
             self.closed = True
             self._refuse_all()
+            forget_slots()
 
     def _pass_on(self, request: Request, answer: "Future[Any]") -> None:
         try:
@@ -124,7 +126,14 @@ def _gone() -> TargetError:
     return TargetError("the attendant of attach_self() has ended; close this session, which takes its probes out")
 
 
-def _thread_pointer() -> int:
+def thread_pointer() -> int:
     """Return this thread's pointer, which glibc gives as the thread's identity; 0 where it is something else."""
     pointer = threading.get_ident()
     return pointer if ctypes.c_uint64.from_address(pointer + _TCB_SELF).value == pointer else 0
+
+
+def forget_slots() -> None:
+    """Empty this thread's slots before it ends: the thread that gets its stack next is not to be left out."""
+    pointer = thread_pointer()
+    for slot in SLOTS if pointer else ():
+        ctypes.c_uint64.from_address(pointer + slot).value = 0

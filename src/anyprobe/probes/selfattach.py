@@ -6,6 +6,7 @@ holds anything that the attendant waits for: the attendant asks for nothing.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from anyprobe.data.records import Records, rows_by_time
 from anyprobe.data.results import AggregationResult
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import current
-from anyprobe.probes.line import Line
+from anyprobe.probes.events import Events, EventSource, Listener, Listeners
+from anyprobe.probes.line import Line, forget_slots, thread_pointer
 from anyprobe.probes.parcels import Parcel, Sender
 
 Handler = Callable[..., Any]
@@ -85,6 +87,25 @@ class _Stored:
         self._session.ask("change_stored", self._number, "trunc", (count,))
 
 
+class _OwnEvents(EventSource):
+    """The records of a session in this process."""
+
+    def __init__(self, session: "SelfSession") -> None:
+        self._session = session
+
+    def ended(self) -> bool:
+        return self._session.detached
+
+    def take(self, *, final: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+        try:
+            return rows_by_time(self._session.records(final=final, whole=False))
+        except UsageError:  # it has just been closed; what is left comes with the next look
+            return iter(())
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
 class SelfSession:
     """Probes in this very process, with the methods of ``Session``."""
 
@@ -95,6 +116,7 @@ class SelfSession:
         self._sender = Sender()
         self._stored: dict[int, _Stored] = {}
         self._handlers: dict[Handler, list[SelfProbe]] = {}
+        self._listeners: Listeners | None = None
         self._last: tuple[Snapshot | None, dict[str, Records], list[str]] | None = None
         self._line = Line()
         try:
@@ -237,18 +259,43 @@ class SelfSession:
         found: dict[str, int] = self.ask("misses")
         return found
 
-    def records(self, *, final: bool = False) -> dict[str, Records]:
-        """Return what was emitted since the last time, by name, as NumPy arrays by time."""
+    def records(self, *, final: bool = False, whole: bool = True) -> dict[str, Records]:
+        """Return what was emitted since the last time, by name, as NumPy arrays by time.
+
+        Not ``whole``: what has just been emitted is kept for the next time, so that this is in order with what comes.
+        """
         if self._last is not None:
             snapshot, left, warnings = self._last
             self._last = snapshot, {}, warnings
             return left
-        found: dict[str, Records] = self.ask("records", final)
+        found: dict[str, Records] = self.ask("records", final, whole)
         return found
 
     def rows(self, *, final: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield what was emitted since the last time one by one, by time: the name, then the fields."""
         return rows_by_time(self.records(final=final))
+
+    def events(self, *, timeout: float | None = None) -> Events:
+        """Iterate over what is emitted as it comes; see ``Session.events``."""
+        return Events(_OwnEvents(self), timeout=timeout)
+
+    def on(self, *names: str) -> Callable[[Listener], Listener]:
+        """Have a function called with each record of some names, of all if none is given, in a thread of its own.
+
+        That thread is left out of all counts.
+        """
+        if self._listeners is None:
+            self._listeners = Listeners(_OwnEvents(self), self._leave_this_out, forget_slots)
+        listeners = self._listeners
+
+        def listen(function: Listener) -> Listener:
+            listeners.add(names, function)
+            return function
+
+        return listen
+
+    def _leave_this_out(self) -> None:
+        self.ask("leave_out", thread_pointer())
 
     def explain(self, spec: str) -> Explanation:
         """Return the plan or the refusals for one site; touches nothing."""
@@ -261,6 +308,11 @@ class SelfSession:
         return found
 
     # -- life
+
+    @property
+    def detached(self) -> bool:
+        """Whether this session is over."""
+        return self._last is not None
 
     @property
     def exited(self) -> bool:
@@ -286,6 +338,8 @@ class SelfSession:
         finally:
             self._line.close()
         self._last = snapshot, left, warnings
+        if self._listeners is not None:
+            self._listeners.end()
         for number, value in values.items():
             self._stored[number].last = value
 

@@ -215,6 +215,11 @@ class Session(Decorators):
         return self._process.exited()
 
     @property
+    def detached(self) -> bool:
+        """Whether this session is over."""
+        return self._detached
+
+    @property
     def exit_status(self) -> int | None:
         """The target's wait status, where we can know it."""
         return self._process.exit_status
@@ -234,6 +239,7 @@ class Session(Decorators):
                 for text in removal.detach(self._process, self.engine):
                     self._warn(text)
         self._detached = True
+        self.end_listeners()
         for probe in self.probes:
             for place in probe.all_places:
                 place.hook.detached = place.hook.armed
