@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from anyprobe.core.code import SKIP, InputKind
+from anyprobe.core.code import SKIP, InputKind, Miss
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers import ir, statusflags
 from anyprobe.handlers.arguments import KnownPrototype
@@ -55,6 +55,8 @@ class ContextAccess:
     unsafe: bool = False
     entry: bool = False
     """Whether the handler runs where a function is entered, so that the function can be skipped."""
+    tail: bool = False
+    """Whether the handler runs where a function ends in a jump to another one, so that there is no result yet."""
     prototype: KnownPrototype | None = None
     """What is known of the function; its result's type counts where ``retval`` is the general one."""
 
@@ -77,7 +79,7 @@ class ContextAccess:
         if name == "retval":
             if self.retval is None:
                 raise fail("there is no return value here", "a handler of a return: session.ret, or .ret of a call")
-            return returned(emit, self._result(), fail)
+            return self._returned(emit, fail)
         word: ir.Expr = ir.Word(emit.word(InputKind.CONTEXT, name))
         return Scalar(received(word, kind))
 
@@ -90,6 +92,10 @@ class ContextAccess:
             instead = "ctx.data, or with unsafe=True ctx.regs and " + ", ".join(f"ctx.{each}" for each in CHANGEABLE)
             raise fail(f"ctx.{name} cannot be changed", instead)
         self._demand_unsafe(fail)
+        if name == "retval" and self.tail:
+            emit.add(ir.CountMiss(Miss.ABANDONED))
+            emit.add(ir.Leave("end"))
+            return
         if isinstance(value.type, FloatType):
             raise fail(f"a {value.type} in a register for whole numbers", "u64(…)")
         if name == "retval" and self.retval is None:
@@ -119,6 +125,16 @@ class ContextAccess:
                 emit.add(ir.SetWord(word, convert(number, u64)))
         stub = ir.Word(emit.word(InputKind.ROUTINE, SKIP))
         emit.add(ir.SetWord(emit.word(InputKind.REGISTER, "rip", written=True), stub))
+
+    def _returned(self, emit: Emitter, fail: Fail) -> Value:
+        """Compile ``ctx.retval``: missing where the function ends in a jump to another one."""
+        found = returned(emit, self._result(), fail)
+        if isinstance(found, Scalar):
+            return Maybe(ir.FALSE if self.tail else ir.TRUE, found)
+        if self.tail:
+            emit.add(ir.CountMiss(Miss.ABANDONED))
+            emit.add(ir.Leave("end"))
+        return found
 
     def _result(self) -> AnyType:
         """Return the type of the function's result."""

@@ -39,6 +39,8 @@ class Setting:
     """Bytes of the ring that each thread has for each kind of record."""
     entry: bool = False
     """Whether the handler runs where a function is entered."""
+    tail: bool = False
+    """Whether the handler runs where the function ends in a jump to another one."""
     prototype: KnownPrototype | None = None
     """What debug information says of the probed function."""
 
@@ -83,7 +85,7 @@ class _Handler:
         self._emit, self._notes = Emitter(), Notes()
         self._prototype = setting.prototype
         self._context = ContextAccess(
-            setting.instance, setting.retval, setting.unsafe, setting.entry, setting.prototype
+            setting.instance, setting.retval, setting.unsafe, setting.entry, setting.tail, setting.prototype
         )
         self._calls = Calls(self._inline, Collecting(setting.storages, setting.ring_bytes))
         self._active: list[types.FunctionType] = []

@@ -15,11 +15,13 @@ _COMPUTED = frozenset({Flow.INDIRECT_JUMP, Flow.INDIRECT_CALL, Flow.RET})
 """What goes to an address that is known when it is executed."""
 
 
-def dress_with(probe: Probe, facts: HandlerFacts) -> None:
-    """Have a probe's places call a handler; at a tail jump there is no return yet, so it is only counted."""
+def dress_with(probe: Probe, facts: HandlerFacts, at_tails: Callable[[], HandlerFacts] | None = None) -> None:
+    """Have a probe's places call a handler; at tail jumps that is ``at_tails()``, or else they are only counted."""
     for place in probe.places:
         if place.exit is None or place.exit.kind is ExitKind.RET:
             _call(place, facts)
+        elif at_tails is not None:
+            _call(place, at_tails())
 
 
 def dressing_behind(facts: HandlerFacts) -> Callable[[Probe], None]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.code import MISSES, Input, InputKind, NativeCode
@@ -93,12 +93,17 @@ class Handling:
         ``inside``: at an instruction, where the parameters are no longer where they were; ``after``: behind one.
         ``retval``: the type of the function's result, if it is not to be what debug information says, or ``i64``.
         """
-        inside = inside or after
-        facts = self.prepared(
-            function, returns=returns, call=call, when=when, inside=inside, retval=retval, specs=specs
-        )
+        prepare = partial(
+            self.prepared, function, returns=returns, call=call, when=when, inside=inside or after, retval=retval,
+            specs=specs,
+        )  # fmt: skip
+        facts = prepare()
         specs = [_return_spec(spec) for spec in specs] if returns else specs
-        dress = dressing_behind(facts) if after else partial(dress_with, facts=facts)
+        dress = (
+            dressing_behind(facts)
+            if after
+            else partial(dress_with, facts=facts, at_tails=cache(partial(prepare, tail=True)))
+        )
         probes = self._session.place_made(specs, dress)
         self._probes.setdefault(function, []).extend(probes)
         return probes
@@ -113,14 +118,19 @@ class Handling:
         inside: bool = False,
         retval: AnyType | None = None,
         specs: Sequence[str] = (),
+        tail: bool = False,
     ) -> HandlerFacts:
-        """Compile a handler and map what it needs, for places that are made otherwise; ``specs`` name the functions."""
+        """Compile a handler and map what it needs, for places that are made otherwise; ``specs`` name the functions.
+
+        ``tail``: where they end in jumps to others.
+        """
         setting = Setting(
             self._storages,
             call.instance if call is not None else InstanceLayout(),
             (retval or i64) if returns else None,
             self._session.unsafe,
             entry=not (inside or returns),
+            tail=tail,
             prototype=self.prototypes.known(specs) if specs else None,
         )
         code, storages = self._compiled(function, setting, when)

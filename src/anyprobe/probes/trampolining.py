@@ -75,7 +75,7 @@ class Trampolines:
     def _without_exits(self, probe: Probe) -> Iterator[Place]:
         waiting, probe.exitless = probe.exitless, []
         for each in waiting:
-            why = self._objection(each.site, each.module, each.code)
+            why = self._objection_for(probe, each)
             if why is None and self._wanted:
                 yield self._place(probe, each)
             else:
@@ -89,7 +89,7 @@ class Trampolines:
         for places in groups.values():
             each = self._candidate(places, timed=False)
             if each is not None:
-                why = self._objection(each.site, each.module, each.code)
+                why = self._objection_for(probe, each)
                 if why is None and self._wanted:
                     probe.places = [place for place in probe.places if place not in places]
                     yield self._place(probe, each)
@@ -158,6 +158,12 @@ class Trampolines:
         if code.exits_complete is not None and code.exits_complete.reason is Reason.PART_OF_FUNCTION:
             return "this is no function of its own"
         return self._objection(site, module, code)
+
+    def _objection_for(self, probe: Probe, each: Exitless) -> str | None:
+        """Return why a probe's function must keep its return address; a handler would see nothing of the return."""
+        if probe.dress is not None:
+            return "handlers run at exits only"
+        return self._objection(each.site, each.module, each.code)
 
     def _objection(self, site: "ResolvedSite", module: "Module", code: "FunctionCode") -> str | None:
         if not self._looked:
