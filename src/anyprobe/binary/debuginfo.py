@@ -14,7 +14,7 @@ from anyprobe.core.errors import UnsupportedTarget
 _C_LANGUAGES = frozenset([0x01, 0x02, 0x04, 0x0C, 0x1A, 0x1D, 0x21, 0x2B, 0x2C, 0x8001])
 _CPP_LANGUAGES = frozenset([0x04, 0x1A, 0x21, 0x2B])
 _OTHER_LANGUAGES = {0x16: "Go", 0x1C: "Rust", 0x13: "D", 0x14: "Python", 0x1B: "C", 0x1E: "Swift", 0x08: "Fortran"}
-_COMPOSITES = frozenset([dw.STRUCTURE, dw.UNION, dw.CLASS, dw.ENUMERATION])
+_NAMED_TYPES = frozenset([dw.STRUCTURE, dw.UNION, dw.CLASS, dw.ENUMERATION, dw.TYPEDEF, dw.BASE])
 _UNITS_TRIED = 64
 
 
@@ -61,14 +61,17 @@ class DebugInfo:
     def definition(self, declaration: dw.Entry) -> dw.Entry | None:
         """Return the definition of a type that an entry only declares, looked for in the other units."""
         name = _qualified_name(declaration) if is_cpp(declaration.unit) else declaration.name
-        if not name:
-            return None
-        for unit in itertools.islice(self._units_naming(declaration.name), _UNITS_TRIED):
+        return self.named(name) if name else None
+
+    def named(self, name: str) -> dw.Entry | None:
+        """Return the definition of a type by its name, with those of its scopes: ``struct`` before ``typedef``."""
+        for unit in itertools.islice(self._units_naming(name.rpartition("::")[2]), _UNITS_TRIED):
             if unit.offset not in self._types:
-                self._types[unit.offset] = dict(_types_below(unit.entry, ""))
-            found = self._types[unit.offset].get(name)
-            if found is not None:
-                return self.dwarf.entry(found)
+                found = sorted(_types_below(unit.entry, ""), key=lambda item: item[1] == dw.TYPEDEF, reverse=True)
+                self._types[unit.offset] = {each: offset for each, _, offset in found}
+            offset = self._types[unit.offset].get(name)
+            if offset is not None:
+                return self.dwarf.entry(offset)
         return None
 
     def _units_naming(self, name: str) -> Iterator[dw.Unit]:
@@ -114,11 +117,11 @@ def _functions_below(parent: dw.Entry) -> Iterator[tuple[int, int]]:
             yield from _functions_below(entry)
 
 
-def _types_below(parent: dw.Entry, prefix: str) -> Iterator[tuple[str, int]]:
-    """Yield the qualified name and the offset of each type that is defined."""
+def _types_below(parent: dw.Entry, prefix: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the qualified name, the tag and the offset of each type that is defined."""
     for entry in parent.children():
-        if entry.tag in _COMPOSITES and dw.AT_DECLARATION not in entry.attributes and entry.name:
-            yield prefix + entry.name, entry.offset
+        if entry.tag in _NAMED_TYPES and dw.AT_DECLARATION not in entry.attributes and entry.name:
+            yield prefix + entry.name, entry.tag, entry.offset
         if entry.tag == dw.NAMESPACE or (entry.tag in {dw.STRUCTURE, dw.CLASS} and is_cpp(entry.unit)):
             yield from _types_below(entry, f"{prefix}{entry.name}::")
 

@@ -33,6 +33,7 @@ _PLUS_CONSTANT = 0x23
 _COUNT_LIMIT = 1 << 32
 _CLONES = (".isra.", ".constprop.", ".part.", ".cold", ".lto_priv.isra", ".specialized.")
 _CHAIN_LIMIT = 64
+_NAMELESS = "{…}"
 
 
 class DebugTypes:
@@ -97,19 +98,34 @@ class DebugTypes:
                     f"the compiler passes {each.name} of {prototype.function} in {register}, not as other functions do"
                 )
 
+    def named(self, name: str) -> AnyType:
+        """Return a type by its name; ``UnsupportedTarget`` if nothing is known of it."""
+        for keyword in ("struct ", "union ", "class ", "enum "):
+            name = name.removeprefix(keyword)
+        entry = self._info.named(name)
+        found = self.of(entry)
+        if entry is None or found is None:
+            raise UnsupportedTarget(f"the debug information has no type {name}")
+        return found
+
     # -- types
 
     def of(self, entry: dw.Entry | None) -> AnyType | None:
         """Return a type; ``None`` stands for ``void``."""
+        alias = ""
         for _ in range(_CHAIN_LIMIT):
             if entry is None or entry.tag not in _TRANSPARENT:
                 break
+            alias = entry.name if entry.tag == dw.TYPEDEF else alias
             entry = entry.type
         if entry is None or entry.tag == dw.UNSPECIFIED_TYPE:
             return None
         if entry.key not in self._made:
             self._made[entry.key] = self._make(entry)
-        return self._made[entry.key]
+        found = self._made[entry.key]
+        if isinstance(found, StructType) and alias and found.name.endswith(_NAMELESS):
+            found.name = alias
+        return found
 
     def _make(self, entry: dw.Entry) -> AnyType:
         if entry.tag in _POINTERS:
@@ -133,7 +149,7 @@ class DebugTypes:
         return PointerType(target)
 
     def _struct(self, entry: dw.Entry) -> StructType:
-        name = f"{_COMPOSITES[entry.tag]} {entry.name or '{…}'}"
+        name = f"{_COMPOSITES[entry.tag]} {entry.name or _NAMELESS}"
         whole = self._info.definition(entry) if dw.AT_DECLARATION in entry.attributes else entry
         if whole is None:
             return StructType(name, 0, ())

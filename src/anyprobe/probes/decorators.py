@@ -97,6 +97,11 @@ class Decorators(ABC):
             missing = missing | self.callbacks.lost()
         return dropped, {kind: count for kind, count in missing.items() if count}
 
+    def type(self, name: str, module: str = "a.out") -> "AnyType":
+        """Return a type of the program by its name, from debug information: ``ptr[session.type("client")]``."""
+        objects = [each for each in self._objects.objects if each.matches(module)]
+        return self.handling.prototypes.named(name, objects)
+
     def recheck_handlers(self, reads_word: Callable[[int], bool]) -> None:
         """See to what handlers need and could not be seen in a program that had not yet begun."""
         if "handling" in self.__dict__:

@@ -12,6 +12,7 @@ from anyprobe.handlers.layouts import StructType
 from anyprobe.handlers.types import AnyType, PointerType
 
 if TYPE_CHECKING:
+    from anyprobe.binary.modules import LoadedObject
     from anyprobe.probes.resolve import ResolvedSite
 
 Resolve = Callable[[str], "Sequence[ResolvedSite]"]
@@ -44,6 +45,16 @@ class Prototypes:
         if known is None:
             known = self._types[id(image)] = image, DebugTypes(image.debug_info)
         return known[1]
+
+    def named(self, name: str, objects: "Sequence[LoadedObject]") -> AnyType:
+        """Return a type by its name, from the first of some objects that knows it."""
+        reasons = ["no such module is loaded"]
+        for each in objects:
+            try:
+                return self.types(each.image).named(name)
+            except UnsupportedTarget as error:
+                reasons = [str(error)]
+        raise UnsupportedTarget(f"no type {name}: {reasons[0]}")
 
     def _common(self, specs: Sequence[str]) -> Prototype:
         try:
