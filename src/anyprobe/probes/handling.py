@@ -23,9 +23,11 @@ from anyprobe.handlers.types import AnyType, i64
 from anyprobe.probes import changing
 from anyprobe.probes.clock import tick_nanoseconds, tsc_refusal
 from anyprobe.probes.dressing import dress_with, dressing_behind
+from anyprobe.probes.ownmemory import reading_facts
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.prototypes import Prototypes
 from anyprobe.splice.handlercall import INSTANCE_BYTES, TID_OFFSET, HandlerFacts, instances_bytes
+from anyprobe.splice.memoryroutines import ReadingFacts
 from anyprobe.splice.stores import Store, map_stores
 from anyprobe.target import procfs
 from anyprobe.target.timestamps import thread_without_timestamps
@@ -197,12 +199,11 @@ class Handling:
                 self._adopt(key, storages[key], store)
         if _uses(code, "tid") or (call is not None and call.pool):
             self._check_tids()
-        filtered = procfs.read_status(self._session.pid).get("Seccomp", "0") != "0"
         facts = HandlerFacts(
             code,
             tuple(self._stores[key].address for key in storages),
             0 if self._misses is None else self._misses.address,
-            system_calls=not filtered,
+            self._reading(code),
             instances=0 if call is None or call.store is None else call.store.address,
             enters=enters,
             pool=0 if call is None else call.pool,
@@ -213,6 +214,15 @@ class Handling:
         if facts.redirects:
             changing.check_redirection(self._session.pid)
         return facts
+
+    def _reading(self, code: NativeCode) -> ReadingFacts:
+        filtered = procfs.read_status(self._session.pid).get("Seccomp", "0") != "0"
+        reads = any(each.kind is InputKind.ROUTINE for each in code.inputs)
+        return replace(self._memory if reads else ReadingFacts(), system_calls=not filtered)
+
+    @cached_property
+    def _memory(self) -> ReadingFacts:
+        return reading_facts(self._session)
 
     @cached_property
     def _errno(self) -> int:
@@ -294,7 +304,7 @@ class Handling:
 
         What was emitted after ``until``, as ``ctx.now`` has it, is kept for the next time.
         """
-        for key, view in self._views.items():
+        for key, view in list(self._views.items()):  # another thread may place a handler meanwhile
             ring = self._storages.get(key)
             if isinstance(view, RingReader) and isinstance(ring, Ring):
                 found = view.drain(final=final, until=until)

@@ -86,10 +86,7 @@ class _Emission:
 
     def _actions(self, wants: list[Want]) -> None:
         found = [
-            (want, action)
-            for want in wants
-            if want.kind is not WantKind.LOOP
-            for action in self._source.actions(want)
+            (want, action) for want in wants if want.kind is not WantKind.LOOP for action in self._source.actions(want)
         ]
         # a handler may send the thread elsewhere: who arrived is counted before
         for want, action in sorted(found, key=_is_no_counter) if len(found) > 1 else found:

@@ -12,7 +12,7 @@ a block (fork children) run handlers unguarded, with number 0: what handlers cha
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from iced_x86 import Code, Encoder, Instruction, MemoryOperand, Register
@@ -25,7 +25,7 @@ from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.registers import NUMBERS
 from anyprobe.splice import contextroutines
 from anyprobe.splice.instancepool import emit_claim, emit_decline, emit_find
-from anyprobe.splice.memoryroutines import emit_memory_routines
+from anyprobe.splice.memoryroutines import UNKNOWN, ReadingFacts, emit_memory_routines
 from anyprobe.splice.routines import RoutineFacts, emit_acquire
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class HandlerFacts:
     storages: tuple[int, ...] = ()
     """Addresses of its storages."""
     misses: int = 0
-    system_calls: bool = True
-    """Whether it may make system calls, by which memory is read."""
+    reading: ReadingFacts = UNKNOWN
+    """What is known of the program's memory, and whether system calls may be made."""
     instances: int = 0
     """Address of the instances of the calls that it has data of; 0: none."""
     enters: bool = False
@@ -87,6 +87,11 @@ class HandlerFacts:
         return any(each.kind is InputKind.CONTEXT and each.name == "ip" for each in self.code.inputs)
 
     @property
+    def system_calls(self) -> bool:
+        """Whether it may make system calls, by which memory is read."""
+        return self.reading.system_calls
+
+    @property
     def redirects(self) -> bool:
         """Whether it may send the thread somewhere else."""
         return any(each.written and each.name == "rip" for each in self.code.inputs)
@@ -100,7 +105,7 @@ class HandlerFacts:
 INSTANCES, INSTANCE_BYTES, INSTANCE_DATA = 256, 128, 64
 """Instances of a thread, bytes of one (the site's stack pointer, then, on a line of its own, the data)."""
 _PROBES = 8
-CALL_BYTES = 1024
+CALL_BYTES = 1536
 """Bytes of the routine besides the handler and its words."""
 
 
@@ -174,7 +179,8 @@ class _Call:
         names -= {SKIP}
         if handler.pool and handler.enters and handler.system_calls:
             names |= {"read"}
-        emit_memory_routines(asm, names - contextroutines.NAMES, allowed=handler.system_calls)
+        reading = replace(handler.reading, slot=facts.slot, gate=facts.gate)
+        emit_memory_routines(asm, names - contextroutines.NAMES, reading)
         contextroutines.emit_context_routines(asm, names & contextroutines.NAMES, allowed=handler.system_calls)
         asm.emit(b"\xcc" * (-len(asm) % 16), "padding")
         asm.label("handler")

@@ -128,6 +128,15 @@ def read_status(pid: int) -> dict[str, str]:
     return parse_status(read_file(f"/proc/{pid}/status"))
 
 
+def stack_limit(pid: int) -> int:
+    """Return how far the main stack of a process may grow, in bytes."""
+    for line in os.fsdecode(read_file(f"/proc/{pid}/limits")).splitlines():
+        if line.startswith("Max stack size"):
+            soft = line.removeprefix("Max stack size").split()[0]
+            return 1 << 62 if soft == "unlimited" else int(soft)
+    return 0
+
+
 def parse_status(content: bytes) -> dict[str, str]:
     """Read the text of a status file."""
     pairs = (line.partition(":\t") for line in os.fsdecode(content).splitlines())

@@ -2,7 +2,9 @@
 
 import ctypes
 import mmap
+import os
 import re
+import threading
 
 import pytest
 
@@ -10,8 +12,9 @@ from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.data.layout import BankLayout
 from anyprobe.isa import disassemble
 from anyprobe.isa.assemble import Assembler
+from anyprobe.probes.ownmemory import stack_block_offset
 from anyprobe.splice.handlercall import CALL_BYTES, HandlerFacts, assemble_handler_call, handler_bytes
-from anyprobe.splice.memoryroutines import NAMES, emit_memory_routines
+from anyprobe.splice.memoryroutines import NAMES, ReadingFacts, emit_memory_routines
 from anyprobe.splice.routines import RoutineFacts
 
 RET = b"\xc3"
@@ -34,7 +37,7 @@ def normalised(text):
 @pytest.mark.parametrize("clobbers", [frozenset(), frozenset({"df"})])
 def test_the_listing_is_what_the_code_says(enters, clobbers):
     code = NativeCode(RET, EVERY, clobbers, 8, 1)
-    facts = HandlerFacts(code, (0x5000,), 0x4000, True, 0x3000, enters, 1 << 31, 77)
+    facts = HandlerFacts(code, (0x5000,), 0x4000, instances=0x3000, enters=enters, nanoseconds=1 << 31, pid=77)
     content, entry, listing = assemble_handler_call(FACTS, facts, 0x10000)
     assert listing
     assert entry > 0x10000
@@ -58,12 +61,16 @@ def executable(code):
 @pytest.fixture(scope="module")
 def routines():
     asm = Assembler()
-    emit_memory_routines(asm, NAMES, allowed=True)
-    area, address = executable(asm.finish(0))
-    kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
-    made = {name: kind(address + asm.offset_of(name)) for name in NAMES}
+    emit_memory_routines(asm, NAMES, ReadingFacts())
+    area, made = memory_routines(asm)
     yield made
     assert area
+
+
+def memory_routines(asm):
+    area, address = executable(asm.finish(0))
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
+    return area, {name: kind(address + asm.offset_of(name)) for name in NAMES}
 
 
 def address_of(buffer, offset=0):
@@ -114,6 +121,84 @@ def test_a_text_goes_on_behind_its_page(routines):
 
 def test_where_system_calls_may_be_punished_nothing_is_read():
     asm = Assembler()
-    emit_memory_routines(asm, NAMES, allowed=False)
-    assert asm.finish(0) == bytes.fromhex("48c7c0ffffffffc3")
-    assert {asm.offset_of(name) for name in NAMES} == {0}
+    emit_memory_routines(asm, NAMES, ReadingFacts(system_calls=False, pid=1, stack_block=0x690))
+    text = [text for _, _, text in disassemble.format(asm.finish(0), 0)]
+    assert "syscall" not in text
+    area, made = memory_routines(asm)
+    source, target = ctypes.create_string_buffer(b"hello", 64), ctypes.create_string_buffer(64)
+    assert made["read"](address_of(target), address_of(source), 5) != 0
+    assert made["read_text"](address_of(target), address_of(source), 5) == -1
+    assert made["write"](address_of(target), address_of(source), 5) != 0
+    assert area
+
+
+def own_stack():
+    """Return the bounds of this thread's stack."""
+    libc, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+    libc.pthread_self.restype = ctypes.c_void_p
+    assert libc.pthread_getattr_np(ctypes.c_void_p(libc.pthread_self()), attributes) == 0
+    low, size = ctypes.c_void_p(), ctypes.c_size_t()
+    assert libc.pthread_attr_getstack(attributes, ctypes.byref(low), ctypes.byref(size)) == 0
+    return low.value, low.value + size.value
+
+
+def this_libc():
+    """Return the code of this process's ``pthread_getattr_np``."""
+    return ctypes.string_at(ctypes.cast(ctypes.CDLL(None).pthread_getattr_np, ctypes.c_void_p), 512)
+
+
+@pytest.mark.parametrize("main", [True, False])
+def test_a_thread_reads_its_own_stack_without_the_kernel(main):
+    offset = stack_block_offset(this_libc())
+    assert offset
+    found = []
+
+    def read():
+        low, end = own_stack()
+        main_stack = range(low, end) if main else range(0x1000, 0x2000)
+        asm = Assembler()
+        emit_memory_routines(asm, NAMES, ReadingFacts(False, stack_block=offset, main_stack=main_stack))
+        area, made = memory_routines(asm)
+        for place, size in ((end - 40, 40), (end - 33, 33), (end - 8, 3), (end - 8, 0)):
+            target = ctypes.create_string_buffer(b"\xee" * 64, 64)
+            assert made["read"](address_of(target), place, size) == 0
+            assert target.raw[:size] == ctypes.string_at(place, size)
+            assert set(target.raw[size:]) == {0xEE}
+        target = ctypes.create_string_buffer(64)
+        for place, size in ((end - 8, 9), (end, 1), (low, 8), (0, 8), ((1 << 64) - 4, 8)):
+            assert made["read"](address_of(target), place, size) != 0
+        assert area
+        found.append(True)
+
+    if main:
+        read()
+    else:
+        thread = threading.Thread(target=read)
+        thread.start()
+        thread.join()
+    assert found
+
+
+def test_the_offset_of_the_stack_is_not_guessed():
+    assert stack_block_offset(bytes(64)) is None
+    assert stack_block_offset(b"\x90" * 64) is None
+    load, size, test = bytes.fromhex("498b8690060000"), bytes.fromhex("498b9698060000"), bytes.fromhex("4885c0")
+    assert stack_block_offset(load + test + size) == 0x690
+    assert stack_block_offset(load + size) is None
+    assert stack_block_offset(load + test + load) is None
+
+
+@pytest.mark.parametrize("known", [os.getpid(), 1 << 22])
+def test_a_process_that_is_not_the_known_one_asks_who_it_is(known):
+    """Nobody has the second id; a block is open, as it is in a child that shares the memory."""
+    gate = ctypes.create_string_buffer(b"\xff" * 8, 8)
+    asm = Assembler()
+    emit_memory_routines(asm, NAMES, ReadingFacts(pid=known, slot=0x10, gate=address_of(gate)))
+    area, made = memory_routines(asm)
+    source, target = ctypes.create_string_buffer(b"hello", 64), ctypes.create_string_buffer(64)
+    assert made["read"](address_of(target), address_of(source), 5) == 0
+    assert target.value == b"hello"
+    assert made["write"](address_of(target), address_of(source, 1), 4) == 0
+    assert target.value == b"elloo"
+    assert made["read"](address_of(target), 8, 4) != 0
+    assert area
