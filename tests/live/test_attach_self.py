@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -256,3 +258,48 @@ def test_one_session_at_a_time():
         session.count("libc:malloc")
         with anyprobe.attach_self() as other, pytest.raises(anyprobe.SessionConflict):
             other.count("libc:free")
+
+
+@pytest.mark.skipif(not os.path.exists("/usr/bin/python3.11"), reason="needs a python3.11 with symbols of its own")
+def test_the_interpreter_lock_is_timed_and_nobody_needs_privileges():
+    program = textwrap.dedent("""
+        import os, sys, threading, time
+        sys.path[:0] = sys.argv[1].split(":")
+        import anyprobe
+        if os.getuid() == 0:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            libc = __import__("ctypes").CDLL(None)
+            libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: which a change of user clears
+
+        def busy():
+            end = time.monotonic() + 0.2
+            while time.monotonic() < end:
+                pass
+
+        with anyprobe.attach_self() as session:
+            session.time("python3.11:take_gil*")
+            workers = [threading.Thread(target=busy) for _ in range(2)]
+            for each in workers:
+                each.start()
+            for each in workers:
+                each.join()
+            (timing, *_) = sorted(session.snapshot().functions, key=lambda each: -each.count)
+            print(timing.count, timing.max_ns)
+    """)
+    with tempfile.TemporaryDirectory() as cache:
+        os.chmod(cache, 0o777)  # noqa: S103 - for another user
+        environment = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": cache}
+        path = ":".join(str(Path(module.__file__).parents[1]) for module in (anyprobe, np))
+        run = subprocess.run(
+            ["/usr/bin/python3.11", "-c", program, path],
+            capture_output=True, text=True, timeout=60, check=False, env=environment,
+        )  # fmt: skip
+    if "ModuleNotFoundError" in run.stderr or "PermissionError" in run.stderr:
+        pytest.skip(run.stderr.splitlines()[-1])
+    assert run.returncode == 0, run.stderr
+    count, longest = run.stdout.split()
+    assert int(count) > 10
+    # who wants the lock waits for five milliseconds before it asks for it
+    assert float(longest) > 1e6

@@ -97,12 +97,12 @@ class Attendant:
         return self._states(self.session.time(*specs))
 
     def place(
-        self, kind: str, specs: Sequence[str], handler: Parcel, when: Parcel | None
+        self, kind: str, specs: Sequence[str], handler: Parcel, when: Parcel | None, options: dict[str, Any]
     ) -> tuple[int, list[ProbeState]]:
         """Place a handler by one of a session's decorators; return the call's number, if it is one."""
         function = self._received.unpack(handler)
         condition = None if when is None else self._received.unpack(when)
-        made = getattr(self.session, kind)(*specs, when=condition)(function)
+        made = getattr(self.session, kind)(*specs, when=condition, **options)(function)
         if isinstance(made, Call):
             number = len(self._calls) + 1
             self._calls[number] = made
@@ -115,6 +115,10 @@ class Attendant:
         before = len(made.returns)
         made.ret(self._received.unpack(handler))
         return self._states(made.returns[before:])
+
+    def replace(self, spec: str, by: str) -> list[ProbeState]:
+        """Send calls of a function to another."""
+        return self._states(self.session.replace(spec, by))
 
     def remove(self, numbers: Sequence[int]) -> None:
         """Disarm probes."""

@@ -10,6 +10,7 @@ import sys
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from anyprobe.core.errors import TargetError, UnsupportedTarget
@@ -55,7 +56,8 @@ class Line:
     def _execute(self, descriptor: int) -> None:
         if not sys.executable:
             raise UnsupportedTarget("attach_self() executes a Python of its own, and sys.executable does not name one")
-        words = [str(descriptor), str(os.getpid()), json.dumps([os.path.abspath(each) for each in sys.path])]
+        path = [str(Path(__file__).parents[2]), *map(os.path.abspath, sys.path)]
+        words = [str(descriptor), str(os.getpid()), json.dumps(path)]
         nowhere = subprocess.DEVNULL
         starter = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _START, *words],

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 from anyprobe.core.errors import TargetError, UsageError
 from anyprobe.data.explanation import Explanation, ListedSite
@@ -22,6 +22,9 @@ from anyprobe.probes import current
 from anyprobe.probes.events import Events, EventSource, Listener, Listeners
 from anyprobe.probes.line import Line, forget_slots, thread_pointer
 from anyprobe.probes.parcels import Parcel, Sender
+
+if TYPE_CHECKING:
+    from anyprobe.handlers.types import AnyType
 
 Handler = Callable[..., Any]
 
@@ -178,9 +181,11 @@ class SelfSession:
         """Place a handler at the entries of functions; ``when`` is a condition for it to run."""
         return self._decorator("entry", specs, when)
 
-    def ret(self, *specs: str, when: Handler | None = None) -> Callable[[Handler], Handler]:
-        """Place a handler where functions return."""
-        return self._decorator("ret", specs, when)
+    def ret(
+        self, *specs: str, when: Handler | None = None, retval: "AnyType | None" = None
+    ) -> Callable[[Handler], Handler]:
+        """Place a handler where functions return; ``retval`` is the result's type where debug information lacks it."""
+        return self._decorator("ret", specs, when, retval=retval)
 
     def at(self, *specs: str, when: Handler | None = None) -> Callable[[Handler], Handler]:
         """Place a handler before instructions."""
@@ -190,11 +195,17 @@ class SelfSession:
         """Place a handler behind instructions."""
         return self._decorator("after", specs, when)
 
-    def call(self, *specs: str, when: Handler | None = None) -> Callable[[Handler], SelfCall]:
+    def replace(self, spec: str, by: str) -> list[SelfProbe]:
+        """Have functions' calls go to another function of the program, which may call what it replaces."""
+        return self._probes(self.ask("replace", spec, by))
+
+    def call(
+        self, *specs: str, when: Handler | None = None, retval: "AnyType | None" = None
+    ) -> Callable[[Handler], SelfCall]:
         """Place a handler at the entries of functions, and by ``.ret`` of the result another at their returns."""
 
         def place(function: Handler) -> SelfCall:
-            number, probes = self._place("call", specs, function, when)
+            number, probes = self._place("call", specs, function, when, retval=retval)
             return SelfCall(self, number, probes, [])
 
         return place
@@ -211,19 +222,21 @@ class SelfSession:
         """Place the handler of a call's return; see ``SelfCall.ret``."""
         return self._probes(self.ask("place_return", call, self._packed(function)))
 
-    def _decorator(self, kind: str, specs: tuple[str, ...], when: Handler | None) -> Callable[[Handler], Handler]:
+    def _decorator(
+        self, kind: str, specs: tuple[str, ...], when: Handler | None, **options: object
+    ) -> Callable[[Handler], Handler]:
         def place(function: Handler) -> Handler:
-            _, probes = self._place(kind, specs, function, when)
+            _, probes = self._place(kind, specs, function, when, **options)
             self._handlers.setdefault(function, []).extend(probes)
             return function
 
         return place
 
     def _place(
-        self, kind: str, specs: tuple[str, ...], function: Handler, when: Handler | None
+        self, kind: str, specs: tuple[str, ...], function: Handler, when: Handler | None, **options: object
     ) -> tuple[int, list[SelfProbe]]:
         parcel, condition = self._packed(function), None if when is None else self._packed(when)
-        number, states = self.ask("place", kind, specs, parcel, condition)
+        number, states = self.ask("place", kind, specs, parcel, condition, options)
         return number, self._probes(states)
 
     def _packed(self, function: Handler) -> Parcel:
@@ -313,6 +326,10 @@ class SelfSession:
     def detached(self) -> bool:
         """Whether this session is over."""
         return self._last is not None
+
+    def wait(self, timeout: float) -> None:
+        """Let some time go by."""
+        time.sleep(timeout)
 
     @property
     def exited(self) -> bool:
