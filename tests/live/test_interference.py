@@ -9,6 +9,8 @@ from anyprobe import Count, HandlerError, Map, i64, ptr, u32, u64
 from live.driver import build, started
 
 pytestmark = pytest.mark.live
+CHANGED = ("nulls", "refused", "replacements", "doubled", "stepped_over", "written", "thirds")
+"""What the program counts when it is not left alone."""
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def changes(target, rounds=2):
 def unchanged(target):
     """Run the program; see that everything works as the program alone does it."""
     found = changes(target)
-    return not any(found[name] for name in ("nulls", "refused", "replacements", "doubled", "stepped_over", "written", "thirds"))
+    return not any(found[name] for name in CHANGED)
 
 
 def test_every_hundredth_malloc_fails(target):

@@ -37,7 +37,7 @@ from anyprobe.splice.planned import Strategy
 if TYPE_CHECKING:
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.session import Session
-    from anyprobe.splice.handlercall import HandlerFacts
+    from anyprobe.splice.handlerfacts import HandlerFacts
 
 DATA_BYTES = 56
 """Of ``ri.data``, at most: what a call's own data holds besides our mark."""

@@ -12,7 +12,7 @@ from anyprobe.core.errors import UnsupportedTarget, UsageError
 from anyprobe.probes.dressing import dress_with
 from anyprobe.probes.probe import Probe
 from anyprobe.splice import meeting
-from anyprobe.splice.handlercall import HandlerFacts
+from anyprobe.splice.handlerfacts import HandlerFacts
 from anyprobe.splice.stores import Store, map_stores
 from anyprobe.target import futexes, procfs
 

@@ -7,7 +7,7 @@ from anyprobe.binary.exits import ExitKind
 from anyprobe.core.errors import UsageError
 from anyprobe.isa.decode import Flow
 from anyprobe.probes.probe import Place, Probe
-from anyprobe.splice.handlercall import HandlerFacts
+from anyprobe.splice.handlerfacts import HandlerFacts
 from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.planned import Want, WantKind
 

@@ -26,7 +26,7 @@ from anyprobe.probes.dressing import dress_with, dressing_behind
 from anyprobe.probes.ownmemory import reading_facts
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.prototypes import Prototypes
-from anyprobe.splice.handlercall import INSTANCE_BYTES, TID_OFFSET, HandlerFacts, instances_bytes
+from anyprobe.splice.handlerfacts import INSTANCE_BYTES, TID_OFFSET, HandlerFacts, instances_bytes
 from anyprobe.splice.memoryroutines import ReadingFacts
 from anyprobe.splice.stores import Store, map_stores
 from anyprobe.target import procfs

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
-from anyprobe.splice.handlercall import HandlerFacts
+from anyprobe.splice.handlerfacts import HandlerFacts
 from anyprobe.splice.neighbourhood import NearBank, SlotBank
 from anyprobe.splice.patchcode import REPLACING, ActionKind
 

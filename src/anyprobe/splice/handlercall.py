@@ -11,8 +11,7 @@ a block (fork children) run handlers unguarded, with number 0: what handlers cha
 """
 
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from iced_x86 import Code, Encoder, Instruction, MemoryOperand, Register
@@ -24,8 +23,9 @@ from anyprobe.isa import disassemble
 from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.registers import NUMBERS
 from anyprobe.splice import contextroutines
+from anyprobe.splice.handlerfacts import INSTANCE_BYTES, INSTANCE_DATA, INSTANCES, PLACE, TID_OFFSET, HandlerFacts
 from anyprobe.splice.instancepool import emit_claim, emit_decline, emit_find
-from anyprobe.splice.memoryroutines import UNKNOWN, ReadingFacts, emit_memory_routines
+from anyprobe.splice.memoryroutines import emit_memory_routines
 from anyprobe.splice.routines import RoutineFacts, emit_acquire
 
 if TYPE_CHECKING:
@@ -35,89 +35,16 @@ _ALWAYS_SAVED = ("rax", "flags", "rbx", "rdi")
 """What every handler's call changes; ``flags`` are kept as ``lahf`` and ``seto`` have them."""
 _PASSED_BY = 144
 """From the routine's return address to the site's stack pointer."""
-_PLACE = {"ip": 11, "func": 18}
-"""Where, from the return address on, the displacement stands by which a patch tells an address: behind it, in the two
-instructions that follow ``lea rsp, [rsp+136]``."""
 _SCRATCH = {"now": {"rdx"}, "cpu": {"rcx", "rdx"}}
 """What finding out attributes of ``ctx`` changes."""
 _IN_REGISTERS = frozenset({InputKind.PARAMETER, InputKind.REGISTER})
 _CHANGED = frozenset({"rax", "rbx"})
 """Registers that are no longer the program's when the words are filled in."""
-TID_OFFSET = 0x2D0
-"""``tid`` in glibc's ``struct pthread``, the same from 2.2 to 2.41; checked in the target before it is relied on."""
 PATIENCE = 1 << 16
 """Misses in a row after which the handler that causes them is taken to be gone; if it is not, no harm is done."""
 MISSED = 8
 """Where hits that ran no handler are counted, behind the hits."""
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerFacts:
-    """A handler, and where in the target what it needs is."""
-
-    code: NativeCode
-    storages: tuple[int, ...] = ()
-    """Addresses of its storages."""
-    misses: int = 0
-    reading: ReadingFacts = UNKNOWN
-    """What is known of the program's memory, and whether system calls may be made."""
-    instances: int = 0
-    """Address of the instances of the calls that it has data of; 0: none."""
-    enters: bool = False
-    """Whether it is called where calls begin."""
-    pool: int = 0
-    """Instances that all threads share; 0: each has some of its own."""
-    nanoseconds: int = 0
-    """Nanoseconds per tick of the TSC, times two to the 32."""
-    pid: int = 0
-    errno: int = 0
-    """Where ``errno`` is, from the thread pointer on."""
-
-    takes_target: bool = False
-    """Whether patches push where control goes in front of the argument, as ``ctx.ip``: they alone know."""
-
-    @property
-    def asks_place(self) -> bool:
-        """Whether the handler asks where it runs, so that patches say so behind the call."""
-        return any(each.kind is InputKind.CONTEXT and each.name in _PLACE for each in self.code.inputs)
-
-    @property
-    def asks_ip(self) -> bool:
-        """Whether it asks for the instruction's address."""
-        return any(each.kind is InputKind.CONTEXT and each.name == "ip" for each in self.code.inputs)
-
-    @property
-    def system_calls(self) -> bool:
-        """Whether it may make system calls, by which memory is read."""
-        return self.reading.system_calls
-
-    @property
-    def redirects(self) -> bool:
-        """Whether it may send the thread somewhere else."""
-        return any(each.written and each.name == "rip" for each in self.code.inputs)
-
-    @property
-    def skips(self) -> bool:
-        """Whether it may let a call return at once."""
-        return any(each.kind is InputKind.ROUTINE and each.name == SKIP for each in self.code.inputs)
-
-
-INSTANCES, INSTANCE_BYTES, INSTANCE_DATA = 256, 128, 64
-"""Instances of a thread, bytes of one (the site's stack pointer, then, on a line of its own, the data)."""
 _PROBES = 8
-CALL_BYTES = 1536
-"""Bytes of the routine besides the handler and its words."""
-
-
-def instances_bytes(threads: int) -> int:
-    """Return the size of the instances of all threads."""
-    return (threads + 1) * INSTANCES * INSTANCE_BYTES
-
-
-def handler_bytes(hooks: Iterable[object]) -> int:
-    """Return an upper bound of the code that the handlers of some hooks take."""
-    found = {id(facts): facts for hook in hooks if (facts := getattr(hook, "handler", None)) is not None}
-    return sum(len(facts.code.code) + 64 * len(facts.code.inputs) + CALL_BYTES for facts in found.values())
 
 
 def assemble_handler_call(facts: RoutineFacts, handler: HandlerFacts, address: int) -> tuple[bytes, int, str]:
@@ -381,7 +308,7 @@ class _Call:
             case "ip" if handler.takes_target:
                 self._get(self._base, 8 * len(self._saved) + 16 + self._pushed)
             case "ip" | "func":
-                at = _PLACE[name]
+                at = PLACE[name]
                 self._get(self._base, 8 * len(self._saved) + self._pushed)
                 asm.emit(b"\x48\x63\x78" + bytes([at]), f"movsxd rdi, dword [rax+{at}]")
                 asm.emit(b"\x48\x8d\x44\x38" + bytes([at + 4]), f"lea rax, [rax+rdi+{at + 4}]")

@@ -8,7 +8,8 @@ from anyprobe.data.layout import BankLayout
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.countertemplate import CounterTemplates
 from anyprobe.splice.emit import PATCH_ALIGNMENT
-from anyprobe.splice.handlercall import HandlerFacts, assemble_handler_call
+from anyprobe.splice.handlercall import assemble_handler_call
+from anyprobe.splice.handlerfacts import HandlerFacts
 from anyprobe.splice.journal import MappingUse
 from anyprobe.splice.patchcode import BankCode
 from anyprobe.splice.progress import Stretch

@@ -14,7 +14,7 @@ from anyprobe.data.layout import BankLayout
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.banks import Hook, demand, settle_in_slot_bank, settle_near
 from anyprobe.splice.emit import estimate
-from anyprobe.splice.handlercall import handler_bytes
+from anyprobe.splice.handlerfacts import handler_bytes
 from anyprobe.splice.journal import MappingUse, Record, RecordKind, journal_size
 from anyprobe.splice.neighbourhood import (
     ROUTINE_BYTES,

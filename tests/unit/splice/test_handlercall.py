@@ -13,7 +13,8 @@ from anyprobe.data.layout import BankLayout
 from anyprobe.isa import disassemble
 from anyprobe.isa.assemble import Assembler
 from anyprobe.probes.ownmemory import stack_block_offset
-from anyprobe.splice.handlercall import CALL_BYTES, HandlerFacts, assemble_handler_call, handler_bytes
+from anyprobe.splice.handlercall import assemble_handler_call
+from anyprobe.splice.handlerfacts import CALL_BYTES, HandlerFacts, handler_bytes
 from anyprobe.splice.memoryroutines import NAMES, ReadingFacts, emit_memory_routines
 from anyprobe.splice.routines import RoutineFacts
 
