@@ -17,6 +17,8 @@ from anyprobe.core.arrays import among
 
 _GLOB = re.compile(r"[*?\[]")
 _COLD = ".cold"
+_WORTH_ALL = 8
+"""Names are decoded all at once where this part of the functions is asked for."""
 
 
 @dataclass(frozen=True)
@@ -96,31 +98,32 @@ class FunctionTable:
 
     def all(self) -> list[Function]:
         """Return every function."""
-        self._names.all_ranks()
-        left, right = self._symbol_rows(self.starts)
-        columns = (self.starts.tolist(), self.ends.tolist(), left, right)
-        return [self._function(*each) for each in zip(*columns, strict=True)]
+        return self._rows(slice(None))
 
     def row(self, row: int) -> Function:
         """Return the function of a row of ``starts``."""
-        (left,), (right,) = self._symbol_rows(self.starts[row : row + 1])
-        return self._function(int(self.starts[row]), int(self.ends[row]), left, right)
+        return self._rows(slice(row, row + 1))[0]
 
-    def _symbol_rows(self, starts: NDArray[np.int64]) -> tuple[list[int], list[int]]:
-        """Return the range of rows in ``symbols`` that some functions have."""
-        values = self.symbols.value
-        left = np.searchsorted(values, starts, side="left")
-        return left.tolist(), np.searchsorted(values, starts, side="right").tolist()
+    def _rows(self, rows: slice | NDArray[np.int64]) -> list[Function]:
+        """Return the functions of some rows of ``starts``."""
+        starts, ends, values = self.starts[rows], self.ends[rows], self.symbols.value
+        if len(starts) >= len(self.starts) // _WORTH_ALL:
+            self._names.all_ranks()
+        left, right = np.searchsorted(values, starts, side="left"), np.searchsorted(values, starts, side="right")
+        columns = (starts.tolist(), ends.tolist(), left.tolist(), right.tolist())
+        return [self._function(*each) for each in zip(*columns, strict=True)]
 
     def _function(self, start: int, end: int, low: int, high: int) -> Function:
         """Return the function that some rows of ``symbols`` name."""
         if low == high:
             return Function(start, end, (self._unnamed(start),))
         ranks = self._names.ranks(low, high)
+        if high - low == 1:
+            name, version = ranks[0][3:]
+            return Function(start, end, (name,), self._ifuncs[low], (name + version,) if version else ())
         chooses = self._ifuncs[low:high]
         resolvers = tuple(rank[3] for rank, ifunc in zip(ranks, chooses, strict=True) if not ifunc and any(chooses))
-        if high - low > 1:
-            ranks.sort()
+        ranks.sort()
         names = tuple(dict.fromkeys([rank[3] for rank in ranks]))
         versions = tuple(dict.fromkeys([rank[3] + rank[4] for rank in ranks if rank[4]]))
         return Function(start, end, names, any(chooses), versions, resolvers)
@@ -179,7 +182,7 @@ class FunctionTable:
 
     def _starting_at(self, addresses: Sequence[int]) -> list[Function]:
         """Return the functions that start at some addresses, ascending."""
-        return [self.row(row) for row in np.flatnonzero(among(self.starts, np.array(addresses, np.int64))).tolist()]
+        return self._rows(np.flatnonzero(among(self.starts, np.array(addresses, np.int64))))
 
     def _preferred(self, rows: Sequence[int], version: str | None) -> list[int]:
         """Return the addresses of symbols of a version; without one, old versions give way to the default."""

@@ -30,6 +30,7 @@ class ObjectTable:
         self._process = process
         self._files = ProcessFiles(process.pid, memory=process.mem)
         self._modules: dict[tuple[str, int, int], Module] = {}
+        self._refusals: dict[LoadedObject, Refusal | None] = {}
         self.objects: list[LoadedObject] = []
         self.refresh()
 
@@ -39,6 +40,7 @@ class ObjectTable:
         known = {_key(o): o for o in self.objects}
         found = loaded_objects(mappings, files=self._files, executable=self._process.exe)
         self.objects = [known.get(_key(o), o) for o in found]
+        self._refusals.clear()
         self.__dict__.pop("ifunc_slots", None)
 
     @cached_property
@@ -114,14 +116,17 @@ class ObjectTable:
 
     def refusal(self, loaded: LoadedObject) -> Refusal | None:
         """Return why the object's text must not be spliced at all."""
-        for mapping in loaded.mappings:
-            if isinstance(mapping, Mapping) and mapping.executable and not mapping.private:
-                return Refusal(
-                    Reason.SHARED_TEXT,
-                    mapping.start,
-                    "the text is a shared mapping: a write would change it for everybody",
-                )
-        return None
+        if loaded not in self._refusals:
+            self._refusals[loaded] = _shared_text(loaded)
+        return self._refusals[loaded]
+
+
+def _shared_text(loaded: LoadedObject) -> Refusal | None:
+    for mapping in loaded.mappings:
+        if isinstance(mapping, Mapping) and mapping.executable and not mapping.private:
+            detail = "the text is a shared mapping: a write would change it for everybody"
+            return Refusal(Reason.SHARED_TEXT, mapping.start, detail)
+    return None
 
 
 def _key(loaded: LoadedObject) -> tuple[str, int, int]:

@@ -1,6 +1,7 @@
 """Specs to sites: which functions of which loaded objects a spec means, and what is nearest when it means none."""
 
 import fnmatch
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -203,11 +204,11 @@ def _sites(
     """Make a site of each function; an IFUNC symbol gives those of the functions that it was resolved to."""
     sites: dict[tuple[int, str], ResolvedSite] = {}
     refused: list[Unresolved] = []
-    is_glob = _is_glob(spec)
+    is_glob, shown_name = _is_glob(spec), _name_chooser(spec)
     beyond: list[Function] = []
     # IFUNCs last: what they lead to keeps its own name if the spec means that too.
     for loaded, function in sorted(found, key=lambda each: each[1].is_ifunc):
-        shown = _shown_name(spec, function)
+        shown = shown_name(function)
         if function.is_ifunc and shown not in function.resolver_names:
             addresses = ifunc_targets(loaded, function) if ifunc_targets is not None else ()
             resolved = _through_ifunc(spec, loaded, function, shown, _places(addresses, objects))
@@ -237,21 +238,29 @@ def _has_glob(text: str) -> bool:
     return any(character in text for character in "*?[")
 
 
-def _shown_name(spec: Spec, function: Function) -> str:
-    """Return the name that the user used or that the glob matched, else the best one, demangled.
+def _name_chooser(spec: Spec) -> Callable[[Function], str]:
+    """Return what chooses the name of a function to show.
 
-    A name that means another function without its version (``memcpy@GLIBC_2.2.5``) is shown with it.
+    It is the name that the user used or that the glob matched, else the best one, demangled. A name that means another
+    function without its version (``memcpy@GLIBC_2.2.5``) is shown with it.
     """
     wanted = spec.function.text
-    if wanted in function.names or wanted in function.versions:
-        return wanted
-    name = function.name
-    if wanted.strip("*") and _is_glob(spec):
-        name = next((each for each in function.names if fnmatch.fnmatchcase(each, wanted)), name)
-    old = [each for each in function.versions if each.startswith(name + "@")]
-    if old and not any(each.startswith(name + "@@") for each in old):
-        return old[0]
-    return name if name != function.name else function.demangled
+    selective = bool(wanted.strip("*")) and _is_glob(spec)
+    matches = re.compile(fnmatch.translate(wanted)).match
+
+    def shown(function: Function) -> str:
+        if wanted in function.names or wanted in function.versions:
+            return wanted
+        name = function.name
+        if selective and not matches(name):
+            name = next((each for each in function.names if matches(each)), name)
+        if function.versions:
+            old = [each for each in function.versions if each.startswith(name + "@")]
+            if old and not any(each.startswith(name + "@@") for each in old):
+                return old[0]
+        return name if name != function.name else function.demangled
+
+    return shown
 
 
 def _site(spec: Spec, loaded: LoadedObject, function: Function, canonical: str, note: str = "") -> ResolvedSite:

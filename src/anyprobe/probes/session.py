@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -407,6 +408,7 @@ class Session(Decorators):
             probe.refused = []
         for loaded in surveyed(sites):
             self.module(loaded).code.survey()
+        module_of = cache(self.module)
         for site in sites:
             loaded = site.object
             if (self._awaits_libraries or beside is not None) and (
@@ -416,17 +418,17 @@ class Session(Decorators):
             refusal = self.refusal_of(site) or (self._clock_refusal if timed else None)
             if self.engine.clock and loaded.name == VDSO:
                 refusal = own_clock(self.engine.clock)
-            code = self.module(loaded).code.function_at(site.function.start)
+            module = module_of(loaded)
+            code = module.code.function_at(site.function.start)
             if refusal is not None or isinstance(code, Refusal):
                 probe.refused.append((site.canonical, refusal or _as_refusal(code)))
             elif timed:
-                self._add_timed(probe, site, code)
+                self._add_timed(probe, site, code, module)
             else:
-                self._add_counted(probe, site, code)
+                self._add_counted(probe, site, code, module)
         return probe
 
-    def _add_counted(self, probe: Probe, site: ResolvedSite, code: FunctionCode) -> None:
-        module = self.module(site.object)
+    def _add_counted(self, probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
         if site.kind == "return":
             self._add_exits(probe, site, code, module)
             return
@@ -462,8 +464,8 @@ class Session(Decorators):
             want = exit_want(each, hook)
             probe.places.append(Place(site, module, state, want, hook, each))
 
-    def _add_timed(self, probe: Probe, site: ResolvedSite, code: FunctionCode) -> None:
-        module, group = self.module(site.object), TimingGroup()
+    def _add_timed(self, probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
+        group = TimingGroup()
         if not has_exits(probe, site, code, module, timed=True):
             return
         timed = Timed(site, group)

@@ -44,7 +44,7 @@ class Claims:
         for address in range(start, start + written):
             if address in self.written:
                 return Refusal(Reason.OVERLAP, address, "another splice has written this byte")
-            if self.borrowed[address] > 0:
+            if self.borrowed.get(address, 0) > 0:
                 return Refusal(Reason.BORROWED_BYTES, address, "a punned jump nearby depends on this byte")
             if address in self.displaced:
                 return Refusal(Reason.OVERLAP, address, "the patch of another splice runs a copy of this instruction")
@@ -87,7 +87,7 @@ class Claims:
         middle = splice.write_at + splice.written
         self.written.difference_update(range(splice.write_at, middle))
         for address in range(middle, middle + splice.borrowed):
-            if self.borrowed[address] > 0:
+            if self.borrowed.get(address, 0) > 0:
                 self.borrowed[address] -= 1
         if middle < splice.end:
             self.displaced.difference_update(range(middle, splice.end))

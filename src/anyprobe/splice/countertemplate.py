@@ -17,6 +17,7 @@ _JUMP_BACK = 0xE9
 
 @dataclass(frozen=True, slots=True)
 class _Template:
+    front: tuple[int, Clobbers]
     code: bytes
     displaced_at: int
     arguments: tuple[int, ...]
@@ -65,7 +66,7 @@ class CounterTemplates:
         copies = [(insn.address + bias, insn.address + shift) for insn in insns]
         starts = (copies[0][0], address), *copies[1:]
         behind = address + at if want.kind is WantKind.ENTRY else address
-        return EmittedPatch(address, bytes(code), starts, (*copies, (end, address + at + size)), behind, template)
+        return EmittedPatch(address, bytes(code), starts, (*copies, (end, address + at + size)), behind, template.front)
 
 
 _I32 = struct.Struct("<i")
@@ -85,4 +86,4 @@ def _make(address: int, bank: BankCode, clobbers: Clobbers, size: int) -> _Templ
         for place, target in writer.displacements
         if not address <= target <= address + len(code) and place != back_at
     )
-    return _Template(code, displaced_at, tuple(writer.arguments), outward, back_at)
+    return _Template((bank.gate, clobbers), code, displaced_at, tuple(writer.arguments), outward, back_at)

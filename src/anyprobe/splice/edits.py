@@ -20,7 +20,7 @@ def hook_of(want: Want) -> Hook | None:
     return want.tag if isinstance(want.tag, Hook) else None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class FunctionState:
     """A probed function: what is wanted of it and the splices that serve it.
 
@@ -90,7 +90,7 @@ class Module:
 
         ``elsewhere``: addresses that are wanted of its parts, with whose neighbours it is planned together, then.
         """
-        first = first_of(self.code, code)
+        first = self._first_of(code)
         state = self.functions.setdefault(first.start, FunctionState(first)).root
         for address in elsewhere:
             part = None if code.start <= address < code.end else self.code.containing(address)
@@ -100,11 +100,14 @@ class Module:
 
     def known_state(self, code: FunctionCode) -> FunctionState | None:
         """Return the state of a function, if it has one."""
-        state = self.functions.get(first_of(self.code, code).start)
+        state = self.functions.get(self._first_of(code).start)
         return None if state is None else state.root
 
+    def _first_of(self, code: FunctionCode) -> FunctionCode:
+        return first_of(self.code, code) if self.plans is None else self.plans.first_of(self.code, code)
 
-@dataclass(eq=False)
+
+@dataclass(eq=False, slots=True)
 class Edit:
     """What a change does to one function."""
 
@@ -138,4 +141,4 @@ class Edit:
     @property
     def idle(self) -> bool:
         """Whether nothing remains to be changed."""
-        return not self.plan.splices and not self.leaving
+        return not self.plan.splices and len(self.staying) == len(self.state.splices)

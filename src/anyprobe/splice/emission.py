@@ -37,6 +37,8 @@ class Emission:
         self._engine, self._moves = engine, moves
         self._homes_with_stubs: dict[int, Neighbourhood] = {}
         """By module."""
+        self._within_reach: dict[Module, list[Neighbourhood]] = {}
+        self._known_actions: dict[tuple[Want, Neighbourhood], tuple[Action, ...]] = {}
 
     def emit(self, edit: Edit) -> Refusal | None:
         """Write the patches of a function and say in ``edit.change`` what leads to them, or return why it cannot be."""
@@ -100,11 +102,12 @@ class Emission:
             self._engine.springboards.write(springboard, patch.address)
             target = springboard
         address = planned.write_at + module.bias
-        old = module.code.text.memory.read(planned.write_at, planned.written)
         new = head_bytes(planned, module.bias, target)
-        borrowed = module.code.text.memory.read(planned.write_at + planned.written, planned.borrowed)
-        whole_at = planned.insns[0].address
-        whole = module.code.text.memory.read(whole_at, planned.end - whole_at)
+        first, middle, whole_at = planned.write_at, planned.write_at + planned.written, planned.insns[0].address
+        start, end = min(first, whole_at), max(middle + planned.borrowed, planned.end)
+        content = module.code.text.memory.read(start, end - start)
+        old, borrowed = content[first - start : middle - start], content[middle - start :][: planned.borrowed]
+        whole = content[whole_at - start : planned.end - start]
         return LiveSplice(
             planned, module.bias, address, old, new, patch, springboard,
             borrowed=borrowed, whole=whole, whole_at=whole_at + module.bias,
@@ -150,6 +153,12 @@ class Emission:
         return emit_patch(planned, home.cursor, edit.module.bias, source, behind)
 
     def _actions(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
+        known = self._known_actions.get((want, home))
+        if known is None:
+            known = self._known_actions[want, home] = self._actions_of(want, home)
+        return known
+
+    def _actions_of(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
         hook = hook_of(want)
         if hook is not None and hook.kind is ActionKind.VIEW:
             return (Action(hook.kind, hook.offset, home.view_code(self._engine.view.root)),)
@@ -171,16 +180,20 @@ class Emission:
 
     def _home_for(self, edit: Edit) -> Neighbourhood:
         """Return where a function's patches go: all of a module where the stubs are that return addresses need."""
-        if not any((hook := hook_of(want)) is not None and hook.kind in REPLACING for want in edit.wants):
-            return self._home_of(edit.module)
-        return self._homes_with_stubs.setdefault(id(edit.module), self._home_of(edit.module))
+        for want in edit.wants:
+            if (hook := hook_of(want)) is not None and hook.kind in REPLACING:
+                return self._homes_with_stubs.setdefault(id(edit.module), self._home_of(edit.module))
+        return self._home_of(edit.module)
 
     def _home_of(self, module: Module) -> Neighbourhood:
         """Return the neighbourhood with most room that reaches a module."""
-        fit = [home for home in self._engine.neighbourhoods if home.reaches(module.low, module.high)]
+        fit = self._within_reach.get(module)
+        if fit is None:
+            fit = [home for home in self._engine.neighbourhoods if home.reaches(module.low, module.high)]
+            self._within_reach[module] = fit
         if not fit:
             raise TargetError(f"there is no code memory within reach of {module.name}")
-        return max(fit, key=Neighbourhood.room)
+        return fit[0] if len(fit) == 1 else max(fit, key=Neighbourhood.room)
 
 
 def _check_jump(live: LiveSplice) -> None:

@@ -77,7 +77,19 @@ class _Emission:
             tuple(self._starts),
             tuple(self._copies),
             self._behind_here or writer.address,
+            self._front(),
         )
+
+    def _front(self) -> tuple[int, Clobbers] | None:
+        """Return what tells the front from others where one plain counter comes before everything else."""
+        want, first = self._splice.wants[0] if len(self._splice.wants) == 1 else None, self._splice.insns[0]
+        if want is None or want.conditional or want.block or want.after or want.address != first.address:
+            return None
+        actions = self._source.actions(want)
+        if len(actions) != 1 or actions[0].kind is not ActionKind.COUNT or actions[0].bank.slot is None:
+            return None
+        retargeted = self._splice.strategy is Strategy.RETARGET
+        return None if retargeted else (actions[0].bank.gate, self._source.clobbers(want))
 
     def _wants_at(self, address: int) -> list[Want]:
         """Return the wants at a link-time address, in the order in which they run."""

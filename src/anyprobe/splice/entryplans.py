@@ -1,24 +1,30 @@
 """Plans of plain entry probes, kept on disk by build-id: how many instructions to displace, and what may be clobbered.
 
 Only the commonest outcome is kept: a jump at the entry of a function without branches back to it. Everything else is
-planned anew. A plan holds for the same code seen with the same knowledge of who may enter it where, so what is known
-(symbols, unwind tables, stored pointers) is part of the key.
+planned anew. Of every function that was probed it is kept which others it is planned together with. All this holds for
+the same code seen with the same knowledge of who may enter it where, so what is known (symbols, unwind tables, stored
+pointers) is part of the key.
 """
 
 import zlib
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from anyprobe.binary import cache
 from anyprobe.binary.text import ModuleText
+from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import decode_range
 from anyprobe.isa.registers import mask_of, names_of
 from anyprobe.splice.patchcode import SCRATCH_ORDER, Clobbers
 from anyprobe.splice.planned import JUMP_BYTES, PlannedSplice, Strategy, Want
+from anyprobe.splice.together import first_of
 
-_KIND, _VERSION = "entryplans", 3
+if TYPE_CHECKING:
+    from anyprobe.binary.cfg import CodeMap
+    from anyprobe.binary.function import FunctionCode
+
+_KIND, _VERSION = "entryplans", 4
 _WORTH_SAVING = 64
 
 
@@ -37,10 +43,12 @@ class EntryPlans:
         self._text, self._build_id = text, build_id
         self._fresh = 0
         self._plans: dict[int, _EntryPlan] = {}
+        self._firsts: dict[int, int] = {}
         found = cache.load(build_id, _KIND, version=_VERSION)
         if found is not None and found[0].get("knowledge") == self._knowledge():
             rows = zip(*(found[1][name].tolist() for name in ("start", "head", "size", "dead", "flags")), strict=True)
             self._plans = {start: _EntryPlan(head, size, dead, bool(flags)) for start, head, size, dead, flags in rows}
+            self._firsts = dict(zip(found[1]["member"].tolist(), found[1]["first"].tolist(), strict=True))
         self._clobbers: dict[tuple[int, bool], Clobbers] = {}
 
     def _knowledge(self) -> int:
@@ -74,15 +82,30 @@ class EntryPlans:
         )
         self._fresh += 1
 
+    def first_of(self, code_map: "CodeMap", function: "FunctionCode") -> "FunctionCode":
+        """Return the first of the functions that are planned together with one."""
+        start = self._firsts.get(function.start)
+        known = code_map.function_at(start) if start is not None else None
+        if known is not None and not isinstance(known, Refusal):
+            return known
+        found = first_of(code_map, function)
+        self._firsts[function.start] = found.start
+        self._fresh += 1
+        return found
+
     def save(self) -> None:
         """Write the plans to disk, where there are enough new ones."""
-        if self._fresh < min(_WORTH_SAVING, len(self._plans) or 1):
+        if self._fresh < min(_WORTH_SAVING, len(self._firsts) or 1):
             return
         self._fresh = 0
         rows = sorted((start, *plan) for start, plan in self._plans.items())
         columns = list(zip(*rows, strict=True))
-        arrays: Mapping[str, np.ndarray] = {
+        arrays = {
             name: np.array(column, dtype=np.int64)
-            for name, column in zip(("start", "head", "size", "dead", "flags"), columns, strict=True)
+            for name, column in zip(("start", "head", "size", "dead", "flags"), columns or [()] * 5, strict=True)
+        }
+        arrays |= {
+            "member": np.fromiter(self._firsts.keys(), np.int64, len(self._firsts)),
+            "first": np.fromiter(self._firsts.values(), np.int64, len(self._firsts)),
         }
         cache.store(self._build_id, _KIND, {"knowledge": self._knowledge()}, arrays, version=_VERSION)

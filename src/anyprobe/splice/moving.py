@@ -241,12 +241,12 @@ class Moving:
 _INCREMENT = 7
 """Length of ``inc qword [holder+disp32]``."""
 _UNDESCRIBED = object()
-"""The template of patches for which there are no recipes: whoever is there is shown as he is."""
+"""The front of patches for which there are no recipes: whoever is there is shown as he is."""
 
 
 def is_described(patch: EmittedPatch) -> bool:
     """Return whether recipes are to be made for a patch."""
-    return patch.template is not _UNDESCRIBED
+    return patch.front is not _UNDESCRIBED
 
 
 def _may_change(insn: Insn, register: str) -> bool:

@@ -70,6 +70,8 @@ class Neighbourhood:
     code: Piece
     near: NearBank | None
     cursor: int = field(init=False)
+    limit: int = field(init=False)
+    """End of the code; what is behind it is for the signal view."""
     templates: CounterTemplates = field(default_factory=CounterTemplates, init=False)
     _codes: dict[int, BankCode] = field(default_factory=dict, init=False)
     _open: set[int] = field(default_factory=set, init=False)
@@ -86,16 +88,12 @@ class Neighbourhood:
     def __post_init__(self) -> None:
         """Start with an empty code piece."""
         self.cursor = self.code.address
+        self.limit = self.code.end - _view_bytes(self.code.size)
 
     def reaches(self, low: int, high: int) -> bool:
         """Return whether code here reaches every byte of ``[low, high)`` and back."""
         start = min(self.gate.address, self.code.address)
         return max(high - start, self.code.end - low) < REACH
-
-    @property
-    def limit(self) -> int:
-        """End of the code; what is behind it is for the signal view."""
-        return self.code.end - _view_bytes(self.code.size)
 
     def room(self) -> int:
         """Return how many bytes of code still fit."""

@@ -5,7 +5,7 @@ conditional exits) follow the hot path.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -24,6 +24,8 @@ SCRATCH_ORDER = ("r11", "r10", "rax", "rcx", "rdx", "r8", "r9", "rsi", "rdi")
 
 class ActionKind(Enum):
     """What a patch does at a hit."""
+
+    __hash__ = object.__hash__  # members are single objects; the one of Enum is a Python function
 
     COUNT = auto()
     ENTER = auto()
@@ -258,8 +260,8 @@ class EmittedPatch:
     """(original address, address of its displaced copy); the last pair is the jump back."""
     behind: int
     """Where a branch back to a loop head enters: behind the entry actions of the first instruction."""
-    template: object = field(default=None, compare=False)
-    """What it was made from: patches of one template differ in what they displace and where they lie, no more."""
+    front: Hashable = field(default=None, compare=False)
+    """Patches of one neighbourhood with equal fronts, if any, do the same in front of their first displaced copy."""
 
     @property
     def end(self) -> int:

@@ -44,7 +44,7 @@ class Bearings:
     """Where code of ours is that is no place to show."""
 
 
-class _Where(NamedTuple):
+class Where(NamedTuple):
     """How far a pass has come at one instruction boundary."""
 
     state: State
@@ -58,20 +58,21 @@ class _Where(NamedTuple):
 
 
 @dataclass
-class _Walk:
-    """One walk through a patch."""
+class Walk:
+    """One walk through a patch, or through what lies from the offset ``start`` on."""
 
     planned: PlannedSplice
     bias: int
     patch: EmittedPatch
     bearings: Bearings
-    found: dict[int, _Where] = field(default_factory=dict)
-    insns: dict[int, Instruction] = field(default_factory=dict)
+    start: int = 0
+    found: dict[int, Where] = field(default_factory=dict, init=False)
+    insns: dict[int, Instruction] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         """Decode the patch and the instructions that it displaces."""
-        patch, planned = self.patch, self.planned
-        self.insns = {one.ip: one for one in Decoder(64, patch.code, ip=patch.address)}
+        patch, planned, start = self.patch, self.planned, self.start
+        self.insns = {one.ip: one for one in Decoder(64, patch.code[start:], ip=patch.address + start)}
         displaced: list[Insn] = [*planned.insns, *(insn for want in planned.wants for insn in want.block)]
         self._originals = {insn.address + self.bias: insn for insn in displaced}
         self._retargeted = planned.strategy is Strategy.RETARGET
@@ -82,12 +83,18 @@ class _Walk:
         """Return whether an instruction of which there is a copy is where it was: that of an exit block."""
         return all(insn.address + self.bias != original for insn in self.planned.insns)
 
-    def run(self) -> bool:
-        """Follow every way; return whether all of it was understood."""
-        start = initial()
-        if self._retargeted and self.planned.insns[0].flow is Flow.CALL:
-            start = initial(_CALL_PUSHED)
-        todo = [(self.patch.address, _Where(start, Replay(start), self.site, in_copy=False))]
+    def is_displaced(self, offset: int) -> bool:
+        """Return whether what has been found at an offset is a displaced copy, or comes behind the first of them."""
+        where = self.found[self.patch.address + offset]
+        return where.in_copy or where.original != self.site
+
+    def run(self, todo: list[tuple[int, Where]] | None = None) -> bool:
+        """Follow every way, from the start of the patch if not from ``todo``; return whether all was understood."""
+        if todo is None:
+            start = initial()
+            if self._retargeted and self.planned.insns[0].flow is Flow.CALL:
+                start = initial(_CALL_PUSHED)
+            todo = [(self.patch.address, Where(start, Replay(start), self.site, in_copy=False))]
         while todo:
             at, where = todo.pop()
             known, arrived = self.found.get(at), self._arrive(at, where)
@@ -103,14 +110,14 @@ class _Walk:
             todo += following
         return True
 
-    def _arrive(self, at: int, where: _Where) -> _Where:
+    def _arrive(self, at: int, where: Where) -> Where:
         """Take note of a displaced copy that begins here."""
         original = self._copies.get(at)
         if original is None or where.in_copy:
             return where
         return where._replace(original=original, in_copy=True)
 
-    def _follow(self, at: int, where: _Where) -> list[tuple[int, _Where]] | None:
+    def _follow(self, at: int, where: Where) -> list[tuple[int, Where]] | None:
         """Return where control goes from an instruction; ``None`` where that is not understood."""
         one = self.insns[at]
         flow = FLOWS[one.code]
@@ -127,7 +134,7 @@ class _Walk:
         following = self._stepped(one, where._replace(effects=effects))
         return None if following is None else [(at + one.len, following)]
 
-    def _stepped(self, one: Instruction, where: _Where) -> _Where | None:
+    def _stepped(self, one: Instruction, where: Where) -> Where | None:
         """Return where a pass is behind an instruction of ours."""
         raw, replay = self._raw(one), where.replay
         state = step(where.state, one, raw)
@@ -142,7 +149,7 @@ class _Walk:
         offset = one.ip - self.patch.address
         return self.patch.code[offset : offset + one.len]
 
-    def _branch(self, at: int, one: Instruction, flow: Flow, where: _Where) -> list[tuple[int, _Where]] | None:
+    def _branch(self, at: int, one: Instruction, flow: Flow, where: Where) -> list[tuple[int, Where]] | None:
         target = one.near_branch_target
         inside = self.patch.address <= target < self.patch.end
         if not where.in_copy:
@@ -158,18 +165,18 @@ class _Walk:
             ways.append((target, where._replace(in_copy=False)))
         return ways
 
-    def _hop(self, at: int, one: Instruction, original: Insn) -> list[tuple[int, _Where]]:
+    def _hop(self, at: int, one: Instruction, original: Insn) -> list[tuple[int, Where]]:
         """``loop`` and ``jrcxz``: ``loop +2; jmp past; jmp target; past:``; nothing is known in between."""
         past = at + one.len + 2 + 5
-        return [(past, _Where(initial(), None, original.end + self.bias, in_copy=False))]
+        return [(past, Where(initial(), None, original.end + self.bias, in_copy=False))]
 
-    def _next(self, original: Insn, where: _Where) -> _Where:
+    def _next(self, original: Insn, where: Where) -> Where:
         """Return the state behind a displaced copy: that of the program in front of the next instruction."""
         replay = None if where.replay is None else replay_behind(where.replay, original)
         effects = () if replay is None else where.effects
-        return _Where(initial(), replay, original.end + self.bias, in_copy=False, effects=effects)
+        return Where(initial(), replay, original.end + self.bias, in_copy=False, effects=effects)
 
-    def _displaced(self, one: Instruction, flow: Flow, where: _Where) -> list[tuple[int, _Where]] | None:
+    def _displaced(self, one: Instruction, flow: Flow, where: Where) -> list[tuple[int, Where]] | None:
         """Follow the copy of a displaced instruction."""
         original = self._originals[where.original]
         if original.is_call:
@@ -181,7 +188,7 @@ class _Walk:
             return None
         return [(one.ip + one.len, self._next(original, where))] if original.falls_through else []
 
-    def _call(self, one: Instruction, where: _Where) -> list[tuple[int, _Where]] | None:
+    def _call(self, one: Instruction, where: Where) -> list[tuple[int, Where]] | None:
         """Follow a call of a routine, which preserves everything; its argument has just been pushed."""
         target, effects = one.near_branch_target, where.effects
         if target not in self.bearings.ours:
@@ -210,7 +217,7 @@ class _Walk:
         return _UNKNOWN[0] if bank is None else Effect(EffectKind.COUNTED, bank, self._word(place), place)
 
 
-def _meet(one: _Where, other: _Where) -> _Where | None:
+def _meet(one: Where, other: Where) -> Where | None:
     """Return what holds where two ways come together."""
     state = meet(one.state, other.state)
     if state is None or one.original != other.original or one.in_copy != other.in_copy:
@@ -231,10 +238,13 @@ def patch_positions(
 
     ``looped``: branches back to the entry go to the displaced copy, so that whoever is there may not have been counted.
     """
-    walk = _Walk(planned, bias, patch, bearings)
-    if not walk.run():
-        return {}
-    dead = overwritten(walk)
+    walk = Walk(planned, bias, patch, bearings)
+    return recipes(walk, overwritten(walk), looped=looped) if walk.run() else {}
+
+
+def recipes(walk: Walk, dead: Mapping[int, "Dead"], *, looped: bool = False) -> Positions:
+    """Return the recipes of what a walk has come by, by offset."""
+    patch = walk.patch
     found: dict[int, Recipe] = {}
     for at, where in walk.found.items():
         recipe = _recipe(walk, at, where, dead)
@@ -252,7 +262,7 @@ class Dead(NamedTuple):
     flags: bool = False
 
 
-def overwritten(walk: _Walk) -> dict[int, Dead]:
+def overwritten(walk: Walk) -> dict[int, Dead]:
     """Return what the patch does not give back, by original instruction."""
     dead: dict[int, Dead] = {}
     for at, where in walk.found.items():
@@ -265,11 +275,11 @@ def overwritten(walk: _Walk) -> dict[int, Dead]:
     return dead
 
 
-def _target(walk: _Walk, at: int) -> int:
+def _target(walk: Walk, at: int) -> int:
     return walk.insns[at].near_branch_target
 
 
-def _recipe(walk: _Walk, at: int, where: _Where, dead: Mapping[int, Dead]) -> Recipe | None:
+def _recipe(walk: Walk, at: int, where: Where, dead: Mapping[int, Dead]) -> Recipe | None:
     """Return the recipe for one boundary, if there is one."""
     one, state = walk.insns[at], where.state
     here = dead.get(where.original, Dead())
@@ -294,7 +304,7 @@ def _recipe(walk: _Walk, at: int, where: _Where, dead: Mapping[int, Dead]) -> Re
     return (Step(Op.IF_SYNCHRONOUS, b=STEP_BYTES * len(rolled)), *rolled, *faulted)
 
 
-def _rolled_back(where: _Where, dead: Dead) -> Recipe | None:
+def _rolled_back(where: Where, dead: Dead) -> Recipe | None:
     """Return the recipe that goes back to the site and takes back what has been counted since."""
     replay = where.replay
     if replay is None:
@@ -306,7 +316,7 @@ def _rolled_back(where: _Where, dead: Dead) -> Recipe | None:
     return None if restore is None or undo is None else (*restore, *undo, Step(Op.SITE), Step(Op.AGAIN))
 
 
-def _over(walk: _Walk, at: int, where: _Where, restore: list[Step] | None) -> Recipe | None:
+def _over(walk: Walk, at: int, where: Where, restore: list[Step] | None) -> Recipe | None:
     """Return the recipe where an exit is recorded, and nothing is left to do in front of the way out."""
     out = at
     while not walk.found[out].in_copy and walk.insns[out].code != Code.JMP_REL32_64:
@@ -323,7 +333,7 @@ def _over(walk: _Walk, at: int, where: _Where, restore: list[Step] | None) -> Re
     return None
 
 
-def _shift_when_over(walk: _Walk, where: _Where) -> int:
+def _shift_when_over(walk: Walk, where: Where) -> int:
     """Return where the stack pointer is once the displaced instruction has run: a call has pushed."""
     insns = walk.planned.insns
     original = next((insn for insn in insns if insn.address + walk.bias == where.original), None)

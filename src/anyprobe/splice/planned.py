@@ -135,7 +135,7 @@ class Pun:
         return bytes([self.prefix]) * self.prefixes + b"\xe9" + low + self.tail
 
 
-@dataclass
+@dataclass(slots=True)
 class FunctionPlan:
     """The outcome for one function."""
 

@@ -131,12 +131,14 @@ class Preparation:
         replacing: set[int] = set()
         stubs = TRAMPOLINE_BYTES * (1 + sum(bank.layout.returns > 0 for bank in engine.banks))
         for edit in self._edits:
-            size = sum(estimate(splice) for splice in edit.plan.splices)
-            size += handler_bytes(self._hooks(edit))
+            hooks = self._hooks(edit)
+            size = sum([estimate(splice) for splice in edit.plan.splices])
+            if any(hook.handler is not None for hook in hooks):
+                size += handler_bytes(hooks)
             largest[id(edit.module)] = max(size, largest.get(id(edit.module), 0))
-            near = 0 if self._uses_slots(edit) else demand(self._hooks(edit)).counters
+            near = 0 if self._uses_slots(edit) else demand(hooks).counters
             _, old_size, old_near = needs.get(id(edit.module), (edit.module, 0, 0))
-            if any(hook.kind in REPLACING for hook in self._hooks(edit)) and id(edit.module) not in replacing:
+            if any(hook.kind in REPLACING for hook in hooks) and id(edit.module) not in replacing:
                 replacing.add(id(edit.module))
                 size += stubs  # a function's old hooks are in earlier banks
             needs[id(edit.module)] = (edit.module, old_size + size, old_near + near)

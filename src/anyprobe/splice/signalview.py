@@ -6,7 +6,7 @@ Which handlers there are is asked in one borrowed thread before a change is plan
 handled at all. Where a handler cannot be spliced it sees the true pcs.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.function import FunctionCode
@@ -14,12 +14,14 @@ from anyprobe.core.address import PAGE
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.faults import may_fault
 from anyprobe.splice.banks import Hook
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
+from anyprobe.splice.fronts import Front, Fronts
 from anyprobe.splice.moving import is_described
 from anyprobe.splice.patchcode import ActionKind
-from anyprobe.splice.patchrecipes import Bearings, patch_positions
+from anyprobe.splice.patchrecipes import Bearings
 from anyprobe.splice.planned import Strategy, Want, WantKind
 from anyprobe.splice.recipes import EffectKind, Positions
 from anyprobe.splice.routinerecipes import routine_positions
@@ -27,7 +29,7 @@ from anyprobe.splice.signalactions import handled_signals, query_actions
 from anyprobe.splice.transaction import LiveSplice
 from anyprobe.splice.traphandler import SA_SIGINFO
 from anyprobe.splice.viewroutine import FAULT_SIGNALS, HANDLER
-from anyprobe.splice.viewtable import ViewTable
+from anyprobe.splice.viewtable import Rows, ViewTable
 
 if TYPE_CHECKING:
     from anyprobe.splice.engine import Engine
@@ -206,7 +208,10 @@ class _Described:
         self._blobs = 0
         self._banks: dict[int, int] = {}
         self._routines: dict[int, tuple[EffectKind | None, int]] = {}
-        self._templates: dict[object, int] = {}
+        self._fronts = Fronts()
+        self._front_rows: dict[Front, Rows | None] = {}
+        self._known: dict[Hashable, int] = {}
+        """Where the positions are of patches that differ in nothing but what they count and where they lie."""
 
     def add(self, splices: Iterable[LiveSplice], looped: frozenset[int]) -> None:
         """Describe patches, and routines that were emitted since."""
@@ -243,18 +248,31 @@ class _Described:
         if not is_described(patch):
             return 0
         loops = splice.bias + splice.planned.insns[0].address in looped
-        if patch.template is None:
-            return self.table.positions(self._work_out(splice, bearings, loops))
-        key = (patch.template, tuple(insn.length for insn in splice.planned.insns), loops)
-        known = self._templates.get(key)
+        planned = splice.planned
+        key = None
+        if patch.front is not None and not any(map(_is_rewritten, planned.insns)):
+            entered = patch.behind - patch.address if loops else -1
+            key = (patch.front, entered, *[insn.raw for insn in planned.insns])
+        known = self._known.get(key) if key is not None else None
         if known is None:
-            known = self._templates[key] = self.table.positions(self._work_out(splice, bearings, loops))
+            known = self._write(*self._fronts.positions(planned, splice.bias, patch, bearings, looped=loops))
+            if key is not None:
+                self._known[key] = known
         return known
 
-    @staticmethod
-    def _work_out(splice: LiveSplice, bearings: Bearings, loops: bool) -> Positions:
-        assert splice.patch is not None
-        return patch_positions(splice.planned, splice.bias, splice.patch, bearings, looped=loops)
+    def _write(self, front: Front | None, own: Positions) -> int:
+        """Write the positions of a patch into the table and return where."""
+        shared: Rows | None = ()
+        if front is not None:
+            if front not in self._front_rows:
+                self._front_rows[front] = self.table.rows(front.positions)
+            shared = self._front_rows[front]
+        return 0 if shared is None else self.table.positions(own, shared)
+
+
+def _is_rewritten(insn: Insn) -> bool:
+    """Return whether the displaced copy has other bytes than the instruction."""
+    return insn.flow is not Flow.NEXT or insn.iced.is_ip_rel_memory_operand
 
 
 def _may_fault_inside(state: FunctionState) -> bool:

@@ -336,13 +336,15 @@ class Transaction:
 
     def _put(self, address: int, content: bytes) -> None:
         offset = address & (PAGE - 1)
-        page, here = self._pages[address - offset], content[: PAGE - offset]
-        end = offset + len(here)
-        page.after[offset:end] = here
-        page.low = min(page.low, offset)
-        page.high = max(page.high, end)
-        if len(here) < len(content):
-            self._put(address + len(here), content[len(here) :])
+        end = offset + len(content)
+        if end > PAGE:
+            here = PAGE - offset
+            self._put(address, content[:here])
+            self._put(address + here, content[here:])
+            return
+        page = self._pages[address - offset]
+        page.after[offset:end] = content
+        page.low, page.high = min(page.low, offset), max(page.high, end)
 
     def _check_traps(self, stop: "Stop") -> None:
         """Leave out traps that could harm somebody as he is now."""

@@ -23,6 +23,8 @@ _STEP = struct.Struct("<BBHi")
 _POSITION = struct.Struct("<HI")
 _BANK = struct.Struct("<qQQ")
 _REACH = 1 << 16
+Rows = Sequence[tuple[int, bytes]]
+"""Positions by their offsets."""
 
 
 @dataclass(eq=False)
@@ -67,14 +69,23 @@ class ViewTable:
             self._banks[key] = self._take(_BANK.pack(*key)) or 0
         return self._banks[key]
 
-    def positions(self, found: Positions) -> int:
-        """Return where some code's positions and their recipes are written, 0 where there is no room."""
-        packed = struct.pack("<H", len(found))
-        for offset, recipe in sorted(found.items()):
+    def rows(self, found: Positions) -> "Rows | None":
+        """Write the recipes of some positions and return both as they are in the table; ``None``: there is no room."""
+        made = []
+        for offset, recipe in found.items():
             at = self._recipe(recipe)
             if not at or offset >= _REACH:
-                return 0
-            packed += _POSITION.pack(offset, at)
+                return None
+            made.append((offset, _POSITION.pack(offset, at)))
+        return made
+
+    def positions(self, found: Positions, shared: "Rows" = ()) -> int:
+        """Return where some code's positions, and those that it shares, are written; 0 where there is no room."""
+        own = self.rows(found)
+        if own is None:
+            return 0
+        rows = sorted((*shared, *own))
+        packed = struct.pack("<H", len(rows)) + b"".join([row for _, row in rows])
         known = self._positions.get(packed)
         if known is None:
             known = self._positions[packed] = self._take(packed) or 0

@@ -101,7 +101,7 @@ static void setup(int argc, char **argv) {
     fclose(maps);
     jumping = !!strchr(how, 'j'), tracing = !!strchr(how, 'b'), threads = strchr(how, 't') ? 1 : strchr(how, 'd') ? -1 : 0;
     if (strchr(how, 'a')) {
-        stack_t stack = {malloc(1 << 16), 0, 1 << 16};
+        stack_t stack = {malloc(1 << 22), 0, 1 << 22}; /* a machine that stands still now and then nests handlers deeply */
         sigaltstack(&stack, 0);
     }
     struct sigaction action = {0};

@@ -6,7 +6,7 @@ from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.emit import ActionSource, emit_patch
 from anyprobe.splice.patchcode import SCRATCH_ORDER, Action, ActionKind, BankCode, Clobbers
-from anyprobe.splice.patchrecipes import Bearings, _Walk, overwritten, patch_positions
+from anyprobe.splice.patchrecipes import Bearings, Walk, overwritten, patch_positions
 from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.recipes import BACK, FORWARD, EffectKind, Op, Step, frame_index
 from anyprobe.splice.routines import Routines
@@ -42,7 +42,7 @@ class Patch:
         source = ActionSource(lambda want: (Action(kind, 0x1000, bank),), lambda want: dead or Clobbers())
         self.emitted = emit_patch(self.planned, PATCH, BIAS, source, {})
         self.positions = patch_positions(self.planned, BIAS, self.emitted, BEARINGS, **options)
-        self.walk = _Walk(self.planned, BIAS, self.emitted, BEARINGS)
+        self.walk = Walk(self.planned, BIAS, self.emitted, BEARINGS)
         assert self.walk.run()
         self.lines = [(at - PATCH, text) for at, _, text in disassemble.format(self.emitted.code, PATCH)]
 

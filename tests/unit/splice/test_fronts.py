@@ -1,0 +1,83 @@
+"""What is worked out once for many patches says of each what following it as a whole would say."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+from anyprobe.isa.decode import decode_range
+from anyprobe.splice.countertemplate import CounterTemplates
+from anyprobe.splice.emit import ActionSource, emit_patch
+from anyprobe.splice.fronts import Fronts
+from anyprobe.splice.patchcode import Action, ActionKind, Clobbers
+from anyprobe.splice.patchrecipes import patch_positions
+from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.signalview import _Described
+from unit.splice.test_recipes import BEARINGS, BIAS, LINK, PATCH, SLOTS
+from unit.splice.test_viewroutine import Pages
+
+CODES = [
+    "55 48 89 e5 90",  # push rbp; mov rbp, rsp; nop
+    "90 48 89 f8 90",  # as many bytes, and other instructions
+    "53 48 89 fb 50",
+    "41 57 41 56 55",  # push r15; push r14; push rbp
+    "48 83 ec 18 50",  # sub rsp, 24; push rax
+    "48 83 c6 18 50",
+    "48 89 4c 24 f8",  # mov [rsp-8], rcx
+    "48 89 4c 26 f8",
+    "48 8b 05 10 00 00 00",  # mov rax, [rip+0x10]
+    "31 c0 c3 90 90",  # xor eax, eax; ret
+    "48 85 ff 74 20 90",  # test rdi, rdi; je
+    "e8 10 00 00 00",
+    "0f 05 48 89 c7",  # syscall; mov rdi, rax
+]
+DEAD = [Clobbers(), Clobbers((), flags=True), Clobbers(("rax",), flags=True), Clobbers(("r10", "r11"))]
+KINDS = [WantKind.ENTRY, WantKind.OFFSET]
+
+
+def splice_of(code, kind):
+    insns, whole = [], tuple(decode_range(bytes.fromhex(code), LINK))
+    for insn in whole:
+        insns.append(insn)
+        if insn.end - LINK >= 5 or not insn.may_go_on:
+            break
+    return PlannedSplice(Strategy.JUMP, LINK, tuple(insns), [Want(LINK, kind)], 5, LINK)
+
+
+def patch_of(splice, dead, address, templates):
+    action = Action(ActionKind.COUNT, 0x40 + address % 0x1000, SLOTS)
+    source = ActionSource(lambda want: (action,), lambda want: dead)
+    return templates.fill(splice, address, BIAS, action, lambda: dead) or emit_patch(splice, address, BIAS, source, {})
+
+
+def patches():
+    templates = CounterTemplates()
+    for number, (dead, kind, code) in enumerate(itertools.product(DEAD, KINDS, CODES)):
+        splice = splice_of(code, kind)
+        yield splice, patch_of(splice, dead, PATCH + 0x100 * number, templates)
+
+
+@pytest.mark.parametrize("looped", [False, True])
+def test_every_patch_has_the_recipes_that_it_has_alone(looped):
+    fronts, shared = Fronts(), 0
+    for splice, patch in patches():
+        front, own = fronts.positions(splice, BIAS, patch, BEARINGS, looped=looped)
+        found = {**(front.positions if front is not None else {}), **own}
+        assert found == patch_positions(splice, BIAS, patch, BEARINGS, looped=looped)
+        assert found
+        shared += front is not None
+    assert shared == len(DEAD) * len(KINDS) * len(CODES)
+
+
+def test_the_table_has_for_each_patch_what_was_worked_out_for_it():
+    """Patches of one front and of equal lengths may differ in where registers are between their displaced copies."""
+    size = 1 << 16
+    home = SimpleNamespace(
+        arena=Pages(size), code=SimpleNamespace(address=PATCH, end=PATCH + size, size=size, offset=0),
+        limit=PATCH, view=0, blobs=[],
+    )  # fmt: skip
+    described = _Described(home)
+    for splice, patch in [*patches(), *patches()]:
+        live = SimpleNamespace(patch=patch, planned=splice, bias=BIAS)
+        alone = described.table.positions(patch_positions(splice, BIAS, patch, BEARINGS))
+        assert described._positions_of(live, BEARINGS, frozenset()) == alone != 0
