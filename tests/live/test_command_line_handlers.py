@@ -350,3 +350,75 @@ def test_specs_of_other_tools(busy, spec):
         assert shown.returncode == 0, shown.stderr
         assert len(shown.stdout.splitlines()) == 2
     assert " = " in shown.stdout
+
+
+# -- debug information
+
+TYPED = """
+struct client { int fd; long port; };
+struct request { struct client *client; const char *path; };
+__attribute__((noipa)) int serve(struct request *req, short depth, double weight, unsigned flags) {
+    return req->client->port > 5 ? -1 : depth;
+}
+__attribute__((noipa)) void nothing(int tid) { (void)tid; }
+int main(void) {
+    struct client client = {3, 4};
+    struct request request = {&client, "/etc/hosts"};
+    for (int n = 0; n < 5; n++) {
+        client.port = 3 + n;
+        serve(&request, -2, 1.5, 7);
+        nothing(n);
+    }
+}
+"""
+
+
+def traced(*arguments):
+    program = build("typed.c", "-O1", text=TYPED)
+    shown = run_command(*arguments, "--", str(program))
+    assert shown.returncode == 0, shown.stderr
+    return shown.stderr
+
+
+def test_parameters_have_names_and_types_where_these_are_known():
+    hits = [json.loads(line) for line in traced("trace", "a.out:serve", "--json").splitlines()]
+    assert len(hits) == 5
+    (arguments,) = {json.dumps({**hit["args"], "req": 0}) for hit in hits}
+    assert json.loads(arguments) == {"req": 0, "depth": -2, "weight": 1.5, "flags": 7}
+    hits = [json.loads(line) for line in traced("trace", "a.out:nothing", "--json").splitlines()]
+    assert [hit["args"] for hit in hits] == [{"tid": n} for n in range(5)]
+    assert "serve(req=0x" in traced("trace", "a.out:serve")
+
+
+def test_members_are_followed_at_entries_and_at_returns():
+    expressions = "port=req.client.port, cstr(req.path, 32), depth, retval, arg3"
+    hits = [json.loads(line) for line in traced("trace", "a.out:serve", "--json", "--print", expressions).splitlines()]
+    assert [hit["port"] for hit in hits] == [3, 4, 5, 6, 7]
+    assert [hit["retval"] for hit in hits] == [-2, -2, -2, -1, -1]
+    assert {(hit["cstr(req.path, 32)"], hit["depth"], hit["arg3"]) for hit in hits} == {("/etc/hosts", -2, 7)}
+    assert hits[0]["args"].keys() == {"req", "depth", "flags"}
+    document = json.loads(traced("hist", "a.out:serve", "--of", "req.client.port", "--by", "retval", "--json"))
+    cells = document["aggregations"]["req.client.port"]
+    assert {cell["key"][0]: cell["sum"] for cell in cells} == {-1: 13, -2: 12}
+
+
+def test_what_has_no_result_returns_nothing():
+    hits = [json.loads(line) for line in traced("trace", "a.out:nothing%return", "--json").splitlines()]
+    assert [hit["retval"] for hit in hits] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("spec", "expression", "place", "message"),
+    [
+        ("a.out:serve", "req.clint.port", 1, "struct request has no clint"),
+        ("a.out:serve", "weight, retval", 1, "weight is a f64, which is not kept until the return"),
+        ("a.out:serve", "arg4", 1, "serve has no whole number there"),
+        ("a.out:nothing", "tid, retval", 6, "nothing returns nothing"),
+        ("a.out:nothing", "size", 1, "size is not defined"),
+    ],
+)
+def test_mistakes_about_what_is_known(spec, expression, place, message):
+    program = build("typed.c", "-O1", text=TYPED)
+    shown = run_command("trace", spec, "--print", expression, "--", str(program))
+    assert shown.returncode == 2
+    assert shown.stderr.splitlines()[0].startswith(f"--print:1:{place}: {message}")

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import handlerplaces
 from anyprobe.cli.expressions import Expression
-from anyprobe.cli.handlertext import HandlerText, check_names
+from anyprobe.cli.handlerplaces import HandlerMaker, place_for
+from anyprobe.cli.handlertext import PARAMETERS, HandlerText, check_names
+from anyprobe.cli.knownfunctions import knowledge_of
 
 if TYPE_CHECKING:
     from anyprobe.data.aggregations import Aggregation
@@ -31,11 +32,16 @@ class Counting:
     def arm(self, session: "Session", specs: Sequence[str]) -> None:
         """Place the handlers of all specs in one session; they share an aggregation."""
         expressions = [*self.by] if self.of is None else [self.of, *self.by]
-        check_names(expressions)
-        places = [handlerplaces.place_for(spec, expressions) for spec in specs]
+        knowledge = [knowledge_of(session, spec) for spec in specs]
+        for each in knowledge:
+            check_names(expressions, each.names, each.reason)
+        places = [
+            place_for(spec, expressions, (*PARAMETERS, *known.names))
+            for spec, known in zip(specs, knowledge, strict=True)
+        ]
         things = {"values": self._aggregation()}
-        for place in places:
-            handlerplaces.put(session, place, expressions, self._write, things)
+        for place, known in zip(places, knowledge, strict=True):
+            HandlerMaker(place, expressions, known, self._write, things).put(session)
 
     def _aggregation(self) -> "Aggregation":
         from anyprobe.data import aggregations
@@ -52,7 +58,7 @@ class Counting:
         made: Aggregation = kinds[self.kind](name, *self.numbers, **settings)
         return made
 
-    def _write(self, text: HandlerText, parameters: int, returns: bool) -> None:  # noqa: ARG002 - a Write
+    def _write(self, text: HandlerText, shown: Sequence[str], returns: bool) -> None:  # noqa: ARG002 - a Write
         text.add("    values.add(")
         if self.of is not None:
             text.add_expression("    ", self.of, ",")

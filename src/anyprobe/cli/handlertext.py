@@ -72,8 +72,8 @@ class HandlerText:
             raise expression.error(expression.line + line, column, error.message, error.instead) from None
 
 
-def check_names(expressions: Iterable[Expression], known: Iterable[str] = ()) -> None:
-    """Complain about the first name that means nothing."""
+def check_names(expressions: Iterable[Expression], known: Iterable[str] = (), reason: str = "") -> None:
+    """Complain about the first name that means nothing; ``reason``: why there are no ``known`` parameters."""
     import difflib
 
     allowed = {*PARAMETERS, *CONTEXT, *OF_RETURNS, *FUNCTIONS, *_TYPES, *known, "ctx"}
@@ -82,16 +82,11 @@ def check_names(expressions: Iterable[Expression], known: Iterable[str] = ()) ->
             if name not in allowed:
                 near = difflib.get_close_matches(name, allowed, 3)
                 instead = ", ".join(near) if near else "arg0, retval, latency_ns, tid, cstr(arg0, 64), ctx.regs.rdi"
-                raise expression.error(line, column, f"{name} is not defined", instead)
+                why = f" ({reason})" if reason else ""
+                raise expression.error(line, column, f"{name} is not defined{why}", instead)
 
 
-def parameters_used(expressions: Iterable[Expression], least: int = 0) -> int:
-    """Return how many parameters a handler needs so that those that expressions use are among them."""
-    used = [PARAMETERS.index(name) + 1 for each in expressions for name, _, _ in each.names if name in PARAMETERS]
-    return max([least, *used])
-
-
-def context_lines(expressions: Iterable[Expression]) -> list[str]:
-    """Return the lines that give the attributes of ``ctx`` that expressions use their names."""
-    used = {name for each in expressions for name, _, _ in each.names}
+def context_lines(expressions: Iterable[Expression], parameters: Iterable[str] = ()) -> list[str]:
+    """Return the lines that give attributes of ``ctx`` their names, where expressions use them and no parameter has."""
+    used = {name for each in expressions for name, _, _ in each.names} - set(parameters)
     return [f"    {name} = ctx.{name}" for name in CONTEXT if name in used]

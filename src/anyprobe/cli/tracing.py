@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
-from anyprobe.cli import handlerplaces, output
+from anyprobe.cli import output
 from anyprobe.cli.expressions import Expression
-from anyprobe.cli.handlerplaces import HandlerPlace
+from anyprobe.cli.handlerplaces import HandlerMaker, HandlerPlace, place_for
 from anyprobe.cli.handlertext import PARAMETERS, HandlerText, check_names
+from anyprobe.cli.knownfunctions import Knowledge, knowledge_of
 from anyprobe.cli.records import TIME, MonotonicTime, Row, rows
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ class Traced:
     """The records of one spec: what their fields are."""
 
     place: HandlerPlace
-    parameters: int
+    parameters: tuple[str, ...]
+    """The fields that hold parameters."""
+    labels: tuple[str, ...] | None
+    """The names of these parameters, where they are known."""
     fields: tuple[str, ...]
     """In the order of the bits of ``missing``."""
 
@@ -43,7 +47,7 @@ class Trace:
     most: int | None = None
     """End after so many hits."""
     shown: int = 0
-    _traced: dict[str, Traced] = field(default_factory=dict)
+    _traced: dict[tuple[int, str], Traced] = field(default_factory=dict)
     _places: dict[int, dict[int, tuple[str, str]]] = field(default_factory=dict)
     _times: MonotonicTime = field(default_factory=MonotonicTime)
     _began: int = 0
@@ -57,29 +61,37 @@ class Trace:
 
     def arm(self, session: "Session", specs: Sequence[str]) -> None:
         """Place the handlers of all specs in one session."""
+        self._began = self._began or time.monotonic_ns()
+        knowledge = [knowledge_of(session, spec) for spec in specs]
+        for each in knowledge:
+            check_names(self.printed, each.names, each.reason)
+        places = [
+            place_for(spec, self.printed, (*PARAMETERS, *known.names))
+            for spec, known in zip(specs, knowledge, strict=True)
+        ]
+        for index, (place, known) in enumerate(zip(places, knowledge, strict=True)):
+            self._put(session, f"hit {index}", place, known)
+
+    def _put(self, session: "Session", name: str, place: HandlerPlace, known: Knowledge) -> None:
+        """Place the handler of one spec, whose records have this name."""
         from anyprobe.handlers.intrinsics import emit_partial
 
-        self._began = self._began or time.monotonic_ns()
-        check_names(self.printed)
-        places = [handlerplaces.place_for(spec, self.printed) for spec in specs]
-        for index, place in enumerate(places):
-            self._current = (f"hit {index}", place)
-            handlerplaces.put(
-                session, place, self.printed, self._write, {"emit_partial": emit_partial}, parameters=self.parameters
-            )
+        fields = ["tid", "cpu", "ip"]
+        parameters: list[str] = []
 
-    def _write(self, text: HandlerText, parameters: int, returns: bool) -> None:
-        name, place = self._current
-        fields = ["tid", "cpu", "ip", *PARAMETERS[:parameters], *["retval"] * returns]
-        text.add(f"    emit_partial({name!r}, tid=ctx.tid, cpu=ctx.cpu, ip=ctx.ip,")
-        text.add(
-            *(f"        {each}={each}," for each in PARAMETERS[:parameters]), *["        retval=retval,"] * returns
-        )
-        for index, each in enumerate(self.printed):
-            text.add_expression(f"        printed{index}=", each, ",")
-        text.add("    )")
-        fields += [f"printed{index}" for index in range(len(self.printed))]
-        self._traced[name] = Traced(place, parameters, tuple(fields))
+        def write(text: HandlerText, shown: Sequence[str], has_result: bool) -> None:
+            parameters.extend(f"parameter{index}" for index in range(len(shown)))
+            given = [*zip(parameters, shown, strict=True), *[("result", "retval")] * has_result]
+            text.add(f"    emit_partial({name!r}, tid=ctx.tid, cpu=ctx.cpu, ip=ctx.ip,")
+            text.add(*(f"        {label}={each}," for label, each in given))
+            for index, each in enumerate(self.printed):
+                text.add_expression(f"        printed{index}=", each, ",")
+            text.add("    )")
+            fields.extend((*parameters, *["result"] * has_result, *(f"printed{at}" for at in range(len(self.printed)))))
+
+        maker = HandlerMaker(place, self.printed, known, write, {"emit_partial": emit_partial}, self.parameters)
+        received = maker.put(session)
+        self._traced[session.pid, name] = Traced(place, tuple(parameters), received.labels, tuple(fields))
 
     # -- what comes
 
@@ -90,8 +102,9 @@ class Trace:
         for row in rows(sessions, final=final):
             if self.enough:
                 break
-            if row.name in self._traced:
-                lines.append(show(row, self._traced[row.name]))
+            traced = self._traced.get((row.session.pid, row.name))
+            if traced is not None:
+                lines.append(show(row, traced))
                 self.shown += 1
         if lines:
             stream.write("\n".join(lines) + "\n")
@@ -124,9 +137,10 @@ class Trace:
             "spec": self._place(row, traced)[0],
         }
         if traced.place.has_parameters:
-            document["args"] = [values[name] for name in PARAMETERS[: traced.parameters]]
+            given = [values[name] for name in traced.parameters]
+            document["args"] = given if traced.labels is None else dict(zip(traced.labels, given, strict=True))
         if traced.place.returns:
-            document["retval"] = values["retval"]
+            document["retval"] = values.get("result")
         document |= {each.label: values[f"printed{index}"] for index, each in enumerate(self.printed)}
         return json.dumps(document)
 
@@ -137,15 +151,18 @@ class Trace:
         printed = {each.label: values[f"printed{index}"] for index, each in enumerate(self.printed)}
         if traced.place.returns:
             printed.pop("retval", None)  # it is shown anyway
+        labels = traced.labels or ("",) * len(traced.parameters)
         shown = traced.place.has_parameters and not self.printed
         return line(
             Hit(
                 seconds=(self._times.of(row.fields[TIME]) - self._began) / 1e9,
                 thread=f"{row.session.pid}/{values['tid']}" if self.several else str(values["tid"]),
                 place=self._place(row, traced)[1],
-                arguments=[("", values[name]) for name in PARAMETERS[: traced.parameters]] if shown else None,
-                has_result=traced.place.returns,
-                result=values.get("retval"),
+                arguments=list(zip(labels, (values[name] for name in traced.parameters), strict=True))
+                if shown
+                else None,
+                has_result="result" in values,
+                result=values.get("result"),
                 printed=printed,
             )
         )

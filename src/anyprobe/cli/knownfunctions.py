@@ -1,0 +1,167 @@
+"""What is known of a function whose parameters expressions use: what debug information says, or positions alone."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from anyprobe.cli.expressions import Expression
+from anyprobe.cli.handlertext import OF_RETURNS, PARAMETERS
+from anyprobe.core.errors import SpecError, UnsupportedTarget, UsageError
+
+if TYPE_CHECKING:
+    from anyprobe.handlers.arguments import Prototype
+    from anyprobe.probes.session import Session
+
+FUNCTIONS_LIMIT = 8
+"""Functions whose prototypes are compared for one spec; where it means more, nothing is known of them."""
+_KEPT = "kept_"
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What is known of the functions of a spec, or why nothing is."""
+
+    prototype: "Prototype | None" = None
+    reason: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of parameters."""
+        return () if self.prototype is None else tuple(name for name, _ in self.prototype.parameters)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether there is a result that one word can hold; unless something else is known, there is."""
+        known = self.prototype
+        return known is None or (known.result is not None and _is_word(known.result))
+
+    def check_result(self, expressions: Sequence[Expression]) -> None:
+        """Complain about an expression that uses a result that there is none of."""
+        for each, name, line, column in _uses(expressions):
+            if name == "retval" and not self.has_result and self.prototype is not None:
+                result = self.prototype.result or "nothing"
+                raise each.error(line, column, f"{self.prototype.function} returns {result}", "latency_ns")
+
+
+def knowledge_of(session: "Session", spec: str) -> Knowledge:
+    """Return what debug information says of the functions of a spec."""
+    try:
+        sites, _ = session.resolve(spec)
+        if len({site.function.start for site in sites}) > FUNCTIONS_LIMIT:
+            return Knowledge(None, f"{spec} means many functions")
+        prototype = session.handling.prototypes.known((spec,))()
+        _ = prototype.places
+    except SpecError:
+        return Knowledge()  # said when the handler is placed, or the libraries of a program are not mapped yet
+    except UnsupportedTarget as error:
+        return Knowledge(None, str(error))
+    names = [name for name, _ in prototype.parameters]
+    odd = {"ctx", *PARAMETERS, *OF_RETURNS} & set(names)
+    if odd or len(set(names)) < len(names) or not all(name.isidentifier() for name in names):
+        return Knowledge(None, f"the names of its parameters are not usable: {', '.join(names)}")
+    return Knowledge(prototype)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What a handler receives: declarations, and names for what it shows."""
+
+    names: tuple[str, ...]
+    declared: tuple[str, ...]
+    shown: tuple[str, ...]
+    labels: tuple[str, ...] | None
+    """The names of what is shown; None where only positions are known."""
+    lines: tuple[str, ...] = ()
+    """Lines that give parameters the names of their positions."""
+    used: frozenset[str] = frozenset()
+    """Names that expressions use."""
+    kinds: "dict[str, Any]" = None  # type: ignore[assignment] # given wherever one is made
+
+    def kept(self, words: int, expressions: Sequence[Expression]) -> "Received":
+        """Return what a call keeps until its return: whole numbers and pointers, as many as there is room for."""
+        typed = {name: self.kinds.get(_KEPT + name) for name in self.names}
+        for each, name, line, column in _uses(expressions):
+            if name in self.used and not _is_whole(typed[name]):
+                raise each.error(line, column, f"{name} is a {typed[name]}, which is not kept until the return")
+        first = [name for name in self.names if name in self.used]
+        more = [name for name in self.names if name not in self.used and _is_whole(typed[name])]
+        if len(first) > words:
+            raise UsageError(f"{len(first)} parameters are too many to be kept until the return; {words} are")
+        names = tuple(name for name in self.names if name in {*first, *more[: words - len(first)]})
+        indexes = [index for index, name in enumerate(self.shown) if name in names]
+        return replace(
+            self,
+            names=names,
+            declared=tuple(each for each in self.declared if each.partition(":")[0] in names),
+            shown=tuple(self.shown[index] for index in indexes),
+            labels=None if self.labels is None else tuple(self.labels[index] for index in indexes),
+        )
+
+    @property
+    def loads(self) -> list[str]:
+        """The lines that load what was kept: as it is where it is only shown, by its type where it is used."""
+        found = [f"    {_KEPT}{name} = ctx.data.{name}" for name in self.names]
+        for name in self.names:
+            if name in self.used:
+                typed = self.kinds.get(_KEPT + name) is not None
+                found.append(
+                    f"    {name} = of_{_KEPT}{name}({_KEPT}{name})" if typed else f"    {name} = {_KEPT}{name}"
+                )
+        return found
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """The names of what is shown, behind ``loads``."""
+        return tuple(_KEPT + name for name in self.shown)
+
+
+def received(knowledge: Knowledge, expressions: Sequence[Expression], shown: int) -> Received:
+    """Return what a handler receives so that it knows what expressions use, and can show the first parameters."""
+    prototype = knowledge.prototype
+    if prototype is None:
+        last = max([shown, *(PARAMETERS.index(name) + 1 for name in _used(expressions, PARAMETERS))])
+        names = PARAMETERS[:last]
+        declared = tuple(f"{name}: u64" for name in names)
+        return Received(names, declared, names[:shown], None, (), frozenset(_used(expressions, names)), {})
+    known = dict(prototype.parameters)
+    visible = [name for name in knowledge.names if _is_word(known[name])][:shown]
+    used = set(_used(expressions, knowledge.names))
+    lines = []
+    for name in _used(expressions, PARAMETERS):
+        at = PARAMETERS.index(name)
+        if at >= len(knowledge.names) or not _is_whole(known[knowledge.names[at]]):
+            raise _no_such(expressions, name, prototype)
+        used.add(knowledge.names[at])
+        lines.append(f"    {name} = u64({knowledge.names[at]})")
+    names = tuple(name for name in knowledge.names if name in used or name in visible)
+    kinds = {prefix + _KEPT + name: known[name] for name in names for prefix in ("", "of_")}
+    return Received(names, names, tuple(visible), tuple(visible), tuple(lines), frozenset(used), kinds)
+
+
+def _uses(expressions: Iterable[Expression]) -> list[tuple[Expression, str, int, int]]:
+    """Return each use of a name: the expression, the name, line and column."""
+    return [(each, *use) for each in expressions for use in each.names]
+
+
+def _used(expressions: Iterable[Expression], names: Sequence[str]) -> list[str]:
+    found = {name for _, name, _, _ in _uses(expressions)}
+    return [name for name in names if name in found]
+
+
+def _no_such(expressions: Sequence[Expression], name: str, prototype: "Prototype") -> Exception:
+    each, _, line, column = next(found for found in _uses(expressions) if found[1] == name)
+    parameters = ", ".join(f"{label}: {kind}" for label, kind in prototype.parameters)
+    return each.error(line, column, f"{prototype.function} has no whole number there", f"one of ({parameters})")
+
+
+def _is_word(kind: Any) -> bool:  # noqa: ANN401 - a type of handlers, or None
+    """Return whether values of a type can be fields of a record."""
+    from anyprobe.handlers.types import FloatType
+
+    return _is_whole(kind) or isinstance(kind, FloatType)
+
+
+def _is_whole(kind: Any) -> bool:  # noqa: ANN401 - a type of handlers, or None where it is not known
+    from anyprobe.handlers.types import BoolType, IntegerType, PointerType
+
+    return kind is None or isinstance(kind, BoolType | IntegerType | PointerType)
