@@ -11,9 +11,18 @@ from anyprobe.binary.dwarfranges import AddressTable, ranges_of
 from anyprobe.binary.elf import ElfFile
 from anyprobe.core.errors import UnsupportedTarget
 
-_C_LANGUAGES = frozenset([0x01, 0x02, 0x04, 0x0C, 0x1A, 0x1D, 0x21, 0x2B, 0x2C, 0x8001])
+_C_LANGUAGES = frozenset([0x01, 0x02, 0x04, 0x0C, 0x1A, 0x1D, 0x21, 0x2B, 0x2C])
 _CPP_LANGUAGES = frozenset([0x04, 0x1A, 0x21, 0x2B])
-_OTHER_LANGUAGES = {0x16: "Go", 0x1C: "Rust", 0x13: "D", 0x14: "Python", 0x1B: "C", 0x1E: "Swift", 0x08: "Fortran"}
+_OTHER_LANGUAGES = {
+    0x16: "Go",
+    0x1C: "Rust",
+    0x13: "D",
+    0x14: "Python",
+    0x1B: "C",
+    0x1E: "Swift",
+    0x08: "Fortran",
+    0x8001: "assembly",
+}
 _NAMED_TYPES = frozenset([dw.STRUCTURE, dw.UNION, dw.CLASS, dw.ENUMERATION, dw.TYPEDEF, dw.BASE])
 _UNITS_TRIED = 64
 
