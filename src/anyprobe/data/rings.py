@@ -41,7 +41,9 @@ MARGIN = 16
 """Places that stay free, for signal handlers that come between the look at the room and the ``xadd``, nested."""
 SHARED_MARGIN = 2048
 """The same for the shared ring, where other threads come in between as well; at most half of the ring."""
-RETIRED = (1 << 64) - 1
+RETIRED = 0xFFFF << 48
+"""What the time of a retired place begins with; below are the bits of the lap in which it was retired. So whoever was
+interrupted before he saw it knows whether it is his own record that was given up, and counted."""
 PATIENCE = 1.0
 """Seconds after which the reader goes on behind a record that was begun and not finished."""
 
@@ -210,7 +212,7 @@ class RingReader:
         """Gather the complete records from a place on without the retired ones; return how many places that were."""
         slots = self.layout.slots
         times = ring.slots[TIME][first : first + count].copy()
-        retired = times == np.uint64(RETIRED)
+        retired = times >= np.uint64(RETIRED)
         lap = np.uint64((ring.consumed // slots + 1) & 1)
         complete = retired | (times & np.uint64(1) == lap)
         end = count if complete.all() else int(np.argmin(complete))
@@ -234,7 +236,7 @@ class RingReader:
         lap = (ring.consumed // self.layout.slots + 1) & 1
         if int(ring.slots[TIME][place]) & 1 != lap:
             # if it is finished at this moment, either store wins: the place is as if read, or stays retired
-            ring.slots[TIME][place] = RETIRED
+            ring.slots[TIME][place] = RETIRED | ring.consumed // self.layout.slots
             self.abandoned += 1
             ring.consumed += 1
         return True

@@ -44,11 +44,11 @@ def emit(
     position = _position(builder, row, own)
     place = builder.and_(position, constant(layout.slots - 1))
     slot = builder.add(builder.add(base, ring), builder.mul(place, constant(layout.record.bytes)))
-    _unless(builder, builder.icmp_unsigned("!=", load(builder, slot), constant(RETIRED)), row, done)
+    lap = builder.lshr(position, constant(layout.slots.bit_length() - 1))
+    _unless_retired(builder, load(builder, slot), lap, row, done)
     for field, offset, value in zip(layout.record.fields, layout.record.offsets, values, strict=False):
         _store_field(builder, field, builder.add(slot, constant(offset)), value)
     moment = _cycles(builder) if now is None else now
-    lap = builder.lshr(position, constant(layout.slots.bit_length() - 1))
     parity = builder.and_(builder.not_(lap), constant(1))
     store(builder, builder.or_(builder.shl(moment, constant(1)), parity), slot)
     builder.branch(done)
@@ -103,6 +103,18 @@ def _unless(builder: ir.IRBuilder, condition: Value, row: Value, done: ir.Block)
     branch.set_weights([1 << 20, 1])
     builder.position_at_end(dropped)
     increase(builder, row, FULL, atomic=True)
+    builder.branch(done)
+    builder.position_at_end(further)
+
+
+def _unless_retired(builder: ir.IRBuilder, time: Value, lap: Value, row: Value, done: ir.Block) -> None:
+    """Leave where the place is retired; count a drop, unless it is this record that the reader has given up."""
+    retired, further = builder.append_basic_block("retired"), builder.append_basic_block("usable")
+    branch = builder.cbranch(builder.icmp_unsigned("<", time, constant(RETIRED)), further, retired)
+    branch.set_weights([1 << 20, 1])
+    builder.position_at_end(retired)
+    with builder.if_then(builder.icmp_unsigned("!=", time, builder.or_(lap, constant(RETIRED)))):
+        increase(builder, row, FULL, atomic=True)
     builder.branch(done)
     builder.position_at_end(further)
 

@@ -1,5 +1,6 @@
 """Emitting of records by generated code, from threads and signal handlers, while a reader reads."""
 
+import ctypes
 import importlib.util
 import sys
 import threading
@@ -294,6 +295,41 @@ def test_emits_between_any_two_instructions_of_an_emit_lose_nothing_uncounted(fi
         assert drops.abandoned == 0
         assert len(records) + drops.total == filled + 5
     assert steps > 20
+
+
+@pytest.mark.parametrize("thread", [0, 1])
+@pytest.mark.parametrize("laps", [0, 2])
+def test_a_record_that_is_given_up_while_it_is_written_is_lost_once(monkeypatch, thread, laps):
+    monkeypatch.setattr(rings, "PATIENCE", 0.0)
+    ring = Ring(RingLayout(FOUR, 64, rings=4, threads=1), now=False)
+    base, given_up = ring.region.address, 0
+    for steps in range(1, 1000):
+        ring.region.map[:] = bytes(len(ring.region.map))
+        reader, found = RingReader(ring.region.view, ring.layout), []
+        for step in range(32 * laps):
+            ring.emit(step, step, thread=thread)
+            found += reader.drain()["step"].tolist()
+
+        @ctypes.CFUNCTYPE(ctypes.c_uint64, *[ctypes.c_uint64] * 4)
+        def read(*_, reader=reader, found=found):
+            for _ in range(2):
+                found.extend(reader.drain()["step"].tolist())
+            return 0
+
+        others = [inprocess.Call(ctypes.cast(read, ctypes.c_void_p).value, (ctypes.c_uint64 * 4)())]
+        if inprocess.interrupted(inprocess.call_of(ring.code, base, thread, 999, 999), steps, others) is None:
+            break
+        found += reader.drain(final=True)["step"].tolist()
+        drops = reader.drops()
+        given_up += drops.abandoned
+        assert len(found) + drops.total == 32 * laps + 1, steps
+        # its place costs one record in each lap
+        for step in range(1000, 1192):
+            ring.emit(step, step, thread=thread)
+            found += reader.drain()["step"].tolist()
+        assert len(found) + reader.drops().total == 32 * laps + 1 + 192
+    assert steps > 20
+    assert given_up > 2
 
 
 def test_an_emit_that_never_ends_costs_its_own_record_and_a_place(monkeypatch):
