@@ -11,7 +11,8 @@ _REGISTERS = (
     *(f"xmm{number}" for number in range(16)),
 )  # fmt: skip
 """By the numbers that DWARF gives them."""
-_REG0, _REGX = 0x50, 0x90
+_REG0, _REGX, _BASE0, _DEREFERENCE = 0x50, 0x90, 0x70, 0x06
+_STACK_BASES = (6, 7)
 _LOCLISTX = 0x22
 _EVERYTHING = (1 << 64) - 1
 
@@ -21,19 +22,35 @@ def register_at(entry: dw.Entry, address: int, base: int) -> str:
 
     ``base`` is where the unit's code begins.
     """
-    form, value = entry.attributes.get(dw.AT_LOCATION, (0, 0))
-    if isinstance(value, int):
-        if not form:
-            return ""
-        try:
-            value = _listed(entry.unit, form, value, address, base)
-        except (IndexError, struct.error):
-            raise UnsupportedTarget(f"{entry.unit.dwarf.path}: damaged debug information") from None
+    value = _described(entry, address, base)
     if len(value) == 1 and _REG0 <= value[0] < _REG0 + 32:
         return _REGISTERS[value[0] - _REG0]
     if len(value) == 2 and value[0] == _REGX and value[1] < len(_REGISTERS):
         return _REGISTERS[value[1]]
     return ""
+
+
+def is_at_address(entry: dw.Entry, address: int, base: int) -> bool | None:
+    """Return whether what a parameter's register or stack slot has is the value's address; ``None``: not said."""
+    value = _described(entry, address, base)
+    if not value:
+        return None
+    register = value[0] - _BASE0
+    if 0 <= register < 32 and register not in _STACK_BASES and value[1:] == b"\0":
+        return True
+    return value[-1] == _DEREFERENCE
+
+
+def _described(entry: dw.Entry, address: int, base: int) -> bytes:
+    form, value = entry.attributes.get(dw.AT_LOCATION, (0, 0))
+    if isinstance(value, bytes):
+        return value
+    if not form:
+        return b""
+    try:
+        return _listed(entry.unit, form, value, address, base)
+    except (IndexError, struct.error):
+        raise UnsupportedTarget(f"{entry.unit.dwarf.path}: damaged debug information") from None
 
 
 def _listed(unit: dw.Unit, form: int, at: int, address: int, base: int) -> bytes:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from anyprobe.binary import dwarf as dw
 from anyprobe.binary.debuginfo import DebugInfo, foreign_language, is_cpp
 from anyprobe.binary.dwarfforms import uleb
-from anyprobe.binary.dwarflocations import register_at
+from anyprobe.binary.dwarflocations import is_at_address, register_at
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.handlers.arguments import INTEGER, MEMORY, SSE, SSEUP, X87, Prototype
+from anyprobe.handlers.arguments import INTEGER, MEMORY, SSE, SSEUP, X87, Prototype, classes
 from anyprobe.handlers.layouts import ArrayType, Field, OpaqueType, StructType
 from anyprobe.handlers.types import (
     AnyType,
@@ -36,6 +36,39 @@ _CHAIN_LIMIT = 64
 _NAMELESS = "{…}"
 
 
+class _Seen:
+    """What is said of where the parameters of one function are when it is entered."""
+
+    def __init__(self, entry: dw.Entry, address: int) -> None:
+        self._address, self._base = address, entry.unit.entry.address(dw.AT_LOW_PC) or 0
+        found = [each for each in entry.children() if each.tag == dw.PARAMETER]
+        self._said = {(each.reference(dw.AT_ABSTRACT_ORIGIN) or each).key: each for each in found}
+
+    def register(self, parameter: dw.Entry) -> str:
+        """Return the register of a parameter, if that is said."""
+        said = self._said.get(parameter.key)
+        return register_at(said, self._address, self._base) if said is not None else ""
+
+    def is_at_address(self, parameter: dw.Entry) -> bool | None:
+        """Return whether a parameter is passed by its address, if that is said."""
+        said = self._said.get(parameter.key)
+        return is_at_address(said, self._address, self._base) if said is not None else None
+
+
+def _check_places(prototype: Prototype, found: list[dw.Entry], seen: _Seen) -> None:
+    """See that parameters are where the convention has them, as far as debug information says."""
+    try:
+        places = prototype.places
+    except UnsupportedTarget:
+        return  # it is said where somebody asks for them
+    for each, where in zip(found, places, strict=True):
+        register = seen.register(each)
+        if register and where and where[0] != register:
+            raise UnsupportedTarget(
+                f"the compiler passes {each.name} of {prototype.function} in {register}, not as other functions do"
+            )
+
+
 class DebugTypes:
     """The types of one object; each is made once, so that equal types are one."""
 
@@ -57,46 +90,42 @@ class DebugTypes:
             raise UnsupportedTarget(f"the compiler has given {name} a calling convention of its own")
         described = entry.reference(dw.AT_ABSTRACT_ORIGIN) or entry
         found = [each for each in described.children() if each.tag == dw.PARAMETER]
-        parameters = [(each.name or f"parameter{at}", self._passed(each)) for at, each in enumerate(found)]
+        seen = _Seen(entry, address)
+        parameters = [(each.name or f"parameter{at}", self._passed(each, seen)) for at, each in enumerate(found)]
         if dw.AT_PROTOTYPED not in described.attributes and not is_cpp(entry.unit):
             # without a prototype, float is passed as double
             parameters = [(each, f64 if kind == f32 else kind) for each, kind in parameters]
         result = self.of(entry.type)
-        prototype = Prototype(name, tuple(parameters), self._by_value(result, entry) if result is not None else None)
-        self._check_places(prototype, entry, found, address)
+        if result is not None:
+            result = self._given_back(result, seen.register(found[0]) if found else "")
+        prototype = Prototype(name, tuple(parameters), result)
+        _check_places(prototype, found, seen)
         return prototype
 
-    def _passed(self, parameter: dw.Entry) -> AnyType:
+    def _passed(self, parameter: dw.Entry, seen: "_Seen") -> AnyType:
+        """Return the type of a parameter as it is passed: of a class, that may be its address."""
         kind = self.of(parameter.type)
         if kind is None:
             raise UnsupportedTarget(f"the debug information has no type of {parameter.name}")
-        return self._by_value(kind, parameter)
-
-    def _by_value(self, kind: AnyType, entry: dw.Entry) -> AnyType:
-        """Return a type as it is passed: of a class it must be known whether its address is passed instead."""
-        if isinstance(kind, StructType) and kind.by_reference is None:
-            return OpaqueType(kind.name, kind.size, None)
-        if isinstance(kind, StructType) and kind.size and not kind.fields and not is_cpp(entry.unit):
+        if not isinstance(kind, StructType):
+            return kind
+        if kind.by_reference is None:
+            indirect = seen.is_at_address(parameter)
+            if indirect is None:
+                return OpaqueType(kind.name, kind.size, None)
+            return PointerType(kind) if indirect else kind
+        if kind.size and not kind.fields and not is_cpp(parameter.unit):
             # GCC says so little of transparent unions, which are passed as their first member; glibc's are pointers
             return OpaqueType(kind.name, kind.size, (INTEGER,) if kind.size == 8 else None)
         return kind
 
-    def _check_places(self, prototype: Prototype, entry: dw.Entry, found: list[dw.Entry], address: int) -> None:
-        """See that parameters are where the convention has them, as far as debug information says."""
-        if any(isinstance(kind, OpaqueType) and kind.classes is None for _, kind in prototype.parameters):
-            return
-        begin = entry.unit.entry.address(dw.AT_LOW_PC) or 0
-        places = {each.key: where for each, where in zip(found, prototype.places, strict=True)}
-        for each in entry.children():
-            if each.tag != dw.PARAMETER:
-                continue
-            origin = each.reference(dw.AT_ABSTRACT_ORIGIN) or each
-            where = places.get(origin.key)
-            register = register_at(each, address, begin)
-            if register and where and where[0] != register:
-                raise UnsupportedTarget(
-                    f"the compiler passes {each.name} of {prototype.function} in {register}, not as other functions do"
-                )
+    def _given_back(self, kind: AnyType, first: str) -> AnyType:
+        """Return the type of a result; ``first`` is the register of the first parameter, ``rsi`` behind an address."""
+        if not isinstance(kind, StructType) or kind.by_reference is not None:
+            return kind
+        if classes(kind) is None or first == "rsi":
+            return OpaqueType(kind.name, kind.size, (MEMORY,))
+        return kind if first == "rdi" else OpaqueType(kind.name, kind.size, None)
 
     def named(self, name: str) -> AnyType:
         """Return a type by its name; ``UnsupportedTarget`` if nothing is known of it."""
@@ -152,7 +181,7 @@ class DebugTypes:
         name = f"{_COMPOSITES[entry.tag]} {entry.name or _NAMELESS}"
         whole = self._info.definition(entry) if dw.AT_DECLARATION in entry.attributes else entry
         if whole is None:
-            return StructType(name, 0, ())
+            return StructType(name, 0, (), by_reference=None if is_cpp(entry.unit) else False)
         if whole.key in self._made:
             known = self._made[whole.key]
             assert isinstance(known, StructType)
@@ -190,7 +219,8 @@ class DebugTypes:
         if isinstance(kind, IntegerType | BoolType):
             return kind
         size = entry.number(dw.AT_BYTE_SIZE) or 4
-        return IntegerType(8 * size, signed=False)
+        values = [each.number(dw.AT_CONST_VALUE) or 0 for each in entry.children() if each.tag == dw.ENUMERATOR]
+        return IntegerType(8 * size, signed=any(value < 0 for value in values))
 
     def _array(self, entry: dw.Entry) -> AnyType:
         element = self.of(entry.type)

@@ -1,0 +1,223 @@
+"""Debug information as compilers write it: versions 2 to 5, compressed, in separate files, split, of C++."""
+
+import random
+import shutil
+import subprocess
+
+import pytest
+
+from anyprobe.binary.image import Image
+from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.handlers.debugtypes import DebugTypes
+from anyprobe.handlers.layouts import StructType
+from anyprobe.handlers.types import f64, i8, i16, i32, ptr, u32
+
+SOURCE = """
+struct node;
+typedef struct { int x; double y; } point;
+enum colour { RED = -1, GREEN };
+enum shape { ROUND, SQUARE };
+struct inner { short s; const volatile char text[3][4]; };
+struct outer {
+    struct inner *inner; unsigned low : 3; int high : 7; union { int whole; float part; };
+    struct { point corner; }; enum colour colour; struct node *next; int (*call)(int); int flexible[];
+};
+struct node { struct node *next; struct outer *outer; };
+int whole(struct outer *o, point p, const char *name, struct node **list, enum shape s, double ratio) {
+    return o->low + (int)p.y + name[0] + (list != 0) + s + (int)ratio;
+}
+static __attribute__((noinline)) int hidden(int unused, int used) { return used * 3; }
+float plain(void) { return 1.5f; }
+void nothing(long double l, __int128 i, int n) { (void)l; (void)i; (void)n; }
+old(x) float x; { return (int)x; }
+int main(int argc, char **argv) { return hidden(argc, argc + 1) + (int)argv[0][0]; }
+"""
+WAYS = {
+    "5": ("-gdwarf-5",),
+    "4": ("-gdwarf-4",),
+    "3": ("-gdwarf-3",),
+    "2": ("-gdwarf-2", "-gstrict-dwarf"),
+    "64-bit": ("-gdwarf-5", "-gdwarf64"),
+    "compressed": ("-g", "-gz"),
+    "types apart": ("-g", "-fdebug-types-section"),
+    "linked at once": ("-g", "-flto", "-shared", "-fPIC"),
+    "unoptimised": ("-g", "-O0"),
+}
+SILENT = ("-O2", "-w", "-std=gnu89")
+
+
+def types_of(path, **options):
+    image = Image.open(str(path), **options)
+    types = DebugTypes(image.debug_info)
+    return lambda name: types.prototype(image.functions.lookup(name)[0].start, name)
+
+
+def layout(kind):
+    return {each.name: (str(each.kind), each.offset, each.bits) for each in kind.members()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_same_is_said_in_every_form(build, way):
+    known = types_of(build(SOURCE, *SILENT, *WAYS[way]))
+    whole = known("whole")
+    assert [name for name, _ in whole.parameters] == ["o", "p", "name", "list", "s", "ratio"]
+    kinds = dict(whole.parameters)
+    assert (str(kinds["o"]), str(kinds["p"]), str(kinds["name"])) == ("ptr[struct outer]", "point", "ptr[i8]")
+    assert (str(kinds["list"]), kinds["s"], kinds["ratio"]) == ("ptr[ptr[struct node]]", u32, f64)
+    assert whole.places == [("rdi",), ("rsi", "xmm0"), ("rdx",), ("rcx",), ("r8",), ("xmm1",)]
+    assert whole.result == i32
+    assert layout(kinds["o"].element) == {
+        "inner": ("ptr[struct inner]", 0, 0), "low": ("u32", 64, 3), "high": ("i32", 67, 7), "whole": ("i32", 96, 0),
+        "part": ("f32", 96, 0), "corner": ("point", 128, 0), "colour": ("i32", 256, 0),
+        "next": ("ptr[struct node]", 320, 0), "call": ("ptr", 384, 0), "flexible": ("i32[]", 448, 0),
+    }  # fmt: skip
+    inner = kinds["o"].element.member("inner").kind.element
+    assert layout(inner) == {"s": ("i16", 0, 0), "text": ("i8[4][3]", 16, 0)}
+    assert inner.member("s").kind == i16
+    assert inner.member("text").kind.element.element == i8
+    assert known("plain").result is not None
+    assert known("plain").parameters == ()
+    nothing = known("nothing")
+    assert nothing.result is None
+    assert nothing.places == [("stack+8", "stack+16"), ("rdi", "rsi"), ("rdx",)]
+    assert dict(known("old").parameters) == {"x": f64}  # without a prototype it is passed so
+
+
+def test_a_separate_file_is_found(build, tmp_path):
+    whole = build(SOURCE, *SILENT, "-g")
+    program, debug = tmp_path / "program", tmp_path / "program.debug"
+    shutil.copy(whole, program)
+    build.run("objcopy", "--only-keep-debug", program, debug)
+    build.run("strip", "--strip-debug", program)
+    with pytest.raises(UnsupportedTarget, match="no debug information, and no separate file"):
+        types_of(program)
+    identifier = Image.open(str(program)).build_id
+    place = tmp_path / "debug" / ".build-id" / identifier[:2] / f"{identifier[2:]}.debug"
+    place.parent.mkdir(parents=True)
+    shutil.move(debug, place)
+    known = types_of(program, debug_roots=[str(tmp_path / "debug")])
+    assert [name for name, _ in known("whole").parameters][:2] == ["o", "p"]
+
+
+def test_split_debug_information_is_named(build):
+    known = types_of(build(SOURCE, *SILENT, "-g", "-gsplit-dwarf"))
+    with pytest.raises(UnsupportedTarget, match=r"split off into .*\.dwo"):
+        known("whole")
+
+
+def test_types_that_are_only_declared_are_found_in_other_units(build, tmp_path):
+    other = tmp_path / "other.c"
+    other.write_text(
+        "struct request { char pad[40]; int port; }; struct request all;"
+        "int other(struct request *r) { return r->port; }"
+    )
+    first = "struct request; int serve(struct request *r) { return r != 0; } int main(void) { return serve(0); }"
+    known = types_of(build(first, "-O1", "-g", "-fno-lto", str(other), "-Wl,--no-gc-sections"))
+    request = dict(known("serve").parameters)["r"].element
+    assert isinstance(request, StructType)
+    assert layout(request)["port"] == ("i32", 320, 0)
+
+
+CPP = """
+namespace shop {
+struct Base { long first; int identity; ~Base(); };
+struct Item : Base { double price; static int count; Item(const Item &) ; Item(); };
+struct Small { short a, b; };
+struct Nested { struct Deep { char c; } deep; };
+class Cart {
+public:
+    int add(Item item, const Item &other, Small small, Nested::Deep deep, bool urgent);
+    long total;
+};
+int Cart::add(Item item, const Item &other, Small small, Nested::Deep deep, bool urgent) {
+    return item.identity + other.identity + small.a + deep.c + urgent;
+}
+}
+int main() { return 0; }
+"""
+
+
+def test_cpp(build):
+    image = Image.open(str(build(CPP, "-O2", "-g", language="c++")))
+    (function,) = image.functions.match("*add*")
+    found = DebugTypes(image.debug_info).prototype(function.start, function.name)
+    assert [name for name, _ in found.parameters] == ["this", "item", "other", "small", "deep", "urgent"]
+    kinds = dict(found.parameters)
+    assert layout(kinds["this"].element) == {"total": ("i64", 0, 0)}
+    assert str(kinds["item"]) == "ptr[struct Item]"  # it has a constructor for copies
+    assert layout(kinds["other"].element)["identity"] == ("i32", 64, 0)
+    assert layout(kinds["other"].element)["price"] == ("f64", 128, 0)
+    assert "count" not in layout(kinds["other"].element)
+    assert found.places == [("rdi",), ("rsi",), ("rdx",), ("rcx",), ("r8",), ("r9",)]
+
+
+def test_clones_have_no_parameters_that_are_known(build):
+    source = """
+    struct pair { int a, b; };
+    static __attribute__((noinline)) int part(struct pair *p, int unused) { return p->a * p->a; }
+    int main(int argc, char **argv) { struct pair p = {argc, 2}; return part(&p, 1) + part(&p, 2); }
+    """
+    image = Image.open(str(build(source, "-O2", "-g")))
+    (clone,) = image.functions.match("part.*")
+    with pytest.raises(UnsupportedTarget, match="parameters of its own choice"):
+        DebugTypes(image.debug_info).prototype(clone.start, clone.name)
+
+
+def test_damaged_debug_information_is_said(build, tmp_path):
+    image = Image.open(str(build(SOURCE, *SILENT, "-g")))
+    section = image.elf.section(".debug_info")
+    whole = bytes(image.elf.content)
+    start = image.functions.lookup("whole")[0].start
+    damaged = random.Random(7)
+    for _ in range(60):
+        content = bytearray(whole)
+        for _ in range(20):
+            content[section.offset + damaged.randrange(section.size)] = damaged.randrange(256)
+        try:
+            found = DebugTypes(Image.from_bytes("damaged", bytes(content)).debug_info).prototype(start, "whole")
+            for _, kind in found.parameters:
+                str(kind)
+        except UnsupportedTarget:
+            pass
+
+
+MEMBERS = ("char", "short", "int", "long", "float", "double", "void *", "_Bool")
+
+
+def test_places_agree_with_the_compilers(build):
+    """Registers of parameters behind structs are where debug information has them; ``prototype`` compares."""
+    choose = random.Random(11)
+    source, names = [], []
+    for number in range(120):
+        kinds = []
+        for index in range(choose.randrange(1, 9)):
+            if choose.random() < 0.45:
+                members = "".join(
+                    f" {choose.choice(MEMBERS)} m{at}{choose.choice(['', '', '[2]'])};"
+                    for at in range(choose.randrange(1, 5))
+                )
+                word = choose.choice(["struct", "struct", "union"])
+                source.append(f"{word} s{number}_{index} {{{members} }};")
+                kinds.append(f"{word} s{number}_{index}")
+            else:
+                kinds.append(choose.choice((*MEMBERS, "long double", "__int128")))
+        names.append(f"f{number}")
+        text = ", ".join(f"{kind} p{index}" for index, kind in enumerate(kinds))
+        source.append(f"int f{number}({text}) {{ return sizeof p0; }}")
+    known = types_of(build("\n".join(source) + "\nint main(void) { return 0; }", "-O1", "-g"))
+    assert all(known(name).places for name in names)
+
+
+def test_voids_are_plain_pointers(build):
+    known = types_of(build("void *f(void *p, void (*g)(int)) { return p; } int main(void) { return 0; }", "-g"))
+    assert known("f").parameters == (("p", ptr), ("g", ptr))
+    assert known("f").result == ptr
+
+
+def test_functions_in_assembly_are_not_said_to_have_no_parameters(tmp_path):
+    source = tmp_path / "stub.s"
+    source.write_text(".globl stub\n.type stub, @function\nstub: ret\n.size stub, 1\n")
+    path = tmp_path / "stub.so"
+    subprocess.run(["gcc", "-g", "-shared", "-nostdlib", "-o", str(path), str(source)], check=True)
+    with pytest.raises(UnsupportedTarget, match="assembly"):
+        types_of(path)("stub")
