@@ -191,3 +191,61 @@ def test_a_round_trip_takes_some_tens_of_microseconds(target):
         target.go(20)
     between = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert statistics.median(between) < 1_000_000  # make bench has the figure; this is for a machine under load
+
+
+def test_a_callback_may_use_the_session(target):
+    armed = []
+    with anyprobe.attach(target.pid) as session:
+
+        @session.callback("a.out:asked", timeout=20)
+        def on_asked(hit):
+            if not armed:
+                armed.extend(session.count("a.out:named"))
+                armed.append(session.snapshot())
+
+        target.go(1)
+        assert session.callbacks.errors == []
+        assert [site.hits for site in session.snapshot().sites] == [CALLS, CALLS]
+        assert session.snapshot().missing == {}
+    target.finish()
+
+
+def test_a_program_that_is_started_waits_from_the_first_call_on():
+    opened = []
+    with anyprobe.run(["/bin/ls", "/"], stdout=subprocess.DEVNULL) as session:
+
+        @session.callback("libc:opendir", timeout=20)
+        def on_opendir(hit):
+            opened.append(hit.cstr(hit.regs.rdi))
+
+        session.resume()
+        assert session.wait(20) == 0
+    assert opened == ["/"]
+
+
+def test_fork_children_do_not_wait():
+    text = """
+        #include "protocol.h"
+        #include <sys/wait.h>
+        PROBED int asked(int n) { return n + 1; }
+        static void setup(int argc, char **argv) { (void)argc; (void)argv; }
+        static void one_round(void) {
+            int status;
+            check(asked(1) == 2, "asked");
+            pid_t child = fork();
+            if (!child) _exit(asked(1) == 2 ? 0 : 1);
+            check(waitpid(child, &status, 0) == child && status == 0, "the child");
+        }
+    """
+    served = []
+    with started(build("forked_waits.c", text=text)) as target:
+        with anyprobe.attach(target.pid) as session:
+
+            @session.callback("a.out:asked", timeout=20)
+            def on_asked(hit):
+                served.append(hit.tid)
+
+            target.go(5)
+            assert served == [target.pid] * 5
+            assert session.snapshot().missing == {"no callback": 5}
+        target.finish()
