@@ -3,7 +3,7 @@
 import errno
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -21,6 +21,7 @@ from anyprobe.kprobes.structures import (
     KPROBE_FLAG_DISABLED,
     KPROBE_FLAG_GONE,
     KPROBE_FLAG_OPTIMIZED,
+    TRAMPOLINE,
     Djprobe,
     Handler,
     Jprobe,
@@ -54,6 +55,8 @@ class Site:
     handler: "HandlerFacts | None"
     behind: bool = False
     """Whether it runs behind the instruction."""
+    at_tails: "Callable[[], HandlerFacts] | None" = None
+    """What runs where a function ends in a jump to another one."""
 
 
 @dataclass(eq=False)
@@ -239,6 +242,8 @@ class Registry:
         return found
 
     def _kretprobe_sites(self, rp: Kretprobe, location: Location) -> tuple[list[Site], Count]:
+        if rp.kp.flags & TRAMPOLINE:
+            raise KprobeError(errno.EOPNOTSUPP, "handlers run at exits only, not at replaced return addresses")
         if not 0 <= rp.data_size <= DATA_BYTES:
             raise KprobeError(errno.E2BIG, f"data_size can be {DATA_BYTES} bytes at most, not {rp.data_size}")
         if rp.handler is None and rp.entry_handler is None:
@@ -259,8 +264,9 @@ class Registry:
         sites = [Site(spec, handling.prepared(entry, call=call, inside=True))]
         if rp.handler is not None:
             handler = wrapping.returned(rp.handler, instance, REGISTERS_AT_RETURN)
-            facts = handling.prepared(handler, returns=True, call=call)
-            sites.append(Site(spec.removesuffix(":entry") + ":return", facts))
+            prepare = partial(handling.prepared, handler, returns=True, call=call)
+            at_tails = cache(partial(prepare, tail=True))
+            sites.append(Site(spec.removesuffix(":entry") + ":return", prepare(), at_tails=at_tails))
         return sites, missed
 
     # -- changing
@@ -351,7 +357,11 @@ def _kind(probe: Registered) -> str:
 def _dresser(site: Site) -> "Callable[[Probe], None]":
     if site.handler is None:
         return _count
-    return dressing_behind(site.handler) if site.behind else partial(dress_with, facts=site.handler)
+    return (
+        dressing_behind(site.handler)
+        if site.behind
+        else partial(dress_with, facts=site.handler, at_tails=site.at_tails)
+    )
 
 
 def _named_entry(location: Location) -> str:

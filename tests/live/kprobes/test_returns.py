@@ -5,8 +5,9 @@ import errno
 import pytest
 
 import anyprobe
-from anyprobe import Count, Sum, emit
+from anyprobe import Count, Sum, emit, u64
 from anyprobe.kprobes import (
+    TRAMPOLINE,
     Kprobe,
     Kretprobe,
     register_kprobe,
@@ -132,7 +133,7 @@ def test_the_return_address_is_the_real_one(target, session):
     def handler(ri, regs):
         addresses.add(key=(0, ri.ret_addr))
         addresses.add(key=(1, regs.ip))
-        addresses.add(key=(2, regs_return_value(regs)))
+        addresses.add(key=(2, u64(regs_return_value(regs))))
 
     assert register_kretprobe(Kretprobe(Kprobe(symbol_name="asked"), handler)) == 0
     target.go(2)
@@ -140,6 +141,30 @@ def test_the_return_address_is_the_real_one(target, session):
     keys = [key for key, _ in addresses.result().entries.items()]
     assert len(keys) == 3
     assert len({address for _, address in keys}) == 1
+
+
+@pytest.mark.parametrize("maxactive", [0, 1])
+def test_the_value_is_missing_where_a_function_ends_in_a_jump(target, session, maxactive):
+    returned, missing = Sum("returned"), Count("missing")
+
+    def handler(ri, regs):
+        value = regs_return_value(regs)
+        if value is None:
+            missing.add()
+        else:
+            returned.add(value)
+
+    rp = Kretprobe(Kprobe(symbol_name="tails"), handler, maxactive=maxactive)
+    assert register_kretprobe(rp) == 0
+    target.go(3)
+    target.finish()
+    assert (total(returned).count, total(returned).sum, total(missing).count) == (18, 45, 12)
+    assert rp.nmissed == 0
+
+
+def test_the_trampoline_is_refused(session):
+    rp = Kretprobe(Kprobe(symbol_name="tails", flags=TRAMPOLINE), values(Sum("sums")))
+    assert register_kretprobe(rp) == -errno.EOPNOTSUPP
 
 
 def test_kprobe_and_kretprobe_on_one_function(target, session):

@@ -25,6 +25,7 @@ PROBED long stepped(long n) {
     return n * 3;
 }
 PROBED long other(long n) { return -n; }
+PROBED long tails(long n) { return n > 5 ? other(n) : n; }
 PROBED long recursive(long n) {
     CALLED(recursive);
     volatile long kept = n;
@@ -92,6 +93,7 @@ static void one_round(void) {
         CALLED(chosen);
     }
     check(recursive(10) == 55, "recursive");
+    for (long n = 0; n < 10; n++) check(tails(n) == (n > 5 ? -n : n), "tails");
     for (volatile long n = 0; n < 100; n++)
         if (!setjmp(back)) {
             wipe();

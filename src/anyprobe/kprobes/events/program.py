@@ -63,7 +63,7 @@ class _Writer:
         self._variables += 1
         name = f"v{self._variables}"
         self.lines.append(f"{name} = {text}")
-        return f"(u64(0) if {name} is None else {name})"
+        return f"(u64(0) if {name} is None else u64({name}))"
 
     def value(self, fetch: Fetch, kind: str = "u64") -> str:
         """Return the expression of a fetch; it may be missing."""
@@ -79,7 +79,7 @@ class _Writer:
             case Argument(number):
                 return self._read(f"u64({self.regs}.sp)", 8 * (number - len(_IN_REGISTERS)), kind)
             case ReturnValue():
-                return f"u64({self.regs}.ax)"
+                return f"{self.regs}.ax"
             case StackPointer():
                 return f"u64({self.regs}.sp)"
             case StackWord(number):
