@@ -249,3 +249,50 @@ def test_fork_children_do_not_wait():
             assert served == [target.pid] * 5
             assert session.snapshot().missing == {"no callback": 5}
         target.finish()
+
+
+def test_a_signal_handler_jumps_out_of_the_waiting():
+    text = """
+        #include "protocol.h"
+        #include <setjmp.h>
+        #include <signal.h>
+        #include <sys/time.h>
+        TALLY(jumps);
+        static sigjmp_buf back;
+        static volatile int armed;
+        PROBED int asked(int n) { return n + 1; }
+        static void jump(int signal) { (void)signal; if (armed) siglongjmp(back, 1); }
+        static void setup(int argc, char **argv) {
+            (void)argc; (void)argv;
+            USE_TALLY(jumps);
+            signal(SIGALRM, jump);
+        }
+        static void one_round(void) {
+            struct itimerval soon = {{0, 0}, {0, 20000}};
+            if (sigsetjmp(back, 1)) {
+                CALLED(jumps);
+            } else {
+                armed = 1;
+                setitimer(ITIMER_REAL, &soon, 0);
+                asked(1000);
+            }
+            armed = 0;
+            for (int n = 0; n < 5; n++) check(asked(n) == n + 1, "asked");
+        }
+    """
+    served = []
+    with started(build("jumping_waits.c", text=text)) as target:
+        with anyprobe.attach(target.pid) as session:
+
+            @session.callback("a.out:asked", timeout=20)
+            def on_asked(hit):
+                served.append(hit.regs.rdi)
+                if hit.regs.rdi == 1000:
+                    time.sleep(0.06)  # by then the thread is gone, and waits for the next
+
+            counts = target.go(5)
+            assert counts.calls["jumps"] == 5
+            assert served == [1000, 0, 1, 2, 3, 4] * 5
+            snapshot = session.snapshot()
+            assert (snapshot.missing, snapshot.sites[0].nmissed) == ({}, 0)
+        target.finish()

@@ -1,6 +1,5 @@
 """Records one by one as they come, and Python functions that are called with them after the fact."""
 
-import asyncio
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -94,6 +93,8 @@ class Events:
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Wait for records and yield them; others run meanwhile."""
+        import asyncio  # whoever comes here has it
+
         pauses = _Pauses(self._timeout)
         while True:
             found, over = self._look()
