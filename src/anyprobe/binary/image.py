@@ -19,7 +19,8 @@ from anyprobe.binary.tablestore import CodeFacts, TableStore
 from anyprobe.binary.text import ModuleText
 from anyprobe.binary.threadpointer import moves_thread_pointer
 from anyprobe.binary.unwind import UnwindTable, unwind_table
-from anyprobe.core.address import AddressRange
+from anyprobe.binary.unwindrules import UnwindRules, unwind_rules
+from anyprobe.core.address import AddressRange, page_floor
 from anyprobe.core.arrays import among
 from anyprobe.core.memory import MemoryFault
 
@@ -157,6 +158,20 @@ class Image:
     def unwind(self) -> UnwindTable:
         """What ``.eh_frame`` says."""
         return unwind_table(self.elf)
+
+    @cached_property
+    def unwind_rules(self) -> UnwindRules:
+        """How a caller's frame is found from anywhere in the code, from the lowest address on."""
+        rules = self._store.rules()
+        if rules is None:
+            rules = unwind_rules(self.elf, self.lowest_address)
+            self._store.keep_rules(rules)
+        return rules
+
+    @property
+    def lowest_address(self) -> int:
+        """The address of the first page."""
+        return page_floor(min(each.vaddr for each in self.elf.loads))
 
     @cached_property
     def symbol_tables(self) -> tuple[SymbolTable, ...]:

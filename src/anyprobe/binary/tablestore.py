@@ -18,10 +18,11 @@ from anyprobe.binary import cache
 from anyprobe.binary.elf import ElfFile
 from anyprobe.binary.reconcile import Bounds, SymbolColumns
 from anyprobe.binary.symbols import SymbolTable
+from anyprobe.binary.unwindrules import UnwindRules
 from anyprobe.core.address import AddressRange
 from anyprobe.core.refusal import Reason
 
-_BOUNDS, _FACTS = "functions", "codefacts"
+_BOUNDS, _FACTS, _RULES = "functions", "codefacts", "unwindrules"
 _REASONS = frozenset(reason.value for reason in Reason)
 
 
@@ -89,6 +90,17 @@ class TableStore:
             "reasons": np.frombuffer("\n".join(text for _, text in facts.forbidden).encode(), np.uint8),
         }
         self._store(_FACTS, arrays)
+
+    def rules(self) -> UnwindRules | None:
+        """Return the unwinding rules, if they are kept."""
+        found = self._load(_RULES, ("starts", "rules"))
+        if found is None or found[0].shape != found[1].shape:
+            return None
+        return UnwindRules(*(each.astype(np.uint32) for each in found))
+
+    def keep_rules(self, rules: UnwindRules) -> None:
+        """Keep the unwinding rules."""
+        self._store(_RULES, {"starts": rules.starts, "rules": rules.rules})
 
     def _load(self, kind: str, names: Sequence[str]) -> list[NDArray[Any]] | None:
         """Return the arrays of an entry if it was made from the same sources."""

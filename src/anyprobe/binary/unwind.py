@@ -77,13 +77,13 @@ def unwind_table(elf: ElfFile) -> UnwindTable:
     A table that cannot be read is an error rather than an absent one: it would hide exception landing pads.
     """
     try:
-        places = _entry_addresses(elf)
+        places = entry_addresses(elf)
         return _read_entries(elf, places) if len(places) else UnwindTable.empty()
     except (LookupError, ValueError, struct.error, StopIteration) as error:
         raise elf.damaged(f"the unwind table: {error}") from error
 
 
-def _entry_addresses(elf: ElfFile) -> NDArray[np.int64]:
+def entry_addresses(elf: ElfFile) -> NDArray[np.int64]:
     """Return the addresses of all FDEs: from the sorted table of ``.eh_frame_hdr``, else by walking."""
     header = next((each for each in elf.segments if each.kind == PT_GNU_EH_FRAME), None)
     if header is None:

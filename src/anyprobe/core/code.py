@@ -25,6 +25,8 @@ class InputKind(StrEnum):
     """Address of the call's own data (``ctx.data``), or 0 where the call has none."""
     ROUTINE = "routine"
     """Address of a routine by name."""
+    UNWINDING = "unwinding"
+    """Address of the tables by which stacks are gone up, see ``data.unwinding``."""
     MISSES = "misses"
     """Address of the counters of what went wrong, one word for each ``Miss``."""
 

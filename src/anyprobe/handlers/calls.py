@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from anyprobe.data.maps import Map
+from anyprobe.data.stacks import DEPTH_LIMIT
 from anyprobe.handlers import intrinsics, ir, operators, ranges
 from anyprobe.handlers.collecting import Collecting
 from anyprobe.handlers.emitter import BUFFER_LIMIT
@@ -16,6 +17,8 @@ from anyprobe.handlers.values import Context, Items, Literal, Member, Scalar, Te
 
 Inline = Callable[[Expressions, ast.Call, types.FunctionType, list[Value]], Value]
 """Compiles a call of another Python function in place."""
+DEPTH = Literal(20)
+"""How many addresses a stack has if that is not said."""
 TEXT_LIMIT = 128
 """Bytes that one text may have."""
 
@@ -39,6 +42,8 @@ class Calls:
                 return self._thing(expressions, node, thing)
             case Context("skip"):
                 return self._skip(expressions, node)
+            case Context("ustack"):
+                return self._stack(expressions, node)
             case _:
                 raise expressions.error(node, f"{described(callee)} cannot be called")
 
@@ -63,6 +68,15 @@ class Calls:
         errno = expressions.number(keywords["errno"]) if keywords else None
         expressions.context.skip(expressions.emit, value, errno, expressions.frame.fail_at(node))
         return Literal(None)
+
+    def _stack(self, expressions: Expressions, node: ast.Call) -> Value:
+        """Compile ``ctx.ustack(depth)``."""
+        (inner,) = self._arguments(expressions, node, "depth") if node.args or node.keywords else (None,)
+        depth = DEPTH if inner is None else expressions.value(inner)
+        if not isinstance(depth, Literal) or not isinstance(depth.value, int) or not 0 < depth.value <= DEPTH_LIMIT:
+            instead = f"ctx.ustack(n) with n from 1 to {DEPTH_LIMIT}"
+            raise expressions.error(node, "how deep a stack is has to be constant", instead)
+        return expressions.context.stack(expressions.emit, self._collecting.storages, depth.value)
 
     def _thing(self, expressions: Expressions, node: ast.Call, thing: Any) -> Value:  # noqa: ANN401 - anything callable
         if isinstance(thing, Type):

@@ -10,7 +10,8 @@ from anyprobe.handlers.emitter import Emitter
 from anyprobe.handlers.members import received
 from anyprobe.handlers.operators import Fail, convert
 from anyprobe.handlers.parameters import returned
-from anyprobe.handlers.types import AnyType, FloatType, PointerType, Type, boolean, func, i32, i64, ptr, u64
+from anyprobe.handlers.storages import Stacks, Storages
+from anyprobe.handlers.types import AnyType, FloatType, PointerType, Type, boolean, func, i32, i64, ptr, stack, u64
 from anyprobe.handlers.values import Context, Kind, Maybe, Scalar, Text, Value
 from anyprobe.isa.registers import NUMBERS
 
@@ -30,6 +31,8 @@ CHANGEABLE = ("retval", "ip", "errno")
 """Attributes that a handler may change in an unsafe session."""
 COMM_BYTES = 16
 """Bytes of a thread's name, its NUL included."""
+CAPTURE = "capture"
+"""The operation that takes a stack: how deep, whether at a function's entry, pc, stack and frame pointer."""
 INSTANCE_WORDS = 8
 """Words of data that a call can have."""
 
@@ -68,14 +71,14 @@ class ContextAccess:
             return Scalar(statusflags.read(ir.Word(emit.word(InputKind.REGISTER, statusflags.KEPT))))
         if part == "regs" and name != "rip":
             return Scalar(ir.Word(emit.word(InputKind.REGISTER, _register(name, fail))))
-        if part == "" and name in {"regs", "data", "skip"}:
+        if part == "" and name in {"regs", "data", "skip", "ustack"}:
             return Context(name)
         name = "ip" if part == "regs" else name
         if name == "comm":
             return _comm(emit)
         kind = ATTRIBUTES.get(name)
         if kind is None:
-            raise fail(f"ctx has no {name}", "one of " + ", ".join((*ATTRIBUTES, "comm", "regs", "data")))
+            raise fail(f"ctx has no {name}", "one of " + ", ".join((*ATTRIBUTES, "comm", "ustack", "regs", "data")))
         if name == "retval":
             if self.retval is None:
                 raise fail("there is no return value here", "a handler of a return: session.ret, or .ret of a call")
@@ -145,6 +148,22 @@ class ContextAccess:
             return self.prototype().result or i64
         except UnsupportedTarget:
             return i64
+
+    def stack(self, emit: Emitter, storages: Storages, depth: int) -> Value:
+        """Compile ``ctx.ustack``: the number of the stack, of at most ``depth`` addresses."""
+        storage = storages.setdefault(Stacks, Stacks())
+        ip, rsp, rbp = (
+            ir.Word(emit.word(kind, name))
+            for kind, name in (
+                (InputKind.CONTEXT, "ip"),
+                (InputKind.REGISTER, "rsp"),
+                (InputKind.REGISTER, "rbp"),
+            )
+        )
+        present, target = emit.temporary(boolean), emit.temporary(u64)
+        how = ir.Const(depth, u64), ir.Const(int(self.entry), u64)
+        emit.add(ir.Update(emit.storage(storage), CAPTURE, (*how, ip, rsp, rbp), (), present, target))
+        return Scalar(convert(target, stack))
 
     def _demand_unsafe(self, fail: Fail) -> None:
         if not self.unsafe:

@@ -9,11 +9,11 @@ from anyprobe.core.errors import InternalError
 from anyprobe.handlers import ir, toolchain, updates, walk
 from anyprobe.handlers.footprint import footprint
 from anyprobe.handlers.llvm import Lowering
-from anyprobe.handlers.llvm_arithmetic import I64, number
+from anyprobe.handlers.llvm_arithmetic import I1, I64, number
 from anyprobe.handlers.machine import Inputs, Pair, Value, flat
 from anyprobe.handlers.objectfile import linked
 from anyprobe.handlers.passes import bounds
-from anyprobe.handlers.storages import MapTable, Ring, Table
+from anyprobe.handlers.storages import MapTable, Ring, Stacks, Table
 from anyprobe.handlers.types import FloatType, IntegerType, Type
 
 ENTRY, INNER = "handler", "handler.floats"
@@ -99,6 +99,8 @@ class NativeMachine:
             updates.add(builder, store.layout, base, thread, values[0] if values else None, flat(key))
         elif isinstance(store, Ring):
             updates.emit(builder, store.layout, base, self._input(InputKind.THREAD), key)
+        elif isinstance(store, Stacks):
+            return self._capture(base, operation, values)
         elif operation.operation == "set":
             assert isinstance(store, MapTable)
             updates.map_set(builder, store.layout, base, flat(key), values[0])
@@ -107,6 +109,17 @@ class NativeMachine:
             look_up = updates.map_get if operation.operation == "get" else updates.map_delete
             return look_up(builder, store.layout, base, flat(key))
         return None
+
+
+    def _capture(self, base: Value, operation: ir.Update, values: list[Value]) -> Pair:
+        from anyprobe.handlers import updates_stacks
+        from anyprobe.handlers.stackwalk import Place
+
+        depth, at_entry = (each.value for each in operation.values[:2] if isinstance(each, ir.Const))
+        ip, rsp, rbp = values[2:]
+        place = Place(ip, rsp, rbp, bool(at_entry))
+        tables, peek = self._input(InputKind.UNWINDING), self._input(InputKind.ROUTINE, "peek")
+        return llvm.Constant(I1, 1), updates_stacks.capture(self._builder, base, tables, peek, place, int(depth))
 
 
 def compile_native(handler: ir.Function) -> NativeCode:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from anyprobe.data import stacks
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.keys import KeyKind, KeyPart, KeyShape
 from anyprobe.data.maps import Map, MapLayout
@@ -54,6 +55,26 @@ class Ring:
         """Everything that the code of emitting depends on."""
         fields = ",".join(f"{field.kind}*{field.size}" for field in self.layout.record.fields)
         return f"records ({fields}) slots {self.layout.slots} rings {self.layout.rings} threads {self.layout.threads}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """The storage of the stacks of a session."""
+
+    @property
+    def signature(self) -> str:
+        """Everything that the code of taking a stack depends on."""
+        return f"stacks {stacks.PLACES} of {stacks.PLACE_BYTES}"
+
+    @property
+    def layout(self) -> "Stacks":
+        """Itself: there is one kind."""
+        return self
+
+    @property
+    def size(self) -> int:
+        """Bytes of the region."""
+        return stacks.SIZE
 
 
 Storages = dict[object, ir.Storage]

@@ -12,13 +12,14 @@ from anyprobe.data.maps import Map, MapView
 from anyprobe.data.records import Records, named
 from anyprobe.data.results import AggregationResult
 from anyprobe.data.rings import RingReader
+from anyprobe.data.stacks import StackView
 from anyprobe.data.tables import TableView
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.context import InstanceLayout
 from anyprobe.handlers.destinations import destinations
 from anyprobe.handlers.frontend import Setting
 from anyprobe.handlers.kept import native_code
-from anyprobe.handlers.storages import MapTable, Ring, Storages, Table
+from anyprobe.handlers.storages import MapTable, Ring, Stacks, Storages, Table
 from anyprobe.handlers.types import AnyType, i64
 from anyprobe.probes import changing
 from anyprobe.probes.clock import tick_nanoseconds, tsc_refusal
@@ -26,6 +27,7 @@ from anyprobe.probes.dressing import dress_with, dressing_behind
 from anyprobe.probes.ownmemory import reading_facts
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.prototypes import Prototypes
+from anyprobe.probes.stacktables import StackTables
 from anyprobe.splice.handlerfacts import INSTANCE_BYTES, TID_OFFSET, HandlerFacts, instances_bytes
 from anyprobe.splice.memoryroutines import ReadingFacts
 from anyprobe.splice.stores import Store, map_stores
@@ -73,6 +75,7 @@ class Handling:
         self._stores: dict[object, Store] = {}
         self._views: dict[object, TableView | MapView | RingReader] = {}
         self._misses: Store | None = None
+        self._stacks: StackView | None = None
         self._nanoseconds = 0
         self._tids_checked = self._tids_wanted = False
         self._probes: dict[Handler, list[Probe]] = {}
@@ -210,6 +213,7 @@ class Handling:
             nanoseconds=self._nanoseconds,
             pid=self._session.pid,
             errno=self._errno if _uses(code, "errno") else 0,
+            unwinding=self._stack_tables.address if _has(code, InputKind.UNWINDING) else 0,
         )
         if facts.redirects:
             changing.check_redirection(self._session.pid)
@@ -223,6 +227,10 @@ class Handling:
     @cached_property
     def _memory(self) -> ReadingFacts:
         return reading_facts(self._session)
+
+    @cached_property
+    def _stack_tables(self) -> StackTables:
+        return StackTables(self._session.engine, self._session.symbols.objects)
 
     @cached_property
     def _errno(self) -> int:
@@ -240,6 +248,8 @@ class Handling:
             map_view.names = self._shown
             key.views.append(map_view)
             self._views[key] = map_view
+        elif isinstance(storage, Stacks):
+            self._stacks = StackView(store.view())
         elif isinstance(storage, Ring):
             self._views[key] = RingReader(
                 store.view(), storage.layout, nanoseconds=self._nanoseconds, allocate=store.allocate
@@ -286,6 +296,8 @@ class Handling:
     def dropped(self) -> dict[str, dict[str, int]]:
         """Return what maps and records have lost, by name and cause."""
         found: dict[str, dict[str, int]] = {}
+        if self._stacks is not None and self._stacks.dropped:
+            found["stacks"] = {"no room": self._stacks.dropped}
         for key, view in self._views.items():
             if isinstance(view, MapView):
                 causes = {"no room": view.dropped, "contended": view.contended}
@@ -312,8 +324,14 @@ class Handling:
 
     def _shown(self, kind: str, number: int) -> str:
         """Return how an address of code in a result is shown."""
-        del kind
+        if kind == "stack":
+            addresses = [] if self._stacks is None else self._stacks.addresses(number)
+            return self._session.symbols.stack(addresses)
         return self._session.symbols.name(number)
+
+
+def _has(code: NativeCode, kind: InputKind) -> bool:
+    return any(each.kind is kind for each in code.inputs)
 
 
 def _uses(code: NativeCode, name: str) -> bool:

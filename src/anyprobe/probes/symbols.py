@@ -1,5 +1,6 @@
 """Addresses of code by name: ``libc.so.6:malloc+0x1c``, also of a program that has ended."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
@@ -13,8 +14,9 @@ class Symbols:
 
     def __init__(self, objects: "ObjectTable") -> None:
         """Look addresses up among the objects of a process."""
-        self._objects = objects
+        self.objects = objects
         self._known: dict[int, str] = {}
+        self._callers: dict[int, str] = {}
 
     def name(self, address: int) -> str:
         """Return the function that an address lies in, and how far; the number where there is none."""
@@ -23,25 +25,35 @@ class Symbols:
             found = self._known[address] = self._named(address)
         return found
 
-    def name_of_call(self, return_address: int) -> str:
-        """Return the place of a call that returns to an address: the function that made it, not the one behind."""
-        return self.name(return_address - 1) if return_address else "0x0"
+    def stack(self, addresses: Sequence[int]) -> str:
+        """Return a stack in one line: where the hit was, then each caller; ``?`` for one of which nothing is known."""
+        places = [self.name(address) for address in addresses[:1]]
+        places += [self.name_of_caller(address) for address in addresses[1:]]
+        return " < ".join(places) or "?"
 
-    def _named(self, address: int) -> str:
-        loaded = self._objects.at(address)
+    def name_of_caller(self, return_address: int) -> str:
+        """Return the function that made a call, and where it goes on: the address behind may be another function's."""
+        found = self._callers.get(return_address)
+        if found is None:
+            found = self._callers[return_address] = self._named(return_address - 1, 1)
+        return found
+
+    def _named(self, address: int, behind: int = 0) -> str:
+        """Return an address by name, as ``behind`` bytes further on in the same function."""
+        loaded = self.objects.at(address)
         if loaded is None:
             try:
-                self._objects.refresh()
+                self.objects.refresh()
             except TargetError:  # it is gone, and so is what was loaded since
-                return f"{address:#x}"
-            loaded = self._objects.at(address)
+                return f"{address + behind:#x}"
+            loaded = self.objects.at(address)
         if loaded is None:
-            return f"{address:#x}"
+            return f"{address + behind:#x}"
         try:
             function = loaded.image.functions.containing(address - loaded.bias)
         except TargetError:
             function = None
         if function is None:
-            return f"{loaded.name}+{address - loaded.first.start:#x}"
-        distance = address - loaded.bias - function.start
+            return f"{loaded.name}+{address + behind - loaded.first.start:#x}"
+        distance = address + behind - loaded.bias - function.start
         return f"{loaded.name}:{function.demangled}" + (f"+{distance:#x}" if distance else "")

@@ -246,6 +246,8 @@ class _Call:
                 self._context(index, each.name)
             case InputKind.STORAGE:
                 self._constant(index, handler.storages[each.index])
+            case InputKind.UNWINDING:
+                self._constant(index, handler.unwinding)
             case InputKind.MISSES:
                 self._constant(index, handler.misses)
             case InputKind.ROUTINE:

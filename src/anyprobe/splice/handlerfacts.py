@@ -35,6 +35,8 @@ class HandlerFacts:
     errno: int = 0
     """Where ``errno`` is, from the thread pointer on."""
 
+    unwinding: int = 0
+    """Address of the tables by which stacks are gone up; 0: by frame pointers alone."""
     takes_target: bool = False
     """Whether patches push where control goes in front of the argument, as ``ctx.ip``: they alone know."""
 

@@ -7,7 +7,7 @@ from anyprobe.handlers import ir, walk
 
 STEPS_LIMIT = 100_000
 """Operations that a handler may take: some 50 µs."""
-READ_COST, UPDATE_COST = 20, 30
+READ_COST, UPDATE_COST, FRAME_COST = 20, 30, 60
 
 
 def steps(handler: ir.Function) -> int:
@@ -36,6 +36,8 @@ def _statement(each: ir.Stmt) -> int:
             return READ_COST
         case ir.BufferEquals():
             return 1 + 2 * len(each.words)
+        case ir.Update(_, "capture", (ir.Const(depth, _), *_)):
+            return FRAME_COST * int(depth) + operands
         case ir.Update():
             return UPDATE_COST + operands + sum(part.size for part in each.key if isinstance(part, ir.Buffer))
         case _:

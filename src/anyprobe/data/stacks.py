@@ -1,0 +1,44 @@
+"""Stacks of the program in shared memory: each one once, under a number that keys and records hold.
+
+A table has a fixed number of places, each with room for the longest stack. Who has a stack that is not there yet takes
+an empty place by ``lock cmpxchg`` of its hash, writes the addresses and then their number. Whoever meets a place that
+is taken and not finished, since its taker was interrupted, writes the same addresses himself; so nobody waits. A stack
+for which there is no place is number 0, and counted.
+"""
+
+import numpy as np
+
+DROPPED = 0
+"""Head: stacks that found no place."""
+HEAD_BYTES = 1024
+PLACES = 8192
+PLACE_BYTES = 1024
+HASH, COUNT, FRAMES = 0, 8, 16
+"""In a place: the stack's hash, how many addresses it has once they are all written, the addresses, innermost first."""
+DEPTH_LIMIT = (PLACE_BYTES - FRAMES) // 8
+PROBES = 64
+"""Places that are looked at for one stack."""
+SIZE = HEAD_BYTES + PLACES * PLACE_BYTES
+
+
+class StackView:
+    """The stacks of one process; reading never disturbs the target."""
+
+    def __init__(self, region: memoryview) -> None:
+        """View ``region``, which begins with the table."""
+        self._words = np.frombuffer(region, np.uint64, count=SIZE // 8)
+
+    @property
+    def dropped(self) -> int:
+        """Hits whose stack found no place."""
+        return int(self._words[DROPPED // 8])
+
+    def addresses(self, number: int) -> list[int]:
+        """Return the addresses of a stack: where the hit was, then return addresses; none for what is not there."""
+        if not 0 < number <= PLACES:
+            return []
+        first = (HEAD_BYTES + (number - 1) * PLACE_BYTES) // 8
+        count = int(self._words[first + COUNT // 8])
+        if count > DEPTH_LIMIT:  # not written by us
+            return []
+        return [int(each) for each in self._words[first + FRAMES // 8 : first + FRAMES // 8 + count]]

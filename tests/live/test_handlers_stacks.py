@@ -1,0 +1,91 @@
+"""User stacks in keys and records: compared with what glibc's unwinder finds in the same place."""
+
+import pytest
+
+import anyprobe
+from anyprobe import Count, emit, i64, u64
+from live.driver import build, started
+
+pytestmark = pytest.mark.live
+ROUND = 6
+"""Calls of ``leaf`` in one round."""
+
+
+def counts(aggregation):
+    return {key: cell.count for key, cell in aggregation.result().entries.items()}
+
+
+def found_by(target, depth_of_callers):
+    """Return the stacks that the program itself has found, as lists of return addresses."""
+    return [[int(each, 16) for each in target._expect("stack").split()[1:]] for _ in range(depth_of_callers)]
+
+
+@pytest.mark.parametrize("options", [("-fomit-frame-pointer",), ("-fno-omit-frame-pointer",)], ids=["omitted", "kept"])
+def test_stacks_are_what_the_unwinder_finds(options):
+    with started(build("stacks.c", "-O2", *options), "telling") as target:
+        with anyprobe.attach(target.pid) as session:
+
+            @session.entry("a.out:leaf")
+            def on_leaf(ctx):
+                emit("at", stack=u64(ctx.ustack(60)))
+
+            @session.ret("a.out:leaf")
+            def on_leaf_done(ctx):
+                emit("done", stack=u64(ctx.ustack(60)))
+
+            target.start(1)
+            expected = found_by(target, ROUND)
+            target.wait_done()
+            rows = session.records(final=True)
+            stacks = session.handling._stacks
+            seen = [stacks.addresses(int(number)) for number in rows["at"]["stack"]]
+            left = [stacks.addresses(int(number)) for number in rows["done"]["stack"]]
+        target.finish()
+    assert [each[1:] for each in seen] == expected
+    assert [each[1:] for each in left] == expected
+    assert max(map(len, seen)) > 30
+
+
+def test_stacks_are_keys_and_fields_shown_by_name():
+    stacks = Count("stacks")
+    with started(build("stacks.c", "-O2")) as target:
+        with anyprobe.attach(target.pid) as session:
+            name = session.exe.rpartition("/")[2]
+
+            @session.entry("a.out:leaf")
+            def on_leaf(ctx, n: i64):
+                stacks[ctx.ustack(3), n].add()
+                emit("leaf", stack=ctx.ustack(2))
+
+            target.go(5)
+            by_stack = counts(stacks)
+            rows = [row["stack"] for _, row in session.rows(final=True)]
+            assert session.handling.misses() == {"fault": 0, "abandoned": 0, "division": 0}
+            assert session.handling.dropped() == {}
+            document = session.snapshot().as_json()
+        target.finish()
+    texts = {key[0] for key in by_stack}
+    assert sum(by_stack.values()) == 5 * ROUND
+    assert all(text.startswith(f"{name}:leaf < {name}:plain+") for text in texts)
+    third = {text.split(" < ")[2].partition("+")[0] for text in texts}
+    assert third == {f"{name}:{each}" for each in ("one_round", "deep", "framed", "compare", "handler")}
+    assert len(rows) == 5 * ROUND
+    assert {row.partition("+")[0] for row in rows} == {f"{name}:leaf < {name}:plain"}
+    assert document["aggregations"]["stacks"][0]["key"][0] in texts
+
+
+def test_a_stack_that_ends_in_a_signal_handler_goes_on_below_it():
+    with started(build("stacks.c", "-O2")) as target:
+        with anyprobe.attach(target.pid) as session:
+
+            @session.entry("a.out:handler")
+            def on_signal(ctx):
+                emit("signal", stack=ctx.ustack())
+
+            target.go(1)
+            ((_, row),) = session.rows(final=True)
+        target.finish()
+    names = [each.partition("+")[0].partition(":")[2] for each in row["stack"].split(" < ")]
+    assert names[0] == "handler"
+    assert "one_round" in names
+    assert names[-1] == "_start"
