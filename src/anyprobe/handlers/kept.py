@@ -1,11 +1,12 @@
 """Compiled handlers kept on disk: the same handler, in whatever program and session, is compiled once.
 
 The name under which code is kept is a digest of the handler in the intermediate language, which says all that the code
-depends on, and of the compiler itself: its own files, those of the layouts that it writes to, and LLVM's version.
+depends on, and of the compiler itself: its own files, those of the layouts that it writes to, and which LLVM it uses.
 """
 
 import functools
 import hashlib
+import importlib.util
 import os
 from dataclasses import replace
 
@@ -36,18 +37,21 @@ def native_code(handler: ir.Function) -> NativeCode:
 @functools.cache
 def _compiler() -> str:
     """Return a text that changes with the compiler, empty where its files cannot be looked at."""
-    import importlib.metadata
-
+    found = importlib.util.find_spec("llvmlite")
+    if found is None or found.origin is None:
+        return ""
     states = []
     try:
+        version = os.stat(os.path.join(os.path.dirname(found.origin), "_version.py"))
+        states.append((found.origin, "", version.st_size, version.st_mtime_ns))
         for folder in (os.path.dirname(__file__), *anyprobe.data.__path__):
             for place, _, names in os.walk(folder):
                 for name in names:
                     if name.endswith(".py"):
                         status = os.stat(os.path.join(place, name))
                         states.append((place, name, status.st_size, status.st_mtime_ns))
-        return f"{sorted(states)} {importlib.metadata.version('llvmlite')}"
-    except (OSError, importlib.metadata.PackageNotFoundError):
+        return str(sorted(states))
+    except OSError:
         return ""
 
 
