@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -422,3 +423,44 @@ def test_mistakes_about_what_is_known(spec, expression, place, message):
     shown = run_command("trace", spec, "--print", expression, "--", str(program))
     assert shown.returncode == 2
     assert shown.stderr.splitlines()[0].startswith(f"--print:1:{place}: {message}")
+
+
+# -- explain
+
+
+def test_explain_shows_the_bounds_of_a_scripts_handlers(busy, script):
+    path = script("""
+        from anyprobe import Count, session, u64
+        calls = Count("calls")
+        session.count("libc:getppid")
+
+        @session.entry("libc:getppid")
+        def on_getppid(ctx):
+            for n in range(100):
+                calls.add()
+
+        @session.call("libc:getppid")
+        def on_call(ctx):
+            ctx.data.t0 = ctx.now
+
+        @on_call.ret
+        def on_done(ctx):
+            if ctx.now - ctx.data.t0 > 1000:
+                calls.add()
+
+        @session.entry("libc:malloc")
+        def on_malloc(size: u64):
+            calls.add()
+    """)
+    before = Path(f"/proc/{busy.pid}/maps").read_text()
+    shown = run_command("explain", "libc:getppid", "-p", str(busy.pid), "--script", path, "--json")
+    assert shown.returncode == 0, shown.stderr
+    handlers = {each["name"]: each for each in json.loads(shown.stdout)["handlers"]}
+    assert handlers.keys() == {"on_getppid", "on_call", "on_done"}
+    assert handlers["on_getppid"]["steps"] > 100 > handlers["on_call"]["steps"]
+    assert handlers["on_done"]["place"] == "return"
+    text = run_command("explain", "libc:malloc", "-p", str(busy.pid), "--script", path)
+    assert "on_malloc" in text.stdout
+    assert "on_getppid" not in text.stdout
+    assert "operations" in text.stdout
+    assert Path(f"/proc/{busy.pid}/maps").read_text() == before

@@ -7,13 +7,15 @@ import traceback
 import types
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from anyprobe.core.errors import AnyprobeError, HandlerError, UsageError
 
 if TYPE_CHECKING:
+    from anyprobe.probes.rehearsal import RehearsedHandler
+    from anyprobe.probes.resolve import ResolvedSite
     from anyprobe.probes.session import Session
 
 NAME = "__anyprobe__"
@@ -85,3 +87,21 @@ def load(path: str, arguments: tuple[str, ...] = ()) -> Script:
         ) from None
     except ValueError as error:  # a NUL
         raise UsageError(f"{path}: {error}") from None
+
+
+def rehearse(script: Script, session: "Session", function_start: int) -> "list[RehearsedHandler]":
+    """Run a script without placing anything; return its handlers that would run in the function at an address."""
+    from anyprobe.probes.rehearsal import Rehearsal
+
+    rehearsal = Rehearsal(session)
+    with ExitStack() as stack:
+        script.run(stack, cast("Session", rehearsal))
+    return [
+        each
+        for each in rehearsal.handlers
+        if any(_start(site) == function_start for spec in each.specs for site in session.resolve(spec)[0])
+    ]
+
+
+def _start(site: "ResolvedSite") -> int:
+    return site.object.runtime(site.function.start)

@@ -129,6 +129,26 @@ class Handling:
 
         ``tail``: where they end in jumps to others.
         """
+        code, storages = self.compiled(
+            function, returns=returns, call=call, when=when, inside=inside, retval=retval, specs=specs, tail=tail
+        )
+        self._check(code, function, storages)
+        changing.keep_clear(self._session, code)
+        return self._facts(code, storages, call, enters=not returns)
+
+    def compiled(
+        self,
+        function: Handler,
+        *,
+        returns: bool = False,
+        call: Call | None = None,
+        when: Handler | None = None,
+        inside: bool = False,
+        retval: AnyType | None = None,
+        specs: Sequence[str] = (),
+        tail: bool = False,
+    ) -> tuple[NativeCode, Storages]:
+        """Compile a handler and touch nothing."""
         setting = Setting(
             self._storages,
             call.instance if call is not None else InstanceLayout(),
@@ -143,9 +163,7 @@ class Handling:
             raise HandlerError("the parameters are gone here", instead="ctx.regs, or ctx.data of session.call")
         if returns and call is not None and call.instance.fields:
             code = _releasing(code)
-        self._check(code, function, storages)
-        changing.keep_clear(self._session, code)
-        return self._facts(code, storages, call, enters=not returns)
+        return code, storages
 
     def probes_of(self, function: Handler) -> list[Probe]:
         """Return the probes that call a handler."""

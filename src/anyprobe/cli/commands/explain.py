@@ -9,9 +9,12 @@ import click
 from anyprobe.cli import options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from anyprobe.data.explanation import Explanation
+    from anyprobe.probes.rehearsal import RehearsedHandler
 
 MARK_STYLES = {"IA": "bold green", "DCR": "yellow", "JTPR": "red"}
 
@@ -19,26 +22,66 @@ MARK_STYLES = {"IA": "bold green", "DCR": "yellow", "JTPR": "red"}
 @click.command("explain")
 @click.argument("spec")
 @options.one_target
+@click.option(
+    "--script",
+    "file",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    metavar="FILE.py",
+    help="Compile the handlers of a script, too, and show the bounds of those that would run in this function.",
+)
+@options.unsafe
 @options.json
 @options.strategy
 @options.live
-def command(spec: str, pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, strategy: str, live: bool) -> None:
+def command(
+    spec: str,
+    pids: tuple[int, ...],
+    names: tuple[str, ...],
+    file: str | None,
+    unsafe: bool,
+    as_json: bool,
+    strategy: str,
+    live: bool,
+) -> None:
     """Show the plan or the refusals for one site, liveness and the generated code. Changes nothing.
 
     IA is the insertion address, DCR the code that would move, JTPR the part of it that no jump may enter.
     """
     import sys
 
-    from anyprobe.cli import output, targets
+    from anyprobe.cli import output, scripts, targets
 
+    script = None if file is None else scripts.load(file)
     pid = targets.choose_one(pids, names, (spec,))
     with ExitStack() as stack:
-        session = targets.open_sessions(stack, targets.Target((pid,)), strategy=strategy, live=live or None)[0]
+        settings = {"strategy": strategy, "live": live or None, "unsafe": unsafe or None}
+        session = targets.open_sessions(stack, targets.Target((pid,)), **settings)[0]
         explanation = session.explain(spec)
+        handlers = [] if script is None else scripts.rehearse(script, session, explanation.function_start)
     if as_json:
-        output.write_json(as_document(explanation), sys.stdout)
-    else:
-        render(explanation, output.console(sys.stdout))
+        document = as_document(explanation)
+        if script is not None:
+            document["handlers"] = [dataclasses.asdict(each) for each in handlers]
+        output.write_json(document, sys.stdout)
+        return
+    console = output.console(sys.stdout)
+    render(explanation, console)
+    if script is not None:
+        render_handlers(handlers, console)
+
+
+def render_handlers(handlers: "Sequence[RehearsedHandler]", console: "Console") -> None:
+    """Print what is proven of handlers."""
+    from rich.markup import escape
+
+    console.print("\n[bold]handlers[/bold]")
+    for each in handlers:
+        what = f"{each.name} ({each.file}:{each.line}), {each.place} of {', '.join(each.specs)}"
+        bound = f"at most {each.steps:,} operations and {each.stack:,} bytes of stack; {each.size:,} bytes of code"
+        console.print(f"  {escape(what)}\n    {bound}", soft_wrap=True)
+        console.print(f"    is given {', '.join(each.inputs) or 'nothing'}", style="dim", soft_wrap=True)
+    if not handlers:
+        console.print("  none of the script's would run in this function")
 
 
 def as_document(explanation: "Explanation") -> dict[str, Any]:
