@@ -15,7 +15,7 @@ from anyprobe.handlers.layouts import ArrayType, OpaqueType, StructType
 from anyprobe.handlers.members import received
 from anyprobe.handlers.operators import Fail
 from anyprobe.handlers.source import Source
-from anyprobe.handlers.types import AnyType, Layout, PointerType, u64
+from anyprobe.handlers.types import AnyType, Layout, PointerType, Type, u64
 from anyprobe.handlers.values import Packed, Scalar
 
 
@@ -66,10 +66,13 @@ def _by_position(source: Source, nodes: Sequence[ast.arg], kinds: Sequence[AnyTy
 
 def _annotation(source: Source, node: ast.arg) -> AnyType:
     assert node.annotation is not None
-    found = annotated(source, node.annotation)
+    # names that only annotations use are no part of the function's closure; Python has evaluated them already
+    found = source.function.__annotations__.get(node.arg)
+    if not isinstance(found, Type | Layout):
+        found = annotated(source, node.annotation)
     if isinstance(found, ArrayType):
         raise source.error(node.annotation, "arrays are passed by their address", f"ptr[{found.element}]")
-    return found if isinstance(found, Layout) else type_of_annotation(source, node.annotation)
+    return found if isinstance(found, Type | Layout) else type_of_annotation(source, node.annotation)
 
 
 def _prototype(source: Source, node: ast.arg, known: KnownPrototype | None) -> Prototype | None:
