@@ -26,6 +26,7 @@ from anyprobe.kprobes.interface import (
     unregister_kretprobe,
     unregister_kretprobes,
 )
+from anyprobe.kprobes.log import dmesg
 from anyprobe.kprobes.structures import (
     KPROBE_FLAG_DISABLED,
     KPROBE_FLAG_GONE,
@@ -35,8 +36,10 @@ from anyprobe.kprobes.structures import (
     Jprobe,
     Kprobe,
     Kretprobe,
+    current,
     jprobe_return,
     regs_return_value,
+    smp_processor_id,
 )
 
 __all__ = [
@@ -48,10 +51,12 @@ __all__ = [
     "Jprobe",
     "Kprobe",
     "Kretprobe",
+    "current",
     "disable_djprobe",
     "disable_jprobe",
     "disable_kprobe",
     "disable_kretprobe",
+    "dmesg",
     "enable_djprobe",
     "enable_jprobe",
     "enable_kprobe",
@@ -66,6 +71,7 @@ __all__ = [
     "register_kretprobe",
     "register_kretprobes",
     "regs_return_value",
+    "smp_processor_id",
     "unregister_djprobe",
     "unregister_djprobes",
     "unregister_jprobe",

@@ -24,5 +24,6 @@ REGISTERS = _registers(Alias(("regs", "rip")))
 REGISTERS_AT_RETURN = _registers(CALLER, ax=Alias(("retval",)))
 """``regs`` where a function returns: ``ip`` is the return address, and not to be changed; where the function ends in a
 jump to another one, there is no ``ax`` yet."""
+PROCESSOR = type("processor", (), {"number": Alias(("cpu",))})
 TASK = type("task_struct", (), {"pid": Alias(("tid",)), "tgid": Alias(("pid",)), "comm": Alias(("comm",))})
 """``ri.task``: ``pid`` is the thread's number, as in the kernel."""

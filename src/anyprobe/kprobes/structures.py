@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from anyprobe.kprobes.registers import PROCESSOR, TASK
+
 if TYPE_CHECKING:
     from anyprobe.core.refusal import Refusal
     from anyprobe.kprobes.registration import Registration
@@ -138,6 +140,15 @@ def kprobe_of(probe: Registered) -> Kprobe:
 def regs_return_value(regs: Any) -> Any:  # noqa: ANN401 - compiled in place; it never runs in Python
     """Return what the function returns; for the handler of a kretprobe."""
     return regs.ax
+
+
+def smp_processor_id() -> Any:  # noqa: ANN401 - compiled in place
+    """Return the number of the processor; for handlers."""
+    return PROCESSOR.number  # type: ignore[attr-defined]
+
+
+current = TASK
+"""The thread that is probed, for handlers: ``current.pid``, ``current.tgid``, ``current.comm``."""
 
 
 def jprobe_return() -> None:

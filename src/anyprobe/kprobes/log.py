@@ -1,0 +1,23 @@
+"""What handlers have printed, as ``dmesg`` would show it."""
+
+import heapq
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+from anyprobe.data.records import TIME, rows
+from anyprobe.probes.current import current
+from anyprobe.reports.records import line
+
+if TYPE_CHECKING:
+    from anyprobe.probes.session import Session
+
+
+def dmesg(*, final: bool = False, session: "Session | None" = None) -> list[str]:
+    """Return the lines of ``printf`` and ``emit`` since the last time, in the order of time.
+
+    ``final``: nothing more comes, so what is not complete by now never will be.
+    """
+    found = (session or current()).handling.records(final=final)
+    streams = [zip(repeat(name), repeat(form), rows(batch), strict=False) for name, form, batch in found]
+    merged = heapq.merge(*streams, key=lambda item: item[2][TIME])
+    return [line(name, form, row) for name, form, row in merged]

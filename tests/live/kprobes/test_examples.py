@@ -1,0 +1,56 @@
+"""The three examples that everyone learns from, on a program that does what they look for."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from live.driver import build, started
+
+pytestmark = pytest.mark.live
+EXAMPLES = Path(__file__).parents[3] / "examples" / "kprobes"
+
+
+def run(name):
+    """Run an example on a busy program; return its lines."""
+    with started(build("opening.c", "-pthread")) as target:
+        target.run_freely()
+        command = [sys.executable, EXAMPLES / f"{name}.py", str(target.pid), "0.3"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        target.halt()
+        target.finish()
+        return done.stdout.splitlines()
+
+
+def test_kprobe_example():
+    lines = run("kprobe_example")
+    assert lines[0] == "kprobe registered"
+    assert lines[-1] == "kprobe unregistered"
+    shown = r"current task on CPU#\d+: opening \((before|after) scheduling\), pid = \d+"
+    assert len(lines[1:-3]) == 10
+    assert all(re.fullmatch(shown, line) for line in lines[1:-3])
+    found = re.fullmatch(r"Scheduling times is (\d+) during of (\d+) milliseconds\.", lines[-2])
+    assert int(found[1]) > 10
+    assert int(found[2]) >= 300
+
+
+def test_jprobe_example():
+    lines = run("jprobe_example")
+    assert (lines[0], lines[-1]) == ("Registered a jprobe.", "jprobe unregistered")
+    shown = {re.sub(r", -?\d+\)$", ")", line) for line in lines[1:-1]}
+    flags = 0o2000001
+    assert shown == {
+        f"process 'opening' call open('/dev/null', {flags})",
+        "process 'opening' call open('/no/such/file', 0)",
+    }
+
+
+def test_kretprobe_example():
+    lines = run("kretprobe_example")
+    assert lines[0] == "Registered a return probe."
+    assert lines[1:13] == ["open returns -1"] * 12
+    assert lines[-2] == "kretprobe unregistered"
+    assert re.fullmatch(r"Missed \d+ open probe instances\.", lines[-1])
