@@ -1,7 +1,7 @@
 """Dynamic probes for live Linux x86-64 programs, at about a nanosecond per hit.
 
 General layout: the names here are the daily ones. Heavy modules are imported when first used. Layers, each importing
-only lower ones: ``cli``; ``probes``, ``reports``; ``handlers``, ``splice``; ``binary``, ``target``, ``data``; ``isa``;
+only lower ones: ``cli``; ``kprobes``; ``probes``, ``reports``; ``handlers``, ``splice``; ``binary``, ``target``, ``data``; ``isa``;
 ``core``.
 """
 
