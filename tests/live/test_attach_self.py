@@ -108,8 +108,12 @@ def test_malloc_is_counted_while_several_threads_allocate(libc):
         assert not probe.armed
         session.enable(probe)
         assert probe.armed
+        # the memory itself, cells of all threads
+        assert sizes.views[0].live("buckets").sum() >= THREADS * CALLS
         odd.clear()
-        assert odd.result().total.count == 0
+        assert odd.result().total.count == session.snapshot().aggregation("odd").total.count == 0
+        allocate(libc, LIMIT, 5, 2)
+        assert odd.result().total.count == 10
     assert code_of(libc) == before
     assert sizes.result().total.count >= THREADS * CALLS
     assert inspect_from_outside() == ""
@@ -204,16 +208,29 @@ def test_a_notebook_cell(libc):
 
 
 def test_the_attendant_is_killed(libc):
-    before = code_of(libc)
+    before, odd = code_of(libc), Count("odd")
     with anyprobe.attach_self() as session:
-        session.count("libc:malloc")
+
+        @session.entry("libc:malloc")
+        def on_malloc(size: u64):
+            if size == LIMIT:
+                odd.add()
+
         assert code_of(libc) != before
         os.kill(session.attendant, signal.SIGKILL)
         with pytest.raises(TargetError, match="has ended"):
             session.snapshot()
         allocate(libc, LIMIT, 10, 2)  # nobody is harmed
         assert code_of(libc) != before
+        assert odd.result().total.count == 20
+        with pytest.raises(TargetError, match="has ended"):
+            session.count("libc:free")
     assert code_of(libc) == before
+    assert odd.result().total.count == 20  # this memory is shared, and is still there
+    assert inspect_from_outside() == ""
+    allocate(libc, LIMIT, 1, 2)
+    with open("/proc/self/maps") as maps:
+        assert "memfd:anyprobe" not in maps.read()
     assert any("has died" in text for text in session.warnings)
     with anyprobe.attach_self() as again:
         again.count("libc:malloc")

@@ -15,11 +15,9 @@ from typing import Any
 
 from anyprobe.core.errors import AnyprobeError, UsageError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.layout import BLOCK_GUARD, BLOCK_HEAD_BYTES, BLOCK_REFUSED
-from anyprobe.data.maps import Map
 from anyprobe.data.snapshot import Snapshot
-from anyprobe.probes.channel import Channel, ChannelClosed, Failure, Request
+from anyprobe.probes.channel import Answer, Channel, ChannelClosed, Failure, Request
 from anyprobe.probes.clock import own_time
 from anyprobe.probes.events import MARGIN_NS
 from anyprobe.probes.handling import Call
@@ -27,6 +25,8 @@ from anyprobe.probes.opening import attach
 from anyprobe.probes.parcels import Parcel, Receiver
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.session import Session
+from anyprobe.probes.sharing import Shared, described
+from anyprobe.splice.arena import Arena
 from anyprobe.splice.neighbourhood import SlotBank
 from anyprobe.target import gateway
 
@@ -51,6 +51,8 @@ class Attendant:
         self._numbers: dict[int, int] = {}
         self._calls: dict[int, Call] = {}
         self._readers: list[int] = []
+        self._told: set[int] = set()
+        self._sent: list[Arena] = []
         self._hidden: set[tuple[int, int]] = set()
 
     @property
@@ -74,15 +76,14 @@ class Attendant:
 
         remove(self._pid)
 
-    def close(self) -> tuple[Snapshot | None, dict[int, Any], dict[str, Any], list[str]]:
+    def close(self) -> tuple[Snapshot | None, dict[str, Any], list[str]]:
         """Take everything out; return what was counted in the end."""
         session, self._session = self._session, None
         if session is None:
-            return None, {}, {}, []
+            return None, {}, []
         try:
             session.detach()
-            values = {number: _content(each) for number, each in self._received.storages.items() if each.views}
-            return session.snapshot(), values, session.records(final=True), list(session.warnings)
+            return session.snapshot(), session.records(final=True), list(session.warnings)
         finally:
             session.close()
 
@@ -163,13 +164,20 @@ class Attendant:
         """Return what went wrong in handlers."""
         return self.session.handling.misses()
 
-    def stored(self, number: int) -> Any:  # noqa: ANN401 - a result, or a map's items
-        """Return what an aggregation or a map holds."""
-        return _content(self._received.storages[number])
-
-    def change_stored(self, number: int, method: str, arguments: tuple[Any, ...]) -> None:
-        """Clear or truncate an aggregation."""
-        getattr(self._received.storages[number], method)(*arguments)
+    def newly_shared(self) -> tuple[list[Shared], list[int]]:
+        """Return where storages are that the program has not been told of, and descriptors that it has not got."""
+        found: list[Shared] = []
+        descriptors: list[int] = []
+        for number, storage in self._received.storages.items() if self._session is not None else ():
+            store = self.session.handling.store_of(storage)
+            if number in self._told or store is None or not storage.views:
+                continue
+            self._told.add(number)
+            if store.arena not in self._sent:
+                self._sent.append(store.arena)
+                descriptors.append(store.arena.descriptor)
+            found.append(described(number, self._sent.index(store.arena), store.piece.offset, storage.views[-1]))
+        return found, descriptors
 
     # -- the program's own readers
 
@@ -210,12 +218,6 @@ class Attendant:
             time.sleep(0.0001)
 
 
-def _content(storage: Aggregation | Map) -> Any:  # noqa: ANN401 - a result, or a map's items
-    if isinstance(storage, Aggregation):
-        return storage.result()
-    return {key: value for view in storage.views for key, value in view.items().items()}
-
-
 def serve(end: socket.socket, pid: int) -> None:
     """Serve the program ``pid`` over a channel until one of the two ends."""
     channel = Channel(end)
@@ -231,7 +233,9 @@ def serve(end: socket.socket, pid: int) -> None:
             ready = dict(poll.poll())
             if program in ready:
                 return
-            channel.send(_answer(attendant, channel.receive()))
+            answer = _answer(attendant, channel.receive())
+            shared, descriptors = attendant.newly_shared()
+            channel.send(Answer(answer, tuple(shared)) if not isinstance(answer, Failure) else answer, descriptors)
     except ChannelClosed:
         return
     finally:

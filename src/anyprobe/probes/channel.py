@@ -7,6 +7,7 @@ import importlib
 import pickle
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from anyprobe.core.errors import AnyprobeError, InternalError
 
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 20
+_DESCRIPTORS = 64
+"""Open files that one message may bring."""
 
 
 class ChannelClosed(Exception):  # noqa: N818 - an event
@@ -26,6 +29,14 @@ class Request:
 
     method: str
     arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a method has returned, and what is shared from now on."""
+
+    value: Any
+    shared: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +80,35 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         """Take over a socket."""
         self._socket = end
+        self.descriptors: list[int] = []
+        """Files that came with messages, for the receiver to take."""
 
     def fileno(self) -> int:
         """Return the descriptor, to be waited for."""
         return self._socket.fileno()
 
-    def send(self, message: object) -> None:
-        """Send one message; raise ``ChannelClosed`` if nobody is there."""
+    def send(self, message: object, descriptors: Sequence[int] = ()) -> None:
+        """Send one message and open files; raise ``ChannelClosed`` if nobody is there."""
         content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        length = _LENGTH.pack(len(content))
         try:
-            self._socket.sendall(_LENGTH.pack(len(content)))
+            # files travel with the first byte of the length
+            sent = socket.send_fds(self._socket, [length], descriptors) if descriptors else 0
+            self._socket.sendall(length[sent:])
             self._socket.sendall(content)
         except OSError as error:
             raise ChannelClosed from error
 
     def receive(self) -> Any:  # noqa: ANN401 - whatever was sent
         """Wait for one message and return it; raise ``ChannelClosed`` if none will come."""
-        (size,) = _LENGTH.unpack(self._take(_LENGTH.size))
+        try:
+            first, found, _, _ = socket.recv_fds(self._socket, _LENGTH.size, _DESCRIPTORS)
+        except OSError as error:
+            raise ChannelClosed from error
+        if not first:
+            raise ChannelClosed
+        self.descriptors += found
+        (size,) = _LENGTH.unpack(first + self._take(_LENGTH.size - len(first)))
         return pickle.loads(self._take(size))  # noqa: S301 - from our own other end
 
     def _take(self, size: int) -> bytes:

@@ -24,12 +24,13 @@ from anyprobe.handlers.types import AnyType, i64
 from anyprobe.probes import changing
 from anyprobe.probes.clock import tick_nanoseconds, tsc_refusal
 from anyprobe.probes.dressing import dress_with, dressing_behind
+from anyprobe.probes.filterwatch import FilterWatch
 from anyprobe.probes.ownmemory import reading_facts
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.prototypes import Prototypes
 from anyprobe.probes.stacktables import StackTables
 from anyprobe.splice.handlerfacts import INSTANCE_BYTES, TID_OFFSET, HandlerFacts, instances_bytes
-from anyprobe.splice.memoryroutines import ReadingFacts
+from anyprobe.splice.memoryroutines import UNKNOWN, ReadingFacts
 from anyprobe.splice.stores import Store, map_stores
 from anyprobe.target import procfs
 from anyprobe.target.timestamps import thread_without_timestamps
@@ -207,8 +208,8 @@ class Handling:
             for key, each in storages.items()
             if key not in self._stores
         }
-        if self._misses is None and any(each.kind is InputKind.MISSES for each in code.inputs):
-            sizes[MISSES] = 8 * len(MISSES)
+        if self._misses is None and (_has(code, InputKind.MISSES) or _has(code, InputKind.ROUTINE)):
+            sizes[MISSES] = 8 * len(MISSES) + 8
         if call is not None and call.store is None and any(each.kind is InputKind.INSTANCE for each in code.inputs):
             sizes[call] = call.pool * INSTANCE_BYTES if call.pool else instances_bytes(_THREADS)
         for key, store in zip(sizes, map_stores(self._session.engine, list(sizes.values())), strict=True):
@@ -238,9 +239,15 @@ class Handling:
         return facts
 
     def _reading(self, code: NativeCode) -> ReadingFacts:
-        filtered = procfs.read_status(self._session.pid).get("Seccomp", "0") != "0"
-        reads = any(each.kind is InputKind.ROUTINE for each in code.inputs)
-        return replace(self._memory if reads else ReadingFacts(), system_calls=not filtered)
+        if not _has(code, InputKind.ROUTINE):
+            return UNKNOWN
+        self._filters.place()
+        return replace(self._memory, system_calls=self._filters.permits, closed=self._filters.word)
+
+    @cached_property
+    def _filters(self) -> FilterWatch:
+        assert self._misses is not None
+        return FilterWatch(self._session.engine, self._session.symbols.objects, self._misses.address + 8 * len(MISSES))
 
     @cached_property
     def _memory(self) -> ReadingFacts:
@@ -281,6 +288,12 @@ class Handling:
         if self._tids_wanted and not self._tids_checked and not reads_word(TID_OFFSET):
             raise UnsupportedTarget("ctx.tid: this C library does not keep threads' ids where glibc does")
         self._tids_checked = self._tids_wanted
+        if "_filters" in self.__dict__:
+            self._filters.place()
+
+    def store_of(self, key: object) -> Store | None:
+        """Return where an aggregation or a map is kept, ``None`` if no handler has used it."""
+        return self._stores.get(key)
 
     def _check_tids(self) -> None:
         """See that each thread has its id where the C library keeps it."""
@@ -302,6 +315,7 @@ class Handling:
 
     def aggregations(self) -> tuple[AggregationResult, ...]:
         """Return what the aggregations have counted in this process."""
+        self._follow_code()
         return tuple(view.result() for view in self._views.values() if isinstance(view, TableView))
 
     def misses(self) -> dict[str, int]:
@@ -334,11 +348,16 @@ class Handling:
 
         What was emitted after ``until``, as ``ctx.now`` has it, is kept for the next time.
         """
+        self._follow_code()
         for key, view in list(self._views.items()):  # another thread may place a handler meanwhile
             ring = self._storages.get(key)
             if isinstance(view, RingReader) and isinstance(ring, Ring):
                 found = view.drain(final=final, until=until)
                 yield str(key), ring.format, named(found, ring.layout.record, self._shown)
+
+    def _follow_code(self) -> None:
+        if "_stack_tables" in self.__dict__:
+            self._stack_tables.follow()
 
     def _shown(self, kind: str, number: int) -> str:
         """Return how an address of code in a result is shown."""

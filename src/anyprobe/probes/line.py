@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.probes.channel import Channel, ChannelClosed, Failure, Request
+from anyprobe.probes.sharing import Shared, SharedFile
 from anyprobe.splice.threadslot import SLOTS
 
 _PR_SET_PTRACER = 0x59616D61
@@ -34,7 +36,7 @@ class Line:
 
     def __init__(self) -> None:
         """Execute an attendant."""
-        self._asked: queue.SimpleQueue[tuple[Request, Future[Any]] | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[Request | Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self.closed = False
         ours, theirs = socket.socketpair()
         try:
@@ -48,6 +50,10 @@ class Line:
         self.attendant = 0
         """The attendant's process id."""
         self.thread_pointer = 0
+        self.files: list[SharedFile] = []
+        """Memory that the attendant shares with us."""
+        self.shared: list[Shared] = []
+        """Storages in it that nobody has taken over yet."""
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="anyprobe", daemon=True)
         self._thread.start()
@@ -77,6 +83,16 @@ class Line:
             self._refuse_all()
         return answer.result()
 
+    def do(self, reading: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it returns
+        """Have our thread do something, since it is not counted; the caller's does it if ours is no more."""
+        if self.closed:
+            return reading()
+        answer: Future[Any] = Future()
+        self._asked.put((reading, answer))
+        if self.closed:
+            self._refuse_all()
+        return answer.result()
+
     def close(self) -> None:
         """Hang up; the attendant ends."""
         self._asked.put(None)
@@ -90,14 +106,19 @@ class Line:
             self._channel.send(threading.get_native_id())
             started.set_result(None)
             while (asked := self._asked.get()) is not None:
-                self._pass_on(*asked)
-                del asked
+                wanted, answer = asked
+                if isinstance(wanted, Request):
+                    self._pass_on(wanted, answer)
+                else:
+                    _perform(wanted, answer)
+                del asked, wanted, answer
         except ChannelClosed:
             if not started.done():
                 started.set_exception(TargetError("the attendant of attach_self() did not start"))
         finally:
             self._channel.close()
             self.closed = True
+            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, 0, 0, 0, 0)
             self._refuse_all()
             forget_slots()
 
@@ -111,10 +132,14 @@ class Line:
         except BaseException as error:  # noqa: BLE001 - an argument that cannot be sent
             answer.set_exception(error)
             return
+        # before the next request: a descriptor of ours that is mapped nowhere is taken for one that was left behind
+        self.files += map(SharedFile, self._channel.descriptors)
+        self._channel.descriptors.clear()
         if isinstance(found, Failure):
             answer.set_exception(found.error())
         else:
-            answer.set_result(found)
+            self.shared += found.shared
+            answer.set_result(found.value)
 
     def _refuse_all(self) -> None:
         with suppress(queue.Empty):
@@ -122,6 +147,13 @@ class Line:
                 asked = self._asked.get_nowait()
                 if asked is not None:
                     asked[1].set_exception(_gone())
+
+
+def _perform(reading: Callable[[], Any], answer: "Future[Any]") -> None:
+    try:
+        answer.set_result(reading())
+    except BaseException as error:  # noqa: BLE001 - the caller's
+        answer.set_exception(error)
 
 
 def _gone() -> TargetError:

@@ -9,11 +9,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 from anyprobe.core.errors import TargetError, UsageError
+from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.explanation import Explanation, ListedSite
 from anyprobe.data.records import Records, rows_by_time
 from anyprobe.data.results import AggregationResult
@@ -22,6 +23,7 @@ from anyprobe.probes import current
 from anyprobe.probes.events import Events, EventSource, Listener, Listeners
 from anyprobe.probes.line import Line, forget_slots, thread_pointer
 from anyprobe.probes.parcels import Parcel, Sender
+from anyprobe.probes.stored import Stored
 
 if TYPE_CHECKING:
     from anyprobe.handlers.types import AnyType
@@ -65,31 +67,6 @@ class SelfCall:
         return function
 
 
-class _Stored:
-    """What an aggregation or a map here holds, which is the attendant's to read."""
-
-    def __init__(self, session: "SelfSession", number: int, name: str) -> None:
-        self._session, self._number, self.name = session, number, name
-        self.last: Any = None
-        """What it held in the end."""
-
-    def _read(self) -> Any:  # noqa: ANN401 - a result, or a map's items
-        return self.last if self.last is not None else self._session.ask("stored", self._number)
-
-    def result(self) -> AggregationResult:
-        found: AggregationResult = self._read()
-        return found
-
-    def items(self) -> dict[Any, int]:
-        return dict(self._read())
-
-    def clear(self) -> None:
-        self._session.ask("change_stored", self._number, "clear", ())
-
-    def trunc(self, count: int = 0) -> None:
-        self._session.ask("change_stored", self._number, "trunc", (count,))
-
-
 class _OwnEvents(EventSource):
     """The records of a session in this process."""
 
@@ -117,7 +94,7 @@ class SelfSession:
         self._owner = os.getpid()
         self.unsafe = bool(options.get("unsafe"))
         self._sender = Sender()
-        self._stored: dict[int, _Stored] = {}
+        self._stored: dict[int, Stored] = {}
         self._handlers: dict[Handler, list[SelfProbe]] = {}
         self._listeners: Listeners | None = None
         self._last: tuple[Snapshot | None, dict[str, Records], list[str]] | None = None
@@ -144,7 +121,13 @@ class SelfSession:
             raise UsageError("this session belongs to the process that this one was forked from")
         if self._last is not None:
             raise UsageError("this session has been detached")
-        return self._line.ask(method, *arguments)
+        found = self._line.ask(method, *arguments)
+        with suppress(IndexError):  # when no more are new
+            while True:
+                shared = self._line.shared.pop()
+                stored = self._stored[shared.storage]
+                stored.view = self._line.files[shared.file].view(stored.storage, shared)
+        return found
 
     # -- probes
 
@@ -243,7 +226,7 @@ class SelfSession:
         parcel = self._sender.pack(function)
         for number in parcel.storages:
             storage = self._sender.storages[number]
-            made = self._stored[number] = _Stored(self, number, storage.name)
+            made = self._stored[number] = Stored(self._line, storage)
             cast("list[Any]", storage.views).append(made)
         return parcel
 
@@ -254,7 +237,11 @@ class SelfSession:
         if self._last is not None and self._last[0] is not None:
             return self._last[0]
         found: Snapshot = self.ask("snapshot")
-        return found
+        return replace(found, aggregations=self._results())
+
+    def _results(self) -> tuple[AggregationResult, ...]:
+        """Return what was counted; the attendant does not know what was cleared."""
+        return tuple(each.result() for each in self._stored.values() if isinstance(each.storage, Aggregation))
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -345,20 +332,24 @@ class SelfSession:
         if self._last is not None or os.getpid() != self._owner:
             return
         try:
-            snapshot, values, left, warnings = self._line.ask("close")
+            snapshot, left, warnings = self._line.ask("close")
         except TargetError:
             if not self._line.closed:
                 raise
-            snapshot, values, left = None, {}, {}
-            warnings = ["the attendant has died; what it had not told until then is lost"]
+            snapshot, left = None, {}
+            warnings = ["the attendant has died: hits and records that it had not told of are lost"]
             self._clean_up()
         finally:
+            for stored in self._stored.values():
+                stored.finish()
+            for file in self._line.files:
+                file.close()
             self._line.close()
+        if snapshot is not None:
+            snapshot = replace(snapshot, aggregations=self._results())
         self._last = snapshot, left, warnings
         if self._listeners is not None:
             self._listeners.end()
-        for number, value in values.items():
-            self._stored[number].last = value
 
     def _clean_up(self) -> None:
         """Have another attendant remove what the dead one left."""

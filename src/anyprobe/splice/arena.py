@@ -76,23 +76,12 @@ class Arena:
 
     def data_extents(self, offset: int, size: int) -> Iterator[tuple[int, int]]:
         """Yield which pages were ever written, as ranges relative to ``offset``; swapped-out ones too."""
-        end = at = offset
-        if self._fd < 0:
-            yield 0, size
-            return
-        while True:
-            try:
-                at = os.lseek(self._fd, end, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno != errno.ENXIO:  # which says that there is no more
-                    raise
-                return
-            if at >= offset + size:
-                return
-            end = min(os.lseek(self._fd, at, os.SEEK_HOLE), offset + size)
-            yield at - offset, end - offset
-            if end == offset + size:
-                return
+        yield from written_extents(self._fd, offset, size) if self._fd >= 0 else ((0, size),)
+
+    @property
+    def descriptor(self) -> int:
+        """The memfd, which another process may be given to read what is in it."""
+        return self._fd
 
     def allocate(self, offset: int, size: int) -> None:
         """Give bytes of the memfd their memory now, if there is enough, so that their first user need not wait."""
@@ -176,6 +165,22 @@ class Arena:
             self.write(home, home.address, code)
             remote.run(batch, home.address)
             self.write(home, home.address, bytes(len(code)))
+
+
+def written_extents(fd: int, offset: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield which pages of a part of a memfd were ever written, relative to ``offset``; swapped-out ones too."""
+    end = at = offset
+    while end < offset + size:
+        try:
+            at = os.lseek(fd, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # which says that there is no more
+                raise
+            return
+        if at >= offset + size:
+            return
+        end = min(os.lseek(fd, at, os.SEEK_HOLE), offset + size)
+        yield at - offset, end - offset
 
 
 def is_ours(mapping: Mapping) -> bool:
