@@ -28,7 +28,8 @@ def print_aggregations(snapshot: Snapshot, console: Console, top: int = 0) -> No
     The largest come last, as in DTrace: next to the prompt.
     """
     hits = counted(snapshot.hits, "hit")
-    print_heading(snapshot, console, f"{counted(len(snapshot.aggregations), 'aggregation')}, {hits}")
+    several = f"{counted(len(snapshot.aggregations), 'aggregation')}, " if snapshot.aggregations else ""
+    print_heading(snapshot, console, several + hits)
     for result in snapshot.aggregations:
         print_aggregation(result, console, top)
     print_losses(snapshot, console)

@@ -6,8 +6,7 @@ from typing import Any
 
 from anyprobe.reports.records import printable
 
-_PLAIN_BELOW = 4096
-_WIDE = 1 << 31
+_PLAIN = range(-(1 << 31), 1 << 31)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +37,11 @@ def line(hit: Hit) -> str:
 
 
 def value(given: Any) -> str:  # noqa: ANN401 - whatever a record has
-    """Return a value: small numbers as they are, large ones, addresses as a rule, in hexadecimal digits."""
+    """Return a value: numbers of 32 bits as they are, wider ones, addresses as a rule, in hexadecimal digits."""
     if given is None:
         return "?"
     if isinstance(given, bool | float):
         return str(given)
     if isinstance(given, str):
         return f'"{printable(given)}"'
-    return str(given) if -_WIDE <= given < _PLAIN_BELOW else f"{given:#x}"
+    return str(given) if given in _PLAIN else f"{given:#x}"

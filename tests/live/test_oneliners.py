@@ -1,0 +1,94 @@
+"""Each command of docs/oneliners.md, on a program that does what most programs do."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anyprobe.cli import main
+from live.driver import build
+
+pytestmark = pytest.mark.live
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "oneliners.md").read_text()
+COMMANDS = [
+    line for block in re.findall(r"```\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines() if line.strip()
+]
+EXPECTED = {
+    "list 'libc:*open*'": r"pid:libc.so.6:open:entry +jump",
+    "hello.py": r"hello, process \d+ \(.*everyday\)",
+    "'comm, cstr(arg0, 100)'": r'comm="(main|reader)"  cstr\(arg0, 100\)="/(etc/passwd|dev/null|nowhere)"',
+    "i32(retval), latency_ns": r'"/nowhere"  i32\(retval\)=-1  latency_ns=\d+',
+    "opens.py": r"(main|reader) opens /etc/passwd",
+    "--by comm -p": r"main +[\d,]+ ?\n",
+    "'func, comm'": r"libc\.so\.6:(read|write|open)\b.* +(main|reader) ",
+    "--of retval -p": r"retval \(hist\)",
+    "fd=i32(arg0)": r"fd=\d+",
+    "lquantize:0:2000:200": r"200 … 399 +[1-9]",
+    "time libc:read": r"p99",
+    "latency_ns --by comm": r"comm=reader",
+    "read_latency.py": r"comm=reader",
+    "slow_calls.py": r"everyday \(pid",
+    "pthread_*": r"[1-9][\d,]* +.*pthread_mutex_lock",
+    "--every 1": r"[1-9][\d,]* +.*serve",
+    "pthread_mutex_lock --by": r"pthread_mutex_lock < everyday:work",
+    "--as sum --by 'ctx.ustack(4)'": r"malloc < everyday:serve",
+    "allocations.py": r"malloc < everyday:serve.*[1-9]",
+    "libc:malloc --of arg0 -p": r"arg0 \(hist\)",
+    "--as max": r"[1-9][\d,]* +[1-9]",
+    "max(retval, 0)": r"(main|reader) +[1-9]",
+    "--as avg": r"\d+ +\d+\.\d+ +[1-9]",
+    "request.client.port, cstr": r'request.client.port=800\d  cstr\(request.path, 64\)="/.*"  attempt=\d',
+    "lquantize:8000:8010:1": r"8,00[012] +[1-9]",
+    "--as min": r"/nowhere +-1 ",
+    "failing_opens.py": r"/nowhere +2 +[1-9]",
+    "head -n 1": r"read = \d+  latency_ns=\d+",
+    "-- ls /": r"arg0 \(hist\)",
+    "uprobe:": r'cstr\(arg0, 64\)="',
+    "r:mine/read": r"(.*libc.so.6:read = \d+\n){5}",
+    "latency.json": r'"latency_ns": \{',
+    "reads.jsonl": r'\{"ts_ns": \d+, .*"spec": "pid:libc.so.6:read:entry"',
+}
+
+
+@pytest.fixture(scope="module")
+def everyday():
+    with subprocess.Popen([build("everyday.c", "-O1", "-g")], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        yield process
+        assert process.poll() is None, "the target died"
+        process.kill()
+
+
+def test_each_is_expected_to_do_something():
+    for wanted in EXPECTED:
+        assert any(wanted in command for command in COMMANDS), wanted
+    for command in COMMANDS:
+        assert any(wanted in command for wanted in EXPECTED), command
+
+
+@pytest.fixture
+def alone(monkeypatch, tmp_path):
+    """Undo what a command leaves in this interpreter."""
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_it_does_what_it_says(everyday, tmp_path, capfd, command):
+    words = shlex.split(re.sub(r"--for \d+", "--for 0.1", command).replace("--every 1", "--every 0.03"))
+    words = [str(everyday.pid) if word == "PID" else word for word in words]
+    words = [str(ROOT / word) if word.startswith("examples/") else word for word in words]
+    assert words[0] == "anyprobe"
+    assert main(words[1:]) == 0
+    shown = capfd.readouterr()
+    files = "".join((tmp_path / name).read_text() for name in os.listdir(tmp_path))
+    wanted = max((each for each in EXPECTED if each in command), key=len)
+    text = shown.out + shown.err + files
+    assert re.search(EXPECTED[wanted], text), text[-2000:]
