@@ -188,7 +188,9 @@ class Engine:
         for splice in state.splices:
             edit.module.claims.release(splice.planned)  # twice for a short jump and its springboard: no matter
         removed = edit.removed
-        kept = [want for want in state.wants if want not in removed] if removed != state.wants else []
+        if not edit.added and removed == state.wants:
+            return
+        kept = [want for want in state.wants if want not in removed]
         if not kept and not edit.added:
             return
         planner = self.planner(edit.module)

@@ -144,13 +144,15 @@ class Journal:
         fresh = len(records) - len(indices)
         indices += range(self._unused, self._unused + fresh)
         self._unused += fresh
-        self._write(sorted(zip(indices, (record.pack() for record in records), strict=True)))
+        packed = [record.pack().ljust(RECORD_BYTES, b"\0") for record in records]
+        self._write(sorted(zip(indices, packed, strict=True)))
         return indices
 
     def clear(self, indices: Iterable[int]) -> None:
         """Free records."""
         freed = sorted(indices)
-        self._write([(index, bytes(RECORD_BYTES)) for index in freed])
+        empty = bytes(RECORD_BYTES)
+        self._write([(index, empty) for index in freed])
         self._free.extend(reversed(freed))
 
     def _write(self, entries: list[tuple[int, bytes]]) -> None:
@@ -159,7 +161,7 @@ class Journal:
             stop = start + 1
             while stop < len(entries) and entries[stop][0] == entries[stop - 1][0] + 1:
                 stop += 1
-            content = b"".join(raw.ljust(RECORD_BYTES, b"\0") for _, raw in entries[start:stop])
+            content = b"".join([raw for _, raw in entries[start:stop]])
             self._memory.write(self.address + HEADER_BYTES + entries[start][0] * RECORD_BYTES, content)
             start = stop
 

@@ -4,9 +4,10 @@ They may, if that comes to the same. So they write no memory but the stack, wher
 vector or other register that is not followed. A register that they overwrite before they read it may have any value.
 """
 
+from collections.abc import Hashable
 from typing import NamedTuple
 
-from iced_x86 import InstructionInfoFactory, OpAccess, Register, RegisterExt, UsedMemory
+from iced_x86 import InstructionInfoFactory, Mnemonic, OpAccess, Register, RegisterExt, UsedMemory
 
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.effects import STATUS_FLAGS, effects
@@ -17,6 +18,13 @@ _WRITES = frozenset({OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, O
 _NOWHERE = 1 << 62
 _RED_ZONE = 128
 """What signals and code of ours leave alone below the stack pointer."""
+_NUMBERS_DO_NOT_MATTER = frozenset(
+    {
+        Mnemonic.MOV, Mnemonic.LEA, Mnemonic.ADD, Mnemonic.SUB, Mnemonic.AND, Mnemonic.OR, Mnemonic.XOR,
+        Mnemonic.CMP, Mnemonic.TEST, Mnemonic.IMUL, Mnemonic.MOVZX, Mnemonic.MOVSX, Mnemonic.MOVSXD, Mnemonic.NOP,
+    }
+)  # fmt: skip
+"""Whatever their immediate and displacement, these read and write the same; not so shifts, which may be by zero."""
 _factory = InstructionInfoFactory()
 
 
@@ -73,6 +81,16 @@ def replay_behind(replay: Replay, insn: Insn) -> Replay | None:
         replay.memory_read or reads_memory,
         lowest,
     )
+
+
+def likeness(insn: Insn) -> Hashable:
+    """Return the same for displaced instructions of which the same is known, and that are as long."""
+    one = insn.iced
+    registers = (one.op0_register, one.op1_register, one.op2_register, one.memory_base, one.memory_index)
+    followed = Register.RSP in registers or Register.AL in registers or one.segment_prefix != Register.NONE
+    if one.mnemonic not in _NUMBERS_DO_NOT_MATTER or followed:
+        return insn.raw
+    return one.code, insn.length, registers
 
 
 def _place(replay: Replay, used: UsedMemory) -> int:

@@ -24,6 +24,7 @@ from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.patchrecipes import Bearings
 from anyprobe.splice.planned import Strategy, Want, WantKind
 from anyprobe.splice.recipes import EffectKind, Positions
+from anyprobe.splice.replays import likeness
 from anyprobe.splice.routinerecipes import routine_positions
 from anyprobe.splice.signalactions import handled_signals, query_actions
 from anyprobe.splice.transaction import LiveSplice
@@ -252,7 +253,7 @@ class _Described:
         key = None
         if patch.front is not None and not any(map(_is_rewritten, planned.insns)):
             entered = patch.behind - patch.address if loops else -1
-            key = (patch.front, entered, *[insn.raw for insn in planned.insns])
+            key = (patch.front, entered, *[likeness(insn) for insn in planned.insns])
         known = self._known.get(key) if key is not None else None
         if known is None:
             known = self._write(*self._fronts.positions(planned, splice.bias, patch, bearings, looped=loops))

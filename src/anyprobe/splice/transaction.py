@@ -162,20 +162,23 @@ class Transaction:
 
     def _read(self, change: FunctionChange) -> None:
         known = self._pages
-        places = [(splice, splice.address, splice.address + len(splice.old)) for splice in change.removed]
-        places += [(splice, *_extent(splice)) for splice in change.added]
-        for splice, start, end in places:
+        for splice in change.removed + change.added:
+            start, end = _extent(splice)
             for page in (start & -PAGE, (end - 1) & -PAGE):
-                if page in known:
-                    continue
-                try:
-                    before = self._process.mem.read(page, PAGE)
-                except MemoryFault:
-                    if any(m.start <= page < m.end for m in self._process.mappings()):
-                        raise  # it is there, with our splices in it
+                if page not in known and not self._read_page(page):
                     change.refusal = Refusal(Reason.GONE, splice.address, "the module is no longer mapped")
                     return
-                known[page] = _Page(before, bytearray(before))
+
+    def _read_page(self, page: int) -> bool:
+        """Read a page; return ``False`` if it is not there any more."""
+        try:
+            before = self._process.mem.read(page, PAGE)
+        except MemoryFault:
+            if any(m.start <= page < m.end for m in self._process.mappings()):
+                raise  # it is there, with our splices in it
+            return False
+        self._pages[page] = _Page(before, bytearray(before))
+        return True
 
     def _make_private(self) -> None:
         """Have the kernel copy the pages that will be written, by one byte each, while the program runs."""
@@ -247,10 +250,9 @@ class Transaction:
     def finish(self) -> None:
         """After the stop: clear the journal of what is no longer (or did not get) in place."""
         listed: dict[Journal, list[int]] = {}
-        for change in self._changes:
-            for splice in change.outlived:
-                if splice.journal is not None:
-                    listed.setdefault(splice.journal, []).append(splice.record)
+        for splice in [splice for change in self._changes for splice in change.outlived]:
+            if splice.journal is not None:
+                listed.setdefault(splice.journal, []).append(splice.record)
         for journal, records in listed.items():
             journal.clear(records)
 

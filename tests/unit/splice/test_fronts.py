@@ -30,6 +30,24 @@ CODES = [
     "48 85 ff 74 20 90",  # test rdi, rdi; je
     "e8 10 00 00 00",
     "0f 05 48 89 c7",  # syscall; mov rdi, rax
+    "05 10 00 00 00",  # add eax, 16, and other numbers
+    "05 11 00 00 00",
+    "04 7f b0 01 90",  # add al, 0x7f; mov al, 1
+    "04 70 b0 01 90",
+    "48 8d 64 24 f0",  # lea rsp, [rsp-16]
+    "48 8d 64 24 e0",
+    "48 8d 44 24 f0",
+    "c1 e0 00 31 c0",  # shl eax, 0; xor eax, eax
+    "c1 e0 01 31 c0",
+    "89 47 08 89 f0",  # mov [rdi+8], eax; mov eax, esi
+    "89 47 10 89 f0",
+    "8b 47 08 89 f0",
+    "8b 04 24 89 f0",
+    "64 8b 04 25 28 00 00 00",  # mov eax, fs:[0x28]
+    "f0 ff 07 31 c0",
+    "48 0f af c7 50",
+    "48 6b c7 05 50",
+    "48 6b c7 06 50",
 ]
 DEAD = [Clobbers(), Clobbers((), flags=True), Clobbers(("rax",), flags=True), Clobbers(("r10", "r11"))]
 KINDS = [WantKind.ENTRY, WantKind.OFFSET]
