@@ -1,8 +1,8 @@
 """Dynamic probes for live Linux x86-64 programs, at about a nanosecond per hit.
 
 General layout: the names here are the daily ones. Heavy modules are imported when first used. Layers, each importing
-only lower ones: ``cli``; ``kprobes``; ``probes``, ``reports``; ``handlers``, ``splice``; ``binary``, ``target``, ``data``; ``isa``;
-``core``.
+only lower ones: ``cli``; ``kprobes``; ``probes``, ``reports``; ``handlers``, ``splice``; ``binary``, ``target``,
+``data``; ``isa``; ``core``.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from anyprobe.data.aggregations import Avg, Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum
     from anyprobe.data.maps import Map
     from anyprobe.data.snapshot import Snapshot
+    from anyprobe.handlers.csource import CObject, CSource
     from anyprobe.handlers.intrinsics import buf, cstr, emit, printf
     from anyprobe.handlers.layouts import Array, Struct, Union
     from anyprobe.handlers.types import f32, f64, func, i8, i16, i32, i64, ptr, u8, u16, u32, u64
@@ -43,6 +44,8 @@ __all__ = [
     "AnyprobeError",
     "Array",
     "Avg",
+    "CObject",
+    "CSource",
     "Count",
     "HandlerError",
     "Hist",
@@ -98,6 +101,8 @@ __all__ = [
 _LAZY = {
     "Array": "anyprobe.handlers.layouts",
     "Avg": "anyprobe.data.aggregations",
+    "CObject": "anyprobe.handlers.csource",
+    "CSource": "anyprobe.handlers.csource",
     "Count": "anyprobe.data.aggregations",
     "Hist": "anyprobe.data.aggregations",
     "LQuantize": "anyprobe.data.aggregations",

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from anyprobe.core.errors import InternalError
 
 _SYMTAB, _RELA, _REL, _NOBITS = 2, 4, 9, 8
-_ALLOCATED, _EXECUTABLE = 2, 4
+_WRITABLE, _ALLOCATED, _EXECUTABLE = 1, 2, 4
+_NOT_NEEDED = (".eh_frame", ".llvm_addrsig", ".note.gnu.property")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +18,16 @@ class Section:
     kind: int
     allocated: bool
     executable: bool
+    writable: bool
     content: bytes
     alignment: int
     link: int
     info: int
+
+    @property
+    def needed(self) -> bool:
+        """Whether it has to be where the code runs."""
+        return self.allocated and self.name not in _NOT_NEEDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,7 @@ class ObjectFile:
         self.sections = [
             Section(
                 _name(strings, head[0]), head[1], bool(head[2] & _ALLOCATED), bool(head[2] & _EXECUTABLE),
+                bool(head[2] & _WRITABLE),
                 bytes(head[5]) if head[1] == _NOBITS else content[head[4] : head[4] + head[5]],
                 max(head[8], 1), head[6], head[7],
             )
@@ -98,7 +106,9 @@ def _name(strings: bytes, offset: int) -> str:
 
 
 _PC32, _PLT32 = 2, 4
-_NOT_NEEDED = (".eh_frame", ".llvm_addrsig")
+RELATIVE = frozenset([_PC32, _PLT32])
+"""Kinds of relocations that do not depend on where the code lies."""
+_STUB_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +123,10 @@ def linked(content: bytes, entry: str) -> Image:
     """Return the code and constants of an x86-64 object in one piece that can lie anywhere, entered at its begin."""
     found = ObjectFile(content)
     first = found.symbol(entry)
-    order = [
-        index
-        for index, section in enumerate(found.sections)
-        if section.allocated and section.content and section.name not in _NOT_NEEDED
-    ]
+    order = [index for index, section in enumerate(found.sections) if section.needed and section.content]
     order.sort(key=lambda index: (index != first.section, not found.sections[index].executable, index))
-    image, places, code_bytes = bytearray(), {}, 0
+    # what does not begin with its entry gets a jump in front
+    image, places, code_bytes = bytearray(b"\xe9".ljust(_STUB_BYTES, b"\xcc") if first.value else b""), {}, 0
     for index in order:
         section = found.sections[index]
         padding = -len(image) % section.alignment
@@ -127,12 +134,12 @@ def linked(content: bytes, entry: str) -> Image:
         places[index] = len(image)
         image += section.content
         code_bytes = len(image) if section.executable else code_bytes
-    if places[first.section] + first.value:
-        raise InternalError("the handler does not begin its code")
+    if first.value:
+        struct.pack_into("<i", image, 1, places[first.section] + first.value - 5)
     for each in found.relocations:
         if each.section not in places:
             continue
-        if each.kind not in {_PC32, _PLT32} or each.symbol.section not in places:
+        if each.kind not in RELATIVE or each.symbol.section not in places:
             raise InternalError(f"generated code refers to {each.symbol.name or 'something'} outside")
         place = places[each.section] + each.offset
         distance = places[each.symbol.section] + each.symbol.value + each.addend - place

@@ -153,23 +153,33 @@ class Decorators(ABC):
         if "listeners" in self.__dict__:
             self.listeners.end()
 
-    def entry(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
+    def entry(
+        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
+    ) -> "Callable[[Handler], Handler]":
         """Place a handler at the entries of functions; ``when`` is a condition for it to run."""
-        return self._decorator(specs, when)
+        return self._decorator(specs, when, handler)
 
     def ret(
-        self, *specs: str, when: "Handler | None" = None, retval: "AnyType | None" = None
+        self,
+        *specs: str,
+        when: "Handler | None" = None,
+        retval: "AnyType | None" = None,
+        handler: "Handler | None" = None,
     ) -> "Callable[[Handler], Handler]":
         """Place a handler where functions return; ``retval`` is the result's type where debug information lacks it."""
-        return self._decorator(specs, when, returns=True, retval=retval)
+        return self._decorator(specs, when, handler, returns=True, retval=retval)
 
-    def at(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
+    def at(
+        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
+    ) -> "Callable[[Handler], Handler]":
         """Place a handler before instructions, as ``libc:malloc+0x1c``; it has ``ctx`` alone."""
-        return self._decorator(specs, when, inside=True)
+        return self._decorator(specs, when, handler, inside=True)
 
-    def after(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
+    def after(
+        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
+    ) -> "Callable[[Handler], Handler]":
         """Place a handler behind instructions, on whatever way control leaves them; ``ctx.ip`` is where it goes."""
-        return self._decorator(specs, when, after=True)
+        return self._decorator(specs, when, handler, after=True)
 
     def callback(self, *specs: str, timeout: float = 0.1) -> "Callable[[Callback], Callback]":
         """Have threads wait at some sites while a Python function runs here; it gets the hit, with its registers.
@@ -211,6 +221,7 @@ class Decorators(ABC):
         self,
         specs: tuple[str, ...],
         when: "Handler | None",
+        handler: "Handler | None",
         *,
         returns: bool = False,
         inside: bool = False,
@@ -221,4 +232,6 @@ class Decorators(ABC):
             self.handling.place(specs, function, when=when, returns=returns, inside=inside, after=after, retval=retval)
             return function
 
+        if handler is not None:
+            place(handler)
         return place

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from anyprobe.core.code import MISSES, Input, InputKind, NativeCode
+from anyprobe.core.code import MISSES, SKIP, Input, InputKind, NativeCode
 from anyprobe.core.errors import HandlerError, UnsupportedTarget
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.maps import Map, MapView
@@ -16,6 +16,7 @@ from anyprobe.data.stacks import StackView
 from anyprobe.data.tables import TableView
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.context import InstanceLayout
+from anyprobe.handlers.csource import CHandler
 from anyprobe.handlers.destinations import destinations
 from anyprobe.handlers.frontend import Setting
 from anyprobe.handlers.kept import native_code
@@ -32,7 +33,6 @@ from anyprobe.probes.stacktables import StackTables
 from anyprobe.splice.handlerfacts import INSTANCE_BYTES, TID_OFFSET, HandlerFacts, instances_bytes
 from anyprobe.splice.memoryroutines import UNKNOWN, ReadingFacts
 from anyprobe.splice.stores import Store, map_stores
-from anyprobe.target import procfs
 from anyprobe.target.timestamps import thread_without_timestamps
 
 if TYPE_CHECKING:
@@ -171,6 +171,10 @@ class Handling:
         return list(self._probes.get(function, ()))
 
     def _compiled(self, function: Handler, setting: Setting, when: Handler | None) -> tuple[NativeCode, Storages]:
+        if isinstance(function, CHandler):
+            if when is not None:
+                raise HandlerError("a handler in C has no other condition than its own", instead="if (…) return 0;")
+            return function.compiled(), {function: function.storage}
         handler = intermediate(function, setting, when)
         used = {key: each for key, each in self._storages.items() if each in handler.storages}
         by_place = {each: key for key, each in used.items()}
@@ -208,7 +212,8 @@ class Handling:
             for key, each in storages.items()
             if key not in self._stores
         }
-        if self._misses is None and (_has(code, InputKind.MISSES) or _has(code, InputKind.ROUTINE)):
+        asks = _asks_kernel(code) or (call is not None and call.pool > 0)
+        if self._misses is None and (_has(code, InputKind.MISSES) or asks):
             sizes[MISSES] = 8 * len(MISSES) + 8
         if call is not None and call.store is None and any(each.kind is InputKind.INSTANCE for each in code.inputs):
             sizes[call] = call.pool * INSTANCE_BYTES if call.pool else instances_bytes(_THREADS)
@@ -225,7 +230,7 @@ class Handling:
             code,
             tuple(self._stores[key].address for key in storages),
             0 if self._misses is None else self._misses.address,
-            self._reading(code),
+            self._reading() if asks else UNKNOWN,
             instances=0 if call is None or call.store is None else call.store.address,
             enters=enters,
             pool=0 if call is None else call.pool,
@@ -238,9 +243,7 @@ class Handling:
             changing.check_redirection(self._session.pid)
         return facts
 
-    def _reading(self, code: NativeCode) -> ReadingFacts:
-        if not _has(code, InputKind.ROUTINE):
-            return UNKNOWN
+    def _reading(self) -> ReadingFacts:
         self._filters.place()
         return replace(self._memory, system_calls=self._filters.permits, closed=self._filters.word)
 
@@ -273,6 +276,8 @@ class Handling:
             map_view.names = self._shown
             key.views.append(map_view)
             self._views[key] = map_view
+        elif isinstance(key, CHandler):
+            key.views.append(store.view())
         elif isinstance(storage, Stacks):
             self._stacks = StackView(store.view())
         elif isinstance(storage, Ring):
@@ -365,6 +370,11 @@ class Handling:
             addresses = [] if self._stacks is None else self._stacks.addresses(number)
             return self._session.symbols.stack(addresses)
         return self._session.symbols.name(number)
+
+
+def _asks_kernel(code: NativeCode) -> bool:
+    """Return whether a handler may make system calls."""
+    return any(each.kind is InputKind.ROUTINE and each.name != SKIP for each in code.inputs)
 
 
 def _has(code: NativeCode, kind: InputKind) -> bool:
