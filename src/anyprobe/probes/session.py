@@ -12,26 +12,24 @@ from anyprobe.binary.modules import VDSO, LoadedObject
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import SpecError, TargetError, UsageError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import current, reading, removal, trapping
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import Clock, ClockChoice, own_clock
 from anyprobe.probes.decorators import Decorators
-from anyprobe.probes.forms import EACH
 from anyprobe.probes.handlerwatch import HandlerWatch
 from anyprobe.probes.liveproof import LiveProof
 from anyprobe.probes.objects import ObjectTable
-from anyprobe.probes.probe import Place, Probe, Timed, edits_for, exit_want, has_exits, instructions_of
+from anyprobe.probes.placing import add_counted, add_timed
+from anyprobe.probes.probe import Probe, edits_for
 from anyprobe.probes.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.trampolining import Trampolines
 from anyprobe.probes.wholesale import surveyed
-from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.edits import Module
 from anyprobe.splice.engine import MAXACTIVE, Engine
 from anyprobe.splice.live import LiveArming
-from anyprobe.splice.patchcode import ActionKind
-from anyprobe.splice.planned import AUTO, Strategy, Want, WantKind
+from anyprobe.splice.planned import AUTO, Strategy
 from anyprobe.target.process import Process
 from anyprobe.target.startup import run_to_libraries
 
@@ -423,60 +421,10 @@ class Session(Decorators):
             if refusal is not None or isinstance(code, Refusal):
                 probe.refused.append((site.canonical, refusal or _as_refusal(code)))
             elif timed:
-                self._add_timed(probe, site, code, module)
+                add_timed(probe, site, code, module)
             else:
-                self._add_counted(probe, site, code, module)
+                add_counted(probe, site, code, module)
         return probe
-
-    def _add_counted(self, probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
-        if site.kind == "return":
-            self._add_exits(probe, site, code, module)
-            return
-        if site.kind in EACH:
-            for address in instructions_of(code, site.kind):
-                hook = Hook(ActionKind.COUNT)
-                want = Want(address, WantKind.OFFSET, tag=hook)
-                probe.places.append(Place(site, module, module.state_of(code), want, hook))
-            return
-        hook = Hook(ActionKind.COUNT)
-        kind = WantKind.ENTRY if site.kind == "entry" else WantKind.OFFSET
-        address = code.entry if site.kind == "entry" else site.function.start + site.offset
-        if kind is WantKind.OFFSET and not code.is_boundary(address):
-            near = ", ".join(f"+{at - site.function.start:#x}" for at in code.boundaries_near(address))
-            probe.refused.append(
-                (
-                    site.canonical,
-                    Refusal(
-                        Reason.NOT_A_BOUNDARY, address + module.bias, f"no instruction starts here; nearest: {near}"
-                    ),
-                )
-            )
-            return
-        want = Want(address, kind, tag=hook)
-        probe.places.append(Place(site, module, module.state_of(code), want, hook))
-
-    def _add_exits(self, probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
-        if not has_exits(probe, site, code, module, timed=False):
-            return
-        group, state = object(), module.state_of(code, [each.address for each in code.exits])
-        for each in code.exits:
-            hook = Hook(ActionKind.COUNT, group)
-            want = exit_want(each, hook)
-            probe.places.append(Place(site, module, state, want, hook, each))
-
-    def _add_timed(self, probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
-        group = TimingGroup()
-        if not has_exits(probe, site, code, module, timed=True):
-            return
-        timed = Timed(site, group)
-        state = module.state_of(code, [each.address for each in code.exits])
-        hook = Hook(ActionKind.ENTER, group)
-        timed.places.append(Place(site, module, state, Want(code.entry, WantKind.ENTRY, tag=hook), hook))
-        for each in code.exits:
-            hook = Hook(ActionKind.LEAVE if each.kind == "ret" else ActionKind.LEAVE_TAIL, group)
-            want = exit_want(each, hook)
-            timed.places.append(Place(site, module, state, want, hook, each))
-        probe.timed.append(timed)
 
 
 @contextmanager

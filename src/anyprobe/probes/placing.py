@@ -1,0 +1,60 @@
+"""From the sites of a probe to its places: the instructions to splice, and what each is spliced for."""
+
+from anyprobe.binary.function import FunctionCode
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.probes.forms import EACH
+from anyprobe.probes.probe import Place, Probe, Timed, exit_want, has_exits, instructions_of
+from anyprobe.probes.resolve import ResolvedSite
+from anyprobe.splice.banks import Hook, TimingGroup
+from anyprobe.splice.edits import Module
+from anyprobe.splice.patchcode import ActionKind
+from anyprobe.splice.planned import Want, WantKind
+
+
+def add_counted(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
+    """Add the places at which a site is counted, or the refusal."""
+    if site.kind == "return":
+        _add_exits(probe, site, code, module)
+    elif site.kind in EACH:
+        for address in instructions_of(code, site.kind):
+            _add(probe, site, code, module, address, WantKind.OFFSET)
+    elif site.kind == "entry":
+        _add(probe, site, code, module, code.entry, WantKind.ENTRY)
+    else:
+        address = site.function.start + site.offset
+        if code.is_boundary(address):
+            _add(probe, site, code, module, address, WantKind.OFFSET)
+            return
+        near = ", ".join(f"+{at - site.function.start:#x}" for at in code.boundaries_near(address))
+        detail = f"no instruction starts here; nearest: {near}"
+        probe.refused.append((site.canonical, Refusal(Reason.NOT_A_BOUNDARY, address + module.bias, detail)))
+
+
+def _add(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module, address: int, kind: WantKind) -> None:
+    hook = Hook(ActionKind.COUNT)
+    want = Want(address, kind, tag=hook)
+    probe.places.append(Place(site, module, module.state_of(code), want, hook))
+
+
+def _add_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
+    if not has_exits(probe, site, code, module, timed=False):
+        return
+    group, state = object(), module.state_of(code, [each.address for each in code.exits])
+    for each in code.exits:
+        hook = Hook(ActionKind.COUNT, group)
+        probe.places.append(Place(site, module, state, exit_want(each, hook), hook, each))
+
+
+def add_timed(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
+    """Add the places at which a function's calls are timed, or the refusal."""
+    if not has_exits(probe, site, code, module, timed=True):
+        return
+    group = TimingGroup()
+    timed = Timed(site, group)
+    state = module.state_of(code, [each.address for each in code.exits])
+    hook = Hook(ActionKind.ENTER, group)
+    timed.places.append(Place(site, module, state, Want(code.entry, WantKind.ENTRY, tag=hook), hook))
+    for each in code.exits:
+        hook = Hook(ActionKind.LEAVE if each.kind == "ret" else ActionKind.LEAVE_TAIL, group)
+        timed.places.append(Place(site, module, state, exit_want(each, hook), hook, each))
+    probe.timed.append(timed)
