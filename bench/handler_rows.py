@@ -10,7 +10,7 @@ from measure import call_target, pairs
 from rows import Report
 
 import anyprobe
-from anyprobe import Count, Hist, emit, i32
+from anyprobe import Count, Hist, Sum, cstr, emit, i32, ptr
 
 CALLS, PAIRS = 50_000_000, 11
 
@@ -45,6 +45,9 @@ def handler_rows(report: Report, scale: float) -> None:
         added = _added(calls, name, report, lambda session, handler=handler: _placed(session, handler))
         holds = None if must is None or added is None else float(str(added).split()[0]) <= must
         report.add(f"handler: {name}", f"{added!s} ns", "" if must is None else f"<= {must:g} ns", holds)
+    for name, place in (("a good pointer", _image), ("a pointer to the thread's stack", None)):
+        added = _added(max(calls // 20, 100_000), name, report, lambda session, place=place: _reading(session, place))
+        report.add(f"handler: cstr of {name}", f"{added!s} ns")
     latency = _added(calls, "latency", report, _latency)
     report.add("handler: entry + return latency histogram", f"{latency!s} ns", "<= two rdtsc + 20 ns")
     _callback(report, max(int(20_000 * scale), 500))
@@ -74,6 +77,22 @@ def _placed(session: anyprobe.Session, handler: Callable[..., object]) -> Callab
     if session.refused:
         raise RuntimeError(f"refused: {session.refused}")
     return lambda: session.remove(*known)
+
+
+def _image(session: anyprobe.Session) -> int:
+    """Return the address of a text of the program: the first bytes of its image."""
+    return next(each.start for each in session.mappings() if each.path == session.exe) + 1
+
+
+def _reading(session: anyprobe.Session, place: Callable[[anyprobe.Session], int] | None) -> Callable[[], object]:
+    found, start = Sum("found"), 0 if place is None else place(session)
+
+    def read(ctx):
+        text = cstr(ptr(start or ctx.regs.rsp), 16)
+        if text is not None:
+            found.add(len(text))
+
+    return _placed(session, read)
 
 
 def _latency(session: anyprobe.Session) -> Callable[[], object]:

@@ -1,5 +1,7 @@
 """Handlers read memory that cannot be read, whatever the program does about faults, and it never notices."""
 
+import subprocess
+
 import pytest
 
 import anyprobe
@@ -61,6 +63,55 @@ def run(many, rounds):
 
 def test_bad_pointers_do_no_harm():
     assert run(100, 2) > 2000
+
+
+def read_texts(session):
+    """Place a handler that reads a text of the program, and one on the stack; return what it finds."""
+    texts = Count("texts", by=("text",))
+
+    @session.entry("a.out:look")
+    def on_look(text: ptr):
+        found = cstr(text, 8)
+        if found is not None:
+            texts[found].add()
+
+    return texts
+
+
+def found_in(texts):
+    return {key[0]: cell.count for key, cell in texts.result().entries.items()}
+
+
+@pytest.mark.parametrize("way", ["prctl", "seccomp", "syscall"])
+def test_a_program_that_begins_to_filter_is_asked_nothing_from_then_on(way):
+    with started(build("filtering.c"), way) as target:
+        with anyprobe.attach(target.pid) as session:
+            texts = read_texts(session)
+            target.go(1)
+            assert found_in(texts) == {"hello": 100, "here": 100}
+            target.go(2)
+            assert found_in(texts) == {"hello": 100, "here": 300}
+            assert session.handling.misses()["fault"] == 200
+            assert {site.function for site in session.snapshot().sites} == {"look"}
+        target.go(1)
+        with anyprobe.attach(target.pid) as session:
+            texts = read_texts(session)
+            target.go(1)
+            assert found_in(texts) == {"here": 100}
+        target.finish()
+
+
+def test_a_program_that_is_started_may_filter_too(tmp_path):
+    commands = tmp_path / "commands"
+    commands.write_text("go 3\nend\n")
+    with (
+        commands.open() as stdin,
+        anyprobe.run([str(build("filtering.c")), "seccomp"], stdin=stdin, stdout=subprocess.DEVNULL) as session,
+    ):
+        texts = read_texts(session)
+        session.resume()
+        assert session.wait(20) == 0
+        assert found_in(texts) == {"hello": 100, "here": 300}
 
 
 @pytest.mark.torture

@@ -5,6 +5,7 @@ and ``r11`` are preserved. Where a filter may punish system calls, they always f
 """
 
 from anyprobe.isa.assemble import Assembler
+from anyprobe.splice.memoryroutines import ReadingFacts, emit_unless_closed
 
 COMM, PEEK = "comm", "peek"
 NAMES = frozenset({COMM, PEEK})
@@ -12,23 +13,24 @@ _GETPID, _PRCTL, _READV, _GET_NAME = 39, 157, 310, 16
 _COMM_BYTES = 16
 
 
-def emit_context_routines(asm: Assembler, names: frozenset[str], *, allowed: bool) -> None:
+def emit_context_routines(asm: Assembler, names: frozenset[str], facts: ReadingFacts) -> None:
     """Emit the routines of some names, with a label for each."""
-    if not allowed:
+    if not facts.system_calls:
         for name in sorted(names):
             asm.label(name)
         if names:
             asm.emit(b"\x48\xc7\xc0\xff\xff\xff\xff\xc3", "mov rax, -1; ret")
         return
     if COMM in names:
-        _comm(asm)
+        _comm(asm, facts)
     if PEEK in names:
-        _peek(asm)
+        _peek(asm, facts)
 
 
-def _comm(asm: Assembler) -> None:
+def _comm(asm: Assembler, facts: ReadingFacts) -> None:
     """Emit ``comm(to)``: the thread's name of at most 15 bytes and zeros up to 16; its length."""
     asm.label(COMM)
+    emit_unless_closed(asm, COMM, facts)
     asm.emit(b"\x51\x56\x57\x48\x89\xfe", "push rcx; push rsi; push rdi; mov rsi, rdi")
     asm.emit(b"\xbf" + _GET_NAME.to_bytes(4, "little"), "mov edi, PR_GET_NAME")
     asm.emit(b"\xb8" + _PRCTL.to_bytes(4, "little") + b"\x0f\x05", "mov eax, PRCTL; syscall")
@@ -47,9 +49,10 @@ def _comm(asm: Assembler) -> None:
     asm.emit(b"\x59\xc3", "pop rcx; ret")
 
 
-def _peek(asm: Assembler) -> None:
+def _peek(asm: Assembler, facts: ReadingFacts) -> None:
     """Emit ``peek(to, from, size)``: the number of bytes that could be read, up to the first that could not."""
     asm.label(PEEK)
+    emit_unless_closed(asm, PEEK, facts)
     asm.emit(
         b"\x51\x57\x56\x52\x41\x50\x41\x51\x41\x52",
         "push rcx; push rdi; push rsi; push rdx; push r8; push r9; push r10",

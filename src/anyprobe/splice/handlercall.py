@@ -108,7 +108,7 @@ class _Call:
             names |= {"read"}
         reading = replace(handler.reading, slot=facts.slot, gate=facts.gate)
         emit_memory_routines(asm, names - contextroutines.NAMES, reading)
-        contextroutines.emit_context_routines(asm, names & contextroutines.NAMES, allowed=handler.system_calls)
+        contextroutines.emit_context_routines(asm, names & contextroutines.NAMES, reading)
         asm.emit(b"\xcc" * (-len(asm) % 16), "padding")
         asm.label("handler")
         asm.emit(handler.code.code, "the handler")

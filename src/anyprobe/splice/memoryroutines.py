@@ -36,6 +36,8 @@ class ReadingFacts:
     """Offset in the thread control block of the stack's lowest address, behind which its size is; 0: not known."""
     main_stack: range = range(0)
     """Where the main thread's stack may be, and nothing else."""
+    closed: int = 0
+    """Where it is said that no system calls may be made any more; 0: nowhere."""
 
 
 UNKNOWN = ReadingFacts()
@@ -129,6 +131,7 @@ def _transfer(asm: Assembler, name: str, number: int, facts: ReadingFacts) -> No
     if not facts.system_calls:
         asm.emit(b"\x48\xc7\xc0\xff\xff\xff\xff\xc3", "mov rax, -1; ret")
         return
+    emit_unless_closed(asm, name, facts)
     asm.emit(
         b"\x51\x57\x56\x52\x41\x50\x41\x51\x41\x52",
         "push rcx; push rdi; push rsi; push rdx; push r8; push r9; push r10",
@@ -152,6 +155,15 @@ def _transfer(asm: Assembler, name: str, number: int, facts: ReadingFacts) -> No
     asm.emit(b"\x48\x3b\x44\x24\x08\x0f\x95\xc0\x0f\xb6\xc0", "cmp rax, [rsp+8]; setne al; movzx eax, al")
     asm.emit(b"\x48\x8d\x64\x24\x20\x41\x5a\x41\x59\x41\x58", "lea rsp, [rsp+32]; pop r10; pop r9; pop r8")
     asm.emit(b"\x5a\x5e\x5f\x59\xc3", "pop rdx; pop rsi; pop rdi; pop rcx; ret")
+
+
+def emit_unless_closed(asm: Assembler, name: str, facts: ReadingFacts) -> None:
+    """Emit: return -1 if no system calls may be made any more."""
+    if facts.closed:
+        asm.emit(b"\x48\xb8" + _u64(facts.closed) + b"\x83\x38\x00", "mov rax, &closed; cmp dword [rax], 0")
+        asm.jump(b"\x0f\x84", f"{name}_open", "je open")
+        asm.emit(b"\x48\x83\xc8\xff\xc3", "or rax, -1; ret")
+        asm.label(f"{name}_open")
 
 
 def _ask_again(asm: Assembler, name: str, facts: ReadingFacts) -> None:

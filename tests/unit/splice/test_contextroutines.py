@@ -11,13 +11,14 @@ import pytest
 from anyprobe.isa import disassemble
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.contextroutines import NAMES, emit_context_routines
+from anyprobe.splice.memoryroutines import ReadingFacts
 
 CALLEE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
 
 
 def made(*, allowed):
     asm = Assembler()
-    emit_context_routines(asm, NAMES, allowed=allowed)
+    emit_context_routines(asm, NAMES, ReadingFacts(system_calls=allowed))
     code = asm.finish(0)
     area = mmap.mmap(-1, 1 << 14, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     area.write(code)
@@ -34,7 +35,7 @@ def routines():
 
 def test_the_listing_is_what_the_code_says():
     asm = Assembler()
-    emit_context_routines(asm, NAMES, allowed=True)
+    emit_context_routines(asm, NAMES, ReadingFacts())
     code = asm.finish(0x1000)
     shown = [text for _, _, text in disassemble.format(code, 0x1000)]
     assert "(bad)" not in shown

@@ -133,6 +133,20 @@ def test_where_system_calls_may_be_punished_nothing_is_read():
     assert area
 
 
+def test_where_it_is_said_that_none_may_be_made_no_system_call_is():
+    word = ctypes.c_uint32()
+    asm = Assembler()
+    emit_memory_routines(asm, NAMES, ReadingFacts(closed=ctypes.addressof(word)))
+    area, made = memory_routines(asm)
+    source, target = ctypes.create_string_buffer(b"hello", 64), ctypes.create_string_buffer(64)
+    assert made["read"](address_of(target), address_of(source), 5) == 0
+    word.value = 1
+    assert made["read"](address_of(target), address_of(source), 5) != 0
+    assert made["read_text"](address_of(target), address_of(source), 5) == -1
+    assert made["write"](address_of(target), address_of(source), 5) != 0
+    assert area
+
+
 def own_stack():
     """Return the bounds of this thread's stack."""
     libc, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(256)
