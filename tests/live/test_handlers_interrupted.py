@@ -1,4 +1,4 @@
-"""Handlers that are interrupted by signal handlers which hit probes, too: each call is a hit or a miss, and no other."""
+"""Handlers that are interrupted by signal handlers which hit probes, too: each call is a hit or a miss."""
 
 import pytest
 

@@ -3,8 +3,8 @@
 import pytest
 
 import anyprobe
-from anyprobe import Count, emit, i64, u64
-from live.driver import build, started
+from anyprobe import Count, HandlerError, emit, i64, u64
+from live.driver import build, started, wait_until
 
 pytestmark = pytest.mark.live
 ROUND = 6
@@ -89,3 +89,79 @@ def test_a_stack_that_ends_in_a_signal_handler_goes_on_below_it():
     assert names[0] == "handler"
     assert "one_round" in names
     assert names[-1] == "_start"
+
+
+LATE = r"""
+#include "protocol.h"
+#include <dlfcn.h>
+static const char *path;
+static long (*through)(long (*)(long), long);
+PROBED long leaf(long n) { return n + 1; }
+static void one_round(void) {
+    check(leaf(1) == 2, "leaf");
+    if (!through) {
+        void *library = dlopen(path, RTLD_NOW);
+        check(library != 0, "dlopen");
+        through = (long (*)(long (*)(long), long))dlsym(library, "through");
+    }
+    check(through(leaf, 2) == 3, "through");
+}
+static void setup(int argc, char **argv) { check(argc > 1, "no library"); path = argv[1]; }
+"""
+THROUGH = "long through(long (*f)(long), long x) { volatile long y = f(x); return y; }\n"
+
+
+def test_code_that_is_loaded_later_is_followed():
+    library = build("through.c", "-shared", "-fPIC", "-O2", text=THROUGH)
+    with started(build("late.c", text=LATE), library) as target:
+        with anyprobe.attach(target.pid) as session:
+            seen = []
+
+            @session.entry("a.out:leaf")
+            def on_leaf(ctx, n: i64):
+                if n == 2:
+                    emit("at", stack=ctx.ustack(3))
+
+            def complete():
+                target.go(1)
+                seen.extend(row["stack"] for _, row in session.rows(final=True))
+                return ":through+" in seen[-1] and ":one_round" in seen[-1]
+
+            wait_until(complete, "the library is known")
+        target.finish()
+    assert seen[0].endswith(":leaf")  # the library was not known by then, and code that is not known is none
+
+
+BY_FRAME_POINTERS = ("-O2", "-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables")
+
+
+def test_frame_pointers_where_there_are_no_tables():
+    with started(build("stacks.c", *BY_FRAME_POINTERS)) as target:
+        with anyprobe.attach(target.pid) as session:
+
+            @session.entry("a.out:leaf")
+            def on_leaf(ctx, n: i64):
+                if n == 0:
+                    emit("deep", stack=ctx.ustack(40))
+
+            target.go(1)
+            ((_, row),) = session.rows(final=True)
+        target.finish()
+    names = [each.partition("+")[0].partition(":")[2] for each in row["stack"].split(" < ")]
+    assert names[:33] == ["leaf", "plain", *["deep"] * 31]
+    assert names[33].startswith("one_round")
+
+
+def test_a_depth_is_a_constant():
+    with started(build("stacks.c", "-O2")) as target:
+        with anyprobe.attach(target.pid) as session:
+            for depth in (0, 1000):
+                with pytest.raises(HandlerError, match="has to be constant") as caught:
+
+                    @session.entry("a.out:leaf")
+                    def on_leaf(ctx):
+                        emit("at", stack=ctx.ustack(depth))  # noqa: B023
+
+                assert "ctx.ustack(n) with n from 1 to 126" in str(caught.value)
+            assert session.snapshot().sites == ()
+        target.finish()

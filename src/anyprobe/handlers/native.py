@@ -113,13 +113,14 @@ class NativeMachine:
 
     def _capture(self, base: Value, operation: ir.Update, values: list[Value]) -> Pair:
         from anyprobe.handlers import updates_stacks
-        from anyprobe.handlers.stackwalk import Place
+        from anyprobe.handlers.stackwalk import Place, Reading
 
         depth, at_entry = (each.value for each in operation.values[:2] if isinstance(each, ir.Const))
         ip, rsp, rbp = values[2:]
         place = Place(ip, rsp, rbp, bool(at_entry))
-        tables, peek = self._input(InputKind.UNWINDING), self._input(InputKind.ROUTINE, "peek")
-        return llvm.Constant(I1, 1), updates_stacks.capture(self._builder, base, tables, peek, place, int(depth))
+        read, peek = (self._input(InputKind.ROUTINE, name) for name in ("read", "peek"))
+        reading = Reading(self._input(InputKind.UNWINDING), read, peek)
+        return llvm.Constant(I1, 1), updates_stacks.capture(self._builder, base, reading, place, int(depth))
 
 
 def compile_native(handler: ir.Function) -> NativeCode:

@@ -1,6 +1,7 @@
 """Going up the program's stack in LLVM's language; ``data.unwinding`` has the tables.
 
-The stack is read by the routine ``peek``, a window at a time, so that nothing is touched that is not there. Where no
+The stack is read by the routine ``read``, which knows the thread's own, or by ``peek`` where that ends, a window at a
+time: nothing is touched that is not there. Where no
 table knows the code, ``rbp`` is taken for a frame pointer if it can be one. A return address that is in no code ends
 the stack.
 """
@@ -35,6 +36,15 @@ _SIGNAL_RBP, _SIGNAL_RSP, _SIGNAL_RIP = 120, 160, 168
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """Where the tables are, and the routines that read the stack, as values."""
+
+    tables: Value
+    read: Value
+    peek: Value
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where a hit is, as values; ``at_entry``: the return address is on top of the stack, whatever the tables say."""
 
@@ -47,10 +57,10 @@ class Place:
 class Walk:
     """Emits the loop over the frames."""
 
-    def __init__(self, builder: ir.IRBuilder, tables: Value, peek: Value, frames: Value, depth: int) -> None:
+    def __init__(self, builder: ir.IRBuilder, reading: Reading, frames: Value, depth: int) -> None:
         """Write at most ``depth`` addresses to ``frames``."""
-        self._builder, self._tables, self._frames, self._depth = builder, tables, frames, depth
-        self._window = _Window(builder, peek)
+        self._builder, self._tables, self._frames, self._depth = builder, reading.tables, frames, depth
+        self._window = _Window(builder, reading)
 
     def run(self, ip: Value, rsp: Value, rbp: Value, *, at_entry: bool) -> Value:
         """Fill the frames; return how many they are."""
@@ -98,24 +108,24 @@ class Walk:
 
 
 class _Window:
-    """Emits reads of the stack: from a copy of the part around the last one, or else by ``peek``."""
+    """Emits reads of the stack: from a copy of the part around the last one, or else by the routines."""
 
-    def __init__(self, builder: ir.IRBuilder, peek: Value) -> None:
-        self._builder = builder
+    def __init__(self, builder: ir.IRBuilder, reading: Reading) -> None:
+        self._builder, self._reading = builder, reading
         with builder.goto_entry_block():
             # where the copy is from, how much of it could be read, and the copy
             words = builder.alloca(ir.ArrayType(I64, 2 + unwinding.WINDOW_BYTES // 8))
             self._words = builder.bitcast(words, I64.as_pointer())
             for index in range(2):
                 builder.store(constant(0), builder.gep(self._words, [constant(index)]))
-        self._peek = peek
         self.failed = Local(builder, constant(0))
         """Not 0 once something could not be read."""
 
     def word(self, address: Value) -> Value:
         """Return the word at an address of the stack, 0 with ``failed`` set where that cannot be read."""
         builder = self._builder
-        found = builder.call(self._function(), [builder.ptrtoint(self._words, I64), address, self._peek])
+        window = builder.ptrtoint(self._words, I64)
+        found = builder.call(self._function(), [window, address, self._reading.read, self._reading.peek])
         place = builder.gep(self._words, [found])
         missing = builder.icmp_unsigned("==", found, constant(0))
         self.failed.set(builder.or_(self.failed.get(), builder.zext(missing, I64)))
@@ -130,18 +140,25 @@ class _Window:
         function = outer.module.globals.get(name)
         if function is not None:
             return function
-        function = internal_function(outer, name, I64, [I64] * 3)
+        function = internal_function(outer, name, I64, [I64] * 4)
         function.attributes.add("noinline")
         builder = ir.IRBuilder(function.append_basic_block("entry"))
-        window, address, peek = function.args
+        window, address, read, peek = function.args
         self._return_if_there(builder, window, address)
         copy = builder.add(window, constant(16))
         kind = ir.FunctionType(I64, [I64] * 3)
-        routine = builder.inttoptr(peek, kind.as_pointer())
-        size = builder.call(routine, [copy, address, constant(unwinding.WINDOW_BYTES)], cconv=_PRESERVING)
-        size = builder.select(builder.icmp_signed(">", size, constant(0)), size, constant(0))
+        whole = constant(unwinding.WINDOW_BYTES)
+
+        def called(routine: Value) -> Value:
+            pointed = builder.inttoptr(routine, kind.as_pointer())
+            return builder.call(pointed, [copy, address, whole], cconv=_PRESERVING)
+
+        size = Local(builder, whole)
+        with builder.if_then(builder.icmp_unsigned("!=", called(read), constant(0)), likely=False):
+            found = called(peek)
+            size.set(builder.select(builder.icmp_signed(">", found, constant(0)), found, constant(0)))
         builder.store(address, pointer(builder, window))
-        builder.store(size, pointer(builder, window, 8))
+        builder.store(size.get(), pointer(builder, window, 8))
         self._return_if_there(builder, window, address)
         builder.ret(constant(0))
         return function

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from anyprobe.data import stacks
-from anyprobe.handlers.stackwalk import Place, Walk
+from anyprobe.handlers.stackwalk import Place, Reading, Walk
 from anyprobe.handlers.updates_words import (
     I64,
     Local,
@@ -22,26 +22,26 @@ from anyprobe.handlers.updates_words import (
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
 
-def capture(builder: ir.IRBuilder, base: Value, tables: Value, peek: Value, place: Place, depth: int) -> Value:
+def capture(builder: ir.IRBuilder, base: Value, reading: Reading, place: Place, depth: int) -> Value:
     """Return the number of the stack at a place, of at most ``depth`` addresses."""
     name = f"stack.capture.{depth}.{int(place.at_entry)}"
     function = builder.module.globals.get(name)
     if function is None:
         function = _capture_function(builder, name, depth, at_entry=place.at_entry)
-    return builder.call(function, [base, tables, peek, place.ip, place.rsp, place.rbp])
+    return builder.call(function, [base, reading.tables, reading.read, reading.peek, place.ip, place.rsp, place.rbp])
 
 
 def _capture_function(builder: ir.IRBuilder, name: str, depth: int, *, at_entry: bool) -> ir.Function:
-    function = internal_function(builder, name, I64, [I64] * 6)
+    function = internal_function(builder, name, I64, [I64] * 7)
     function.attributes.add("noinline")
     inner = ir.IRBuilder(function.append_basic_block("entry"))
-    base, tables, peek, ip, rsp, rbp = function.args
+    base, tables, read, peek, ip, rsp, rbp = function.args
     frames = inner.alloca(ir.ArrayType(I64, depth))
     frames = inner.bitcast(frames, I64.as_pointer())
     start = function.append_basic_block("start")
     inner.branch(start)
     inner.position_at_end(start)
-    walk = Walk(inner, tables, peek, frames, depth)
+    walk = Walk(inner, Reading(tables, read, peek), frames, depth)
     count = walk.run(ip, rsp, rbp, at_entry=at_entry)
     inner.ret(number_of(inner, base, frames, count))
     return function

@@ -1,5 +1,6 @@
 """The tables by which handlers go up the program's stacks: made from its objects, and followed as these come and go."""
 
+import time
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError, UnsupportedTarget
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from anyprobe.probes.objects import ObjectTable
     from anyprobe.splice.engine import Engine
 
+_PAUSE = 0.25
+"""Seconds between two looks at what is loaded."""
+
 
 class StackTables:
     """The unwinding tables of one process."""
@@ -21,6 +25,7 @@ class StackTables:
         self._store: Store | None = None
         self._region: UnwindRegion | None = None
         self._known: list[tuple[int, int, str]] = []
+        self._next = 0.0
         self.incomplete = False
         """Whether there was no room for the tables of what was loaded later."""
 
@@ -35,9 +40,11 @@ class StackTables:
         return self._store.address
 
     def follow(self) -> None:
-        """Have the tables cover what has been loaded since the last look."""
-        if self._region is None or self._engine.process.exited():
+        """Have the tables cover what has been loaded since the last look, if that was not a moment ago."""
+        now = time.monotonic()
+        if self._region is None or now < self._next or self._engine.process.exited():
             return
+        self._next = now + _PAUSE
         known = self._known
         try:
             ranges = self._ranges()
