@@ -1,7 +1,7 @@
 """The benchmarks: raw figures and ratios against other tools in one run.
 
 ``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, attach, entry, timing, disarmed,
-arming, analysis, blocks, python, coverage, data, handlers.
+arming, analysis, blocks, python, coverage, data, handlers, kprobes.
 """
 
 import argparse
@@ -20,6 +20,7 @@ def groups() -> dict[str, object]:
     import coverage_rows
     import data_rows
     import handler_rows
+    import kprobe_rows
     import latency
     import per_call
     import wholesale
@@ -37,6 +38,7 @@ def groups() -> dict[str, object]:
         "coverage": coverage_rows.coverage_rows,
         "data": data_rows.data_rows,
         "handlers": handler_rows.handler_rows,
+        "kprobes": kprobe_rows.kprobe_rows,
     }
 
 

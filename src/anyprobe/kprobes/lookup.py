@@ -26,6 +26,9 @@ class Location:
     """The instruction as a spec."""
     entry: str
     """The function as a spec; empty if it has no name that means it alone."""
+    code: FunctionCode
+    link: int
+    """The address in the file."""
 
 
 def locate(session: "Session", kp: Kprobe, *, entry: bool = False) -> Location:
@@ -54,6 +57,8 @@ def locate(session: "Session", kp: Kprobe, *, entry: bool = False) -> Location:
         offset,
         f"pid:{name}:-:{link:#x}",
         _entry_spec(site),
+        code,
+        link,
     )
 
 

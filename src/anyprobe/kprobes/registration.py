@@ -14,9 +14,10 @@ from anyprobe.data.aggregations import Count
 from anyprobe.handlers.values import Alias
 from anyprobe.kprobes import wrapping
 from anyprobe.kprobes.constants import constants, were_asked
+from anyprobe.kprobes.djprobes import check_assumptions, check_size, named
 from anyprobe.kprobes.lookup import Location, locate
 from anyprobe.kprobes.registers import CALLER, REGISTERS, REGISTERS_AT_RETURN, TASK
-from anyprobe.kprobes.replanning import keep_order, switch_optimization
+from anyprobe.kprobes.replanning import TRAPS, keep_order, switch_optimization
 from anyprobe.kprobes.structures import (
     KPROBE_FLAG_DISABLED,
     KPROBE_FLAG_GONE,
@@ -153,15 +154,28 @@ class Registry:
             raise _failed(kp, KprobeError(errno.EINVAL, "it is registered already"))
         try:
             location = locate(self._session, kp, entry=isinstance(probe, Jprobe | Kretprobe))
+            if isinstance(probe, Djprobe):
+                self._check(probe, location, others)
             sites, unfollowed = self._sites(probe, location)
         except KprobeError as error:
-            raise _failed(kp, error) from error
+            raise _failed(kp, named(error) if isinstance(probe, Djprobe) else error) from error
         made = Registration(self._session, probe, _kind(probe), location, sites, unfollowed=unfollowed)
         made.disabled = bool(kp.asked_flags & KPROBE_FLAG_DISABLED)
         if kp.symbol_name is not None:
             kp.found = location.address
         kp.addr, kp.registration = location.address, made
         return made
+
+    def _check(self, probe: Djprobe, location: Location, others: Sequence[Registered]) -> None:
+        """Check what a djprobe asks of the code."""
+        if self._session.engine.allowed == TRAPS:
+            raise KprobeError(errno.EINVAL, "optimization is off, and a djprobe is a jump")
+        check_size(location.code, location.link, probe.size)
+        if probe.strict:
+            known = [kprobe_of(each).registration for each in others] + list(self.registrations)
+            near = [each.location.address for each in known if each is not None and isinstance(each.probe, Djprobe)]
+            bias = location.address - location.link
+            check_assumptions(location.code, location.link, probe.size, [address - bias for address in near])
 
     def _place(self, made: Sequence[Registration]) -> None:
         """Arm what is not armed yet, in one change; where something cannot be, nothing is."""
@@ -183,7 +197,7 @@ class Registry:
             refused = next(self._refused(each), None)
             if refused is not None:
                 self._session.remove(*placed)
-                raise _failed(kprobe_of(each.probe), refused)
+                raise _failed(kprobe_of(each.probe), named(refused) if isinstance(each.probe, Djprobe) else refused)
 
     def _refused(self, made: Registration) -> Iterator[KprobeError]:
         for probe in made.placed:

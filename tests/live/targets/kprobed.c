@@ -20,6 +20,20 @@ __asm__(".text\n" FUNCTION(chosen)
         "add $100, %rax\n"    /* +d */
         "1: lea 1(%rax), %rax\n" /* +11 */
         "ret\n" END(chosen)); /* +15 */
+/* For djprobes: what each of the original's assumptions forbids, by offsets. */
+long shapes(long n);
+__asm__(".text\n" FUNCTION(shapes)
+        "lea 3(%rdi), %rax\n"   /* +0: 4 bytes */
+        "add %rdi, %rax\n"      /* +4: 3 bytes */
+        "test %rdi, %rdi\n"     /* +7 */
+        "2: je 1f\n"            /* +a */
+        "mov $1, %ecx\n"        /* +c */
+        "call other\n"          /* +11 */
+        "1: xor %edi, %edi\n"   /* +16 */
+        "mov known(%rip), %rcx\n" /* +18 */
+        "add %rcx, %rax\n"      /* +1f */
+        "ret\n" END(shapes));
+long known = 5;
 PROBED long stepped(long n) {
     CALLED(stepped);
     return n * 3;
@@ -93,6 +107,7 @@ static void one_round(void) {
         CALLED(chosen);
     }
     check(recursive(10) == 55, "recursive");
+    check(shapes(0) == 8 && shapes(3) == 2, "shapes");
     for (long n = 0; n < 10; n++) check(tails(n) == (n > 5 ? -n : n), "tails");
     for (volatile long n = 0; n < 100; n++)
         if (!setjmp(back)) {
