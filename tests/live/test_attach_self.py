@@ -163,9 +163,12 @@ def test_the_reader_is_left_out():
         def on_recv():
             everything.add()
 
+        session.count("libc:recvmsg")
+        begin = time.monotonic()
         for _ in range(50):
             session.snapshot()
-        assert [(site.hits, site.nmissed) for site in session.snapshot().sites] == [(0, 0), (0, 0)]
+        assert time.monotonic() - begin < 2  # it is found waiting at once
+        assert [(site.hits, site.nmissed) for site in session.snapshot().sites] == [(0, 0)] * 3
         assert everything.result().total.count == 0
 
 
@@ -320,3 +323,12 @@ def test_the_interpreter_lock_is_timed_and_nobody_needs_privileges():
     assert int(count) > 10
     # who wants the lock waits for five milliseconds before it asks for it
     assert float(longest) > 1e6
+
+
+def test_an_attendant_that_cannot_start_says_why(monkeypatch):
+    monkeypatch.setattr("anyprobe.probes.line._START", "raise SystemExit('there is no attendant')")
+    with pytest.raises(TargetError, match="did not start: there is no attendant"):
+        anyprobe.attach_self()
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(anyprobe.UnsupportedTarget, match="sys.executable"):
+        anyprobe.attach_self()

@@ -30,7 +30,8 @@ from anyprobe.splice.arena import Arena
 from anyprobe.splice.neighbourhood import SlotBank
 from anyprobe.target import gateway
 
-_RECVFROM = "45"
+_RECEIVING = frozenset({"45", "47"})
+"""``recvfrom`` and ``recvmsg``."""
 _PATIENCE = 0.05
 _NEVER = (1 << 64) - 1
 _READERS = 4
@@ -213,7 +214,7 @@ class Attendant:
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             with suppress(OSError), open(f"/proc/{self._pid}/task/{self._reader}/syscall") as file:
-                if file.read().split(" ", 1)[0] == _RECVFROM:
+                if file.read().split(" ", 1)[0] in _RECEIVING:
                     return
             time.sleep(0.0001)
 

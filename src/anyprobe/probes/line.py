@@ -39,10 +39,12 @@ class Line:
         self._asked: queue.SimpleQueue[tuple[Request | Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self.closed = False
         ours, theirs = socket.socketpair()
+        complaints = os.memfd_create("attendant")  # which it writes to without waiting for anybody
         try:
-            self._execute(theirs.fileno())
+            self._execute(theirs.fileno(), complaints)
         except BaseException:
             ours.close()
+            os.close(complaints)
             raise
         finally:
             theirs.close()
@@ -57,9 +59,14 @@ class Line:
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="anyprobe", daemon=True)
         self._thread.start()
-        started.result()
+        try:
+            started.result()
+        except TargetError as error:
+            raise TargetError(f"{error}{_last_line(complaints)}") from None
+        finally:
+            os.close(complaints)
 
-    def _execute(self, descriptor: int) -> None:
+    def _execute(self, descriptor: int, complaints: int) -> None:
         if not sys.executable:
             raise UnsupportedTarget("attach_self() executes a Python of its own, and sys.executable does not name one")
         path = [str(Path(__file__).parents[2]), *map(os.path.abspath, sys.path)]
@@ -69,7 +76,7 @@ class Line:
             [sys.executable, "-I", "-S", "-c", _START, *words],
             stdin=nowhere,
             stdout=nowhere,  # a pipe might be one that this program reads
-            stderr=nowhere,
+            stderr=complaints,
             pass_fds=(descriptor,),
             start_new_session=True,  # Ctrl-C is not for it
         )
@@ -154,6 +161,13 @@ def _perform(reading: Callable[[], Any], answer: "Future[Any]") -> None:
         answer.set_result(reading())
     except BaseException as error:  # noqa: BLE001 - the caller's
         answer.set_exception(error)
+
+
+def _last_line(file: int) -> str:
+    """Return how a program's complaint ends."""
+    lines = os.pread(file, 1 << 16, 0).decode(errors="replace").split("\n")
+    said = [line.strip() for line in lines if line.strip()]
+    return f": {said[-1]}" if said else ""
 
 
 def _gone() -> TargetError:
