@@ -282,3 +282,24 @@ def test_without_debug_information_the_message_says_so(bare):
         with pytest.raises(HandlerError, match=r"type of request is not known: .* has no debug information"):
             session.entry("a.out:serve")(on_serve)
     bare.finish()
+
+
+def test_what_is_listed_has_types(described, bare):
+    with anyprobe.attach(described.pid) as session:
+        (ten,) = session.list("a.out:ten")
+        assert ten.arguments == (
+            ("a", "i8"), ("b", "f64"), ("c", "i16"), ("d", "f32"), ("e", "u8"), ("f", "i64"), ("g", "bool"),
+            ("h", "i32"), ("i", "u32"), ("j", "i64"),
+        )  # fmt: skip
+        assert ten.result == "f64"
+        (serve,) = session.list("a.out:serve")
+        assert serve.arguments[:3] == (
+            ("request", "ptr[struct request]"),
+            ("name", "ptr[i8]"),
+            ("exact", "long double"),
+        )
+    with anyprobe.attach(bare.pid) as session:
+        (ten,) = session.list("a.out:ten")
+        assert (ten.arguments, ten.result) == (None, None)
+    for target in (described, bare):
+        target.finish()

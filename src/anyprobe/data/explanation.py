@@ -48,3 +48,7 @@ class ListedSite:
     address: int
     strategy: str | None
     refusal: Refusal | None = None
+    arguments: tuple[tuple[str, str], ...] | None = None
+    """Names and types of the function's parameters, ``None`` where debug information does not say."""
+    result: str | None = None
+    """The type of its result, ``None`` where that is not said, or where there is none."""

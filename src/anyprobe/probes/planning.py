@@ -1,6 +1,7 @@
 """``explain`` and ``list``: plans without a change."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.function import FunctionCode
@@ -154,13 +155,16 @@ def _patch(
 
 def listed(session: "Session", specs: Sequence[str]) -> list[ListedSite]:
     """Return the sites that specs mean, each with the strategy that would be used or the reason against it."""
+    from anyprobe.probes.prototypes import Prototypes
+
     _see_space(session)
+    prototypes = Prototypes(lambda spec: session.resolve(spec)[0])
     found = []
     for spec in specs:
         sites, refused = session.resolve(spec)
         found += [ListedSite(spec, "", canonical, 0, why.address, None, why) for canonical, why in refused]
         for site in sites:
-            found += _list_site(session, site)
+            found += [replace(each, **prototypes.shown(site)) for each in _list_site(session, site)]
     return found
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from anyprobe.binary.image import Image
 from anyprobe.core.errors import SpecError, UnsupportedTarget
@@ -14,6 +14,14 @@ from anyprobe.handlers.types import AnyType, PointerType
 if TYPE_CHECKING:
     from anyprobe.binary.modules import LoadedObject
     from anyprobe.probes.resolve import ResolvedSite
+
+
+class Shown(TypedDict):
+    """A prototype as text."""
+
+    arguments: tuple[tuple[str, str], ...] | None
+    result: str | None
+
 
 Resolve = Callable[[str], "Sequence[ResolvedSite]"]
 
@@ -38,6 +46,17 @@ class Prototypes:
     def of(self, site: "ResolvedSite") -> Prototype:
         """Return the prototype of a site's function; ``UnsupportedTarget`` says why it is not known."""
         return self.types(site.object.image).prototype(site.function.start, site.function.name)
+
+    def shown(self, site: "ResolvedSite") -> Shown:
+        """Return names and types of a site's parameters, and of its result, as texts; both ``None`` if not known."""
+        try:
+            found = self.of(site)
+        except UnsupportedTarget:
+            return {"arguments": None, "result": None}
+        return {
+            "arguments": tuple((name, str(kind)) for name, kind in found.parameters),
+            "result": None if found.result is None else str(found.result),
+        }
 
     def types(self, image: Image) -> DebugTypes:
         """Return the types of an object."""

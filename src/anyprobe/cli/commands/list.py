@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def command(
     specs: tuple[str, ...], pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, strategy: str
 ) -> None:
-    """List what could be probed, with the strategy for each or the reason against it. Changes nothing.
+    """List what could be probed, with the strategy for each or the reason against it, and types. Changes nothing.
 
     Without a SPEC, all functions of the executable (a.out:*).
     """
@@ -52,9 +52,19 @@ def as_document(site: "ListedSite") -> dict[str, Any]:
         "function": site.function,
         "offset": site.offset,
         "address": site.address,
+        "arguments": None
+        if site.arguments is None
+        else [{"name": name, "type": kind} for name, kind in site.arguments],
+        "result": site.result,
         "strategy": site.strategy,
         "refusal": refusal,
     }
+
+
+def _prototype(site: "ListedSite") -> str:
+    """Return parameters and result in a line, as a handler would declare them."""
+    arguments = ", ".join(f"{name}: {kind}" for name, kind in site.arguments or ())
+    return f"({arguments})" + (f" -> {site.result}" if site.result is not None else "")
 
 
 def render(sites: "Sequence[ListedSite]", console: "Console") -> None:
@@ -64,7 +74,8 @@ def render(sites: "Sequence[ListedSite]", console: "Console") -> None:
     for site in sites:
         refused = site.refusal
         verdict = Text(f"{site.strategy:9}") if refused is None else Text(f"refused: {refused.reason.value}", "yellow")
-        console.print(Text(f"{site.address:#14x}  {site.spec}  "), verdict, soft_wrap=True, sep="")
+        prototype = Text("" if site.arguments is None else f"  {_prototype(site)}", "dim")
+        console.print(Text(f"{site.address:#14x}  {site.spec}  "), verdict, prototype, soft_wrap=True, sep="")
     strategies = Counter(site.strategy if site.refusal is None else "refused" for site in sites)
     shares = ", ".join(f"{count:,} {strategy}" for strategy, count in strategies.most_common())
     console.print(f"{len(sites):,} sites: {shares}" if sites else "no sites", style="dim", soft_wrap=True)
