@@ -185,7 +185,7 @@ def edges_of(code_map, code, lines):
     entered = {
         head for head in number if any(not code.start <= source < code.end for source in code_map.sources_of(head))
     }
-    entered.update(code_map.static_entries(code.start, code.end))
+    entered.update(number.keys() & code_map.static_entries(code.start, code.end))  # some symbols name no instruction
     edges = {(-1, number[head]) for head in entered | {code.start}}
     for n, last in enumerate(line[-1] for line in lines):
         table = code.table_of(last.address)
