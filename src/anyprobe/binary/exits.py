@@ -44,6 +44,8 @@ class Exits:
     """The function itself first."""
 
 
+_BREAKPOINT = b"\xcd\x03"
+"""``int 3`` in two bytes: a trap, and what goes on goes on behind it."""
 _MOST_HOMES = 32
 """How many functions are looked at for a way back."""
 
@@ -109,6 +111,8 @@ class _Collector:
         Hand-written code ends that way: ``cmp rcx, rdx; jb __chk_fail``, and behind it stands ``memcpy``.
         """
         insn, behind = part.insn_at(address), self.map.next_code(part.end)
+        if insn is not None and insn.raw == _BREAKPOINT:
+            return
         if insn is None or behind is None:
             self._refuse(address, "control runs on past the function's end")
         elif part.never_runs(insn) or self._joins(behind):
@@ -125,7 +129,7 @@ class _Collector:
         flow = insn.flow
         if flow is Flow.RET:
             self.found.append(Exit(insn.address, ExitKind.RET, False, False, None))
-        elif flow is Flow.OTHER:
+        elif flow is Flow.OTHER and insn.raw != _BREAKPOINT:
             self._refuse(insn.address, f"{insn.text} may leave the function")
         elif flow is Flow.INDIRECT_JUMP:
             self._indirect(part, insn)

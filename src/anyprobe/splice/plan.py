@@ -11,14 +11,17 @@ from anyprobe.binary.function import FAR_ENOUGH, FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.splice.behind import no_behind
-from anyprobe.splice.chain import Chains
 from anyprobe.splice.lines import LEAST_WANTS, Lines
 from anyprobe.splice.planned import AUTO, JUMP_BYTES, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.rows import Rows
 from anyprobe.splice.together import all_of, member_at
+
+_FEW = 16
+"""Of how many wanted instructions a row of others is displaced for one."""
 
 
 @dataclass
-class Planner(Chains):
+class Planner(Rows):
     """Plans the functions of one module."""
 
     _whole_lines: bool = False
@@ -34,7 +37,7 @@ class Planner(Chains):
         or as many with fewer puns: each of these needs a place at one of a few addresses.
         """
         plan = self._attempt(function, wants, self._place_in_order)
-        if len(wants) < 2 or len(plan.refused) + _puns(plan) == 0:
+        if len(wants) < 2 or len(plan.refused) + plan.puns == 0:
             return plan
         plan = self._better(plan, function, wants, partial(self._place_cramped_last, from_behind=True))
         if plan.refused:
@@ -115,36 +118,37 @@ class Planner(Chains):
         self, function: FunctionCode, todo: list[Want], plan: FunctionPlan, *, from_behind: bool
     ) -> None:
         """Place straight lines with room for a jump first, as a whole; puns, which lock bytes, come last of all."""
-        cramped = [want for want in todo if self._is_cramped(function, want)]
+        cramped = self._place_roomy(function, todo, plan)
         cramped = self._from_behind(function, cramped) if from_behind else cramped
-        later = frozenset(cramped)
-        self._whole_lines = True
-        for want in todo:
-            if want not in later:
-                self._place(function, want, plan)
-        self._whole_lines, self._puns = False, False
+        self._puns = False
         for want in cramped:
             self._place(function, want, plan)
         self._puns = True
         self._splice_ways(function, todo, plan)
         self._serve_arrivals(function, plan)
-        self._place_again(function, plan, later)
+        self._place_again(function, plan, frozenset(cramped))
 
     def _place_chained(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> None:
         """Place lines with room for a jump first, then from behind what has none: each pun on the bytes of the next."""
-        cramped = self._from_behind(function, [want for want in todo if self._is_cramped(function, want)])
-        later = frozenset(cramped)
-        self._whole_lines = True
-        for want in todo:
-            if want not in later:
-                self._place(function, want, plan)
-        self._whole_lines, self._chained = False, True
+        cramped = self._from_behind(function, self._place_roomy(function, todo, plan))
+        self._chained = True
         for want in cramped:
             self._place(function, want, plan)
         self._chained = False
         self._splice_ways(function, todo, plan)
         self._serve_arrivals(function, plan)
-        self._place_again(function, plan, later)
+        self._place_again(function, plan, frozenset(cramped))
+
+    def _place_roomy(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> list[Want]:
+        """Place the lines with room for a jump, as a whole; return the wants in others."""
+        cramped = [want for want in todo if self._is_cramped(function, want)]
+        later = frozenset(cramped)
+        self._whole_lines = True
+        for want in todo:
+            if want not in later:
+                self._place(function, want, plan)
+        self._whole_lines = False
+        return cramped
 
     def _place_again(self, function: FunctionCode, plan: FunctionPlan, later: frozenset[Want]) -> None:
         """Try once more what was refused, now that everything else has its place."""
@@ -235,11 +239,10 @@ class Planner(Chains):
 
     def adopt(self, splice: PlannedSplice, plan: FunctionPlan) -> list[PlannedSplice]:
         """Add a splice to a plan, with what it leans on and is not there yet; return all that was added."""
-        added = [*(each for each in splice.leans_on if each not in plan.splices), splice]
-        for each in added:
-            plan.splices.append(each)
-            self.claims.claim(each)
-        return added
+        below = [added for each in splice.leans_on if each not in plan.splices for added in self.adopt(each, plan)]
+        plan.splices.append(splice)
+        self.claims.claim(splice)
+        return [*below, splice]
 
     def _drop_idle(self, plan: FunctionPlan) -> None:
         """Take out what serves nothing: no want, and no splice that leans on it."""
@@ -332,11 +335,10 @@ class Planner(Chains):
         for i in [index, *earlier]:
             yield Strategy.SHORT, partial(self.evicting, function, run, i, index, plan)
         yield Strategy.SHORT, partial(self.wedged, function, run, index, index, plan)
-        for i in [index, *earlier]:
-            yield Strategy.PUNNED, partial(self.over_successor, function, run, i, index, plan)
-        for i in [index, *earlier]:
-            yield Strategy.PUNNED, partial(self.over_known, function, run, i, index, plan)
-            yield Strategy.PUNNED, partial(self.over_pun, function, run, i, index, plan)
+        for over in ((self.over_successor,), (self.over_known, self.over_pun), (self.over_row,)):
+            few = want.kind is not WantKind.OFFSET or len(self._wanted) <= _FEW or over[0] != self.over_row
+            for i in [index, *earlier] if few else ():
+                yield from ((Strategy.PUNNED, partial(one, function, run, i, index, plan)) for one in over)
         # the ways to an exit are tried before it takes bytes of the next function
         for i in [index, *earlier] if want.kind is not WantKind.EXIT or want.conditional else ():
             yield Strategy.PUNNED, partial(self.punned, run, i, index)
@@ -360,9 +362,8 @@ class Planner(Chains):
         attempts += [(Strategy.SHORT, partial(self.nested, run, i, index, plan)) for i in heads]
         attempts += [(Strategy.SHORT, partial(self.evicting, function, run, i, index, plan)) for i in heads]
         attempts += [(Strategy.SHORT, partial(self.wedged, function, run, index, index, plan))]
-        attempts += [(Strategy.PUNNED, partial(self.over_successor, function, run, i, index, plan)) for i in heads]
-        attempts += [(Strategy.PUNNED, partial(self.over_known, function, run, i, index, plan)) for i in heads]
-        attempts += [(Strategy.PUNNED, partial(self.over_pun, function, run, i, index, plan)) for i in heads]
+        for over in (self.over_successor, self.over_known, self.over_pun):
+            attempts += [(Strategy.PUNNED, partial(over, function, run, i, index, plan)) for i in heads]
         if borrows:
             attempts = [(Strategy.PUNNED, partial(self.punned, run, i, index)) for i in heads]
         outcomes = (attempt() for strategy, attempt in attempts if strategy in self.allowed)
@@ -393,10 +394,6 @@ class Planner(Chains):
         return found
 
 
-def _puns(plan: FunctionPlan) -> int:
-    return sum(splice.strategy is Strategy.PUNNED for splice in plan.splices)
-
-
 def _loss(plan: FunctionPlan) -> tuple[int, int, int]:
     """Return what a plan fails to do: entries and exits weigh more than any number of other instructions."""
-    return sum(want.kind is not WantKind.OFFSET for want, _ in plan.refused), len(plan.refused), _puns(plan)
+    return sum(want.kind is not WantKind.OFFSET for want, _ in plan.refused), len(plan.refused), plan.puns

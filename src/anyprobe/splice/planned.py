@@ -152,6 +152,11 @@ class FunctionPlan:
     _by_head: list[PlannedSplice] = field(default_factory=list, repr=False)
     _tail: PlannedSplice | None = field(default=None, repr=False)
 
+    @property
+    def puns(self) -> int:
+        """The number of punned jumps, each of which needs a place at one of a few addresses."""
+        return sum(splice.strategy is Strategy.PUNNED for splice in self.splices)
+
     def last_before(self, address: int) -> PlannedSplice | None:
         """Return the splice with the highest head at or below an address, of several the one added last."""
         known = self._by_head

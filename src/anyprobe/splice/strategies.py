@@ -55,7 +55,7 @@ class Strategies:
         head = run[start]
         if start == index and head.length >= JUMP_BYTES:
             return self._checked(PlannedSplice(Strategy.JUMP, head.address, (head,), [], JUMP_BYTES, head.address))
-        if self.plain_jumps_only:
+        if self.plain_jumps_only and (start != index or head.length + self.dead_bytes(function, head) < JUMP_BYTES):
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, head.address, "Go code allows no several-instruction jump")
         stop = index
         while stop + 1 < len(run) and run[stop].end - head.address < JUMP_BYTES:
