@@ -330,5 +330,5 @@ def test_an_attendant_that_cannot_start_says_why(monkeypatch):
     with pytest.raises(TargetError, match="did not start: there is no attendant"):
         anyprobe.attach_self()
     monkeypatch.setattr(sys, "executable", "")
-    with pytest.raises(anyprobe.UnsupportedTarget, match="sys.executable"):
+    with pytest.raises(anyprobe.UnsupportedTarget, match="does not name one"):
         anyprobe.attach_self()

@@ -68,6 +68,8 @@ class BankLayout:
     maxactive: int = 0
     returns: int = 0
     """Entries of the table of replaced return addresses, a power of two; 0 where none is ever replaced."""
+    left_out: int = 0
+    """The first blocks, which are handed out to no thread that comes by, and are not read: for threads left out."""
     _next_counter: int = field(default=0, init=False)
     _next_record: int = field(default=0, init=False)
 

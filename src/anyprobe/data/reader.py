@@ -62,6 +62,7 @@ class BankReader:
         self._blocks = self._words[start // 8 : (start + size) // 8].reshape(used + 1, layout.stride // 8)
         """The shared block and the blocks in use, one per row."""
         self._present = present[start // PAGE : (start + size) // PAGE].reshape(used + 1, layout.stride // PAGE)
+        self._present[1 : 1 + layout.left_out] = False
 
     def _columns(self, offset: int, size: int) -> NDArray[np.uint64]:
         """Return what all blocks hold at an offset, one block per row; untouched memory is zero."""

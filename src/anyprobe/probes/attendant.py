@@ -15,7 +15,7 @@ from typing import Any
 
 from anyprobe.core.errors import AnyprobeError, UsageError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.data.layout import BLOCK_GUARD, BLOCK_HEAD_BYTES, BLOCK_REFUSED
+from anyprobe.data.layout import BLOCK_GUARD, BLOCK_HEAD_BYTES, BLOCK_OWNER, BLOCK_REFUSED
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes.channel import Answer, Channel, ChannelClosed, Failure, Request
 from anyprobe.probes.clock import own_time
@@ -68,6 +68,7 @@ class Attendant:
     def open(self, options: dict[str, Any], thread_pointer: int) -> tuple[str, list[str]]:
         """Attach; return the program's executable and warnings."""
         self._session = attach(self._pid, **options)
+        self._session.engine.left_out = _READERS
         self._readers.append(thread_pointer)
         return self._session.exe, list(self._session.warnings)
 
@@ -190,16 +191,16 @@ class Attendant:
     def leave_readers_out(self) -> None:
         """See that anyprobe's threads in the program count nowhere and run no handlers.
 
-        The slot of each gets one of the last blocks of each bank, which are handed out to no thread and read by nobody,
-        and whose guard says that a handler is running.
+        The slot of each gets one of the blocks of each bank that are handed out to no thread and read by nobody. Its
+        guard says that a handler is running.
         """
         for bank in self._session.engine.banks if self._session is not None else ():
-            for number, pointer in enumerate(self._readers, 1):
+            for number, pointer in enumerate(self._readers):
                 if pointer:
                     self._leave_out_of(bank, number, pointer)
 
     def _leave_out_of(self, bank: SlotBank, number: int, pointer: int) -> None:
-        block = bank.layout.blocks_offset + (bank.layout.blocks - number) * bank.layout.stride
+        block = bank.layout.blocks_offset + number * bank.layout.stride
         head = bank.arena.view(bank.piece.offset + block, BLOCK_HEAD_BYTES).cast("Q")
         # a handler that is refused too often takes the guard for a stale one; it never comes to that
         head[BLOCK_GUARD // 8], head[BLOCK_REFUSED // 8] = _NEVER, 0
@@ -207,6 +208,7 @@ class Attendant:
             self._hidden.add((bank.index, pointer))
             with suppress(MemoryFault, AnyprobeError):
                 address = bank.piece.address + block
+                head[BLOCK_OWNER // 8] = pointer  # by which whoever removes the probes finds the slot
                 self.session.engine.process.mem.write(pointer + bank.slot, address.to_bytes(8, "little"))
 
     def await_reader(self) -> None:

@@ -65,6 +65,8 @@ class Engine:
         self.arenas: list[Arena] = []
         self.neighbourhoods: list[Neighbourhood] = []
         self.banks: list[SlotBank] = []
+        self.left_out = 0
+        """Blocks of each bank that are for threads left out."""
         self.pause_us: dict[str, int] = {"prepare": 0, "arm": 0, "disarm": 0}
         self.seconds: dict[str, float] = {"resolve": 0.0, "plan": 0.0, "prepare": 0.0, "arm": 0.0}
         self._clobbers, self.allowed = clobbers, allowed

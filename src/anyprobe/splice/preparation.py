@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.address import PAGE
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.layout import BankLayout
+from anyprobe.data.layout import NEXT_BLOCK, BankLayout
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.banks import Hook, demand, settle_in_slot_bank, settle_near
 from anyprobe.splice.emit import estimate
@@ -177,9 +177,8 @@ class Preparation:
             return
         records = max(_LEAST_RECORDS, need.records) if need.records else 0
         counters = max(_LEAST_COUNTERS, need.counters + need.counters // 4)
-        self._layout = BankLayout(
-            counters, records, self._engine.maxactive if records else 0, RETURNS if need.returns else 0
-        )
+        maxactive, returns = self._engine.maxactive if records else 0, RETURNS if need.returns else 0
+        self._layout = BankLayout(counters, records, maxactive, returns, self._engine.left_out)
 
     def _has_journal(self, splices: int) -> bool:
         return any(arena.journal.room() >= splices for arena in self._engine.arenas[-1:])
@@ -325,6 +324,8 @@ class Preparation:
             bank = SlotBank(arena, piece, self._layout, slot, self._region[1], len(engine.banks), engine.clock)
             extra = slot | self._layout.blocks << 32
             arena.journal.add([Record(RecordKind.BANK, piece.address, self._layout.stride, extra)])
+            if self._layout.left_out:
+                arena.view(piece.offset + NEXT_BLOCK, 8)[:] = self._layout.left_out.to_bytes(8, "little")
             engine.banks.append(bank)
 
     def _settle_hooks(self) -> None:

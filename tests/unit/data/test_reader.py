@@ -56,6 +56,21 @@ def test_counters_are_summed_over_the_shared_block_and_the_blocks_in_use(bank):
     assert len(counters) == 4
 
 
+def test_blocks_of_threads_that_are_left_out_are_not_read():
+    bank = Bank(used=3)
+    bank.layout.left_out = 2
+    reader = BankReader(memoryview(bank.region), bank.layout)
+    counter, record = bank.layout.new_counter(), bank.layout.new_record()
+    for block, value in ((SHARED, 1000), (0, 1), (1, 20), (2, 300)):
+        bank.put(block, counter, value)
+        bank.put(block, record + RECORD_COUNT, value)
+        bank.put(block, BLOCK_TOP, 1)
+        bank.put(block, bank.layout.instances_offset + INSTANCE_SP, 0x7000)
+    assert reader.counters()[0] == 1300
+    assert reader.record(record).count == 1300
+    assert sum(reader.in_flight().values()) == 2
+
+
 def test_more_blocks_wanted_than_there_are():
     layout = BankLayout(counters=4, maxactive=8)
     region = bytearray(layout.blocks_offset + layout.blocks * layout.stride)
