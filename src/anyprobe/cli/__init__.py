@@ -17,6 +17,8 @@ COMMANDS = {
     "list": "List what could be probed, and by which strategy.",
     "explain": "Show the plan or the refusals for one site; changes nothing.",
     "probes": "Show what is installed in a process, whoever installed it.",
+    "disable": "Disarm everything that is installed in a process, for a while.",
+    "enable": "Arm again what was disarmed by disable.",
     "detach": "Remove everything that is installed in a process, whoever installed it.",
     "doctor": "Say what this machine and a target permit, and what to do about what they do not.",
 }

@@ -25,6 +25,31 @@ class Leftover:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchReport:
+    """What ``enable --all`` or ``disable --all`` did."""
+
+    pid: int
+    enabled: bool
+    changed: int = 0
+    unchanged: int = 0
+    """Sites that were as wanted already."""
+    foreign: tuple[int, ...] = ()
+    """Addresses that somebody else has written to; left alone."""
+    pause_us: int = 0
+
+    def __str__(self) -> str:
+        """Return the report for the user."""
+        if not self.changed and not self.unchanged:
+            return "nothing is installed"
+        what = "enabled" if self.enabled else "disabled"
+        lines = [f"{what} {self.changed} sites in pid {self.pid}"]
+        if self.unchanged:
+            lines.append(f"{self.unchanged} were {what} already")
+        lines += [f"the bytes at {at:#x} were changed by somebody else and left alone" for at in self.foreign]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
 class RemovalReport:
     """What ``detach`` did: in which processes, how many splices, and what waits for threads to leave it."""
 

@@ -3,7 +3,7 @@
 from anyprobe.binary.modules import LoadedObject, ProcessFiles, loaded_objects
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.data.leftover import Leftover, RemovalReport
+from anyprobe.data.leftover import Leftover, RemovalReport, SwitchReport
 from anyprobe.splice.arena import MEMFD_PATH, is_ours
 from anyprobe.splice.installed import find_journals
 from anyprobe.splice.journal import INTERNAL, FoundJournal, Record, RecordKind
@@ -11,6 +11,7 @@ from anyprobe.splice.livewrites import in_window
 from anyprobe.splice.planned import TRAP
 from anyprobe.splice.recovery import remove as remove_from
 from anyprobe.splice.recovery import remove_everywhere, windows_of
+from anyprobe.splice.suspension import resume, suspend
 from anyprobe.target.process import Process
 
 _JUMP_BYTES = 5
@@ -87,6 +88,18 @@ def _strategy(record: Record) -> str:
     if len(record.new) == _DISPLACEMENT_BYTES and record.new[:1] != b"\xe9" and record.new[:1] != b"\x36":
         return "retarget"
     return "jump" if len(record.new) == _JUMP_BYTES else "punned"
+
+
+def switch(pid: int, *, on: bool) -> SwitchReport:
+    """Take everything of ours out of a process's text for a while, or put it in again; whoever made it may be alive."""
+    process = Process.open(pid)
+    try:
+        if not find_journals(process.mem, process.mappings()):
+            return SwitchReport(pid, on)
+        found = resume(process) if on else suspend(process)
+    finally:
+        process.close()
+    return SwitchReport(pid, on, found.changed, found.unchanged, found.foreign, found.pause_us)
 
 
 def remove(pid: int) -> RemovalReport:

@@ -1,0 +1,94 @@
+"""Everything is disarmed and armed again from outside, while the session that made it goes on."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import anyprobe
+from anyprobe.kprobes import Kprobe, register_kprobes, unregister_kprobe
+from anyprobe.probes import leftover
+from live.driver import build, started
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def target():
+    with started(build("kprobed.c", "-O2", "-pthread")) as running:
+        yield running
+
+
+def command(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "anyprobe", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def text(pid, address):
+    with open(f"/proc/{pid}/mem", "rb") as memory:
+        memory.seek(address)
+        return memory.read(16)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "trap"])
+def test_a_session_goes_on_while_its_probes_are_out(target, strategy):
+    with anyprobe.attach(target.pid, strategy=strategy) as session:
+        addresses = {name: session.resolve(f"a.out:{name}")[0][0].address for name in ("stepped", "chosen", "asked")}
+        before = {name: text(target.pid, at) for name, at in addresses.items()}
+        probes = [Kprobe(symbol_name=name) for name in addresses]
+        assert register_kprobes(probes) == 0
+        target.go(1)
+        leftover.switch(target.pid, on=False)
+        assert {name: text(target.pid, at) for name, at in addresses.items()} == before
+        assert leftover.switch(target.pid, on=False).changed == 0
+        target.go(1)
+        assert [kp.hits for kp in probes] == [4000, 100, 1]
+        leftover.switch(target.pid, on=True)
+        target.go(1)
+        assert [kp.hits for kp in probes] == [8000, 200, 2]
+        leftover.switch(target.pid, on=False)
+        unregister_kprobe(probes[0])
+        leftover.switch(target.pid, on=True)
+        target.go(1)
+        assert [kp.hits for kp in probes[1:]] == [300, 3]
+        assert text(target.pid, addresses["stepped"]) == before["stepped"]
+        leftover.switch(target.pid, on=False)
+    assert {name: text(target.pid, at) for name, at in addresses.items()} == before
+    target.go(1)
+    target.finish()
+
+
+def test_the_commands(target):
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:stepped")
+        assert command("disable", "--all", "-p", str(target.pid)) == f"disabled 1 sites in pid {target.pid}\n"
+        (listed,) = json.loads(command("probes", "--json", "-p", str(target.pid)))
+        assert listed["flags"] == ["DISABLED"]
+        report = json.loads(command("enable", "--all", "--json", "-p", str(target.pid)))
+        assert (report["enabled"], report["changed"]) == (True, 1)
+    target.finish()
+
+
+def test_under_load(target):
+    with anyprobe.attach(target.pid) as session:
+        probes = session.count("a.out:stepped", "a.out:chosen", "a.out:recursive", "a.out:asked%return")
+        target.run_freely()
+        for _ in range(10):
+            leftover.switch(target.pid, on=False)
+            leftover.switch(target.pid, on=True)
+        target.halt()
+        before = [site.hits for site in session.snapshot().sites]
+        target.go(1)
+        added = [site.hits - hits for site, hits in zip(session.snapshot().sites, before, strict=True)]
+        assert added == [4000, 100, 11, 1]
+        session.remove(*probes)
+    target.finish()
+
+
+def test_nothing_is_installed(target):
+    assert str(leftover.switch(target.pid, on=True)) == "nothing is installed"
+    target.finish()
