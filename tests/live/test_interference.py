@@ -5,11 +5,11 @@ import errno
 import pytest
 
 import anyprobe
-from anyprobe import Count, HandlerError, Map, i64, ptr, u32, u64
+from anyprobe import Count, HandlerError, Map, cstr, f64, i64, ptr, u32, u64
 from live.driver import build, started
 
 pytestmark = pytest.mark.live
-CHANGED = ("nulls", "refused", "replacements", "doubled", "stepped_over", "written", "thirds")
+CHANGED = ("nulls", "refused", "replacements", "doubled", "stepped_over", "written", "thirds", "dumps")
 """What the program counts when it is not left alone."""
 
 
@@ -51,8 +51,9 @@ def test_every_hundredth_malloc_fails(target):
     target.finish()
 
 
-def test_open_fails_with_errno(target):
-    with anyprobe.attach(target.pid, unsafe=True) as session:
+@pytest.mark.parametrize("live", [False, True], ids=["stop", "live"])
+def test_open_fails_with_errno(target, live):
+    with anyprobe.attach(target.pid, unsafe=True, live=live) as session:
 
         @session.entry("libc:open")
         def on_open(ctx):
@@ -141,6 +142,61 @@ def test_parameters_are_seen_that_the_function_ignores(target):
     assert {key: cell.count for key, cell in thirds.result().entries.items()} == {(5000,): 200}
 
 
+def whole_numbers(ctx):
+    ctx.ip = DUMP.address
+
+
+def with_floats(ctx):
+    if f64(ctx.regs.rdi) * 0.5 != 1.5:
+        ctx.ip = DUMP.address
+
+
+def with_texts(ctx):
+    text = cstr(ptr(ctx.regs.rsp), 100)
+    if text is not None or ctx.errno >= 0:
+        ctx.ip = DUMP.address
+
+
+class DUMP:
+    """Where the program says what its registers are."""
+
+    address = 0
+
+
+@pytest.mark.parametrize("handler", [whole_numbers, with_floats, with_texts])
+@pytest.mark.parametrize("counted", [False, True])
+def test_registers_and_flags_arrive_as_they_were(target, handler, counted):
+    with anyprobe.attach(target.pid, unsafe=True) as session:
+        ((site,), _) = session.resolve("a.out:dump")
+        DUMP.address = site.address
+        session.entry("a.out:hollow")(handler)
+        if counted:
+            session.count("a.out:hollow", "a.out:set_and_call%insn", "a.out:dump%insn")
+        assert changes(target)["dumps"] == 200
+    assert unchanged(target)
+    target.finish()
+
+
+def test_a_call_is_sent_elsewhere_before_it_is_made(target):
+    """The call in question is spliced by changing where it leads, so the return address has been pushed by then."""
+    with anyprobe.attach(target.pid, unsafe=True) as session:
+        (calls,) = session.count("a.out:set_and_call%call")
+        (place,) = calls.places
+        session.remove(calls)
+        offset, behind = place.offset, place.address + 5
+
+        @session.at(f"a.out:set_and_call+{offset}")
+        def on_call(ctx):
+            ctx.ip = behind
+
+        assert {each.strategy for each in session.snapshot().sites if each.armed} == {"retarget"}
+        session.count("a.out:hollow")
+        changes(target)
+        assert [each.hits for each in session.snapshot().sites] == [0, 200, 0]
+    assert unchanged(target)
+    target.finish()
+
+
 def test_arguments_and_memory_are_changed(target):
     with anyprobe.attach(target.pid, unsafe=True) as session:
 
@@ -227,9 +283,10 @@ def test_what_has_made_room_for_a_probe_is_not_led_to(target):
     target.finish()
 
 
-def test_data_of_skipped_calls_is_given_up(target):
+@pytest.mark.parametrize("strategy", ["auto", "trap"])
+def test_data_of_skipped_calls_is_given_up(target, strategy):
     seen = Count("seen")
-    with anyprobe.attach(target.pid, unsafe=True) as session:
+    with anyprobe.attach(target.pid, unsafe=True, strategy=strategy) as session:
 
         @session.call("a.out:original")
         def on_original(ctx, a: i64):

@@ -13,6 +13,7 @@ TALLY(steps);
 TALLY(stepped_over);
 TALLY(written);
 TALLY(thirds);
+TALLY(dumps);
 static volatile int setting = 5;
 static long (*volatile kept)(long, long);
 PROBED long replacement(long a, long b);
@@ -39,6 +40,35 @@ __asm__(".text\n" FUNCTION(ignoring) "xor %edx, %edx\ntest %rax, %rcx\ntest %rsi
 PROBED long third(long a, long b, long c) { return c + 0 * (a + b); }
 /* Replaces by jumping to what it replaces. */
 PROBED long chained(long a, long b) { return original(a + 1, b); }
+/* Sets all registers and flags, makes a call, and has another function, if that is called instead, say what they were. */
+long before[17], after[17];
+void hollow(void);
+void dump(void);
+void set_and_call(void);
+__asm__(".text\n" FUNCTION(hollow) "nopl 0x100(%rax,%rax,1)\nmovl $1, %eax\nret\n" END(hollow)
+        FUNCTION(dump)
+        "mov %rax, after(%rip)\npushfq\npop %rax\nmov %rax, after+128(%rip)\nmov after(%rip), %rax\n"
+        "mov %rcx, after+8(%rip)\nmov %rdx, after+16(%rip)\nmov %rbx, after+24(%rip)\nmov %rsp, after+32(%rip)\n"
+        "mov %rbp, after+40(%rip)\nmov %rsi, after+48(%rip)\nmov %rdi, after+56(%rip)\nmov %r8, after+64(%rip)\n"
+        "mov %r9, after+72(%rip)\nmov %r10, after+80(%rip)\nmov %r11, after+88(%rip)\nmov %r12, after+96(%rip)\n"
+        "mov %r13, after+104(%rip)\nmov %r14, after+112(%rip)\nmov %r15, after+120(%rip)\nret\n" END(dump)
+        FUNCTION(set_and_call)
+        "push %rbx\npush %rbp\npush %r12\npush %r13\npush %r14\npush %r15\nlea -8(%rsp), %rax\n"
+        "mov %rax, before+32(%rip)\npush before+128(%rip)\npopfq\nmov before(%rip), %rax\nmov before+8(%rip), %rcx\n"
+        "mov before+16(%rip), %rdx\nmov before+24(%rip), %rbx\nmov before+40(%rip), %rbp\nmov before+48(%rip), %rsi\n"
+        "mov before+56(%rip), %rdi\nmov before+64(%rip), %r8\nmov before+72(%rip), %r9\nmov before+80(%rip), %r10\n"
+        "mov before+88(%rip), %r11\nmov before+96(%rip), %r12\nmov before+104(%rip), %r13\nmov before+112(%rip), %r14\n"
+        "mov before+120(%rip), %r15\ncall hollow\ncld\npop %r15\npop %r14\npop %r13\npop %r12\npop %rbp\npop %rbx\nret\n"
+        END(set_and_call));
+static void compare_state(long n) {
+    for (int at = 0; at < 16; at++) before[at] = (long)(0x0101010101010101ul * (unsigned long)(at + 1)) + n;
+    before[16] = (n & 1 ? 0x4d5 : 0) | (n & 2 ? 0x800 : 0) | 0x202; /* status flags, direction, interrupts */
+    memset(after, 0, sizeof after);
+    set_and_call();
+    if (!after[4]) return;
+    CALLED(dumps);
+    check(!memcmp(before, after, sizeof before), "registers and flags");
+}
 PROBED int configured(volatile int *where) { return *where; }
 static void *work(void *unused) {
     (void)unused;
@@ -80,6 +110,7 @@ static void one_round(void) {
         result = step(n);
         if (result != n + 0x1000065) CALLED(stepped_over);
         CALLED(steps);
+        compare_state(n);
         result = ignoring(n, 2, 5000);
         if (result == 5000) CALLED(thirds);
         else check(result == n, "ignoring");
@@ -89,6 +120,6 @@ static void one_round(void) {
 static void setup(int argc, char **argv) {
     (void)argc; (void)argv;
     USE_TALLY(mallocs); USE_TALLY(nulls); USE_TALLY(opens); USE_TALLY(refused); USE_TALLY(originals);
-    USE_TALLY(replacements); USE_TALLY(doubled); USE_TALLY(steps); USE_TALLY(stepped_over); USE_TALLY(written); USE_TALLY(thirds);
+    USE_TALLY(replacements); USE_TALLY(doubled); USE_TALLY(steps); USE_TALLY(stepped_over); USE_TALLY(written); USE_TALLY(thirds); USE_TALLY(dumps);
     kept = chained;
 }
