@@ -5,8 +5,7 @@ import subprocess
 import pytest
 
 import anyprobe
-from anyprobe import Count, UsageError, emit
-from anyprobe.isa.decode import decode_range
+from anyprobe import Count, UsageError, emit, u64
 from live.driver import build, started
 
 pytestmark = pytest.mark.live
@@ -53,11 +52,11 @@ def records_behind(target, name, mnemonic, rounds=ROUNDS):
 
         @session.after(Function(name).spec(mnemonic))
         def on_behind(ctx):
-            emit("seen", ip=ctx.ip, func=ctx.func, rax=ctx.regs.rax, rsp=ctx.regs.rsp, top=ctx.caller)
+            emit("seen", ip=ctx.ip, func=u64(ctx.func), rax=ctx.regs.rax, rsp=ctx.regs.rsp, top=ctx.caller)
 
         @session.entry(f"a.out:{name}")
         def on_entry(ctx):
-            emit("entered", rsp=ctx.regs.rsp, func=ctx.func, ip=ctx.ip, back=ctx.caller)
+            emit("entered", rsp=ctx.regs.rsp, func=u64(ctx.func), ip=ctx.ip, back=ctx.caller)
 
         assert session.refused == []
         target.go(rounds)
@@ -146,6 +145,47 @@ def test_an_instruction_that_faults_has_no_behind(target):
     left = {key: cell.count for key, cell in behind.result().entries.items()}
     assert len(entered) >= 4
     assert set(entered.values()) == set(left.values()) == {CALLS}
+    target.finish()
+
+
+def test_before_a_call_the_return_address_is_not_pushed(target):
+    function = Function("behind_call")
+    with anyprobe.attach(target.pid) as session:
+
+        @session.at(function.spec("call"))
+        def on_call(ctx):
+            emit("call", rsp=ctx.regs.rsp, ip=ctx.ip)
+
+        @session.entry("a.out:behind_call")
+        def on_entry(ctx):
+            emit("entered", rsp=ctx.regs.rsp, ip=ctx.ip)
+
+        strategies = {site.strategy for site in session.snapshot().sites}
+        target.go(1)
+        found = session.records(final=True)
+    assert "retarget" in strategies
+    assert set((found["entered"]["rsp"] - found["call"]["rsp"]).tolist()) == {8}
+    assert set((found["call"]["ip"] - found["entered"]["ip"]).tolist()) == {function.offset("call")}
+    target.finish()
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["stopped", "live"])
+def test_they_come_and_go(target, live):
+    odd = Count("odd")
+    with anyprobe.attach(target.pid, live=live) as session:
+
+        @session.after(Function("behind_step").spec("lea"), when=lambda ctx: ctx.regs.rax & 1)
+        def on_behind(ctx):
+            odd.add()
+
+        target.go(1)
+        assert odd.result().total.count == 50
+        session.remove(*session.probes_of(on_behind))
+        target.go(1)
+        assert odd.result().total.count == 50
+        session.enable(*session.probes_of(on_behind))
+        target.go(1)
+        assert odd.result().total.count == 100
     target.finish()
 
 
