@@ -226,6 +226,30 @@ def test_results_by_demand(bare):
     }  # fmt: skip
 
 
+def test_members_are_changed_in_unsafe_sessions(described):
+    with anyprobe.attach(described.pid, unsafe=True) as session:
+
+        @session.entry("a.out:find")
+        def on_find(request):
+            request.ratio = 1.25
+            request.client.address.port += 7
+            request.urgent = request.kind == 0
+            request.value.whole = -3
+
+        @session.ret("a.out:find")
+        def on_found(ctx):
+            emit("found", port=ctx.retval.address.port)
+
+        @session.entry("a.out:find")
+        def see(request):
+            emit("see", ratio=request.ratio, urgent=request.urgent, value=request.value.whole, flags=request.flags)
+
+        described.go(1)
+        described.finish()
+        found = {name: [tuple(row)[1:] for row in each.tolist()] for name, each in session.records(final=True).items()}
+    assert found == {"found": [(450,)], "see": [(1.25, False, -3, 300)]}
+
+
 # Each handler has one mistake; the comment at its end is: the spec | the marked text | message | instead
 def unknown_member(request):
     emit("x", value=request.client.prot)  # serve | request.client.prot | has no prot | port or
@@ -251,7 +275,11 @@ def too_far(l):
     emit("x", value=l.a[5])  # structs | l.a[5] | has items 0 to 4 |
 
 
-MISTAKES = [unknown_member, unknown_parameter, extended_parameter, extended_result, incomplete, too_far]
+def writing(request):
+    request.ratio = 2.0  # serve | request.ratio | changes what the program computes | unsafe=True
+
+
+MISTAKES = [writing, unknown_member, unknown_parameter, extended_parameter, extended_result, incomplete, too_far]
 
 
 def test_mistakes_are_shown_where_they_are(described):

@@ -46,6 +46,30 @@ def attribute(expressions: "Expressions", node: ast.AST, value: Value, name: str
     return read(emit, base, present, member, fail)
 
 
+def change(expressions: "Expressions", node: ast.AST, value: Value, name: str, new: Value) -> None:
+    """Compile ``value.name = new``, which changes the program's memory."""
+    fail = expressions.frame.fail_at(node)
+    if isinstance(value, Packed):
+        raise fail("a struct that was passed by value cannot be changed", "ctx.regs")
+    if not expressions.context.unsafe:
+        raise fail("this changes what the program computes", "unsafe=True, where the session is opened")
+    pointer = expressions.present(value, node)
+    assert isinstance(pointer, Scalar)
+    assert isinstance(pointer.type, PointerType)
+    assert isinstance(pointer.type.element, StructType)
+    member = _member(pointer.type.element, name, fail)
+    if member.bits or isinstance(member.kind, Layout):
+        raise fail(f"{name} is a {'bit-field' if member.bits else member.kind}, which cannot be changed at once", "")
+    given = expressions.present(new, node)
+    if member.kind == boolean:
+        number = ir.Select(operators.truth(given, fail), ir.Const(1, u8), ir.Const(0, u8))
+        expr: ir.Expr = number
+    else:
+        expr = expressions.as_number(given, node, member.kind)
+    address = ir.Binary("+", operators.convert(pointer.expr, u64), ir.Const(member.offset // 8, u64))
+    expressions.emit.add(ir.Write(address, expr))
+
+
 def is_struct(value: Value) -> bool:
     """Return whether a value is a struct, or points at one."""
     value = value.value if isinstance(value, Maybe) else value

@@ -2,7 +2,7 @@
 
 import ast
 
-from anyprobe.handlers import ir, loops, operators, ranges
+from anyprobe.handlers import ir, loops, members, operators, ranges
 from anyprobe.handlers.expressions import Expressions
 from anyprobe.handlers.frame import Frame, type_of_annotation
 from anyprobe.handlers.types import BoolType, IntegerType, Layout, PointerType, u64
@@ -150,6 +150,9 @@ class Statements:
         if isinstance(inner, Thing) and isinstance(alias := getattr(inner.thing, name, None), Alias):
             *path, name = alias.path
             inner = Context(".".join(path))
+        if members.is_struct(inner):
+            members.change(self._expressions, node, inner, name, value)
+            return
         if not isinstance(inner, Context):
             raise self._expressions.error(node, f"{described(inner)} cannot be changed", "ctx.data, an aggregation")
         expr = self._expressions.as_number(self._expressions.present(value, node), node)

@@ -79,7 +79,7 @@ class Prototypes:
         try:
             sites = [site for spec in specs for site in self._resolve(spec)]
         except SpecError as error:
-            raise UnsupportedTarget(f"the function is not there yet ({error})") from None
+            raise UnsupportedTarget(f"the function is not there yet: {str(error).splitlines()[0]}") from None
         functions = {(id(site.object), site.function.start): site for site in sites}
         if not functions:
             raise UnsupportedTarget("there is no such function")
