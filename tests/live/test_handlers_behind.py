@@ -156,16 +156,16 @@ def test_before_a_call_the_return_address_is_not_pushed(target):
         def on_call(ctx):
             emit("call", rsp=ctx.regs.rsp, ip=ctx.ip)
 
-        @session.entry("a.out:behind_call")
-        def on_entry(ctx):
-            emit("entered", rsp=ctx.regs.rsp, ip=ctx.ip)
+        @session.after(function.spec("call"))
+        def on_called(ctx):
+            emit("called", rsp=ctx.regs.rsp, back=ctx.caller)
 
-        strategies = {site.strategy for site in session.snapshot().sites}
+        assert {site.strategy for site in session.snapshot().sites} == {"retarget"}
         target.go(1)
         found = session.records(final=True)
-    assert "retarget" in strategies
-    assert set((found["entered"]["rsp"] - found["call"]["rsp"]).tolist()) == {8}
-    assert set((found["call"]["ip"] - found["entered"]["ip"]).tolist()) == {function.offset("call")}
+    assert set((found["call"]["rsp"] - found["called"]["rsp"]).tolist()) == {8}
+    behind = function.behind("call") - function.offset("call")
+    assert set((found["called"]["back"] - found["call"]["ip"]).tolist()) == {behind}
     target.finish()
 
 
