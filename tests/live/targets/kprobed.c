@@ -34,6 +34,28 @@ __asm__(".text\n" FUNCTION(shapes)
         "add %rcx, %rax\n"      /* +1f */
         "ret\n" END(shapes));
 long known = 5;
+/* Every register gets a value of its own. */
+long patterned(void);
+__asm__(".text\n" FUNCTION(patterned)
+        "push %rbx\n" "push %rbp\n" "push %r12\n" "push %r13\n" "push %r14\n" "push %r15\n" /* 10 bytes */
+        "movabs $0x0101010101010101, %rax\n"
+        "movabs $0x0202020202020202, %rbx\n"
+        "movabs $0x0303030303030303, %rcx\n"
+        "movabs $0x0404040404040404, %rdx\n"
+        "movabs $0x0505050505050505, %rsi\n"
+        "movabs $0x0606060606060606, %rdi\n"
+        "movabs $0x0707070707070707, %rbp\n"
+        "movabs $0x0808080808080808, %r8\n"
+        "movabs $0x0909090909090909, %r9\n"
+        "movabs $0x0a0a0a0a0a0a0a0a, %r10\n"
+        "movabs $0x0b0b0b0b0b0b0b0b, %r11\n"
+        "movabs $0x0c0c0c0c0c0c0c0c, %r12\n"
+        "movabs $0x0d0d0d0d0d0d0d0d, %r13\n"
+        "movabs $0x0e0e0e0e0e0e0e0e, %r14\n"
+        "movabs $0x0f0f0f0f0f0f0f0f, %r15\n"
+        "xor %eax, %eax\n" /* behind them */
+        "movabs $0x0f0f0f0f0f0f0f0f, %rax\n" "xor %r15, %rax\n" "movabs $0x0303030303030303, %rdx\n" "xor %rdx, %rcx\n" "or %rcx, %rax\n"
+        "pop %r15\n" "pop %r14\n" "pop %r13\n" "pop %r12\n" "pop %rbp\n" "pop %rbx\n" "ret\n" END(patterned));
 PROBED long stepped(long n) {
     CALLED(stepped);
     return n * 3;
@@ -107,6 +129,7 @@ static void one_round(void) {
         CALLED(chosen);
     }
     check(recursive(10) == 55, "recursive");
+    check(patterned() == 0, "patterned");
     check(shapes(0) == 8 && shapes(3) == 2, "shapes");
     for (long n = 0; n < 10; n++) check(tails(n) == (n > 5 ? -n : n), "tails");
     for (volatile long n = 0; n < 100; n++)
