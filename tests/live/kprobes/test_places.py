@@ -123,4 +123,4 @@ def test_registers_are_equal_before_and_after(target, session):
 
 
 PATTERNED = 0xA0
-"""Where the registers of ``patterned`` are set: behind pushes of 10 bytes together, and fifteen constants of 10 each."""
+"""Where the registers of ``patterned`` are set: behind pushes of 10 bytes together, and constants of 10 bytes each."""
