@@ -101,3 +101,33 @@ def test_names_of_threads_are_those_of_the_moment():
     assert counts(names) == {(name,): 20 for name in ("first", "fifteen letters", "", "last")}
     assert counts(equal) == {(): 20}
     assert rows == [name for name in ("first", "fifteen letters", "", "last") for _ in range(10)] * 2
+
+
+TWINS = """
+#include "protocol.h"
+long through(long);
+PROBED static long twin(long n) { return n + 1; }
+static void one_round(void) { for (long n = 0; n < 10; n++) check(twin(n) + through(n) == 2 * n + 4, "twins"); }
+static void setup(int argc, char **argv) { (void)argc; (void)argv; }
+"""
+OTHER_TWIN = """
+__attribute__((noinline, noclone, noipa)) static long twin(long n) { return n + 2; }
+long through(long n) { return twin(n) + 1; }
+"""
+
+
+def test_functions_of_one_name_are_told_apart(tmp_path):
+    calls = Count("calls")
+    (tmp_path / "other.c").write_text(OTHER_TWIN)
+    with started(build("twins.c", str(tmp_path / "other.c"), text=TWINS)) as target:
+        with anyprobe.attach(target.pid) as session:
+
+            @session.entry("a.out:t*n")
+            def on_twin(ctx):
+                calls[ctx.func].add()
+
+            target.go(1)
+            entries = counts(calls)
+        target.finish()
+    assert sorted(entries.values()) == [10, 10]
+    assert all(name.startswith("twins:twin@0x") for (name,) in entries)

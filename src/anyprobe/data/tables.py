@@ -229,7 +229,7 @@ class TableView:
 
     def result(self) -> "AggregationResult":
         """Return what has been counted."""
-        from anyprobe.data.results import AggregationResult, cell_value
+        from anyprobe.data.results import AggregationResult, CellValue, cell_value
 
         aggregation = self.layout.aggregation
         numbers = self.numbers()
@@ -244,10 +244,11 @@ class TableView:
             numbers = numbers[counts[numbers] > 0]
         bounds = aggregation.bounds()
         rows = found[numbers].tolist()
-        entries = {
-            key: cell_value(aggregation.cell, row, bounds, signed=self.layout.signed)
-            for key, row in zip(self.keys(numbers), rows, strict=True)
-        }
+        entries: dict[Key, CellValue] = {}
+        for key, row in zip(self.keys(numbers), rows, strict=True):
+            value = cell_value(aggregation.cell, row, bounds, signed=self.layout.signed)
+            # what is shown by name may have the name of something else
+            entries[key] = entries[key].merged(value) if key in entries else value
         return AggregationResult(aggregation.name, aggregation.kind, aggregation.by, entries, self.dropped)
 
     def _counts(self, found: NDArray[np.uint64]) -> NDArray[np.uint64]:

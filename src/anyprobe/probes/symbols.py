@@ -56,4 +56,6 @@ class Symbols:
         if function is None:
             return f"{loaded.name}+{address + behind - loaded.first.start:#x}"
         distance = address + behind - loaded.bias - function.start
-        return f"{loaded.name}:{function.demangled}" + (f"+{distance:#x}" if distance else "")
+        several = len(loaded.image.functions.lookup(function.name)) > 1
+        name = f"{function.demangled}@{function.start:#x}" if several else function.demangled
+        return f"{loaded.name}:{name}" + (f"+{distance:#x}" if distance else "")
