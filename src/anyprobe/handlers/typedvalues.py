@@ -6,7 +6,8 @@ from typing import Any, NoReturn
 
 from anyprobe.core.code import Miss
 from anyprobe.handlers import arithmetic
-from anyprobe.handlers.types import BoolType, FloatType, IntegerType, PointerType, Type, boolean, f64, i64, u64
+from anyprobe.handlers.layouts import ArrayType, Field, StructType
+from anyprobe.handlers.types import BoolType, FloatType, IntegerType, Layout, PointerType, Type, boolean, f64, i64, u64
 from anyprobe.handlers.values import Kind
 
 Plain = int | float
@@ -28,6 +29,12 @@ class _Missing:
     __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __len__ = _ends
     __eq__ = __ne__ = _ends
     __hash__ = object.__hash__
+
+    def __getattr__(self, name: str) -> "_Missing":
+        """Return that it is missing: what hangs on a missing pointer is."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
 
 
 MISSING = _Missing()
@@ -51,6 +58,23 @@ class Record:
             return Fixed(kind, struct.unpack("<d" if kind.bits == 64 else "<f", raw)[0], self)
         signed = isinstance(kind, IntegerType) and kind.signed
         return Fixed(kind, int.from_bytes(raw, "little", signed=signed), self)
+
+    def member(self, address: int, member: Field) -> Any:  # noqa: ANN401 - a value, or that it is missing
+        """Read a member of the struct at an address; structs and arrays are their address."""
+        kind, at = member.kind, address + member.offset // 8
+        if member.bits:
+            size = -(-(member.offset % 8 + member.bits) // 8)
+            raw = self.memory.read(at, size)
+            if raw is None:
+                self.counts[Miss.FAULT] += 1
+                return MISSING
+            value = int.from_bytes(raw, "little") >> member.offset % 8 & (1 << member.bits) - 1
+            signed = isinstance(kind, IntegerType) and kind.signed and value >> member.bits - 1
+            return Fixed(kind, value - (1 << member.bits) if signed else value, self)  # type: ignore[arg-type]
+        if isinstance(kind, Layout):
+            return Fixed(PointerType(kind.element if isinstance(kind, ArrayType) else kind), at, self)
+        found = self.read(at, kind)
+        return Fixed(kind, int(found.value != 0), self) if kind == boolean and found is not MISSING else found
 
     def text(self, address: "Fixed", limit: Any, *, terminated: bool) -> Any:  # noqa: ANN401 - a text, or that it is missing
         """Read a text or bytes."""
@@ -109,6 +133,14 @@ class Fixed:
         """Return it where Python wants a whole number."""
         return int(self.value)
 
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a value, or that it is missing
+        """Read a member of the struct that this points at."""
+        element = self.kind.element if isinstance(self.kind, PointerType) else None
+        member = element.member(name) if isinstance(element, StructType) else None
+        if member is None:
+            raise AttributeError(name)
+        return self.record.member(int(self.value), member)
+
     def _made(self, kind: Type, value: Plain) -> "Fixed":
         return Fixed(kind, value, self.record)
 
@@ -162,10 +194,12 @@ class Fixed:
         return self._made(_computed(self.kind), _computed(self.kind).wrap(~int(self.value)))
 
     def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - typed values and constants
-        """Read what a pointer points at."""
+        """Read what a pointer points at, or a member by its name."""
+        if isinstance(index, str):
+            return getattr(self, index)
         assert isinstance(self.kind, PointerType)
-        assert isinstance(self.kind.element, Type)
-        return self.record.read(int((self + index).value), self.kind.element)
+        assert self.kind.element is not None
+        return self.record.member(int((self + index).value), Field("", self.kind.element, 0))
 
     def __hash__(self) -> int:
         """Hash by value."""
