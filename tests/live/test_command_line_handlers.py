@@ -464,3 +464,25 @@ def test_explain_shows_the_bounds_of_a_scripts_handlers(busy, script):
     assert "on_getppid" not in text.stdout
     assert "operations" in text.stdout
     assert Path(f"/proc/{busy.pid}/maps").read_text() == before
+
+
+def test_a_script_that_runs_for_ever_is_interrupted_and_has_results(busy, script):
+    path = script("""
+        import time
+        from anyprobe import Count, session
+        calls = Count("calls")
+
+        @session.entry("libc:getppid")
+        def on_getppid(ctx):
+            calls.add()
+
+        while True:
+            time.sleep(0.01)
+            print(calls.result().total.count > 5, flush=True)
+    """)
+    with controller("script", path, "-p", str(busy.pid)) as process:
+        while process.stdout.readline() != "True\n":
+            pass
+        process.send_signal(signal.SIGINT)
+        assert "calls (count)" in process.stdout.read()
+    assert installed(busy.pid) == []

@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM ask for the results; they never break into a change of the target."""
+"""Ctrl-C and SIGTERM ask for the results; they never break into a change of the target.
+
+A script's own code is interrupted, since it may run for ever: where it stands in code of ours, that is left to finish.
+"""
 
 import os
 import select
@@ -8,6 +11,10 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SCRIPT = "__anyprobe__"
+"""The ``__name__`` of scripts."""
+_WAITING = frozenset({"wait", "__next__"})
+"""Functions of ours that only wait for something, and may be left at any point."""
 
 
 class Interrupts:
@@ -55,5 +62,17 @@ class Interrupts:
 
     def _remember(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of handlers
         self.count += 1
-        if self.count > 2:
+        if self.count > 2 or _in_script(frame):
             raise KeyboardInterrupt
+
+
+def _in_script(frame: FrameType | None) -> bool:
+    """Return whether a script is running its own code, or what is not ours."""
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name == SCRIPT:
+            return True
+        if name.partition(".")[0] == "anyprobe" and frame.f_code.co_name not in _WAITING:
+            return False
+        frame = frame.f_back
+    return False

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from anyprobe.cli import interrupts
 from anyprobe.core.errors import AnyprobeError, HandlerError, UsageError
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from anyprobe.probes.resolve import ResolvedSite
     from anyprobe.probes.session import Session
 
-NAME = "__anyprobe__"
-"""The ``__name__`` of scripts: not ``__main__``, so that a file can have a main part of its own."""
+NAME = interrupts.SCRIPT
+"""Not ``__main__``, so that a file can have a main part of its own."""
 STANDARD_INPUT = "-"
 
 
@@ -45,7 +46,9 @@ class Script:
         stack.enter_context(current.for_script(session))
         try:
             exec(self.code, module.__dict__)  # noqa: S102 - running it is what the user asks for
-        except (AnyprobeError, KeyboardInterrupt, SystemExit) as error:
+        except KeyboardInterrupt:
+            return  # the session ends like any other, with results
+        except (AnyprobeError, SystemExit) as error:
             raise self._placed(error) from None
         except Exception as error:  # noqa: BLE001 - the user's, whatever it is
             raise UsageError(self._traceback(error)) from None
