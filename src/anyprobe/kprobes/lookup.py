@@ -24,8 +24,7 @@ class Location:
     offset: int
     spec: str
     """The instruction as a spec."""
-    entry: str
-    """The function as a spec; empty if it has no name that means it alone."""
+    site: "ResolvedSite"
     code: FunctionCode
     link: int
     """The address in the file."""
@@ -56,18 +55,20 @@ def locate(session: "Session", kp: Kprobe, *, entry: bool = False) -> Location:
         site.function.name,
         offset,
         f"pid:{name}:-:{link:#x}",
-        _entry_spec(site),
+        site,
         code,
         link,
     )
 
 
-def _entry_spec(site: "ResolvedSite") -> str:
+def entry_spec(location: Location) -> str:
+    """Return the function's entry as a spec."""
+    site = location.site
     functions = site.object.image.functions
     for name in site.function.names:
         if len(functions.lookup(name)) == 1 and not any(character in name for character in "*?[: "):
             return f"pid:{site.object.name}:{name}:entry"
-    return ""
+    raise KprobeError(errno.EADDRNOTAVAIL, f"{location.function} has no name that means it alone")
 
 
 def _by_symbol(session: "Session", kp: Kprobe) -> "ResolvedSite":

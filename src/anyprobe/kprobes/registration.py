@@ -1,63 +1,35 @@
 """What is behind registered probes: compiled handlers, places in the process, and their state."""
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
-from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from anyprobe.core.errors import KprobeError
 from anyprobe.core.refusal import Reason
 from anyprobe.data.aggregations import Count
-from anyprobe.handlers.values import Alias
-from anyprobe.kprobes import wrapping
-from anyprobe.kprobes.constants import constants, were_asked
+from anyprobe.kprobes.compiling import Compiler, Site
 from anyprobe.kprobes.djprobes import check_assumptions, check_size, named
 from anyprobe.kprobes.lookup import Location, locate
-from anyprobe.kprobes.registers import CALLER, REGISTERS, REGISTERS_AT_RETURN, TASK
 from anyprobe.kprobes.replanning import TRAPS, keep_order, switch_optimization
 from anyprobe.kprobes.structures import (
     KPROBE_FLAG_DISABLED,
     KPROBE_FLAG_GONE,
     KPROBE_FLAG_OPTIMIZED,
-    TRAMPOLINE,
     Djprobe,
-    Handler,
     Jprobe,
     Kprobe,
     Kretprobe,
     Registered,
     kprobe_of,
 )
-from anyprobe.probes.dressing import dress_with, dressing_behind
-from anyprobe.probes.handling import Call
 from anyprobe.probes.reading import BankValues
 from anyprobe.splice.planned import Strategy
 
 if TYPE_CHECKING:
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.session import Session
-    from anyprobe.splice.handlerfacts import HandlerFacts
-
-DATA_BYTES = 56
-"""Of ``ri.data``, at most: what a call's own data holds besides our mark."""
-MAXACTIVE_LIMIT = 4096
-"""As in the kernel."""
-_numbers = count(1)
-
-
-@dataclass(eq=False)
-class Site:
-    """One spec of a registration, and the handler that runs there; ``None``: hits are only counted."""
-
-    spec: str
-    handler: "HandlerFacts | None"
-    behind: bool = False
-    """Whether it runs behind the instruction."""
-    at_tails: "Callable[[], HandlerFacts] | None" = None
-    """What runs where a function ends in a jump to another one."""
 
 
 @dataclass(eq=False)
@@ -124,8 +96,7 @@ class Registry:
         """Whether probes are armed at all; their own states stay what they are."""
         self.optimization = True
         """Whether probes are reached by jumps, and not by traps."""
-        self._compiled: dict[tuple[object, ...], HandlerFacts] = {}
-        """Handlers that serve any probe, since they ask nothing of it."""
+        self._compiler = Compiler(session)
 
     # -- registering
 
@@ -135,7 +106,7 @@ class Registry:
         made: list[Registration] = []
         try:
             for probe in probes:
-                made.append(self._made(probe, [each.probe for each in made]))
+                made.append(self._made(probe, made))
             if self.enabled:
                 self._place([each for each in made if not each.disabled])
         except BaseException:
@@ -144,19 +115,19 @@ class Registry:
             raise
         self.registrations += made
 
-    def _made(self, probe: Registered, others: Sequence[Registered]) -> Registration:
+    def _made(self, probe: Registered, others: Sequence[Registration]) -> Registration:
         """Look up and compile one probe; nothing is touched."""
         kp = kprobe_of(probe)
         kp.error, kp.refusal = "", None
         if isinstance(probe, Djprobe):
             kp.addr, kp.found = probe.addr, None
-        if kp.registration is not None or probe in others:
+        if kp.registration is not None:
             raise _failed(kp, KprobeError(errno.EINVAL, "it is registered already"))
         try:
             location = locate(self._session, kp, entry=isinstance(probe, Jprobe | Kretprobe))
             if isinstance(probe, Djprobe):
                 self._check(probe, location, others)
-            sites, unfollowed = self._sites(probe, location)
+            sites, unfollowed = self._compiler.sites(probe, location)
         except KprobeError as error:
             raise _failed(kp, named(error) if isinstance(probe, Djprobe) else error) from error
         made = Registration(self._session, probe, _kind(probe), location, sites, unfollowed=unfollowed)
@@ -166,14 +137,13 @@ class Registry:
         kp.addr, kp.registration = location.address, made
         return made
 
-    def _check(self, probe: Djprobe, location: Location, others: Sequence[Registered]) -> None:
+    def _check(self, probe: Djprobe, location: Location, others: Sequence[Registration]) -> None:
         """Check what a djprobe asks of the code."""
         if self._session.engine.allowed == TRAPS:
             raise KprobeError(errno.EINVAL, "optimization is off, and a djprobe is a jump")
         check_size(location.code, location.link, probe.size)
         if probe.strict:
-            known = [kprobe_of(each).registration for each in others] + list(self.registrations)
-            near = [each.location.address for each in known if each is not None and isinstance(each.probe, Djprobe)]
+            near = [each.location.address for each in (*others, *self.registrations) if isinstance(each.probe, Djprobe)]
             bias = location.address - location.link
             check_assumptions(location.code, location.link, probe.size, [address - bias for address in near])
 
@@ -186,7 +156,7 @@ class Registry:
 
         def dress(probe: "Probe") -> None:
             _, site = next(order)
-            own = _dresser(site)
+            own = site.dresser()
             probe.dress = own
             own(probe)
 
@@ -205,98 +175,20 @@ class Registry:
             verdicts += [place.hook.refusal for place in probe.places if place.hook.refusal is not None]
             yield from (KprobeError(errno.EINVAL, str(why), why) for why in verdicts)
 
-    # -- compiling
-
-    def _sites(self, probe: Registered, location: Location) -> tuple[list[Site], Count | None]:
-        match probe:
-            case Kprobe():
-                return self._kprobe_sites(probe, location), None
-            case Jprobe():
-                if probe.entry is None:
-                    raise KprobeError(errno.EINVAL, "a jprobe needs an entry")
-                facts = self._session.handling.prepared(probe.entry)
-                return [Site(_named_entry(location), facts)], None
-            case Kretprobe():
-                return self._kretprobe_sites(probe, location)
-            case Djprobe():
-                return [self._site(probe.handler, probe, location)], None
-
-    def _kprobe_sites(self, kp: Kprobe, location: Location) -> list[Site]:
-        if kp.fault_handler is not None:
-            raise KprobeError(errno.EOPNOTSUPP, "fault handlers are not there yet")
-        sites = []
-        if kp.pre_handler is not None or kp.post_handler is None:
-            sites.append(self._site(kp.pre_handler, kp, location))
-        if kp.post_handler is not None:
-            facts = self._facts(wrapping.behind, kp.post_handler, kp, location)
-            sites.append(Site(location.spec, facts, behind=True))
-        return sites
-
-    def _site(self, function: Handler | None, probe: Registered, location: Location) -> Site:
-        """Return the site of a handler that runs before the instruction."""
-        return Site(
-            location.spec, None if function is None else self._facts(wrapping.before, function, probe, location)
-        )
-
-    def _facts(
-        self, wrap: Callable[[Handler, type, type], Handler], function: Handler, probe: Registered, location: Location
-    ) -> "HandlerFacts":
-        """Return a compiled handler of ``(p, regs)``; probes whose handlers ask nothing of them share one."""
-        key = (wrap, function)
-        found = self._compiled.get(key)
-        if found is None:
-            p = constants(type(probe).__name__.lower(), _fields(probe, location))
-            found = self._session.handling.prepared(wrap(function, p, REGISTERS), inside=True)
-            if found.redirects and wrap is wrapping.before:
-                if not wrapping.returns_values(function):
-                    raise KprobeError(errno.EINVAL, "a handler that sets regs.ip has to return 1")
-                found = self._session.handling.prepared(wrapping.redirecting(function, p, REGISTERS), inside=True)
-            if not were_asked([p]):
-                self._compiled[key] = found
-        return found
-
-    def _kretprobe_sites(self, rp: Kretprobe, location: Location) -> tuple[list[Site], Count]:
-        if rp.kp.flags & TRAMPOLINE:
-            raise KprobeError(errno.EOPNOTSUPP, "handlers run at exits only, not at replaced return addresses")
-        if not 0 <= rp.data_size <= DATA_BYTES:
-            raise KprobeError(errno.E2BIG, f"data_size can be {DATA_BYTES} bytes at most, not {rp.data_size}")
-        if rp.handler is None and rp.entry_handler is None:
-            raise KprobeError(errno.EINVAL, "a kretprobe needs a handler")
-        spec = _named_entry(location)
-        handling = self._session.handling
-        if rp.maxactive > MAXACTIVE_LIMIT:
-            raise KprobeError(errno.E2BIG, f"maxactive can be {MAXACTIVE_LIMIT} at most, not {rp.maxactive}")
-        call = Call(handling, (spec,), pool=max(rp.maxactive, 0))
-        missed = Count(f"{location.function}: calls not followed, kretprobe {next(_numbers)}")
-        p = constants("kretprobe", _fields(rp, location))
-        ri: dict[str, object] = {"rp": p, "ret_addr": CALLER, "task": TASK, "data": Alias(("data",))}
-        instance = constants("kretprobe_instance", ri)
-        if rp.entry_handler is None:
-            entry = wrapping.followed(missed)
-        else:
-            entry = wrapping.entered(rp.entry_handler, missed, instance, REGISTERS)
-        sites = [Site(spec, handling.prepared(entry, call=call, inside=True))]
-        if rp.handler is not None:
-            handler = wrapping.returned(rp.handler, instance, REGISTERS_AT_RETURN)
-            prepare = partial(handling.prepared, handler, returns=True, call=call)
-            at_tails = cache(partial(prepare, tail=True))
-            sites.append(Site(spec.removesuffix(":entry") + ":return", prepare(), at_tails=at_tails))
-        return sites, missed
-
     # -- changing
 
     def unregister(self, probes: Sequence[Registered]) -> None:
         """Remove probes in one change; the ``addr`` of those that are not registered is cleared."""
-        known = []
+        known: dict[Registration, None] = {}
         for probe in probes:
             made = self._find(probe)
             if made is None:
                 kprobe_of(probe).addr = None
-            elif made not in known:
-                known.append(made)
+            else:
+                known[made] = None
         self._session.remove(*(each for made in known for each in made.placed))
+        self.registrations = [made for made in self.registrations if made not in known]
         for made in known:
-            self.registrations.remove(made)
             _forget(made)
 
     def disable(self, probe: Registered) -> None:
@@ -341,7 +233,7 @@ class Registry:
 
     def _find(self, probe: Registered) -> Registration | None:
         made = kprobe_of(probe).registration
-        return made if made in self.registrations and made.probe is probe else None
+        return made if made is not None and made.session is self._session and made.probe is probe else None
 
     def _registered(self, probe: Registered) -> Registration:
         made = self._find(probe)
@@ -368,29 +260,6 @@ def _kind(probe: Registered) -> str:
             return "k"
 
 
-def _dresser(site: Site) -> "Callable[[Probe], None]":
-    if site.handler is None:
-        return _count
-    return (
-        dressing_behind(site.handler)
-        if site.behind
-        else partial(dress_with, facts=site.handler, at_tails=site.at_tails)
-    )
-
-
-def _named_entry(location: Location) -> str:
-    if not location.entry:
-        raise KprobeError(errno.EADDRNOTAVAIL, f"{location.function} has no name that means it alone")
-    return location.entry
-
-
-def _fields(probe: Registered, location: Location) -> dict[str, Any]:
-    """Return what a handler may read of its probe: what the user has put there, and where it is."""
-    fields = {**vars(kprobe_of(probe)), **vars(probe)}
-    hidden = ("registration", "refusal", "error", "found", "asked_flags")
-    return {**{name: each for name, each in fields.items() if name not in hidden}, "addr": location.address}
-
-
 def _failed(kp: Kprobe, error: KprobeError) -> KprobeError:
     kp.error, kp.refusal = error.detail, error.refusal
     return error
@@ -403,7 +272,3 @@ def _forget(made: Registration) -> None:
     kp.registration = None
     if kp.found is not None:
         kp.addr = kp.found = None
-
-
-def _count(probe: "Probe") -> None:
-    """Leave a probe as it is: hits are counted."""

@@ -1,0 +1,148 @@
+"""The handlers of a probe: wrapped, compiled, and where they are to run."""
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from anyprobe.core.errors import KprobeError
+from anyprobe.data.aggregations import Count
+from anyprobe.handlers.values import Alias
+from anyprobe.kprobes import wrapping
+from anyprobe.kprobes.constants import constants, were_asked
+from anyprobe.kprobes.lookup import Location, entry_spec
+from anyprobe.kprobes.registers import CALLER, REGISTERS, REGISTERS_AT_RETURN, TASK
+from anyprobe.kprobes.structures import TRAMPOLINE, Djprobe, Handler, Jprobe, Kprobe, Kretprobe, Registered, kprobe_of
+from anyprobe.probes.dressing import dress_with, dressing_behind
+from anyprobe.probes.handling import Call
+
+if TYPE_CHECKING:
+    from anyprobe.probes.probe import Probe
+    from anyprobe.probes.session import Session
+    from anyprobe.splice.handlerfacts import HandlerFacts
+
+DATA_BYTES = 56
+"""Of ``ri.data``, at most: what a call's own data holds besides our mark."""
+MAXACTIVE_LIMIT = 4096
+"""As in the kernel."""
+_numbers = count(1)
+
+
+@dataclass(eq=False)
+class Site:
+    """One spec of a registration, and the handler that runs there; ``None``: hits are only counted."""
+
+    spec: str
+    handler: "HandlerFacts | None"
+    behind: bool = False
+    """Whether it runs behind the instruction."""
+    at_tails: "Callable[[], HandlerFacts] | None" = None
+    """What runs where a function ends in a jump to another one."""
+
+    def dresser(self) -> "Callable[[Probe], None]":
+        """Return what has the places of the spec call the handler."""
+        if self.handler is None:
+            return _count
+        if self.behind:
+            return dressing_behind(self.handler)
+        return partial(dress_with, facts=self.handler, at_tails=self.at_tails)
+
+
+class Compiler:
+    """Compiles the handlers of probes in one session."""
+
+    def __init__(self, session: "Session") -> None:
+        """Begin with nothing."""
+        self._session = session
+        self._compiled: dict[tuple[object, ...], HandlerFacts] = {}
+        """Handlers that serve any probe, since they ask nothing of it."""
+
+    def sites(self, probe: Registered, location: Location) -> tuple[list[Site], Count | None]:
+        """Return where which handlers of a probe run, and what counts the calls that it does not follow."""
+        match probe:
+            case Kprobe():
+                return self._kprobe_sites(probe, location), None
+            case Jprobe():
+                if probe.entry is None:
+                    raise KprobeError(errno.EINVAL, "a jprobe needs an entry")
+                facts = self._session.handling.prepared(probe.entry)
+                return [Site(entry_spec(location), facts)], None
+            case Kretprobe():
+                return self._kretprobe_sites(probe, location)
+            case Djprobe():
+                return [self._site(probe.handler, probe, location)], None
+
+    def _kprobe_sites(self, kp: Kprobe, location: Location) -> list[Site]:
+        if kp.fault_handler is not None:
+            raise KprobeError(errno.EOPNOTSUPP, "fault handlers are not there yet")
+        sites = []
+        if kp.pre_handler is not None or kp.post_handler is None:
+            sites.append(self._site(kp.pre_handler, kp, location))
+        if kp.post_handler is not None:
+            facts = self._facts(wrapping.behind, kp.post_handler, kp, location)
+            sites.append(Site(location.spec, facts, behind=True))
+        return sites
+
+    def _site(self, function: Handler | None, probe: Registered, location: Location) -> Site:
+        """Return the site of a handler that runs before the instruction."""
+        return Site(
+            location.spec, None if function is None else self._facts(wrapping.before, function, probe, location)
+        )
+
+    def _facts(
+        self, wrap: Callable[[Handler, type, type], Handler], function: Handler, probe: Registered, location: Location
+    ) -> "HandlerFacts":
+        """Return a compiled handler of ``(p, regs)``; probes whose handlers ask nothing of them share one."""
+        key = (wrap, function)
+        found = self._compiled.get(key)
+        if found is None:
+            p = constants(type(probe).__name__.lower(), _fields(probe, location))
+            found = self._session.handling.prepared(wrap(function, p, REGISTERS), inside=True)
+            if found.redirects and wrap is wrapping.before:
+                if not wrapping.returns_values(function):
+                    raise KprobeError(errno.EINVAL, "a handler that sets regs.ip has to return 1")
+                found = self._session.handling.prepared(wrapping.redirecting(function, p, REGISTERS), inside=True)
+            if not were_asked([p]):
+                self._compiled[key] = found
+        return found
+
+    def _kretprobe_sites(self, rp: Kretprobe, location: Location) -> tuple[list[Site], Count]:
+        if rp.kp.flags & TRAMPOLINE:
+            raise KprobeError(errno.EOPNOTSUPP, "handlers run at exits only, not at replaced return addresses")
+        if not 0 <= rp.data_size <= DATA_BYTES:
+            raise KprobeError(errno.E2BIG, f"data_size can be {DATA_BYTES} bytes at most, not {rp.data_size}")
+        if rp.handler is None and rp.entry_handler is None:
+            raise KprobeError(errno.EINVAL, "a kretprobe needs a handler")
+        spec = entry_spec(location)
+        handling = self._session.handling
+        if rp.maxactive > MAXACTIVE_LIMIT:
+            raise KprobeError(errno.E2BIG, f"maxactive can be {MAXACTIVE_LIMIT} at most, not {rp.maxactive}")
+        call = Call(handling, (spec,), pool=max(rp.maxactive, 0))
+        missed = Count(f"{location.function}: calls not followed, kretprobe {next(_numbers)}")
+        p = constants("kretprobe", _fields(rp, location))
+        ri: dict[str, object] = {"rp": p, "ret_addr": CALLER, "task": TASK, "data": Alias(("data",))}
+        instance = constants("kretprobe_instance", ri)
+        if rp.entry_handler is None:
+            entry = wrapping.followed(missed)
+        else:
+            entry = wrapping.entered(rp.entry_handler, missed, instance, REGISTERS)
+        sites = [Site(spec, handling.prepared(entry, call=call, inside=True))]
+        if rp.handler is not None:
+            handler = wrapping.returned(rp.handler, instance, REGISTERS_AT_RETURN)
+            prepare = partial(handling.prepared, handler, returns=True, call=call)
+            at_tails = cache(partial(prepare, tail=True))
+            sites.append(Site(spec.removesuffix(":entry") + ":return", prepare(), at_tails=at_tails))
+        return sites, missed
+
+
+def _fields(probe: Registered, location: Location) -> dict[str, Any]:
+    """Return what a handler may read of its probe: what the user has put there, and where it is."""
+    fields = {**vars(kprobe_of(probe)), **vars(probe)}
+    hidden = ("registration", "refusal", "error", "found", "asked_flags")
+    return {**{name: each for name, each in fields.items() if name not in hidden}, "addr": location.address}
+
+
+def _count(probe: "Probe") -> None:
+    """Leave a probe as it is: hits are counted."""
