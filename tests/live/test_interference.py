@@ -6,7 +6,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, HandlerError, Map, cstr, f64, i64, ptr, u32, u64
-from live.driver import build, started
+from live.driver import build, started, wait_until
 
 pytestmark = pytest.mark.live
 CHANGED = ("nulls", "refused", "replacements", "doubled", "stepped_over", "written", "thirds", "dumps")
@@ -302,6 +302,52 @@ def test_data_of_skipped_calls_is_given_up(target, strategy):
         found = changes(target)
         assert found["originals"] == 100
         assert seen.result().total.count == 100
+    assert unchanged(target)
+    target.finish()
+
+
+def skip_odd(ctx, a: i64):
+    if a & 1:
+        ctx.skip(-a)
+
+
+@pytest.mark.parametrize("timed_first", [False, True])
+@pytest.mark.parametrize("returns", ["exits", "trampoline"])
+def test_what_is_skipped_is_not_timed(target, timed_first, returns):
+    with anyprobe.attach(target.pid, unsafe=True, returns=returns) as session:
+        if timed_first:
+            session.time("a.out:original")
+        session.entry("a.out:original")(skip_odd)
+        if not timed_first:
+            session.time("a.out:original")
+        found = changes(target)
+        assert found["originals"] == 100
+        (timing,) = session.snapshot().functions
+        assert (timing.count, timing.unmatched, timing.nmissed) == (100, 0, 0)
+    assert unchanged(target)
+    target.finish()
+
+
+def fail_at_times(ctx, size: u64):
+    if size & 7 == 3 and size < 250:
+        ctx.skip(0, errno=errno.ENOMEM)
+
+
+def always_fail(ctx):
+    ctx.skip(-1, errno=errno.EMFILE)
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["stop", "live"])
+def test_it_comes_and_goes_while_threads_run(target, live):
+    target.run_freely()
+    for _ in range(12):
+        with anyprobe.attach(target.pid, unsafe=True, live=live) as session:
+            session.entry("libc:malloc")(fail_at_times)
+            session.entry("libc:open")(always_fail)
+            session.replace("a.out:original", "a.out:replacement")
+            wait_until(lambda: session.snapshot().hits > 3000, "hits")  # noqa: B023
+    seen = target.halt().calls
+    assert min(seen["nulls"], seen["refused"], seen["replacements"]) > 0
     assert unchanged(target)
     target.finish()
 
