@@ -127,8 +127,37 @@ def test_behind_a_system_call_its_result_is_there(target):
     target.finish()
 
 
-def test_an_instruction_that_faults_has_no_behind(target):
-    """Every instruction of a function, before and behind: what is entered comes out."""
+def test_what_is_not_completed_has_no_behind():
+    counts = Count("counts", by=("which",))
+    with started(build("behind.c", "-O1", "-fcf-protection=none"), "leaving") as target:
+        with anyprobe.attach(target.pid) as session:
+
+            @session.at(Function("behind_load").spec("mov"))
+            def on_load(ctx):
+                counts[1].add()
+
+            @session.after(Function("behind_load").spec("mov"))
+            def on_loaded(ctx):
+                counts[2].add()
+
+            @session.at(Function("behind_wait").spec("syscall"))
+            def on_wait(ctx):
+                counts[3].add()
+
+            @session.after(Function("behind_wait").spec("syscall"))
+            def on_waited(ctx):
+                counts[4].add()
+
+            assert session.refused == []
+            target.go(1)
+        target.finish()
+    found = {key: cell.count for (key,), cell in counts.result().entries.items()}
+    assert (found[1], found[2]) == (20, 10)
+    assert 0 < found[3] <= 20  # the signal may come before the call is made
+    assert 4 not in found
+
+
+def test_every_instruction_that_begins_ends(target):
     before, behind = Count("before", by=("ip",)), Count("behind", by=("ip",))
     with anyprobe.attach(target.pid) as session:
 
