@@ -134,6 +134,7 @@ class Line:
             self._channel.send(request)
             found = self._channel.receive()
         except ChannelClosed:
+            self.closed = True  # before anybody is told so
             answer.set_exception(_gone())
             raise
         except BaseException as error:  # noqa: BLE001 - an argument that cannot be sent
@@ -152,8 +153,10 @@ class Line:
         with suppress(queue.Empty):
             while True:
                 asked = self._asked.get_nowait()
-                if asked is not None:
+                if asked is not None and isinstance(asked[0], Request):
                     asked[1].set_exception(_gone())
+                elif asked is not None:
+                    _perform(asked[0], asked[1])  # type: ignore[arg-type] # a reading
 
 
 def _perform(reading: Callable[[], Any], answer: "Future[Any]") -> None:

@@ -105,7 +105,7 @@ class _Packing:
         self._parcel.functions.append(sent)
         names, attributes = _names_in(source.tree)
         self._attributes |= attributes
-        for name in names:
+        for name in sorted(names):
             try:
                 value = source.captured(name)
             except KeyError:
