@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SHOWN_PARAMETERS = 6
 """Parameters that are shown where it is not known how many there are: those in registers."""
+RING_BYTES = 4 << 20
+"""Of each thread and spec: what comes while lines are being printed waits there."""
 DROP_REPORTS = 1.0
 """Seconds between two reports of what was lost."""
 
@@ -62,6 +64,7 @@ class Trace:
     def arm(self, session: "Session", specs: Sequence[str]) -> None:
         """Place the handlers of all specs in one session."""
         self._began = self._began or time.monotonic_ns()
+        session.handling.ring_bytes = RING_BYTES
         knowledge = [knowledge_of(session, spec) for spec in specs]
         for each in knowledge:
             check_names(self.printed, each.names, each.reason)

@@ -80,6 +80,8 @@ class Handling:
         self._nanoseconds = 0
         self._tids_checked = self._tids_wanted = False
         self._probes: dict[Handler, list[Probe]] = {}
+        self.ring_bytes = Setting.ring_bytes
+        """Bytes of the ring that each thread has for each kind of record."""
         self.prototypes = Prototypes(lambda spec: session.resolve(spec)[0])
 
     def place(
@@ -158,6 +160,7 @@ class Handling:
             entry=not (inside or returns),
             tail=tail,
             prototype=self.prototypes.known(specs) if specs else None,
+            ring_bytes=self.ring_bytes,
         )
         code, storages = self._compiled(function, setting, when)
         if (inside or returns) and any(each.kind is InputKind.PARAMETER for each in code.inputs):
