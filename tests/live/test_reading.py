@@ -112,3 +112,21 @@ def test_a_program_that_is_started_may_filter_too(tmp_path):
         session.resume()
         assert session.wait(20) == 0
         assert found_in(texts) == {"hello": 100, "here": 300}
+
+
+@pytest.mark.parametrize("way", ["prctl", "seccomp"])
+def test_nor_does_it_wait_for_callbacks(way):
+    seen = []
+    with started(build("filtering.c"), way) as target:
+        with anyprobe.attach(target.pid) as session:
+
+            @session.callback("a.out:look", timeout=20)
+            def on_look(hit):
+                seen.append(hit.regs.rsi)
+
+            target.go(1)
+            assert len(seen) == 200
+            target.go(1)
+            assert len(seen) == 200
+            assert session.snapshot().missing == {"no callback": 200}
+        target.finish()

@@ -10,11 +10,12 @@ import numpy as np
 
 from anyprobe.core.errors import UnsupportedTarget, UsageError
 from anyprobe.probes.dressing import dress_with
+from anyprobe.probes.filterwatch import FilterWatch, is_filtered
 from anyprobe.probes.probe import Probe
 from anyprobe.splice import meeting
 from anyprobe.splice.handlerfacts import HandlerFacts
 from anyprobe.splice.stores import Store, map_stores
-from anyprobe.target import futexes, procfs
+from anyprobe.target import futexes
 
 if TYPE_CHECKING:
     from anyprobe.probes.decorators import Decorators
@@ -112,6 +113,7 @@ class Callbacks:
         self._session = session
         self._functions: list[Callback] = []
         self._store: Store | None = None
+        self._filters: FilterWatch | None = None
         self._thread: threading.Thread | None = None
         self._ending = False
         self.errors: list[Exception] = []
@@ -127,15 +129,25 @@ class Callbacks:
             raise UsageError("this session has been detached")
         if not 0 < timeout <= _LONGEST:
             raise UsageError(f"a hit cannot wait for {timeout} seconds")
-        if procfs.read_status(self._session.pid).get("Seccomp", "0") != "0":
+        if is_filtered(self._session.pid):
             raise UnsupportedTarget("a program that filters its system calls cannot wait for callbacks")
         self._begin()
         assert self._store is not None
+        self.recheck()
         number = len(self._functions)
         self._functions.append(function)
         code = meeting.waiting_code(number, round(timeout * 1e9), context=_CONTEXT, writes=self._session.unsafe)
         facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid)
         return self._session.place_made(specs, partial(dress_with, facts=facts))
+
+    def recheck(self) -> None:
+        """See that a program is noticed that begins to filter its system calls, once its libraries are there."""
+        if self._store is None:
+            return
+        if self._filters is None:
+            word = self._store.address + meeting.CLOSED
+            self._filters = FilterWatch(self._session.engine, self._session.symbols.objects, word)
+        self._filters.place()
 
     def lost(self) -> dict[str, int]:
         """Return how many hits were not answered in time, how many found nobody, and how many callbacks failed."""

@@ -106,6 +106,8 @@ class Decorators(ABC):
         """See to what handlers need and could not be seen in a program that had not yet begun."""
         if "handling" in self.__dict__:
             self.handling.recheck(reads_word)
+        if "callbacks" in self.__dict__:
+            self.callbacks.recheck()
 
     def records(self, *, final: bool = False, until: int | None = None) -> "dict[str, Records]":
         """Return what was emitted since the last time, by name, as NumPy arrays by time (``ts``, in nanoseconds).

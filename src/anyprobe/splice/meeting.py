@@ -21,6 +21,8 @@ BELL = 0
 """Head: rung with each hit; the controller sleeps on it."""
 TIMEOUTS, ABSENT = 64, 72
 """Head: hits that were not answered in time, and those that found nobody to answer."""
+CLOSED = 80
+"""Head: whether the program filters its system calls by now, so that none may be made."""
 THREADS = 1024
 TICKETS = 4096
 """Tickets of all threads, side by side, so that those with a new one are found at a glance."""
@@ -81,6 +83,8 @@ class _Waiting:
         asm.emit(b"\x48\x8d\x46\xff", "lea rax, [rsi-1]")
         asm.emit(b"\x48\x3d" + _i32(THREADS), "cmp rax, THREADS")
         asm.jump(b"\x0f\x83", "absent", "jae absent")
+        asm.emit(b"\x41\x83\x7d" + bytes([CLOSED, 0]), "cmp dword [r13+CLOSED], 0")
+        asm.jump(b"\x0f\x85", "absent", "jne absent")
         asm.emit(b"\x49\x89\xf4\x49\xc1\xe4\x09", "mov r12, rsi; shl r12, 9")
         asm.emit(b"\x4f\x8d\xa4\x2c" + _i32(PLACES), "lea r12, [r12+r13+PLACES]")
         asm.emit(b"\x41\xf7\x04\x24" + _i32(TID_MASK), "test dword [r12], TID_MASK")
