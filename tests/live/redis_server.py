@@ -38,13 +38,13 @@ class Redis:
 
 
 @contextmanager
-def redis(directory: Path) -> Iterator[Redis]:
+def redis(directory: Path, program: str = "redis-server") -> Iterator[Redis]:
     """Run a server for the length of a ``with`` block; at the end it is asked to stop, and must."""
-    for program in ("redis-server", "redis-benchmark", "redis-cli"):
-        if not shutil.which(program):
-            pytest.skip(f"needs {program}")
+    for needed in (program, "redis-benchmark", "redis-cli"):
+        if not shutil.which(needed):
+            pytest.skip(f"needs {needed}")
     path = str(directory / "redis.sock")
-    command = ["redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--dir", str(directory)]
+    command = [program, "--port", "0", "--unixsocket", path, "--save", "", "--dir", str(directory)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
             wait_until(lambda: _answers(path), "redis answers")

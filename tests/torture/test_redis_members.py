@@ -1,0 +1,76 @@
+"""Command and key of each request to Redis, by its debug information; Debian has none, so it is built from source."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import anyprobe
+from anyprobe import Count, Hist, cstr
+from live.driver import cache_directory
+from live.redis_server import redis
+
+pytestmark = [pytest.mark.live, pytest.mark.torture]
+MINUTES = 60.0
+
+
+def run(*words, **options):
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30 * MINUTES, **options
+    )
+    if done.returncode:
+        pytest.skip(f"{' '.join(words)[:60]}: {done.stderr.strip()[-200:]}")
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Redis as Debian has it, compiled with debug information, once."""
+    folder = cache_directory() / "redis-with-debug-information"
+    program = folder / "redis-server"
+    if program.exists():
+        return program
+    lists = Path("/etc/apt/sources.list.d/debian.sources")
+    if not lists.exists():
+        pytest.skip("needs Debian's list of sources")
+    for each in ("lists/partial", "cache/archives/partial", "source"):
+        os.makedirs(folder / each, exist_ok=True)
+    (folder / "own.sources").write_text(lists.read_text().replace("Types: deb\n", "Types: deb-src\n"))
+    apt = [
+        f"-oDir::Etc::sourcelist={folder}/own.sources", "-oDir::Etc::sourceparts=/dev/null",
+        f"-oDir::State::lists={folder}/lists", f"-oDir::Cache={folder}/cache", "-oAPT::Sandbox::User=",
+    ]  # fmt: skip
+    run("apt-get", "update", *apt)
+    run("apt-get", "source", "--download-only", "redis", *apt, cwd=folder / "source")
+    (archive,) = (folder / "source").glob("redis_*.orig.tar.gz")
+    run("tar", "xzf", str(archive), "--strip-components=1", cwd=folder / "source")
+    run("make", "MALLOC=libc", "OPTIMIZATION=-O2", "REDIS_CFLAGS=-g", "redis-server", cwd=folder / "source" / "src")
+    (folder / "source" / "src" / "redis-server").rename(program)
+    return program
+
+
+def test_command_and_key_of_each_request(server, tmp_path):
+    requests, sizes = Count("requests", by=("command", "key")), Hist("sizes")
+    with redis(tmp_path, str(server)) as running, anyprobe.attach(running.pid) as session:
+
+        @session.entry("a.out:call", when=lambda c: c.argc > 1)
+        def on_call(c, flags):
+            requests[cstr(c.cmd.fullname, 16), cstr(c.argv[1].ptr, 24)].add()
+
+        @session.entry("a.out:addReplyBulkCBuffer")
+        def on_reply(p, len):  # noqa: A002 - the parameter's own name
+            sizes.add(len)
+
+        for number in range(20):
+            running.ask("set", f"key:{number % 5}", "x" * number)
+            assert running.ask("get", f"key:{number % 5}") == "x" * number
+        running.ask("lpush", "list", "a", "b", "c")
+        running.ask("hset", "hash", "field", "value")
+        counted = {key: cell.count for key, cell in requests.result().entries.items()}
+        assert counted == {
+            **{("set", f"key:{number}"): 4 for number in range(5)},
+            **{("get", f"key:{number}"): 4 for number in range(5)},
+            ("lpush", "list"): 1, ("hset", "hash"): 1,
+        }  # fmt: skip
+        assert sizes.result().total.sum == sum(range(20))
+        assert session.handling.misses() == {"fault": 0, "abandoned": 0, "division": 0}
