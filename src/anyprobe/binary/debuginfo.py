@@ -74,7 +74,7 @@ class DebugInfo:
 
     def named(self, name: str) -> dw.Entry | None:
         """Return the definition of a type by its name, with those of its scopes: ``struct`` before ``typedef``."""
-        for unit in itertools.islice(self._units_naming(name.rpartition("::")[2]), _UNITS_TRIED):
+        for unit in itertools.islice(self.units_naming(name.rpartition("::")[2]), _UNITS_TRIED):
             if unit.offset not in self._types:
                 found = sorted(_types_below(unit.entry, ""), key=lambda item: item[1] == dw.TYPEDEF, reverse=True)
                 self._types[unit.offset] = {each: offset for each, _, offset in found}
@@ -83,7 +83,7 @@ class DebugInfo:
                 return self.dwarf.entry(offset)
         return None
 
-    def _units_naming(self, name: str) -> Iterator[dw.Unit]:
+    def units_naming(self, name: str) -> Iterator[dw.Unit]:
         """Yield the units in which a name occurs: where its text is, and from where that is referred to."""
         dwarf, text = self.dwarf, name.encode() + b"\0"
         needles = [text]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from anyprobe.kprobes.lookup import Location
 from anyprobe.kprobes.registration import Registration, registry
 from anyprobe.probes.current import current
 
@@ -29,7 +30,8 @@ class Listed:
 
 def listing(*, session: "Session | None" = None) -> list[Listed]:
     """Return the registered probes, in order of registration."""
-    return [_listed(each) for each in registry(session or current()).registrations]
+    known = registry(session or current()).registrations
+    return [_listed(each, place) for each in known for place in each.instances]
 
 
 def enabled(*, session: "Session | None" = None) -> bool:
@@ -52,8 +54,7 @@ def set_optimization(on: bool, *, session: "Session | None" = None) -> list[str]
     return registry(session or current()).optimize(on=on)
 
 
-def _listed(each: Registration) -> Listed:
+def _listed(each: Registration, place: Location) -> Listed:
     states = (("GONE", each.gone), ("DISABLED", each.disabled), ("OPTIMIZED", each.optimized))
     flags = tuple(name for name, holds in states if holds)
-    place = each.location
     return Listed(place.address, each.kind, place.function, place.offset, place.module, flags)

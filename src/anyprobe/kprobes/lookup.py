@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.function import FunctionCode
-from anyprobe.core.errors import KprobeError, SpecError
+from anyprobe.binary.inlined import inlined_instances
+from anyprobe.core.errors import KprobeError, SpecError, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.kprobes.structures import Kprobe
 
@@ -38,11 +39,14 @@ def locate(session: "Session", kp: Kprobe, *, entry: bool = False) -> Location:
     if kp.offset < 0:
         raise KprobeError(errno.EINVAL, f"a negative offset, {kp.offset}")
     site = _by_symbol(session, kp) if given is None else _by_address(session, given + kp.offset)
-    code = _checked(session, site)
-    start = site.function.start + site.object.bias
-    offset = site.address - start
-    if entry and offset:
+    if entry and site.address != site.function.start + site.object.bias:
         raise KprobeError(errno.EINVAL, f"{site.address:#x} is not the first instruction of {site.function.name}")
+    return _location(session, site)
+
+
+def _location(session: "Session", site: "ResolvedSite") -> Location:
+    code = _checked(session, site)
+    offset = site.address - site.function.start - site.object.bias
     link = site.object.link_time(site.address)
     if not code.is_boundary(link):
         near = ", ".join(f"+{at - site.function.start:#x}" for at in code.boundaries_near(link))
@@ -59,6 +63,31 @@ def locate(session: "Session", kp: Kprobe, *, entry: bool = False) -> Location:
         code,
         link,
     )
+
+
+def locations(session: "Session", kp: Kprobe) -> list[Location]:
+    """Return all places of a kprobe that is to be at the inlined instances of a function, too."""
+    if kp.symbol_name is None or kp.offset:
+        raise KprobeError(errno.EINVAL, "inlined instances are found by symbol_name, and have no offset")
+    found = []
+    try:
+        found.append(locate(session, kp))
+    except KprobeError as error:
+        if error.errno != errno.ENOENT:
+            raise
+    for loaded in session.objects.objects:
+        if kp.module and not loaded.matches(kp.module):
+            continue
+        try:
+            addresses = inlined_instances(loaded.image.debug_info, kp.symbol_name)
+        except TargetError:  # there is no debug information
+            continue
+        known = {each.link for each in found if each.site.object is loaded}
+        sites = [_by_address(session, loaded.runtime(address)) for address in addresses if address not in known]
+        found += [_location(session, site) for site in sites]
+    if not found:
+        raise KprobeError(errno.ENOENT, f"no function {kp.symbol_name!r}, and no inlined instance that is known of")
+    return found
 
 
 def entry_spec(location: Location) -> str:

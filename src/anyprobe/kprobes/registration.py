@@ -11,7 +11,7 @@ from anyprobe.core.refusal import Reason
 from anyprobe.data.aggregations import Count
 from anyprobe.kprobes.compiling import Compiler, Site
 from anyprobe.kprobes.djprobes import check_assumptions, check_size, named
-from anyprobe.kprobes.lookup import Location, locate
+from anyprobe.kprobes.lookup import Location, locate, locations
 from anyprobe.kprobes.replanning import TRAPS, keep_order, switch_optimization
 from anyprobe.kprobes.structures import (
     KPROBE_FLAG_DISABLED,
@@ -46,6 +46,8 @@ class Registration:
     unfollowed: Count | None = None
     """Of a kretprobe: calls that found no instance."""
     disabled: bool = False
+    instances: tuple[Location, ...] = ()
+    """All places of it: several, where inlined instances are probed, too."""
 
     @property
     def armed(self) -> bool:
@@ -71,18 +73,21 @@ class Registration:
 
     def hits(self) -> int:
         """Return the hits at the first place, without the missed ones."""
-        if not self.placed:
-            return 0
         values = BankValues()
-        return sum(values.hits(place.hook) for place in self.placed[0].places)
+        return sum(values.hits(place.hook) for probe in self._counting() for place in probe.places)
 
     def missed(self) -> int:
         """Return the hits that ran no handler, and the calls that found no instance."""
         values = BankValues()
-        missed = sum(values.missed(place.hook) for probe in self.placed[:1] for place in probe.places)
+        missed = sum(values.missed(place.hook) for probe in self._counting() for place in probe.places)
         if self.unfollowed is not None:
             missed += sum(view.result().total.count for view in self.unfollowed.views)
         return missed
+
+    def _counting(self) -> "list[Probe]":
+        """Return the probes whose hits are those of the registration: the first of each place."""
+        each = len(self.sites) // max(len(self.instances), 1)
+        return self.placed[:: max(each, 1)]
 
 
 class Registry:
@@ -115,7 +120,7 @@ class Registry:
             raise
         self.registrations += made
 
-    def _made(self, probe: Registered, others: Sequence[Registration]) -> Registration:
+    def _made(self, probe: Registered, before: Sequence[Registration]) -> Registration:
         """Look up and compile one probe; nothing is touched."""
         kp = kprobe_of(probe)
         kp.error, kp.refusal = "", None
@@ -124,18 +129,28 @@ class Registry:
         if kp.registration is not None:
             raise _failed(kp, KprobeError(errno.EINVAL, "it is registered already"))
         try:
-            location = locate(self._session, kp, entry=isinstance(probe, Jprobe | Kretprobe))
+            location, *others = self._locations(probe)
             if isinstance(probe, Djprobe):
-                self._check(probe, location, others)
+                self._check(probe, location, before)
             sites, unfollowed = self._compiler.sites(probe, location)
+            sites += [site for each in others for site in self._compiler.sites(probe, each)[0]]
         except KprobeError as error:
             raise _failed(kp, named(error) if isinstance(probe, Djprobe) else error) from error
         made = Registration(self._session, probe, _kind(probe), location, sites, unfollowed=unfollowed)
+        made.instances = (location, *others)
         made.disabled = bool(kp.asked_flags & KPROBE_FLAG_DISABLED)
         if kp.symbol_name is not None:
             kp.found = location.address
         kp.addr, kp.registration = location.address, made
         return made
+
+    def _locations(self, probe: Registered) -> list[Location]:
+        kp = kprobe_of(probe)
+        if not kp.inlined:
+            return [locate(self._session, kp, entry=isinstance(probe, Jprobe | Kretprobe))]
+        if not isinstance(probe, Kprobe):
+            raise KprobeError(errno.EINVAL, "inlined instances have neither parameters nor returns")
+        return locations(self._session, kp)
 
     def _check(self, probe: Djprobe, location: Location, others: Sequence[Registration]) -> None:
         """Check what a djprobe asks of the code."""

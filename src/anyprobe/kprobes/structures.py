@@ -34,11 +34,15 @@ class Kprobe:
         fault_handler: Handler | None = None,
         flags: int = 0,
         module: str = "",
+        *,
+        inlined: bool = False,
     ) -> None:
         """Describe it: ``pre_handler(p, regs)`` before the instruction, ``post_handler(p, regs, flags)`` behind it.
 
-        ``module``: where the symbol is looked for; in all modules if that is empty.
+        ``module``: where the symbol is looked for; in all modules if that is empty. ``inlined``: the function's
+        instances in other functions are probed, too; they are found by debug information.
         """
+        self.inlined = inlined
         self.symbol_name, self.offset, self.addr, self.module = symbol_name, offset, addr, module
         self.pre_handler, self.post_handler, self.fault_handler = pre_handler, post_handler, fault_handler
         self.asked_flags = flags

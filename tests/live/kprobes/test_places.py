@@ -1,5 +1,6 @@
 """Where probes may be, all the places of a function, libraries that go away, and many probes at once."""
 
+import errno
 import subprocess
 
 import pytest
@@ -81,6 +82,28 @@ def test_every_offset_of_a_function(target, session, function):
     target.go(2)
     assert probes[0].hits > 0
     unregister_kprobes(probes)
+    target.go(1)
+    target.finish()
+
+
+def test_inlined_instances_are_probed_on_request(target, session):
+    seen = Count("seen", by=("at",))
+
+    def pre(p, regs):
+        seen[regs.ip].add()
+        return 0
+
+    assert register_kprobe(Kprobe(symbol_name="folded", pre_handler=pre)) == -errno.ENOENT
+    kp = Kprobe(symbol_name="folded", pre_handler=pre, inlined=True)
+    assert register_kprobe(kp) == 0
+    places = debugfs.listing()
+    assert {line.symbol for line in places} == {"folds", "folds_too"}
+    assert len(places) == 3
+    target.go(4)
+    assert {key[0] for key in seen.result().entries} == {line.address for line in places}
+    assert kp.hits == sum(cell.count for cell in seen.result().entries.values()) == 12
+    unregister_kprobe(kp)
+    assert debugfs.listing() == []
     target.go(1)
     target.finish()
 

@@ -61,6 +61,12 @@ PROBED long stepped(long n) {
     return n * 3;
 }
 PROBED long other(long n) { return -n; }
+static inline __attribute__((always_inline)) long folded(long n) {
+    sink += n;
+    return n * 7;
+}
+PROBED long folds(long n) { return folded(n) + folded(n + 1); }
+PROBED long folds_too(long n) { return n > 2 ? folded(n) : n; }
 PROBED long tails(long n) { return n > 5 ? other(n) : n; }
 PROBED long recursive(long n) {
     CALLED(recursive);
@@ -129,6 +135,7 @@ static void one_round(void) {
         CALLED(chosen);
     }
     check(recursive(10) == 55, "recursive");
+    check(folds(1) == 21 && folds_too(3) == 21 && folds_too(1) == 1, "folded");
     check(patterned() == 0, "patterned");
     check(shapes(0) == 8 && shapes(3) == 2, "shapes");
     for (long n = 0; n < 10; n++) check(tails(n) == (n > 5 ? -n : n), "tails");
