@@ -7,7 +7,9 @@ where ``rbp`` was saved. The return address is right below that address; what ha
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +37,7 @@ _STUB_EXPRESSIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(NamedTuple):
     """What the rules say at one place."""
 
     base: int = -1
@@ -44,29 +45,30 @@ class _State:
     offset: int = 0
     kind: int = NONE
     """Set where the frame address is computed otherwise."""
-    saved: int | None = None
-    """Where ``rbp`` is saved, from the frame address on."""
+    saved: int = 0
+    """Where ``rbp`` is saved, from the frame address on; 0: nowhere."""
     by_itself: bool = False
     """Whether ``rbp`` is saved where it points."""
     returns: str = "below"
     """Where the return address is: below the frame address, nowhere (``end``), or elsewhere (``lost``)."""
 
-    def rule(self) -> int:
-        """Return the state as a number."""
-        if self.returns == "end":
-            return END
-        saved = 0 if self.saved is None else -self.saved // _WORD
-        kind, offset = self.kind, self.offset
-        if kind == NONE and not self.by_itself:
-            kind = {_RSP: OF_RSP, _RBP: OF_RBP}.get(self.base, NONE)
-        if kind == AT_RBP and not self.by_itself:
-            kind = NONE
-        words = offset if kind == STUB else offset // _WORD
-        whole = kind == STUB or offset % _WORD == 0
-        fits = 0 <= saved <= SAVED_MASK and -(1 << 15) <= words < 1 << 15 and (self.saved or 0) % _WORD == 0
-        if kind == NONE or self.returns != "below" or not fits or not whole:
-            return NONE
-        return kind | saved << SAVED_SHIFT | (words & 0xFFFF) << OFFSET_SHIFT
+
+@cache
+def _rule_of(state: _State) -> int:
+    """Return the state as a number."""
+    base, offset, kind, saved, by_itself, returns = state
+    if returns == "end":
+        return END
+    if kind == NONE and not by_itself:
+        kind = {_RSP: OF_RSP, _RBP: OF_RBP}.get(base, NONE)
+    if kind == AT_RBP and not by_itself:
+        kind = NONE
+    words = offset if kind == STUB else offset // _WORD
+    whole = (kind == STUB or offset % _WORD == 0) and saved % _WORD == 0
+    fits = 0 <= -saved // _WORD <= SAVED_MASK and -(1 << 15) <= words < 1 << 15
+    if kind == NONE or returns != "below" or not fits or not whole:
+        return NONE
+    return kind | -saved // _WORD << SAVED_SHIFT | (words & 0xFFFF) << OFFSET_SHIFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +169,12 @@ class _Reader:
 
 def _without_repetition(starts: NDArray[np.uint32], rules: NDArray[np.uint32]) -> UnwindRules:
     """Return the table without rows that say what the row above does."""
-    kept = np.ones(len(rules), np.bool_)
-    kept[1:] = rules[1:] != rules[:-1]
-    # of rows with one start the last one counts
-    kept[:-1] &= starts[:-1] != starts[1:]
-    return UnwindRules(starts[kept], rules[kept])
+    last = np.ones(len(rules), np.bool_)  # of rows with one start the last one counts
+    last[:-1] = starts[:-1] != starts[1:]
+    starts, rules = starts[last], rules[last]
+    differs = np.ones(len(rules), np.bool_)
+    differs[1:] = rules[1:] != rules[:-1]
+    return UnwindRules(starts[differs], rules[differs])
 
 
 def _read_common(content: bytes, at: int) -> _Common:
@@ -212,7 +215,6 @@ def _run(common: _Common, program: bytes) -> list[tuple[int, int]]:
     machine = _Machine(common)
     machine.run(common.initial)
     machine.initial = machine.state
-    machine.rows = [(0, machine.state.rule())]
     machine.run(program)
     return machine.rows
 
@@ -223,43 +225,53 @@ class _Machine:
     def __init__(self, common: _Common) -> None:
         self._common = common
         self.state = self.initial = _State()
-        self.rows: list[tuple[int, int]] = [(0, NONE)]
+        self.done: list[tuple[int, int]] = []
         self._stack: list[_State] = []
         self._location = 0
 
+    @property
+    def rows(self) -> list[tuple[int, int]]:
+        """Distances at which rules begin, and the rules."""
+        return [*self.done, (self._location, _rule_of(self.state))]
+
     def run(self, program: bytes) -> None:
-        at = 0
-        while at < len(program):
+        at, end = 0, len(program)
+        while at < end:
             op = program[at]
             high, low = op & 0xC0, op & 0x3F
             if high == 0x40:
                 self._advance(low)
                 at += 1
+            elif op == 0x0E and program[at + 1] < 0x80:  # def_cfa_offset, by far the commonest
+                state = self.state
+                self.state = _State(state[0], program[at + 1], *state[2:])
+                at += 2
             elif high == 0x80:
                 value, at = read_uleb(program, at + 1)
-                self._saved(low, value * self._common.data_unit)
+                if low in (_RBP, _RETURN):
+                    self._saved(low, value * self._common.data_unit)
             elif high == 0xC0:
-                self._restored(low)
+                if low in (_RBP, _RETURN):
+                    self._restored(low)
                 at += 1
             else:
                 at = self._extended(program, at, op)
-            self.rows[-1] = (self._location, self.state.rule())
 
     def _advance(self, units: int) -> None:
+        self.done.append((self._location, _rule_of(self.state)))
         self._location += units * self._common.code_unit
-        self.rows.append((self._location, 0))
 
     def _saved(self, register: int, offset: int) -> None:
         if register == _RBP:
-            self.state = replace(self.state, saved=offset, by_itself=False)
+            self.state = self.state._replace(saved=offset, by_itself=False)
         elif register == _RETURN:
-            self.state = replace(self.state, returns="below" if offset == -_WORD else "lost")
+            self.state = self.state._replace(returns="below" if offset == -_WORD else "lost")
 
     def _restored(self, register: int) -> None:
         if register == _RBP:
-            self.state = replace(self.state, saved=self.initial.saved, by_itself=False)
+            self.state = self.state._replace(saved=self.initial.saved, by_itself=False)
         elif register == _RETURN:
-            self.state = replace(self.state, returns=self.initial.returns)
+            self.state = self.state._replace(returns=self.initial.returns)
 
     def _extended(self, program: bytes, at: int, op: int) -> int:
         """Run an instruction with operands; return where the next one is."""
@@ -286,7 +298,7 @@ class _Machine:
             return at
         if op in (0x0F, 0x10, 0x16):
             return self._with_expression(program, at, op)
-        self.state = replace(self.state, returns="lost")
+        self.state = self.state._replace(returns="lost")
         return len(program)
 
     def _with_one(self, program: bytes, at: int, op: int) -> int:
@@ -295,9 +307,9 @@ class _Machine:
         if op == 0x13:
             value = _read_sleb(program, at)[0] * self._common.data_unit
         if op == 0x0D:
-            self.state = replace(self.state, base=value, kind=NONE)
+            self.state = self.state._replace(base=value, kind=NONE)
         elif op in (0x0E, 0x13):
-            self.state = replace(self.state, offset=value)
+            self.state = self.state._replace(offset=value)
         return after
 
     def _with_two(self, program: bytes, at: int, op: int) -> int:
@@ -307,7 +319,7 @@ class _Machine:
         signed = _read_sleb(program, at)[0]
         if op in (0x0C, 0x12):
             offset = value if op == 0x0C else signed * self._common.data_unit
-            self.state = replace(self.state, base=register, offset=offset, kind=NONE)
+            self.state = self.state._replace(base=register, offset=offset, kind=NONE)
         elif op in (0x05, 0x11, 0x2F):
             units = {0x05: value, 0x11: signed, 0x2F: -value}[op]
             self._saved(register, units * self._common.data_unit)
@@ -320,9 +332,9 @@ class _Machine:
         if op == 0x06:
             self._restored(register)
         elif op == 0x07 and register == _RETURN:
-            self.state = replace(self.state, returns="end")
+            self.state = self.state._replace(returns="end")
         elif op == 0x08 and register == _RBP:
-            self.state = replace(self.state, saved=None, by_itself=False)
+            self.state = self.state._replace(saved=0, by_itself=False)
 
     def _with_expression(self, program: bytes, at: int, op: int) -> int:
         """def_cfa_expression, expression, val_expression."""
@@ -333,13 +345,13 @@ class _Machine:
         block = program[at : at + size]
         of_rbp = block[:1] == bytes([0x70 + _RBP])
         if op == 0x0F and block in _STUB_EXPRESSIONS:
-            self.state = replace(self.state, kind=STUB, offset=_STUB_EXPRESSIONS[block])
+            self.state = self.state._replace(kind=STUB, offset=_STUB_EXPRESSIONS[block])
         elif op == 0x0F and of_rbp and block[-1] == _DEREFERENCED and _read_sleb(block, 1)[1] == len(block) - 1:
-            self.state = replace(self.state, kind=AT_RBP, offset=_read_sleb(block, 1)[0])
+            self.state = self.state._replace(kind=AT_RBP, offset=_read_sleb(block, 1)[0])
         elif op == 0x0F:
-            self.state = replace(self.state, base=-1, kind=NONE)
+            self.state = self.state._replace(base=-1, kind=NONE)
         elif op == 0x10 and register == _RBP and of_rbp and block[1:] == b"\0":
-            self.state = replace(self.state, saved=None, by_itself=True)
+            self.state = self.state._replace(saved=0, by_itself=True)
         else:
             self._lost(register)
         return at + size
@@ -347,4 +359,4 @@ class _Machine:
     def _lost(self, register: int) -> None:
         """A register is somewhere that no rule here can say."""
         if register in (_RBP, _RETURN):
-            self.state = replace(self.state, returns="lost")
+            self.state = self.state._replace(returns="lost")

@@ -113,3 +113,9 @@ def test_states_are_remembered():
         (OF_RSP, 1, 0),
         (OF_RSP, 2, 2),
     ]
+
+
+def test_rows_that_say_the_same_are_one():
+    starts, rules = np.array([0, 5, 5, 7, 9, 9], np.uint32), np.array([1, 2, 2, 2, 3, 1], np.uint32)
+    found = unwindrules._without_repetition(starts, rules)
+    assert list(zip(found.starts.tolist(), found.rules.tolist(), strict=True)) == [(0, 1), (5, 2), (9, 1)]
