@@ -42,15 +42,15 @@ from anyprobe.kprobes.structures import (
     smp_processor_id,
 )
 
-__all__ = [
+__all__ = [  # noqa: RUF022 - as all exports are sorted, not by kind
+    "Djprobe",
+    "Jprobe",
     "KPROBE_FLAG_DISABLED",
     "KPROBE_FLAG_GONE",
     "KPROBE_FLAG_OPTIMIZED",
-    "TRAMPOLINE",
-    "Djprobe",
-    "Jprobe",
     "Kprobe",
     "Kretprobe",
+    "TRAMPOLINE",
     "current",
     "disable_djprobe",
     "disable_jprobe",
