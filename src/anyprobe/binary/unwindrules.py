@@ -136,7 +136,9 @@ class _Reader:
         rules.append(NONE)
         found = np.array(starts, np.int64) - self.base
         inside = (found >= 0) & (found < 1 << 32)
-        return _without_repetition(found[inside].astype(np.uint32), np.array(rules, np.uint32)[inside])
+        found, numbers = found[inside], np.array(rules, np.uint32)[inside]
+        order = np.argsort(found, kind="stable")  # entries that overlap, which there should not be
+        return _without_repetition(found[order].astype(np.uint32), numbers[order])
 
     def _entries(
         self, content: bytes, address: int, places: list[int]
