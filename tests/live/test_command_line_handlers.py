@@ -510,3 +510,38 @@ def test_a_script_that_runs_for_ever_is_interrupted_and_has_results(command, bus
         process.send_signal(signal.SIGINT)
         assert "calls (count)" in process.stdout.read()
     assert installed(command, busy.pid) == []
+
+
+# -- fetch arguments
+
+FETCHED = """
+struct inner { int number; const char *text; };
+struct outer { short first; struct inner *inner; };
+__attribute__((noipa)) long looked(struct outer *outer, int flags) { return outer->inner->number + flags; }
+int main(void) {
+    struct inner inner = {-7, "some text"};
+    struct outer outer = {-3, &inner};
+    for (int n = 0; n < 3; n++) looked(&outer, n | 0x50);
+}
+"""
+
+
+def test_fetch_arguments_of_kprobe_events_are_shown(command):
+    program = str(build("fetched.c", "-O1", text=FETCHED))
+    line = (
+        "p:group/event a.out:looked first=+0(%di):s16 number=+0(+8(%di)):s32 text=+0(+8(+8(%di))):string "
+        "flags=%si:x32 low=%si:b4@0/32 wrong=+0(%si):u8 comm=$comm"
+    )
+    shown = command("trace", line, "--json", "--", program)
+    assert shown.returncode == 0, shown.stderr
+    hits = [json.loads(each) for each in shown.stderr.splitlines() if each.startswith("{")]
+    assert [hit["args"] for hit in hits] == [
+        {"first": -3, "number": -7, "text": "some text", "flags": 0x50 | n, "low": n, "wrong": None, "comm": "fetched"}
+        for n in range(3)
+    ]
+    line = "r:group/event a.out:looked result=$retval:s32 flags=$arg2:x32"
+    shown = command("trace", line, "--", program)
+    assert "fetched:looked(result=73, flags=80) = 73" in shown.stderr
+    shown = command("trace", "p:group/event a.out:looked flags=%sy", "--", program)
+    assert shown.returncode == 2
+    assert "%sy" in shown.stderr

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from anyprobe.cli import output
 from anyprobe.cli.expressions import Expression
+from anyprobe.cli.fetched import fetched
 from anyprobe.cli.handlerplaces import HandlerMaker, HandlerPlace, place_for
 from anyprobe.cli.handlertext import PARAMETERS, HandlerText, check_names
 from anyprobe.cli.knownfunctions import Knowledge, knowledge_of
@@ -35,6 +36,7 @@ class Traced:
     """The names of these parameters, where they are known."""
     fields: tuple[str, ...]
     """In the order of the bits of ``missing``."""
+    has_parameters: bool
 
 
 @dataclass
@@ -65,36 +67,46 @@ class Trace:
         """Place the handlers of all specs in one session."""
         self._began = self._began or time.monotonic_ns()
         session.handling.ring_bytes = RING_BYTES
-        knowledge = [knowledge_of(session, spec) for spec in specs]
-        for each in knowledge:
-            check_names(self.printed, each.names, each.reason)
+        wanted = [(fetched(spec), knowledge_of(session, spec)) for spec in specs]
+        for _, known in wanted:
+            check_names(self.printed, known.names, known.reason)
         places = [
-            place_for(spec, self.printed, (*PARAMETERS, *known.names))
-            for spec, known in zip(specs, knowledge, strict=True)
+            place_for(spec, (*arguments, *self.printed), (*PARAMETERS, *known.names))
+            for spec, (arguments, known) in zip(specs, wanted, strict=True)
         ]
-        for index, (place, known) in enumerate(zip(places, knowledge, strict=True)):
-            self._put(session, f"hit {index}", place, known)
+        for index, (place, (arguments, known)) in enumerate(zip(places, wanted, strict=True)):
+            self._put(session, f"hit {index}", place, known, arguments)
 
-    def _put(self, session: "Session", name: str, place: HandlerPlace, known: Knowledge) -> None:
-        """Place the handler of one spec, whose records have this name."""
+    def _put(
+        self, session: "Session", name: str, place: HandlerPlace, known: Knowledge, arguments: tuple[Expression, ...]
+    ) -> None:
+        """Place the handler of one spec, whose records have this name; ``arguments`` are shown as parameters are."""
         from anyprobe.handlers.intrinsics import emit_partial
 
         fields = ["tid", "cpu", "ip"]
         parameters: list[str] = []
+        expressions = (*arguments, *self.printed)
+        labels = [f"argument{at}" for at in range(len(arguments))] + [f"printed{at}" for at in range(len(self.printed))]
 
         def write(text: HandlerText, shown: Sequence[str], has_result: bool) -> None:
             parameters.extend(f"parameter{index}" for index in range(len(shown)))
             given = [*zip(parameters, shown, strict=True), *[("result", "retval")] * has_result]
             text.add(f"    emit_partial({name!r}, tid=ctx.tid, cpu=ctx.cpu, ip=ctx.ip,")
             text.add(*(f"        {label}={each}," for label, each in given))
-            for index, each in enumerate(self.printed):
-                text.add_expression(f"        printed{index}=", each, ",")
+            for label, each in zip(labels, expressions, strict=True):
+                text.add_expression(f"        {label}=", each, ",")
             text.add("    )")
-            fields.extend((*parameters, *["result"] * has_result, *(f"printed{at}" for at in range(len(self.printed)))))
+            fields.extend((*parameters, *["result"] * has_result, *labels))
 
-        maker = HandlerMaker(place, self.printed, known, write, {"emit_partial": emit_partial}, self.parameters)
+        shown = 0 if arguments else self.parameters
+        maker = HandlerMaker(place, expressions, known, write, {"emit_partial": emit_partial}, shown)
         received = maker.put(session)
-        self._traced[session.pid, name] = Traced(place, tuple(parameters), received.labels, tuple(fields))
+        if arguments:
+            parameters[:] = labels[: len(arguments)]
+        names = tuple(each.label for each in arguments) or received.labels
+        self._traced[session.pid, name] = Traced(
+            place, tuple(parameters), names, tuple(fields), place.has_parameters or bool(arguments)
+        )
 
     # -- what comes
 
@@ -139,7 +151,7 @@ class Trace:
             "cpu": values["cpu"],
             "spec": self._place(row, traced)[0],
         }
-        if traced.place.has_parameters:
+        if traced.has_parameters:
             given = [values[name] for name in traced.parameters]
             document["args"] = given if traced.labels is None else dict(zip(traced.labels, given, strict=True))
         if traced.place.returns:
@@ -155,7 +167,7 @@ class Trace:
         if traced.place.returns:
             printed.pop("retval", None)  # it is shown anyway
         labels = traced.labels or ("",) * len(traced.parameters)
-        shown = traced.place.has_parameters and not self.printed
+        shown = traced.has_parameters and not self.printed
         return line(
             Hit(
                 seconds=(self._times.of(row.fields[TIME]) - self._began) / 1e9,
