@@ -1,6 +1,7 @@
 """Debug information (DWARF 2 to 5): units and entries, read one by one where they are asked for."""
 
 import bisect
+import struct
 import zlib
 from collections.abc import Iterator
 from functools import cached_property
@@ -27,6 +28,8 @@ AT_GNU_VECTOR, AT_GNU_DWO_NAME, AT_GNU_ADDR_BASE = 0x2107, 0x2130, 0x2133
 AT_ALIGNMENT, AT_EXPORT_SYMBOLS, AT_ARTIFICIAL = 0x88, 0x89, 0x34
 _ORIGINS = (AT_ABSTRACT_ORIGIN, AT_SPECIFICATION)
 _ZLIB = 1
+_SIZE_LIMIT = 4 << 30
+"""Bytes that a section may have when it is unpacked."""
 
 
 class Entry:
@@ -110,7 +113,10 @@ class Entry:
         """Return where the entry behind this one and all below it is."""
         sibling = self.attributes.get(AT_SIBLING)
         if sibling is not None and isinstance(sibling[1], int):
-            return self.unit.offset + sibling[1]
+            at = self.unit.offset + sibling[1]
+            if at < self.end:
+                raise self.unit.dwarf.damaged()
+            return at
         at = self.end
         if not self.parent:
             return at
@@ -146,7 +152,7 @@ class Unit:
                     true_form, value, place = forms.read(content, place, form, size)
                     found[attribute] = true_form, value
         except (IndexError, KeyError, ValueError):
-            raise UnsupportedTarget(f"{self.dwarf.path}: damaged debug information") from None
+            raise self.dwarf.damaged() from None
         return Entry(self, at, tag, place, found, parent=children)
 
     @cached_property
@@ -158,7 +164,7 @@ class Unit:
         """The entry that describes the unit."""
         found = self.read(self.head.first)
         if found is None:
-            raise UnsupportedTarget(f"{self.dwarf.path}: damaged debug information")
+            raise self.dwarf.damaged()
         return found
 
     @property
@@ -203,6 +209,10 @@ class Dwarf:
         self._sections: dict[str, bytes] = {}
         self._shapes: dict[int, dict[int, forms.Abbreviation]] = {}
 
+    def damaged(self) -> UnsupportedTarget:
+        """Return the error for what contradicts itself."""
+        return UnsupportedTarget(f"{self.path}: damaged debug information")
+
     def section(self, name: str) -> bytes:
         """Return a section's content, unpacked; empty if there is none."""
         if name not in self._sections:
@@ -218,10 +228,13 @@ class Dwarf:
             return raw
         if int.from_bytes(raw[:4], "little") != _ZLIB:
             raise UnsupportedTarget(f"{self.path}: {name} is compressed in a way that is not known (zstd?)")
+        size = int.from_bytes(raw[8:16], "little")
+        if size > _SIZE_LIMIT:
+            raise UnsupportedTarget(f"{self.path}: {name} is too large ({size >> 20} MiB)")
         try:
-            return zlib.decompress(raw[24:])
+            return zlib.decompressobj().decompress(raw[24:], max(size, 1))
         except zlib.error:
-            raise UnsupportedTarget(f"{self.path}: damaged {name}") from None
+            raise self.damaged() from None
 
     @cached_property
     def info(self) -> bytes:
@@ -239,17 +252,20 @@ class Dwarf:
             try:
                 self._shapes[offset] = forms.abbreviations(self.section(".debug_abbrev"), offset)
             except IndexError:
-                raise UnsupportedTarget(f"{self.path}: damaged debug information") from None
+                raise self.damaged() from None
         return self._shapes[offset]
 
     @cached_property
     def units(self) -> list[Unit]:
         """All units, by their offsets."""
         found, at = [], 0
-        while at + 4 <= len(self.info):
-            head = forms.header(self.info, at)
-            found.append(Unit(self, at, head))
-            at = head.end
+        try:
+            while at + 4 <= len(self.info):
+                head = forms.header(self.info, at)
+                found.append(Unit(self, at, head))
+                at = head.end
+        except struct.error:
+            raise self.damaged() from None
         return found
 
     @cached_property
@@ -260,7 +276,7 @@ class Dwarf:
         """Return the unit that an offset is in."""
         index = bisect.bisect_right(self._offsets, offset) - 1
         if index < 0 or offset >= self.units[index].head.end:
-            raise UnsupportedTarget(f"{self.path}: damaged debug information (no unit at {offset:#x})")
+            raise self.damaged()
         return self.units[index]
 
     def entry(self, offset: int) -> Entry | None:

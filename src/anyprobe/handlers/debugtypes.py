@@ -79,6 +79,12 @@ class DebugTypes:
 
     def prototype(self, address: int, name: str) -> Prototype:
         """Return the prototype of the function at a link-time address; ``UnsupportedTarget`` says what is missing."""
+        try:
+            return self._prototype(address, name)
+        except RecursionError:
+            raise self._info.dwarf.damaged() from None
+
+    def _prototype(self, address: int, name: str) -> Prototype:
         clone = next((each for each in _CLONES if each in name), "")
         if clone:
             raise UnsupportedTarget(f"the compiler has made {name} of a function, with parameters of its own choice")

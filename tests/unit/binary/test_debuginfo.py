@@ -169,14 +169,16 @@ def test_damaged_debug_information_is_said(build, tmp_path):
     whole = bytes(image.elf.content)
     start = image.functions.lookup("whole")[0].start
     damaged = random.Random(7)
-    for _ in range(60):
+    for turn in range(300):
         content = bytearray(whole)
-        for _ in range(20):
+        for _ in range(1 + turn % 20):
             content[section.offset + damaged.randrange(section.size)] = damaged.randrange(256)
         try:
             found = DebugTypes(Image.from_bytes("damaged", bytes(content)).debug_info).prototype(start, "whole")
             for _, kind in found.parameters:
-                str(kind)
+                layout(getattr(kind, "element", kind)) if isinstance(getattr(kind, "element", 0), StructType) else str(
+                    kind
+                )
         except UnsupportedTarget:
             pass
 
