@@ -19,6 +19,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, HandlerError, Hist, Map, SpecError, TargetError, UsageError, emit, u64
+from live.driver import build
 
 pytestmark = pytest.mark.live
 UMATH = "_multiarray_umath*"
@@ -329,6 +330,14 @@ def test_the_interpreter_lock_is_timed_and_nobody_needs_privileges():
     assert float(longest) > 1e6
 
 
+def test_an_answer_that_cannot_be_sent_is_an_error_and_no_more():
+    with anyprobe.attach_self() as session:
+        with pytest.raises(anyprobe.InternalError, match="pickle"):
+            session.ask("ask", "engine")
+        session.count("libc:malloc")
+        assert session.snapshot().sites[0].armed
+
+
 def test_an_attendant_that_cannot_start_says_why(monkeypatch):
     monkeypatch.setattr("anyprobe.probes.line._START", "raise SystemExit('there is no attendant')")
     with pytest.raises(TargetError, match="did not start: there is no attendant"):
@@ -336,3 +345,38 @@ def test_an_attendant_that_cannot_start_says_why(monkeypatch):
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(anyprobe.UnsupportedTarget, match="does not name one"):
         anyprobe.attach_self()
+
+
+def test_debug_information_of_a_library_of_this_process():
+    text = """
+        struct size { short width; unsigned char height; };
+        struct box { long number; struct size *size; };
+        __attribute__((noinline, noclone, noipa)) long area(struct box *box, int times) {
+            return box->size->width * box->size->height * times;
+        }
+    """
+    library = ctypes.CDLL(str(build("area.c", "-shared", "-fPIC", text=text)))
+
+    class Size(ctypes.Structure):
+        _fields_ = (("width", ctypes.c_short), ("height", ctypes.c_ubyte))
+
+    class Box(ctypes.Structure):
+        _fields_ = (("number", ctypes.c_long), ("size", ctypes.POINTER(Size)))
+
+    box = Box(7, ctypes.pointer(Size(-3, 200)))
+    with anyprobe.attach_self() as session:
+
+        @session.entry("area:area")
+        def on_area(box, times):
+            emit("area", number=box.number, width=box.size.width, times=times)
+
+        def again(box):
+            emit("again", height=box.size.height)
+
+        session.entry("area:area", handler=again)
+        assert library.area(ctypes.byref(box), 2) == -1200
+        rows = dict(session.rows())
+    assert {name: value for name, value in rows["area"].items() if name != "ts"} == {
+        "number": 7, "width": -3, "times": 2
+    }  # fmt: skip
+    assert rows["again"]["height"] == 200

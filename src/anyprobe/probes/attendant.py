@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pickle import PicklingError
 from typing import Any
 
 from anyprobe.core.errors import AnyprobeError, UsageError
@@ -238,7 +239,11 @@ def serve(end: socket.socket, pid: int) -> None:
                 return
             answer = _answer(attendant, channel.receive())
             shared, descriptors = attendant.newly_shared()
-            channel.send(Answer(answer, tuple(shared)) if not isinstance(answer, Failure) else answer, descriptors)
+            whole = answer if isinstance(answer, Failure) else Answer(answer, tuple(shared))
+            try:
+                channel.send(whole, descriptors)
+            except (PicklingError, TypeError, AttributeError, RecursionError) as error:
+                channel.send(Failure.of(error), descriptors)  # nothing of the other has gone yet
     except ChannelClosed:
         return
     finally:

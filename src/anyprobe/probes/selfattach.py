@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 from anyprobe.core.errors import TargetError, UsageError
@@ -160,23 +159,33 @@ class SelfSession:
 
     # -- handlers
 
-    def entry(self, *specs: str, when: Handler | None = None) -> Callable[[Handler], Handler]:
+    def entry(
+        self, *specs: str, when: Handler | None = None, handler: Handler | None = None
+    ) -> Callable[[Handler], Handler]:
         """Place a handler at the entries of functions; ``when`` is a condition for it to run."""
-        return self._decorator("entry", specs, when)
+        return self._decorator("entry", specs, when, handler)
 
     def ret(
-        self, *specs: str, when: Handler | None = None, retval: "AnyType | None" = None
+        self,
+        *specs: str,
+        when: Handler | None = None,
+        retval: "AnyType | None" = None,
+        handler: Handler | None = None,
     ) -> Callable[[Handler], Handler]:
         """Place a handler where functions return; ``retval`` is the result's type where debug information lacks it."""
-        return self._decorator("ret", specs, when, retval=retval)
+        return self._decorator("ret", specs, when, handler, retval=retval)
 
-    def at(self, *specs: str, when: Handler | None = None) -> Callable[[Handler], Handler]:
+    def at(
+        self, *specs: str, when: Handler | None = None, handler: Handler | None = None
+    ) -> Callable[[Handler], Handler]:
         """Place a handler before instructions."""
-        return self._decorator("at", specs, when)
+        return self._decorator("at", specs, when, handler)
 
-    def after(self, *specs: str, when: Handler | None = None) -> Callable[[Handler], Handler]:
+    def after(
+        self, *specs: str, when: Handler | None = None, handler: Handler | None = None
+    ) -> Callable[[Handler], Handler]:
         """Place a handler behind instructions."""
-        return self._decorator("after", specs, when)
+        return self._decorator("after", specs, when, handler)
 
     def replace(self, spec: str, by: str) -> list[SelfProbe]:
         """Have functions' calls go to another function of the program, which may call what it replaces."""
@@ -206,13 +215,15 @@ class SelfSession:
         return self._probes(self.ask("place_return", call, self._packed(function)))
 
     def _decorator(
-        self, kind: str, specs: tuple[str, ...], when: Handler | None, **options: object
+        self, kind: str, specs: tuple[str, ...], when: Handler | None, handler: Handler | None, **options: object
     ) -> Callable[[Handler], Handler]:
         def place(function: Handler) -> Handler:
             _, probes = self._place(kind, specs, function, when, **options)
             self._handlers.setdefault(function, []).extend(probes)
             return function
 
+        if handler is not None:
+            place(handler)
         return place
 
     def _place(
@@ -364,9 +375,7 @@ class SelfSession:
         current.enter(cast("Any", self))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Detach, whatever happened."""
         current.leave(cast("Any", self))
         self.close()
