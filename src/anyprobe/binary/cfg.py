@@ -48,6 +48,8 @@ class CodeMap:
         """The same for ``siteliveness``, by function."""
         self.liveness_of_all: object = None
         """The same for ``moduleliveness``."""
+        self.gap_entries: dict[int, list[int]] = {}
+        """What is entered between functions, by where the last one ends."""
         self.dead_in_callees: dict[int, int] = {}
         """What the functions that are called overwrite before they read it."""
 
@@ -95,7 +97,7 @@ class CodeMap:
     def _analyse(self, start: int) -> FunctionCode | Refusal:
         number = bisect_left(self._starts, start)
         if number == len(self._starts) or self._starts[number] != start:
-            return Refusal(Reason.NOT_CODE, start, "no function starts here")
+            return self._nameless(start) or Refusal(Reason.NOT_CODE, start, "no function starts here")
         area = self._area(start)
         if area is None:
             return Refusal(Reason.NOT_CODE, start, "not in executable code")
@@ -103,6 +105,21 @@ class CodeMap:
         if end <= start:
             return Refusal(Reason.NOT_CODE, start, "the function has no bytes")
         return FunctionCode(self, start, area.content[start - area.start : end - area.start])
+
+    def _nameless(self, address: int) -> FunctionCode | None:
+        """Return the code around an address outside of all functions."""
+        from anyprobe.binary.nameless import nameless_code
+
+        return nameless_code(self, address) if self.start_of(address) is None else None
+
+    def gap_around(self, address: int) -> tuple[int, bytes] | None:
+        """Return where the bytes outside of all functions begin that hold an address, and those bytes."""
+        area, number = self._area(address), bisect_right(self._starts, address) - 1
+        if area is None or (number >= 0 and address < self._ends[number]):
+            return None
+        low = max(area.start, self._ends[number] if number >= 0 else 0)
+        high = min(area.end, self._starts[number + 1] if number + 1 < len(self._starts) else area.end)
+        return low, bytes(area.content[low - area.start : high - area.start])
 
     def start_of(self, address: int) -> int | None:
         """Return the start of the function whose bounds hold an address."""

@@ -30,6 +30,9 @@ FAR_ENOUGH = 32
 class FunctionCode:
     """One function (or a part of one that lies elsewhere): its instructions and what is known of its control flow."""
 
+    is_nameless = False
+    """Whether it is code outside of all functions."""
+
     def __init__(self, code_map: "CodeMap", start: int, content: bytes) -> None:
         """Name the code; ``content`` lies at ``start`` and is decoded when first asked about."""
         self._map = code_map

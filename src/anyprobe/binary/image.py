@@ -14,6 +14,7 @@ from anyprobe.binary.golang import go_symbols, is_go
 from anyprobe.binary.noreturn import noreturn_addresses
 from anyprobe.binary.reconcile import Bounds, reconcile
 from anyprobe.binary.relocations import Relocations, relocations
+from anyprobe.binary.stubs import SUFFIX, named_stubs
 from anyprobe.binary.symbols import SymbolTable, dynamic_symbols, static_symbols
 from anyprobe.binary.tablestore import CodeFacts, TableStore
 from anyprobe.binary.text import ModuleText
@@ -191,6 +192,15 @@ class Image:
             bounds = self._checked(self._find_bounds, "symbols")
             self._store.keep_bounds(bounds)
         return FunctionTable(self.name, self.symbol_tables, bounds)
+
+    @cached_property
+    def stubs(self) -> "tuple[Function, ...]":
+        """The linker's stubs outside of all functions, named ``sym@plt``."""
+        if self.dynamic_table is None:
+            return ()
+        found = named_stubs(self.elf, self.dynamic_table, self.relocations, self.code_ranges)
+        outside = [each for each in found if self.functions.containing(each[0]) is None]
+        return tuple(Function(start, end, (name + SUFFIX,)) for start, end, name in outside)
 
     @cached_property
     def _store(self) -> TableStore:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from anyprobe.binary.elf import ElfFile
 from anyprobe.binary.functions import FunctionTable
 from anyprobe.binary.relocations import R_64, R_GLOB_DAT, R_JUMP_SLOT, Relocations
+from anyprobe.binary.stubs import stubs_of
 from anyprobe.binary.symbols import SymbolTable
 from anyprobe.core.address import AddressRange
 from anyprobe.core.arrays import among
@@ -59,7 +59,7 @@ def noreturn_addresses(
     if dynamic is not None:
         slots = _noreturn_slots(dynamic, fixes)
         for each in ranges if len(slots) else ():
-            found.update(_stubs_of(elf, each, slots))
+            found.update(start for start, _, _ in stubs_of(elf, each, slots))
     return frozenset(found)
 
 
@@ -81,23 +81,3 @@ def _noreturn_slots(dynamic: SymbolTable, fixes: Relocations) -> NDArray[np.int6
     rows = rows[fixes.symbols[rows] < len(dynamic.symbols)]
     keep = [never_returns(dynamic.name(index)) for index in fixes.symbols[rows].tolist()]
     return fixes.offsets[rows][np.array(keep, np.bool_)] if keep else np.empty(0, np.int64)
-
-
-def _stubs_of(elf: ElfFile, area: AddressRange, slots: NDArray[np.int64]) -> list[int]:
-    """Return the starts of ``[endbr64] [bnd] jmp *slot(%rip)`` for some slots."""
-    raw: NDArray[Any] = elf.array("u1", area.start, len(area))
-    if len(raw) < 6:
-        return []
-    pairs = np.ndarray((len(raw) - 1,), "<u2", raw.data, strides=(1,))
-    at = np.flatnonzero(pairs[: len(raw) - 5] == 0x25FF)  # ff 25 disp32
-    displacements: NDArray[Any] = np.ndarray((len(raw) - 3,), "<i4", raw.data, strides=(1,))
-    targets = area.start + at + 6 + displacements[at + 2]
-    starts: list[int] = []
-    for offset in at[among(targets, slots)].tolist():
-        start = offset
-        if raw[start - 1] == 0xF2 and start:  # bnd
-            start -= 1
-        if start >= 4 and raw[start - 4 : start].tobytes() == b"\xf3\x0f\x1e\xfa":
-            start -= 4
-        starts.append(area.start + start)
-    return starts

@@ -93,6 +93,9 @@ def static_symbols(elf: ElfFile) -> SymbolTable | None:
     return SymbolTable(symbols, elf.section_bytes(elf.sections[section.link]))
 
 
+_RELOCATION_TAGS = ((7, 8), (23, 2))  # DT_RELA, DT_RELASZ; DT_JMPREL, DT_PLTRELSZ
+
+
 def dynamic_symbols(elf: ElfFile) -> SymbolTable | None:
     """Return the dynamic symbol table by way of ``PT_DYNAMIC``, so that stripped section headers do not matter."""
     table = elf.dynamic
@@ -113,9 +116,24 @@ def _dynamic_count(elf: ElfFile) -> int:
     if DT_HASH in elf.dynamic:
         return int(elf.array("<u4", elf.dynamic[DT_HASH], 2)[1])
     if DT_GNU_HASH in elf.dynamic:
-        return _gnu_hash_count(elf, elf.dynamic[DT_GNU_HASH])
+        return max(_gnu_hash_count(elf, elf.dynamic[DT_GNU_HASH]), _section_count(elf), _relocated_count(elf))
+    return max(_section_count(elf), _relocated_count(elf))
+
+
+def _section_count(elf: ElfFile) -> int:
     section = next((each for each in elf.sections if each.name == ".dynsym"), None)
     return section.size // SYMBOL.itemsize if section else 0
+
+
+def _relocated_count(elf: ElfFile) -> int:
+    """Return one more than the highest symbol of a relocation: a hash table without exports knows of no import."""
+    highest, room = -1, (elf.dynamic[DT_STRTAB] - elf.dynamic[DT_SYMTAB]) // SYMBOL.itemsize  # the strings come next
+    for tag, size_tag in _RELOCATION_TAGS:
+        if elf.dynamic.get(tag) and elf.dynamic.get(size_tag):
+            words: NDArray[Any] = elf.array("<u8", elf.dynamic[tag], elf.dynamic[size_tag] // 24 * 3)
+            indices = (words[1::3] >> np.uint64(32)).astype(np.int64)
+            highest = max(highest, int(indices[indices < room].max(initial=0)))
+    return highest + 1
 
 
 def _gnu_hash_count(elf: ElfFile, address: int) -> int:

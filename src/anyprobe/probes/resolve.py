@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from anyprobe.binary.functions import Function
 from anyprobe.binary.modules import LoadedObject, module_names
+from anyprobe.binary.stubs import SUFFIX
 from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.spec import Spec, parse
@@ -76,6 +77,8 @@ def resolve_all(
 
 def _matches(loaded: LoadedObject, glob: str) -> list[Function]:
     """Return the functions that a name means; a glob means none of the parts of functions that have no name."""
+    if glob.endswith(SUFFIX):  # stubs are no functions: only who asks for them gets them
+        return [stub for stub in loaded.image.stubs if fnmatch.fnmatchcase(stub.name, glob)]
     found = loaded.image.functions.match(glob)
     if not _has_glob(glob):
         return found
@@ -184,6 +187,7 @@ def _absolute(spec: Spec, objects: Sequence[LoadedObject]) -> Resolution:
         if address not in each:
             continue
         function = each.image.functions.containing(spec.offset)
+        function = function or next((stub for stub in each.image.stubs if stub.start <= spec.offset < stub.end), None)
         if function is None:
             function = Function(spec.offset, spec.offset, (f"{each.name}+{spec.offset:#x}",))
         canonical = f"pid:{each.name}:-:{spec.offset:#x}"

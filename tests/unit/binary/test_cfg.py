@@ -410,3 +410,19 @@ def test_a_branch_back_to_a_return_address_begins_a_block(build):
 def test_calls_are_direct_and_indirect_ones(build):
     module = Module.assembled(build, function("caller", "call helper\n call rax\n ret"), function("helper", "ret"))
     assert [module["caller"].insn_at(at).flow.name for at in calls_of(module["caller"])] == ["CALL", "INDIRECT_CALL"]
+
+
+def test_code_outside_of_all_functions_is_known_from_where_something_leads_to(build):
+    body = "lea eax, [rdi+1]\n cmp eax, 7\n jle .Lout\n nop\n.Lout: ret"
+    nameless = f".byte 0xeb, 0x03\n.Lhere: {body}\n.byte 0x48, 0x8b"  # a table that looks like a jump
+    caller = function("caller", "call .Lhere\n ret")
+    module = Module.assembled(build, f".p2align 4\n{nameless}\n.p2align 4\n", caller)
+    start = module["caller"].insns[0].target
+    code = module.map.function_at(start)
+    assert code.is_nameless
+    sites = [insn.text.split()[0] for insn in code.insns if code.is_site(insn.address)]
+    assert sites == ["lea", "cmp", "jle", "nop", "ret"]
+    assert code.complete.reason is Reason.CONTROL_FLOW_UNKNOWN
+    assert len(code.run_of(start)) == 1
+    assert module.map.function_at(start - 2).reason is Reason.NOT_CODE
+    assert module.map.function_at(start + 10).reason is Reason.NOT_CODE

@@ -110,6 +110,16 @@ def test_plt_stubs_are_not_functions(build):
         assert not [each for each in image.functions.all() if stub.address <= each.start < stub.address + stub.size]
 
 
+@pytest.mark.parametrize("options", [("-no-pie",), ("-pie", "-fPIE"), ("-no-pie", "-Wl,-z,now"), ("-no-pie", "-s")])
+def test_stubs_have_the_names_of_what_they_lead_to(build, options):
+    """A program that exports nothing has a hash table that knows of no import."""
+    image = Image.open(str(build(ALIASES, "-O1", *options)))
+    (stub,) = [each for each in image.stubs if each.name == "abort@plt"]
+    assert image.functions.containing(stub.start) is None
+    assert image.read(stub.end - 6, 2) == b"\xff\x25"
+    assert stub.start in image.text().noreturn
+
+
 def test_noreturn_functions_and_their_stubs(build):
     image = Image.open(str(build(ALIASES, "-O1", "-fcf-protection")))
     listing = build.run("objdump", "-d", "--no-show-raw-insn", image.path)
