@@ -2,11 +2,12 @@
 
 import errno
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from anyprobe.core.errors import KprobeError
+from anyprobe.core.errors import KprobeError, NoSuchProcess, TargetExited
 from anyprobe.core.refusal import Reason
 from anyprobe.data.aggregations import Count
 from anyprobe.kprobes.compiling import Compiler, Site
@@ -201,7 +202,8 @@ class Registry:
                 kprobe_of(probe).addr = None
             else:
                 known[made] = None
-        self._session.remove(*(each for made in known for each in made.placed))
+        with suppress(TargetExited, NoSuchProcess):
+            self._session.remove(*(each for made in known for each in made.placed))
         self.registrations = [made for made in self.registrations if made not in known]
         for made in known:
             _forget(made)
