@@ -91,6 +91,42 @@ def test_a_stack_that_ends_in_a_signal_handler_goes_on_below_it():
     assert names[-1] == "_start"
 
 
+@pytest.mark.parametrize("options", [(), ("-fcf-protection=none", "-Os"), ("-O0",)], ids=["usual", "small", "plain"])
+def test_at_every_instruction_the_callers_are_the_same(options):
+    names = ("plain", "framed", "growing", "aligned", "many")
+    with started(build("stacks.c", "-O2", *options)) as target:
+        with anyprobe.attach(target.pid) as session:
+
+            @session.entry(*(f"a.out:{name}" for name in names))
+            def on_entry(ctx):
+                emit("entry", function=ctx.func, stack=u64(ctx.ustack(60)))
+
+            @session.at(*(f"a.out:{name}:insn" for name in names))
+            def on_instruction(ctx):
+                emit("instruction", function=ctx.func, stack=u64(ctx.ustack(60)))
+
+            @session.after(*(f"a.out:{name}:insn" for name in names))
+            def on_behind(ctx):
+                emit("behind", function=ctx.func, stack=u64(ctx.ustack(60)))
+
+            target.go(2)
+            found = session.records(final=True)
+            stacks = session.handling._stacks
+            callers = {"entry": set(), "instruction": set(), "behind": set()}
+            for kind, rows in found.items():
+                for row in rows:
+                    place, *above = stacks.addresses(int(row["stack"]))
+                    # behind a call or a return it is another function
+                    if session.symbols.name(place).partition("+")[0] == row["function"]:
+                        callers[kind].add((row["function"], *above))
+            inside = len(found["instruction"])
+            known = {row["function"] for row in found["instruction"]}
+        target.finish()
+    assert inside > 100
+    assert len(known) == len(names)
+    assert callers["behind"] == callers["instruction"] == callers["entry"]
+
+
 LATE = r"""
 #include "protocol.h"
 #include <dlfcn.h>
