@@ -16,12 +16,16 @@ import anyprobe.data
 from anyprobe.binary import cache
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.handlers import ir, show
+from anyprobe.handlers.trivial import trivial_code
 
 _KIND = "handler"
 
 
 def native_code(handler: ir.Function) -> NativeCode:
-    """Return the handler compiled for x86-64, kept or made now."""
+    """Return the handler compiled for x86-64, kept or made now; trivial ones need no compiler."""
+    trivial = trivial_code(handler)
+    if trivial is not None:
+        return trivial
     # the name has no influence on the code
     name = hashlib.sha256(f"{_compiler()}\n{show.function(replace(handler, name=''))}".encode()).hexdigest()
     found = _load(name) if _compiler() else None
