@@ -113,25 +113,20 @@ def controller(*arguments):
         process.communicate()
 
 
-def wait_for(condition, what):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 # -- script
 
 
 def test_the_promised_script_runs_on_a_running_process(command, reader, script, tmp_path):
     path = tmp_path / "results"
-    with controller("script", script(CONTRACT), "-p", str(reader.pid), "--json", "-o", str(path)):
-        wait_for(lambda: len(installed(command, reader.pid)) >= 3, "never armed")
-        for _ in range(50):
+    counted = False
+    with controller("script", script(CONTRACT), "-p", str(reader.pid), "--json", "--every", "0.1", "-o", str(path)):
+        deadline = time.monotonic() + PATIENCE
+        while not counted and time.monotonic() < deadline:
             reader.stdin.write(b"hello")
             reader.stdin.flush()
-            time.sleep(0.002)
-    out = path.read_text()
+            time.sleep(0.005)
+            counted = path.exists() and '"read ns": [{' in path.read_text()
+    out = path.read_text().splitlines()[-1]
     aggregations = json.loads(out)["aggregations"]
     assert set(aggregations) == {"malloc sizes", "read ns"}
     assert aggregations["malloc sizes"]["min"] > 64
@@ -545,3 +540,35 @@ def test_fetch_arguments_of_kprobe_events_are_shown(command):
     shown = command("trace", "p:group/event a.out:looked flags=%sy", "--", program)
     assert shown.returncode == 2
     assert "%sy" in shown.stderr
+
+
+def test_trace_of_two_processes(busy, command):
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        targets = ("-p", str(busy.pid), "-p", str(other.pid))
+        shown = command("trace", "libc:getppid", *targets, "--for", "0.3", "--json")
+        text = command("trace", "libc:getppid", *targets, "-c", "3")
+        other.kill()
+    assert shown.returncode == 0, shown.stderr
+    hits = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert {hit["pid"] for hit in hits} == {busy.pid, other.pid}
+    assert [hit["ts_ns"] for hit in hits] == sorted(hit["ts_ns"] for hit in hits)
+    assert f" {busy.pid}/{busy.pid} libc.so.6:getppid" in text.stdout or f" {other.pid}/{other.pid} " in text.stdout
+
+
+def test_the_kernels_names_work_in_scripts(busy, script, command):
+    path = script("""
+        from anyprobe import Count
+        from anyprobe.kprobes import Kprobe, register_kprobe
+        calls = Count("calls")
+
+        def pre(p, regs):
+            calls.add()
+            return 0
+
+        assert register_kprobe(Kprobe(symbol_name="getppid", pre_handler=pre)) == 0
+    """)
+    shown = command("script", path, "-p", str(busy.pid), "--for", "0.2", "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["aggregations"]["calls"]["count"] > 0
+    assert installed(command, busy.pid) == []

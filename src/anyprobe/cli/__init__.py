@@ -19,6 +19,7 @@ COMMANDS = {
     "probes": "Show what is installed in a process, whoever installed it.",
     "disable": "Disarm everything that is installed in a process, for a while.",
     "enable": "Arm again what was disarmed by disable.",
+    "optimize": "Have the probes in a process reached by jumps, or by traps.",
     "detach": "Remove everything that is installed in a process, whoever installed it.",
     "doctor": "Say what this machine and a target permit, and what to do about what they do not.",
 }

@@ -51,8 +51,8 @@ def knowledge_of(session: "Session", spec: str) -> Knowledge:
             return Knowledge(None, f"{spec} means many functions")
         prototype = session.handling.prototypes.known((spec,))()
         _ = prototype.places
-    except SpecError:
-        return Knowledge()  # said when the handler is placed, or the libraries of a program are not mapped yet
+    except SpecError as error:
+        return Knowledge(None, f"{spec}: {error.message}")  # if that is for lack of libraries only, they come later
     except UnsupportedTarget as error:
         return Knowledge(None, str(error))
     names = [name for name, _ in prototype.parameters]

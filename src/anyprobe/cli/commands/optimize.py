@@ -1,0 +1,29 @@
+"""``anyprobe optimize``: have the probes in a process reached by jumps, or by traps."""
+
+import click
+
+from anyprobe.cli import options
+
+
+@click.command("optimize")
+@click.argument("switch", type=click.Choice(["on", "off"]))
+@options.one_target
+@options.json
+def command(switch: str, pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int:
+    """Have the probes in a process reached by jumps (on), or by traps (off), wherever that is safe.
+
+    It is done by the session that has made them, at its next look; so are probes that are made later. Traps can kill
+    a program that blocks SIGTRAP: see docs/limits.md.
+    """
+    import dataclasses
+    import sys
+
+    from anyprobe.cli import output, targets
+    from anyprobe.probes import requests
+
+    report = requests.ask_for_optimization(targets.choose_one(pids, names), on=switch == "on")
+    if as_json:
+        output.write_json(dataclasses.asdict(report), sys.stdout)
+    else:
+        output.console(sys.stdout).print(str(report), soft_wrap=True, markup=False)
+    return 0 if report.done and report.sessions else 1
