@@ -1,5 +1,6 @@
 """What an object's debug information says of a function: only the units that are needed are read."""
 
+import bisect
 import itertools
 import os
 from collections.abc import Iterator, Sequence
@@ -93,13 +94,35 @@ class DebugInfo:
             at = dwarf.strings.find(text, at + 1)
         seen = set()
         for needle in needles:
-            at = dwarf.info.find(needle)
-            while at >= 0:
-                unit = dwarf.unit_at(at)
+            by_index = self._units_by_index(needle) if needle is not text else iter(())
+            for unit in itertools.chain(self._units_with(needle), by_index):
                 if unit.offset not in seen:
                     seen.add(unit.offset)
                     yield unit
-                at = dwarf.info.find(needle, unit.head.end)
+
+    def _units_with(self, needle: bytes) -> Iterator[dw.Unit]:
+        """Yield the units whose entries have some bytes."""
+        at = self.dwarf.info.find(needle)
+        while at >= 0:
+            unit = self.dwarf.unit_at(at)
+            yield unit
+            at = self.dwarf.info.find(needle, unit.head.end)
+
+    def _units_by_index(self, needle: bytes) -> Iterator[dw.Unit]:
+        """Yield the units that name a text by its index in a table of theirs, as LLVM has it."""
+        table = self.dwarf.section(".debug_str_offsets")
+        at = table.find(needle)
+        while at >= 0:
+            index = bisect.bisect_right(self._string_tables, at, key=lambda item: item[0]) - 1
+            if index >= 0:
+                yield self._string_tables[index][1]
+            at = table.find(needle, at + 1)
+
+    @cached_property
+    def _string_tables(self) -> list[tuple[int, dw.Unit]]:
+        """Where the table of texts of each unit begins that has one."""
+        found = [(unit.entry.number(dw.AT_STR_OFFSETS_BASE), unit) for unit in self.dwarf.units]
+        return sorted(((base, unit) for base, unit in found if base is not None), key=lambda item: item[0])
 
 
 def is_cpp(unit: dw.Unit) -> bool:

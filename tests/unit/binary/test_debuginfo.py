@@ -10,6 +10,7 @@ from anyprobe.binary.image import Image
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers.debugtypes import DebugTypes
 from anyprobe.handlers.layouts import StructType
+from anyprobe.handlers.toolchain import object_code
 from anyprobe.handlers.types import f64, i8, i16, i32, ptr, u32
 
 SOURCE = """
@@ -223,3 +224,59 @@ def test_functions_in_assembly_are_not_said_to_have_no_parameters(tmp_path):
     subprocess.run(["gcc", "-g", "-shared", "-nostdlib", "-o", str(path), str(source)], check=True)
     with pytest.raises(UnsupportedTarget, match="assembly"):
         types_of(path)("stub")
+
+
+LLVM = """
+declare void @llvm.dbg.value(metadata, metadata, metadata)
+define i32 @serve(ptr %r, i32 %n) !dbg !5 {
+  call void @llvm.dbg.value(metadata ptr %r, metadata !14, metadata !DIExpression()), !dbg !15
+  call void @llvm.dbg.value(metadata i32 %n, metadata !16, metadata !DIExpression()), !dbg !15
+  %p = load i32, ptr %r, !dbg !15
+  %s = add i32 %p, %n, !dbg !15
+  ret i32 %s, !dbg !15
+}
+define i32 @main() section ".text.startup" !dbg !17 { ret i32 0, !dbg !18 }
+!llvm.dbg.cu = !{!0}
+!llvm.module.flags = !{!3, !4}
+!0 = distinct !DICompileUnit(language: DW_LANG_C11, file: !1, producer: "p", isOptimized: true, runtimeVersion: 0,
+                             emissionKind: FullDebug)
+!1 = !DIFile(filename: "a.c", directory: "/")
+!3 = !{i32 7, !"Dwarf Version", i32 VERSION}
+!4 = !{i32 2, !"Debug Info Version", i32 3}
+!5 = distinct !DISubprogram(name: "serve", scope: !1, file: !1, line: 1, type: !6, flags: DIFlagPrototyped,
+                            spFlags: DISPFlagDefinition, unit: !0, retainedNodes: !19)
+!6 = !DISubroutineType(types: !7)
+!7 = !{!8, !9, !8}
+!8 = !DIBasicType(name: "int", size: 32, encoding: DW_ATE_signed)
+!9 = !DIDerivedType(tag: DW_TAG_pointer_type, baseType: !10, size: 64)
+!10 = distinct !DICompositeType(tag: DW_TAG_structure_type, name: "request", file: !1, size: 64, elements: !11)
+!11 = !{!12, !13}
+!12 = !DIDerivedType(tag: DW_TAG_member, name: "port", scope: !10, file: !1, baseType: !8, size: 32)
+!13 = !DIDerivedType(tag: DW_TAG_member, name: "flags", scope: !10, file: !1, baseType: !8, size: 3, offset: 37,
+                     flags: DIFlagBitField, extraData: i64 32)
+!14 = !DILocalVariable(name: "r", arg: 1, scope: !5, file: !1, type: !9)
+!15 = !DILocation(line: 1, scope: !5)
+!16 = !DILocalVariable(name: "n", arg: 2, scope: !5, file: !1, type: !8)
+!17 = distinct !DISubprogram(name: "main", scope: !1, file: !1, type: !6, spFlags: DISPFlagDefinition, unit: !0)
+!18 = !DILocation(line: 2, scope: !17)
+!19 = !{!14, !16}
+"""
+
+
+@pytest.mark.parametrize("version", ["4", "5"])
+def test_what_llvm_writes(build, tmp_path, version):
+    """LLVM names texts, addresses and lists by index, and writes no ``.debug_aranges``."""
+    made = tmp_path / "made.o"
+    made.write_bytes(object_code(LLVM.replace("VERSION", version), "x86_64-unknown-linux-gnu", "x86-64"))
+    path = tmp_path / "program"
+    build.run("gcc", made, "-o", path, "-Wl,--build-id")
+    assert Image.open(str(path)).elf.section(".debug_aranges") is None or version == "4"
+    types = DebugTypes(Image.open(str(path)).debug_info)
+    serve = types_of(path)("serve")
+    assert [(name, str(kind)) for name, kind in serve.parameters] == [("r", "ptr[struct request]"), ("n", "i32")]
+    assert serve.result == i32
+    request = types.named("struct request")
+    assert layout(request) == {"port": ("i32", 0, 0), "flags": ("i32", 37, 3)}
+    assert types_of(path)("main").parameters == ()
+    with pytest.raises(UnsupportedTarget, match="no type nothing"):
+        types.named("nothing")
