@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import anyprobe
-from anyprobe import Count, HandlerError, Hist, Map, SpecError, TargetError, UsageError, emit, u64
+from anyprobe import Count, HandlerError, Hist, Map, SpecError, TargetError, UsageError, emit, ptr, u64
 from live.driver import build
 
 pytestmark = pytest.mark.live
@@ -365,13 +365,16 @@ def test_debug_information_of_a_library_of_this_process():
 
     box = Box(7, ctypes.pointer(Size(-3, 200)))
     with anyprobe.attach_self() as session:
+        kind = session.type("box", "area")
+        with pytest.raises(anyprobe.UnsupportedTarget, match="no type crate"):
+            session.type("crate", "area")
 
         @session.entry("area:area")
         def on_area(box, times):
             emit("area", number=box.number, width=box.size.width, times=times)
 
-        def again(box):
-            emit("again", height=box.size.height)
+        def again(first: ptr[kind]):
+            emit("again", height=first.size.height, number=ptr[kind](first).number)
 
         session.entry("area:area", handler=again)
         assert library.area(ctypes.byref(box), 2) == -1200
@@ -379,4 +382,4 @@ def test_debug_information_of_a_library_of_this_process():
     assert {name: value for name, value in rows["area"].items() if name != "ts"} == {
         "number": 7, "width": -3, "times": 2
     }  # fmt: skip
-    assert rows["again"]["height"] == 200
+    assert (rows["again"]["height"], rows["again"]["number"]) == (200, 7)

@@ -48,7 +48,7 @@ class Attendant:
         """Serve the program ``pid``, whose thread ``reader`` talks to us."""
         self._pid, self._reader = pid, reader
         self._session: Session | None = None
-        self._received = Receiver()
+        self._received = Receiver(self._type)
         self._probes: dict[int, Probe] = {}
         self._numbers: dict[int, int] = {}
         self._calls: dict[int, Call] = {}
@@ -162,6 +162,13 @@ class Attendant:
     def records(self, final: bool, whole: bool = True) -> dict[str, Any]:
         """Return what was emitted; not ``whole``: without the youngest, so that what comes later is later."""
         return self.session.records(final=final, until=None if final or whole else own_time()[0] - MARGIN_NS)
+
+    def check_type(self, name: str, module: str) -> None:
+        """See that there is a type."""
+        self._type(name, module)
+
+    def _type(self, name: str, module: str) -> object:
+        return self.session.type(name, module)
 
     def misses(self) -> dict[str, int]:
         """Return what went wrong in handlers."""

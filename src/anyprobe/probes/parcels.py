@@ -7,6 +7,7 @@ the handler writes, by value. An aggregation or a map is named by a number, and 
 import ast
 import copy
 import enum
+import io
 import linecache
 import marshal
 import pickle
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from anyprobe.core.errors import HandlerError
+from anyprobe.core.errors import HandlerError, UsageError
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.maps import Map
 from anyprobe.handlers.source import Source, source_of
@@ -65,6 +66,8 @@ class Sender:
         """Start with nothing sent."""
         self.storages: dict[int, Aggregation | Map] = {}
         """What was sent, by number."""
+        self.types: dict[int, tuple[object, str, str]] = {}
+        """Types that stand for those which the other end knows by name and module, by identity."""
         self._numbers: dict[int, int] = {}
 
     def pack(self, function: Callable[..., Any]) -> Parcel:
@@ -122,7 +125,7 @@ class _Packing:
             return _Form.TUPLE, [self._value(each, depth) for each in value]
         if isinstance(value, Aggregation | Map):
             return _Form.STORAGE, self._storage(value)
-        if (own := _own(value)) is not None:
+        if (own := _own(value, self._sender.types)) is not None:
             return _Form.OWN, own
         if isinstance(value, types.FunctionType):
             try:
@@ -144,7 +147,30 @@ class _Packing:
         return number
 
 
-def _own(value: object) -> bytes | None:
+class _Pickler(pickle.Pickler):
+    """Packs types that the other end knows by their names."""
+
+    def __init__(self, file: io.BytesIO, kinds: dict[int, tuple[object, str, str]]) -> None:
+        super().__init__(file)
+        self._kinds = kinds
+
+    def persistent_id(self, thing: object) -> tuple[str, str] | None:
+        known = self._kinds.get(id(thing))
+        return None if known is None else known[1:]
+
+
+class _Unpickler(pickle.Unpickler):
+    """Unpacks them."""
+
+    def __init__(self, content: bytes, named: Callable[[str, str], object]) -> None:
+        super().__init__(io.BytesIO(content))
+        self._named = named
+
+    def persistent_load(self, name: tuple[str, str]) -> object:
+        return self._named(*name)
+
+
+def _own(value: object, kinds: dict[int, tuple[object, str, str]]) -> bytes | None:
     """Return what stands for an object of anyprobe itself, a builtin or a type that is known everywhere."""
     module = value.__name__ if isinstance(value, types.ModuleType) else getattr(type(value), "__module__", "")
     if isinstance(value, types.ModuleType):
@@ -152,10 +178,12 @@ def _own(value: object) -> bytes | None:
     named = getattr(value, "__module__", None) if isinstance(value, type | types.FunctionType) else module
     builtin = isinstance(value, types.BuiltinFunctionType | type) and getattr(value, "__module__", "") == "builtins"
     if builtin or str(named).split(".")[0] == _OURS:
+        file = io.BytesIO()
         try:
-            return pickle.dumps(value)
+            _Pickler(file, kinds).dump(value)
         except (pickle.PicklingError, TypeError, AttributeError):
             return None
+        return file.getvalue()
     return None
 
 
@@ -192,9 +220,10 @@ def _names_in(tree: ast.AST) -> tuple[set[str], set[str]]:
 class Receiver:
     """Unpacks functions; keeps the twins of storages."""
 
-    def __init__(self) -> None:
-        """Start with nothing received."""
+    def __init__(self, named: Callable[[str, str], object] | None = None) -> None:
+        """Start with nothing received; ``named`` returns the type of a name and a module."""
         self.storages: dict[int, Aggregation | Map] = {}
+        self._named = named or _nothing_named
 
     def unpack(self, parcel: Parcel) -> Callable[..., Any]:
         """Return the function that was packed."""
@@ -225,7 +254,7 @@ class Receiver:
             case _Form.STORAGE:
                 return self.storages[content]
             case _Form.OWN:
-                return _own_again(content)
+                return _own_again(content, self._named)
             case _Form.SPACE:
                 name, attributes = content
                 space = types.ModuleType(name)
@@ -236,9 +265,13 @@ class Receiver:
         return content
 
 
-def _own_again(content: bytes) -> object:
+def _nothing_named(name: str, module: str) -> object:
+    raise UsageError(f"nobody knows the type {name} of {module}")
+
+
+def _own_again(content: bytes, named: Callable[[str, str], object]) -> object:
     if content.startswith(b"module "):
         import importlib
 
         return importlib.import_module(content.decode().removeprefix("module "))
-    return pickle.loads(content)  # noqa: S301 - from our own parent
+    return _Unpickler(content, named).load()

@@ -191,6 +191,15 @@ class SelfSession:
         """Have functions' calls go to another function of the program, which may call what it replaces."""
         return self._probes(self.ask("replace", spec, by))
 
+    def type(self, name: str, module: str = "a.out") -> "AnyType":
+        """Return what stands in handlers for a type of the program: see ``Session.type``."""
+        from anyprobe.handlers.layouts import StructType
+
+        self.ask("check_type", name, module)
+        made = StructType(name, 0, ())
+        self._sender.types[id(made)] = made, name, module
+        return made
+
     def call(
         self, *specs: str, when: Handler | None = None, retval: "AnyType | None" = None
     ) -> Callable[[Handler], SelfCall]:
@@ -343,6 +352,8 @@ class SelfSession:
         if self._last is not None or os.getpid() != self._owner:
             return
         try:
+            for stored in self._stored.values():
+                stored.learn_names()
             snapshot, left, warnings = self._line.ask("close")
         except TargetError:
             if not self._line.closed:
