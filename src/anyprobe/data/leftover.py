@@ -50,6 +50,26 @@ class SwitchReport:
 
 
 @dataclass(frozen=True, slots=True)
+class OptimizationReport:
+    """What ``optimize`` has asked for, and whether it was done."""
+
+    pid: int
+    optimized: bool
+    sessions: int = 0
+    done: bool = False
+
+    def __str__(self) -> str:
+        """Return the report for the user."""
+        if not self.sessions:
+            return f"no living session has probes in pid {self.pid}"
+        if not self.done:
+            return f"asked the session in pid {self.pid}; it has not looked yet, and will do so with its next snapshot"
+        return (
+            f"the probes in pid {self.pid} are reached by {'jumps' if self.optimized else 'traps'} where that is safe"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class RemovalReport:
     """What ``detach`` did: in which processes, how many splices, and what waits for threads to leave it."""
 

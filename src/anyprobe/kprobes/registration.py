@@ -13,7 +13,6 @@ from anyprobe.data.aggregations import Count
 from anyprobe.kprobes.compiling import Compiler, Site
 from anyprobe.kprobes.djprobes import check_assumptions, check_size, named
 from anyprobe.kprobes.lookup import Location, locate, locations
-from anyprobe.kprobes.replanning import TRAPS, keep_order, switch_optimization
 from anyprobe.kprobes.structures import (
     KPROBE_FLAG_DISABLED,
     KPROBE_FLAG_GONE,
@@ -26,6 +25,7 @@ from anyprobe.kprobes.structures import (
     kprobe_of,
 )
 from anyprobe.probes.reading import BankValues
+from anyprobe.probes.replanning import TRAPS, keep_order, switch_optimization
 from anyprobe.splice.planned import Strategy
 
 if TYPE_CHECKING:
@@ -100,9 +100,12 @@ class Registry:
         self.registrations: list[Registration] = []
         self.enabled = True
         """Whether probes are armed at all; their own states stay what they are."""
-        self.optimization = True
-        """Whether probes are reached by jumps, and not by traps."""
         self._compiler = Compiler(session)
+
+    @property
+    def optimization(self) -> bool:
+        """Whether probes are reached by jumps, and not by traps."""
+        return self._session.engine.allowed != TRAPS
 
     # -- registering
 
@@ -245,7 +248,6 @@ class Registry:
 
     def optimize(self, *, on: bool) -> list[str]:
         """Have all probes reached by jumps, or by traps; return what stays as it is, and why."""
-        self.optimization = on
         return switch_optimization(self._session, [p for each in self.registrations for p in each.placed], on=on)
 
     def _find(self, probe: Registered) -> Registration | None:

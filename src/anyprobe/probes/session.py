@@ -254,6 +254,12 @@ class Session(Decorators):
             with suppress(TargetError), typed(self._process, "splicing signal handlers of"):
                 for text in self._handlers.follow():
                     self._warn(text)
+                self._look_for_requests()
+
+    def _look_for_requests(self) -> None:
+        from anyprobe.probes import requests
+
+        requests.look(self)
 
     def _note_losses(self) -> None:
         """See what is no longer there: libraries unmapped, everything removed by another anyprobe."""

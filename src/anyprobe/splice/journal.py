@@ -19,6 +19,7 @@ MAGIC = b"anyprobe"
 VERSION = 1
 _HEADER = struct.Struct("<8sII16sIIQ8x")
 _START_TIME_AT = 40
+_REQUESTS_AT = 48
 HEADER_BYTES = 64
 _RECORD = struct.Struct("<IBBBBQQQ16s16s")
 RECORD_BYTES = 64
@@ -26,6 +27,15 @@ RECORD_BYTES = 64
 
 INTERNAL = 1
 """Bit in the address of a patch, which is aligned."""
+
+
+class Request(IntEnum):
+    """What others may ask of a session."""
+
+    OPTIMIZE = 1
+    """Have probes reached by jumps, where that is safe."""
+    UNOPTIMIZE = 2
+    """Have probes reached by traps."""
 
 
 class RecordKind(IntEnum):
@@ -182,6 +192,22 @@ class FoundJournal:
 def mark_ended(memory: Writer, address: int) -> None:
     """Note that a session has ended: its text is restored, and what is still mapped waits to be quiet."""
     memory.write(address + _START_TIME_AT, bytes(8))
+
+
+def requests(memory: Memory, address: int) -> tuple[int, int]:
+    """Return what was last asked of the session that wrote a journal, and what of that it has done."""
+    asked, done = memory.read(address + _REQUESTS_AT, 2)
+    return asked, done
+
+
+def ask(memory: Writer, address: int, request: Request) -> None:
+    """Ask something of the session that wrote a journal; it sees that at its next look."""
+    memory.write(address + _REQUESTS_AT, bytes([request, 0]))
+
+
+def answer(memory: Writer, address: int, request: int) -> None:
+    """Note that a request was carried out."""
+    memory.write(address + _REQUESTS_AT + 1, bytes([request]))
 
 
 def read_owner(memory: Memory, address: int) -> Owner | None:

@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import anyprobe
-from anyprobe.kprobes import Kprobe, register_kprobes, unregister_kprobe
-from anyprobe.probes import leftover
+from anyprobe.kprobes import KPROBE_FLAG_OPTIMIZED, Kprobe, debugfs, register_kprobes, unregister_kprobe
+from anyprobe.probes import leftover, requests
 from live.driver import build, started
 
 pytestmark = pytest.mark.live
@@ -70,6 +72,30 @@ def test_the_commands(target):
         assert listed["flags"] == ["DISABLED"]
         report = json.loads(command("enable", "--all", "--json", "-p", str(target.pid)))
         assert (report["enabled"], report["changed"]) == (True, 1)
+    target.finish()
+
+
+def test_optimization_is_switched_from_outside(target):
+    with anyprobe.attach(target.pid) as session, ThreadPoolExecutor() as pool:
+        kp = Kprobe(symbol_name="stepped")
+        assert register_kprobes([kp]) == 0
+        target.run_freely()
+        for switch in ("off", "on"):
+            asked = pool.submit(command, "optimize", switch, "-p", str(target.pid))
+            while not asked.done():
+                session.snapshot()
+                time.sleep(0.01)
+            words = "jumps" if switch == "on" else "traps"
+            assert asked.result() == f"the probes in pid {target.pid} are reached by {words} where that is safe\n"
+            assert bool(kp.flags & KPROBE_FLAG_OPTIMIZED) == debugfs.optimization() == (switch == "on")
+        counts = target.halt()
+        assert kp.hits == counts.calls["stepped"]
+    target.finish()
+
+
+def test_nobody_is_there_to_be_asked(target):
+    report = requests.ask_for_optimization(target.pid, on=False)
+    assert (report.sessions, str(report)) == (0, f"no living session has probes in pid {target.pid}")
     target.finish()
 
 
