@@ -88,7 +88,7 @@ def _reading(session: anyprobe.Session, place: Callable[[anyprobe.Session], int]
     found, start = Sum("found"), 0 if place is None else place(session)
 
     def read(ctx):
-        text = cstr(ptr(start or ctx.regs.rsp), 16)
+        text = cstr(ptr(ctx.regs.rsp if start == 0 else start), 16)
         if text is not None:
             found.add(len(text))
 
