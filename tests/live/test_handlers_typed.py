@@ -331,3 +331,29 @@ def test_what_is_listed_has_types(described, bare):
         assert (ten.arguments, ten.result) == (None, None)
     for target in (described, bare):
         target.finish()
+
+
+def test_functions_that_share_a_handler_have_to_be_alike(described):
+    with anyprobe.attach(described.pid) as session:
+
+        @session.entry("a.out:negative", "a.out:truth")
+        def of_both(ctx):
+            emit("any", caller=ctx.caller != 0)
+
+        def by_name(x):
+            emit("x", x=x)
+
+        for specs in (("a.out:negative", "a.out:truth"), ("a.out:negative", "a.out:half")):
+            with pytest.raises(HandlerError, match="have different parameters or results"):
+                session.entry(*specs)(by_name)
+        session.entry("a.out:negative", "a.out:negative:entry")(by_name)
+
+        @session.ret("a.out:negative", "a.out:half")
+        def raw(ctx):
+            emit("raw", value=ctx.retval)
+
+        described.go(1)
+        described.finish()
+        found = session.records(final=True)
+        assert found["raw"].dtype["value"] == "int64"
+        assert found["x"]["x"].tolist() == [7, 7]

@@ -38,8 +38,17 @@ class Prototypes:
         """Return what finds the prototype of the functions that specs mean, once it is asked."""
 
         @cache
+        def found() -> Prototype | UnsupportedTarget:
+            try:
+                return self._common(specs)
+            except UnsupportedTarget as error:
+                return error
+
         def find() -> Prototype:
-            return self._common(specs)
+            known = found()
+            if isinstance(known, UnsupportedTarget):
+                raise known
+            return known
 
         return find
 
@@ -83,8 +92,9 @@ class Prototypes:
         functions = {(id(site.object), site.function.start): site for site in sites}
         if not functions:
             raise UnsupportedTarget("there is no such function")
-        first, *others = (self.of(site) for site in functions.values())
-        for other in others:
+        prototypes = (self.of(site) for site in functions.values())
+        first = next(prototypes)
+        for other in prototypes:
             if not _alike(first, other):
                 raise UnsupportedTarget(f"{first.function} and {other.function} have different parameters or results")
         return first
