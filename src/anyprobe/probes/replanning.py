@@ -47,6 +47,10 @@ def switch_optimization(session: "Session", probes: Sequence["Probe"], *, on: bo
     Traps are left out where they could kill. What is registered later follows suit.
     """
     engine = session.engine
+    if engine.live is not None:
+        return ["a session without stops has its probes reached as they are"]
+    if not on and trapping.WARNING not in session.warnings:
+        session.warnings = [*session.warnings, trapping.WARNING]
     engine.allowed = AUTO | TRAPS if on else TRAPS  # what cannot be a jump stays a trap
     states: dict[FunctionState, Module] = {}
     staying = []
