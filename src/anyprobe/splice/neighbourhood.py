@@ -82,8 +82,8 @@ class Neighbourhood:
     unlisted: list[Trampolines] = field(default_factory=list, init=False)
     """Stubs that no journal lists yet."""
     routine_listing: str = field(default="", init=False)
-    _handlers: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
-    """Where handlers are called, by bank and handler."""
+    _handlers: dict[tuple[int, int], tuple[HandlerFacts, int]] = field(default_factory=dict, init=False)
+    """Where handlers are called, by bank and the handler's identity, which is nobody else's while it is kept here."""
 
     def __post_init__(self) -> None:
         """Start with an empty code piece."""
@@ -147,12 +147,12 @@ class Neighbourhood:
     def handler_code(self, bank: SlotBank, handler: HandlerFacts) -> BankCode:
         """Return how code here calls a handler, emitting it the first time."""
         code = self.slot_code(bank)
-        address = self._handlers.get((bank.index, id(handler)))
-        if address is None:
+        _, address = self._handlers.get((bank.index, id(handler)), (handler, 0))
+        if not address:
             facts = RoutineFacts(bank.layout, bank.piece.address, code.gate, bank.slot, bank.clock)
             content, address, _ = assemble_handler_call(facts, handler, self.cursor)
             self.put(content)
-            self._handlers[bank.index, id(handler)] = address
+            self._handlers[bank.index, id(handler)] = handler, address
         return replace(code, handler=address)
 
     def needs_gate(self, bank: SlotBank) -> bool:
