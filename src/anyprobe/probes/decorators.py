@@ -81,6 +81,10 @@ class Decorators(ABC):
 
         return Symbols(self._objects)
 
+    def shown(self, kind: str, number: int) -> str:
+        """Return how a number is shown that is a ``func`` or a ``stack`` in a handler."""
+        return self.handling.shown(kind, number)
+
     def probes_of(self, *handlers: "Handler") -> "list[Probe]":
         """Return the probes that call some handlers: what ``remove`` and ``enable`` take."""
         return [probe for handler in handlers for probe in self.handling.probes_of(handler)]

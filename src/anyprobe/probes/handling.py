@@ -271,12 +271,12 @@ class Handling:
         self._stores[key] = store
         if isinstance(key, Aggregation) and isinstance(storage, Table):
             view = TableView(store.view(), storage.layout, store.extents)
-            view.names = self._shown
+            view.names = self.shown
             key.views.append(view)
             self._views[key] = view
         elif isinstance(key, Map) and isinstance(storage, MapTable):
             map_view = MapView(store.view(), storage.layout)
-            map_view.names = self._shown
+            map_view.names = self.shown
             key.views.append(map_view)
             self._views[key] = map_view
         elif isinstance(key, CHandler):
@@ -361,13 +361,13 @@ class Handling:
             ring = self._storages.get(key)
             if isinstance(view, RingReader) and isinstance(ring, Ring):
                 found = view.drain(final=final, until=until)
-                yield str(key), ring.format, named(found, ring.layout.record, self._shown)
+                yield str(key), ring.format, named(found, ring.layout.record, self.shown)
 
     def _follow_code(self) -> None:
         if "_stack_tables" in self.__dict__:
             self._stack_tables.follow()
 
-    def _shown(self, kind: str, number: int) -> str:
+    def shown(self, kind: str, number: int) -> str:
         """Return how an address of code in a result is shown."""
         if kind == "stack":
             addresses = [] if self._stacks is None else self._stacks.addresses(number)

@@ -1,12 +1,15 @@
 """An aggregation or a map of a program that probes itself: a view that the thread reads which is left out of counts."""
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from anyprobe.core.errors import UsageError
+from anyprobe.core.errors import TargetError, UsageError
 from anyprobe.data.aggregations import Aggregation
+from anyprobe.data.keys import KeyShape
 from anyprobe.data.maps import Map, MapView
-from anyprobe.data.results import AggregationResult
+from anyprobe.data.records import SHOWN
+from anyprobe.data.results import AggregationResult, CellValue, Key
 from anyprobe.data.tables import TableView
 from anyprobe.probes.line import Line
 
@@ -25,17 +28,45 @@ class Stored:
         """The memory that the attendant shares with us."""
         self._last: Any = None
         """What it held in the end."""
+        self._names: dict[tuple[str, int], str] = {}
 
     def _read(self) -> Any:  # noqa: ANN401 - a result, or a map's items
         view = self.view
         if isinstance(view, TableView):
-            return self._line.do(view.result)
+            return self._named_result(self._line.do(view.result), view.layout.shape)
         if view is not None:
-            return self._line.do(view.items)
+            found = self._line.do(view.items)
+            return {self._named(key, view.layout.shape): value for key, value in found.items()}
         if self._last is None:
             empty = AggregationResult(self.storage.name, getattr(self.storage, "kind", ""), self.storage.by)
             return {} if isinstance(self.storage, Map) else empty
         return self._last
+
+    def _named_result(self, found: AggregationResult, shape: KeyShape) -> AggregationResult:
+        entries: dict[Key, CellValue] = {}
+        for key, value in found.entries.items():
+            named = self._named(key, shape)
+            entries[named] = entries[named].merged(value) if named in entries else value
+        return replace(found, entries=entries)
+
+    def _named(self, key: Key, shape: KeyShape) -> Key:
+        """Return a key with the names of functions and stacks, which the attendant knows."""
+        pairs = zip(key, shape.parts, strict=True)
+        return tuple(self._name(part.kind, int(each)) if part.kind in SHOWN else each for each, part in pairs)
+
+    def _name(self, kind: str, number: int) -> str:
+        found = self._names.get((kind, number))
+        if found is None:
+            try:
+                found = self._names[kind, number] = str(self._line.ask("ask", "shown", (kind, number)))
+            except (TargetError, UsageError):  # there is no attendant any more
+                return f"{number:#x}"
+        return found
+
+    def learn_names(self) -> None:
+        """Ask for the names that will be wanted when there is no attendant any more."""
+        if self.view is not None and any(part.kind in SHOWN for part in self.view.layout.shape.parts):
+            self._read()
 
     def finish(self) -> None:
         """Read it for the last time and let the memory go."""
