@@ -3,7 +3,8 @@
  * A handler runs in the program, on the stack of the thread that came by. It may call nothing of the program, and reads
  * its memory by anyprobe_read and anyprobe_text alone, which answer bad addresses with an error. What it keeps is in
  * ctx->state, memory that all threads and the controller share; words of it are changed by atomic instructions.
- * What it returns, and what it writes to ctx, is not used.
+ * What it returns, and what it writes to ctx, is not used. Of handlers given as source, members of ctx that the source
+ * does not name are not filled in.
  */
 #ifndef ANYPROBE_H
 #define ANYPROBE_H

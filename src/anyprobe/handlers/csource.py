@@ -96,19 +96,22 @@ class CSource(CHandler):
         self._text, self._compiler, self._flags = text, compiler, tuple(flags)
 
     def _object(self) -> tuple[bytes, frozenset[str] | None]:
+        content = _compile(self._text, self._compiler, self._flags)
+        if self._flags or re.search(r"#\s*include|##", self._text):
+            return content, None  # who knows what else is used
         # a word that the source does not mention is not filled in
         mentioned = frozenset(re.findall(r"\w+", self._text))
         if "anyprobe_on_stack" in mentioned:
             mentioned |= {"rsp", "anyprobe_read"}
         mentioned |= {"read_"} if "anyprobe_read" in mentioned else set()
         mentioned |= {"read_text_"} if "anyprobe_text" in mentioned else set()
-        return _compile(self._text, self._compiler, self._flags), mentioned
+        return content, mentioned
 
 
 class CObject(CHandler):
     """An object file with ``int handler(struct anyprobe_ctx *ctx)``, made with ``anyprobe.h`` and ``CObject.FLAGS``."""
 
-    FLAGS = _FLAGS
+    FLAGS, HEADER = _FLAGS, HEADER
 
     def __init__(self, path: str | os.PathLike[str], *, state: int = 0) -> None:
         """Keep the path; the file is read when the handler is placed."""
