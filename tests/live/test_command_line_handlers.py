@@ -572,3 +572,17 @@ def test_the_kernels_names_work_in_scripts(busy, script, command):
     assert shown.returncode == 0, shown.stderr
     assert json.loads(shown.stdout)["aggregations"]["calls"]["count"] > 0
     assert installed(command, busy.pid) == []
+
+
+def test_a_bad_pointer_on_the_way_leaves_the_line_and_the_rest(command):
+    program = str(build("fetched.c", "-O1", text=FETCHED))
+    expressions = (
+        "i32(ptr[u64](ptr[u64](arg1)[0])[0]) + 1, cstr(ptr(ptr[u64](arg1)[0]), 8), ok=arg1 & 1, i32(retval) > 0"
+    )
+    shown = command("trace", "a.out:looked", "--print", expressions, "--json", "--", program)
+    assert shown.returncode == 0, shown.stderr
+    hits = [json.loads(each) for each in shown.stderr.splitlines() if each.startswith("{")]
+    names = [each.strip() for each in ("i32(ptr[u64](ptr[u64](arg1)[0])[0]) + 1", "cstr(ptr(ptr[u64](arg1)[0]), 8)")]
+    assert [[hit[name] for name in (*names, "ok", "i32(retval) > 0")] for hit in hits] == [
+        [None, None, n & 1, True] for n in range(3)
+    ]

@@ -1,7 +1,7 @@
 """What handlers collect: calls of aggregations, maps, and records."""
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data.aggregations import Aggregation
@@ -194,7 +194,7 @@ class Collecting:
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise expressions.error(node, "** is not possible in a handler")
-            value = expressions.value(keyword.value) if partial else expressions.operand(keyword.value)
+            value = _part(expressions, keyword.value) if partial else expressions.operand(keyword.value)
             given.append((keyword.arg, value))
         return name, "", given
 
@@ -234,6 +234,27 @@ class Collecting:
             return Field(label, expr.type.label), operators.convert(expr, u64)
         kind: Type = u64 if isinstance(expr.type, PointerType) else expr.type
         return Field(label, "bool" if kind == boolean else str(kind)), operators.convert(operators.widened(expr), u64)
+
+
+def _part(expressions: Expressions, node: ast.expr) -> Value:
+    """Compile a field of a partial record: where it uses what is missing it is missing, and the handler goes on."""
+    emit = expressions.emit
+    there, label = emit.temporary(boolean), emit.fresh("part")
+    emit.add(ir.Assign(there, ir.FALSE))
+    outer, emit.abandoned = emit.abandoned, label
+    with emit.block(label):
+        value = expressions.value(node)
+        is_left = emit.is_left(label)
+        if is_left and isinstance(value, Scalar | Maybe):
+            given = value.value if isinstance(value, Maybe) else value
+            present = value.present if isinstance(value, Maybe) else ir.TRUE
+            value = Maybe(there, Scalar(emit.keep(given.expr)))
+            emit.add(ir.Assign(there, present))
+        elif is_left and isinstance(value, Text):
+            emit.add(ir.Assign(there, value.present))
+            value = replace(value, present=there)
+    emit.abandoned = outer
+    return value
 
 
 def _with_missing(expressions: Expressions, given: list[tuple[str, Value]]) -> list[tuple[str, Value]]:

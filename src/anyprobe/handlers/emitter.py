@@ -34,6 +34,10 @@ class Flow:
             self.assigned = frozenset.intersection(*(way.assigned for way in ways))
 
 
+HANDLER_END = "end"
+"""The label of the handler's end."""
+
+
 class Emitter:
     """Collects the statements of one handler."""
 
@@ -46,6 +50,12 @@ class Emitter:
         self._lists: list[list[ir.Stmt]] = [[]]
         self._ways: dict[str, list[Flow]] = {}
         self._numbers: dict[str, int] = {}
+        self.abandoned = HANDLER_END
+        """The label where it goes on when a missing value is used."""
+
+    def is_left(self, label: str) -> bool:
+        """Return whether something leaves the block, which is still open."""
+        return bool(self._ways.get(label))
 
     @property
     def body(self) -> ir.Body:

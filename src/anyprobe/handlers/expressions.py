@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from anyprobe.core.code import Miss
 from anyprobe.handlers import ir, members, operators, ranges
 from anyprobe.handlers.context import ContextAccess
-from anyprobe.handlers.emitter import Emitter
+from anyprobe.handlers.emitter import HANDLER_END, Emitter
 from anyprobe.handlers.frame import Frame, Notes
 from anyprobe.handlers.layouts import Field
 from anyprobe.handlers.storages import is_storage
@@ -156,8 +156,9 @@ class Expressions:
         missing = ir.Unary("not", value.present)
         if value.present != ir.TRUE:
             with self.emit.when(missing):
-                self.emit.add(ir.CountMiss(Miss.ABANDONED))
-                self.emit.add(ir.Leave("end"))
+                if self.emit.abandoned == HANDLER_END:
+                    self.emit.add(ir.CountMiss(Miss.ABANDONED))
+                self.emit.add(ir.Leave(self.emit.abandoned))
         return value.value if isinstance(value, Maybe) else value
 
     def both(self, left: ast.expr, right: ast.expr) -> tuple[Value, Value]:
