@@ -35,7 +35,11 @@ int handler(struct anyprobe_ctx *ctx) {
     return 1;
 }
 """
-RETURNING = "#define RESULT rax\n#include <stddef.h>\nint handler(struct anyprobe_ctx *ctx) { anyprobe_add(ctx->state, ctx->RESULT); return 0; }"
+RETURNING = """
+#include <stddef.h>
+#define RESULT rax
+int handler(struct anyprobe_ctx *ctx) { anyprobe_add(ctx->state, ctx->RESULT); return 0; }
+"""
 STACK = "int handler(struct anyprobe_ctx *ctx) { anyprobe_add(ctx->state, (char)anyprobe_on_stack(ctx, 9)); return 0; }"
 
 
