@@ -28,7 +28,7 @@ def test_an_instance_is_claimed_by_one_locked_instruction(tmp_path):
     assert lines.count("lock cmpxchg QWORD PTR [rcx],rdx") == 1
     assert f"sub rcx,{-SLOT_BYTES:#x}".replace("-0x80", "0xffffffffffffff80") in lines
     assert "mov eax,DWORD PTR fs:0x2d0" in lines
-    assert lines[-1] == "lea rdx,[rcx+0x40]"
+    assert lines[-3:] == ["mov rax,QWORD PTR fs:0x10", "mov QWORD PTR [rcx+0x10],rax", "lea rdx,[rcx+0x40]"]
     assert not any("(bad)" in line for line in lines)
 
 
@@ -38,6 +38,7 @@ def test_the_words_of_the_others_are_read_by_the_routine_alone(tmp_path):
     emit_claim(asm, 0x7000_0000_0000, 3, tid_offset=0x2D0, may_read=True)
     lines = disassembled(asm, tmp_path)
     assert lines.count("lock cmpxchg QWORD PTR [rcx],rdx") == 2
+    assert lines.count("lock cmpxchg QWORD PTR [rcx+0x10],rdi") == 2
     assert [line for line in lines if line.startswith("call")] == ["call 0x0"]
     pushed = [line for line in lines if line.startswith(("push", "pop"))]
     assert len([line for line in pushed if line.startswith("push")]) == len(pushed) / 2
@@ -50,4 +51,4 @@ def test_a_call_that_ends_is_found_and_one_that_is_declined_given_back(tmp_path)
     lines = disassembled(asm, tmp_path)
     assert "cmp QWORD PTR [rcx],rdx" in lines
     assert not any("lock" in line for line in lines)
-    assert lines[-1] == "mov QWORD PTR [rax-0x40],0x0"
+    assert lines[-2:] == ["mov QWORD PTR [rax-0x30],0x0", "mov QWORD PTR [rax-0x40],0x0"]
