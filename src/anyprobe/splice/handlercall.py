@@ -24,7 +24,7 @@ from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.registers import NUMBERS
 from anyprobe.splice import contextroutines
 from anyprobe.splice.handlerfacts import INSTANCE_BYTES, INSTANCE_DATA, INSTANCES, PLACE, TID_OFFSET, HandlerFacts
-from anyprobe.splice.instancepool import emit_claim, emit_decline, emit_find
+from anyprobe.splice.instancepool import emit_claim, emit_decline, emit_find, emit_release
 from anyprobe.splice.memoryroutines import emit_memory_routines
 from anyprobe.splice.routines import RoutineFacts, emit_acquire
 
@@ -398,7 +398,10 @@ class _Call:
         self._get(Register.RSP, 8 * index)
         self.asm.emit(b"\x48\x85\xc0", "test rax, rax")
         self.asm.jump(b"\x0f\x84", "released", "jz released")
-        self.asm.emit(b"\x48\xc7\x40" + bytes([256 - INSTANCE_DATA]) + _i32(0), "mov qword [rax-INSTANCE_DATA], 0")
+        if self._handler.pool:
+            emit_release(self.asm)
+        else:
+            self.asm.emit(b"\x48\xc7\x40" + bytes([256 - INSTANCE_DATA]) + _i32(0), "mov qword [rax-INSTANCE_DATA], 0")
         self.asm.label("released")
 
     def _take_over(self, index: int, each: Input) -> None:

@@ -70,6 +70,8 @@ INSTANCES, INSTANCE_BYTES, INSTANCE_DATA = 256, 128, 64
 """Instances of a thread, bytes of one (the site's stack pointer, then, on a line of its own, the data)."""
 CALL_BYTES = 1536
 """Bytes of the routine besides the handler and its words."""
+POOL_BYTES = 512
+"""Bytes that instances out of a pool take besides."""
 
 
 def instances_bytes(threads: int) -> int:
@@ -80,4 +82,7 @@ def instances_bytes(threads: int) -> int:
 def handler_bytes(hooks: Iterable[object]) -> int:
     """Return an upper bound of the code that the handlers of some hooks take."""
     found = {id(facts): facts for hook in hooks if (facts := getattr(hook, "handler", None)) is not None}
-    return sum(len(facts.code.code) + 64 * len(facts.code.inputs) + CALL_BYTES for facts in found.values())
+    return sum(
+        len(facts.code.code) + 64 * len(facts.code.inputs) + CALL_BYTES + POOL_BYTES * (facts.pool > 0)
+        for facts in found.values()
+    )
