@@ -1,6 +1,8 @@
 """Handlers that change what the program computes, on demand only; everything is as it was once they are gone."""
 
 import errno
+import os
+import subprocess
 
 import pytest
 
@@ -345,7 +347,7 @@ def test_it_comes_and_goes_while_threads_run(target, live):
             session.entry("libc:malloc")(fail_at_times)
             session.entry("libc:open")(always_fail)
             session.replace("a.out:original", "a.out:replacement")
-            wait_until(lambda: session.snapshot().hits > 3000, "hits")  # noqa: B023
+            wait_until(lambda: session.snapshot().hits > 3000, "hits")
     seen = target.halt().calls
     assert min(seen["nulls"], seen["refused"], seen["replacements"]) > 0
     assert unchanged(target)
@@ -385,3 +387,20 @@ def failing(ctx):
 
 def returning(ctx):
     ctx.retval = 1
+
+
+def test_a_program_that_is_started_fails_from_the_first_call_on(tmp_path):
+    said = tmp_path / "said"
+    with (
+        said.open("w") as stderr,
+        anyprobe.run(["/bin/cat", "/proc/version"], stdout=subprocess.DEVNULL, stderr=stderr, unsafe=True) as session,
+    ):
+
+        @session.entry("libc:open", "libc:open64")
+        def on_open(ctx, path: ptr):
+            if ctx.errno >= 0 and cstr(path, 16) == "/proc/version":
+                ctx.skip(-1, errno=errno.EMFILE)
+
+        session.resume()
+        assert os.waitstatus_to_exitcode(session.wait(20)) == 1
+    assert "Too many open files" in said.read_text()

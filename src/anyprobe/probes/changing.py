@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.code import NativeCode
 from anyprobe.core.errors import SpecError, UnsupportedTarget, UsageError
+from anyprobe.core.memory import Memory
 from anyprobe.core.refusal import Refusal
-from anyprobe.probes.errnoplace import find_errno
+from anyprobe.probes.errnoplace import find_errno, find_word
 from anyprobe.target import procfs
 
 if TYPE_CHECKING:
@@ -63,16 +64,30 @@ def keep_clear(session: "Decorators", code: NativeCode) -> None:
             raise UnsupportedTarget(f"ctx.ip: the instruction at {each.value:#x} has made room for another probe")
 
 
-def errno_in(session: "Decorators") -> int:
-    """Return where ``errno`` is, from the thread pointer on."""
-    places = []
+def errno_in(session: "Decorators") -> int | None:
+    """Return where ``errno`` is, from the thread pointer on, ``None`` if the C library is not there yet."""
+    if session.symbols.objects.libc() is None:
+        return None
+    found = find_errno(_errno_places(session), session.engine.process.mem)
+    if found is None:
+        raise UnsupportedTarget("ctx.errno: the C library's errno is not where it can be found")
+    return found
+
+
+def errno_word_in(session: "Decorators") -> int:
+    """Return where the loader will say where ``errno`` is; the libraries are mapped by now, and not linked."""
+    found = find_word(_errno_places(session))
+    if found is None:
+        raise UnsupportedTarget("ctx.errno: the C library's errno is not where it can be found")
+    return found
+
+
+def _errno_places(session: "Decorators") -> list[tuple[Memory, int, int]]:
+    places: list[tuple[Memory, int, int]] = []
     for spec in ("libc:__errno_location", "a.out:__errno_location"):
         try:
             sites, _ = session.resolve(spec)
         except SpecError:
             continue
         places += [(site.object.image.text().memory, site.function.start, site.object.bias) for site in sites]
-    found = find_errno(places, session.engine.process.mem)
-    if found is None:
-        raise UnsupportedTarget("ctx.errno: the C library's errno is not where it can be found, or not there yet")
-    return found
+    return places

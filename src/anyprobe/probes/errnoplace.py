@@ -40,6 +40,17 @@ def errno_offset(code: bytes, address: int, word: Callable[[int], int]) -> int |
     return None
 
 
+def errno_word(code: bytes, address: int) -> int | None:
+    """Return where the loader says by a single word where ``errno`` is, before it has done so."""
+    read: list[int] = []
+
+    def word(at: int) -> int:
+        read.append(at)
+        return -8
+
+    return read[0] if errno_offset(code, address, word) == -8 and len(read) == 1 else None
+
+
 def _is_thread_pointer(insn: Instruction) -> bool:
     absolute = insn.memory_base == Register.NONE and insn.memory_index == Register.NONE
     return insn.segment_prefix == Register.FS and absolute and insn.memory_displacement == 0
@@ -51,11 +62,24 @@ def _signed(value: int) -> int | None:
     return value if -(1 << 31) <= value < 0 else None
 
 
-def find_errno(places: Iterable[tuple[Memory, int, int]], live: Memory) -> int | None:
-    """Return where ``errno`` is, by the first ``__errno_location`` that can be understood.
+Places = Iterable[tuple[Memory, int, int]]
+"""Where ``__errno_location`` is: the pristine bytes of an object, the link-time address in it, and its bias."""
 
-    ``places``: the pristine bytes of an object, the function's link-time address, and the object's bias.
-    """
+
+def find_word(places: Places) -> int | None:
+    """Return where the loader will say where ``errno`` is."""
+    for pristine, start, bias in places:
+        try:
+            found = errno_word(pristine.read(start, _FUNCTION_BYTES), start + bias)
+        except MemoryFault:
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def find_errno(places: Places, live: Memory) -> int | None:
+    """Return where ``errno`` is, by the first ``__errno_location`` that can be understood."""
     for pristine, start, bias in places:
         try:
             code = pristine.read(start, _FUNCTION_BYTES)

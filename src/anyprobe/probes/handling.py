@@ -216,8 +216,9 @@ class Handling:
             if key not in self._stores
         }
         asks = _asks_kernel(code) or (call is not None and call.pool > 0)
-        if self._misses is None and (_has(code, InputKind.MISSES) or asks):
-            sizes[MISSES] = 8 * len(MISSES) + 8
+        errno = (self._errno or 0) if _uses(code, "errno") else -1
+        if self._misses is None and (_has(code, InputKind.MISSES) or asks or not errno):
+            sizes[MISSES] = 8 * len(MISSES) + 16
         if call is not None and call.store is None and any(each.kind is InputKind.INSTANCE for each in code.inputs):
             sizes[call] = call.pool * INSTANCE_BYTES if call.pool else instances_bytes(_THREADS)
         for key, store in zip(sizes, map_stores(self._session.engine, list(sizes.values())), strict=True):
@@ -239,7 +240,8 @@ class Handling:
             pool=0 if call is None else call.pool,
             nanoseconds=self._nanoseconds,
             pid=self._session.pid,
-            errno=self._errno if _uses(code, "errno") else 0,
+            errno=errno,
+            errno_word=0 if errno or self._misses is None else self._misses.address + 8 * len(MISSES) + 8,
             unwinding=self._stack_tables.address if _has(code, InputKind.UNWINDING) else 0,
         )
         if facts.redirects:
@@ -264,7 +266,7 @@ class Handling:
         return StackTables(self._session.engine, self._session.symbols.objects)
 
     @cached_property
-    def _errno(self) -> int:
+    def _errno(self) -> int | None:
         return changing.errno_in(self._session)
 
     def _adopt(self, key: object, storage: object, store: Store) -> None:
@@ -298,6 +300,8 @@ class Handling:
         self._tids_checked = self._tids_wanted
         if "_filters" in self.__dict__:
             self._filters.place()
+        if self.__dict__.pop("_errno", 0) is None and self._misses is not None:
+            self._misses.view().cast("Q")[len(MISSES) + 1] = changing.errno_word_in(self._session)
 
     def store_of(self, key: object) -> Store | None:
         """Return where an aggregation or a map is kept, ``None`` if no handler has used it."""

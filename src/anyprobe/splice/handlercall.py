@@ -315,10 +315,36 @@ class _Call:
                 asm.emit(b"\x48\x63\x78" + bytes([at]), f"movsxd rdi, dword [rax+{at}]")
                 asm.emit(b"\x48\x8d\x44\x38" + bytes([at + 4]), f"lea rax, [rax+rdi+{at + 4}]")
             case "errno":
-                asm.emit(b"\x64\x48\x63\x04\x25" + _i32(handler.errno), "movsxd rax, dword fs:[errno]")
+                self._errno()
             case _:
                 raise InternalError(f"no code for ctx.{name}")
         self._set(index, Register.RAX)
+
+    def _errno(self) -> None:
+        """Emit: rax = errno; 0 where nobody has said yet where it is."""
+        asm, handler = self.asm, self._handler
+        if handler.errno:
+            asm.emit(b"\x64\x48\x63\x04\x25" + _i32(handler.errno), "movsxd rax, dword fs:[errno]")
+            return
+        asm.emit(b"\x48\xb8" + _u64(handler.errno_word) + b"\x48\x8b\x00", "mov rax, &word; mov rax, [rax]")
+        for text in ("mov rax, [rax]", "movsxd rax, dword fs:[rax]"):
+            asm.emit(b"\x48\x85\xc0", "test rax, rax")
+            asm.jump(b"\x0f\x84", "no_errno", "jz no_errno")
+            asm.emit(b"\x48\x8b\x00" if text.startswith("mov ") else b"\x64\x48\x63\x00", text)
+        asm.label("no_errno")
+
+    def _set_errno(self) -> None:
+        """Emit: errno = eax; rdi is free."""
+        asm, handler = self.asm, self._handler
+        if handler.errno:
+            asm.emit(b"\x64\x89\x04\x25" + _i32(handler.errno), "mov fs:[errno], eax")
+            return
+        asm.emit(b"\x48\xbf" + _u64(handler.errno_word) + b"\x48\x8b\x3f", "mov rdi, &word; mov rdi, [rdi]")
+        for text in ("mov rdi, [rdi]", "mov fs:[rdi], eax"):
+            asm.emit(b"\x48\x85\xff", "test rdi, rdi")
+            asm.jump(b"\x0f\x84", "errno_set", "jz errno_set")
+            asm.emit(b"\x48\x8b\x3f" if text.startswith("mov r") else b"\x64\x89\x07", text)
+        asm.label("errno_set")
 
     def _thread(self) -> None:
         """Emit: rax = the thread's number, 0 without a block. It is worked out once and kept in the block."""
@@ -411,7 +437,7 @@ class _Call:
             return
         self._get(Register.RSP, 8 * index)
         if each.kind is InputKind.CONTEXT and each.name == "errno":
-            self.asm.emit(b"\x64\x89\x04\x25" + _i32(self._handler.errno), "mov fs:[errno], eax")
+            self._set_errno()
             return
         if name in self._saved:
             operand = self._at(self._place_of(name))

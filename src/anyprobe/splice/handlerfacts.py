@@ -33,7 +33,9 @@ class HandlerFacts:
     """Nanoseconds per tick of the TSC, times two to the 32."""
     pid: int = 0
     errno: int = 0
-    """Where ``errno`` is, from the thread pointer on."""
+    """Where ``errno`` is, from the thread pointer on; 0: a word says it by the time the handler runs."""
+    errno_word: int = 0
+    """Where the address of that word is written once it is known."""
 
     unwinding: int = 0
     """Address of the tables by which stacks are gone up; 0: by frame pointers alone."""

@@ -22,12 +22,29 @@ RET = b"\xc3"
 EVERY = (
     *(Input(InputKind.PARAMETER, "u64", index, place=place) for index, place in enumerate(
         ("rdi", "rsi", "rdx", "rcx", "r8", "r9", "stack+8", "stack+16", "xmm0", "xmm7"))),
-    *(Input(InputKind.CONTEXT, name) for name in ("retval", "caller", "tid", "pid", "cpu", "now")),
+    *(Input(InputKind.CONTEXT, name) for name in ("retval", "caller", "tid", "pid", "cpu", "now", "errno")),
     *(Input(InputKind.REGISTER, name, written=name != "rsp") for name in ("rax", "rbx", "rbp", "rsp", "r11", "r15")),
     Input(InputKind.STORAGE), Input(InputKind.MISSES), Input(InputKind.THREAD), Input(InputKind.INSTANCE),
     *(Input(InputKind.ROUTINE, name) for name in sorted(NAMES)),
 )  # fmt: skip
 FACTS = RoutineFacts(BankLayout(8), 0x7000_0000_0000, 0x6000_0000_0000, 0x200)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_errno_is_where_it_is_said_to_be(known):
+    inputs = (Input(InputKind.CONTEXT, "errno", written=True), Input(InputKind.REGISTER, "rip", written=True))
+    code = NativeCode(RET, inputs, frozenset(), 8, 1)
+    facts = HandlerFacts(code, errno=-0x80 if known else 0, errno_word=0 if known else 0x5008)
+    content, _, _ = assemble_handler_call(FACTS, facts, 0x10000)
+    text = [text for _, _, text in disassemble.format(content, 0x10000)]
+    assert not [each for each in text if each == "(bad)"]
+    if known:
+        assert sum("fs:[0xffffffffffffff80]" in each for each in text) == 2
+    else:
+        assert text.count("movsxd rax, fs:[rax]") == text.count("mov fs:[rdi], eax") == 1
+        assert sum("0x5008" in each for each in text) == 2
+    # somewhere else: the site's stack pointer, and no more
+    assert text.count("ret 0x88") == 1
 
 
 def normalised(text):
