@@ -1,12 +1,16 @@
 """Handlers behind instructions: on every way on, with the registers and the stack as they are by then."""
 
+import errno
+import os
+import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
 import anyprobe
-from anyprobe import Count, UsageError, emit, u64
-from live.driver import build, started
+from anyprobe import Count, UsageError, emit, i64, u64
+from live.driver import build, started, wait_until
 
 pytestmark = pytest.mark.live
 ROUNDS, CALLS = 3, 300
@@ -228,3 +232,22 @@ def test_returns_are_no_instructions(target):
 
         assert session.snapshot().sites == ()
     target.finish()
+
+
+def test_a_thread_that_sleeps_in_the_call_comes_out_behind_it():
+    woken = Count("woken")
+    with started(build("behind.c", "-O1", "-fcf-protection=none"), "sleeping") as target:
+        target.start(1)
+        target._expect("sleeps")
+        wait_until(lambda: "S" in Path(f"/proc/{target.pid}/stat").read_text().rpartition(")")[2], "it sleeps")
+        with anyprobe.attach(target.pid) as session:
+
+            @session.after(Function("behind_wait").spec("syscall"))
+            def on_waited(ctx):
+                woken[i64(ctx.regs.rax)].add()
+
+            assert session.refused == []
+            os.kill(target.pid, signal.SIGUSR1)
+            target.wait_done()
+        target.finish()
+    assert {key: cell.count for (key,), cell in woken.result().entries.items()} == {-errno.EINTR: 1}

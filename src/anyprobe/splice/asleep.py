@@ -31,9 +31,8 @@ def is_asleep(memory: Memory, thread: "Thread") -> bool:
 
 def behind_copy(patch: EmittedPatch, pc: int) -> int | None:
     """Return where in a patch a thread asleep before ``pc`` goes on: behind a copy of its ``syscall``."""
-    jump_back = patch.copies[-1:] if patch.copies and patch.copies[-1][0] == pc else ()
-    target = next((place for old, place in (*patch.starts, *jump_back) if old == pc), patch.address)
-    return target if _follows_syscall(patch, target) else None
+    copies = (place + len(SYSCALL) for old, place in patch.copies if old + len(SYSCALL) == pc)
+    return next((target for target in copies if _follows_syscall(patch, target)), None)
 
 
 def _follows_syscall(patch: EmittedPatch, target: int) -> bool:

@@ -102,7 +102,10 @@ static void leaving_round(void) {
         }
     }
 }
+static int sleeping;
+static void woken(int number) { (void)number; }
 static void one_round(void) {
+    if (sleeping) { say("sleeps\n"); check(behind_wait() == -4, "an interrupted call"); return; }
     if (leaving) { leaving_round(); return; }
     for (long n = 0; n < 100; n++) {
         check(behind_step(n) == n + 5, "step");
@@ -118,7 +121,8 @@ static void one_round(void) {
     }
 }
 static void setup(int argc, char **argv) {
-    (void)argv;
-    leaving = argc > 1;
+    sleeping = argc > 1 && !strcmp(argv[1], "sleeping");
+    leaving = argc > 1 && !sleeping;
+    if (sleeping) signal(SIGUSR1, woken);
     if (leaving) { signal(SIGSEGV, leave); signal(SIGALRM, leave); }
 }
