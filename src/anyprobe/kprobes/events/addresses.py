@@ -46,11 +46,11 @@ def _address(session: "Session", name: str) -> int | None:
 def _variable(image: "Image", name: str) -> int | None:
     """Return the link-time address of a symbol that an object defines."""
     for table in image.symbol_tables:
-        starts = table.offsets_of(name)
-        named = np.isin(table.symbols["name"], starts) & (table.symbols["shndx"] != 0)
-        for row in np.nonzero(named)[0].tolist():
-            if table.name(row) == name:
-                return int(table.symbols["value"][row])
+        names, sections = table.symbols["name"], table.symbols["shndx"]
+        for start in table.offsets_of(name):
+            for row in np.nonzero((names == start) & (sections != 0))[0].tolist():
+                if table.name(row) == name:
+                    return int(table.symbols["value"][row])
     return None
 
 
