@@ -586,3 +586,18 @@ def test_a_bad_pointer_on_the_way_leaves_the_line_and_the_rest(command):
     assert [[hit[name] for name in (*names, "ok", "i32(retval) > 0")] for hit in hits] == [
         [None, None, n & 1, True] for n in range(3)
     ]
+
+
+def test_addresses_are_shown_by_name_on_demand(busy, command):
+    shown = command("trace", "libc:getppid", "-p", str(busy.pid), "-c", "1", "--print", "by=func(caller), ctx.func")
+    assert shown.returncode == 0, shown.stderr
+    assert ' ctx.func="libc.so.6:getppid"' in shown.stdout
+    assert ' by="' in shown.stdout
+    refused = command("trace", "libc:getppid", "-p", str(busy.pid), "-c", "1", "--print", "by=func(caller), func")
+    assert refused.stderr.startswith("--print:1:18: func is a function here, too")
+
+
+def test_what_is_nobodys_expression_has_no_place(busy, command):
+    shown = command("hist", "libc:getppid", "libc:malloc", "--of", "'text'", "-p", str(busy.pid))
+    assert shown.returncode == 2
+    assert "<expressions" not in shown.stderr

@@ -25,6 +25,8 @@ class Expression:
     column: int
     names: tuple[tuple[str, int, int], ...]
     """Names, with line and column in the whole."""
+    called: frozenset[str] = frozenset()
+    """Names that are called."""
 
     def uses(self, name: str) -> bool:
         """Return whether a name occurs."""
@@ -126,8 +128,11 @@ def _expression(option: str, text: str, part: _Part) -> Expression:
         where = place(line, offset - 1) if line <= last else place(last, 1 << 16)
         raise _error(option, text, *where, error.msg if isinstance(error, SyntaxError) else str(error)) from None
     names = [(each.id, *place(each.lineno, each.col_offset)) for each in ast.walk(node) if isinstance(each, ast.Name)]
+    called = frozenset(
+        each.func.id for each in ast.walk(node) if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
+    )
     label = part.name or " ".join(part.text.split())
-    return Expression(option, text, part.text, label, part.line, part.column, tuple(names))
+    return Expression(option, text, part.text, label, part.line, part.column, tuple(names), called)
 
 
 def _error(option: str, text: str, line: int, column: int, message: str, instead: str = "") -> HandlerError:

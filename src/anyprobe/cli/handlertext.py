@@ -21,7 +21,7 @@ CONTEXT = ("tid", "pid", "cpu", "ip", "func", "caller", "comm", "now", "errno")
 OF_RETURNS = ("retval", "latency_ns")
 """What only returns know."""
 FUNCTIONS = ("abs", "min", "max", "len", "bool", "float")
-_TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64", "ptr", "cstr", "buf")
+_TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64", "ptr", "cstr", "buf", "func")
 _numbers = itertools.count(1)
 
 
@@ -65,6 +65,8 @@ class HandlerText:
             yield
         except HandlerError as error:
             origin = self.origins.get(error.line) if error.file == self.file else None
+            if error.file == self.file and origin is None:
+                raise HandlerError(error.message, instead=error.instead) from None  # of all of it, which nobody wrote
             if origin is None:
                 raise
             expression, line = origin
@@ -77,8 +79,12 @@ def check_names(expressions: Iterable[Expression], known: Iterable[str] = (), re
     import difflib
 
     allowed = {*PARAMETERS, *CONTEXT, *OF_RETURNS, *FUNCTIONS, *_TYPES, *known, "ctx"}
+    expressions = list(expressions)
+    called = {name for each in expressions for name in each.called}
     for expression in expressions:
         for name, line, column in expression.names:
+            if name in CONTEXT and name in called - expression.called:
+                raise expression.error(line, column, f"{name} is a function here, too", f"ctx.{name}")
             if name not in allowed:
                 near = difflib.get_close_matches(name, allowed, 3)
                 instead = ", ".join(near) if near else "arg0, retval, latency_ns, tid, cstr(arg0, 64), ctx.regs.rdi"
@@ -88,5 +94,7 @@ def check_names(expressions: Iterable[Expression], known: Iterable[str] = (), re
 
 def context_lines(expressions: Iterable[Expression], parameters: Iterable[str] = ()) -> list[str]:
     """Return the lines that give attributes of ``ctx`` their names, where expressions use them and no parameter has."""
-    used = {name for each in expressions for name, _, _ in each.names} - set(parameters)
+    expressions = list(expressions)
+    used = {name for each in expressions for name, _, _ in each.names}
+    used -= {*parameters, *(name for each in expressions for name in each.called)}
     return [f"    {name} = ctx.{name}" for name in CONTEXT if name in used]

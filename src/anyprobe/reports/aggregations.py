@@ -114,8 +114,10 @@ def _rows(kind: str, buckets: Sequence[histogram.Bucket]) -> list[histogram.Buck
     """Return the buckets for the eye: those of a log-linear histogram are too many."""
     if kind != "hist":
         return list(buckets)
-    negative = [bucket for bucket in buckets if bucket[0] < 0]
-    return negative + with_tail_folded(histogram.by_powers_of_two([bucket for bucket in buckets if bucket[0] >= 0]))
+    # those at both ends hold all that is beyond, so they are no power of two
+    ends = [bucket for bucket in buckets if bucket[0] < 0], [bucket for bucket in buckets if bucket[1] >= _OPEN_ABOVE]
+    between = [bucket for bucket in buckets if bucket not in (*ends[0], *ends[1])]
+    return [*ends[0], *with_tail_folded(histogram.by_powers_of_two(between)), *ends[1]]
 
 
 def _edges(low: float, high: float) -> str:

@@ -58,3 +58,20 @@ def test_linear_buckets_are_shown_as_they_are_and_normalized():
 
 def test_nothing_is_said_to_be_nothing():
     assert "nothing was counted" in shown(AggregationResult("h", "hist"))
+
+
+def test_the_open_end_of_a_histogram_is_no_power_of_two():
+    cell = CellValue(3, 1 << 51, 5, 1 << 50, buckets=((5.0, 6.0, 1), (2.0**44, 2.0**64, 2)))
+    lines = shown(AggregationResult("h", "hist", entries={(): cell})).splitlines()
+    assert lines[-1].split()[:3] == ["from", "17,592,186,044,416", "2"]
+    assert lines[-2].split()[:4] == ["4", "…", "7", "1"]
+
+
+def test_what_was_lost_is_said():
+    taken = snapshot(dropped={"reads": {"ring full": 7}}, missing={"fault": 3, "abandoned": 0})
+    console = Console(file=io.StringIO(), width=200)
+    print_aggregations(taken, console)
+    text = console.file.getvalue()
+    assert "reads: 7 losses (ring full)" in text
+    assert "reads of bad addresses: 3" in text
+    assert "abandoned" not in text
