@@ -325,7 +325,7 @@ def test_what_is_skipped_is_not_timed(target, timed_first, returns):
         found = changes(target)
         assert found["originals"] == 100
         (timing,) = session.snapshot().functions
-        assert (timing.count, timing.unmatched, timing.nmissed) == (100, 0, 0)
+        assert (timing.count, timing.in_flight, timing.unmatched, timing.nmissed) == (100, 0, 0, 0)
     assert unchanged(target)
     target.finish()
 

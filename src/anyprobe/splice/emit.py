@@ -9,7 +9,15 @@ from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.relocate import displace
 from anyprobe.splice.behind import act_behind_jump, act_behind_return, branch_with_actions, call_with_actions
 from anyprobe.splice.leaving import DECISION_ESTIMATE, RANGE_ESTIMATE, decide
-from anyprobe.splice.patchcode import Action, ActionKind, Clobbers, EmittedPatch, PatchWriter, UndisplaceableError
+from anyprobe.splice.patchcode import (
+    REPLACING,
+    Action,
+    ActionKind,
+    Clobbers,
+    EmittedPatch,
+    PatchWriter,
+    UndisplaceableError,
+)
 from anyprobe.splice.planned import TRAP, PlannedSplice, Strategy, Want, WantKind
 
 PATCH_ALIGNMENT = 16
@@ -100,8 +108,7 @@ class _Emission:
         found = [
             (want, action) for want in wants if want.kind is not WantKind.LOOP for action in self._source.actions(want)
         ]
-        # a handler may send the thread elsewhere: who arrived is counted before
-        for want, action in sorted(found, key=_is_no_counter) if len(found) > 1 else found:
+        for want, action in sorted(found, key=_turn) if len(found) > 1 else found:
             self._writer.action(action, self._source.clobbers(want))
 
     def _retargeted(self, insn: Insn) -> None:
@@ -238,8 +245,14 @@ class _Emission:
         self._writer.cold(bytes((0x0F, 0x80 | condition)), taken)
 
 
-def _is_no_counter(item: tuple[Want, Action]) -> bool:
-    return item[1].kind is not ActionKind.COUNT
+def _turn(item: tuple[Want, Action]) -> int:
+    """Return when an action's turn is: a handler may send the thread elsewhere, and has no part in a call's time."""
+    kind = item[1].kind
+    if kind is ActionKind.VIEW:
+        return 0
+    if kind in (ActionKind.COUNT, ActionKind.LEAVE, ActionKind.LEAVE_TAIL):
+        return 1
+    return 3 if kind is ActionKind.ENTER or kind in REPLACING else 2
 
 
 def _condition(insn: Insn) -> int:
