@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from anyprobe.core.arrays import unique
 from anyprobe.core.errors import UsageError
 from anyprobe.data.keys import Names
 
@@ -158,7 +159,8 @@ def named(records: Records, kind: RecordType, names: Names) -> Records:
         if name not in shown:
             found[name] = records[name]
             continue
-        numbers, places = np.unique(records[name], return_inverse=True)
+        numbers = unique(records[name])
+        places = np.searchsorted(numbers, records[name])
         texts = np.array([names(shown[name], number) for number in numbers.tolist()], dtype=object)
         found[name] = texts[places]
     return found

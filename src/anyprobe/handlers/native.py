@@ -110,7 +110,6 @@ class NativeMachine:
             return look_up(builder, store.layout, base, flat(key))
         return None
 
-
     def _capture(self, base: Value, operation: ir.Update, values: list[Value]) -> Pair:
         from anyprobe.handlers import updates_stacks
         from anyprobe.handlers.stackwalk import Place, Reading
