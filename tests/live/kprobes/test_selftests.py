@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import subprocess
 
 import pytest
 
@@ -19,7 +20,7 @@ from anyprobe.kprobes import (
     unregister_kprobes,
     unregister_kretprobe,
 )
-from live.driver import build, started
+from live.driver import TARGETS, build, started
 
 pytestmark = pytest.mark.live
 PATTERNED = 0xA0
@@ -176,3 +177,43 @@ def test_a_session_whose_program_has_ended():
         assert register_kprobe(Kprobe(symbol_name="chosen")) == -errno.ESRCH
         unregister_kprobe(kp)
         assert kp.addr is None
+
+
+def test_a_name_that_several_functions_have(tmp_path):
+    """The kernel's kprobe_non_uniq_symbol."""
+    same = "static __attribute__((noinline, noclone, noipa)) long same(long n) {{ return n + {0}; }}\n"
+    (tmp_path / "other.c").write_text(same.format(1) + "long other(long n) { return same(n); }\n")
+    (tmp_path / "twice.c").write_text(
+        '#include "protocol.h"\n' + same.format(2) + "long other(long n);\n"
+        'static void one_round(void) { check(same(1) == 3 && other(1) == 2, "same"); }\n'
+        "static void setup(int argc, char **argv) { (void)argc; (void)argv; }\n"
+    )
+    program = tmp_path / "twice"
+    sources = [tmp_path / "twice.c", tmp_path / "other.c"]
+    subprocess.run(["gcc", "-O2", "-I", TARGETS, *sources, "-o", program], check=True)
+    with started(program) as target, anyprobe.attach(target.pid) as session:
+        kp = Kprobe(symbol_name="same")
+        assert register_kprobe(kp) == -errno.EADDRNOTAVAIL
+        assert "2 functions of twice are named 'same'" in kp.error
+        starts = [f.start for f in session.objects.objects[0].image.functions.lookup("same")]
+        by_address = [Kprobe(addr=start + session.objects.objects[0].bias) for start in starts]
+        assert register_kprobes(by_address) == 0
+        target.go(1)
+        assert [each.hits for each in by_address] == [1, 1]
+        target.finish()
+
+
+def test_a_program_that_is_started_with_probes():
+    program = build("kprobed.c", "-O2", "-pthread")
+    with anyprobe.run([str(program)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as session:
+        seen = Count("seen")
+
+        def pre(p, regs):
+            seen.add()
+            return 0
+
+        kp = Kprobe(symbol_name="main", pre_handler=pre)
+        assert register_kprobe(kp) == 0
+        session.resume()
+        assert session.wait(20) == 0
+        assert kp.hits == seen.result().total.count == 1
