@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from anyprobe.binary.codescan import Kind
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 
@@ -61,6 +62,7 @@ class _Collector:
         self.parts = [function]
         self.found: list[Exit] = []
         self.refusal: Refusal | None = None
+        self._others: tuple[int, bool] | None = None
 
     def collect(self) -> Exits:
         owner = self.map.owner_of(self.function)
@@ -151,7 +153,9 @@ class _Collector:
 
     def _may_come_back(self, target: int) -> bool:
         """Return whether code that a jump leads to may jump back behind the function's entry, calls aside."""
-        bounds = [(part.start if number else part.entry + 1, part.end) for number, part in enumerate(self.parts)]
+        indirect = any(part.has_inner_entries for part in self.parts)
+        if not indirect and not self._is_entered_by_others():
+            return False
         homes: list[FunctionCode] = []
         pending = {target}
         while pending:
@@ -163,13 +167,25 @@ class _Collector:
             homes.append(home)
             if home.complete is not None or home.runs_past_end is not None:
                 return True
-            leaving = {insn.target for insn in home.special if insn.target is not None and not insn.is_call}
-            leaving |= home.table_targets
-            if any(low <= place < high for low, high in bounds for place in leaving):
+            if any(low <= place < high for low, high in self._inside() for place in home.leads_to):
                 return True
-            pending |= {place for place in leaving if not home.start <= place < home.end}
-        indirect = any(home.indirect_jumps > len(home.tables) for home in homes)
-        return indirect and any(part.has_inner_entries for part in self.parts)
+            pending |= home.leads_to
+        return indirect and any(home.indirect_jumps > len(home.tables) for home in homes)
+
+    def _inside(self) -> list[tuple[int, int]]:
+        """Return the bounds of the function behind its entry and of its parts elsewhere."""
+        return [(part.start if number else part.entry + 1, part.end) for number, part in enumerate(self.parts)]
+
+    def _is_entered_by_others(self) -> bool:
+        """Return whether other code may jump behind the function's entry."""
+        bounds = self._inside()
+        if self._others is None or self._others[0] != len(bounds):
+            found = (each for low, high in bounds for each in self.map.references.into(low, high))
+            jumps = (source for _, source, kind in found if kind is Kind.NEAR or kind is Kind.SHORT)
+            parts = [(part.start, part.end) for part in self.parts]
+            entered = any(not any(low <= source < high for low, high in parts) for source in jumps)
+            self._others = len(bounds), entered
+        return self._others[1]
 
     def _joins(self, target: int) -> bool:
         """Return whether the target lies in a part of this function, and take that part in."""

@@ -197,6 +197,12 @@ class FunctionCode:
         """Where the direct jumps inside the function lead within it."""
         return frozenset(self._sources)
 
+    @cached_property
+    def leads_to(self) -> frozenset[int]:
+        """Where jumps lead out of the function, as far as that is known."""
+        targets = {target for _, target in self._facts.jumps} | self.table_targets
+        return frozenset(target for target in targets if not self.start <= target < self.end)
+
     @property
     def direct_jumps(self) -> list[int]:
         """The numbers of the direct jumps."""

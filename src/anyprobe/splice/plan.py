@@ -16,8 +16,8 @@ from anyprobe.splice.planned import AUTO, JUMP_BYTES, FunctionPlan, PlannedSplic
 from anyprobe.splice.rows import Rows
 from anyprobe.splice.together import all_of, member_at
 
-_FEW = 16
-"""Of how many wanted instructions a row of others is displaced for one."""
+_FEW = 2
+"""Of how many wanted instructions a row of others is displaced for one at once; of more, once all else has failed."""
 
 
 @dataclass
@@ -336,7 +336,8 @@ class Planner(Rows):
             yield Strategy.SHORT, partial(self.evicting, function, run, i, index, plan)
         yield Strategy.SHORT, partial(self.wedged, function, run, index, index, plan)
         for over in ((self.over_successor,), (self.over_known, self.over_pun), (self.over_row,)):
-            few = want.kind is not WantKind.OFFSET or len(self._wanted) <= _FEW or over[0] != self.over_row
+            ends = self.plain_jumps_only and want.kind is not WantKind.OFFSET
+            few = ends or self._chained or len(self._wanted) <= _FEW or over[0] != self.over_row
             for i in [index, *earlier] if few else ():
                 yield from ((Strategy.PUNNED, partial(one, function, run, i, index, plan)) for one in over)
         # the ways to an exit are tried before it takes bytes of the next function
