@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from anyprobe.core.errors import KprobeError, NoSuchProcess, TargetExited
 from anyprobe.core.refusal import Reason
@@ -261,12 +260,14 @@ class Registry:
         return made
 
 
-_registries: "WeakKeyDictionary[Session, Registry]" = WeakKeyDictionary()
+_REGISTRY = "kprobes"
 
 
 def registry(session: "Session") -> Registry:
-    """Return the registry of a session."""
-    return _registries.setdefault(session, Registry(session))
+    """Return the registry of a session, which lives and dies with it."""
+    found: Registry = vars(session).setdefault(_REGISTRY, None) or Registry(session)
+    vars(session)[_REGISTRY] = found
+    return found
 
 
 def _kind(probe: Registered) -> str:
