@@ -82,10 +82,14 @@ def found_in(texts):
     return {key[0]: cell.count for key, cell in texts.result().entries.items()}
 
 
-@pytest.mark.parametrize("way", ["prctl", "seccomp", "syscall"])
-def test_a_program_that_begins_to_filter_is_asked_nothing_from_then_on(way):
+@pytest.mark.parametrize(
+    ("way", "options"),
+    [("prctl", {}), ("seccomp", {}), ("syscall", {}), ("prctl", {"live": True}), ("seccomp", {"strategy": "trap"})],
+    ids=["prctl", "seccomp", "syscall", "live", "trap"],
+)
+def test_a_program_that_begins_to_filter_is_asked_nothing_from_then_on(way, options):
     with started(build("filtering.c"), way) as target:
-        with anyprobe.attach(target.pid) as session:
+        with anyprobe.attach(target.pid, **options) as session:
             texts = read_texts(session)
             target.go(1)
             assert found_in(texts) == {"hello": 100, "here": 100}
