@@ -67,8 +67,8 @@ class Compiler:
             case Jprobe():
                 if probe.entry is None:
                     raise KprobeError(errno.EINVAL, "a jprobe needs an entry")
-                facts = self._session.handling.prepared(probe.entry)
-                return [Site(entry_spec(location), facts)], None
+                spec = entry_spec(location)
+                return [Site(spec, self._session.handling.prepared(probe.entry, specs=(spec,)))], None
             case Kretprobe():
                 return self._kretprobe_sites(probe, location)
             case Djprobe():

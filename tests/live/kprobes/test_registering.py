@@ -118,6 +118,20 @@ def test_a_jprobe_has_the_signature_of_the_function(target, session):
     assert {key: cell.sum for key, cell in seen.result().entries.items()} == {(8,): 16, (1,): 2000, (10,): 20}
 
 
+def test_a_jprobe_knows_types_from_debug_information(target, session):
+    seen = Sum("seen", by=("which",))
+
+    def ten(a, b, j):
+        seen.add(a, key=(1,))
+        seen.add(b, key=(2,))
+        seen.add(j, key=(10,))
+
+    assert register_jprobe(Jprobe(Kprobe(symbol_name="ten"), ten)) == 0
+    target.go(2)
+    target.finish()
+    assert {key: cell.sum for key, cell in seen.result().entries.items()} == {(1,): -2, (2,): -4, (10,): 20}
+
+
 def test_exactly_one_of_symbol_and_address(target, session):
     assert register_kprobe(Kprobe()) == -errno.EINVAL
     found = Kprobe(symbol_name="sized")
