@@ -16,6 +16,8 @@ from anyprobe.splice.planned import AUTO, JUMP_BYTES, FunctionPlan, PlannedSplic
 from anyprobe.splice.rows import Rows
 from anyprobe.splice.together import all_of, member_at
 
+_MANY = 128
+"""Where as many instructions are wanted together, one more or less is not worth another look at all of them."""
 _FEW = 2
 """Of how many wanted instructions a row of others is displaced for one at once; of more, once all else has failed."""
 
@@ -37,12 +39,12 @@ class Planner(Rows):
         or as many with fewer puns: each of these needs a place at one of a few addresses.
         """
         plan = self._attempt(function, wants, self._place_in_order)
-        if len(wants) < 2 or len(plan.refused) + plan.puns == 0:
+        if len(wants) < 2 or not plan.is_worth_more(len(wants) // _MANY):
             return plan
         plan = self._better(plan, function, wants, partial(self._place_cramped_last, from_behind=True))
         if plan.refused:
             plan = self._better(plan, function, wants, partial(self._place_cramped_last, from_behind=False))
-        if plan.refused:
+        if plan.loss[0] or (plan.refused and len(wants) < _MANY):
             plan = self._better(plan, function, wants, self._place_chained)
         return plan
 
@@ -56,7 +58,7 @@ class Planner(Rows):
         """Return another plan if it serves more, else the one that there is."""
         self._release(plan)
         other = self._attempt(function, wants, place)
-        if _loss(other) < _loss(plan):
+        if other.loss < plan.loss:
             return other
         self._release(other)
         for splice in plan.splices:
@@ -393,8 +395,3 @@ class Planner(Rows):
         found.wants = last.wants
         plan.splices.remove(last)
         return found
-
-
-def _loss(plan: FunctionPlan) -> tuple[int, int, int]:
-    """Return what a plan fails to do: entries and exits weigh more than any number of other instructions."""
-    return sum(want.kind is not WantKind.OFFSET for want, _ in plan.refused), len(plan.refused), plan.puns

@@ -157,6 +157,16 @@ class FunctionPlan:
         """The number of punned jumps, each of which needs a place at one of a few addresses."""
         return sum(splice.strategy is Strategy.PUNNED for splice in self.splices)
 
+    @property
+    def loss(self) -> tuple[int, int, int]:
+        """What it fails to do: entries and exits weigh more than any number of other instructions."""
+        ends = sum(want.kind is not WantKind.OFFSET for want, _ in self.refused)
+        return ends, len(self.refused), self.puns
+
+    def is_worth_more(self, most: int) -> bool:
+        """Return whether to plan a function anew: not for a few instructions, which are no ends."""
+        return self.loss[0] > 0 or len(self.refused) + self.puns > most
+
     def last_before(self, address: int) -> PlannedSplice | None:
         """Return the splice with the highest head at or below an address, of several the one added last."""
         known = self._by_head
