@@ -1,12 +1,14 @@
 """docs/strategies.md, held against what happens: strategies, bytes before and after, exact counts."""
 
 import re
+import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 import anyprobe
+from anyprobe.core.refusal import Reason
 from anyprobe.splice.planned import Strategy
 from live.driver import build, started
 from live.image import Image
@@ -97,6 +99,32 @@ def test_the_bytes_are_those_of_the_page(target, strategy, spec, places):
     before.assert_restored(target.pid)
     target.go(1)
     target.finish()
+
+
+@pytest.mark.parametrize("strategy", ["punned", "short"])
+def test_springboards_in_what_others_displace(strategy):
+    """With one strategy only, thousands of jumps lead through bytes of each other's instructions."""
+    work = "import json\nfor line in open(0): print(json.loads(json.dumps(line * 50)).upper()[:20], flush=True)"
+    with subprocess.Popen(
+        ["/usr/bin/python3", "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as python:
+        assert python.stdin is not None
+        assert python.stdout is not None
+
+        def works():
+            for number in range(200):
+                print(f"line {number:015}", file=python.stdin, flush=True)
+                assert python.stdout.readline() == f"LINE {number:015}\n"
+
+        works()
+        with anyprobe.attach(python.pid, strategy=strategy) as session:
+            session.count("libc:*%return")
+            assert not [why for _, why in session.refused if why.reason is Reason.FOREIGN_BYTES]
+            works()
+            assert sum(site.hits > 0 for site in session.snapshot().sites) > 20
+        works()
+        python.stdin.close()
+        assert python.wait(20) == 0
 
 
 def test_every_strategy_is_on_the_page():

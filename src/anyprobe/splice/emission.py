@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import InternalError, TargetError
-from anyprobe.core.refusal import Refusal
+from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, head_bytes
 from anyprobe.splice.moving import Moving, can_move
@@ -70,6 +70,9 @@ class Emission:
                 live.borrowed = _overlaid(live.address + len(live.old), live.borrowed, made[other])
             _check_jump(live)
             added.append(live)
+        twice = _written_twice(added)
+        if twice is not None:
+            return Refusal(Reason.OVERLAP, twice, "two splices of the function would write this byte")
         edit.change = FunctionChange(edit.state.code.start + edit.module.bias, edit.leaving, added)
         return None
 
@@ -206,6 +209,12 @@ def _check_jump(live: LiveSplice) -> None:
     distance = int.from_bytes(content[prefixes + 1 : prefixes + 1 + size], "little", signed=True)
     if live.address + prefixes + 1 + size + distance != target:
         raise InternalError(f"the jump at {live.address:#x} would not lead to {target:#x}")
+
+
+def _written_twice(splices: Sequence[LiveSplice]) -> int | None:
+    """Return a byte that two splices write, if there is one."""
+    spans = sorted((splice.address, splice.address + len(splice.new)) for splice in splices)
+    return next((start for (_, end), (start, _) in pairwise(spans) if start < end), None)
 
 
 def _overlaid(address: int, content: bytes, splice: LiveSplice) -> bytes:

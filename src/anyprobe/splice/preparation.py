@@ -238,7 +238,8 @@ class Preparation:
         records = max(_LEAST_JOURNAL, 2 * splices)
         size = journal_size(records + len(pieces) + 8)
         anchor = min(edit.module.low for edit in self._edits)
-        journal_at = engine.springboards.space.gap_near(anchor, anchor + PAGE, size)
+        space = engine.springboards.space
+        journal_at = space.gap_near(anchor, anchor + PAGE, size) or space.far_gap(size, anchor)
         if journal_at is None:
             raise TargetError("no room for the journal in the target's address space")
         with self._borrowed() as (remote, pointers):

@@ -114,7 +114,8 @@ class Strategies:
                 near = low <= place < high and page_floor(place) == page_floor(place + JUMP_BYTES - 1) == page_floor(
                     address
                 )
-                if near and self.claims.conflict(place, JUMP_BYTES, 0) is None:
+                beside = place >= address + SHORT_BYTES or place + JUMP_BYTES <= address  # not in the short jump itself
+                if near and beside and self.claims.conflict(place, JUMP_BYTES, 0) is None:
                     if best is None or abs(place - address) < abs(best - address):
                         best = place
                     break

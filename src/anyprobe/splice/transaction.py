@@ -294,12 +294,13 @@ class Transaction:
                 return Refusal(Reason.FOREIGN_BYTES, splice.address, "somebody overwrote our splice")
         for splice in change.removed:
             self._put(splice.address, splice.old)
-        for splice in change.added:
+        for splice in change.added:  # before any is written: the springboard of one may be in what another displaces
             if not self._as_planned(splice):
                 self._revert(change)
                 return Refusal(
                     Reason.FOREIGN_BYTES, splice.address, "memory differs from the file: another patcher was here"
                 )
+        for splice in change.added:
             self._put(splice.address, splice.new)
         return None
 

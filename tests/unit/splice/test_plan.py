@@ -319,6 +319,13 @@ def test_a_short_jump_leads_to_dead_bytes(case):
     assert short.claims.written == {BASE, BASE + 1, *range(BASE + 11, BASE + 16)}
 
 
+@pytest.mark.parametrize(("padding", "places"), [(5, []), (6, [BASE + 2]), (9, [BASE + 5])])
+def test_a_short_jump_that_ends_in_dead_bytes_leaves_these_to_itself(case, padding, places):
+    """A lone ``ret`` takes the first byte of the padding, which its springboard cannot have then."""
+    plan = case(f"{RET}|{padding}", NEXT, allowed=frozenset({Strategy.SHORT})).plan((0, WantKind.EXIT))
+    assert [splice.dead_springboard for splice in plan.splices] == places
+
+
 def test_dead_bytes_serve_one_short_jump(case):
     short = case(LOOP + "|5", LOOP, NEXT)
     assert len(short.plan(ENTRY).splices) == 1

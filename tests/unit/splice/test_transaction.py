@@ -263,26 +263,26 @@ SLEEPING = bytes.fromhex("0f 05 90 90 90 c3")  # syscall; nop; nop; nop; ret
 ASLEEP_IN_COPY = 0x500012
 
 
-def with_system_call(*, counted):
-    """Return the change that displaces ``SLEEPING``; its patch counts the second instruction right behind the first."""
+def with_system_call(*, copied=True):
+    """Return the change that displaces ``SLEEPING``; the system call is copied to the patch, or rewritten there."""
     change = adding(FIRST, code=SLEEPING, old=SLEEPING[:5], count=4)
     (splice,) = change.added
     patch = bytearray(0x80)
-    patch[0x10:0x12] = SLEEPING[:2]
-    places = (0x500000, 0x500012, 0x500013, 0x500014) if counted else (0x500000, 0x500020, 0x500030, 0x500040)
+    patch[0x10:0x12] = SLEEPING[:2] if copied else b"\x90\x90"
+    places = (0x500000, 0x500020, 0x500030, 0x500040)
     starts = tuple((FIRST + offset, place) for offset, place in zip((0, 2, 3, 4), places, strict=True))
     copies = ((FIRST, 0x500010), *starts[1:])
     splice.patch = EmittedPatch(0x500000, bytes(patch), starts, copies, 0x500000)
     return change
 
 
-@pytest.mark.parametrize("counted", [True, False])
-def test_a_thread_asleep_goes_on_behind_another_syscall_only(target, counted):
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_thread_asleep_goes_on_behind_another_syscall_only(target, copied):
     target.write(FIRST, SLEEPING)
-    change, waiting = with_system_call(counted=counted), target.thread(FIRST + 2, in_syscall=True)
+    change, waiting = with_system_call(copied=copied), target.thread(FIRST + 2, in_syscall=True)
     target.run(change)
-    assert waiting.registers.rip == (ASLEEP_IN_COPY if counted else FIRST + 2)
-    assert (change.refusal is None) == counted
+    assert waiting.registers.rip == (ASLEEP_IN_COPY if copied else FIRST + 2)
+    assert (change.refusal is None) == copied
 
 
 def test_a_thread_asleep_before_the_next_splice_moves_all_the_same(target):
@@ -305,7 +305,7 @@ def test_a_thread_asleep_before_the_next_splice_moves_all_the_same(target):
 
 def test_a_thread_asleep_in_a_patch_that_goes_wakes_in_the_text(target):
     target.write(FIRST, SLEEPING)
-    change = with_system_call(counted=True)
+    change = with_system_call()
     target.run(change)
     waiting = target.thread(ASLEEP_IN_COPY, in_syscall=True)
     read = target.mem.read
