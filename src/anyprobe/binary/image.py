@@ -247,6 +247,7 @@ class Image:
             noreturn=facts.noreturn,
             is_go=self.is_go,
             is_pie=self.is_pie,
+            store=self._store,
         )
 
     @cached_property

@@ -130,47 +130,74 @@ class ModuleLiveness:
     """What is dead in front of the instructions of one module."""
 
     def __init__(self, code_map: CodeMap) -> None:
-        """Solve the whole module."""
-        found = (code_map.function_at(start) for start in code_map.text.function_starts.tolist())
+        """Take what an earlier session has kept, or solve the whole module."""
         self._map = code_map
-        self._functions = {f.start: _FunctionLines(code_map, f) for f in found if isinstance(f, FunctionCode)}
-        self._nodes: dict[int, int] = {}
-        """By address; the return of a function is at its negative start."""
-        self._open: set[int] = set()
-        """The returns that lead to code of which nothing is known."""
-        self._live = self._solve()
+        self._lines: dict[int, _FunctionLines] = {}
+        store = code_map.text.store
+        kept = store.liveness() if store is not None else None
+        if kept is None:
+            solver = _Solver(code_map)
+            self._lines = solver.functions
+            kept = solver.places, solver.live
+            if store is not None:
+                store.keep_liveness(*kept)
+        self._live: dict[int, int] = dict(zip(kept[0].tolist(), kept[1].tolist(), strict=True))
+        """By where a line begins; at the return of a function, by its negative start."""
         self._known: dict[int, Scratch] = {}
 
     def scratch(self, function: FunctionCode, address: int) -> Scratch:
         """Return what code in front of an instruction may destroy."""
-        lines, number = self._functions.get(function.start), function.index_of(address)
-        if lines is None or number is None or function.broken is not None:
+        number = function.index_of(address)
+        if -function.start not in self._live or number is None or function.broken is not None:
             return Scratch((), flags_dead=False)
-        node = self._nodes.get(address) if number in lines.lines else None
-        dead = ~(int(self._live[node]) if node is not None else self._before(lines, function, number))
+        live = self._live.get(address)
+        dead = ~(self._before(function, number) if live is None else live)
         found = self._known.get(dead)
         if found is None:
             names = tuple(name for name in PREFERENCE if dead >> NUMBERS[name] & 1)
             found = self._known[dead] = Scratch(names, dead & FLAGS == FLAGS)
         return found
 
-    def _before(self, lines: _FunctionLines, function: FunctionCode, number: int) -> int:
+    def _before(self, function: FunctionCode, number: int) -> int:
+        lines = self._lines.get(function.start)
+        if lines is None:
+            lines = self._lines[function.start] = _FunctionLines(self._map, function)
         line = lines.line(number)
         live = line.live
         for successor in line.successors:
-            node = self._node(function, successor)
-            live |= line.pending if node is None else line.pending & int(self._live[node])
+            live |= line.pending & self._live.get(_place(function, successor), -1)
         return live
 
+
+def _place(function: FunctionCode, successor: int) -> int:
+    """Return by what address a successor is known."""
+    if successor >= 0:
+        return function.iced[successor].ip
+    return -function.start if successor == _RETURN else -successor
+
+
+class _Solver:
+    """Solves a module."""
+
+    def __init__(self, code_map: CodeMap) -> None:
+        """Number the lines of all functions and go round until nothing changes."""
+        found = (code_map.function_at(start) for start in code_map.text.function_starts.tolist())
+        self._map = code_map
+        self.functions = {f.start: _FunctionLines(code_map, f) for f in found if isinstance(f, FunctionCode)}
+        self._nodes: dict[int, int] = {}
+        """By address; the return of a function is at its negative start."""
+        self._open: set[int] = set()
+        """The returns that lead to code of which nothing is known."""
+        self.live = self._solve()
+        self.places = np.fromiter(self._nodes.keys(), np.int64, len(self._nodes))
+
     def _node(self, function: FunctionCode, successor: int) -> int | None:
-        if successor >= 0:
-            return self._nodes.get(function.iced[successor].ip)
-        return self._nodes.get(-function.start if successor == _RETURN else -successor)
+        return self._nodes.get(_place(function, successor))
 
     def _solve(self) -> "NDArray[np.int64]":
         """Number the lines and returns, and go round until nothing changes."""
         nodes = self._nodes
-        for start, lines in self._functions.items():
+        for start, lines in self.functions.items():
             iced = lines.function.iced
             for head in lines.lines:
                 nodes[iced[head].ip] = len(nodes)
@@ -178,7 +205,7 @@ class ModuleLiveness:
         live = np.zeros(len(nodes), np.int64)
         pending = np.zeros(len(nodes), np.int64)
         edges: list[tuple[int, int]] = []
-        for start, lines in self._functions.items():
+        for start, lines in self.functions.items():
             self._add(lines, start, live, pending, edges)
         live[sorted(self._open)] = -1
         if not edges:

@@ -28,7 +28,11 @@ _SHORT_BYTES, _NEAR_BYTES, _WIDE_BYTES = 2, 5, 6
 
 
 def checked_references(code_map: "CodeMap") -> References:
-    """Return the candidates of the scan that ``may_lead`` accepts. Every function of the module is decoded."""
+    """Return the candidates of the scan that ``may_lead`` accepts: kept ones, or every function is decoded."""
+    store = code_map.text.store
+    kept = store.references() if store is not None else None
+    if kept is not None:
+        return References.of(*kept)
     functions = [code_map.function_at(start) for start in code_map.text.function_starts.tolist()]
     codes = [each for each in functions if isinstance(each, FunctionCode)]
     targets, sources, kinds = code_map.references.columns()
@@ -41,6 +45,8 @@ def checked_references(code_map: "CodeMap") -> References:
         doubtful.tolist(), targets[doubtful].tolist(), sources[doubtful].tolist(), kinds[doubtful].tolist(), strict=True
     ):
         keep[number] = code_map.may_lead(target, source, Kind(kind))
+    if store is not None:
+        store.keep_references(targets[keep], sources[keep], kinds[keep])
     return References.of(targets[keep], sources[keep], kinds[keep])
 
 

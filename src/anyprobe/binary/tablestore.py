@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anyprobe import isa
 from anyprobe.binary import cache
 from anyprobe.binary.elf import ElfFile
 from anyprobe.binary.reconcile import Bounds, SymbolColumns
@@ -23,6 +24,7 @@ from anyprobe.core.address import AddressRange
 from anyprobe.core.refusal import Reason
 
 _BOUNDS, _FACTS, _RULES = "functions", "codefacts", "unwindrules"
+_REFERENCES, _LIVENESS = "references", "liveness"
 _REASONS = frozenset(reason.value for reason in Reason)
 
 
@@ -102,6 +104,31 @@ class TableStore:
         """Keep the unwinding rules."""
         self._store(_RULES, {"starts": rules.starts, "rules": rules.rules})
 
+    def references(self) -> "Sequence[NDArray[np.int64]] | None":
+        """Return targets, sources and kinds of the references that are what they look like, if they are kept."""
+        return self._columns(_REFERENCES, ("targets", "sources", "kinds"))
+
+    def keep_references(
+        self, targets: "NDArray[np.int64]", sources: "NDArray[np.int64]", kinds: "NDArray[Any]"
+    ) -> None:
+        """Keep the references that are what they look like."""
+        self._store(_REFERENCES, {"targets": targets, "sources": sources, "kinds": kinds})
+
+    def liveness(self) -> "Sequence[NDArray[np.int64]] | None":
+        """Return the places of which it is known what is live there, and that, if they are kept."""
+        return self._columns(_LIVENESS, ("places", "live"))
+
+    def keep_liveness(self, places: "NDArray[np.int64]", live: "NDArray[np.int64]") -> None:
+        """Keep what is live where."""
+        self._store(_LIVENESS, {"places": places, "live": live})
+
+    def _columns(self, kind: str, names: Sequence[str]) -> "Sequence[NDArray[np.int64]] | None":
+        """Return arrays that are of one length."""
+        found = self._load(kind, names)
+        if found is None or len({each.shape for each in found}) != 1 or found[0].ndim != 1:
+            return None
+        return [each.astype(np.int64) for each in found]
+
     def _load(self, kind: str, names: Sequence[str]) -> list[NDArray[Any]] | None:
         """Return the arrays of an entry if it was made from the same sources."""
         found = cache.load(self._build_id, kind)
@@ -117,8 +144,10 @@ class TableStore:
 def reader() -> int:
     """Return a number that changes with the code of this package, 0 where its files cannot be looked at."""
     try:
-        with os.scandir(os.path.dirname(__file__)) as listing:
-            states = [(each.name, each.stat()) for each in listing if each.name.endswith(".py")]
+        states = []
+        for package in (__file__, isa.__file__):
+            with os.scandir(os.path.dirname(package)) as listing:
+                states += [(each.name, each.stat()) for each in listing if each.name.endswith(".py")]
     except OSError:
         return 0
     known = sorted((name, status.st_size, status.st_mtime_ns) for name, status in states)

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from anyprobe.binary.tablestore import TableStore
+
 
 @dataclass(frozen=True, eq=False)
 class ModuleText:
@@ -41,3 +43,5 @@ class ModuleText:
     """Whether the Go toolchain made the object (no several-instruction jumps there)."""
     is_pie: bool
     """Whether the object is position independent (else absolute 32-bit code addresses may hide in immediates)."""
+    store: "TableStore | None" = None
+    """Where what is found out about all of the code is kept for later sessions."""

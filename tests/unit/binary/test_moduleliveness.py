@@ -1,5 +1,8 @@
 import pytest
 
+from anyprobe.binary import moduleliveness, survey
+from anyprobe.binary.cfg import CodeMap, FunctionCode
+from anyprobe.binary.image import Image
 from anyprobe.binary.siteliveness import site_scratch
 from module_under_test import Module, function
 
@@ -69,3 +72,26 @@ table: .quad 1b, 2b
 .popsection"""
     assert not scratch(build, assembly).flags_dead
     assert scratch(build, assembly.replace("setc al", "test al, al")).flags_dead
+
+
+def everywhere(path):
+    """Return what is dead in front of many instructions of a module, and what leads to some of them."""
+    image = Image.open(path)
+    code_map = CodeMap(image.text(), image.cold_parts)
+    code_map.survey()
+    found = {}
+    for start in image.functions.starts.tolist()[::7]:
+        code = code_map.function_at(start)
+        if isinstance(code, FunctionCode):
+            found |= {address: site_scratch(code_map, code, address) for address in code.addresses}
+    into = [code_map.sources_of(address) for address in list(found)[::50]]
+    return found, into
+
+
+def test_what_is_kept_of_a_module_is_what_was_found(monkeypatch):
+    path = "/lib64/ld-linux-x86-64.so.2"
+    first = everywhere(path)
+    monkeypatch.setattr(moduleliveness, "_Solver", None)
+    monkeypatch.setattr(survey, "_clear_functions", None)
+    assert everywhere(path) == first
+    assert len(first[0]) > 1000
