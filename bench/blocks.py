@@ -41,6 +41,20 @@ for function in functions:
     SiteLiveness(code_map, function)
 print(edges, time.process_time() - begin, blocks, known, len(functions), sum(len(r) for r in text.ranges))
 """
+KEPT = """
+import sys, time
+from anyprobe.binary.cfg import CodeMap
+from anyprobe.binary.image import Image
+from anyprobe.binary.siteliveness import site_scratch
+import anyprobe.binary.moduleliveness
+begin = time.process_time()
+image = Image.open(sys.argv[1])
+code_map = CodeMap(image.text(), image.cold_parts)
+code_map.survey()
+function = code_map.function_at(image.functions.starts.tolist()[100])
+site_scratch(code_map, function, function.start)
+print(time.process_time() - begin)
+"""
 ONE_FUNCTION = """
 import statistics, sys, time
 from anyprobe.binary.cfg import CodeMap, FunctionCode
@@ -80,8 +94,9 @@ def analysis_rows(report: Report, _share: float) -> None:
             "<= 5 ms",
             median <= 0.005,
         )
-        cached = statistics.median(_tables_seconds(cache) for _ in range(5))
-        report.add("  tables of the module from the cache", f"{cached:.3f} s", "<= 0.1 s", cached <= 0.1)
+        _kept_seconds(cache)
+        kept = statistics.median(_kept_seconds(cache) for _ in range(5))
+        report.add("  functions, references and liveness from the cache", f"{kept:.3f} s", "<= 0.1 s", kept <= 0.1)
 
 
 def _measured(program: str, cache: str) -> list[float]:
@@ -92,13 +107,9 @@ def _measured(program: str, cache: str) -> list[float]:
     return [float(word) for word in outcome.stdout.split()]
 
 
-def _tables_seconds(cache: str) -> float:
-    program = (
-        "import sys, time; from anyprobe.binary.image import Image; import numpy, iced_x86; b = time.process_time(); "
-        "Image.open(sys.argv[1]).text(); print(time.process_time() - b)"
-    )
+def _kept_seconds(cache: str) -> float:
     environment = dict(os.environ, XDG_CACHE_HOME=cache)
-    command = [sys.executable, "-c", program, PYTHON]
+    command = [sys.executable, "-c", KEPT, PYTHON]
     return float(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
 
 

@@ -7,7 +7,7 @@ call does not end a block: as a rule it comes back. Padding that nothing reaches
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.padding import padding_length
-from anyprobe.isa.decode import FLOWS, Flow, flow_of
+from anyprobe.isa.decode import Flow, flow_of
 
 if TYPE_CHECKING:
     from anyprobe.binary.cfg import CodeMap
@@ -19,10 +19,10 @@ _GOES_ON = frozenset({Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL})
 def block_starts(code_map: "CodeMap", function: "FunctionCode") -> tuple[int, ...]:
     """Return where the function's basic blocks begin, ascending; the first one behind ``endbr64``, as entry probes."""
     entered = code_map.entered(function.start + 1, function.end) | function.table_targets
-    entry, end, flows = function.entry, function.end, FLOWS
-    for number, one in enumerate(function.iced):
-        flow = flows[one.code]
-        if flow is Flow.NEXT or flow in _GOES_ON or (flow is Flow.OTHER and flow_of(one) in _GOES_ON):
+    entry, end, iced = function.entry, function.end, function.iced
+    for number, flow in function.turns:
+        one = iced[number]
+        if flow in _GOES_ON or (flow is Flow.OTHER and flow_of(one) in _GOES_ON):
             continue
         behind = one.next_ip
         if behind < end and not _is_padding(function, behind, number + 1):

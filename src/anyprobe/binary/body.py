@@ -24,6 +24,8 @@ class Facts(NamedTuple):
     indirect_jumps: list[int]
     after_calls: tuple[int, ...]
     invalid: int | None
+    turns: list[tuple[int, Flow]]
+    """(number, flow) of the instructions behind which control does not simply go on."""
 
 
 class Body(NamedTuple):
@@ -51,6 +53,7 @@ def scan(instructions: "Sequence[Instruction]") -> Facts:
     jumps: list[tuple[int, int]] = []
     indirect: list[int] = []
     after_calls: list[int] = []
+    turns: list[tuple[int, Flow]] = []
     invalid = None
     flows = FLOWS
     plain, jump, jcc, xbegin = Flow.NEXT, Flow.JUMP, Flow.JCC, Flow.XBEGIN
@@ -58,6 +61,7 @@ def scan(instructions: "Sequence[Instruction]") -> Facts:
         flow = flows[one.code]
         if flow is plain:
             continue
+        turns.append((number, flow))
         if flow is jcc or flow is jump or flow is xbegin:
             jumps.append((number, one.near_branch_target))
         elif flow is Flow.CALL or flow is Flow.INDIRECT_CALL:
@@ -66,7 +70,7 @@ def scan(instructions: "Sequence[Instruction]") -> Facts:
             indirect.append(number)
         elif flow is Flow.INVALID and invalid is None:
             invalid = number
-    return Facts(jumps, indirect, tuple(after_calls), invalid)
+    return Facts(jumps, indirect, tuple(after_calls), invalid, turns)
 
 
 def decode_to_end(content: bytes, start: int) -> "tuple[Sequence[Instruction], int]":

@@ -112,7 +112,7 @@ class Reached:
         """Follow control flow from ``entries``."""
         self._function = function
         self._flags = bytearray(len(function.iced))
-        self._stops = [number for number, one in enumerate(function.iced) if FLOWS[one.code] is not Flow.NEXT]
+        self._stops = [number for number, _ in function.turns]
         self.follow(entries)
 
     def follow(self, entries: Iterable[int]) -> None:

@@ -70,6 +70,11 @@ class FunctionCode:
 
     # -- instructions
 
+    @property
+    def turns(self) -> list[tuple[int, Flow]]:
+        """The numbers and flows of the instructions behind which control does not simply go on, ascending."""
+        return self._facts.turns
+
     @cached_property
     def _index(self) -> dict[int, int]:
         return self._body.numbers
@@ -82,7 +87,7 @@ class FunctionCode:
     @cached_property
     def special(self) -> tuple[Insn, ...]:
         """Every instruction that does not simply go on to the next."""
-        return tuple(self.insn(number) for number, one in enumerate(self.iced) if FLOWS[one.code] is not Flow.NEXT)
+        return tuple(self.insn(number) for number, _ in self.turns)
 
     def branches_from(self, opcode: int, target: int) -> bool:
         """Return whether a direct branch whose opcode (behind prefixes) lies here goes to ``target``."""

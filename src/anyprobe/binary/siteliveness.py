@@ -69,9 +69,7 @@ class SiteLiveness:
         """Return the numbers of the instructions that lines begin with: what is jumped to, and what is behind jumps."""
         function = self._function
         targets = {function.index_of(target) for target in function.jump_targets | function.table_targets}
-        flows = ((number, FLOWS[one.code]) for number, one in enumerate(function.iced))
-        # looking a flow up in a set costs more than all the rest
-        behind = {number + 1 for number, flow in flows if flow is not Flow.NEXT and flow in self.ends_line}
+        behind = {number + 1 for number, flow in function.turns if flow in self.ends_line}
         return frozenset({0} | behind | {number for number in targets if number is not None})
 
     def _solve(self) -> dict[int, int]:
