@@ -10,7 +10,7 @@ PYARROW := 26.0.1
 DEMO_PACKAGES := python3.11 redis-server redis-tools
 TEST_PACKAGES := $(DEMO_PACKAGES) bc binutils busybox-static coreutils g++ gcc golang-go gzip libc6-dev libpython3.11-testsuite musl-tools nodejs openssl perl procps python3.11-dbg ripgrep sqlite3 valgrind xz-utils zstd
 
-.PHONY: setup test lint live bench demo torture lock packages clean
+.PHONY: setup test lint live bench demo torture lock packages bench-packages clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -25,6 +25,10 @@ $(STAMP): requirements.lock pyproject.toml
 
 packages:
 	@tools/debian-packages.sh $(TEST_PACKAGES)
+
+# Without debug symbols, as programs are as a rule; where these are installed, there are more functions to be found.
+bench-packages:
+	@tools/debian-packages.sh $(filter-out %-dbg,$(TEST_PACKAGES))
 
 lint: setup
 	$(BIN)/ruff check .
@@ -43,7 +47,7 @@ torture: packages setup
 	$(BIN)/pytest --torture -s --timeout 3600 tests/torture
 
 # Frida is a peer to measure, not a dependency.
-bench: packages setup
+bench: bench-packages setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check frida==$(FRIDA) 2>/dev/null || echo "frida cannot be installed; its rows are left out" >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pyarrow==$(PYARROW) 2>/dev/null || echo "pyarrow cannot be installed; its row is left out" >&2
 	$(BIN)/python bench/run.py
