@@ -18,7 +18,7 @@ def test_malloc_in_signal_handlers_is_counted_or_missed():
             @session.entry("a.out:malloc")
             def on_malloc(size: u64):
                 total = 0
-                for n in range(40):  # long enough to be interrupted now and then
+                for n in range(2000):  # long enough to be interrupted now and then
                     total += (size * n) & 7
                 if total >= 0:
                     calls.add()

@@ -19,7 +19,7 @@ _SELF = (0, 16)
 """Words of the control block that point to itself."""
 _LEAST, _MOST = 0x100, 0x800
 """Between which the distance lies in every glibc."""
-_PATIENCE = 0.02
+_PATIENCE = 0.2
 _PAUSE = 0.0005
 
 
