@@ -84,13 +84,13 @@ class Claims:
 
     def release(self, splice: PlannedSplice) -> None:
         """Give the splice's bytes back."""
-        middle = splice.write_at + splice.written
+        middle, end = splice.write_at + splice.written, splice.end
         self.written.difference_update(range(splice.write_at, middle))
         for address in range(middle, middle + splice.borrowed):
             if self.borrowed.get(address, 0) > 0:
                 self.borrowed[address] -= 1
-        if middle < splice.end:
-            self.displaced.difference_update(range(middle, splice.end))
+        if middle < end:
+            self.displaced.difference_update(range(middle, end))
         if splice.pun is not None and self.places is not None:
             self.places.give_back(splice)
         if splice.dead_springboard:

@@ -107,6 +107,10 @@ class Module:
         return first_of(self.code, code) if self.plans is None else self.plans.first_of(self.code, code)
 
 
+_NO_PLAN = FunctionPlan()
+"""Of edits that are not planned yet, or only remove; nobody adds to it."""
+
+
 @dataclass(eq=False, slots=True)
 class Edit:
     """What a change does to one function."""
@@ -115,7 +119,7 @@ class Edit:
     state: FunctionState
     added: list[Want] = field(default_factory=list)
     removed: list[Want] = field(default_factory=list)
-    plan: FunctionPlan = field(default_factory=FunctionPlan)
+    plan: FunctionPlan = field(default_factory=lambda: _NO_PLAN)
     wants: list[Want] = field(default_factory=list)
     change: FunctionChange | None = None
     given_up: bool = False

@@ -25,7 +25,8 @@ MANY_FUNCTIONS = 300
 
 def worth_moving(edits: Sequence[Edit]) -> bool:
     """Return whether so much is counted that speed counts for more than what signal handlers see in between."""
-    inside = (edit for edit in edits if any(want.kind is WantKind.OFFSET for want in edit.wants))
+    added = (edit for edit in edits if edit.plan.splices)
+    inside = (edit for edit in added if any(want.kind is WantKind.OFFSET for want in edit.wants))
     return sum(1 for _ in islice(inside, MANY_FUNCTIONS)) == MANY_FUNCTIONS
 
 

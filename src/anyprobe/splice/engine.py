@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
+from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.faults import may_fault
 from anyprobe.splice.arena import Arena
@@ -284,9 +285,14 @@ class Engine:
         self.touched = True
         self.process.gadgets()  # the search for them takes milliseconds the first time
         with self.process.stop() as stop:
-            stop.verify()
+            if not self.arenas:  # else our journals show it, which no other program has
+                stop.verify()
             self._mappings = stop.mappings
-            self.check_sessions(self._mappings)
+            try:
+                self.check_sessions(self._mappings)
+            except TargetError:
+                stop.verify()
+                raise
             yield stop
         self.pause_us[what] += stop.pause_us
 
@@ -340,7 +346,7 @@ class Engine:
         modules = modules_of(edits)
         transaction.rehearse()
         try:
-            with self.traps.calm_stop(what, trapping) as stop:
+            with self.traps.calm_stop(what, trapping, transaction.struck) as stop:
                 for edit in in_modules(edits, gone_modules(modules, self._mappings)):
                     if edit.change is not None:
                         transaction.refuse(edit.change, gone(edit))

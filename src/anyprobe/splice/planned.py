@@ -100,7 +100,8 @@ class PlannedSplice:
     @property
     def end(self) -> int:
         """End of the displaced instructions."""
-        return self.insns[-1].end
+        last = self.insns[-1]
+        return last.address + last.length
 
     @property
     def internal(self) -> bool:

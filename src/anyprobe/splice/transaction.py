@@ -162,8 +162,10 @@ class Transaction:
 
     def _read(self, change: FunctionChange) -> None:
         known = self._pages
-        for splice in change.removed + change.added:
-            start, end = _extent(splice)
+        places = [(splice, splice.address, splice.address + len(splice.old)) for splice in change.removed]
+        if change.added:
+            places += [(splice, *_extent(splice)) for splice in change.added]
+        for splice, start, end in places:
             for page in (start & -PAGE, (end - 1) & -PAGE):
                 if page not in known and not self._read_page(page):
                     change.refusal = Refusal(Reason.GONE, splice.address, "the module is no longer mapped")
@@ -206,6 +208,14 @@ class Transaction:
     def recheck(self) -> None:
         """See whether the text still is what was read, for a change without a stop; refuse what it contradicts."""
         self._reread()
+
+    def struck(self, stop: "Stop") -> Refusal | None:
+        """Return a refusal if a thread has met a trap where something is to be changed, and does not know it yet."""
+        for thread in stop.threads if self._process.meets_traps else ():
+            pc = thread.registers.rip
+            if self._hazards.at(pc) is not None and thread.awaits_trap():
+                return Refusal(Reason.TRAP_UNSAFE, pc, f"thread {thread.tid} has just met a trap before {pc:#x}")
+        return None
 
     def bytes_at(self, address: int, size: int) -> tuple[bytes, bytes]:
         """Return what memory has, and what it will have, at a place that a change writes to; it lies on one page."""
@@ -367,7 +377,7 @@ class Transaction:
                 moves.append((thread, *self._boards[pc]))
                 continue
             leaving = self._hazards.leaving(pc)
-            asleep = (leaving or self._hazards.at(pc - len(SYSCALL))) and is_asleep(self._process.mem, thread)
+            asleep = is_asleep(self._process.mem, thread) and (leaving or self._hazards.at(pc - len(SYSCALL)))
             change = self._hazards.at(pc - len(SYSCALL) if asleep else pc) if leaving is None else leaving[0]
             if leaving is not None:
                 target = self._way_out(*leaving) if asleep else None

@@ -161,9 +161,14 @@ class Traps:
         return self.replaced(action, sites[0])
 
     @contextmanager
-    def calm_stop(self, what: str, changes: "Sequence[FunctionChange]") -> "Iterator[Stop]":
-        """Stop everything at a moment when the traps of the changes may be placed, if such a moment comes soon."""
-        with self._calm_stop(what, lambda stop: self.check(stop, changes)) as (stop, _):
+    def calm_stop(
+        self, what: str, changes: "Sequence[FunctionChange]", struck: "Callable[[Stop], Refusal | None]"
+    ) -> "Iterator[Stop]":
+        """Stop everything at a moment when the traps of the changes may be placed, if such a moment comes soon.
+
+        ``struck``: what says that a thread has met an earlier trap where something is to be changed.
+        """
+        with self._calm_stop(what, lambda stop: struck(stop) or self.check(stop, changes)) as (stop, _):
             yield stop
 
     @contextmanager
