@@ -83,6 +83,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.timeout(600)  # tens of thousands of exits are planned
 def test_python_with_entries_and_exits_counted():
     """A script of JSON, hashing, compression and regular expressions gives the same digest, before, during, after."""
     with subprocess.Popen([PYTHON, "-c", WORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
