@@ -3,7 +3,7 @@
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyprobe.core.errors import AnyprobeError
@@ -159,14 +159,18 @@ class Listeners:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_ENDING)
 
+    def tell(self, events: Iterable[Event]) -> None:
+        """Call the functions with events."""
+        for event in events:
+            for names, function in list(self._functions):
+                if not names or event.name in names:
+                    self._call(function, event)
+
     def _run(self) -> None:
         try:
             if self._before is not None:
                 self._before()
-            for event in self._events:
-                for names, function in list(self._functions):
-                    if not names or event.name in names:
-                        self._call(function, event)
+            self.tell(self._events)
         except AnyprobeError as error:
             self._note(error)
         finally:

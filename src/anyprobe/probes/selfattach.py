@@ -19,7 +19,7 @@ from anyprobe.data.records import Records, rows_by_time
 from anyprobe.data.results import AggregationResult
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import current
-from anyprobe.probes.events import Events, EventSource, Listener, Listeners
+from anyprobe.probes.events import Event, Events, EventSource, Listener, Listeners
 from anyprobe.probes.line import Line, forget_slots, thread_pointer
 from anyprobe.probes.parcels import Parcel, Sender
 from anyprobe.probes.stored import Stored
@@ -351,6 +351,8 @@ class SelfSession:
         """Remove everything and let the attendant go, or remove what a dead attendant left."""
         if self._last is not None or os.getpid() != self._owner:
             return
+        if self._listeners is not None:  # before the attendant goes, which their thread may be asking
+            self._listeners.end()
         try:
             for stored in self._stored.values():
                 stored.learn_names()
@@ -371,7 +373,7 @@ class SelfSession:
             snapshot = replace(snapshot, aggregations=self._results())
         self._last = snapshot, left, warnings
         if self._listeners is not None:
-            self._listeners.end()
+            self._listeners.tell(Event(name, fields) for name, fields in self.rows(final=True))
 
     def _clean_up(self) -> None:
         """Have another attendant remove what the dead one left."""
