@@ -8,6 +8,7 @@ from functools import cached_property
 
 from anyprobe.binary import dwarfforms as forms
 from anyprobe.binary.elf import SHF_COMPRESSED, ElfFile
+from anyprobe.binary.leb128 import read_uleb
 from anyprobe.core.errors import UnsupportedTarget
 
 # tags
@@ -140,7 +141,7 @@ class Unit:
         """Return the entry at an offset, none where a list of children ends."""
         content, size = self.dwarf.info, self.head.offset_size
         try:
-            code, place = forms.uleb(content, at)
+            code, place = read_uleb(content, at)
             if code == 0:
                 return None
             tag, children, attributes = self._abbreviations[code]

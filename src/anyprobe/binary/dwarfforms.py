@@ -3,6 +3,7 @@
 import struct
 from typing import NamedTuple
 
+from anyprobe.binary.leb128 import read_sleb, read_uleb
 from anyprobe.core.errors import UnsupportedTarget
 
 Value = int | bytes
@@ -38,43 +39,55 @@ class Abbreviation(NamedTuple):
     """Attribute, form, and the value of ``implicit_const``."""
 
 
-def uleb(content: bytes, at: int) -> tuple[int, int]:
-    """Return the unsigned LEB128 number at a place, and the place behind it."""
-    value = shift = 0
-    while True:
-        byte = content[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
+class Cursor:
+    """Reads what a list of locations or of ranges consists of, one item behind the other."""
+
+    def __init__(self, content: bytes, at: int) -> None:
+        """Begin at an offset."""
+        self.content, self.at = content, at
+
+    def byte(self) -> int:
+        """Return a byte."""
+        self.at += 1
+        return self.content[self.at - 1]
+
+    def word(self) -> int:
+        """Return a number of eight bytes."""
+        self.at += 8
+        return int(struct.unpack_from("<Q", self.content, self.at - 8)[0])
+
+    def number(self) -> int:
+        """Return an unsigned LEB128 number."""
+        value, self.at = read_uleb(self.content, self.at)
+        return value
 
 
-def sleb(content: bytes, at: int) -> tuple[int, int]:
-    """Return the signed LEB128 number at a place, and the place behind it."""
-    begin = at
-    value, at = uleb(content, at)
-    bits = 7 * (at - begin)
-    return value - (1 << bits) if value >> bits - 1 else value, at
+def initial_length(content: bytes, at: int) -> tuple[int, int, int]:
+    """Return the length that a unit or table begins with, the bytes of its offsets, and the place behind it."""
+    (length,) = struct.unpack_from("<I", content, at)
+    if length != 0xFFFFFFFF:
+        return length, 4, at + 4
+    (length,) = struct.unpack_from("<Q", content, at + 4)
+    return length, 8, at + 12
 
 
 def abbreviations(content: bytes, at: int) -> dict[int, Abbreviation]:
     """Return the abbreviations of a unit by their code."""
     found: dict[int, Abbreviation] = {}
     while True:
-        code, at = uleb(content, at)
+        code, at = read_uleb(content, at)
         if code == 0:
             return found
-        tag, at = uleb(content, at)
+        tag, at = read_uleb(content, at)
         children = content[at] != 0
         at += 1
         attributes = []
         while True:
-            attribute, at = uleb(content, at)
-            form, at = uleb(content, at)
+            attribute, at = read_uleb(content, at)
+            form, at = read_uleb(content, at)
             implicit = 0
             if form == IMPLICIT_CONST:
-                implicit, at = sleb(content, at)
+                implicit, at = read_sleb(content, at)
             if attribute == form == 0:
                 break
             attributes.append((attribute, form, implicit))
@@ -89,14 +102,14 @@ def read(content: bytes, at: int, form: int, offset_size: int) -> tuple[int, Val
     if form == FLAG_PRESENT:
         return form, 1, at
     if form in _ULEB:
-        return form, *uleb(content, at)
+        return form, *read_uleb(content, at)
     if form == STRING:
         end = content.index(b"\0", at)
         return form, content[at:end], end + 1
     if form == _SDATA:
-        return form, *sleb(content, at)
+        return form, *read_sleb(content, at)
     if form in _LEB_BLOCKS:
-        size, at = uleb(content, at)
+        size, at = read_uleb(content, at)
         return form, content[at : at + size], at + size
     if form in _BLOCKS:
         width = _BLOCKS[form]
@@ -105,7 +118,7 @@ def read(content: bytes, at: int, form: int, offset_size: int) -> tuple[int, Val
     if form == _DATA16:
         return form, content[at : at + 16], at + 16
     if form == INDIRECT:
-        form, at = uleb(content, at)
+        form, at = read_uleb(content, at)
         return read(content, at, form, offset_size)
     raise UnsupportedTarget(f"debug information in an unknown form ({form:#x})")
 
@@ -130,12 +143,8 @@ _COMPILE, _SKELETON, _SPLIT, _TYPE, _SPLIT_TYPE = 1, 4, 5, 2, 6
 
 def header(content: bytes, at: int) -> Header:
     """Read the head of the unit at an offset."""
-    begin, size = at, 4
-    (length,) = struct.unpack_from("<I", content, at)
-    at += 4
-    if length == 0xFFFFFFFF:
-        (length,) = struct.unpack_from("<Q", content, at)
-        at, size = at + 8, 8
+    begin = at
+    length, size, at = initial_length(content, at)
     end = at + length
     (version,) = struct.unpack_from("<H", content, at)
     at += 2

@@ -3,7 +3,7 @@
 import struct
 
 from anyprobe.binary import dwarf as dw
-from anyprobe.binary.dwarfforms import uleb
+from anyprobe.binary.dwarfforms import Cursor
 from anyprobe.core.errors import UnsupportedTarget
 
 _REGISTERS = (
@@ -80,18 +80,9 @@ def _old(content: bytes, at: int, address: int, base: int) -> bytes:
 
 
 def _new(unit: dw.Unit, content: bytes, at: int, address: int, base: int) -> bytes:
-    def fixed() -> int:
-        nonlocal at
-        at += 8
-        return int(struct.unpack_from("<Q", content, at - 8)[0])
-
-    def number() -> int:
-        nonlocal at
-        value, at = uleb(content, at)
-        return value
-
-    while (kind := content[at]) != 0:
-        at += 1
+    cursor = Cursor(content, at)
+    fixed, number = cursor.word, cursor.number
+    while (kind := cursor.byte()) != 0:
         begin = end = 0
         match kind:
             case 1:  # DW_LLE_base_addressx
@@ -120,7 +111,7 @@ def _new(unit: dw.Unit, content: bytes, at: int, address: int, base: int) -> byt
             case _:
                 return b""
         size = number()
-        at += size
+        cursor.at += size
         if begin <= address < end:
-            return content[at - size : at]
+            return content[cursor.at - size : cursor.at]
     return b""

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Iterator
 
 from anyprobe.binary import dwarf as dw
-from anyprobe.binary.dwarfforms import ADDR, ADDRESS_INDEX, uleb
+from anyprobe.binary.dwarfforms import ADDR, ADDRESS_INDEX, Cursor, initial_length
 from anyprobe.core.errors import UnsupportedTarget
 
 _RNGLISTX = 0x23
@@ -42,12 +42,8 @@ class AddressTable:
 def _aranges(content: bytes) -> Iterator[tuple[int, int, int]]:
     at = 0
     while at + 12 <= len(content):
-        begin, size = at, 4
-        (length,) = struct.unpack_from("<I", content, at)
-        at += 4
-        if length == 0xFFFFFFFF:
-            (length,) = struct.unpack_from("<Q", content, at)
-            at, size = at + 8, 8
+        begin = at
+        length, size, at = initial_length(content, at)
         end = at + length
         unit = int.from_bytes(content[at + 2 : at + 2 + size], "little")
         at += 2 + size + 2
@@ -101,18 +97,9 @@ def _old(content: bytes, at: int, base: int) -> Iterator[tuple[int, int]]:
 
 
 def _new(unit: dw.Unit, content: bytes, at: int, base: int) -> Iterator[tuple[int, int]]:
-    def fixed() -> int:
-        nonlocal at
-        at += 8
-        return int(struct.unpack_from("<Q", content, at - 8)[0])
-
-    def number() -> int:
-        nonlocal at
-        value, at = uleb(content, at)
-        return value
-
-    while (kind := content[at]) != _END:
-        at += 1
+    cursor = Cursor(content, at)
+    fixed, number = cursor.word, cursor.number
+    while (kind := cursor.byte()) != _END:
         match kind:
             case 1:  # DW_RLE_base_addressx
                 base = unit.address_of(number())

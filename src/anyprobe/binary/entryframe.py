@@ -9,7 +9,8 @@ import struct
 import numpy as np
 
 from anyprobe.binary.elf import PT_GNU_EH_FRAME, ElfFile
-from anyprobe.binary.unwind import DATAREL, read_uleb
+from anyprobe.binary.leb128 import read_uleb
+from anyprobe.binary.unwind import DATAREL
 from anyprobe.core.memory import MemoryFault
 
 _STACK_POINTER, _RETURN_ADDRESS = 7, 16

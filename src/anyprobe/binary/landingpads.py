@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.binary.elf import ElfFile
-from anyprobe.binary.unwind import OMIT, UnwindTable, read_encoded, read_uleb
+from anyprobe.binary.leb128 import read_uleb
+from anyprobe.binary.unwind import OMIT, UnwindTable, read_encoded
 
 
 def landing_pads(elf: ElfFile, table: UnwindTable) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.binary.elf import PT_GNU_EH_FRAME, ElfFile
+from anyprobe.binary.leb128 import read_uleb
 from anyprobe.core.arrays import unique
 
 # Pointer encodings (DW_EH_PE_*): the low four bits are the format, the next three what the value is relative to.
@@ -45,18 +46,6 @@ class _Common:
     lsda: int
     augmented: bool
     signal: bool
-
-
-def read_uleb(content: bytes, at: int) -> tuple[int, int]:
-    """Return an unsigned LEB128 number and the offset behind it."""
-    value = shift = 0
-    while True:
-        byte = content[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
 
 
 def read_encoded(content: bytes, at: int, encoding: int, address: int) -> tuple[int, int]:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.binary.elf import ElfFile
-from anyprobe.binary.unwind import entry_addresses, read_encoded, read_uleb
+from anyprobe.binary.leb128 import read_sleb, read_uleb
+from anyprobe.binary.unwind import entry_addresses, read_encoded
 
 NONE, OF_RSP, OF_RBP, AT_RBP, STUB, SIGNAL, END = range(7)
 """Kinds of rules, in the lowest three bits.
@@ -186,7 +187,7 @@ def _read_common(content: bytes, at: int) -> _Common:
     augmentation = content[at + 9 : text_end].decode("ascii")
     place = text_end + 1 + (8 if augmentation.startswith("eh") else 0)
     code_unit, place = read_uleb(content, place)
-    data_unit, place = _read_sleb(content, place)
+    data_unit, place = read_sleb(content, place)
     place = place + 1 if version == 1 else read_uleb(content, place)[1]
     pointer = 0
     augmented = augmentation.startswith("z")
@@ -202,12 +203,6 @@ def _read_common(content: bytes, at: int) -> _Common:
                 _, inside = read_encoded(content, inside + 1, content[inside], 0)
         place += size
     return _Common(pointer, augmented, "S" in augmentation, code_unit, data_unit, content[place:end])
-
-
-def _read_sleb(content: bytes, at: int) -> tuple[int, int]:
-    value, after = read_uleb(content, at)
-    bits = 7 * (after - at)
-    return (value - (1 << bits) if content[after - 1] & 0x40 else value), after
 
 
 def _run(common: _Common, program: bytes) -> list[tuple[int, int]]:
@@ -307,7 +302,7 @@ class _Machine:
         """def_cfa_register, def_cfa_offset, def_cfa_offset_sf, GNU_args_size."""
         value, after = read_uleb(program, at)
         if op == 0x13:
-            value = _read_sleb(program, at)[0] * self._common.data_unit
+            value = read_sleb(program, at)[0] * self._common.data_unit
         if op == 0x0D:
             self.state = self.state._replace(base=value, kind=NONE)
         elif op in (0x0E, 0x13):
@@ -318,7 +313,7 @@ class _Machine:
         """def_cfa, def_cfa_sf, offset_extended and its kin, register, val_offset."""
         register, at = read_uleb(program, at)
         value, after = read_uleb(program, at)
-        signed = _read_sleb(program, at)[0]
+        signed = read_sleb(program, at)[0]
         if op in (0x0C, 0x12):
             offset = value if op == 0x0C else signed * self._common.data_unit
             self.state = self.state._replace(base=register, offset=offset, kind=NONE)
@@ -348,8 +343,8 @@ class _Machine:
         of_rbp = block[:1] == bytes([0x70 + _RBP])
         if op == 0x0F and block in _STUB_EXPRESSIONS:
             self.state = self.state._replace(kind=STUB, offset=_STUB_EXPRESSIONS[block])
-        elif op == 0x0F and of_rbp and block[-1] == _DEREFERENCED and _read_sleb(block, 1)[1] == len(block) - 1:
-            self.state = self.state._replace(kind=AT_RBP, offset=_read_sleb(block, 1)[0])
+        elif op == 0x0F and of_rbp and block[-1] == _DEREFERENCED and read_sleb(block, 1)[1] == len(block) - 1:
+            self.state = self.state._replace(kind=AT_RBP, offset=read_sleb(block, 1)[0])
         elif op == 0x0F:
             self.state = self.state._replace(base=-1, kind=NONE)
         elif op == 0x10 and register == _RBP and of_rbp and block[1:] == b"\0":

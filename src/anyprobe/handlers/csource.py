@@ -5,6 +5,7 @@ import os
 import re
 import struct
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -56,7 +57,7 @@ class State:
         return f"state {self.layout.size}"
 
 
-class CHandler:
+class CHandler(ABC):
     """A handler in C; ``state`` bytes of memory are its own, and are read by ``words`` where they are whole numbers."""
 
     def __init__(self, name: str, *, state: int = 0) -> None:
@@ -83,8 +84,9 @@ class CHandler:
         content, mentioned = self._object()
         return _checked(self.__name__, content, mentioned)
 
+    @abstractmethod
     def _object(self) -> tuple[bytes, frozenset[str] | None]:
-        raise NotImplementedError
+        """Return the object file, and the words that its source mentions, if they are known."""
 
 
 class CSource(CHandler):

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from anyprobe.binary import dwarf as dw
 from anyprobe.binary.debuginfo import DebugInfo, foreign_language, is_cpp
-from anyprobe.binary.dwarfforms import uleb
 from anyprobe.binary.dwarflocations import is_at_address, register_at
+from anyprobe.binary.leb128 import read_uleb
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers.arguments import INTEGER, MEMORY, SSE, SSEUP, X87, Prototype, classes
 from anyprobe.handlers.layouts import ArrayType, Field, OpaqueType, StructType
@@ -270,7 +270,7 @@ def _location(member: dw.Entry) -> int | None:
     if isinstance(value, int):
         return value
     if value and value[0] == _PLUS_CONSTANT:
-        number, end = uleb(value, 1)
+        number, end = read_uleb(value, 1)
         return number if end == len(value) else None
     return None
 

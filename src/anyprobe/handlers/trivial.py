@@ -3,7 +3,6 @@
 The code is what LLVM would make of them, in fewer registers, and is there in no time.
 """
 
-import struct
 from typing import NamedTuple
 
 from anyprobe.core.code import Input, InputKind, NativeCode
@@ -13,7 +12,7 @@ from anyprobe.handlers import ir
 from anyprobe.handlers.passes import bounds
 from anyprobe.handlers.storages import Table
 from anyprobe.handlers.types import IntegerType, PointerType
-from anyprobe.isa.assemble import Assembler
+from anyprobe.isa.assemble import Assembler, i32
 
 _CELLS = frozenset({(COUNT,), (COUNT, SUM)})
 _UNLESS = {"==": "jne", "!=": "je", "<": "jge", "<=": "jg", ">": "jle", ">=": "jl"}
@@ -112,30 +111,30 @@ class _Writer:
         if comparison is not None:
             self._leave_unless(*comparison)
         # a thread without a number of its own is 0, which wraps to the largest
-        asm.emit(b"\x48\x8b\x87" + _i32(storage + 8) + b"\x48\xff\xc8", "mov rax, [rdi+THREAD]; dec rax")
-        asm.emit(b"\x48\x3d" + _i32(layout.rows - 1), "cmp rax, rows-1")
+        asm.emit(b"\x48\x8b\x87" + i32(storage + 8) + b"\x48\xff\xc8", "mov rax, [rdi+THREAD]; dec rax")
+        asm.emit(b"\x48\x3d" + i32(layout.rows - 1), "cmp rax, rows-1")
         asm.jump(b"\x73", "shared", "jae shared")
-        asm.emit(b"\x48\x69\xc0" + _i32(layout.stride), "imul rax, rax, stride")
-        asm.emit(b"\x48\x03\x87" + _i32(storage), "add rax, [rdi+STORAGE]")
-        asm.emit(b"\x48\xff\x80" + _i32(count + layout.stride), "inc qword [rax+stride+COUNT]")
+        asm.emit(b"\x48\x69\xc0" + i32(layout.stride), "imul rax, rax, stride")
+        asm.emit(b"\x48\x03\x87" + i32(storage), "add rax, [rdi+STORAGE]")
+        asm.emit(b"\x48\xff\x80" + i32(count + layout.stride), "inc qword [rax+stride+COUNT]")
         if value is not None:
             self._load(value, _TO_RDI, b"\x48\x8b\xbf", "rdi")
-            asm.emit(b"\x48\x01\xb8" + _i32(total + layout.stride), "add [rax+stride+SUM], rdi")
+            asm.emit(b"\x48\x01\xb8" + i32(total + layout.stride), "add [rax+stride+SUM], rdi")
         asm.label("out")
         asm.emit(b"\xc3", "ret")
         asm.label("shared")
-        asm.emit(b"\x48\x8b\x87" + _i32(storage), "mov rax, [rdi+STORAGE]")
-        asm.emit(b"\xf0\x48\xff\x80" + _i32(count), "lock inc qword [rax+COUNT]")
+        asm.emit(b"\x48\x8b\x87" + i32(storage), "mov rax, [rdi+STORAGE]")
+        asm.emit(b"\xf0\x48\xff\x80" + i32(count), "lock inc qword [rax+COUNT]")
         if value is not None:
             self._load(value, _TO_RDI, b"\x48\x8b\xbf", "rdi")
-            asm.emit(b"\xf0\x48\x01\xb8" + _i32(total), "lock add [rax+SUM], rdi")
+            asm.emit(b"\xf0\x48\x01\xb8" + i32(total), "lock add [rax+SUM], rdi")
         asm.emit(b"\xc3", "ret")
         changed = frozenset({"rax", "flags"} | ({"rdi"} if value is not None else set()))
         return NativeCode(asm.finish(0), self._inputs, changed, 8, bounds.steps(self._handler))
 
     def _leave_unless(self, symbol: str, number: _Number, constant: int) -> None:
         self._load(number, _TO_RAX, b"\x48\x8b\x87", "rax")
-        self._asm.emit(b"\x48\x3d" + _i32(constant), f"cmp rax, {constant}")
+        self._asm.emit(b"\x48\x3d" + i32(constant), f"cmp rax, {constant}")
         jump = _UNLESS[symbol]
         opcode = (_SIGNED if number.signed else _UNSIGNED)[jump]
         self._asm.jump(bytes([opcode]), "out", f"{jump} out")
@@ -143,10 +142,6 @@ class _Writer:
     def _load(
         self, number: _Number, conversions: dict[tuple[int, bool], tuple[bytes, str]], load: bytes, register: str
     ) -> None:
-        self._asm.emit(load + _i32(8 * number.word), f"mov {register}, [rdi+{8 * number.word}]")
+        self._asm.emit(load + i32(8 * number.word), f"mov {register}, [rdi+{8 * number.word}]")
         for step in number.steps:
             self._asm.emit(*conversions[step])
-
-
-def _i32(value: int) -> bytes:
-    return struct.pack("<i", value)

@@ -9,6 +9,16 @@ from anyprobe.core.errors import InternalError
 _SHORT = frozenset(bytes([opcode]) for opcode in (0xEB, *range(0x70, 0x80), *range(0xE0, 0xE4)))
 
 
+def i32(value: int) -> bytes:
+    """Return a signed number of four bytes, as displacements and immediates are written."""
+    return struct.pack("<i", value)
+
+
+def u64(value: int) -> bytes:
+    """Return an unsigned number of eight bytes."""
+    return struct.pack("<Q", value)
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One piece of code and what it says in assembly."""

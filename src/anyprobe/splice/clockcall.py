@@ -1,16 +1,6 @@
 """Generated code that calls the vdso's clock: for machines whose time stamp counter does not tick evenly."""
 
-import struct
-
-from anyprobe.isa.assemble import Assembler
-
-
-def _i32(value: int) -> bytes:
-    return struct.pack("<i", value)
-
-
-def _u64(value: int) -> bytes:
-    return struct.pack("<Q", value)
+from anyprobe.isa.assemble import Assembler, i32, u64
 
 
 def emit_now(asm: Assembler, clock: int) -> None:
@@ -29,8 +19,8 @@ def emit_now(asm: Assembler, clock: int) -> None:
     for number in range(16):
         asm.emit(_movaps(0x29, number), f"movaps [rsp+{16 + 16 * number}], xmm{number}")
     asm.emit(b"\xbf\x01\x00\x00\x00\x48\x89\xe6", "mov edi, CLOCK_MONOTONIC; mov rsi, rsp")
-    asm.emit(b"\x48\xb8" + _u64(clock) + b"\xff\xd0", "mov rax, clock_gettime; call rax")
-    asm.emit(b"\x48\x69\x04\x24" + _i32(1_000_000_000), "imul rax, [rsp], 1000000000")
+    asm.emit(b"\x48\xb8" + u64(clock) + b"\xff\xd0", "mov rax, clock_gettime; call rax")
+    asm.emit(b"\x48\x69\x04\x24" + i32(1_000_000_000), "imul rax, [rsp], 1000000000")
     asm.emit(b"\x48\x03\x44\x24\x08", "add rax, [rsp+8]")
     for number in range(16):
         asm.emit(_movaps(0x28, number), f"movaps xmm{number}, [rsp+{16 + 16 * number}]")
@@ -42,4 +32,4 @@ def emit_now(asm: Assembler, clock: int) -> None:
 def _movaps(opcode: int, number: int) -> bytes:
     """Return ``movaps`` between xmm ``number`` and its place on the stack (0x29 to, 0x28 from memory)."""
     rex = b"\x44" if number > 7 else b""
-    return rex + bytes((0x0F, opcode, 0x84 | (number & 7) << 3, 0x24)) + _i32(16 + 16 * number)
+    return rex + bytes((0x0F, opcode, 0x84 | (number & 7) << 3, 0x24)) + i32(16 + 16 * number)

@@ -28,6 +28,15 @@ class _Template:
     """Where the displacement of the jump back stands."""
 
 
+def is_plain(splice: PlannedSplice, action: Action) -> bool:
+    """Return whether a splice's action is a counter in front of its first displaced instruction, and all there is."""
+    want = splice.wants[0]
+    if len(splice.wants) != 1 or want.conditional or want.block or want.after:
+        return False
+    counts = action.kind is ActionKind.COUNT and action.bank.slot is not None
+    return counts and want.address == splice.insns[0].address and splice.strategy is not Strategy.RETARGET
+
+
 class CounterTemplates:
     """The templates of one neighbourhood."""
 
@@ -39,12 +48,9 @@ class CounterTemplates:
         self, splice: PlannedSplice, address: int, bias: int, action: Action, clobbers_of: Callable[[], Clobbers]
     ) -> EmittedPatch | None:
         """Return the splice's patch at ``address``; ``None`` where it is not of the simple kind."""
-        want = splice.wants[0]
-        insns = splice.insns
-        if len(splice.wants) != 1 or want.conditional or want.after or want.address != insns[0].address:
+        if not is_plain(splice, action):
             return None
-        if action.kind is not ActionKind.COUNT or action.bank.slot is None or splice.strategy is Strategy.RETARGET:
-            return None
+        want, insns = splice.wants[0], splice.insns
         for insn in insns:
             if insn.flow is not Flow.NEXT or insn.iced.is_ip_rel_memory_operand:
                 return None

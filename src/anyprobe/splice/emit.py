@@ -8,6 +8,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.relocate import displace
 from anyprobe.splice.behind import act_behind_jump, act_behind_return, branch_with_actions, call_with_actions
+from anyprobe.splice.countertemplate import is_plain
 from anyprobe.splice.leaving import DECISION_ESTIMATE, RANGE_ESTIMATE, decide
 from anyprobe.splice.patchcode import (
     REPLACING,
@@ -90,14 +91,10 @@ class _Emission:
 
     def _front(self) -> tuple[int, Clobbers] | None:
         """Return what tells the front from others where one plain counter comes before everything else."""
-        want, first = self._splice.wants[0] if len(self._splice.wants) == 1 else None, self._splice.insns[0]
-        if want is None or want.conditional or want.block or want.after or want.address != first.address:
-            return None
-        actions = self._source.actions(want)
-        if len(actions) != 1 or actions[0].kind is not ActionKind.COUNT or actions[0].bank.slot is None:
-            return None
-        retargeted = self._splice.strategy is Strategy.RETARGET
-        return None if retargeted else (actions[0].bank.gate, self._source.clobbers(want))
+        wants = self._splice.wants
+        actions = self._source.actions(wants[0]) if len(wants) == 1 else ()
+        plain = len(actions) == 1 and is_plain(self._splice, actions[0])
+        return (actions[0].bank.gate, self._source.clobbers(wants[0])) if plain else None
 
     def _wants_at(self, address: int) -> list[Want]:
         """Return the wants at a link-time address, in the order in which they run."""

@@ -20,7 +20,7 @@ from anyprobe.core.code import SKIP, Input, InputKind, NativeCode
 from anyprobe.core.errors import InternalError
 from anyprobe.data.layout import BLOCK_GUARD, BLOCK_NUMBER, BLOCK_REFUSED
 from anyprobe.isa import disassemble
-from anyprobe.isa.assemble import Assembler
+from anyprobe.isa.assemble import Assembler, i32, u64
 from anyprobe.isa.registers import NUMBERS
 from anyprobe.splice import contextroutines
 from anyprobe.splice.handlerfacts import INSTANCE_BYTES, INSTANCE_DATA, INSTANCES, PLACE, TID_OFFSET, HandlerFacts
@@ -79,8 +79,8 @@ class _Call:
             asm.emit(b"\x48\x89\xe5", "mov rbp, rsp")
         if self._strings:
             asm.emit(b"\x9c\xfc", "pushfq; cld")
-        asm.emit(b"\x64\x48\x8b\x1c\x25" + _i32(facts.slot), "mov rbx, fs:[slot]")
-        asm.emit(b"\x48\xb8" + _u64(facts.gate), "mov rax, &gate")
+        asm.emit(b"\x64\x48\x8b\x1c\x25" + i32(facts.slot), "mov rbx, fs:[slot]")
+        asm.emit(b"\x48\xb8" + u64(facts.gate), "mov rax, &gate")
         asm.emit(b"\x48\x85\x18", "test [rax], rbx")
         asm.jump(b"\x0f\x84", "first", "jz first")
         asm.label("block")
@@ -119,8 +119,8 @@ class _Call:
         asm = self.asm
         asm.emit(b"\x48\x85\xdb", "test rbx, rbx")
         asm.jump(b"\x0f\x84", label, f"jz {label}")
-        asm.emit(b"\x48\xc7\x43" + bytes([BLOCK_GUARD]) + _i32(0), "mov qword [rbx+BLOCK_GUARD], 0")
-        asm.emit(b"\xc7\x43" + bytes([BLOCK_REFUSED]) + _i32(0), "mov dword [rbx+BLOCK_REFUSED], 0")
+        asm.emit(b"\x48\xc7\x43" + bytes([BLOCK_GUARD]) + i32(0), "mov qword [rbx+BLOCK_GUARD], 0")
+        asm.emit(b"\xc7\x43" + bytes([BLOCK_REFUSED]) + i32(0), "mov dword [rbx+BLOCK_REFUSED], 0")
         asm.label(label)
         if self._aligned:
             asm.emit(b"\x48\x8d\x65" + (b"\xf8" if self._strings else b"\x00"), "lea rsp, [saved registers]")
@@ -134,7 +134,7 @@ class _Call:
         asm, facts = self.asm, self._facts
         asm.label("nested")
         asm.emit(b"\xff\x43" + bytes([BLOCK_REFUSED]), "inc dword [rbx+BLOCK_REFUSED]")
-        asm.emit(b"\x81\x7b" + bytes([BLOCK_REFUSED]) + _i32(PATIENCE), "cmp dword [rbx+BLOCK_REFUSED], PATIENCE")
+        asm.emit(b"\x81\x7b" + bytes([BLOCK_REFUSED]) + i32(PATIENCE), "cmp dword [rbx+BLOCK_REFUSED], PATIENCE")
         asm.jump(b"\x0f\x83", "free", "jae free")
         self._argument()
         asm.emit(b"\x48\xff\x44\x03" + bytes([MISSED]), "inc qword [rbx+rax+MISSED]")
@@ -145,7 +145,7 @@ class _Call:
         asm.emit(b"\x48\x89\xcb\x5a\x59", "mov rbx, rcx; pop rdx; pop rcx")
         asm.emit(b"\x48\x85\xdb", "test rbx, rbx")
         asm.jump(b"\x0f\x85", "block", "jnz block")
-        asm.emit(b"\x48\xbf" + _u64(facts.shared), "mov rdi, shared block")
+        asm.emit(b"\x48\xbf" + u64(facts.shared), "mov rdi, shared block")
         self._argument()
         asm.emit(b"\xf0\x48\xff\x04\x07", "lock inc qword [rdi+rax]")
         self._one(Instruction.create_reg_mem(Code.MOV_R64_RM64, Register.RDI, self._at(self._place_of("rdi"))))
@@ -176,7 +176,7 @@ class _Call:
             asm.emit(b"\x48\x83\xe4\xf0", "and rsp, -16")
         else:
             self._pushed += size
-        asm.emit(b"\x48\x81\xec" + _i32(size), f"sub rsp, {size}")
+        asm.emit(b"\x48\x81\xec" + i32(size), f"sub rsp, {size}")
         # what needs registers for itself comes last: the others are still where they were
         for index, each in sorted(enumerate(code.inputs), key=lambda item: item[1].kind not in _IN_REGISTERS):
             self._word(index, each)
@@ -193,7 +193,7 @@ class _Call:
             self._redirect(size)
         if not self._aligned:
             self._pushed -= size
-            asm.emit(b"\x48\x81\xc4" + _i32(size), f"add rsp, {size}")
+            asm.emit(b"\x48\x81\xc4" + i32(size), f"add rsp, {size}")
 
     def _redirect(self, size: int) -> None:
         """Emit: where the handler has said so, the thread goes elsewhere; a call that is skipped is over."""
@@ -210,7 +210,7 @@ class _Call:
             asm.jump(b"\x0f\x85", "released", "jne released")
             self._release()
         if not self._aligned:
-            asm.emit(b"\x48\x81\xc4" + _i32(size), f"add rsp, {size}")
+            asm.emit(b"\x48\x81\xc4" + i32(size), f"add rsp, {size}")
         asm.jump(b"\xe9", "redirected", "jmp redirected")
         asm.label("stays")
 
@@ -232,7 +232,7 @@ class _Call:
         self._one(Instruction.create_reg_mem(Code.MOV_R64_RM64, Register.RAX, operand))
 
     def _constant(self, index: int, value: int) -> None:
-        self.asm.emit(b"\x48\xb8" + _u64(value), f"mov rax, {value:#x}")
+        self.asm.emit(b"\x48\xb8" + u64(value), f"mov rax, {value:#x}")
         self._set(index, Register.RAX)
 
     def _word(self, index: int, each: Input) -> None:
@@ -297,15 +297,15 @@ class _Call:
             case "caller":
                 self._get(self._base, self._site)
             case "tid":
-                asm.emit(b"\x64\x8b\x04\x25" + _i32(TID_OFFSET), "mov eax, fs:[TID]")
+                asm.emit(b"\x64\x8b\x04\x25" + i32(TID_OFFSET), "mov eax, fs:[TID]")
             case "pid":
                 self._constant(index, handler.pid)
                 return
             case "cpu":
-                asm.emit(b"\x0f\x01\xf9\x89\xc8\x25" + _i32(0xFFF), "rdtscp; mov eax, ecx; and eax, 0xfff")
+                asm.emit(b"\x0f\x01\xf9\x89\xc8\x25" + i32(0xFFF), "rdtscp; mov eax, ecx; and eax, 0xfff")
             case "now":
                 asm.emit(b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0", "rdtsc; shl rdx, 32; or rax, rdx")
-                asm.emit(b"\x48\xba" + _u64(handler.nanoseconds), "mov rdx, nanoseconds per tick")
+                asm.emit(b"\x48\xba" + u64(handler.nanoseconds), "mov rdx, nanoseconds per tick")
                 asm.emit(b"\x48\xf7\xe2\x48\x0f\xac\xd0\x20", "mul rdx; shrd rax, rdx, 32")
             case "ip" if handler.takes_target:
                 self._get(self._base, 8 * len(self._saved) + 16 + self._pushed)
@@ -324,9 +324,9 @@ class _Call:
         """Emit: rax = errno; 0 where nobody has said yet where it is."""
         asm, handler = self.asm, self._handler
         if handler.errno:
-            asm.emit(b"\x64\x48\x63\x04\x25" + _i32(handler.errno), "movsxd rax, dword fs:[errno]")
+            asm.emit(b"\x64\x48\x63\x04\x25" + i32(handler.errno), "movsxd rax, dword fs:[errno]")
             return
-        asm.emit(b"\x48\xb8" + _u64(handler.errno_word) + b"\x48\x8b\x00", "mov rax, &word; mov rax, [rax]")
+        asm.emit(b"\x48\xb8" + u64(handler.errno_word) + b"\x48\x8b\x00", "mov rax, &word; mov rax, [rax]")
         for text in ("mov rax, [rax]", "movsxd rax, dword fs:[rax]"):
             asm.emit(b"\x48\x85\xc0", "test rax, rax")
             asm.jump(b"\x0f\x84", "no_errno", "jz no_errno")
@@ -337,9 +337,9 @@ class _Call:
         """Emit: errno = eax; rdi is free."""
         asm, handler = self.asm, self._handler
         if handler.errno:
-            asm.emit(b"\x64\x89\x04\x25" + _i32(handler.errno), "mov fs:[errno], eax")
+            asm.emit(b"\x64\x89\x04\x25" + i32(handler.errno), "mov fs:[errno], eax")
             return
-        asm.emit(b"\x48\xbf" + _u64(handler.errno_word) + b"\x48\x8b\x3f", "mov rdi, &word; mov rdi, [rdi]")
+        asm.emit(b"\x48\xbf" + u64(handler.errno_word) + b"\x48\x8b\x3f", "mov rdi, &word; mov rdi, [rdi]")
         for text in ("mov rdi, [rdi]", "mov fs:[rdi], eax"):
             asm.emit(b"\x48\x85\xff", "test rdi, rdi")
             asm.jump(b"\x0f\x84", "errno_set", "jz errno_set")
@@ -357,9 +357,9 @@ class _Call:
         asm.emit(b"\x48\x85\xc0", "test rax, rax")
         asm.jump(b"\x0f\x85", known, "jnz number")
         first = facts.data + facts.layout.blocks_offset
-        asm.emit(b"\x51\x52\x48\xb9" + _u64(first), "push rcx; push rdx; mov rcx, first block")
+        asm.emit(b"\x51\x52\x48\xb9" + u64(first), "push rcx; push rdx; mov rcx, first block")
         asm.emit(b"\x48\x89\xd8\x48\x29\xc8\x31\xd2", "mov rax, rbx; sub rax, rcx; xor edx, edx")
-        asm.emit(b"\xb9" + _i32(facts.layout.stride), "mov ecx, stride")
+        asm.emit(b"\xb9" + i32(facts.layout.stride), "mov ecx, stride")
         asm.emit(b"\x48\xf7\xf1\x48\xff\xc0\x5a\x59", "div rcx; inc rax; pop rdx; pop rcx")
         asm.emit(b"\x48\x89\x43" + bytes([BLOCK_NUMBER]), "mov [rbx+BLOCK_NUMBER], rax")
         asm.label(known)
@@ -377,11 +377,11 @@ class _Call:
         self._thread()
         asm.emit(b"\x31\xd2\x48\x85\xc0", "xor edx, edx; test rax, rax")
         asm.jump(b"\x0f\x84", "no_instance", "jz no_instance")
-        asm.emit(b"\x48\x69\xc0" + _i32(INSTANCES * INSTANCE_BYTES), "imul rax, rax, bytes of a thread")
-        asm.emit(b"\x48\xb9" + _u64(handler.instances) + b"\x48\x01\xc1", "mov rcx, instances; add rcx, rax")
+        asm.emit(b"\x48\x69\xc0" + i32(INSTANCES * INSTANCE_BYTES), "imul rax, rax, bytes of a thread")
+        asm.emit(b"\x48\xb9" + u64(handler.instances) + b"\x48\x01\xc1", "mov rcx, instances; add rcx, rax")
         self._one(Instruction.create_reg_mem(Code.LEA_R64_M, Register.RDX, self._at(self._site)))
-        asm.emit(b"\x48\x89\xd0\x48\xc1\xe8\x04\x25" + _i32(INSTANCES - 1), "mov rax, rdx; shr rax, 4; and eax, last")
-        asm.emit(b"\x41\xbb" + _i32(_PROBES), "mov r11d, probes")
+        asm.emit(b"\x48\x89\xd0\x48\xc1\xe8\x04\x25" + i32(INSTANCES - 1), "mov rax, rdx; shr rax, 4; and eax, last")
+        asm.emit(b"\x41\xbb" + i32(_PROBES), "mov r11d, probes")
         asm.label("probe")
         asm.emit(b"\x89\xc7\xc1\xe7\x07\x48\x01\xcf", "mov edi, eax; shl edi, 7; add rdi, rcx")
         asm.emit(b"\x48\x39\x17", "cmp [rdi], rdx")
@@ -389,7 +389,7 @@ class _Call:
         if handler.enters:
             asm.emit(b"\x48\x83\x3f\x00", "cmp qword [rdi], 0")
             asm.jump(b"\x0f\x84", "instance", "je instance")
-        asm.emit(b"\xff\xc0\x25" + _i32(INSTANCES - 1), "inc eax; and eax, last")
+        asm.emit(b"\xff\xc0\x25" + i32(INSTANCES - 1), "inc eax; and eax, last")
         asm.emit(b"\x41\xff\xcb", "dec r11d")
         asm.jump(b"\x0f\x85", "probe", "jnz probe")
         asm.emit(b"\x31\xd2", "xor edx, edx")
@@ -398,7 +398,7 @@ class _Call:
         if handler.enters:
             asm.emit(b"\x48\x89\x17", "mov [rdi], rdx")
             for at in range(INSTANCE_DATA, INSTANCE_BYTES, 8):
-                asm.emit(b"\x48\xc7\x47" + bytes([at]) + _i32(0), f"mov qword [rdi+{at}], 0")
+                asm.emit(b"\x48\xc7\x47" + bytes([at]) + i32(0), f"mov qword [rdi+{at}], 0")
         asm.emit(b"\x48\x8d\x57" + bytes([INSTANCE_DATA]), "lea rdx, [rdi+INSTANCE_DATA]")
         asm.label("no_instance")
 
@@ -427,7 +427,7 @@ class _Call:
         if self._handler.pool:
             emit_release(self.asm)
         else:
-            self.asm.emit(b"\x48\xc7\x40" + bytes([256 - INSTANCE_DATA]) + _i32(0), "mov qword [rax-INSTANCE_DATA], 0")
+            self.asm.emit(b"\x48\xc7\x40" + bytes([256 - INSTANCE_DATA]) + i32(0), "mov qword [rax-INSTANCE_DATA], 0")
         self.asm.label("released")
 
     def _take_over(self, index: int, each: Input) -> None:
@@ -460,11 +460,3 @@ def _saved_by(code: NativeCode) -> tuple[str, ...]:
 
 def _register_of(name: str) -> "Register_":
     return cast("Register_", Register.RAX + NUMBERS[name])
-
-
-def _i32(value: int) -> bytes:
-    return struct.pack("<i", value)
-
-
-def _u64(value: int) -> bytes:
-    return struct.pack("<Q", value)

@@ -10,11 +10,10 @@ about to sleep and cleared by who has answered; what decides is the ticket, so a
 meets no other hit. Nothing here is trusted by the controller but numbers.
 """
 
-import struct
 from functools import cache
 
 from anyprobe.core.code import Input, InputKind, NativeCode
-from anyprobe.isa.assemble import Assembler
+from anyprobe.isa.assemble import Assembler, i32
 from anyprobe.isa.registers import NUMBERS
 
 BELL = 0
@@ -81,26 +80,26 @@ class _Waiting:
         asm.emit(b"\x49\x89\xfe\x4d\x8b\x2e", "mov r14, rdi; mov r13, [r14]")
         asm.emit(b"\x49\x8b\x76\x08", "mov rsi, [r14+8]")
         asm.emit(b"\x48\x8d\x46\xff", "lea rax, [rsi-1]")
-        asm.emit(b"\x48\x3d" + _i32(THREADS), "cmp rax, THREADS")
+        asm.emit(b"\x48\x3d" + i32(THREADS), "cmp rax, THREADS")
         asm.jump(b"\x0f\x83", "absent", "jae absent")
         asm.emit(b"\x41\x83\x7d" + bytes([CLOSED, 0]), "cmp dword [r13+CLOSED], 0")
         asm.jump(b"\x0f\x85", "absent", "jne absent")
         asm.emit(b"\x49\x89\xf4\x49\xc1\xe4\x09", "mov r12, rsi; shl r12, 9")
-        asm.emit(b"\x4f\x8d\xa4\x2c" + _i32(PLACES), "lea r12, [r12+r13+PLACES]")
-        asm.emit(b"\x41\xf7\x04\x24" + _i32(TID_MASK), "test dword [r12], TID_MASK")
+        asm.emit(b"\x4f\x8d\xa4\x2c" + i32(PLACES), "lea r12, [r12+r13+PLACES]")
+        asm.emit(b"\x41\xf7\x04\x24" + i32(TID_MASK), "test dword [r12], TID_MASK")
         asm.jump(b"\x0f\x84", "absent", "jz absent")
 
     def _ask(self) -> None:
         asm = self._asm
         asm.emit(b"\x48\x83\xec\x18", "sub rsp, 24")
         asm.emit(
-            b"\x49\x8d\xb4\xf5" + _i32(TICKETS) + b"\x48\x89\x74\x24\x10",
+            b"\x49\x8d\xb4\xf5" + i32(TICKETS) + b"\x48\x89\x74\x24\x10",
             "lea rsi, [r13+rsi*8+TICKETS]; mov [rsp+16], rsi",
         )
-        asm.emit(b"\xb8" + _i32(_SYS_GETTID) + b"\x0f\x05", "mov eax, GETTID; syscall")
+        asm.emit(b"\xb8" + i32(_SYS_GETTID) + b"\x0f\x05", "mov eax, GETTID; syscall")
         asm.emit(b"\x41\x89\x44\x24" + bytes([TID]), "mov [r12+TID], eax")
-        asm.emit(b"\x41\xc7\x44\x24" + bytes([CALLBACK]) + _i32(self._callback), "mov dword [r12+CALLBACK], callback")
-        asm.emit(b"\xb9" + _i32(self._count), "mov ecx, words")
+        asm.emit(b"\x41\xc7\x44\x24" + bytes([CALLBACK]) + i32(self._callback), "mov dword [r12+CALLBACK], callback")
+        asm.emit(b"\xb9" + i32(self._count), "mov ecx, words")
         asm.label("give")
         asm.emit(b"\x49\x8b\x44\xce" + bytes([8 * _FIRST - 8]), "mov rax, [r14+rcx*8+FIRST-8]")
         asm.emit(b"\x49\x89\x44\xcc" + bytes([ASKED - 8]), "mov [r12+rcx*8+ASKED-8], rax")
@@ -108,19 +107,19 @@ class _Waiting:
         asm.jump(b"\x75", "give", "jnz give")
         seconds, rest = divmod(self._nanoseconds, _BILLION)
         asm.emit(b"\xbf\x01\x00\x00\x00\x48\x89\xe6", "mov edi, CLOCK_MONOTONIC; mov rsi, rsp")
-        asm.emit(b"\xb8" + _i32(_SYS_CLOCK_GETTIME) + b"\x0f\x05", "mov eax, CLOCK_GETTIME; syscall")
-        asm.emit(b"\x48\x81\x04\x24" + _i32(seconds), "add qword [rsp], seconds")
-        asm.emit(b"\x48\x8b\x44\x24\x08\x48\x05" + _i32(rest), "mov rax, [rsp+8]; add rax, nanoseconds")
-        asm.emit(b"\x48\x3d" + _i32(_BILLION), "cmp rax, 1000000000")
+        asm.emit(b"\xb8" + i32(_SYS_CLOCK_GETTIME) + b"\x0f\x05", "mov eax, CLOCK_GETTIME; syscall")
+        asm.emit(b"\x48\x81\x04\x24" + i32(seconds), "add qword [rsp], seconds")
+        asm.emit(b"\x48\x8b\x44\x24\x08\x48\x05" + i32(rest), "mov rax, [rsp+8]; add rax, nanoseconds")
+        asm.emit(b"\x48\x3d" + i32(_BILLION), "cmp rax, 1000000000")
         asm.jump(b"\x72", "deadline", "jb deadline")
-        asm.emit(b"\x48\x2d" + _i32(_BILLION) + b"\x48\xff\x04\x24", "sub rax, 1000000000; inc qword [rsp]")
+        asm.emit(b"\x48\x2d" + i32(_BILLION) + b"\x48\xff\x04\x24", "sub rax, 1000000000; inc qword [rsp]")
         asm.label("deadline")
         asm.emit(b"\x48\x89\x44\x24\x08", "mov [rsp+8], rax")
         asm.emit(b"\x48\x8b\x74\x24\x10\x4c\x8b\x3e", "mov rsi, [rsp+16]; mov r15, [rsi]")
         asm.emit(b"\x49\xff\xc7\x4c\x89\x3e", "inc r15; mov [rsi], r15")
         asm.emit(b"\xf0\x41\xff\x45\x00", "lock inc dword [r13+BELL]")
         asm.emit(b"\x4c\x89\xef\xbe\x01\x00\x00\x00\x89\xf2", "mov rdi, r13; mov esi, FUTEX_WAKE; mov edx, esi")
-        asm.emit(b"\xb8" + _i32(_SYS_FUTEX) + b"\x0f\x05", "mov eax, FUTEX; syscall")
+        asm.emit(b"\xb8" + i32(_SYS_FUTEX) + b"\x0f\x05", "mov eax, FUTEX; syscall")
 
     def _wait(self) -> None:
         asm = self._asm
@@ -130,13 +129,13 @@ class _Waiting:
         asm.emit(b"\x4d\x39\x7c\x24" + bytes([ANSWERED]), "cmp [r12+ANSWERED], r15")
         asm.jump(b"\x0f\x84", "answered", "je answered")
         asm.emit(b"\x41\x8b\x14\x24", "mov edx, [r12]")
-        asm.emit(b"\xf7\xc2" + _i32(TID_MASK), "test edx, TID_MASK")
+        asm.emit(b"\xf7\xc2" + i32(TID_MASK), "test edx, TID_MASK")
         asm.jump(b"\x0f\x84", "released", "jz released")
         asm.emit(b"\x85\xd2", "test edx, edx")
         asm.jump(b"\x79", "look", "jns look")
         asm.emit(b"\x4c\x89\xe7\xbe\x09\x00\x00\x00", "mov rdi, r12; mov esi, FUTEX_WAIT_BITSET")
         asm.emit(b"\x49\x89\xe2\x45\x31\xc0\x41\x83\xc9\xff", "mov r10, rsp; xor r8d, r8d; or r9d, -1")
-        asm.emit(b"\xb8" + _i32(_SYS_FUTEX) + b"\x0f\x05", "mov eax, FUTEX; syscall")
+        asm.emit(b"\xb8" + i32(_SYS_FUTEX) + b"\x0f\x05", "mov eax, FUTEX; syscall")
         asm.emit(b"\x48\x85\xc0", "test rax, rax")
         asm.jump(b"\x74", "look", "jz look")
         asm.emit(b"\x48\x83\xf8\xf5", "cmp rax, -EAGAIN")
@@ -156,9 +155,9 @@ class _Waiting:
         if self._takes_over:
             asm.emit(b"\x49\x83\x7c\x24" + bytes([CHANGED]) + b"\x00", "cmp qword [r12+CHANGED], 0")
             asm.jump(b"\x74", "leave", "je leave")
-            asm.emit(b"\xb9" + _i32(self._count), "mov ecx, words")
+            asm.emit(b"\xb9" + i32(self._count), "mov ecx, words")
             asm.label("take")
-            asm.emit(b"\x49\x8b\x84\xcc" + _i32(REPLY - 8), "mov rax, [r12+rcx*8+REPLY-8]")
+            asm.emit(b"\x49\x8b\x84\xcc" + i32(REPLY - 8), "mov rax, [r12+rcx*8+REPLY-8]")
             asm.emit(b"\x49\x89\x44\xce" + bytes([8 * _FIRST - 8]), "mov [r14+rcx*8+FIRST-8], rax")
             asm.emit(b"\xff\xc9", "dec ecx")
             asm.jump(b"\x75", "take", "jnz take")
@@ -168,7 +167,3 @@ class _Waiting:
         asm.emit(b"\x48\x83\xc4\x18", "add rsp, 24")
         asm.label("absent")
         asm.emit(b"\xf0\x49\xff\x45" + bytes([ABSENT]) + b"\xc3", "lock inc qword [r13+ABSENT]; ret")
-
-
-def _i32(value: int) -> bytes:
-    return struct.pack("<i", value)

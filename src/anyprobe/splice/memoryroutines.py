@@ -10,10 +10,9 @@ Handlers call these with ``rdi``, ``rsi`` and ``rdx`` as arguments; all register
 Where a filter may punish system calls, only the stack is read.
 """
 
-import struct
 from dataclasses import dataclass
 
-from anyprobe.isa.assemble import Assembler
+from anyprobe.isa.assemble import Assembler, i32, u64
 
 NAMES = frozenset({"read", "read_text", "write"})
 _GETPID, _READV, _WRITEV = 39, 310, 311
@@ -95,9 +94,9 @@ def _read(asm: Assembler, facts: ReadingFacts) -> None:
 
 def _end_of_main_stack(asm: Assembler, stack: range) -> None:
     """Emit: r11 = the end of the main thread's stack, on to ``read_bound``; behind it where the thread is elsewhere."""
-    asm.emit(b"\x49\xbb" + _u64(stack.start) + b"\x4c\x39\xdc", "mov r11, lowest address; cmp rsp, r11")
+    asm.emit(b"\x49\xbb" + u64(stack.start) + b"\x4c\x39\xdc", "mov r11, lowest address; cmp rsp, r11")
     asm.jump(b"\x0f\x82", "read_elsewhere", "jb elsewhere")
-    asm.emit(b"\x49\xbb" + _u64(stack.stop) + b"\x4c\x39\xdc", "mov r11, end; cmp rsp, r11")
+    asm.emit(b"\x49\xbb" + u64(stack.stop) + b"\x4c\x39\xdc", "mov r11, end; cmp rsp, r11")
     asm.jump(b"\x0f\x82", "read_bound", "jb bound")
     asm.label("read_elsewhere")
 
@@ -108,15 +107,15 @@ def _end_of_stack(asm: Assembler, block: int) -> None:
     glibc keeps a thread's control block on the thread's stack, so both the stack pointer and the block's address lie
     between the bounds that the block has. Those of the main thread are others.
     """
-    asm.emit(b"\x64\x4c\x8b\x1c\x25" + _i32(block), "mov r11, fs:[stack_block]")
+    asm.emit(b"\x64\x4c\x8b\x1c\x25" + i32(block), "mov r11, fs:[stack_block]")
     asm.emit(b"\x4d\x85\xdb", "test r11, r11")
     asm.jump(b"\x0f\x84", "read_page", "jz page")
     asm.emit(b"\x4c\x39\xdc", "cmp rsp, r11")
     asm.jump(b"\x0f\x82", "read_page", "jb page")
-    asm.emit(b"\x64\x4c\x39\x1c\x25" + _i32(_SELF), "cmp fs:[SELF], r11")
+    asm.emit(b"\x64\x4c\x39\x1c\x25" + i32(_SELF), "cmp fs:[SELF], r11")
     asm.jump(b"\x0f\x82", "read_page", "jb page")
-    asm.emit(b"\x64\x4c\x03\x1c\x25" + _i32(block + 8), "add r11, fs:[stack_block+8]")
-    asm.emit(b"\x64\x4c\x39\x1c\x25" + _i32(_SELF), "cmp fs:[SELF], r11")
+    asm.emit(b"\x64\x4c\x03\x1c\x25" + i32(block + 8), "add r11, fs:[stack_block+8]")
+    asm.emit(b"\x64\x4c\x39\x1c\x25" + i32(_SELF), "cmp fs:[SELF], r11")
     asm.jump(b"\x0f\x83", "read_page", "jae page")
     asm.emit(b"\x4c\x39\xdc", "cmp rsp, r11")
     asm.jump(b"\x0f\x83", "read_page", "jae page")
@@ -141,15 +140,15 @@ def _transfer(asm: Assembler, name: str, number: int, facts: ReadingFacts) -> No
     else:
         asm.emit(b"\x52\x57\x52\x56", "push rdx; push rdi; push rdx; push rsi")
     if facts.pid:
-        asm.emit(b"\x64\x48\x8b\x04\x25" + _i32(facts.slot), "mov rax, fs:[slot]")
-        asm.emit(b"\x49\xbb" + _u64(facts.gate) + b"\x49\x85\x03", "mov r11, &gate; test [r11], rax")
-        asm.emit(b"\xbf" + _i32(facts.pid), "mov edi, PID")
+        asm.emit(b"\x64\x48\x8b\x04\x25" + i32(facts.slot), "mov rax, fs:[slot]")
+        asm.emit(b"\x49\xbb" + u64(facts.gate) + b"\x49\x85\x03", "mov r11, &gate; test [r11], rax")
+        asm.emit(b"\xbf" + i32(facts.pid), "mov edi, PID")
         asm.jump(b"\x0f\x85", f"{name}_known", "jnz known")
-    asm.emit(b"\xb8" + _i32(_GETPID) + b"\x0f\x05\x89\xc7", "mov eax, GETPID; syscall; mov edi, eax")
+    asm.emit(b"\xb8" + i32(_GETPID) + b"\x0f\x05\x89\xc7", "mov eax, GETPID; syscall; mov edi, eax")
     asm.label(f"{name}_known")
     asm.emit(b"\x48\x89\xe6\xba\x01\x00\x00\x00", "mov rsi, rsp; mov edx, 1")
     asm.emit(b"\x4c\x8d\x54\x24\x10\x41\xb8\x01\x00\x00\x00\x45\x31\xc9", "lea r10, [rsp+16]; mov r8d, 1; xor r9d, r9d")
-    asm.emit(b"\xb8" + _i32(number) + b"\x0f\x05", f"mov eax, {number}; syscall")
+    asm.emit(b"\xb8" + i32(number) + b"\x0f\x05", f"mov eax, {number}; syscall")
     if facts.pid:
         _ask_again(asm, name, facts)
     asm.emit(b"\x48\x3b\x44\x24\x08\x0f\x95\xc0\x0f\xb6\xc0", "cmp rax, [rsp+8]; setne al; movzx eax, al")
@@ -160,7 +159,7 @@ def _transfer(asm: Assembler, name: str, number: int, facts: ReadingFacts) -> No
 def emit_unless_closed(asm: Assembler, name: str, facts: ReadingFacts) -> None:
     """Emit: return -1 if no system calls may be made any more."""
     if facts.closed:
-        asm.emit(b"\x48\xb8" + _u64(facts.closed) + b"\x83\x38\x00", "mov rax, &closed; cmp dword [rax], 0")
+        asm.emit(b"\x48\xb8" + u64(facts.closed) + b"\x83\x38\x00", "mov rax, &closed; cmp dword [rax], 0")
         asm.jump(b"\x0f\x84", f"{name}_open", "je open")
         asm.emit(b"\x48\x83\xc8\xff\xc3", "or rax, -1; ret")
         asm.label(f"{name}_open")
@@ -173,9 +172,9 @@ def _ask_again(asm: Assembler, name: str, facts: ReadingFacts) -> None:
     asm.emit(b"\x48\x83\xf8\xfd", "cmp rax, -ESRCH")
     asm.jump(b"\x0f\x85", f"{name}_over", "jne over")
     asm.label(f"{name}_again")
-    asm.emit(b"\x81\xff" + _i32(facts.pid), "cmp edi, PID")
+    asm.emit(b"\x81\xff" + i32(facts.pid), "cmp edi, PID")
     asm.jump(b"\x0f\x85", f"{name}_over", "jne over")
-    asm.emit(b"\xb8" + _i32(_GETPID) + b"\x0f\x05", "mov eax, GETPID; syscall")
+    asm.emit(b"\xb8" + i32(_GETPID) + b"\x0f\x05", "mov eax, GETPID; syscall")
     asm.emit(b"\x39\xc7\x89\xc7", "cmp edi, eax; mov edi, eax")
     asm.jump(b"\x0f\x85", f"{name}_known", "jne known")
     asm.emit(b"\x48\x83\xc8\xff", "or rax, -1")
@@ -227,11 +226,3 @@ def _read_text(asm: Assembler) -> None:
     asm.jump(b"\xe9", "text_zero", "jmp zero")
     asm.label("text_out")
     asm.emit(b"\x5a\x5a\x5e\x5f\x59\xc3", "pop rdx; pop rdx; pop rsi; pop rdi; pop rcx; ret")
-
-
-def _i32(value: int) -> bytes:
-    return struct.pack("<i", value)
-
-
-def _u64(value: int) -> bytes:
-    return struct.pack("<Q", value)

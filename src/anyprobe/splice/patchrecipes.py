@@ -231,19 +231,11 @@ def _meet(one: Where, other: Where) -> Where | None:
     return one._replace(state=state, replay=replay, effects=one.effects if same else _UNKNOWN)
 
 
-def patch_positions(
-    planned: PlannedSplice, bias: int, patch: EmittedPatch, bearings: Bearings, *, looped: bool = False
-) -> Positions:
-    """Return the recipes of a patch, by offset; none where its code is not understood.
+def recipes(walk: Walk, dead: Mapping[int, "Dead"], *, looped: bool = False) -> Positions:
+    """Return the recipes of what a walk has come by, by offset; none of what is not understood.
 
     ``looped``: branches back to the entry go to the displaced copy, so that whoever is there may not have been counted.
     """
-    walk = Walk(planned, bias, patch, bearings)
-    return recipes(walk, overwritten(walk), looped=looped) if walk.run() else {}
-
-
-def recipes(walk: Walk, dead: Mapping[int, "Dead"], *, looped: bool = False) -> Positions:
-    """Return the recipes of what a walk has come by, by offset."""
     patch = walk.patch
     found: dict[int, Recipe] = {}
     for at, where in walk.found.items():

@@ -9,13 +9,12 @@ every change of shared words is one read-modify-write instruction, an instance i
 reserved but unfilled instance holds stack pointer 0, which nothing matches.
 """
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from anyprobe.data.histogram import BUCKETS
 from anyprobe.data.layout import BankLayout
-from anyprobe.isa.assemble import Assembler
+from anyprobe.isa.assemble import Assembler, i32, u64
 from anyprobe.splice.clockcall import emit_now
 from anyprobe.splice.progress import Stretch, progress_in_routines, stretches_of
 
@@ -76,14 +75,6 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
     return code, routines, asm.listing(address)
 
 
-def _i32(value: int) -> bytes:
-    return struct.pack("<i", value)
-
-
-def _u64(value: int) -> bytes:
-    return struct.pack("<Q", value)
-
-
 def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:
     """Emit ``acquire``: rcx = this thread's block, made on the first hit, or 0. Clobbers rax, rdx, flags.
 
@@ -92,22 +83,22 @@ def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:
     """
     layout = facts.layout
     asm.label("acquire")
-    asm.emit(b"\x48\xa1" + _u64(facts.gate), "mov rax, [gate]")
+    asm.emit(b"\x48\xa1" + u64(facts.gate), "mov rax, [gate]")
     asm.emit(b"\x48\x85\xc0", "test rax, rax")
     asm.jump(b"\x0f\x84", "none", "jz none")
-    asm.emit(b"\x64\x48\x8b\x0c\x25" + _i32(facts.slot), "mov rcx, fs:[slot]")
+    asm.emit(b"\x64\x48\x8b\x0c\x25" + i32(facts.slot), "mov rcx, fs:[slot]")
     asm.emit(b"\x48\x85\xc8", "test rax, rcx")
     asm.jump(b"\x0f\x85", "acquired", "jnz acquired")
-    asm.emit(b"\x48\xba" + _u64(facts.data), "mov rdx, region")
+    asm.emit(b"\x48\xba" + u64(facts.data), "mov rdx, region")
     asm.emit(b"\xb8\x01\x00\x00\x00", "mov eax, 1")
     asm.emit(b"\xf0\x48\x0f\xc1\x42\x40", "lock xadd [rdx+NEXT_BLOCK], rax")
-    asm.emit(b"\x48\x3d" + _i32(layout.blocks), "cmp rax, blocks")
+    asm.emit(b"\x48\x3d" + i32(layout.blocks), "cmp rax, blocks")
     asm.jump(b"\x0f\x83", "none", "jae none")
-    asm.emit(b"\x48\x69\xc0" + _i32(layout.stride), "imul rax, rax, stride")
-    asm.emit(b"\x48\x8d\x8c\x02" + _i32(layout.blocks_offset), "lea rcx, [rdx+rax+blocks_offset]")
+    asm.emit(b"\x48\x69\xc0" + i32(layout.stride), "imul rax, rax, stride")
+    asm.emit(b"\x48\x8d\x8c\x02" + i32(layout.blocks_offset), "lea rcx, [rdx+rax+blocks_offset]")
     asm.emit(b"\x64\x48\x8b\x04\x25\x10\x00\x00\x00", "mov rax, fs:[0x10]")
     asm.emit(b"\x48\x89\x01", "mov [rcx+BLOCK_OWNER], rax")
-    asm.emit(b"\x64\x48\x89\x0c\x25" + _i32(facts.slot), "mov fs:[slot], rcx")
+    asm.emit(b"\x64\x48\x89\x0c\x25" + i32(facts.slot), "mov fs:[slot], rcx")
     asm.label("acquired")
     asm.emit(b"\xc3", "ret")
     asm.label("none")
@@ -128,7 +119,7 @@ def _count(asm: Assembler, facts: RoutineFacts) -> None:
     asm.label("count_done")
     asm.emit(b"\x5a\x59\x58\x9d\xc3", "pop rdx; pop rcx; pop rax; popfq; ret")
     asm.label("count_shared")
-    asm.emit(b"\x48\xb9" + _u64(facts.shared), "mov rcx, shared block")
+    asm.emit(b"\x48\xb9" + u64(facts.shared), "mov rcx, shared block")
     asm.emit(b"\xf0\x48\xff\x04\x11", "lock inc qword [rcx+rdx]")
     asm.label("count_shared_done")
     asm.jump(b"\xe9", "count_done", "jmp count_done")
@@ -151,15 +142,15 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
         prepare()
         asm.emit(b"\x48\x83\x3c\x24\x00", "cmp qword [rsp], 0")
         asm.jump(b"\x0f\x84", "enter_shared_miss", "je enter_shared_miss")
-    asm.emit(b"\x64\x48\x8b\x0c\x25" + _i32(facts.slot), "mov rcx, fs:[slot]")
-    asm.emit(b"\x48\xb8" + _u64(facts.gate), "mov rax, &gate")
+    asm.emit(b"\x64\x48\x8b\x0c\x25" + i32(facts.slot), "mov rcx, fs:[slot]")
+    asm.emit(b"\x48\xb8" + u64(facts.gate), "mov rax, &gate")
     asm.emit(b"\x48\x85\x08", "test [rax], rcx")
     asm.jump(b"\x0f\x84", "enter_first", "jz enter_first")
     asm.label("enter_block")
     asm.emit(b"\xbe\x01\x00\x00\x00", "mov esi, 1")
     asm.emit(b"\x48\x0f\xc1\x71\x08", "xadd [rcx+BLOCK_TOP], rsi")
     asm.label("enter_reserved")
-    asm.emit(b"\x48\x81\xfe" + _i32(layout.maxactive), "cmp rsi, maxactive")
+    asm.emit(b"\x48\x81\xfe" + i32(layout.maxactive), "cmp rsi, maxactive")
     asm.jump(b"\x0f\x83", "enter_full", "jae enter_full")
     asm.emit(b"\x48\xc1\xe6\x05", "shl rsi, 5")
     asm.emit(*argument)
@@ -184,7 +175,7 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
     asm.emit(b"\x48\x85\xc9", "test rcx, rcx")
     asm.jump(b"\x0f\x85", "enter_block", "jnz enter_block")
     asm.label("enter_shared_miss")
-    asm.emit(b"\x48\xb9" + _u64(facts.shared), "mov rcx, shared block")
+    asm.emit(b"\x48\xb9" + u64(facts.shared), "mov rcx, shared block")
     asm.emit(*argument)
     asm.emit(b"\xf0\x48\xff\x44\x01\x30", "lock inc qword [rcx+rax+RECORD_MISSED]")
     asm.label("enter_shared_missed")
@@ -195,7 +186,7 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
 def _stack_at(opcode: bytes, offset: int) -> tuple[bytes, str]:
     """Return ``mov`` (8b) or ``lea`` (8d) of rax from the stack, and its text."""
     name = "mov" if opcode == b"\x8b" else "lea"
-    return b"\x48" + opcode + b"\x84\x24" + _i32(offset), f"{name} rax, [rsp+{offset:#x}]"
+    return b"\x48" + opcode + b"\x84\x24" + i32(offset), f"{name} rax, [rsp+{offset:#x}]"
 
 
 def _enter_full(asm: Assembler, layout: BankLayout, argument: tuple[bytes, str], site: tuple[bytes, str]) -> None:
@@ -215,7 +206,7 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: tuple[bytes, str],
     asm.emit(*site)
     asm.emit(b"\x57\x41\x50", "push rdi; push r8")
     asm.emit(b"\x48\x8d\x71\x40\x48\x89\xf7", "lea rsi, [rcx+0x40]; mov rdi, rsi")
-    asm.emit(b"\xba" + _i32(layout.maxactive), "mov edx, maxactive")
+    asm.emit(b"\xba" + i32(layout.maxactive), "mov edx, maxactive")
     asm.label("purge_check")
     asm.emit(b"\x48\x83\x3e\x00", "cmp qword [rsi], 0")
     asm.jump(b"\x0f\x84", "purge_not", "je purge_not")
@@ -223,7 +214,7 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: tuple[bytes, str],
     asm.emit(b"\xff\xca", "dec edx")
     asm.jump(b"\x0f\x85", "purge_check", "jnz purge_check")
     asm.emit(b"\x48\x89\xfe", "mov rsi, rdi")
-    asm.emit(b"\xba" + _i32(layout.maxactive), "mov edx, maxactive")
+    asm.emit(b"\xba" + i32(layout.maxactive), "mov edx, maxactive")
     asm.label("purge_next")
     asm.emit(b"\x4c\x8b\x06", "mov r8, [rsi]")
     asm.emit(b"\x49\x83\xf8\x01", "cmp r8, TOMBSTONE")
@@ -251,7 +242,7 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: tuple[bytes, str],
     asm.emit(b"\x41\x58\x5f", "pop r8; pop rdi")
     asm.emit(b"\xff\x49\x10", "dec dword [rcx+BLOCK_PURGING]")
     asm.label("enter_purged")
-    asm.emit(b"\x48\x81\xfa" + _i32(layout.maxactive), "cmp rdx, maxactive")
+    asm.emit(b"\x48\x81\xfa" + i32(layout.maxactive), "cmp rdx, maxactive")
     asm.jump(b"\x0f\x82", "enter_block", "jb enter_block")
     asm.jump(b"\xe9", "enter_missed", "jmp enter_missed")
     asm.label("purge_not")  # nothing has been moved
@@ -281,8 +272,8 @@ def _leave(asm: Assembler, facts: RoutineFacts, name: str) -> None:
         # unordered like the one at the entry: both mark when they are issued, so what is in flight cancels out
         asm.emit(b"\x0f\x31", "rdtsc")
         asm.emit(b"\x48\xc1\xe2\x20\x48\x09\xc2", "shl rdx, 32; or rdx, rax")
-    asm.emit(b"\x64\x48\x8b\x3c\x25" + _i32(facts.slot), "mov rdi, fs:[slot]")
-    asm.emit(b"\x48\xb8" + _u64(facts.gate), "mov rax, &gate")
+    asm.emit(b"\x64\x48\x8b\x3c\x25" + i32(facts.slot), "mov rdi, fs:[slot]")
+    asm.emit(b"\x48\xb8" + u64(facts.gate), "mov rax, &gate")
     asm.emit(b"\x48\x85\x38", "test [rax], rdi")
     asm.jump(b"\x0f\x84", name + "_stranger", "jz stranger")
     asm.emit(b"\x48\x8d\x84\x24\xc0\x00\x00\x00", "lea rax, [rsp+0xc0]")
@@ -323,7 +314,7 @@ def _leave(asm: Assembler, facts: RoutineFacts, name: str) -> None:
     asm.emit(b"\x48\x83\x38\x00", "cmp qword [rax], 0")
     asm.jump(b"\x0f\x84", name + "_done", "je done")
     asm.emit(b"\x48\x8b\x4c\x24\x38", "mov rcx, [rsp+0x38]")
-    asm.emit(b"\x48\xbf" + _u64(facts.shared), "mov rdi, shared block")
+    asm.emit(b"\x48\xbf" + u64(facts.shared), "mov rdi, shared block")
     asm.emit(b"\xf0\x48\xff\x44\x0f\x28", "lock inc qword [rdi+rcx+RECORD_UNMATCHED]")
     asm.label(name + "_stranger_done")
     asm.jump(b"\xe9", name + "_done", "jmp done")
@@ -347,7 +338,7 @@ def _record_duration(asm: Assembler, name: str) -> None:
     asm.emit(b"\x48\x89\xd0\x48\x83\xc8\x40", "mov rax, rdx; or rax, 64")
     asm.emit(b"\x48\x0f\xbd\xc8\x83\xe9\x06", "bsr rcx, rax; sub ecx, 6")
     asm.emit(b"\x48\xd3\xea\xc1\xe1\x06\x48\x01\xca", "shr rdx, cl; shl ecx, 6; add rdx, rcx")
-    asm.emit(b"\xb8" + _i32(BUCKETS - 1), "mov eax, BUCKETS-1")
+    asm.emit(b"\xb8" + i32(BUCKETS - 1), "mov eax, BUCKETS-1")
     asm.emit(b"\x48\x39\xc2\x48\x0f\x47\xd0", "cmp rdx, rax; cmova rdx, rax")
     asm.emit(b"\x48\xff\x44\xd7\x40", "inc qword [rdi+rdx*8+RECORD_BUCKETS]")
 
@@ -390,7 +381,7 @@ def _leave_search(asm: Assembler, name: str) -> None:
     asm.jump(b"\xe9", name + "_unmatched", "jmp unmatched")
     asm.label(name + "_hit")
     asm.emit(b"\x48\x2b\x54\x37\x48", "sub rdx, [rdi+rsi+0x48]")
-    asm.emit(b"\x48\xc7\x44\x37\x40" + _i32(_TOMBSTONE), "mov qword [rdi+rsi+0x40], TOMBSTONE")
+    asm.emit(b"\x48\xc7\x44\x37\x40" + i32(_TOMBSTONE), "mov qword [rdi+rsi+0x40], TOMBSTONE")
     asm.label(name + "_removed")
     asm.label(name + "_shrink")
     asm.emit(b"\x48\x8b\x77\x08", "mov rsi, [rdi+BLOCK_TOP]")

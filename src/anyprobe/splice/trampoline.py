@@ -7,11 +7,10 @@ whatever thread he is on by then, whatever stacks were switched, left by ``longj
 is needed. Where the table has no room for a pair the return address is left alone and the call is missed.
 """
 
-import struct
 from dataclasses import dataclass
 
 from anyprobe.data.layout import RETURN_BYTES
-from anyprobe.isa.assemble import Assembler
+from anyprobe.isa.assemble import Assembler, i32, u64
 from anyprobe.splice.clockcall import emit_now
 from anyprobe.splice.routines import RoutineFacts, Routines, emit_acquire, emit_enter
 
@@ -61,21 +60,13 @@ def assemble_trampolines(facts: RoutineFacts, routines: Routines, address: int) 
     return stubs + code, Trampolines(address, count, table, enter, counted), asm.listing(behind)
 
 
-def _i32(value: int) -> bytes:
-    return struct.pack("<i", value)
-
-
-def _u64(value: int) -> bytes:
-    return struct.pack("<Q", value)
-
-
 def _stubs(count: int, target: int) -> bytes:
     """Return ``count`` times ``call target``; ``target`` is an offset from the first.
 
     The call pushes its return address into the very word that the function's ``ret`` has consumed: from then on the
     stack pointer is the one that the function was entered with.
     """
-    each = (b"\xe8" + _i32(target - at - 5) + _PADDING * 3 for at in range(0, count * STUB_BYTES, STUB_BYTES))
+    each = (b"\xe8" + i32(target - at - 5) + _PADDING * 3 for at in range(0, count * STUB_BYTES, STUB_BYTES))
     return b"".join(each)
 
 
@@ -87,12 +78,12 @@ def _come_back(asm: Assembler, stubs: int, table: int, routines: Routines) -> No
     asm.label("come_back")
     asm.emit(b"\x48\x8d\xa4\x24\x78\xff\xff\xff", "lea rsp, [rsp-136]")
     asm.emit(b"\x50\x9f\x0f\x90\xc0\x50\x51", "push rax; lahf; seto al; push rax; push rcx")
-    asm.emit(b"\x48\x8b\x84\x24" + _i32(160), "mov rax, [rsp+160]")
-    asm.emit(b"\x48\xb9" + _u64(stubs + 5), "mov rcx, stubs+5")
+    asm.emit(b"\x48\x8b\x84\x24" + i32(160), "mov rax, [rsp+160]")
+    asm.emit(b"\x48\xb9" + u64(stubs + 5), "mov rcx, stubs+5")
     asm.emit(b"\x48\x29\xc8\x48\x01\xc0", "sub rax, rcx; add rax, rax")
-    asm.emit(b"\x48\xb9" + _u64(table), "mov rcx, table")
+    asm.emit(b"\x48\xb9" + u64(table), "mov rcx, table")
     asm.emit(b"\x48\x01\xc8", "add rax, rcx")
-    asm.emit(b"\x48\x8b\x08\x48\x89\x8c\x24" + _i32(160), "mov rcx, [rax]; mov [rsp+160], rcx")
+    asm.emit(b"\x48\x8b\x08\x48\x89\x8c\x24" + i32(160), "mov rcx, [rax]; mov [rsp+160], rcx")
     asm.emit(b"\x48\x8b\x48\x08", "mov rcx, [rax+8]")
     asm.emit(b"\xf6\xc1\x01", "test cl, COUNTED")
     asm.jump(b"\x0f\x85", "counted", "jnz counted")
@@ -130,7 +121,7 @@ def _enter_counted(asm: Assembler, shared: int) -> None:
     asm.emit(b"\x5e\x5e\x5a\x59\x58", "pop rsi; pop rsi; pop rdx; pop rcx; pop rax")
     asm.emit(b"\x04\x7f\x9e\x58\xc3", "add al, 0x7f; sahf; pop rax; ret")
     asm.label("counted_missed")
-    asm.emit(b"\x48\xb9" + _u64(shared), "mov rcx, shared block")
+    asm.emit(b"\x48\xb9" + u64(shared), "mov rcx, shared block")
     asm.emit(b"\x48\x8b\x44\x24\x38", "mov rax, [rsp+0x38]")
     asm.emit(b"\xf0\x48\xff\x44\x01\x07", "lock inc qword [rcx+rax-COUNTED+8]")
     asm.jump(b"\xe9", "counted_done", "jmp counted_done")
@@ -150,12 +141,12 @@ def _find_stub(asm: Assembler, stubs: int, count: int, table: int) -> None:
     asm.jump(b"\x0f\x84", "stub_none", "jz stub_none")
     _refuse_deep(asm, stubs, count, table)
     asm.emit(b"\x48\x89\xd1\x48\xc1\xe1\x20\x4c\x31\xc1", "mov rcx, rdx; shl rcx, 32; xor rcx, r8")
-    asm.emit(b"\x48\xb8" + _u64(_GOLDEN) + b"\x48\x0f\xaf\xc8", "mov rax, golden; imul rcx, rax")
+    asm.emit(b"\x48\xb8" + u64(_GOLDEN) + b"\x48\x0f\xaf\xc8", "mov rax, golden; imul rcx, rax")
     shift = 64 - (count.bit_length() - 1)
     asm.emit(b"\x48\xc1\xe9" + bytes([shift]) + b"\xc1\xe1\x04", f"shr rcx, {shift}; shl ecx, 4")
-    asm.emit(b"\xbf" + _i32(min(_PROBES, count)), "mov edi, probes")
+    asm.emit(b"\xbf" + i32(min(_PROBES, count)), "mov edi, probes")
     asm.label("stub_probe")
-    asm.emit(b"\x48\xbe" + _u64(table) + b"\x48\x01\xce", "mov rsi, table; add rsi, rcx")
+    asm.emit(b"\x48\xbe" + u64(table) + b"\x48\x01\xce", "mov rsi, table; add rsi, rcx")
     asm.emit(b"\x48\x8b\x06\x4c\x39\xc0", "mov rax, [rsi]; cmp rax, r8")
     asm.jump(b"\x0f\x84", "stub_same", "je stub_same")
     asm.emit(b"\x48\x85\xc0", "test rax, rax")
@@ -174,7 +165,7 @@ def _find_stub(asm: Assembler, stubs: int, count: int, table: int) -> None:
     asm.emit(b"\x48\x39\xd0", "cmp rax, rdx")
     asm.jump(b"\x0f\x84", "stub_found", "je stub_found")
     asm.label("stub_next")
-    asm.emit(b"\x83\xc1\x10\x81\xe1" + _i32((count - 1) * RETURN_BYTES), "add ecx, 16; and ecx, last")
+    asm.emit(b"\x83\xc1\x10\x81\xe1" + i32((count - 1) * RETURN_BYTES), "add ecx, 16; and ecx, last")
     asm.emit(b"\xff\xcf", "dec edi")
     asm.jump(b"\x0f\x85", "stub_probe", "jnz stub_probe")
     asm.label("stub_none")
@@ -182,16 +173,16 @@ def _find_stub(asm: Assembler, stubs: int, count: int, table: int) -> None:
     asm.label("stub_done")
     asm.emit(b"\x41\x58\x5f\xc3", "pop r8; pop rdi; ret")
     asm.label("stub_found")
-    asm.emit(b"\xd1\xe9\x48\xbe" + _u64(stubs) + b"\x48\x01\xce", "shr ecx, 1; mov rsi, stubs; add rsi, rcx")
+    asm.emit(b"\xd1\xe9\x48\xbe" + u64(stubs) + b"\x48\x01\xce", "shr ecx, 1; mov rsi, stubs; add rsi, rcx")
     asm.jump(b"\xe9", "stub_done", "jmp stub_done")
 
 
 def _refuse_deep(asm: Assembler, stubs: int, count: int, table: int) -> None:
     """Emit: give up where r8 is a stub that leads to a stub and so on, as when two functions jump to each other."""
-    asm.emit(b"\x4c\x89\xc0\x48\xb9" + _u64(stubs), "mov rax, r8; mov rcx, stubs")
-    asm.emit(b"\x48\xbf" + _u64(table) + b"\xbe" + _i32(_DEEPEST), "mov rdi, table; mov esi, deepest")
+    asm.emit(b"\x4c\x89\xc0\x48\xb9" + u64(stubs), "mov rax, r8; mov rcx, stubs")
+    asm.emit(b"\x48\xbf" + u64(table) + b"\xbe" + i32(_DEEPEST), "mov rdi, table; mov esi, deepest")
     asm.label("stub_deeper")
-    asm.emit(b"\x48\x29\xc8\x48\x3d" + _i32(count * STUB_BYTES), "sub rax, rcx; cmp rax, size of the stubs")
+    asm.emit(b"\x48\x29\xc8\x48\x3d" + i32(count * STUB_BYTES), "sub rax, rcx; cmp rax, size of the stubs")
     asm.jump(b"\x0f\x83", "stub_true", "jae stub_true")
     asm.emit(b"\xff\xce", "dec esi")
     asm.jump(b"\x0f\x84", "stub_none", "jz stub_none")
