@@ -25,6 +25,7 @@ from anyprobe.splice.plan import Planner
 from anyprobe.splice.planned import FunctionPlan, Want, WantKind
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import PunPlaces, Springboards
+from anyprobe.target.procfs import Mapping
 
 _PROGRAM_AT, _LIBRARY_AT = 0x5555_5555_4000, 0x7F55_5540_0000
 """Where Linux would place a program and a library, more or less."""
@@ -32,16 +33,6 @@ _PROGRAM_AT, _LIBRARY_AT = 0x5555_5555_4000, 0x7F55_5540_0000
 
 _SIDE_BY_SIDE = 100
 """Functions that are planned together where not all are."""
-
-
-@dataclass(frozen=True)
-class _Mapped:
-    start: int
-    end: int
-    path: str
-    perms: str = "r-xp"
-    offset: int = 0
-    inode: int = 1
 
 
 @dataclass
@@ -98,9 +89,16 @@ class Survey:
         image = self.image
         self.bias = (_PROGRAM_AT if image.is_program else _LIBRARY_AT) if image.is_pie else 0
         loads = image.elf.loads
-        mappings = [_Mapped(each.vaddr + self.bias, each.vaddr + each.memsz + self.bias, image.path) for each in loads]
+        mappings = [
+            Mapping(
+                each.vaddr + self.bias, each.vaddr + each.memsz + self.bias, "r-xp", 0, "", 1, image.path, deleted=False
+            )
+            for each in loads
+        ]
         if image.is_program:
-            mappings.append(_Mapped(mappings[-1].end, mappings[-1].end + (1 << 20), "[heap]"))
+            mappings.append(
+                Mapping(mappings[-1].end, mappings[-1].end + (1 << 20), "r-xp", 0, "", 1, "[heap]", deleted=False)
+            )
         self.springboards = Springboards(AddressSpace(mappings))
         places = PunPlaces(self.springboards, self.bias)
         self.claims = Claims(places=places)

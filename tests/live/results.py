@@ -38,3 +38,13 @@ def strategies(snapshot: Any) -> set[str]:
 def refusals(refused: Iterable[tuple[str, Any]]) -> dict[str, str]:
     """Return the reason by function of what was refused."""
     return {function_of(spec): str(refusal.reason) for spec, refusal in refused}
+
+
+def counts(aggregation: Any) -> dict[Any, int]:
+    """Return how often each key of an aggregation was counted."""
+    return {key: cell.count for key, cell in aggregation.result().entries.items()}
+
+
+def total(aggregation: Any) -> Any:
+    """Return the cell of an aggregation without keys."""
+    return aggregation.result().total

@@ -11,6 +11,7 @@ import anyprobe
 from anyprobe import Count, HandlerError, Hist, Map, Sum, cstr, emit, f32, f64, i8, i16, i32, i64, ptr, u8, u64
 from anyprobe.splice.handlercall import PATIENCE
 from live.driver import build, started
+from live.results import counts
 from live.situations import REGISTERS
 
 pytestmark = pytest.mark.live
@@ -21,10 +22,6 @@ OPTIONS = ("-O2", "-pthread")
 def target():
     with started(build("handled.c", *OPTIONS)) as running:
         yield running
-
-
-def counts(aggregation):
-    return {key: cell.count for key, cell in aggregation.result().entries.items()}
 
 
 def test_a_parameter_is_compared_and_counted(target):

@@ -7,6 +7,7 @@ import pytest
 import anyprobe
 from anyprobe import Count, Map, emit, func, i64, printf, u64
 from live.driver import build, started
+from live.results import counts
 
 pytestmark = pytest.mark.live
 OPTIONS = ("-O2", "-pthread")
@@ -16,10 +17,6 @@ OPTIONS = ("-O2", "-pthread")
 def target():
     with started(build("handled.c", *OPTIONS)) as running:
         yield running
-
-
-def counts(aggregation):
-    return {key: cell.count for key, cell in aggregation.result().entries.items()}
 
 
 def test_functions_are_shown_by_name(target):

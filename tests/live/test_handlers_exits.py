@@ -5,6 +5,7 @@ import pytest
 import anyprobe
 from anyprobe import Count, Sum, i32, u64
 from live.driver import build, started
+from live.results import counts
 
 pytestmark = pytest.mark.live
 ROUNDS = 40
@@ -15,10 +16,6 @@ TAILS = ("tail_long", "tail_short", "tail_indirect", "thunk", "jne_short", "jne_
 def target():
     with started(build("tails.c")) as running:
         yield running
-
-
-def counts(aggregation):
-    return {key: cell.count for key, cell in aggregation.result().entries.items()}
 
 
 def test_every_exit_is_seen_and_results_are_missing_at_tail_jumps(target):

@@ -5,14 +5,11 @@ import pytest
 import anyprobe
 from anyprobe import Count, HandlerError, emit, i64, u64
 from live.driver import build, started, wait_until
+from live.results import counts
 
 pytestmark = pytest.mark.live
 ROUND = 6
 """Calls of ``leaf`` in one round."""
-
-
-def counts(aggregation):
-    return {key: cell.count for key, cell in aggregation.result().entries.items()}
 
 
 def found_by(target, depth_of_callers):

@@ -4,7 +4,6 @@ import errno
 
 import pytest
 
-import anyprobe
 from anyprobe import Count
 from anyprobe.kprobes import (
     KPROBE_FLAG_OPTIMIZED,
@@ -15,21 +14,8 @@ from anyprobe.kprobes import (
     unregister_djprobe,
     unregister_djprobes,
 )
-from live.driver import build, started
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture
-def target():
-    with started(build("kprobed.c", "-O2", "-pthread")) as running:
-        yield running
-
-
-@pytest.fixture
-def session(target):
-    with anyprobe.attach(target.pid) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -21,12 +21,6 @@ def target():
 
 
 @pytest.fixture
-def session(target):
-    with anyprobe.attach(target.pid) as opened:
-        yield opened
-
-
-@pytest.fixture
 def events(session):
     return Events()
 

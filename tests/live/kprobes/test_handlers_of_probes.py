@@ -15,18 +15,6 @@ CALLS = 100
 """Of ``chosen`` in one round."""
 
 
-@pytest.fixture
-def target():
-    with started(build("kprobed.c", "-O2", "-pthread")) as running:
-        yield running
-
-
-@pytest.fixture
-def session(target):
-    with anyprobe.attach(target.pid) as opened:
-        yield opened
-
-
 def address(session, name):
     (site,), _ = session.resolve(f"a.out:{name}")
     return site.address

@@ -27,18 +27,6 @@ pytestmark = pytest.mark.live
 
 
 @pytest.fixture
-def target():
-    with started(build("kprobed.c", "-O2", "-pthread")) as running:
-        yield running
-
-
-@pytest.fixture
-def session(target):
-    with anyprobe.attach(target.pid) as opened:
-        yield opened
-
-
-@pytest.fixture
 def library(tmp_path):
     source = tmp_path / "library.c"
     source.write_text("long inside_library(long n) { return n * 5 + 1; }\n")

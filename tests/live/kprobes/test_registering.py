@@ -23,6 +23,7 @@ from anyprobe.kprobes import (
     unregister_kretprobe,
 )
 from live.driver import build, started
+from live.results import total
 
 pytestmark = pytest.mark.live
 OPTIONS = ("-O2", "-pthread")
@@ -34,16 +35,6 @@ CALLS = 4000
 def target():
     with started(build("handled.c", *OPTIONS)) as running:
         yield running
-
-
-@pytest.fixture
-def session(target):
-    with anyprobe.attach(target.pid) as opened:
-        yield opened
-
-
-def total(aggregation):
-    return aggregation.result().total
 
 
 def test_a_pre_handler_sees_the_registers_as_they_were(target, session):

@@ -4,7 +4,6 @@ import errno
 
 import pytest
 
-import anyprobe
 from anyprobe import Count, Sum, emit, u64
 from anyprobe.kprobes import (
     TRAMPOLINE,
@@ -15,25 +14,9 @@ from anyprobe.kprobes import (
     regs_return_value,
     unregister_kretprobe,
 )
-from live.driver import build, started
+from live.results import total
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture
-def target():
-    with started(build("kprobed.c", "-O2", "-pthread")) as running:
-        yield running
-
-
-@pytest.fixture
-def session(target):
-    with anyprobe.attach(target.pid) as opened:
-        yield opened
-
-
-def total(aggregation):
-    return aggregation.result().total
 
 
 def values(sums):

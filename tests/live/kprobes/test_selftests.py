@@ -27,18 +27,6 @@ PATTERNED = 0xA0
 """Where all registers of ``patterned`` are set."""
 
 
-@pytest.fixture
-def target():
-    with started(build("kprobed.c", "-O2", "-pthread")) as running:
-        yield running
-
-
-@pytest.fixture
-def session(target):
-    with anyprobe.attach(target.pid) as opened:
-        yield opened
-
-
 def test_consumers(target, session):
     """All sets of probes of both kinds on one function, before and after: each counts exactly while it is there."""
 

@@ -11,15 +11,8 @@ import pytest
 import anyprobe
 from anyprobe.kprobes import KPROBE_FLAG_OPTIMIZED, Kprobe, debugfs, register_kprobes, unregister_kprobe
 from anyprobe.probes import leftover, requests
-from live.driver import build, started
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture
-def target():
-    with started(build("kprobed.c", "-O2", "-pthread")) as running:
-        yield running
 
 
 def command(*arguments):

@@ -2,7 +2,6 @@
 
 import pytest
 
-import anyprobe
 from anyprobe import Count, emit
 from anyprobe.kprobes import (
     KPROBE_FLAG_DISABLED,
@@ -17,21 +16,8 @@ from anyprobe.kprobes import (
     register_kretprobe,
     unregister_kprobes,
 )
-from live.driver import build, started
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture
-def target():
-    with started(build("kprobed.c", "-O2", "-pthread")) as running:
-        yield running
-
-
-@pytest.fixture
-def session(target):
-    with anyprobe.attach(target.pid) as opened:
-        yield opened
 
 
 def text(pid, address):

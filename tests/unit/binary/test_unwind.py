@@ -7,7 +7,8 @@ import pytest
 
 from anyprobe.binary.elf import PT_GNU_EH_FRAME, ElfFile
 from anyprobe.binary.landingpads import landing_pads
-from anyprobe.binary.unwind import UnwindTable, read_encoded, read_uleb, unwind_table
+from anyprobe.binary.leb128 import read_uleb
+from anyprobe.binary.unwind import UnwindTable, read_encoded, unwind_table
 from anyprobe.core.errors import UnsupportedTarget
 
 SOURCE = r"""

@@ -8,9 +8,10 @@ from anyprobe.isa.decode import Insn, decode_range
 from anyprobe.splice.behind import no_behind
 from anyprobe.splice.emit import ActionSource, emit_patch
 from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers
-from anyprobe.splice.patchrecipes import Bearings, patch_positions
+from anyprobe.splice.patchrecipes import Bearings
 from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.recipes import Op, Step
+from unit.splice.test_recipes import patch_positions
 
 LINK, BIAS, PATCH, HANDLER, FUNCTION = 0x1000, 0x500000, 0x600000, 0x620400, 0x500FF0
 SITE = LINK + BIAS

@@ -10,10 +10,9 @@ from anyprobe.splice.countertemplate import CounterTemplates
 from anyprobe.splice.emit import ActionSource, emit_patch
 from anyprobe.splice.fronts import Fronts
 from anyprobe.splice.patchcode import Action, ActionKind, Clobbers
-from anyprobe.splice.patchrecipes import patch_positions
 from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.signalview import _Described
-from unit.splice.test_recipes import BEARINGS, BIAS, LINK, PATCH, SLOTS
+from unit.splice.test_recipes import BEARINGS, BIAS, LINK, PATCH, SLOTS, patch_positions
 from unit.splice.test_viewroutine import Pages
 
 CODES = [

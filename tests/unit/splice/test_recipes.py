@@ -6,7 +6,7 @@ from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.emit import ActionSource, emit_patch
 from anyprobe.splice.patchcode import SCRATCH_ORDER, Action, ActionKind, BankCode, Clobbers
-from anyprobe.splice.patchrecipes import Bearings, Walk, overwritten, patch_positions
+from anyprobe.splice.patchrecipes import Bearings, Walk, overwritten, recipes
 from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.recipes import BACK, FORWARD, EffectKind, Op, Step, frame_index
 from anyprobe.splice.routines import Routines
@@ -28,6 +28,12 @@ BEARINGS = Bearings(
 )
 NUMBERS = "rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15".split()  # noqa: SIM905
 SITE, DONE, AGAIN, FOLLOW = Step(Op.SITE), Step(Op.DONE), Step(Op.AGAIN), Step(Op.FOLLOW)
+
+
+def patch_positions(planned, bias, patch, bearings, *, looped=False):
+    """Return the recipes of a patch that is followed as a whole, by offset; none where its code is not understood."""
+    walk = Walk(planned, bias, patch, bearings)
+    return recipes(walk, overwritten(walk), looped=looped) if walk.run() else {}
 
 
 class Patch:

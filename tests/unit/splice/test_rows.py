@@ -1,7 +1,5 @@
 """Jumps that take their highest byte from another one a few bytes on. The assembly stands beside the bytes."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from anyprobe.core.refusal import Reason
@@ -12,20 +10,11 @@ from anyprobe.splice.plan import Planner
 from anyprobe.splice.planned import Strategy, Want, WantKind
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import PunPlaces, Springboards
+from anyprobe.target.procfs import Mapping
 
 BASE = 0x401000
 END = "ff e0"
 """jmp rax: it may lead anywhere, so that each instruction is a line of its own"""
-
-
-@dataclass(frozen=True)
-class Mapped:
-    start: int
-    end: int
-    path: str
-    perms: str = "r-xp"
-    offset: int = 0
-    inode: int = 1
 
 
 @pytest.fixture
@@ -35,7 +24,10 @@ def planned(code_map):
     def plan(code, *offsets, base=BASE, **settings):
         content = bytes.fromhex(code)
         start = base & -4096
-        mapped = [Mapped(start, start + 0x2000, "program"), Mapped(start + 0x2000, start + 0x3000, "[heap]")]
+        mapped = [
+            Mapping(start, start + 0x2000, "r-xp", 0, "", 1, "program", deleted=False),
+            Mapping(start + 0x2000, start + 0x3000, "r-xp", 0, "", 1, "[heap]", deleted=False),
+        ]
         places = PunPlaces(Springboards(AddressSpace(mapped)), 0)
         made = Planner(
             code_map(base, content, [(0, len(content))]), Claims(places=places), places.reachable,

@@ -1,7 +1,5 @@
 """Instructions of one byte, spliced by means of what stands behind them. The assembly stands beside the bytes."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from anyprobe.core.refusal import Reason
@@ -12,6 +10,7 @@ from anyprobe.splice.plan import Planner
 from anyprobe.splice.planned import Pun, Strategy, Want, WantKind
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import PunPlaces, Springboards
+from anyprobe.target.procfs import Mapping
 
 BASE = 0x401000
 MOV = "b8 01 00 00 00"  # mov eax, 1
@@ -147,22 +146,15 @@ def test_a_table_of_short_lines(planner_of):
             assert jump.target == splice.pun.base
 
 
-@dataclass(frozen=True)
-class Mapped:
-    start: int
-    end: int
-    path: str
-    perms: str = "r-xp"
-    offset: int = 0
-    inode: int = 1
-
-
 def test_a_table_of_exits_between_heap_and_code(code_map):
     """Only far below anything can be mapped: each jump's bytes are chosen so that the line in front can use them."""
     lines = "".join("31 c0 c3" if n == 7 else f"b0 {n:02x} c3" for n in range(1, 21))  # mov al, n; ret
     content, bias = bytes.fromhex(lines + NEXT), 0x5555_5515_3000
     start = BASE + bias & -4096
-    program = [Mapped(start, start + (1 << 16), "program"), Mapped(start + (1 << 16), start + (1 << 17), "[heap]")]
+    program = [
+        Mapping(start, start + (1 << 16), "r-xp", 0, "", 1, "program", deleted=False),
+        Mapping(start + (1 << 16), start + (1 << 17), "r-xp", 0, "", 1, "[heap]", deleted=False),
+    ]
     springboards = Springboards(AddressSpace(program))
     places = PunPlaces(springboards, bias)
     entries = [0, *range(3, len(content), 3)]
