@@ -71,8 +71,6 @@ class TargetMemory:
     def _fault(self, error: OSError | OverflowError, address: int, size: int) -> Exception:
         if isinstance(error, OverflowError) or error.errno in (errno.EIO, errno.EFAULT, errno.EINVAL):
             return MemoryFault(address, size)
-        if error.errno == errno.ESRCH:
-            return TargetExited(self._pid)
         return TargetError(f"cannot access the memory of process {self._pid}: {error.strerror}")
 
     def _poke(self, address: int, content: bytes) -> bool:

@@ -311,7 +311,8 @@ def _all_ended(pid: int) -> bool:
     try:
         if not procfs.read_stat(pid).ended:
             return False
-        return all(procfs.read_stat(pid, tid).ended for tid in procfs.read_tasks(pid))
+        tids = procfs.read_tasks(pid)
+        return all(procfs.read_stat(pid, tid).ended for tid in tids) and procfs.is_whole(pid, tids)
     except OSError as error:
         return error.errno in procfs.GONE_ERRORS
 

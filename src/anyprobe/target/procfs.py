@@ -3,6 +3,7 @@
 import errno
 import os
 import struct
+from collections.abc import Collection, Container
 from typing import NamedTuple
 
 from anyprobe.target import gateway
@@ -144,8 +145,26 @@ def parse_status(content: bytes) -> dict[str, str]:
 
 
 def read_tasks(pid: int) -> list[int]:
-    """Return the ids of all tasks of a process, kernel workers included."""
+    """Return the ids of the tasks of a process, kernel workers included; see ``is_whole``."""
     return [int(name) for name in gateway.listdir(f"/proc/{pid}/task")]
+
+
+def is_whole(pid: int, tids: Collection[int], stopped: Container[int] = ()) -> bool:
+    """Return whether a list of tasks named all of them; ``stopped`` are those that cannot have ended since.
+
+    The kernel ends a listing early when the task that it has come to exits at that moment (``next_tid``). But if, after
+    the tasks have been counted, as many of the listed still live, then they are all.
+    """
+    number = read_stat(pid).threads
+    try:
+        for tid in tids:
+            if tid not in stopped:
+                read_stat(pid, tid)
+    except OSError as error:
+        if error.errno not in GONE_ERRORS:
+            raise
+        return False
+    return number == len(tids)
 
 
 _last_maps: tuple[bytes, list[Mapping]] = (b"", [])

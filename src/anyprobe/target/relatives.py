@@ -2,8 +2,13 @@
 
 import errno
 import os
+import time
 
 from anyprobe.target import gateway, procfs
+
+
+_REUSE_TIME = 0.2
+"""In a shorter time than this, seconds, the kernel does not come back to a pid it has given out."""
 
 
 class Relatives:
@@ -17,6 +22,7 @@ class Relatives:
         """Start knowing nobody."""
         self._pid = pid
         self._last_pid = -1
+        self._looked = 0.0
         self._strangers: set[int] = {pid, os.getpid()}
         self._sharing: list[int] = []
 
@@ -26,8 +32,10 @@ class Relatives:
         self._sharing = [pid for pid in self._sharing if self._shares(pid)]
         if last_pid == self._last_pid:
             return self._sharing
-        if last_pid < self._last_pid:  # pids have wrapped around: known numbers may mean new processes
+        now = time.monotonic()
+        if last_pid < self._last_pid or now > self._looked + _REUSE_TIME:  # known numbers may mean new processes
             self._strangers = {self._pid, os.getpid()}
+        self._looked = now
         present = {int(name) for name in gateway.listdir("/proc") if name.isdigit()}
         self._strangers &= present
         for pid in present - self._strangers - set(self._sharing):

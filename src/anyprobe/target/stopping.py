@@ -97,6 +97,7 @@ class Stopper:
         self._deadline = time.monotonic() + timeout
         self._threads: dict[int, Thread] = {}
         self._workers: set[int] = set()
+        self._listed: dict[int, list[int]] = {}
         self._interrupted = 0
         self.stop = Stop(process)
 
@@ -108,6 +109,13 @@ class Stopper:
             fresh, unready = self._scan(groups)
             if fresh:
                 self._take(fresh)
+                continue
+            if not self._all_listed():
+                if time.monotonic() > self._deadline:
+                    raise StopTimeout(
+                        f"threads of process {self._process.pid} end all the time, so that no list of them was whole;"
+                        f" nothing was changed, try again"
+                    )
                 continue
             if not unready:
                 break
@@ -156,8 +164,9 @@ class Stopper:
     def _scan(self, groups: list[int]) -> tuple[list[Thread], list[tuple[int, int]]]:
         """Return the threads to stop next, and those which cannot be asked to stop at present."""
         fresh, unready = [], []
-        for pid in groups:
-            for tid in self._tasks(pid):
+        self._listed = {pid: self._tasks(pid) for pid in groups}
+        for pid, tids in self._listed.items():
+            for tid in tids:
                 known = self._threads.get(tid)
                 if tid in self._workers or (known and (known.stopped or known.ended)):
                     continue
@@ -188,6 +197,15 @@ class Stopper:
             if pid == self._process.pid:
                 raise self._process.gone() from error
             return []
+
+    def _all_listed(self) -> bool:
+        stopped = {tid for tid, thread in self._threads.items() if thread.stopped}
+        try:
+            return all(procfs.is_whole(pid, tids, stopped) for pid, tids in self._listed.items())
+        except OSError as error:
+            if error.errno not in procfs.GONE_ERRORS:
+                raise
+            return False
 
     def _take(self, fresh: list[Thread]) -> None:
         """Seize, interrupt and wait for threads."""
