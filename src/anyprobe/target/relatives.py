@@ -6,7 +6,6 @@ import time
 
 from anyprobe.target import gateway, procfs
 
-
 _REUSE_TIME = 0.2
 """In a shorter time than this, seconds, the kernel does not come back to a pid it has given out."""
 
