@@ -10,7 +10,7 @@ import pytest
 
 import anyprobe
 from anyprobe.core.errors import StopTimeout
-from anyprobe.probes import leftover
+from anyprobe.probes import leftover, listing
 from anyprobe.target import ptrace
 from anyprobe.target.process import Process
 from live.image import Image
@@ -197,13 +197,13 @@ def test_a_library_that_is_unloaded_takes_its_probes_along(run_target, libraries
         assert hits(snapshot, "from_library") == 100
         assert [site.armed for site in snapshot.sites] == [False]
         assert refusals(session.refused) == {"from_library": "gone"}
-        (left,) = leftover.inspect(target.pid)
+        (left,) = listing.inspect(target.pid).sites
         assert left.flags == ("GONE",)
         session.remove(probe)
         session.enable(probe)
         assert refusals(session.refused) == {"from_library": "gone"}
         session.count("a.out:other")  # other changes proceed, and tidy up
-        assert [left.symbol for left in leftover.inspect(target.pid)] == ["other"]
+        assert [left.symbol for left in listing.inspect(target.pid).sites] == ["other"]
         target.go(2)
         assert hits(session.snapshot(), "other") == 20
         assert hits(session.snapshot(), "from_library") == 100

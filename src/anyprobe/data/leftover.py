@@ -1,20 +1,20 @@
 """What is installed in a process and what its removal did, as immutable values."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """One splice that a journal in the target lists.
+    """What a journal in the target lists: something that is registered, or a site that was changed for it.
 
-    ``type`` is the kernel's letter: ``j`` reached by a jump, ``k`` by a trap, ``r`` a return. ``flags`` are of
-    ``DISABLED``, ``OPTIMIZED``, ``GONE`` and ``INTERNAL`` (not a probe; it serves the program's signal handlers).
-    ``owner`` is the controller's pid, which may be gone.
+    ``type`` is the kernel's letter for what is registered, ``k``, ``r`` or ``j``; of a site, the letters of all that
+    it serves. ``flags`` are of ``DISABLED``, ``OPTIMIZED`` (reached by a jump), ``GONE`` and, of a site, ``INTERNAL``
+    (not for a probe; it serves the program's signal handlers). ``owner`` is the controller's pid, which may be gone.
     """
 
     address: int
-    type: Literal["k", "j", "r"]
+    type: str
     symbol: str
     offset: int
     module: str
@@ -22,6 +22,22 @@ class Leftover:
     flags: tuple[str, ...] = ()
     session: str = ""
     owner: int = 0
+    size: int = 0
+    """Of a site: how many bytes were written."""
+
+    @property
+    def internal(self) -> bool:
+        """Whether it is not for a probe."""
+        return "INTERNAL" in self.flags
+
+    def __str__(self) -> str:
+        """Return the line that the kernel's list would have."""
+        return kernels_line(self.address, self.type, f"{self.symbol}+{self.offset:#x}", self.module, self.flags)
+
+
+def kernels_line(address: int, kind: str, place: str, module: str, flags: Iterable[str]) -> str:
+    """Return a line of the kernel's ``kprobes/list``."""
+    return f"{address:016x}  {kind}  {place}  {module} {''.join(f'[{flag}]' for flag in flags)}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)

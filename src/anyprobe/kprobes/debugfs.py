@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from anyprobe.data.leftover import kernels_line
 from anyprobe.kprobes.lookup import Location
 from anyprobe.kprobes.registration import Registration, registry
 from anyprobe.probes.current import current
@@ -24,8 +25,7 @@ class Listed:
 
     def __str__(self) -> str:
         """Return the line as the kernel prints it."""
-        flags = "".join(f"[{flag}]" for flag in self.flags)
-        return f"{self.address:016x}  {self.kind}  {self.symbol}+{self.offset:#x}  {self.module} {flags}".rstrip()
+        return kernels_line(self.address, self.kind, f"{self.symbol}+{self.offset:#x}", self.module, self.flags)
 
 
 def listing(*, session: "Session | None" = None) -> list[Listed]:

@@ -26,6 +26,7 @@ from anyprobe.kprobes.structures import (
 from anyprobe.probes.reading import BankValues
 from anyprobe.probes.replanning import TRAPS, keep_order, switch_optimization
 from anyprobe.splice.planned import Strategy
+from anyprobe.splice.roster import Entry
 
 if TYPE_CHECKING:
     from anyprobe.probes.probe import Probe
@@ -65,6 +66,10 @@ class Registration:
         """Whether the code that was probed is no longer there."""
         reasons = [place.hook.refusal.reason for p in self.placed for place in p.places if place.hook.refusal]
         return not self.armed and Reason.GONE in reasons
+
+    def entries(self) -> list[Entry]:
+        """Return its lines in the roster, for those who look from outside."""
+        return [Entry(each.address, self.kind, self.disabled, self.gone) for each in self.instances]
 
     def flags(self) -> int:
         """Return the kernel's flags for its state."""
@@ -122,6 +127,9 @@ class Registry:
                 _forget(each)
             raise
         self.registrations += made
+        for each in made:
+            self._session.engine.roster.enter(each, each.entries)
+        self._session.engine.roster.write()
 
     def _made(self, probe: Registered, before: Sequence[Registration]) -> Registration:
         """Look up and compile one probe; nothing is touched."""
@@ -173,9 +181,9 @@ class Registry:
         order = iter(sites)
 
         def dress(probe: "Probe") -> None:
-            _, site = next(order)
+            made, site = next(order)
             own = site.dresser()
-            probe.dress = own
+            probe.dress, probe.part_of = own, made
             own(probe)
 
         placed = self._session.place_made([site.spec for _, site in sites], dress)
@@ -209,6 +217,8 @@ class Registry:
         self.registrations = [made for made in self.registrations if made not in known]
         for made in known:
             _forget(made)
+        self._session.engine.roster.leave(known)
+        self._session.engine.roster.write()
 
     def disable(self, probe: Registered) -> None:
         """Disarm a probe; it stays registered."""
@@ -216,6 +226,7 @@ class Registry:
         if not made.disabled:
             self._session.remove(*made.placed)
             made.disabled = True
+            self._note(made)
 
     def enable(self, probe: Registered) -> None:
         """Arm a disabled probe again."""
@@ -223,6 +234,12 @@ class Registry:
         if made.disabled and self.enabled:
             self._arm([made])
         made.disabled = False
+        self._note(made)
+
+    def _note(self, made: Registration) -> None:
+        """Have others see its state."""
+        self._session.engine.roster.note([made])
+        self._session.engine.roster.write()
 
     def _arm(self, made: Sequence[Registration]) -> None:
         """Arm probes that are registered, so that all run in order of registration."""

@@ -79,6 +79,8 @@ class Probe:
     """Functions of which it is still to be decided."""
     dress: "Callable[[Probe], None] | None" = None
     """Turns places that count into places with a handler."""
+    part_of: object = None
+    """What it is listed as a part of, if not by itself."""
 
     def __repr__(self) -> str:
         """Return the spec and how much of it is armed."""

@@ -14,7 +14,7 @@ from anyprobe.core.errors import SpecError, TargetError, UsageError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import Snapshot
-from anyprobe.probes import current, reading, removal, trapping
+from anyprobe.probes import current, reading, registering, removal, trapping
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import Clock, ClockChoice, own_clock
 from anyprobe.probes.decorators import Decorators
@@ -136,6 +136,7 @@ class Session(Decorators):
         with typed(self._process, "disarming probes in"):
             for text in removal.disarm(self.engine, probes):
                 self._warn(text)
+        registering.note(self, probes)
 
     def place_made(self, specs: Sequence[str], dress: "Callable[[Probe], None]") -> Probes:
         """Arm probes whose places are turned by ``dress`` into what they are for."""
@@ -165,6 +166,7 @@ class Session(Decorators):
         self._check_attached()
         with typed(self._process, "arming probes in"):
             removal.rearm(self.engine, probes)
+        registering.note(self, probes)
 
     def snapshot(self) -> Snapshot:
         """Return what has been counted so far, as an immutable value.
@@ -267,6 +269,7 @@ class Session(Decorators):
             return
         with suppress(TargetError):  # whoever is gone has lost nothing
             self.engine.note_losses(self._process.mappings())
+            self.engine.roster.write()
             if self.engine.losses.evicted:
                 self._warn("another anyprobe has removed these probes; they have counted until then")
 
@@ -357,6 +360,7 @@ class Session(Decorators):
         self.probes += probes
         self._place(probes)
         self._fall_back(probes)
+        registering.enter(self, probes)
         if self._began is None:
             self._began = time.monotonic()
         return probes
@@ -392,6 +396,7 @@ class Session(Decorators):
             probe.refused, probe.exitless = probe.refused + made.refused, probe.exitless + made.exitless
         self._place(fresh)
         self._fall_back([probe for probe, _ in self._pending])
+        registering.note(self)
         self._pending = ()
 
     def _make(self, spec: str, *, timed: bool, beside: Probe | None = None) -> Probe:

@@ -21,6 +21,7 @@ from anyprobe.splice.patchcode import Clobbers
 from anyprobe.splice.plan import Planner
 from anyprobe.splice.planned import AUTO, FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable, keep_room
+from anyprobe.splice.roster import Roster
 from anyprobe.splice.signalview import SignalView
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import PunPlaces, Springboards
@@ -75,6 +76,7 @@ class Engine:
         self.traps = Traps(self)
         self.view = SignalView(self)
         self.losses = Losses()
+        self.roster = Roster(self)
         self.live: LiveArming | None = None
         """What makes changes without a stop, where that is wanted."""
         self.touched = False
@@ -305,7 +307,8 @@ class Engine:
         memfds = [arena.inode for arena in self.arenas]
         if not self.losses.evicted and self.losses.misses(memfds, mappings):
             self.process.verify()  # after an exec nothing is where it was, and nobody else's doing
-        self.losses.note(self.modules, memfds, mappings)
+        if self.losses.note(self.modules, memfds, mappings):
+            self.roster.note_all()
 
     def _open_gates(self) -> None:
         """Let what was emitted work, once the journal says how to undo it."""

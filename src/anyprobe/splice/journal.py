@@ -13,10 +13,12 @@ from enum import IntEnum
 from typing import Protocol
 
 from anyprobe.core.address import page_ceil
+from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import Memory, MemoryFault
 
 MAGIC = b"anyprobe"
 VERSION = 1
+"""Of what has to be understood to undo everything. Records of a kind that a reader does not know are no part of it."""
 _HEADER = struct.Struct("<8sII16sIIQ8x")
 _START_TIME_AT = 40
 _REQUESTS_AT = 48
@@ -56,6 +58,9 @@ class RecordKind(IntEnum):
     WINDOW = 6
     """A site that is being changed while the program runs, from ``old`` to ``new``: an ``int3`` may stand at its head,
     before some of either."""
+    PROBES = 7
+    """Seven words about what is registered, see ``roster``: in ``address``, ``size``, ``extra``, ``old`` and ``new``.
+    Nothing is undone from them; earlier versions neither wrote nor read them."""
 
 
 _KINDS = frozenset(int(kind) for kind in RecordKind) - {RecordKind.FREE}
@@ -165,6 +170,10 @@ class Journal:
         self._write([(index, empty) for index in freed])
         self._free.extend(reversed(freed))
 
+    def rewrite(self, entries: Iterable[tuple[int, Record]]) -> None:
+        """Write other records in place of some."""
+        self._write(sorted((index, record.pack().ljust(RECORD_BYTES, b"\0")) for index, record in entries))
+
     def _write(self, entries: list[tuple[int, bytes]]) -> None:
         start = 0
         while start < len(entries):
@@ -211,10 +220,20 @@ def answer(memory: Writer, address: int, request: int) -> None:
 
 
 def read_owner(memory: Memory, address: int) -> Owner | None:
-    """Return who wrote the journal in a mapping, ``None`` where there is none; raise ``MemoryFault`` if unreadable."""
+    """Return who wrote the journal in a mapping, ``None`` where there is none; raise ``MemoryFault`` if unreadable.
+
+    That of a later version is an error: to take it for nothing would be to unmap what its splices lead into.
+    """
     raw = memory.read(address, _HEADER.size)
     magic, version, _, session, pid, _, start_time = _HEADER.unpack(raw)
-    return Owner(session, pid, start_time) if magic == MAGIC and version == VERSION else None
+    if magic != MAGIC:
+        return None
+    if version != VERSION:
+        raise UnsupportedTarget(
+            f"an anyprobe session (process {pid}) of another version has written the journal at {address:#x} "
+            f"(format {version}, this one reads {VERSION}): use that version"
+        )
+    return Owner(session, pid, start_time)
 
 
 def read_journal(memory: Memory, address: int, size: int) -> FoundJournal | None:

@@ -25,6 +25,7 @@ from anyprobe.splice.neighbourhood import (
     neighbourhood_pieces,
 )
 from anyprobe.splice.patchcode import REPLACING
+from anyprobe.splice.roster import records_for
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.threadslot import choose_slot, region_place
 from anyprobe.splice.trampoline import RETURNS, TRAMPOLINE_BYTES
@@ -110,7 +111,7 @@ class Preparation:
                 self._clusters
                 or self._layout
                 or self._engine.springboards.has_fresh()
-                or not self._has_journal(len(splices) + _SPARE_RECORDS)
+                or not self._has_journal(len(splices) + self._listing() + _SPARE_RECORDS)
             ):
                 self._map(len(splices))
             self._settle_hooks()
@@ -180,8 +181,12 @@ class Preparation:
         maxactive, returns = self._engine.maxactive if records else 0, RETURNS if need.returns else 0
         self._layout = BankLayout(counters, records, maxactive, returns, self._engine.left_out)
 
-    def _has_journal(self, splices: int) -> bool:
-        return any(arena.journal.room() >= splices for arena in self._engine.arenas[-1:])
+    def _has_journal(self, records: int) -> bool:
+        return any(arena.journal.room() >= records for arena in self._engine.arenas[-1:])
+
+    def _listing(self) -> int:
+        """Return how many records of the journal will say what is registered."""
+        return records_for(sum(len(edit.added) for edit in self._edits) + self._engine.roster.backlog())
 
     # -- mapping
 
@@ -235,7 +240,7 @@ class Preparation:
             offset += self._layout.size
         boards = engine.springboards.fresh_pieces(offset)
         pieces += boards
-        records = max(_LEAST_JOURNAL, 2 * splices)
+        records = max(_LEAST_JOURNAL, 2 * splices) + self._listing()
         size = journal_size(records + len(pieces) + 8)
         anchor = min(edit.module.low for edit in self._edits)
         space = engine.springboards.space

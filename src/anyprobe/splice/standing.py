@@ -79,8 +79,9 @@ class Losses:
         ours = {m.inode for m in mappings if is_ours(m)}
         return any(inode not in ours for inode in memfds)
 
-    def note(self, modules: Iterable[Module], memfds: Iterable[int], mappings: Sequence[Mapping]) -> None:
-        """Take note of what the memory map shows; ``memfds`` are the session's, by inode."""
+    def note(self, modules: Iterable[Module], memfds: Iterable[int], mappings: Sequence[Mapping]) -> int:
+        """Take note of what the memory map shows; return how many splices are lost. ``memfds``: ours, by inode."""
+        before = len(self._splices)
         self.evicted = self.evicted or self.misses(memfds, mappings)
         for module in modules:
             there = stands(module.parts, mappings)
@@ -91,6 +92,7 @@ class Losses:
                     self._splices += state.splices
                     what = "another anyprobe has removed it" if there else MODULE_GONE
                     lose(module, state, Refusal(Reason.GONE, state.code.start + module.bias, what))
+        return len(self._splices) - before
 
     def check_session(self, pid: int) -> None:
         """Raise if another anyprobe has removed the session."""

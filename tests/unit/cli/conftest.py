@@ -95,11 +95,12 @@ def fakes(monkeypatch):
     opening = types.ModuleType("anyprobe.probes.opening")
     opening.attach, opening.run = fakes.attach, fakes.run
     leftover = types.ModuleType("anyprobe.probes.leftover")
-    leftover.inspect = lambda pid: [
-        Leftover(0x1004, "j", "malloc", 4, "libc.so.6", "jump", ("DISABLED",), session="ab12", owner=77)
-    ]
+    listing = types.ModuleType("anyprobe.probes.listing")
+    line = Leftover(0x1004, "r", "malloc", 4, "libc.so.6", "jump", ("DISABLED",), session="ab12", owner=77)
+    site = Leftover(0x1010, "kr", "malloc", 16, "libc.so.6", "jump", ("OPTIMIZED",), session="ab12", owner=77, size=5)
+    listing.inspect = lambda pid: types.SimpleNamespace(registered=[line], sites=[site])
     leftover.remove = lambda pid: RemovalReport((pid,), restored=3, unmapped_bytes=8192, not_quiet=("7f00-7f10",))
-    for name, module in (("opening", opening), ("leftover", leftover)):
+    for name, module in (("opening", opening), ("leftover", leftover), ("listing", listing)):
         monkeypatch.setitem(sys.modules, module.__name__, module)
         monkeypatch.setattr(anyprobe.probes, name, module, raising=False)
     return fakes

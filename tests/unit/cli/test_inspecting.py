@@ -44,14 +44,17 @@ def test_list_as_json(fakes, capsys):
     assert lone_ret["refusal"]["reason"] == "lone-ret"
 
 
-def test_probes_in_all_three_forms(fakes, capsys):
+def test_probes_in_all_forms(fakes, capsys):
     assert main(["probes", "-p", "4242", "--json"]) == 0
-    (site,) = json.loads(capsys.readouterr().out)
-    assert {"address", "type", "symbol", "offset", "module", "strategy", "flags"} <= set(site)
-    assert main(["probes", "-p", "4242", "--kprobes"]) == 0
-    assert capsys.readouterr().out == "0000000000001004  j  malloc+0x4  libc.so.6 [DISABLED]\n"
+    (line,) = json.loads(capsys.readouterr().out)
+    assert {"address", "type", "symbol", "offset", "module", "strategy", "flags"} <= set(line)
+    assert line["type"] == "r"
     assert main(["probes", "-p", "4242"]) == 0
-    assert "malloc+0x4" in capsys.readouterr().out
+    assert capsys.readouterr().out == "0000000000001004  r  malloc+0x4  libc.so.6 [DISABLED]\n"
+    assert main(["probes", "-p", "4242", "--sites"]) == 0
+    assert "malloc+0x10" in capsys.readouterr().out
+    assert main(["probes", "-p", "4242", "--sites", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["type"] == "kr"
 
 
 def test_detach_says_what_it_did(fakes, capsys):

@@ -2,10 +2,12 @@ from dataclasses import replace
 
 import pytest
 
+from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.journal import (
     HEADER_BYTES,
     RECORD_BYTES,
+    VERSION,
     Journal,
     MappingUse,
     Owner,
@@ -115,9 +117,8 @@ def test_a_change_behind_our_back_is_noticed(memory, journal):
     assert not journal_unchanged(memory, found)
 
 
-@pytest.mark.parametrize("place", [0, 8], ids=["magic", "version"])
-def test_what_is_no_journal_of_ours(memory, journal, place):
-    memory.content[place] ^= 0xFF
+def test_what_is_no_journal_of_ours(memory, journal):
+    memory.content[0] ^= 0xFF
     assert read_owner(memory, BASE) is None
     assert read_journal(memory, BASE, 4096) is None
 
@@ -135,3 +136,17 @@ def test_a_session_that_ended_says_so(memory, journal):
     owner = read_owner(memory, BASE)
     assert owner.ended
     assert (owner.session, owner.pid) == (OWNER.session, OWNER.pid)
+
+
+def test_records_that_are_not_known_are_passed_over(memory, journal):
+    """Later versions may say more than has to be undone."""
+    journal.add([replace(SPLICE, kind=kind) for kind in (RecordKind.SPLICE, 200)])
+    assert records_of(memory) == [SPLICE]
+
+
+def test_a_journal_of_another_version_is_no_nothing(memory, journal):
+    """What a session of another version has written must not be taken for absent: its splices lead somewhere."""
+    memory.content[8:12] = (VERSION + 1).to_bytes(4, "little")
+    for read in (lambda: read_journal(memory, BASE, 4096), lambda: read_owner(memory, BASE)):
+        with pytest.raises(UnsupportedTarget, match=f"process 4711.*format {VERSION + 1}"):
+            read()

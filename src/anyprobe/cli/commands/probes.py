@@ -17,60 +17,59 @@ if TYPE_CHECKING:
 @click.command("probes")
 @options.one_target
 @options.json
-@click.option("--kprobes", is_flag=True, help="Print the format of the kernel's kprobes list instead of a table.")
-def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, kprobes: bool) -> None:
-    """Show what is installed in a process, whoever installed it."""
+@click.option("--sites", is_flag=True, help="The sites that were changed, and how, instead of what is registered.")
+def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites: bool) -> None:
+    """Show what is installed in a process, whoever installed it, as the kernel lists its kprobes.
+
+    Each line has the address, k for a kprobe, r for a return probe or j for a jprobe, the place, the module, and what
+    holds of [GONE], [DISABLED] and [OPTIMIZED] (reached by a jump, not by a trap).
+    """
     import sys
 
     from anyprobe.cli import output, targets
-    from anyprobe.probes import leftover
+    from anyprobe.probes import listing
 
-    found = leftover.inspect(targets.choose_one(pids, names))
+    found = listing.inspect(targets.choose_one(pids, names))
+    shown = found.sites if sites else found.registered
     if as_json:
-        output.write_json([as_document(site) for site in found], sys.stdout)
-    elif kprobes:
-        for site in found:
-            click.echo(kprobes_line(site))
+        output.write_json([as_document(each) for each in shown], sys.stdout)
+    elif not shown:
+        output.console(sys.stdout).print("nothing is installed")
+    elif sites:
+        render(shown, output.console(sys.stdout))
     else:
-        render(found, output.console(sys.stdout))
+        for each in shown:
+            click.echo(str(each))
 
 
-def as_document(site: "Leftover") -> dict[str, Any]:
-    """Return the JSON object of one site."""
+def as_document(each: "Leftover") -> dict[str, Any]:
+    """Return the JSON object of one probe or site."""
     return {
-        "address": site.address,
-        "type": site.type,
-        "symbol": site.symbol,
-        "offset": site.offset,
-        "module": site.module,
-        "strategy": site.strategy,
-        "flags": list(site.flags),
-        "session": site.session,
-        "owner": site.owner,
+        "address": each.address,
+        "type": each.type,
+        "symbol": each.symbol,
+        "offset": each.offset,
+        "module": each.module,
+        "strategy": each.strategy,
+        "flags": list(each.flags),
+        "session": each.session,
+        "owner": each.owner,
     }
 
 
-def kprobes_line(site: "Leftover") -> str:
-    """Return a site as the kernel's ``kprobes/list`` would show it."""
-    flags = "".join(f"[{flag}]" for flag in site.flags)
-    return f"{site.address:016x}  {site.type}  {site.symbol}+{site.offset:#x}  {site.module} {flags}".rstrip()
-
-
 def render(found: "Sequence[Leftover]", console: "Console") -> None:
-    """Print a table."""
+    """Print a table of sites."""
     from rich.markup import escape
     from rich.table import Table
 
-    if not found:
-        console.print("nothing is installed")
-        return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("address", "type", "function", "module", "strategy", "flags", "owner"):
+    for name in ("address", "bytes", "type", "function", "module", "strategy", "flags", "owner"):
         table.add_column(name, no_wrap=name != "function", overflow="fold")
     for site in found:
         place = escape(site.symbol + (f"+{site.offset:#x}" if site.offset else ""))
         flags = escape(" ".join(site.flags))
         table.add_row(
-            f"{site.address:#x}", site.type, place, escape(site.module), site.strategy, flags, str(site.owner)
-        )
+            f"{site.address:#x}", str(site.size), site.type, place, escape(site.module), site.strategy, flags,
+            str(site.owner),
+        )  # fmt: skip
     console.print(table)

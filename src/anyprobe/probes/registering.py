@@ -1,0 +1,52 @@
+"""Which lines of the roster a session's own probes are: see ``splice.roster``."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from anyprobe.core.refusal import Reason
+from anyprobe.splice.roster import Entry
+
+if TYPE_CHECKING:
+    from anyprobe.probes.probe import Place, Probe
+    from anyprobe.probes.session import Session
+
+
+def enter(session: "Session", probes: Iterable["Probe"]) -> None:
+    """List probes that have been made; those that are part of something else are listed with that."""
+    roster = session.engine.roster
+    for probe in probes:
+        if probe.part_of is None:
+            roster.enter(probe, partial(entries_of, probe))
+    roster.write()
+
+
+def note(session: "Session", probes: Iterable["Probe"] | None = None) -> None:
+    """Write down what has become of probes, by default of all."""
+    roster = session.engine.roster
+    if probes is None:
+        roster.note_all()
+    else:
+        roster.note([probe if probe.part_of is None else probe.part_of for probe in probes])
+    roster.write()
+
+
+def entries_of(probe: "Probe") -> list[Entry]:
+    """Return the lines of a probe: each place once, what is seen at returns at the function's entry."""
+    found: dict[tuple[int, str], bool] = {}
+    timed = {id(place) for each in probe.timed for place in each.places}
+    for place in probe.all_places:
+        gone = _gone(place)
+        if place.hook.armed or gone:
+            found[_where(place, timed=id(place) in timed)] = gone
+    return [Entry(address, letter, gone=gone) for (address, letter), gone in found.items()]
+
+
+def _where(place: "Place", *, timed: bool) -> tuple[int, str]:
+    if timed or place.site.kind == "return":
+        return place.site.address, "r"
+    return place.address, "k"
+
+
+def _gone(place: "Place") -> bool:
+    return not place.hook.armed and place.hook.refusal is not None and place.hook.refusal.reason is Reason.GONE
