@@ -56,7 +56,7 @@ class FilterWatch:
 
 def is_filtered(pid: int) -> bool:
     """Return whether any thread of a process filters its system calls."""
-    for tid in procfs.read_tasks(pid):
+    for tid in procfs.read_all_tasks(pid):
         try:
             status = procfs.parse_status(procfs.read_file(f"/proc/{pid}/task/{tid}/status"))
         except OSError:

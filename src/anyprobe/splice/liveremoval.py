@@ -93,7 +93,7 @@ class LiveRemoval:
         code = code_of(ranges_of(self._journals, self._mappings), self._mappings)
         seen: set[int] = set()
         deadline = time.monotonic() + _PATIENCE
-        while fresh := [tid for tid in self._process.threads() if tid not in seen]:
+        while fresh := [tid for tid in self._process.all_threads() if tid not in seen]:
             for tid in fresh:
                 with suppress(StopTimeout):
                     if self._is_outside(tid, code):

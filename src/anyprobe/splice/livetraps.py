@@ -3,6 +3,7 @@
 import time
 from typing import TYPE_CHECKING
 
+from anyprobe.core.errors import StopTimeout
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.signalactions import blocked_now, current_action, handled_signals, query_actions
 from anyprobe.splice.traphandler import TRAP_BIT
@@ -30,11 +31,14 @@ def disturbed(process: "Process", site: int) -> Refusal | None:
             detail = f"process {relatives[0]} runs in the same memory with signal actions of its own"
             return Refusal(Reason.TRAP_UNSAFE, site, detail)
         time.sleep(_PAUSE)
-    while tid := blocked_now(process):
-        if time.monotonic() > deadline:
-            detail = f"thread {tid} has SIGTRAP blocked: a trap would kill the program"
-            return Refusal(Reason.TRAP_UNSAFE, site, detail)
-        time.sleep(_PAUSE)
+    try:
+        while tid := blocked_now(process):
+            if time.monotonic() > deadline:
+                detail = f"thread {tid} has SIGTRAP blocked: a trap would kill the program"
+                return Refusal(Reason.TRAP_UNSAFE, site, detail)
+            time.sleep(_PAUSE)
+    except StopTimeout as error:
+        return Refusal(Reason.TRAP_UNSAFE, site, str(error))
     return None
 
 

@@ -171,7 +171,7 @@ def _blocks(thread: "Thread") -> bool:
 
 def blocked_now(process: "Process") -> int:
     """Return a thread that has SIGTRAP blocked at this moment, 0 if there is none, without stopping anything."""
-    for tid in process.threads():
+    for tid in process.all_threads():
         try:
             status = procfs.parse_status(procfs.read_file(f"/proc/{process.pid}/task/{tid}/status"))
         except OSError as error:

@@ -9,7 +9,7 @@ in the table for good: a late hit continues in its patch, which goes on working 
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -231,9 +231,10 @@ class Traps:
     def _wait_for_calm(self) -> None:
         deadline = time.monotonic() + _CALM_PATIENCE
         pause = 0.0005
-        while blocked_now(self._engine.process) and time.monotonic() < deadline:
-            time.sleep(pause)
-            pause = min(2 * pause, 0.01)
+        with suppress(StopTimeout):  # the stop looks again
+            while blocked_now(self._engine.process) and time.monotonic() < deadline:
+                time.sleep(pause)
+                pause = min(2 * pause, 0.01)
 
     def _install(self, calls: Calls, site: int, need: int) -> Refusal | None:
         """Map the handler and set it; return what stands in the way."""

@@ -107,9 +107,14 @@ class Process:
             return procfs.read_auxv(self.pid)
 
     def threads(self) -> list[int]:
-        """Return the ids of all tasks, kernel workers included."""
+        """Return the ids of the tasks that the kernel lists, workers included; it leaves some out while others end."""
         with self.translated("listing threads"):
             return procfs.read_tasks(self.pid)
+
+    def all_threads(self) -> list[int]:
+        """Return the ids of all tasks, none left out; ``StopTimeout`` where no list of them was whole."""
+        with self.translated("listing threads"):
+            return procfs.read_all_tasks(self.pid)
 
     def exited(self) -> bool:
         """Whether it has ended; a child's status is then in ``exit_status``."""

@@ -3,13 +3,16 @@
 import errno
 import os
 import struct
+import time
 from collections.abc import Collection, Container
 from typing import NamedTuple
 
+from anyprobe.core.errors import StopTimeout
 from anyprobe.target import gateway
 
 _KERNEL_THREAD = 0x200000
 _IO_WORKER = 0x10
+_LISTING_PATIENCE = 0.2
 _DELETED = " (deleted)"
 GONE_ERRORS = frozenset({errno.ENOENT, errno.ESRCH})
 
@@ -147,6 +150,15 @@ def parse_status(content: bytes) -> dict[str, str]:
 def read_tasks(pid: int) -> list[int]:
     """Return the ids of the tasks of a process, kernel workers included; see ``is_whole``."""
     return [int(name) for name in gateway.listdir(f"/proc/{pid}/task")]
+
+
+def read_all_tasks(pid: int) -> list[int]:
+    """Return the ids of all tasks, none left out; ``StopTimeout`` where they end faster than they can be listed."""
+    deadline = time.monotonic() + _LISTING_PATIENCE
+    while not is_whole(pid, tids := read_tasks(pid)):
+        if time.monotonic() > deadline:
+            raise StopTimeout(f"threads of process {pid} end all the time, so that no list of them was whole")
+    return tids
 
 
 def is_whole(pid: int, tids: Collection[int], stopped: Container[int] = ()) -> bool:

@@ -58,7 +58,7 @@ def _word(content: bytes, at: int) -> int:
 
 def _pointers(process: "Process", distance: int) -> list[int] | None:
     found = []
-    for tid in process.threads():
+    for tid in process.all_threads():
         try:
             stat = procfs.read_stat(process.pid, tid)
             if stat.worker or stat.ended:

@@ -1,9 +1,17 @@
-"""Parsers of /proc files, on texts."""
+"""Parsers of /proc files, on texts; lists of tasks."""
 
+import os
 import struct
+import threading
+from contextlib import contextmanager
 
+import pytest
+
+from anyprobe.core.errors import StopTimeout
+from anyprobe.target import procfs
 from anyprobe.target.procfs import parse_auxv, parse_maps, parse_stat, parse_status, read_mappings
 
+GONE = 1 << 22  # no task has this number
 MAPS = b"""\
 559d1a4d2000-559d1a4d4000 r--p 00000000 fe:00 260249                     /usr/bin/echo
 559d1a4d4000-559d1a4d8000 r-xp 00002000 fe:00 260249                     /usr/bin/echo
@@ -61,3 +69,36 @@ def test_status():
 
 def test_auxv_ends_at_null():
     assert parse_auxv(struct.pack("<8Q", 33, 0x7FFE, 9, 0x1000, 0, 0, 5, 5)) == {33: 0x7FFE, 9: 0x1000}
+
+
+def test_a_list_of_tasks_is_whole_when_as_many_of_the_listed_live_as_there_are():
+    with threads(3) as tids:
+        assert procfs.is_whole(os.getpid(), tids)
+        assert not procfs.is_whole(os.getpid(), tids[:-1])
+        assert not procfs.is_whole(os.getpid(), [*tids[:-1], GONE]), "one has ended, and another took its place"
+        assert procfs.is_whole(os.getpid(), [*tids[:-1], GONE], stopped={GONE}), "what is stopped is not looked at"
+
+
+def test_tasks_are_listed_until_none_is_left_out(monkeypatch):
+    with threads(3) as tids:
+        parts = iter([1, 2])
+        monkeypatch.setattr(procfs, "read_tasks", lambda pid: tids[: next(parts, None)])
+        assert procfs.read_all_tasks(os.getpid()) == tids
+        monkeypatch.setattr(procfs, "read_tasks", lambda pid: tids[1:])
+        with pytest.raises(StopTimeout, match="end all the time"):
+            procfs.read_all_tasks(os.getpid())
+
+
+@contextmanager
+def threads(number):
+    """Have threads of our own; yield the ids of all."""
+    end = threading.Event()
+    running = [threading.Thread(target=end.wait) for _ in range(number)]
+    for thread in running:
+        thread.start()
+    try:
+        yield sorted(map(int, os.listdir("/proc/self/task")))
+    finally:
+        end.set()
+        for thread in running:
+            thread.join()
