@@ -4,7 +4,7 @@ Such a jump goes when its splice goes, or leads elsewhere afterwards. A thread t
 this one is moved to the patch. One that a signal has interrupted just there will come back: it has to be waited for.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import Memory
@@ -12,8 +12,7 @@ from anyprobe.splice.journal import FoundJournal, Record, RecordKind
 from anyprobe.splice.savedpcs import Stacks
 
 if TYPE_CHECKING:
-    from anyprobe.target.procfs import Mapping
-    from anyprobe.target.thread import Thread
+    from anyprobe.target.stopping import Stop
 
 _JUMP = b"\xe9"
 
@@ -34,14 +33,14 @@ def _is_dead_jump(record: Record) -> bool:
     return record.kind is RecordKind.SPLICE and record.extra == 0 and record.new[:1] == _JUMP
 
 
-def leave(
-    memory: Memory, boards: dict[int, int], threads: Iterable["Thread"], mappings: "Sequence[Mapping]"
-) -> Iterator[str]:
+def leave(memory: Memory, boards: dict[int, int], stop: "Stop") -> Iterator[str]:
     """Move threads from the jumps that ``boards`` names to where these lead; yield what cannot be moved."""
-    stacks = Stacks(memory, mappings)
-    for thread in threads if boards else ():
-        for pc in boards.keys() & set(stacks.saved_pcs(thread)):
-            yield f"the springboard at {pc:#x}, to which a signal handler of thread {thread.tid} will return"
+    if not boards:
+        return
+    for tid, saved in Stacks(memory, stop.mappings).all_saved_pcs(stop):
+        for pc in boards.keys() & set(saved):
+            yield f"the springboard at {pc:#x}, to which a signal handler of thread {tid} will return"
+    for thread in stop.threads:
         target = boards.get(thread.registers.rip)
         if target is not None:
             thread.registers.rip = target

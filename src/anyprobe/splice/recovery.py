@@ -44,7 +44,7 @@ from anyprobe.target.exclusion import exclusive
 from anyprobe.target.process import Process
 from anyprobe.target.procfs import Mapping
 from anyprobe.target.remote import RemoteCalls
-from anyprobe.target.stopping import Stop
+from anyprobe.target.stopping import Stop, WaitingParent
 from anyprobe.target.thread import Thread
 
 _TRIES = 3
@@ -176,7 +176,7 @@ class _Restoration:
         found = self._journals(mappings)
         journals = self._meant(found)
         if not self._restored:
-            held = tuple(leave(process.mem, listed(journals), stop.threads, mappings))
+            held = tuple(leave(process.mem, listed(journals), stop))
             if held:
                 return held
             self._restore(journals, mappings)
@@ -188,8 +188,7 @@ class _Restoration:
         about_to = _about_to_call(process, stop.threads) or _on_our_stacks(ranges, stop.threads)
         if about_to or (not ranges and not self._leaks):
             return about_to
-        waiting = [parent.pc for parent in stop.waiting]
-        busy = busy_code(process.mem, stop.threads, waiting, code_of(ranges, mappings), mappings)
+        busy = busy_code(process.mem, stop.threads, stop.waiting, code_of(ranges, mappings), mappings)
         busy += tuple(f"the trap handler for thread {tid}" for tid in trapped(journals, stop.threads))
         busy = busy or restore_returns(process, stop.threads, journals, mappings)
         if busy:
@@ -339,7 +338,7 @@ def _on_our_stacks(ranges: Sequence[tuple[int, int]], threads: Iterable[Thread])
 def busy_code(
     memory: Memory,
     threads: Iterable[Thread],
-    waiting: Sequence[int],
+    waiting: Iterable[WaitingParent],
     code: Sequence[tuple[int, int]],
     mappings: Sequence[Mapping],
 ) -> tuple[str, ...]:
@@ -352,7 +351,7 @@ def busy_code(
     highs = np.array([high for _, high in code], dtype=np.uint64)
     busy: set[int] = set()
     stacks = Stacks(memory, mappings)
-    for found in [waiting, *map(stacks.code_words, threads)]:
+    for found in [*map(stacks.words_behind, waiting), *map(stacks.code_words, threads)]:
         words = np.array(found, dtype=np.uint64)
         words = words[(words >= lows[0]) & (words < highs.max())]
         index = np.searchsorted(lows, words, side="right") - 1

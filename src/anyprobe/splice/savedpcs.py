@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from anyprobe.core.memory import Memory, MemoryFault
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from anyprobe.target.procfs import Mapping
+    from anyprobe.target.stopping import Stop, WaitingParent
     from anyprobe.target.thread import Thread
 
 _VDSO = "[vdso]"
@@ -44,11 +45,25 @@ class Stacks:
         selectors. A frame on an alternate stack holds the pc of the interrupted code, on whatever stack that ran;
         frames further out on that other stack are found through the stack pointer that it saved.
         """
-        return self._frames(thread)[0]
+        return self._frames(thread.registers.rsp)[0]
+
+    def all_saved_pcs(self, stop: "Stop") -> "Iterator[tuple[int, list[int]]]":
+        """Yield the same for each thread of a stop by its id.
+
+        Those that wait in vfork are among them: a child of ``posix_spawn`` is on a stack of its own.
+        """
+        for thread in stop.threads:
+            yield thread.tid, self.saved_pcs(thread)
+        for parent in stop.waiting:
+            yield parent.tid, self.words_behind(parent)[1:]
+
+    def words_behind(self, parent: "WaitingParent") -> list[int]:
+        """Return the pc of a thread that waits in vfork, and the saved pcs."""
+        return [parent.pc, *self._frames(parent.stack)[0]]
 
     def code_words(self, thread: "Thread") -> list[int]:
         """Return the pc, the saved pcs, and what may be return addresses below a pc in the vdso."""
-        interrupted, saved = self._frames(thread)
+        interrupted, saved = self._frames(thread.registers.rsp)
         pcs = [thread.registers.rip, *interrupted]
         if self._vdso is None or not any(self._vdso.start <= pc < self._vdso.end for pc in pcs):
             return pcs
@@ -61,20 +76,25 @@ class Stacks:
                 found += memoryview(content[: len(content) & -8]).cast("Q").tolist()
         return found
 
-    def _frames(self, thread: "Thread") -> tuple[list[int], list[int]]:
-        """Return the pcs and stack pointers that signal frames saved, on one stack after the other."""
+    def _frames(self, pointer: int) -> tuple[list[int], list[int]]:
+        """Return the pcs and stack pointers that signal frames saved, on one stack after the other.
+
+        One mapping may hold several stacks, of which an alternate one is not always the lowest.
+        """
         pcs: list[int] = []
         pointers: list[int] = []
-        ahead, seen = [thread.registers.rsp], set()
+        ahead: list[int] = [pointer]
+        read: dict[int, int] = {}
+        """From where on each mapping has been read, by its end."""
         while ahead:
             pointer = ahead.pop()
             end = self._end_of_stack(pointer)
-            if not end or end in seen:
+            if not end or pointer >= read.get(end, end):
                 continue
-            seen.add(end)
             low = max((pointer - 256) & -8, self._start_of(end))
+            high, read[end] = read.get(end, end), pointer
             try:
-                content = self._memory.read(low, (end - low) & -8)
+                content = self._memory.read(low, (high - low) & -8)
             except MemoryFault:
                 continue
             found, saved = _frames_in(content)

@@ -74,7 +74,7 @@ def _switch(
 
 def _objection_to_suspending(process: "Process", stop: "Stop", journals: Sequence[FoundJournal]) -> str:
     """Return who stands on bytes that are to be the program's again; they are moved on where that can be."""
-    held = leave(process.mem, listed(journals), stop.threads, stop.mappings)
+    held = leave(process.mem, listed(journals), stop)
     return ", ".join(held)
 
 
@@ -91,7 +91,9 @@ def _objection_to_resuming(process: "Process", stop: "Stop", journals: Sequence[
     for thread in stop.threads:
         if any(pc in inside for pc in stacks.code_words(thread)):
             return f"thread {thread.tid} is between bytes that will be overwritten"
-    return "" if not any(parent.pc in inside for parent in stop.waiting) else "a parent in vfork is"
+    if any(pc in inside for parent in stop.waiting for pc in stacks.words_behind(parent)):
+        return "a parent in vfork is between bytes that will be overwritten"
+    return ""
 
 
 def _splices(journals: Iterable[FoundJournal]) -> list[Record]:

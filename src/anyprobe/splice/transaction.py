@@ -419,17 +419,17 @@ class Transaction:
         if not self._interiors and not self._boards:
             return
         stacks = Stacks(self._process.mem, stop.mappings)
-        for thread in stop.threads:
-            for pc in stacks.saved_pcs(thread):
+        for tid, saved in stacks.all_saved_pcs(stop):
+            for pc in saved:
                 if pc in self._boards:
-                    self._refuse_return(thread, self._boards[pc][0], pc)
+                    self._refuse_return(tid, self._boards[pc][0], pc)
                 index = bisect_right(self._lows, pc) - 1
                 if index >= 0 and pc < self._interiors[index][1]:
-                    self._refuse_return(thread, self._interiors[index][2], self._interiors[index][0])
+                    self._refuse_return(tid, self._interiors[index][2], self._interiors[index][0])
 
-    def _refuse_return(self, thread: "Thread", change: FunctionChange, where: int) -> None:
+    def _refuse_return(self, tid: int, change: FunctionChange, where: int) -> None:
         if change.refusal is None:
-            detail = f"a signal handler of thread {thread.tid} will return into the bytes to overwrite"
+            detail = f"a signal handler of thread {tid} will return into the bytes to overwrite"
             self._unapply(change, Refusal(Reason.SIGNAL_CONTEXT_IN_JTPR, where, detail))
 
     def _write_journal(self) -> None:

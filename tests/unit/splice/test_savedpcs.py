@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.savedpcs import Stacks
 from anyprobe.target.procfs import Mapping
+from anyprobe.target.stopping import Stop, WaitingParent
 
 STACK, ALTERNATE, VDSO = 0x7000_0000, 0x7100_0000, 0x7200_0000
 SIZE = 0x2000
@@ -61,6 +62,24 @@ def test_frames_further_out_are_found_through_the_alternate_stack():
     memory.frame(ALTERNATE + 0x1100, STACK + 0x1000, CODE + 7)
     memory.frame(STACK + 0x1200, STACK + 0x1900, CODE + 9)
     assert Stacks(memory, MAPPINGS).saved_pcs(thread(ALTERNATE + 0x1000)) == [CODE + 7, CODE + 9]
+
+
+def test_an_alternate_stack_above_the_threads_in_one_mapping():
+    memory = Words()
+    memory.frame(STACK + 0x1A00, STACK + 0x800, CODE + 7)
+    memory.frame(STACK + 0x900, STACK + 0xF00, CODE + 9)
+    assert {CODE + 7, CODE + 9} == set(Stacks(memory, MAPPINGS).saved_pcs(thread(STACK + 0x1900)))
+
+
+def test_a_parent_that_waits_for_a_child_on_a_stack_of_its_own():
+    memory = Words()
+    memory.frame(STACK + 0x1100, STACK + 0x1800, CODE + 7)
+    stop = Stop(SimpleNamespace(mappings=lambda: MAPPINGS))
+    stop.threads = [SimpleNamespace(tid=1, registers=SimpleNamespace(rsp=ALTERNATE + 0x1000, rip=CODE))]
+    stop.waiting = [WaitingParent(2, 2, CODE + 5, STACK + 0x1000)]
+    stacks = Stacks(memory, MAPPINGS)
+    assert list(stacks.all_saved_pcs(stop)) == [(1, []), (2, [CODE + 7])]
+    assert stacks.words_behind(stop.waiting[0]) == [CODE + 5, CODE + 7]
 
 
 def test_flags_that_no_program_has_are_no_frame():
