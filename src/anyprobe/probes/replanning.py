@@ -29,7 +29,7 @@ def keep_order(session: "Session", probes: Sequence["Probe"]) -> None:
         if _at_same_address(ours) != _at_same_address(ordered):
             following = iter(ordered)
             state.wants = [next(following) if id(want) in ranks else want for want in state.wants]
-            wrong.append(Edit(module, state))
+            wrong.append(Edit(module, state, anew=True))
     with typed(session.engine.process, "arming probes in"):
         session.engine.change(wrong)
 
@@ -47,8 +47,6 @@ def switch_optimization(session: "Session", probes: Sequence["Probe"], *, on: bo
     Traps are left out where they could kill. What is registered later follows suit.
     """
     engine = session.engine
-    if engine.live is not None:
-        return ["a session without stops has its probes reached as they are"]
     if not on and trapping.WARNING not in session.warnings:
         session.warnings = [*session.warnings, trapping.WARNING]
     engine.allowed = AUTO | TRAPS if on else TRAPS  # what cannot be a jump stays a trap
@@ -71,7 +69,7 @@ def _replanned(session: "Session", states: "dict[FunctionState, Module]") -> lis
     """Plan functions anew. Where a thread stands at a trap just now, that is tried again for a while."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        edits = [Edit(module, state) for state, module in states.items()]
+        edits = [Edit(module, state, anew=True) for state, module in states.items()]
         with typed(session.engine.process, "arming probes in"):
             session.engine.change(edits)
         failed = {edit.state: edit for edit in edits if edit.refusal is not None}

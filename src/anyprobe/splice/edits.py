@@ -128,6 +128,8 @@ class Edit:
     planned: bool = False
     """Whether the claims are the plan's, not the live splices'."""
     settled: bool = False
+    anew: bool = False
+    """Whether nothing may stay as it is, even if the same is wanted of it."""
     staying: list[LiveSplice] = field(default_factory=list)
     """The splices that remain as they are; the plan is for what these do not serve."""
     needs_stop: Refusal | None = None

@@ -20,7 +20,7 @@ from anyprobe.splice.liveplan import LivePlanner
 from anyprobe.splice.livetraps import disturbed, wrong_action
 from anyprobe.splice.livewrites import SEVERAL, Rewrite, Site, Write, sites_of, steps
 from anyprobe.splice.patchcode import EmittedPatch
-from anyprobe.splice.planned import FunctionPlan, Want, WantKind
+from anyprobe.splice.planned import FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.springboard import PunPlaces
 from anyprobe.splice.standing import gone, gone_modules, in_modules, modules_of
 from anyprobe.splice.together import all_of
@@ -136,7 +136,7 @@ class LiveArming:
         """
         state, claims = edit.state, edit.module.claims
         staying = _staying(edit)
-        if self._engine.process.held is not None or not staying:
+        if self._engine.process.held is not None or not staying or edit.anew:
             return False
         leaving = [splice for splice in state.splices if splice not in staying]
         for splice in leaving:
@@ -161,7 +161,7 @@ class LiveArming:
             return why
         places = module.claims.places = PunPlaces(engine.springboards, module.bias)
         planner = LivePlanner(
-            module.code, module.claims, places.reachable, engine.allowed, plain_jumps_only=True,
+            module.code, module.claims, places.reachable, engine.allowed - {Strategy.TRAP}, plain_jumps_only=True,
             bias=module.bias, retired=self._retired,
         )  # fmt: skip
         if len(all_of(module.code, code)) > 1:
