@@ -13,6 +13,7 @@ import pytest
 from anyprobe.core.errors import (
     NoSuchProcess,
     PermissionDenied,
+    StopTimeout,
     TargetExited,
     UnsupportedTarget,
     UsageError,
@@ -331,6 +332,36 @@ print("end", flush=True)
     finally:
         child.kill()
         child.wait()
+
+
+def test_no_call_is_made_on_an_alternate_stack_among_living_frames():
+    with running("no_place_for_calls", "alternate", options=("-Wl,-z,now",)) as program:
+        assert program.line() == "ready"
+        process = Process.open(program.pid)
+        with pytest.raises(StopTimeout, match="not on a stack known to be its own"), process.borrow(0.1):
+            pass
+        with process.stop() as stop, stop.remote() as remote:
+            assert remote.syscall(GETPID) == program.pid
+        process.close()
+        assert program.ask() == "fine"
+
+
+def test_no_call_is_made_where_it_would_come_back_as_a_signal():
+    with running("no_place_for_calls", "dispatching") as program:
+        if program.line() == "no":
+            pytest.skip("a kernel without PR_SET_SYSCALL_USER_DISPATCH")
+        process = Process.open(program.pid)
+        refused = 0
+        for _ in range(20):
+            try:
+                with process.stop() as stop, stop.remote() as remote:
+                    assert remote.syscall(GETPID) == program.pid
+            except StopTimeout as error:
+                refused += "PR_SET_SYSCALL_USER_DISPATCH" in str(error)
+            time.sleep(0.01)
+        process.close()
+        assert refused
+        assert program.ask() == "fine"
 
 
 def test_our_own_child_keeps_its_exit_status_for_whoever_started_it():

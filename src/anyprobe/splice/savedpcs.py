@@ -5,12 +5,11 @@ code, except below a pc that is in our code itself, or in the vdso, whose clock 
 only make quiet code look busy.
 """
 
-import re
-import struct
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.target.savedframes import frames_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
 _VDSO = "[vdso]"
 _UNDER_VDSO = 1 << 12
 """Bytes of stack among which the return address of a call of the vdso lies: its own frames are small."""
-_SELECTORS = re.compile(rb"\x33\0\0\0\0\0")
-"""cs of 64-bit code, gs and fs, which the kernel saves as 0."""
-_SAVED = struct.Struct("<3Q")
-"""rsp, rip, eflags."""
-_EFLAGS_ALWAYS, _EFLAGS_LIMIT = 0x2, 1 << 22
 
 
 class Stacks:
@@ -41,8 +35,7 @@ class Stacks:
     def saved_pcs(self, thread: "Thread") -> list[int]:
         """Return the pc of every signal frame on the stack that the thread is on, from its stack pointer up.
 
-        In ``struct sigcontext`` (``arch/x86/include/uapi/asm/sigcontext.h``) rip is followed by eflags and the
-        selectors. A frame on an alternate stack holds the pc of the interrupted code, on whatever stack that ran;
+        A frame on an alternate stack holds the pc of the interrupted code, on whatever stack that ran;
         frames further out on that other stack are found through the stack pointer that it saved.
         """
         return self._frames(thread.registers.rsp)[0]
@@ -97,10 +90,10 @@ class Stacks:
                 content = self._memory.read(low, (high - low) & -8)
             except MemoryFault:
                 continue
-            found, saved = _frames_in(content)
-            pcs += found
-            pointers += saved
-            ahead += saved
+            for _, saved, pc in frames_in(content):
+                pcs.append(pc)
+                pointers.append(saved)
+                ahead.append(saved)
         return pcs, pointers
 
     def _end_of_stack(self, pointer: int) -> int:
@@ -113,19 +106,3 @@ class Stacks:
 
     def _start_of(self, end: int) -> int:
         return self._mappings[bisect_left(self._ends, end)].start
-
-
-def _frames_in(content: bytes) -> tuple[list[int], list[int]]:
-    """Return the pcs and stack pointers of what looks like signal frames in the words of a stack.
-
-    They are few, and everybody waits: the first use of a vector library would cost more.
-    """
-    pcs, pointers = [], []
-    for match in _SELECTORS.finditer(content):
-        selectors = match.start()
-        if selectors % 8 == 0 and selectors >= _SAVED.size:
-            pointer, pc, flags = _SAVED.unpack_from(content, selectors - _SAVED.size)
-            if flags < _EFLAGS_LIMIT and flags & _EFLAGS_ALWAYS:
-                pcs.append(pc)
-                pointers.append(pointer)
-    return pcs, pointers

@@ -8,6 +8,7 @@ from anyprobe.target import gateway
 _CONT, _GETREGS, _SETREGS, _DETACH, _SYSCALL, _POKETEXT = 7, 12, 13, 17, 24, 4
 _SETOPTIONS, _GETREGSET, _SEIZE, _INTERRUPT = 0x4200, 0x4204, 0x4206, 0x4207
 _GETSIGMASK, _SETSIGMASK, _GET_SYSCALL_INFO, _GET_RSEQ_CONFIGURATION = 0x420A, 0x420B, 0x420E, 0x420F
+_GET_SYSCALL_USER_DISPATCH_CONFIG = 0x4211
 _AT_ENTRY = 1
 _NT_X86_XSTATE = 0x202
 _MOST_STATE = 16384
@@ -143,3 +144,10 @@ def get_rseq_area(tid: int) -> int:
     buffer = ctypes.create_string_buffer(24)
     gateway.ptrace(_GET_RSEQ_CONFIGURATION, tid, 24, ctypes.addressof(buffer))
     return int(struct.unpack_from("<Q", buffer)[0])
+
+
+def get_dispatch(tid: int) -> tuple[int, int, int, int]:
+    """Return how the thread's system calls are given back to it: mode (0: not), selector's address, offset, length."""
+    config = (ctypes.c_uint64 * 4)()
+    gateway.ptrace(_GET_SYSCALL_USER_DISPATCH_CONFIG, tid, ctypes.sizeof(config), ctypes.addressof(config))
+    return config[0], config[1], config[2], config[3]

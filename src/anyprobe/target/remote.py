@@ -25,7 +25,9 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.target import frame, procfs, ptrace, restarting
 from anyprobe.target.batch import WAIT_US, BatchedCall, Outcome, batch_size, blank_outcome, read_outcome
 from anyprobe.target.gadgets import Gadgets
+from anyprobe.target.memory import TargetMemory
 from anyprobe.target.procfs import Mapping
+from anyprobe.target.savedframes import frames_in
 from anyprobe.target.thread import Thread
 from anyprobe.target.waitstatus import Kind
 
@@ -333,20 +335,23 @@ def fitness(thread: Thread, process: "Process", mappings: list[Mapping], *, own_
     registers = thread.registers
     if registers.cs != _USER_CS:
         return "runs 32-bit code"
-    if own_stack and not process.scratch and not _has_stack(registers, mappings):
+    if own_stack and not process.scratch and not _has_stack(registers, mappings, process.mem):
         return "not on a stack known to be its own"
     if _in_restartable_sequence(thread, process):
         return "in a restartable sequence"
+    if _dispatches(thread, process):
+        return "its system calls are given back to it (PR_SET_SYSCALL_USER_DISPATCH)"
     if process.meets_traps and thread.awaits_trap():
         # If we died before its signals are blocked, the trap would show at our call, not at its site.
         return "about to handle a trap"
     return ""
 
 
-def _has_stack(registers: ptrace.Registers, mappings: list[Mapping]) -> bool:
+def _has_stack(registers: ptrace.Registers, mappings: list[Mapping], memory: TargetMemory) -> bool:
     """Whether the memory below the red zone is free for a frame, as on a main stack or a thread's stack.
 
-    Goroutine and coroutine stacks are small and lie beside other data.
+    Goroutine and coroutine stacks are small and lie beside other data; so may an alternate stack, which can be an array
+    on the thread's own: below it there are living frames.
     """
     stack = registers.rsp
     for mapping in mappings:
@@ -355,8 +360,35 @@ def _has_stack(registers: ptrace.Registers, mappings: list[Mapping]) -> bool:
                 return False
             if stack - frame.RED_ZONE - frame.ROOM < mapping.start:
                 return False
-            return mapping.path.startswith("[stack") or (not mapping.path and stack < registers.fs_base < mapping.end)
+            if not mapping.path.startswith("[stack") and (mapping.path or not stack < registers.fs_base < mapping.end):
+                return False
+            return not _is_alternate(memory, stack & -8, mapping.end)
     return False
+
+
+def _is_alternate(memory: TargetMemory, low: int, end: int) -> bool:
+    """Whether some signal frame from ``low`` on was not put right below what its signal interrupted."""
+    try:
+        found = list(frames_in(memory.read(low, end - low)))
+    except MemoryFault:
+        return True
+    return any(not 0 < saved - low - place <= frame.ROOM for place, saved, _ in found)
+
+
+def _dispatches(thread: Thread, process: "Process") -> bool:
+    """Whether a system call would bring SIGSYS upon the thread now, which kills where signals are blocked."""
+    try:
+        mode, selector, start, length = ptrace.get_dispatch(thread.tid)
+    except OSError as error:
+        if error.errno in (errno.EIO, errno.EINVAL):  # a kernel without the request
+            return False
+        raise
+    if not mode or start <= process.gadgets().syscall_ret < start + length:
+        return False
+    try:
+        return not selector or process.mem.read(selector, 1) != b"\0"
+    except MemoryFault:
+        return True
 
 
 def _in_restartable_sequence(thread: Thread, process: "Process") -> bool:
