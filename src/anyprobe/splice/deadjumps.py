@@ -25,10 +25,10 @@ def destination_of(address: int, jump: bytes) -> int:
 def listed(journals: Sequence[FoundJournal]) -> dict[int, int]:
     """Return the jumps in dead bytes that journals list, by address, and where they lead."""
     records = (record for journal in journals for _, record in journal.records)
-    return {each.address: destination_of(each.address, each.new) for each in records if _is_dead_jump(each)}
+    return {each.address: destination_of(each.address, each.new) for each in records if is_dead_jump(each)}
 
 
-def _is_dead_jump(record: Record) -> bool:
+def is_dead_jump(record: Record) -> bool:
     """Return whether a splice has no patch of its own."""
     return record.kind is RecordKind.SPLICE and record.extra == 0 and record.new[:1] == _JUMP
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from anyprobe.core.address import page_floor
 from anyprobe.core.errors import StopTimeout, TargetError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.deadjumps import leave, listed
+from anyprobe.splice.asleep import SYSCALL, is_asleep
+from anyprobe.splice.deadjumps import is_dead_jump, leave, listed
 from anyprobe.splice.installed import find_journals
 from anyprobe.splice.journal import FoundJournal, Record, RecordKind
 from anyprobe.splice.planned import TRAP
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 PATIENCE, PAUSE = 2.0, 0.002
 _SIGTRAP = 5
+_REACH = 48
+"""How far behind the head of a splice at most what it displaces ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +89,33 @@ def _objection_to_resuming(process: "Process", stop: "Stop", journals: Sequence[
             blocked = int(procfs.read_status(thread.tid).get("SigBlk", "0"), 16)
             if blocked >> (_SIGTRAP - 1) & 1:
                 return f"thread {thread.tid} has SIGTRAP blocked"
-    inside = {at for record in records for at in range(record.address + 1, record.address + len(record.new))}
+    inside, heads = between(records), {record.address for record in records}
     stacks = Stacks(process.mem, stop.mappings)
     for thread in stop.threads:
         if any(pc in inside for pc in stacks.code_words(thread)):
             return f"thread {thread.tid} is between bytes that will be overwritten"
+        call = thread.registers.rip - len(SYSCALL)  # the kernel may have it executed once more
+        if call not in heads and not inside.isdisjoint((call, call + 1)) and is_asleep(process.mem, thread):
+            return f"thread {thread.tid} is inside a system call that will be overwritten"
     if any(pc in inside for parent in stop.waiting for pc in stacks.words_behind(parent)):
         return "a parent in vfork is between bytes that will be overwritten"
     return ""
+
+
+def between(records: Iterable[Record]) -> set[int]:
+    """Return where nobody may come back to once splices are in: behind the first byte of what is written.
+
+    A jump in dead bytes may lie in what another splice displaces. Then nobody may stand at it, or in front of it.
+    """
+    inside: set[int] = set()
+    host = -_REACH
+    for record in sorted(records, key=lambda record: record.address):
+        inside.update(range(record.address + 1, record.address + len(record.new)))
+        if not is_dead_jump(record):
+            host = record.address
+        elif record.address - host < _REACH:
+            inside.update(range(host + 1, record.address + 1))
+    return inside
 
 
 def _splices(journals: Iterable[FoundJournal]) -> list[Record]:

@@ -57,6 +57,20 @@ def test_a_session_goes_on_while_its_probes_are_out(target, strategy):
     target.finish()
 
 
+def test_a_thread_asleep_in_a_call_that_a_jump_goes_over(run_target):
+    """It fell asleep while the bytes were the program's: the restart would execute the middle of the jump."""
+    target = run_target("asleep_at_the_end.c")
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:sleep_at_end")
+        target.go(1)
+        leftover.switch(target.pid, on=False)
+        target.go(1)
+        with pytest.raises(anyprobe.StopTimeout, match="inside a system call"):
+            leftover.switch(target.pid, on=True)
+        target.go(1)
+    target.finish()
+
+
 def test_the_commands(target):
     with anyprobe.attach(target.pid) as session:
         session.count("a.out:stepped")
