@@ -70,6 +70,48 @@ class Destination:
 
 
 @dataclass(frozen=True, slots=True)
+class Number:
+    """A word of the context, converted step by step; in a register it is extended by its own signedness."""
+
+    word: int
+    steps: tuple[tuple[int, bool], ...] = ()
+    """Width and signedness of each conversion."""
+    signed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A word of the context compared with a constant that fits an instruction."""
+
+    symbol: str
+    number: Number
+    constant: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """All that a trivial handler does: one word of the thread's own row goes up by one, another perhaps by a value.
+
+    Whoever places the handler may do this in its stead for threads whose number is from 1 to ``rows - 1``. Each change
+    is one instruction on a word that no other thread changes, so it may be interrupted by another, and interrupt one.
+    """
+
+    storage: int
+    """Which storage of the handler the rows are in."""
+    rows: int
+    stride: int
+    """Bytes of a row, a power of two; a thread's number times this is where its own begins, from row 0 on."""
+    count: int
+    """Offset of row 0's counter in the storage."""
+    total: int = 0
+    """The same of its sum."""
+    value: Number | None = None
+    """What is added to the sum, if there is one."""
+    only_if: tuple[Comparison, ...] = ()
+    """Comparisons that all have to hold."""
+
+
+@dataclass(frozen=True, slots=True)
 class NativeCode:
     """Position-independent x86-64 code, entered at its first byte by a call with ``rdi`` pointing at the words.
 
@@ -92,6 +134,8 @@ class NativeCode:
     """It computes with floats, so it uses (and preserves) vector registers."""
     destinations: tuple[Destination, ...] = ()
     """Where it may send the thread, as far as that is known beforehand."""
+    update: Update | None = None
+    """All that it does, where that is so little that it needs no call."""
 
 
 @dataclass(frozen=True, slots=True)

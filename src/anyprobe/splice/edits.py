@@ -9,7 +9,9 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.splice.banks import Hook
 from anyprobe.splice.claims import Claims
 from anyprobe.splice.entryplans import EntryPlans
+from anyprobe.splice.inlinehandler import registers_read, sources_of
 from anyprobe.splice.installed import Part
+from anyprobe.splice.patchcode import Clobbers
 from anyprobe.splice.planned import FunctionPlan, Want
 from anyprobe.splice.together import first_of
 from anyprobe.splice.transaction import FunctionChange, LiveSplice
@@ -148,3 +150,16 @@ class Edit:
     def idle(self) -> bool:
         """Whether nothing remains to be changed."""
         return not self.plan.splices and len(self.staying) == len(self.state.splices)
+
+
+def beside_handlers(edit: Edit, dead: Clobbers) -> Clobbers:
+    """Return what of all that is dead may be overwritten where handlers look.
+
+    Nothing, if one of the function's handlers may look at anything; trivial ones tell what they read.
+    """
+    hooks = (hook_of(want) for want in (*edit.wants, *edit.state.wants))
+    codes = [hook.handler.code for hook in hooks if hook is not None and hook.handler is not None]
+    if not codes or any(sources_of(code) is None for code in codes):
+        return Clobbers()
+    read = frozenset[str]().union(*(registers_read(code) for code in codes))
+    return Clobbers(tuple(name for name in dead.registers if name not in read), dead.flags)

@@ -9,6 +9,7 @@ from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.relocate import displace
 from anyprobe.splice.behind import act_behind_jump, act_behind_return, branch_with_actions, call_with_actions
 from anyprobe.splice.countertemplate import is_plain
+from anyprobe.splice.inlinehandler import INLINE_ESTIMATE
 from anyprobe.splice.leaving import DECISION_ESTIMATE, RANGE_ESTIMATE, decide
 from anyprobe.splice.patchcode import (
     REPLACING,
@@ -42,7 +43,9 @@ def estimate(splice: PlannedSplice) -> int:
     """Return an upper bound of the bytes that the splice's patch takes."""
     decisions = sum(DECISION_ESTIMATE + RANGE_ESTIMATE * len(want.inside) for want in splice.wants if want.inside)
     insns = len(splice.insns) + sum(len(want.block) for want in splice.wants if want.block)
-    return PATCH_ESTIMATE + ACTION_ESTIMATE * len(splice.wants) + INSTRUCTION_ESTIMATE * insns + decisions
+    handlers = sum(1 for want in splice.wants if getattr(want.tag, "handler", None) is not None)
+    actions = ACTION_ESTIMATE * len(splice.wants) + INLINE_ESTIMATE * handlers
+    return PATCH_ESTIMATE + actions + INSTRUCTION_ESTIMATE * insns + decisions
 
 
 def emit_patch(

@@ -13,7 +13,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.faults import may_fault
 from anyprobe.splice.arena import Arena
 from anyprobe.splice.banks import SLOT_ONLY, TIMING
-from anyprobe.splice.edits import Edit, Module, hook_of
+from anyprobe.splice.edits import Edit, Module, beside_handlers, hook_of
 from anyprobe.splice.emission import Emission, worth_moving
 from anyprobe.splice.journal import Owner, Record, RecordKind
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
@@ -177,7 +177,7 @@ class Engine:
         if plain and module.plans is not None and (known := module.plans.clobbers(start)) is not None:
             return known
         if want.address in module.shown:
-            return Clobbers()
+            return beside_handlers(edit, self._clobbers(module.code, function, want))
         found = self._clobbers(module.code, function, want)
         splices = edit.plan.splices
         if plain and module.plans is not None and len(splices) == 1 and splices[0].strategy is Strategy.JUMP:

@@ -74,6 +74,8 @@ CALL_BYTES = 1536
 """Bytes of the routine besides the handler and its words."""
 POOL_BYTES = 512
 """Bytes that instances out of a pool take besides."""
+STORAGE_BYTES = 16
+"""Bytes that the address of a storage takes for patches which change it themselves."""
 
 
 def instances_bytes(threads: int) -> int:
@@ -85,6 +87,6 @@ def handler_bytes(hooks: Iterable[object]) -> int:
     """Return an upper bound of the code that the handlers of some hooks take."""
     found = {id(facts): facts for hook in hooks if (facts := getattr(hook, "handler", None)) is not None}
     return sum(
-        len(facts.code.code) + 64 * len(facts.code.inputs) + CALL_BYTES + POOL_BYTES * (facts.pool > 0)
+        len(facts.code.code) + 64 * len(facts.code.inputs) + CALL_BYTES + POOL_BYTES * (facts.pool > 0) + STORAGE_BYTES
         for facts in found.values()
     )

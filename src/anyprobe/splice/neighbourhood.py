@@ -5,11 +5,13 @@ from dataclasses import dataclass, field, replace
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import InternalError
 from anyprobe.data.layout import BankLayout
+from anyprobe.isa.assemble import u64
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.countertemplate import CounterTemplates
 from anyprobe.splice.emit import PATCH_ALIGNMENT
 from anyprobe.splice.handlercall import assemble_handler_call
 from anyprobe.splice.handlerfacts import HandlerFacts
+from anyprobe.splice.inlinehandler import Inline, sources_of
 from anyprobe.splice.journal import MappingUse
 from anyprobe.splice.patchcode import BankCode
 from anyprobe.splice.progress import Stretch
@@ -84,6 +86,8 @@ class Neighbourhood:
     routine_listing: str = field(default="", init=False)
     _handlers: dict[tuple[int, int], tuple[HandlerFacts, int]] = field(default_factory=dict, init=False)
     """Where handlers are called, by bank and the handler's identity, which is nobody else's while it is kept here."""
+    _storages: dict[int, int] = field(default_factory=dict, init=False)
+    """Where addresses of storages are written."""
 
     def __post_init__(self) -> None:
         """Start with an empty code piece."""
@@ -154,6 +158,16 @@ class Neighbourhood:
             self.put(content)
             self._handlers[bank.index, id(handler)] = handler, address
         return replace(code, handler=address)
+
+    def inline(self, bank: SlotBank, handler: HandlerFacts) -> Inline | None:
+        """Return what patches do here in the stead of a handler, if it is trivial."""
+        sources, update = sources_of(handler.code), handler.code.update
+        if sources is None or update is None or bank.layout.blocks >= update.rows:
+            return None
+        storage = handler.storages[update.storage]
+        if storage not in self._storages:
+            self._storages[storage] = self.put(u64(storage))
+        return Inline(update, sources, self._storages[storage])
 
     def needs_gate(self, bank: SlotBank) -> bool:
         """Return whether code here uses the bank and its gate word has not been written yet."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from anyprobe.core.refusal import Refusal
+from anyprobe.splice.inlinehandler import Inline, emit_inline
 from anyprobe.splice.routines import Routines
 from anyprobe.splice.trampoline import COUNTED, Trampolines
 
@@ -76,6 +77,8 @@ class Action:
     """The same of the function; 0: the handler does not ask."""
     takes_target: bool = False
     """Whether the handler expects where control goes pushed in front of its argument: nobody knows it beforehand."""
+    inline: Inline | None = None
+    """What the patch does in the handler's stead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +126,19 @@ class PatchWriter:
         self.out += opcode + struct.pack("<i", offset)
 
     def cold(self, opcode: bytes, emit: Callable[[], None]) -> None:
-        """Append a branch to code that ``emit`` writes behind the hot path."""
+        """Append a branch to code that ``emit`` writes behind the hot path, once for all branches with the same."""
         self.out += opcode + b"\0\0\0\0"
         self._cold.append((len(self.out), emit))
 
     def finish(self) -> bytes:
         """Write the cold parts and return all bytes."""
+        written: dict[Callable[[], None], int] = {}
         while self._cold:
             at, emit = self._cold.pop(0)
-            self.out[at - 4 : at] = struct.pack("<i", len(self.out) - at)
-            emit()
+            start = written.setdefault(emit, len(self.out))
+            self.out[at - 4 : at] = struct.pack("<i", start - at)
+            if start == len(self.out):
+                emit()
         return bytes(self.out)
 
     def action(self, action: Action, clobbers: Clobbers, push_target: Callable[[int], bytes] | None = None) -> None:
@@ -147,7 +153,8 @@ class PatchWriter:
             self._call(action.bank.view, action.offset)
             return
         if action.kind is ActionKind.HANDLER:
-            self._handle(action, push_target)
+            if action.inline is None or not emit_inline(self, action, action.inline, clobbers):
+                self.call_handler(action, push_target)
             return
         routines = action.bank.routines
         assert routines is not None
@@ -166,7 +173,7 @@ class PatchWriter:
         else:
             self._call(trampolines.enter_counted, action.offset | COUNTED)
 
-    def _handle(self, action: Action, push_target: Callable[[int], bytes] | None) -> None:
+    def call_handler(self, action: Action, push_target: Callable[[int], bytes] | None = None) -> None:
         """Append the call of a handler."""
         if action.takes_target:
             assert push_target is not None

@@ -82,8 +82,27 @@ def compared(kind, symbol, constant):
     return {"<": below, "<=": up_to, ">": above, ">=": from_there, "==": equal, "!=": other}[symbol]
 
 
+def guarded(x: i32):
+    if x < -64:
+        return
+    if not x <= 1 << 20:
+        return
+    total.add(x)
+
+
+def both(x: u8):
+    if x > 3 and x != 65 and not (x < 5 or x > 250):
+        count.add()
+
+
+def named(x: i64):
+    small = x < 64
+    if small:
+        mean.add(x)
+
+
 CASES = [
-    counts, retval,
+    counts, retval, guarded, both, named,
     *(adder(kind, aggregation) for kind in (*KINDS, ptr) for aggregation in (total, mean)),
     *(narrowed(kind, by) for kind in KINDS for by in (i8, u16, i32, u64)),
     *(compared(kind, symbol, constant) for kind in KINDS for symbol in ("<", "<=", ">", ">=", "==", "!=")
@@ -154,6 +173,16 @@ def computed(x: u64):
     words.add(x + 1)
 
 
+def one_of(x: u64):
+    if x == 1 or x > 3:
+        count.add()
+
+
+def between(x: u8):
+    if x > 1 and x < 200 and x != 5 and (x != 7) == (x > 8):
+        count.add()
+
+
 def either(x: u64):
     if x:
         count.add()
@@ -171,7 +200,9 @@ def of_floats(x: f64):
         count.add()
 
 
-@pytest.mark.parametrize("handler", [max_of, spread_of, keyed, twice, computed, either, wide, of_floats])
+@pytest.mark.parametrize(
+    "handler", [max_of, spread_of, keyed, twice, computed, one_of, between, either, wide, of_floats]
+)
 def test_everything_else_is_llvm_s(handler):
     assert trivial_code(intermediate(handler, Setting())) is None
 

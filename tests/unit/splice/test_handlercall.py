@@ -14,7 +14,7 @@ from anyprobe.isa import disassemble
 from anyprobe.isa.assemble import Assembler
 from anyprobe.probes.ownmemory import stack_block_offset
 from anyprobe.splice.handlercall import assemble_handler_call
-from anyprobe.splice.handlerfacts import CALL_BYTES, HandlerFacts, handler_bytes
+from anyprobe.splice.handlerfacts import CALL_BYTES, STORAGE_BYTES, HandlerFacts, handler_bytes
 from anyprobe.splice.memoryroutines import NAMES, ReadingFacts, emit_memory_routines
 from anyprobe.splice.routines import RoutineFacts
 
@@ -61,7 +61,7 @@ def test_the_listing_is_what_the_code_says(enters, clobbers):
     assert entry > 0x10000
     assert (
         len(content)
-        <= CALL_BYTES + 64 * len(EVERY) + len(code.code)
+        <= CALL_BYTES + 64 * len(EVERY) + len(code.code) + STORAGE_BYTES
         == handler_bytes([type("H", (), {"handler": facts})])
     )
     text = [text for _, _, text in disassemble.format(content, 0x10000)]

@@ -1,0 +1,91 @@
+"""Handlers that are done in the patch itself: exact from eight threads with signals, in children, inside handlers."""
+
+import pytest
+
+import anyprobe
+from anyprobe import Count, Max, Sum, u64
+from anyprobe.isa import disassemble
+from live.driver import build, started
+
+pytestmark = pytest.mark.live
+HALF = 1 << 30
+
+
+def calls_of_the_routine(session):
+    """Return how often the patches call a handler's routine, but for rare cases behind the jump back."""
+    splices = [splice for module in session.engine.modules for splice in module.splices()]
+    patches = [each.patch for each in splices if any(want.tag.handler is not None for want in each.planned.wants)]
+    hot = [patch.code[: patch.copies[-1][1] - patch.address] for patch in patches]
+    return sum(text.startswith("call") for code in hot for _, _, text in disassemble.format(code, 0))
+
+
+@pytest.mark.parametrize("mode", ["", "timer"])
+def test_eight_threads_count_exactly(mode):
+    large, rest, every = Count("large"), Sum("rest"), Count("every")
+    with started(build("aggregated.c"), *([mode] if mode else [])) as target, anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:work", when=lambda value: u64(value) >= HALF)
+        def on_large(value: u64):
+            large.add()
+
+        @session.entry("a.out:work", when=lambda value: u64(value) < HALF)
+        def on_rest(value: u64):
+            rest.add(value)
+
+        @session.ret("a.out:work")
+        def on_return():
+            every.add()
+
+        assert calls_of_the_routine(session) == 0
+        own = target.go(20).calls["work"]
+        snapshot = session.snapshot()
+        target.finish()
+    assert {(site.hits, site.nmissed) for site in snapshot.sites} == {(own, 0)}
+    assert large.result().total.count + rest.result().total.count == own == every.result().total.count
+    assert 0 < rest.result().total.sum < HALF * own
+
+
+def test_children_count_too():
+    calls = Count("calls")
+    with started(build("forks.c")) as target, anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:forked")
+        def on_forked():
+            calls.add()
+
+        own = target.go(3).calls["forked"]
+        target.finish()
+        assert calls.result().total.count == own
+
+
+def test_they_miss_nothing_where_they_interrupt_other_handlers():
+    calls, odd, sums = Count("calls"), Count("odd"), Max("sums")
+    with started(build("malloc_in_signals.c")) as target, anyprobe.attach(target.pid) as session:
+        before = target.go(1).calls["malloc"]
+
+        @session.entry("a.out:malloc")
+        def on_malloc():
+            calls.add()
+
+        @session.entry("a.out:malloc")
+        def long_enough(size: u64):
+            total = 0
+            for n in range(1000):
+                total = (total * 5 + size) ^ n
+            sums.add(total)
+
+        @session.entry("a.out:malloc")
+        def on_odd(size: u64):
+            if size < 1 << 30:
+                odd.add()
+
+        rounds, missed = 0, 0
+        while rounds < 40 and (rounds < 3 or not missed):
+            after = target.go(1).calls["malloc"]
+            own, other, again = session.snapshot().sites
+            missed, rounds = other.nmissed, rounds + 1
+        target.finish()
+    assert missed
+    assert other.hits + missed == after - before
+    assert (own.hits, own.nmissed) == (again.hits, again.nmissed) == (after - before, 0)
+    assert calls.result().total.count == odd.result().total.count == after - before

@@ -1,0 +1,110 @@
+"""Trivial handlers in the patch itself: their assembly, and that they do natively what they say, with all registers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number, Update
+from anyprobe.isa import disassemble
+from anyprobe.splice.inlinehandler import Inline, registers_read, sources_of
+from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers, PatchWriter
+
+MACHINE = Path(__file__).with_name("inline_machine.py")
+AT, GATE, ROUTINE, STORAGE = 0x600000, 0x610000, 0x620000, 0x630000
+BANK = BankCode(0x200, GATE, 0, None, handler=ROUTINE)
+LARGE = Comparison(">", Number(0, ((32, True),), signed=True), 64)
+COUNTS = Update(0, 1025, 128, 0x1040)
+
+
+def patch(update, sources, clobbers):
+    writer = PatchWriter(AT)
+    writer.action(Action(ActionKind.HANDLER, 0x80, BANK, inline=Inline(update, sources, STORAGE)), clobbers)
+    return [text for _, _, text in disassemble.format(writer.finish(), AT)]
+
+
+def test_where_registers_and_flags_are_dead_nothing_is_saved():
+    only_if = Update(0, 1025, 128, 0x1040, only_if=(LARGE,))
+    assert patch(only_if, ("rdi",), Clobbers(("r11",), flags=True)) == [
+        "mov r11, fs:[0x200]",  # the thread's block
+        "test [0x610000], r11",  # ours, and not a fork parent's?
+        "je 0x600057",
+        "cmp qword ptr [r11+0x20], 0x0",  # has the thread a number?
+        "je 0x600057",
+        "inc qword ptr [r11+0x80]",  # the hit
+        "movsxd r11, edi",
+        "cmp r11, 0x40",
+        "jle 0x600057",
+        "mov r11, fs:[0x200]",
+        "mov r11, [r11+0x20]",
+        "shl r11, 0x7",
+        "add r11, [0x630000]",  # the thread's own row
+        "inc qword ptr [r11+0x1040]",
+        "lea rsp, [rsp-0x80]",
+        "push 0x80",
+        "call 0x620000",
+        "lea rsp, [rsp+0x88]",
+        "jmp 0x600057",
+    ]
+
+
+def test_what_is_live_is_saved_and_nothing_else():
+    text = patch(COUNTS, (), Clobbers())
+    assert text[:4] == ["lea rsp, [rsp-0x80]", "push rax", "push r11", "lahf"]
+    end = text.index("sahf")
+    assert text[end - 1 : end + 4] == ["add al, 0x7f", "sahf", "pop r11", "pop rax", "lea rsp, [rsp+0x80]"]
+    assert sum(each.startswith("push") for each in text) == 3  # and the routine's argument
+    assert [each.split()[0] for each in patch(COUNTS, (), Clobbers(("rdi",), flags=True))][:3] == ["mov", "test", "je"]
+
+
+def test_a_register_that_is_added_as_it_is_needs_no_copy():
+    adds = Update(0, 1025, 128, 0x1040, 0x1048, Number(0))
+    assert "add [r11+0x1048], rdi" in patch(adds, ("rdi",), Clobbers(("r11",), flags=True))
+    narrow = Update(0, 1025, 128, 0x1040, 0x1048, Number(0, ((8, False),)))
+    text = patch(narrow, ("stack+8",), Clobbers(("r11", "r10"), flags=True))
+    assert {"mov r10, [rsp+0x8]", "movzx r10d, r10b", "add [r11+0x1048], r10"} <= set(text)
+    text = patch(narrow, ("stack+8",), Clobbers(("r11",), flags=True))
+    assert "mov r10, [rsp+0x90]" in text  # below the red zone and one saved register
+
+
+def test_a_result_is_looked_at_by_the_routine_where_flags_live():
+    returned = Update(0, 1025, 128, 0x1040, only_if=(LARGE,))
+    assert [each.split()[0] for each in patch(returned, ("rax",), Clobbers())] == ["lea", "push", "call", "lea"]
+    assert "movsxd r11, eax" in patch(returned, ("rax",), Clobbers(("r11",), flags=True))
+
+
+def code(*inputs, update=COUNTS):
+    return NativeCode(b"\xc3", inputs, frozenset(), 8, 1, update=update)
+
+
+STORED = Input(InputKind.STORAGE), Input(InputKind.THREAD)
+
+
+def test_whose_words_are_at_hand():
+    third = Input(InputKind.PARAMETER, "i32", 2, place="rdx")
+    assert sources_of(code(third, *STORED)) == ("rdx", "", "")
+    assert registers_read(code(third, Input(InputKind.CONTEXT, "retval"), *STORED)) == {"rdx", "rax"}
+    assert registers_read(code(Input(InputKind.PARAMETER, "i32", 6, place="stack+8"), *STORED)) == frozenset()
+    assert sources_of(code(Input(InputKind.REGISTER, "r12"), *STORED)) == ("r12", "", "")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Input(InputKind.PARAMETER, "f64", 0, place="xmm0"), Input(InputKind.REGISTER, "rsp"),
+        Input(InputKind.REGISTER, "flags"), Input(InputKind.REGISTER, "rdi", written=True),
+        Input(InputKind.CONTEXT, "now"), Input(InputKind.INSTANCE), Input(InputKind.MISSES),
+    ],
+)  # fmt: skip
+def test_who_has_to_be_called(other):
+    assert sources_of(code(other, *STORED)) is None
+    assert sources_of(code(*STORED, update=None)) is None
+
+
+def test_every_form_does_what_it_says_and_preserves_what_lives():
+    done = subprocess.run(
+        [sys.executable, MACHINE, "3000"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=True, timeout=120
+    )
+    assert json.loads(done.stdout) == {"broken": [], "rounds": 3000}
