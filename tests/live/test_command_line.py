@@ -136,6 +136,14 @@ def test_explain_and_list_touch_nothing(busy):
     assert maps(busy.pid) == before
 
 
+def test_explain_says_why_a_site_is_refused_that_no_strategy_was_tried_for(busy):
+    explained = anyprobe("explain", "libc:__restore_rt", "-p", str(busy.pid))
+    assert explained.returncode == 0, explained.stderr
+    assert "refused: signal-return-trampoline: " in explained.stdout
+    document = json.loads(anyprobe("explain", "libc:__restore_rt", "-p", str(busy.pid), "--json").stdout)
+    assert document["refused"].startswith("signal-return-trampoline: ")
+
+
 def test_a_misspelt_function_is_pointed_at(busy):
     shown = anyprobe("count", "libc:mallok", "-p", str(busy.pid))
     assert shown.returncode == 2

@@ -20,7 +20,8 @@ class Explanation:
     """The plan or the refusals for one site.
 
     ``verdicts`` has each strategy with ``chosen``, ``possible`` or the text of its refusal. ``patch`` is the generated
-    code as (address, bytes, assembly); its addresses are made up where nothing is placed yet.
+    code as (address, bytes, assembly); its addresses are made up where nothing is placed yet. ``refused`` is why the site
+    is not probed at all, whatever the strategy.
     """
 
     spec: str
@@ -35,6 +36,7 @@ class Explanation:
     verdicts: tuple[tuple[str, str], ...]
     patch: tuple[tuple[int, bytes, str], ...] = ()
     notes: tuple[str, ...] = ()
+    refused: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,7 @@ def explain(session: "Session", spec: str) -> Explanation:
         verdicts=tuple(_verdicts(plan, first)),
         patch=tuple(_patch(session, module, code, splice)) if splice else (),
         notes=tuple(notes),
+        refused=None if splice else _refused(plan, first),
     )
 
 
@@ -121,6 +122,11 @@ def _lines(code: FunctionCode, address: int, splice: PlannedSplice | None, bias:
         ]
         lines.append(Line(insn.address + bias, insn.raw, insn.at(insn.address + bias).text, tuple(marks)))
     return lines
+
+
+def _refused(plan: FunctionPlan, address: int) -> str | None:
+    """Return why no plan has the site: what forbids it is found before strategies are tried, so that none says so."""
+    return next((f"{why.reason.value}: {why.detail}" for want, why in plan.refused if want.address == address), None)
 
 
 def _verdicts(plan: FunctionPlan, address: int) -> list[tuple[str, str]]:

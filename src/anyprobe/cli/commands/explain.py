@@ -115,6 +115,8 @@ def render(explanation: "Explanation", console: "Console") -> None:
     for strategy, verdict in explanation.verdicts:
         style = {"chosen": "green", "possible": ""}.get(str(verdict), "yellow")
         console.print(f"  {strategy:10} {escape(str(verdict))}", style=style or None, soft_wrap=True)
+    if explanation.refused:
+        console.print(f"\n[red]refused[/red]: {escape(explanation.refused)}", soft_wrap=True)
     if explanation.patch:
         console.print("\n[bold]patch[/bold]")
         for address, code, text in explanation.patch:
