@@ -1,5 +1,6 @@
 """Taking probes out when something stands in the way: it is told, nothing is lost, and it can be tried again."""
 
+import errno
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import pytest
 import anyprobe
 from anyprobe.core.errors import StopTimeout
 from anyprobe.probes import leftover, listing
-from anyprobe.target import ptrace
+from anyprobe.target import gateway, ptrace
 from anyprobe.target.process import Process
 from live.image import Image
 from live.results import hits, refusals, timing
@@ -48,6 +49,25 @@ def test_a_refused_removal_is_told(run_target):
         assert not probe.armed
         assert len(session.warnings) == 1
     before.assert_restored(target.pid)
+    target.go(10)
+    target.finish()
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_program_whose_file_cannot_be_read_any_more(run_target, monkeypatch, live):
+    """Its pages cannot be given back to the file; everything is removed all the same."""
+    target = run_target("counts.c", "1")
+    program, pread = os.readlink(f"/proc/{target.pid}/exe"), gateway.pread
+
+    def stale(fd, size, offset):
+        if os.readlink(f"/proc/self/fd/{fd}") == program:
+            raise OSError(errno.ESTALE, "stale file handle")
+        return pread(fd, size, offset)
+
+    with anyprobe.attach(target.pid, live=live) as session:
+        session.count("a.out:work")
+        monkeypatch.setattr(gateway, "pread", stale)
+    assert "memfd:anyprobe" not in Path(f"/proc/{target.pid}/maps").read_text()
     target.go(10)
     target.finish()
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from anyprobe.core.errors import RemoteCallFailed, StopTimeout, TargetExited
+from anyprobe.core.errors import RemoteCallFailed, StopTimeout, TargetError, TargetExited
 from anyprobe.target import gateway, procfs
 from anyprobe.target import remote as remote_module
 from anyprobe.target.batch import BatchedCall, batch_code
 from anyprobe.target.process import Process
+from anyprobe.target.stopping import Stopper
 from live.driver import build, wait_until
 from live.target_driver import running
 
@@ -394,6 +395,16 @@ def _batch_area(remote, calls):
     size = 65536
     area = remote.syscall(MMAP, 0, size, 5, 0x22, -1, 0)
     return area, size, batch_code(calls)
+
+
+def test_a_thread_that_ends_as_time_runs_out_is_not_the_end_of_the_program():
+    with running("self_check") as program:
+        program.line()
+        process = Process.open(program.pid)
+        with pytest.raises(TargetError, match="vanished") as met:
+            Stopper(process, 0)._give_up([(program.pid, 1 << 22)])
+        assert not isinstance(met.value, TargetExited)
+        process.close()
 
 
 def test_a_batch_makes_many_calls_in_one_run():

@@ -173,7 +173,7 @@ def end_live(engine: "Engine") -> None:
             LiveRemoval(engine, engine.live).run()
         except TargetExited:
             raise
-        except (TargetError, MemoryFault):
+        except (TargetError, MemoryFault, OSError):
             return  # the stop sees to the rest, or says what stands in the way
         finally:
             engine.pause_us["disarm"] += engine.live.longest_visit_us

@@ -371,7 +371,10 @@ def droppable(process: Process, pages: Sequence[int], mappings: Sequence[Mapping
             continue
         try:
             for low, size in _runs(inside):
-                content = gateway.pread(fd, size, mapping.offset + low - mapping.start)
+                try:
+                    content = gateway.pread(fd, size, mapping.offset + low - mapping.start)
+                except OSError:  # a file that can be opened and not read (a stale handle): the pages stay copies
+                    continue
                 if content == process.mem.read(low, size):
                     runs.append((low, size))
                 else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from anyprobe.core.errors import StopTimeout, TargetExited
+from anyprobe.core.errors import StopTimeout
 from anyprobe.target import permission, procfs, ptrace
 from anyprobe.target.remote import RemoteCalls, fitness
 from anyprobe.target.sparestack import spare_stack
@@ -289,7 +289,7 @@ class Stopper:
         try:
             stat = procfs.read_stat(pid, tid)
         except OSError as error:
-            raise TargetExited(self._process.pid) from error
+            raise self._process.gone() from error  # the thread; perhaps the process
         call = procfs.read_blocked_call(pid, tid)
         doing = f", in system call {call.number}" if call else ""
         raise StopTimeout(
