@@ -20,8 +20,8 @@ class Explanation:
     """The plan or the refusals for one site.
 
     ``verdicts`` has each strategy with ``chosen``, ``possible`` or the text of its refusal. ``patch`` is the generated
-    code as (address, bytes, assembly); its addresses are made up where nothing is placed yet. ``refused`` is why the site
-    is not probed at all, whatever the strategy.
+    code as (address, bytes, assembly); its addresses are made up where nothing is placed yet. ``refused`` is why the
+    site is not probed at all, whatever the strategy.
     """
 
     spec: str
