@@ -79,15 +79,18 @@ class Registration:
     def hits(self) -> int:
         """Return the hits at the first place, without the missed ones."""
         values = BankValues()
-        return sum(values.hits(place.hook) for probe in self._counting() for place in probe.places)
+        seen = sum(values.hits(place.hook) for probe in self._counting() for place in probe.places)
+        return seen - self._not_followed()
 
     def missed(self) -> int:
         """Return the hits that ran no handler, and the calls that found no instance."""
         values = BankValues()
         missed = sum(values.missed(place.hook) for probe in self._counting() for place in probe.places)
-        if self.unfollowed is not None:
-            missed += sum(view.result().total.count for view in self.unfollowed.views)
-        return missed
+        return missed + self._not_followed()
+
+    def _not_followed(self) -> int:
+        """Return how many calls found no instance."""
+        return 0 if self.unfollowed is None else sum(view.result().total.count for view in self.unfollowed.views)
 
     def _counting(self) -> "list[Probe]":
         """Return the probes whose hits are those of the registration: the first of each place."""
@@ -220,25 +223,24 @@ class Registry:
         self._session.engine.roster.leave(known)
         self._session.engine.roster.write()
 
-    def disable(self, probe: Registered) -> None:
-        """Disarm a probe; it stays registered."""
-        made = self._registered(probe)
-        if not made.disabled:
-            self._session.remove(*made.placed)
-            made.disabled = True
-            self._note(made)
+    def disable(self, *probes: Registered) -> None:
+        """Disarm probes in one change; they stay registered."""
+        made = [each for each in map(self._registered, probes) if not each.disabled]
+        self._session.remove(*(probe for each in made for probe in each.placed))
+        self._note(made, disabled=True)
 
-    def enable(self, probe: Registered) -> None:
-        """Arm a disabled probe again."""
-        made = self._registered(probe)
-        if made.disabled and self.enabled:
-            self._arm([made])
-        made.disabled = False
-        self._note(made)
+    def enable(self, *probes: Registered) -> None:
+        """Arm disabled probes again, in one change."""
+        made = [each for each in map(self._registered, probes) if each.disabled]
+        if made and self.enabled:
+            self._arm(made)
+        self._note(made, disabled=False)
 
-    def _note(self, made: Registration) -> None:
-        """Have others see its state."""
-        self._session.engine.roster.note([made])
+    def _note(self, made: Sequence[Registration], *, disabled: bool) -> None:
+        """Change the state of probes, and have others see it."""
+        for each in made:
+            each.disabled = disabled
+        self._session.engine.roster.note(made)
         self._session.engine.roster.write()
 
     def _arm(self, made: Sequence[Registration]) -> None:

@@ -171,8 +171,14 @@ class Events:
             raise DefinitionError(definition.line, 2, Problem.NO_EVENT, errno.ENOENT)
         if event.enabled:
             raise DefinitionError(definition.line, 2, Problem.BUSY, errno.EBUSY)
-        registry(self._session).unregister([each.probe for each in event.probes])
-        del self._events[event.name]
+        words = definition.line.split()[1:]  # one of several definitions of an event is named by what it begins with
+        found = [each for each in event.probes if each.definition.line.split()[1 : 1 + len(words)] == words]
+        if not found:
+            raise DefinitionError(definition.line, 2, Problem.NO_EVENT, errno.ENOENT)
+        registry(self._session).unregister([each.probe for each in found])
+        event.probes = [each for each in event.probes if each not in found]
+        if not event.probes:
+            del self._events[event.name]
 
     def _find(self, event: str, group: str = "") -> Event | None:
         for known in self._events.values():
@@ -192,10 +198,9 @@ class Events:
         ]
         if not found:
             raise KprobeError(errno.ENOENT, f"there is no event {event!r}")
-        known = registry(self._session)
+        known, probes = registry(self._session), [one.probe for each in found for one in each.probes]
+        known.enable(*probes) if on else known.disable(*probes)
         for each in found:
-            for one in each.probes:
-                known.enable(one.probe) if on else known.disable(one.probe)
             each.enabled = on
 
     def lines(self, *, final: bool = False) -> Iterator[str]:
