@@ -102,7 +102,10 @@ class Survey:
         self.springboards = Springboards(AddressSpace(mappings))
         places = PunPlaces(self.springboards, self.bias)
         self.claims = Claims(places=places)
-        self.planner = Planner(self.map, self.claims, places.reachable, plain_jumps_only=image.text().is_go)
+        text = image.text()
+        self.planner = Planner(
+            self.map, self.claims, places.reachable, plain_jumps_only=text.is_go, parking=text.parking
+        )
 
     @property
     def mappings(self) -> int:

@@ -68,6 +68,11 @@ class CodeMap:
         return EndlessFunctions(self)
 
     @cached_property
+    def certainly_endless(self) -> EndlessFunctions:
+        """Those that never return whatever their names are and whichever traps are skipped."""
+        return EndlessFunctions(self, certain=True)
+
+    @cached_property
     def _starts(self) -> "array[int]":
         return array("q", self.text.function_starts.astype("<i8").tobytes())
 

@@ -22,9 +22,13 @@ _LEAVING = frozenset({Flow.RET, Flow.INDIRECT_JUMP, Flow.OTHER, Flow.INVALID})
 class EndlessFunctions:
     """What is known of one module's functions; each is looked at once."""
 
-    def __init__(self, code_map: "CodeMap") -> None:
-        """Know nothing but the names yet."""
-        self._map = code_map
+    def __init__(self, code_map: "CodeMap", *, certain: bool = False) -> None:
+        """Know nothing but the names yet.
+
+        ``certain``: nor those, which a function may bear by chance, nor that a trap, which a handler may skip, ends it.
+        """
+        self._map, self._certain = code_map, certain
+        self._named = frozenset() if certain else code_map.text.noreturn
         self._known: dict[int, bool] = {}
 
     def __contains__(self, start: object) -> bool:
@@ -32,7 +36,7 @@ class EndlessFunctions:
         return isinstance(start, int) and self._never_returns(start, _DEPTH)
 
     def _never_returns(self, start: int, depth: int) -> bool:
-        if start in self._map.text.noreturn:
+        if start in self._named:
             return True
         known = self._known.get(start)
         if known is None:
@@ -65,6 +69,6 @@ class EndlessFunctions:
                 elif not self._never_returns(last.target, depth):
                     return False
             ends = last.flow is Flow.CALL and last.target is not None and self._never_returns(last.target, depth)
-            if last.falls_through and not ends:
+            if (last.may_go_on if self._certain else last.falls_through) and not ends:
                 todo.append(last.end)
         return True

@@ -129,14 +129,31 @@ class _Collector:
 
     def _look_at(self, part: "FunctionCode", insn: Insn) -> None:
         flow = insn.flow
-        if flow is Flow.RET:
+        if flow is Flow.RET and not self._is_behind_endless(part, insn):
             self.found.append(Exit(insn.address, ExitKind.RET, False, False, None))
-        elif flow is Flow.OTHER and insn.raw != _BREAKPOINT:
+        elif flow is Flow.OTHER:
             self._refuse(insn.address, f"{insn.text} may leave the function")
+        elif flow is Flow.SYSCALL and self._returns_from_signal(insn.address):
+            self._refuse(insn.address, "goes on where a signal met the program, wherever that was")
         elif flow is Flow.INDIRECT_JUMP:
             self._indirect(part, insn)
         elif insn.target is not None and flow is not Flow.CALL and not self._is_inside(insn.target):
             self._outward(insn, insn.target)
+
+    def _returns_from_signal(self, address: int) -> bool:
+        areas = (area for area, reason in self.map.text.forbidden if reason == Reason.SIGNAL_RETURN.value)
+        return any(address in area for area in areas)
+
+    def _is_behind_endless(self, part: "FunctionCode", insn: Insn) -> bool:
+        """Return whether nothing leads to an instruction but the call in front of it, which never returns."""
+        at = insn.address
+        number = part.index_of(at)
+        above = part.insn(number - 1) if number else None
+        if above is None or above.flow is not Flow.CALL or above.target not in self.map.certainly_endless:
+            return False
+        if part.complete is not None or at in part.table_targets:
+            return False
+        return not self.map.sources_of(at) and not self.map.static_entries(at, at + 1)
 
     def _is_inside(self, target: int) -> bool:
         return any(part.start <= target < part.end for part in self.parts)

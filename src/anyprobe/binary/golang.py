@@ -1,12 +1,14 @@
 """Go objects: recognised, and the functions of the runtime's own table, which stripping leaves in place."""
 
 import struct
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.binary.elf import ElfFile, Section
+from anyprobe.binary.goroutines import ParkingPlaces
 from anyprobe.binary.symbols import STT_FUNC, SYMBOL, SymbolTable
 
 # Magic numbers of the table since Go 1.18 (offsets from the start of the text) and since Go 1.20.
@@ -15,6 +17,8 @@ _MAGICS = (b"\xf0\xff\xff\xff\x00\x00", b"\xf1\xff\xff\xff\x00\x00")
 # compilation units, files, pc values, function table
 _HEADER = struct.Struct("<IBBBBQQQQQQQQ")
 _SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
+
+T = TypeVar("T")
 
 
 def is_go(elf: ElfFile) -> bool:
@@ -26,6 +30,16 @@ def is_go(elf: ElfFile) -> bool:
 
 def go_symbols(elf: ElfFile) -> SymbolTable | None:
     """Return the functions of ``pclntab`` as a symbol table; nothing for a version that we do not know."""
+    return _from_table(elf, _read)
+
+
+def parking_places(elf: ElfFile) -> ParkingPlaces | None:
+    """Return where goroutines may be parked; nothing for a version that we do not know."""
+    return _from_table(elf, ParkingPlaces)
+
+
+def _from_table(elf: ElfFile, read: Callable[[bytes, int], T]) -> T | None:
+    """Return what ``read`` makes of the runtime's table and the address that its offsets count from."""
     section = next((each for each in elf.sections if each.name in _SECTIONS), None)
     if section is None:
         return None
@@ -33,7 +47,7 @@ def go_symbols(elf: ElfFile) -> SymbolTable | None:
     if content[:6] not in _MAGICS or len(content) < _HEADER.size:
         return None
     try:
-        return _read(content, _text_start(elf, section))
+        return read(content, _text_start(elf, section))
     except (ValueError, IndexError, struct.error):
         return None
 

@@ -10,7 +10,7 @@ from anyprobe.binary.elf import PF_X, PT_INTERP, SHF_ALLOC, SHF_EXECINSTR, ElfFi
 from anyprobe.binary.entries import code_entries
 from anyprobe.binary.forbidden import forbidden_ranges
 from anyprobe.binary.functions import Function, FunctionTable
-from anyprobe.binary.golang import go_symbols, is_go
+from anyprobe.binary.golang import go_symbols, is_go, parking_places
 from anyprobe.binary.noreturn import noreturn_addresses
 from anyprobe.binary.reconcile import Bounds, reconcile
 from anyprobe.binary.relocations import Relocations, relocations
@@ -248,6 +248,7 @@ class Image:
             is_go=self.is_go,
             is_pie=self.is_pie,
             store=self._store,
+            parking=parking_places(self.elf) if self.is_go else None,
         )
 
     @cached_property

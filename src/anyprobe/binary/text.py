@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from anyprobe.binary.goroutines import ParkingPlaces
     from anyprobe.binary.tablestore import TableStore
 
 
@@ -40,8 +41,10 @@ class ModuleText:
     noreturn: frozenset[int]
     """Starts of functions and PLT stubs known never to return (abort, exit, __stack_chk_fail, ...)."""
     is_go: bool
-    """Whether the Go toolchain made the object (no several-instruction jumps there)."""
+    """Whether the Go toolchain made the object (no several-instruction jumps where goroutines may be parked)."""
     is_pie: bool
     """Whether the object is position independent (else absolute 32-bit code addresses may hide in immediates)."""
     store: "TableStore | None" = None
     """Where what is found out about all of the code is kept for later sessions."""
+    parking: "ParkingPlaces | None" = None
+    """Where goroutines may be parked; ``None`` where that is not known, or for objects that are not Go's."""

@@ -28,7 +28,7 @@ class Flow(IntEnum):
     SYSCALL = 7
     """``syscall``, ``sysenter``, ``int 0x80``: comes back behind itself or, to restart, at itself."""
     TRAP = 8
-    """``ud2`` and its kin, ``hlt``, ``int3``; only ``int3`` goes on to the next instruction."""
+    """``ud2`` and its kin, ``hlt``, ``int3``; only ``int3``, in one byte or two, goes on to the next instruction."""
     XBEGIN = 9
     """Next instruction, or its target after an abort."""
     OTHER = 10
@@ -59,6 +59,9 @@ _BY_CODE: dict[int, Flow] = {
     Code.RETNQ_IMM16: Flow.RET,
 }
 
+_INTERRUPTS = {0x03: Flow.TRAP, 0x80: Flow.SYSCALL}
+_BREAKPOINTS = frozenset({Code.INT3, Code.INT_IMM8})
+
 _BY_FLOW_CONTROL: dict[int, Flow] = {
     FlowControl.NEXT: Flow.NEXT,
     FlowControl.CONDITIONAL_BRANCH: Flow.JCC,
@@ -79,7 +82,7 @@ def _table() -> tuple[Flow, ...]:
 
 _KINDS = 1 + max(value for name, value in vars(Code).items() if isinstance(value, int) and name.isupper())
 FLOWS = _table()
-"""``Flow`` by iced's ``code``, for loops in which a call would cost too much; ``int 0x80`` is ``OTHER`` here."""
+"""``Flow`` by iced's ``code``, for loops in which a call would cost too much; every ``int n`` is ``OTHER`` here."""
 
 
 def is_next(instruction: Instruction) -> bool:
@@ -90,9 +93,9 @@ def is_next(instruction: Instruction) -> bool:
 def flow_of(instruction: Instruction) -> Flow:
     """Return the control flow of an iced instruction."""
     flow = FLOWS[instruction.code]
-    # int 0x80 is a system call; every other int n is unknown. One code for all numbers, so outside the table.
-    if flow is Flow.OTHER and instruction.code == Code.INT_IMM8 and instruction.immediate8 == 0x80:
-        return Flow.SYSCALL
+    # of int n two are known: a system call, and what int3 is; one code for all numbers, so outside of the table
+    if flow is Flow.OTHER and instruction.code == Code.INT_IMM8:
+        return _INTERRUPTS.get(instruction.immediate8, flow)
     return flow
 
 
@@ -127,7 +130,7 @@ class Insn:
     @property
     def falls_through(self) -> bool:
         """Whether control can reach the next instruction (through a call that returns, too)."""
-        return self.flow not in _NO_FALLTHROUGH or self.iced.code == Code.INT3
+        return self.flow not in _NO_FALLTHROUGH or self.iced.code in _BREAKPOINTS
 
     @property
     def may_go_on(self) -> bool:

@@ -76,6 +76,7 @@ class Evictions(Strategies):
         if host.strategy in _IN_PLACE or page_floor(host.head) != page:
             return None
         claims, end = self.claims, next((i.address for i in host.insns if i.address in plan.shared), host.end)
+        end = min(end, self.moving(host.insns)[-1].end)  # behind that goroutines may be parked, though the copies run
         low, high = head + SHORT_BYTES - _BACK, head + SHORT_BYTES + _FORTH + 1
         first = host.write_at + host.written + host.borrowed
         places = range(max(first, low), min(end - JUMP_BYTES + 1, high, page + PAGE - JUMP_BYTES + 1))
@@ -111,7 +112,7 @@ class Evictions(Strategies):
     def _line_from(self, run: tuple[Insn, ...], first: int, until: int) -> tuple[Insn, ...]:
         """Return the instructions from one on that a jump and a springboard take; empty if there are too few."""
         last, head = first, run[first].address
-        most = first if self.plain_jumps_only else len(run) - 1
+        most = first + len(self.moving(run[first:])) - 1
         while last < most and run[last].end < max(head + 2 * JUMP_BYTES, until):
             last += 1
         insns = run[first : last + 1]

@@ -75,7 +75,7 @@ class ExitWays(Ways):
         return True
 
     def _splice_all(self, want: Want) -> bool:
-        if self._planner.plain_jumps_only:
+        if self._planner.plain_jumps_only and self._planner.parking is None:
             return False
         part = next((part for part in self._parts if part.start <= want.address < part.end), None)
         block = self._block(part, want) if part is not None else ()

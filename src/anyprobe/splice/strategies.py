@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
@@ -14,6 +15,9 @@ from anyprobe.isa.faults import may_fault
 from anyprobe.isa.relocate import must_stay
 from anyprobe.splice.claims import Claims
 from anyprobe.splice.planned import AUTO, JUMP_BYTES, SHORT_BYTES, TRAP, PlannedSplice, Pun, Strategy, Want, WantKind
+
+if TYPE_CHECKING:
+    from anyprobe.binary.goroutines import ParkingPlaces
 
 _SHORT_REACH = 127
 
@@ -31,7 +35,9 @@ class Strategies:
     reachable: Callable[[Pun], bool]
     allowed: frozenset[Strategy] = AUTO
     plain_jumps_only: bool = False
-    """No several-instruction jumps (Go: goroutines parked anywhere keep their pc off the stacks)."""
+    """No several-instruction jumps (Go: goroutines parked anywhere keep their pc off the stacks), but where ``parking``
+    says that nobody is parked."""
+    parking: "ParkingPlaces | None" = None
     faults_handled: bool = False
     """The program handles faults: nothing that may fault is displaced behind another instruction, where its own address
     is not executable any more."""
@@ -55,17 +61,38 @@ class Strategies:
         head = run[start]
         if start == index and head.length >= JUMP_BYTES:
             return self._checked(PlannedSplice(Strategy.JUMP, head.address, (head,), [], JUMP_BYTES, head.address))
-        if self.plain_jumps_only and (start != index or head.length + self.dead_bytes(function, head) < JUMP_BYTES):
-            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, head.address, "Go code allows no several-instruction jump")
         stop = index
         while stop + 1 < len(run) and run[stop].end - head.address < JUMP_BYTES:
             stop += 1
         insns = run[start : stop + 1]
+        if not self._may_move(insns, JUMP_BYTES):
+            detail = "Go code allows no several-instruction jump where goroutines may be parked"
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, head.address, detail)
         if insns[-1].end - head.address < JUMP_BYTES:
             dead = self.dead_bytes(function, insns[-1])
             if insns[-1].end + dead - head.address < JUMP_BYTES:
                 return self._why_short(function, insns[-1].end, head)
         return self._checked(PlannedSplice(Strategy.JUMP, head.address, insns, [], JUMP_BYTES, head.address))
+
+    def moving(self, insns: tuple[Insn, ...]) -> tuple[Insn, ...]:
+        """Return those instructions of a line, from the first on, that may make room for one jump together.
+
+        Goroutines wait behind calls, and older versions of Go come back to calls themselves.
+        """
+        if not self.plain_jumps_only:
+            return insns
+        parking, alone = self.parking, insns[:1]
+        if parking is None or alone[0].is_call:
+            return alone
+        behind = takewhile(lambda insn: not (insn.is_call or parking.may_park(insn.address)), insns[1:])
+        return (*alone, *behind)
+
+    def _may_move(self, insns: tuple[Insn, ...], written: int) -> bool:
+        """Return whether all may move of which bytes are written; where that is not known, all that is displaced."""
+        if self.plain_jumps_only and self.parking is None:
+            return len(insns) == 1
+        moving = self.moving(insns)
+        return len(moving) == len(insns) or moving[-1].end >= insns[0].address + written
 
     def _why_short(self, function: FunctionCode, end: int, head: Insn) -> Refusal:
         if function.complete is not None:
@@ -99,9 +126,10 @@ class Strategies:
         short = SHORT_BYTES - (run[stop].end - head.address)
         home = self.code.containing(head.address) if short > 0 and start == stop else None
         dead = self.dead_bytes(home, head) if home is not None else 0
-        if short > dead or (self.plain_jumps_only and head.length + dead < SHORT_BYTES):
+        insns = run[start : stop + 1]
+        if short > dead or not self._may_move(insns, SHORT_BYTES):
             return Refusal(Reason.TOO_SHORT, head.address, "one byte, and the next one may be entered")
-        return run[start : stop + 1]
+        return insns
 
     def _dead_nearby(self, address: int) -> int | None:
         """Return the nearest address of five bytes that never run, are nobody's, and lie within reach."""

@@ -118,11 +118,10 @@ class Successors(Evictions):
         return Refusal(Reason.PUN_OUT_OF_REACH, head, "no two pages that both jumps reach can be mapped")
 
     def short_run(self, run: tuple[Insn, ...], start: int, index: int) -> tuple[Insn, ...] | Refusal:
-        """Return the rest of a line from ``run[start]`` on if that is shorter than a jump; in Go one instruction."""
-        head, last = run[start].address, run[-1]
-        insns = tuple(insn for insn in run[start:] if insn.end < head + JUMP_BYTES)
-        if self.plain_jumps_only:
-            insns, last = insns[:1], run[start]
+        """Return the rest of a line from ``run[start]`` on, as far as it may move, if that is shorter than a jump."""
+        moving = self.moving(run[start:])
+        head, last = run[start].address, moving[-1]
+        insns = tuple(insn for insn in moving if insn.end < head + JUMP_BYTES)
         if len(insns) <= index - start or insns[-1] is not last:
             return Refusal(Reason.TOO_SHORT, head, "only a line that is shorter than a jump leans on what is behind")
         return insns

@@ -19,7 +19,7 @@ static void many_rounds(long n);
 #define EVERYWHERE(X) \
     X(system_call) X(moves) X(moves_back) X(stores) X(scans) X(compares) X(loads) X(calls_memory) X(calls_register) \
     X(calls_stack) X(calls_stack_indexed) X(callee) X(jumps_register) X(jumps_no_track) X(counts_down) X(loops_equal) \
-    X(loops_not_equal) X(counts_ecx) X(asks_rcx) X(own_int3) X(undefined) X(halts) X(swaps_sixteen) X(reads_fs) X(reads_gs) \
+    X(loops_not_equal) X(counts_ecx) X(asks_rcx) X(own_int3) X(own_int3_long) X(undefined) X(halts) X(swaps_sixteen) X(reads_fs) X(reads_gs) \
     X(landing_pads) X(no_operations) X(frames) X(nested_frames) X(flags_pushed) X(flags_popped) X(pushes_stack_pointer) \
     X(pops_stack_pointer) X(pops_to_stack) X(own_address) X(pops_arguments) X(far_return) X(interrupt_return) X(translates) \
     X(identifies) X(time_stamp) X(time_stamp_ordered) X(saves_fx) X(x87_environment) X(x87_state) X(locked) X(fences) \
@@ -65,6 +65,7 @@ asm(ALIGNED(system_call) "mov $39,%eax\nsyscall\nret\n" END(system_call)
     ALIGNED(conditional) "xor %eax,%eax\ncmp $1,%rdi\njb 11f\nje 12f\ninc %eax\n11: inc %eax\n12: cmp $2,%rdi\ncmove %edi,%eax\nret\n" END(conditional)
     /* exceptions that the program means */
     ALIGNED(own_int3) "mov $1,%eax\nint3\nadd $2,%eax\nret\n" END(own_int3)
+    ALIGNED(own_int3_long) "mov $1,%eax\n.byte 0xcd,3\nadd $2,%eax\nret\n" END(own_int3_long)
     ALIGNED(undefined) "mov $1,%eax\nud2\nadd $2,%eax\nret\n" END(undefined)
     ALIGNED(halts) "mov $1,%eax\nhlt\nadd $2,%eax\nret\n" END(halts)
     ALIGNED(no_transaction) "mov $3,%eax\nxbegin 13f\n13: add $1,%eax\nret\n" END(no_transaction)
@@ -172,6 +173,7 @@ static void use_control_flow(long x) {
     USE(asks_rcx, asks_rcx(0) == 0 && asks_rcx(1) == 3 && asks_rcx(1L << 32) == 1);
     USE(conditional, conditional(0) == 1 && conditional(1) == 0 && conditional(2) == 2 && conditional(3) == 2);
     FAULTING(own_int3, 0, own_int3(0) == 3);
+    FAULTING(own_int3_long, 0, own_int3_long(0) == 3);
     FAULTING(undefined, 2, undefined(0) == 3);
     FAULTING(halts, 1, halts(0) == 3);
     if (no_transaction_tally.name) { FAULTING(no_transaction, 6, no_transaction(0) == 4); }

@@ -35,7 +35,8 @@ FLOWS = {
     "c7f800000000": Flow.XBEGIN,
     "cb": Flow.OTHER,  # retf
     "48cf": Flow.OTHER,  # iretq
-    "cd03": Flow.OTHER,  # int 3
+    "cd03": Flow.TRAP,  # int 3
+    "cd04": Flow.OTHER,  # int 4
     "06": Flow.INVALID,
 }
 

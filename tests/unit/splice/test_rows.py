@@ -99,8 +99,8 @@ def test_all_that_leans_on_one_another_lies_on_one_page(planned):
 
 
 def test_what_must_stay_is_leant_on_by_nobody(planned):
-    # ret; xor eax, eax; int 0x80 and more: no other instruction has the highest byte
-    plan, _ = planned("c3" + "31 c0" + "cd 03" + "31 db" + END, 0)
+    # ret; xor eax, eax; int 4 and more: no other instruction has the highest byte
+    plan, _ = planned("c3" + "31 c0" + "cd 04" + "31 db" + END, 0)
     assert plan.refused
 
 
