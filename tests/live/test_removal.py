@@ -6,12 +6,14 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import anyprobe
 from anyprobe.core.errors import StopTimeout
 from anyprobe.probes import leftover, listing
+from anyprobe.splice import recovery
 from anyprobe.target import gateway, ptrace
 from anyprobe.target.process import Process
 from live.image import Image
@@ -286,4 +288,42 @@ def test_reading_does_not_use_up_memory(run_target):
             json.dumps(session.snapshot().as_json())
         assert [os.fstat(arena._fd).st_blocks for arena in session.engine.arenas] == used
         assert sum(used) < 2000  # of 512 bytes
+    target.finish()
+
+
+class DeathError(Exception):
+    """The controller is no more."""
+
+
+@pytest.mark.parametrize("dies_behind", [None, 1, 2, 3])
+def test_memory_is_given_back_in_several_stops(run_target, monkeypatch, dies_behind):
+    """Each does a little; whenever the controller dies between two of them, ``detach`` does the rest."""
+    target = run_target("counts.c", "3")
+    before = Image.of(target.pid)
+    pauses = []
+
+    def breath(seconds):
+        assert seconds == recovery._BREATH
+        target.check_alive()
+        pauses.append(seconds)
+        if len(pauses) == dies_behind:
+            raise DeathError
+
+    session = anyprobe.attach(target.pid)
+    session.count("a.out:*", "libc:getenv")
+    target.run_freely()
+    with monkeypatch.context() as patched:
+        patched.setattr(recovery, "_SLICE", 0)
+        patched.setattr(recovery, "time", SimpleNamespace(sleep=breath, monotonic=recovery.time.monotonic))
+        if dies_behind is None:
+            session.close()
+            assert len(pauses) > 2
+        else:
+            with pytest.raises(DeathError):
+                session.close()
+    if dies_behind is not None:
+        leftover.remove(target.pid)
+    target.check_alive()
+    before.assert_restored(target.pid)
+    target.halt()
     target.finish()

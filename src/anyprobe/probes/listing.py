@@ -13,7 +13,7 @@ from anyprobe.splice.installed import find_journals
 from anyprobe.splice.journal import INTERNAL, FoundJournal, Record, RecordKind
 from anyprobe.splice.livewrites import in_window
 from anyprobe.splice.planned import TRAP
-from anyprobe.splice.recovery import windows_of
+from anyprobe.splice.restoring import windows_of
 from anyprobe.splice.roster import Entry, listed
 from anyprobe.target.process import Process
 

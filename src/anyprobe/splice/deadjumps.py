@@ -24,7 +24,7 @@ def destination_of(address: int, jump: bytes) -> int:
 
 def listed(journals: Sequence[FoundJournal]) -> dict[int, int]:
     """Return the jumps in dead bytes that journals list, by address, and where they lead."""
-    records = (record for journal in journals for _, record in journal.records)
+    records = (record for journal in journals for record in journal.of(RecordKind.SPLICE))
     return {each.address: destination_of(each.address, each.new) for each in records if is_dead_jump(each)}
 
 

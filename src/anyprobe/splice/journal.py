@@ -7,9 +7,10 @@ is read back is untrusted input: every record has a checksum and is compared wit
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Protocol
 
 from anyprobe.core.address import page_ceil
@@ -185,7 +186,7 @@ class Journal:
             start = stop
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FoundJournal:
     """A journal read back from some address space."""
 
@@ -196,6 +197,17 @@ class FoundJournal:
     """(index, record)."""
     checksum: int
     """Of the whole mapping, to see whether it changed since."""
+
+    def of(self, kind: RecordKind) -> Sequence[Record]:
+        """Return the records of a kind, in their order."""
+        return self._by_kind.get(kind, ())
+
+    @cached_property
+    def _by_kind(self) -> dict[RecordKind, list[Record]]:
+        found: dict[RecordKind, list[Record]] = {}
+        for _, record in self.records:
+            found.setdefault(record.kind, []).append(record)
+        return found
 
 
 def mark_ended(memory: Writer, address: int) -> None:

@@ -15,9 +15,10 @@ from anyprobe.core.errors import StopTimeout, TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.arena import Arena, Piece, drop_pages
 from anyprobe.splice.edits import Edit
+from anyprobe.splice.filepages import droppable
 from anyprobe.splice.installed import find_journals
 from anyprobe.splice.journal import FoundJournal, MappingUse, Record, RecordKind
-from anyprobe.splice.recovery import busy_code, code_of, droppable, ranges_of
+from anyprobe.splice.recovery import busy_code, code_of, ranges_of
 from anyprobe.splice.signalactions import put_back_live, trapped
 from anyprobe.splice.threadslot import clear_slots
 from anyprobe.target.batch import BatchedCall, batch_code, capacity
@@ -84,9 +85,9 @@ class LiveRemoval:
 
     def _has_more_than_code(self) -> bool:
         """Return whether something is left that only a stop can find: splices, return addresses, other processes."""
-        kinds = {record.kind for journal in self._journals for _, record in journal.records}
-        left = {RecordKind.SPLICE, RecordKind.WINDOW, RecordKind.RETURNS} & kinds
-        return bool(left) or bool(self._process.relatives.find())
+        kinds = (RecordKind.SPLICE, RecordKind.WINDOW, RecordKind.RETURNS)
+        left = any(journal.of(kind) for journal in self._journals for kind in kinds)
+        return left or bool(self._process.relatives.find())
 
     def _is_quiet(self) -> bool:
         """Visit every thread until each was seen outside of our code."""
@@ -162,7 +163,7 @@ class LiveRemoval:
 
     def _banks(self) -> list[Record]:
         """Return the records of counters that threads have pointers to."""
-        return [r for journal in self._journals for _, r in journal.records if r.kind is RecordKind.BANK]
+        return [r for journal in self._journals for r in journal.of(RecordKind.BANK)]
 
 
 def end_live(engine: "Engine") -> None:

@@ -4,14 +4,12 @@ Nothing here needs the state of the session that made the splices. What the jour
 bytes that are the splice's are restored, bytes that are the old ones are left, anything else is reported and left.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 
-from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.errors import (
     AnyprobeError,
     NoSuchProcess,
@@ -32,14 +30,14 @@ from anyprobe.splice.arena import (
 )
 from anyprobe.splice.asleep import Sleepers
 from anyprobe.splice.deadjumps import leave, listed
+from anyprobe.splice.filepages import droppable
 from anyprobe.splice.installed import find_journals, find_owners, journal_places, processes_with_splices
 from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, mark_ended
-from anyprobe.splice.livewrites import in_window
+from anyprobe.splice.restoring import TextRestoration
 from anyprobe.splice.returnaddresses import restore_returns
 from anyprobe.splice.savedpcs import Stacks
 from anyprobe.splice.signalactions import has_traps, put_back, trapped
 from anyprobe.splice.threadslot import clear_slots
-from anyprobe.target import gateway
 from anyprobe.target.exclusion import exclusive
 from anyprobe.target.process import Process
 from anyprobe.target.procfs import Mapping
@@ -51,6 +49,12 @@ _TRIES = 3
 _PATIENCE = 2.0
 _PAUSE = 0.002
 _QUIET_TRIES = 20
+_SLICE = 0.003
+"""For how long, in seconds, a stop goes on giving memory back before the next one sees to the rest."""
+_AT_ONCE = 32
+"""Pages compared with their file at a time."""
+_BREATH = 0.002
+"""How long the program runs between two such stops."""
 _SCANS = 50
 """How often processes are looked for: each fork child that is found may have forked meanwhile."""
 
@@ -66,14 +70,6 @@ class Removal:
     kept: tuple[str, ...]
     """Mappings not yet quiet; the next ``detach`` removes them."""
     pause_us: int
-
-
-@dataclass
-class _Page:
-    before: bytes
-    after: bytearray = field(default_factory=bytearray)
-    low: int = PAGE
-    high: int = 0
 
 
 def remove(
@@ -112,10 +108,14 @@ def _remove(process: Process, sessions: frozenset[bytes] | None, patches: Callab
     pause = 0
     kept: tuple[str, ...] = ()
     for attempt in range(_QUIET_TRIES):
-        with process.stop() as stop:
-            stop.verify()
-            kept = restored.run(stop)
-        pause = max(pause, stop.pause_us)
+        while True:
+            with process.stop() as stop:
+                stop.verify()
+                kept = restored.run(stop)
+            pause = max(pause, stop.pause_us)
+            if not restored.unfinished:
+                break
+            time.sleep(_BREATH)
         if not kept and not restored.look_for_leaks():
             break
         if patches is not None:
@@ -125,24 +125,44 @@ def _remove(process: Process, sessions: frozenset[bytes] | None, patches: Callab
         raise StopTimeout(f"process {process.pid}: its text cannot be restored now: in the way is {', '.join(kept)}")
     if kept:
         restored.mark_ended()
-    return Removal(process.pid, restored.splices, tuple(restored.foreign), kept, pause)
+    return Removal(process.pid, restored.splices, restored.foreign, kept, pause)
 
 
 class _Restoration:
     def __init__(self, process: Process, sessions: frozenset[bytes] | None) -> None:
         self._process, self._sessions = process, sessions
-        self.splices = 0
-        self.foreign: list[int] = []
         self._found: list[FoundJournal] = []
+        self._pages: list[int] = []
+        """Restored pages that have yet to be given back to their files."""
+        self._ranges: list[tuple[int, int]] = []
+        """What has yet to be unmapped."""
+        self.unfinished = False
+        """Whether the stop was over before all was given back."""
         self._leaks = True
         """Whether there may be descriptors to close. They are looked for in the stop only then: it takes long."""
         with suppress(TargetError, OSError):  # read again in the stop, where a failure counts
             self._found = find_journals(process.mem, process.mappings())
         process.meets_traps |= has_traps(self._found)
         self.look_for_leaks()
-        self._restored_pages: set[int] = set()
         self._restored = False
+        self._prepare()
         self.sleepers: Sleepers | None = None
+
+    def _prepare(self) -> None:
+        """Derive from the journals what takes time and can be known before anything is stopped."""
+        meant = self._meant(self._found)
+        self._text = TextRestoration(self._process.mem, meant)
+        self._dead_jumps = listed(meant)
+
+    @property
+    def splices(self) -> int:
+        """How many splices were taken out."""
+        return self._text.splices
+
+    @property
+    def foreign(self) -> tuple[int, ...]:
+        """Where bytes were found that are nobody's known."""
+        return self._text.foreign
 
     @property
     def is_restored(self) -> bool:
@@ -170,16 +190,23 @@ class _Restoration:
         return [j for j in found if self._sessions is None or j.owner.session in self._sessions]
 
     def run(self, stop: Stop) -> tuple[str, ...]:
-        """Do everything that is possible in one stop; return what is not quiet."""
+        """Do what is possible in one stop; return what is not quiet.
+
+        Once all was quiet it stays so, as no text leads to our code: later stops only go on giving memory back.
+        """
         process = self._process
         mappings = process.mappings()
+        if self.unfinished:
+            self._give_back(stop, mappings)
+            return ()
         found = self._journals(mappings)
         journals = self._meant(found)
         if not self._restored:
-            held = tuple(leave(process.mem, listed(journals), stop))
+            held = tuple(leave(process.mem, self._dead_jumps, stop))
             if held:
                 return held
-            self._restore(journals, mappings)
+            self._text.write(mappings)
+            self._pages = self._text.pages
             self._restored = True
         if self.sleepers is not None:
             self.sleepers.wake_in_original(process.mem, stop.threads)
@@ -188,6 +215,21 @@ class _Restoration:
         about_to = _about_to_call(process, stop.threads) or _on_our_stacks(ranges, stop.threads)
         if about_to or (not ranges and not self._leaks):
             return about_to
+        busy = self._make_quiet(stop, journals, ranges, mappings)
+        if not busy:
+            self._ranges = ranges
+            self._give_back(stop, mappings)
+        return busy
+
+    def _make_quiet(
+        self,
+        stop: Stop,
+        journals: Sequence[FoundJournal],
+        ranges: Sequence[tuple[int, int]],
+        mappings: Sequence[Mapping],
+    ) -> tuple[str, ...]:
+        """Take out what leads to our code besides the text; return who is in it or will come back to it."""
+        process = self._process
         busy = busy_code(process.mem, stop.threads, stop.waiting, code_of(ranges, mappings), mappings)
         busy += tuple(f"the trap handler for thread {tid}" for tid in trapped(journals, stop.threads))
         busy = busy or restore_returns(process, stop.threads, journals, mappings)
@@ -195,13 +237,26 @@ class _Restoration:
             return busy
         put_back(process, stop, journals, mappings)
         self._clear_slots(journals, stop.threads, mappings)
+        return ()
+
+    def _give_back(self, stop: Stop, mappings: Sequence[Mapping]) -> None:
+        """Give memory back until a while has passed."""
+        end = time.monotonic() + _SLICE
         with stop.remote() as remote:
             self._close_leaked(remote, mappings)
-            for low, size in droppable(process, sorted(self._restored_pages), mappings):
-                drop_pages(remote, low, size)
-            for low, high in ranges:
-                unmap(remote, low, high)
-        return ()
+            while self._pages:
+                pages, self._pages = self._pages[:_AT_ONCE], self._pages[_AT_ONCE:]
+                for low, size in droppable(self._process, pages, mappings):
+                    drop_pages(remote, low, size)
+                if time.monotonic() > end:
+                    self.unfinished = True
+                    return
+            while self._ranges:
+                unmap(remote, *self._ranges[0])
+                del self._ranges[0]
+                if time.monotonic() > end:
+                    break
+        self.unfinished = bool(self._ranges)
 
     def _clear_slots(
         self, journals: Sequence[FoundJournal], threads: Sequence[Thread], mappings: Sequence[Mapping]
@@ -209,7 +264,7 @@ class _Restoration:
         def mapped(address: int) -> bool:
             return any(m.start <= address < m.end for m in mappings)
 
-        for record in (r for journal in journals for _, r in journal.records if r.kind is RecordKind.BANK):
+        for record in (r for journal in journals for r in journal.of(RecordKind.BANK)):
             slot, blocks = record.extra & 0xFFFFFFFF, record.extra >> 32
             if not mapped(record.address):  # unmapped by a removal that did not come to its end, and cleared before
                 continue
@@ -235,49 +290,9 @@ class _Restoration:
         if not all(journal is not None and journal_unchanged(self._process.mem, journal) for journal in same):
             self._found = find_journals(self._process.mem, mappings)
             self._restored = False
+            self._prepare()
             return self._found
         return [journal for journal in same if journal is not None]
-
-    def _restore(self, journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> None:
-        """Write the old bytes back, heads first come first, one write per page."""
-        memory = self._process.mem
-        pages: dict[int, _Page] = {}
-        windows = windows_of(journals)
-        for journal in journals:
-            for _, record in journal.records:
-                if record.kind is not RecordKind.SPLICE:
-                    continue
-                page = pages.get(page_floor(record.address))
-                if page is None:
-                    try:
-                        before = memory.read(page_floor(record.address), PAGE)
-                    except MemoryFault as fault:
-                        if any(m.start <= record.address < m.end for m in mappings):
-                            # The splice may still be there: nothing may be forgotten or unmapped.
-                            raise TargetError(f"the text of process {self._process.pid} {fault}") from fault
-                        continue  # the module was unmapped
-                    page = pages[page_floor(record.address)] = _Page(before, bytearray(before))
-                offset = record.address - page_floor(record.address)
-                now = page.before[offset : offset + len(record.new)]
-                ends = windows.get(record.address, [])
-                if now == record.new or (ends and in_window(now, record.old, *ends)):
-                    page.after[offset : offset + len(record.old)] = record.old
-                    page.low, page.high = min(page.low, offset), max(page.high, offset + len(record.old))
-                    self.splices += 1
-                elif now not in (record.old, *ends) and record.address not in self.foreign:
-                    self.foreign.append(record.address)
-        for address, page in sorted(pages.items()):
-            if page.high:
-                memory.write(address + page.low, bytes(page.after[page.low : page.high]))
-            self._restored_pages.add(address)
-
-
-def windows_of(journals: Sequence[FoundJournal]) -> dict[int, list[bytes]]:
-    """Return the bytes before and after of sites at which a change without a stop may have left an ``int3``."""
-    found: dict[int, list[bytes]] = {}
-    for record in (r for journal in journals for _, r in journal.records if r.kind is RecordKind.WINDOW):
-        found.setdefault(record.address, []).extend((record.old, record.new))
-    return found
 
 
 def ranges_of(journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
@@ -285,8 +300,8 @@ def ranges_of(journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> 
     ranges = []
     for journal in journals:
         inode = next(m.inode for m in mappings if m.start == journal.address)
-        records = (r for _, r in journal.records if r.kind is RecordKind.MAPPING)
-        ranges += held_ranges(mappings, inode, [r.address for r in records if r.extra == MappingUse.GATE])
+        gates = [r.address for r in journal.of(RecordKind.MAPPING) if r.extra == MappingUse.GATE]
+        ranges += held_ranges(mappings, inode, gates)
     return ranges
 
 
@@ -357,59 +372,6 @@ def busy_code(
         index = np.searchsorted(lows, words, side="right") - 1
         busy.update(int(i) for i in index[words < highs[index]])
     return tuple(f"{code[i][0]:x}-{code[i][1]:x}" for i in sorted(busy))
-
-
-def droppable(process: Process, pages: Sequence[int], mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
-    """Return (address, size) of runs of restored pages that equal the file's and may be given back to it."""
-    runs: list[tuple[int, int]] = []
-    for mapping in mappings:
-        inside = [page for page in pages if mapping.start <= page < mapping.end]
-        if not inside or not mapping.path or mapping.writable or not mapping.private:
-            continue
-        fd = _mapped_file(process, mapping)
-        if fd < 0:
-            continue
-        try:
-            for low, size in _runs(inside):
-                try:
-                    content = gateway.pread(fd, size, mapping.offset + low - mapping.start)
-                except OSError:  # a file that can be opened and not read (a stale handle): the pages stay copies
-                    continue
-                if content == process.mem.read(low, size):
-                    runs.append((low, size))
-                else:
-                    runs += [
-                        (page, PAGE) for page in range(low, low + size, PAGE) if _same(content, low, page, process)
-                    ]
-        finally:
-            gateway.close(fd)
-    return runs
-
-
-def _same(content: bytes, low: int, page: int, process: Process) -> bool:
-    return content[page - low : page - low + PAGE] == process.mem.read(page, PAGE)
-
-
-def _runs(pages: Sequence[int]) -> list[tuple[int, int]]:
-    """Join adjacent pages."""
-    runs: list[tuple[int, int]] = []
-    for page in pages:
-        if runs and runs[-1][0] + runs[-1][1] == page:
-            runs[-1] = (runs[-1][0], runs[-1][1] + PAGE)
-        else:
-            runs.append((page, PAGE))
-    return runs
-
-
-def _mapped_file(process: Process, mapping: Mapping) -> int:
-    """Return a descriptor of the very file that is mapped, -1 where it cannot be opened."""
-    for path in (f"/proc/{process.pid}/map_files/{mapping.start:x}-{mapping.end:x}", process.root + mapping.path):
-        with suppress(OSError):
-            fd = gateway.open_file(path, os.O_RDONLY | os.O_CLOEXEC)
-            if gateway.fstat(fd).st_ino == mapping.inode:
-                return int(fd)
-            gateway.close(fd)
-    return -1
 
 
 def remove_everywhere(

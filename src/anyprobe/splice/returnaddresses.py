@@ -107,7 +107,7 @@ def _tables(memory: Memory, journals: Iterable[FoundJournal], mappings: Sequence
     """Return the stubs that the journals list, where they still are mapped; a journal's word alone is not enough."""
     ours = [m for m in mappings if is_ours(m)]
     found = []
-    for record in (r for journal in journals for _, r in journal.records if r.kind is RecordKind.RETURNS):
+    for record in (r for journal in journals for r in journal.of(RecordKind.RETURNS)):
         end, size = record.address + record.size * STUB_BYTES, record.size * RETURN_BYTES
         code = any(m.executable and m.start <= record.address and end <= m.end for m in ours)
         table = any(m.start <= record.extra and record.extra + size <= m.end for m in ours)

@@ -58,8 +58,8 @@ def _recorded(journals: Iterable[FoundJournal]) -> dict[int, SignalAction]:
     """Return the actions in journals, by the handler that replaced them."""
     found = {}
     for journal in journals:
-        for _, record in journal.records:
-            if record.kind is RecordKind.ACTION and record.size == SIGTRAP and len(record.old) == 2 * len(record.new):
+        for record in journal.of(RecordKind.ACTION):
+            if record.size == SIGTRAP and len(record.old) == 2 * len(record.new):
                 flags, restorer = struct.unpack("<QQ", record.old)
                 mask = int.from_bytes(record.new, "little")
                 found[record.address] = SignalAction(record.extra, flags, restorer, mask)

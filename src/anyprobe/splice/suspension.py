@@ -17,7 +17,7 @@ from anyprobe.splice.deadjumps import is_dead_jump, leave, listed
 from anyprobe.splice.installed import find_journals
 from anyprobe.splice.journal import FoundJournal, Record, RecordKind
 from anyprobe.splice.planned import TRAP
-from anyprobe.splice.recovery import windows_of
+from anyprobe.splice.restoring import windows_of
 from anyprobe.splice.savedpcs import Stacks
 from anyprobe.splice.signalactions import has_traps
 from anyprobe.target import procfs
@@ -119,7 +119,7 @@ def between(records: Iterable[Record]) -> set[int]:
 
 
 def _splices(journals: Iterable[FoundJournal]) -> list[Record]:
-    return [record for journal in journals for _, record in journal.records if record.kind is RecordKind.SPLICE]
+    return [record for journal in journals for record in journal.of(RecordKind.SPLICE)]
 
 
 def _write(process: "Process", journals: Sequence[FoundJournal], *, on: bool) -> tuple[int, int, list[int]]:

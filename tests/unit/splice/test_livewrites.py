@@ -1,7 +1,6 @@
 """Changes without a stop, as bytes: up to any of them the program is the old one, the new one, or at an int3."""
 
 import random
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +11,7 @@ from anyprobe.splice.liveplan import LivePlanner
 from anyprobe.splice.livewrites import Rewrite, in_window, sites_of, steps
 from anyprobe.splice.patchcode import EmittedPatch
 from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
-from anyprobe.splice.recovery import _Restoration
+from anyprobe.splice.restoring import TextRestoration
 from anyprobe.splice.springboard import Springboards
 from anyprobe.splice.transaction import FunctionChange, LiveSplice
 from unit.splice.test_plan import BASE, ENTRY, LOOP, MOV, NEXT, RET, Case, exit_at, reasons, shape
@@ -219,11 +218,9 @@ def restored(plain_memory, found, *records):
     memory = plain_memory(BASE, 0x1000)
     memory.write(BASE, found)
     journal = FoundJournal(0, 0, Owner(bytes(16), 1, 1), tuple(enumerate(records)), 0)
-    work = object.__new__(_Restoration)
-    work._process = SimpleNamespace(mem=memory, pid=1)
-    work.splices, work.foreign, work._restored_pages = 0, [], set()
-    work._restore([journal], [])
-    return memory.read(BASE, len(found)), work.foreign
+    text = TextRestoration(memory, [journal])
+    text.write([])
+    return memory.read(BASE, len(found)), text.foreign
 
 
 SPLICE = Record(RecordKind.SPLICE, BASE, 5, PATCH, PLAIN, JUMP)
@@ -234,17 +231,17 @@ WINDOW = Record(RecordKind.WINDOW, BASE, 5, 0, PLAIN, JUMP)
     "found", [PLAIN, INT3 + PLAIN[1:], INT3 + JUMP[1:3] + PLAIN[3:], INT3 + JUMP[1:], JUMP], ids=lambda each: each.hex()
 )
 def test_every_state_of_a_change_is_undone_from_the_journal(plain_memory, found):
-    assert restored(plain_memory, found, SPLICE, WINDOW) == (PLAIN, [])
+    assert restored(plain_memory, found, SPLICE, WINDOW) == (PLAIN, ())
 
 
 def test_a_change_from_one_patch_to_another_is_undone(plain_memory):
     other = Record(RecordKind.SPLICE, BASE, 5, PATCH, PLAIN, OTHER_JUMP)
     window = Record(RecordKind.WINDOW, BASE, 5, 0, JUMP, OTHER_JUMP)
     for found in (JUMP, INT3 + JUMP[1:], INT3 + OTHER_JUMP[1:], OTHER_JUMP):
-        assert restored(plain_memory, found, SPLICE, other, window) == (PLAIN, [])
+        assert restored(plain_memory, found, SPLICE, other, window) == (PLAIN, ())
 
 
 def test_a_debuggers_breakpoint_is_not_ours(plain_memory):
     """Without a record of a change that was under way, an int3 at a site is somebody else's."""
     for found in (INT3 + JUMP[1:], INT3 + PLAIN[1:]):
-        assert restored(plain_memory, found, SPLICE) == (found, [BASE])
+        assert restored(plain_memory, found, SPLICE) == (found, (BASE,))

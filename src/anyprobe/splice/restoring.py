@@ -1,0 +1,94 @@
+"""Giving text its own bytes back, as journals tell: laid out before the stop, compared and written in it."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from anyprobe.core.address import PAGE, page_floor
+from anyprobe.core.errors import TargetError
+from anyprobe.core.memory import MemoryFault
+from anyprobe.splice.journal import FoundJournal, Record, RecordKind, Writer
+from anyprobe.splice.livewrites import in_window
+
+if TYPE_CHECKING:
+    from anyprobe.target.procfs import Mapping
+
+
+class _Page(NamedTuple):
+    """What has to become of a page that holds ``before``."""
+
+    before: bytes
+    low: int
+    content: bytes
+    """What to write, and at which offset; nothing where no splice is left."""
+    splices: int
+    foreign: tuple[int, ...]
+
+
+class TextRestoration:
+    """The text that splices of journals have changed, page by page."""
+
+    def __init__(self, memory: Writer, journals: Sequence[FoundJournal]) -> None:
+        """Lay out what is to be written, from what memory holds now; nothing needs to be stopped."""
+        self._memory = memory
+        self._windows = windows_of(journals)
+        self._records: dict[int, list[Record]] = {}
+        for record in (r for journal in journals for r in journal.of(RecordKind.SPLICE)):
+            self._records.setdefault(page_floor(record.address), []).append(record)
+        self._pages: dict[int, _Page] = {}
+        for address in self._records:
+            with suppress(MemoryFault):
+                self._pages[address] = self._lay_out(address, memory.read(address, PAGE))
+        self.pages: list[int] = []
+        """The addresses of the pages looked at, in order; valid after ``write``."""
+        self.splices = 0
+        """How many splices were taken out."""
+        self.foreign: tuple[int, ...] = ()
+        """Where there are bytes that are neither a splice's nor the original ones; they are left alone."""
+
+    def write(self, mappings: "Sequence[Mapping]") -> None:
+        """Write the old bytes back, one write per page, heads first come first. What has changed is laid out again.
+
+        Raises ``TargetError`` if text cannot be read that is still mapped: nothing may be forgotten or unmapped then.
+        """
+        self.pages.clear()
+        foreign: list[int] = []
+        for address in sorted(self._records):
+            try:
+                now = self._memory.read(address, PAGE)
+            except MemoryFault as fault:
+                if any(m.start <= record.address < m.end for record in self._records[address] for m in mappings):
+                    raise TargetError(f"text cannot be restored: {fault}") from fault
+                continue  # the module was unmapped
+            page = self._pages.get(address)
+            if page is None or page.before != now:
+                page = self._lay_out(address, now)
+            if page.content:
+                self._memory.write(address + page.low, page.content)
+            self.splices += page.splices
+            foreign += page.foreign
+            self.pages.append(address)
+        self.foreign = tuple(foreign)
+
+    def _lay_out(self, address: int, before: bytes) -> _Page:
+        after = bytearray(before)
+        low, high, splices, foreign = PAGE, 0, 0, []
+        for record in self._records[address]:
+            offset = record.address - address
+            now = before[offset : offset + len(record.new)]
+            ends = self._windows.get(record.address, [])
+            if now == record.new or (ends and in_window(now, record.old, *ends)):
+                after[offset : offset + len(record.old)] = record.old
+                low, high = min(low, offset), max(high, offset + len(record.old))
+                splices += 1
+            elif now not in (record.old, *ends) and record.address not in foreign:
+                foreign.append(record.address)
+        return _Page(before, low, bytes(after[low:high]), splices, tuple(foreign))
+
+
+def windows_of(journals: Sequence[FoundJournal]) -> dict[int, list[bytes]]:
+    """Return the bytes before and after of sites at which a change without a stop may have left an ``int3``."""
+    found: dict[int, list[bytes]] = {}
+    for record in (r for journal in journals for r in journal.of(RecordKind.WINDOW)):
+        found.setdefault(record.address, []).extend((record.old, record.new))
+    return found

@@ -1,0 +1,71 @@
+"""Text gets its own bytes back page by page, whatever has happened to it since that was laid out."""
+
+import pytest
+
+from anyprobe.core.address import PAGE
+from anyprobe.core.errors import TargetError
+from anyprobe.core.memory import MemoryFault
+from anyprobe.splice.journal import FoundJournal, Owner, Record, RecordKind
+from anyprobe.splice.restoring import TextRestoration
+from anyprobe.target.procfs import Mapping
+
+BASE = 0x400000
+OLD, NEW, OTHER = b"\x55\x48\x89\xe5\x53", b"\xe9\x01\x02\x03\x04", b"\xcc" * 5
+MAPPED = [Mapping(BASE, BASE + 4 * PAGE, "r-xp", 0, "00:01", 1, "/lib/some.so", deleted=False)]
+SITES = (BASE + 0x10, BASE + 0x20, BASE + PAGE + 8)
+
+
+@pytest.fixture
+def memory(plain_memory):
+    """Four pages with splices at three sites."""
+    found = plain_memory(BASE, 4 * PAGE)
+    for site in SITES:
+        found.write(site, NEW)
+    return found
+
+
+def text_of(memory, sites=SITES):
+    records = [Record(RecordKind.SPLICE, site, 5, 0x1000, OLD, NEW) for site in sites]
+    return TextRestoration(memory, [FoundJournal(0, 0, Owner(bytes(16), 1, 1), tuple(enumerate(records)), 0)])
+
+
+def test_each_page_is_written_once(memory, monkeypatch):
+    text, written = text_of(memory), []
+    write = memory.write
+    monkeypatch.setattr(memory, "write", lambda at, content: (written.append((at, len(content))), write(at, content)))
+    text.write(MAPPED)
+    assert written == [(SITES[0], 0x15), (SITES[2], 5)]
+    assert [memory.read(site, 5) for site in SITES] == [OLD] * 3
+    assert (text.splices, text.foreign, text.pages) == (3, (), [BASE, BASE + PAGE])
+
+
+def test_what_the_program_has_written_since_stays(memory):
+    text = text_of(memory)
+    memory.write(SITES[0] + 5, b"new")
+    memory.write(SITES[2], OTHER)
+    text.write(MAPPED)
+    assert memory.read(SITES[0], 8) == OLD + b"new"
+    assert memory.read(SITES[2], 5) == OTHER
+    assert (text.splices, text.foreign) == (2, (SITES[2],))
+
+
+def test_a_second_time_finds_nothing_to_do(memory):
+    text = text_of(memory)
+    text.write(MAPPED)
+    text.write(MAPPED)
+    assert (text.splices, text.pages) == (3, [BASE, BASE + PAGE])
+
+
+def test_text_that_cannot_be_read_matters_only_while_it_is_mapped(memory, monkeypatch):
+    text, read = text_of(memory), memory.read
+
+    def refuse(address, size):
+        if address == BASE:
+            raise MemoryFault(address, size)
+        return read(address, size)
+
+    monkeypatch.setattr(memory, "read", refuse)
+    with pytest.raises(TargetError, match="text cannot be restored"):
+        text.write(MAPPED)
+    text.write([])
+    assert read(SITES[2], 5) == OLD
