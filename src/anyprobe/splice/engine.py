@@ -231,6 +231,7 @@ class Engine:
             places.reachable,
             self.allowed,
             plain_jumps_only=go,
+            parking=module.code.text.parking,
             faults_handled=self.view.faults,
         )
 
