@@ -89,3 +89,45 @@ def test_they_miss_nothing_where_they_interrupt_other_handlers():
     assert other.hits + missed == after - before
     assert (own.hits, own.nmissed) == (again.hits, again.nmissed) == (after - before, 0)
     assert calls.result().total.count == odd.result().total.count == after - before
+
+
+def banks_of(session, *handlers):
+    return {place.hook.bank.index for each in handlers for probe in session.probes_of(each) for place in probe.places}
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_threads_that_come_by_different_banks_do_not_share_a_row(full):
+    calls, data = Count("calls"), Count("data")
+    with started(build("apart.c")) as target, anyprobe.attach(target.pid) as session:
+
+        def on_left():
+            calls.add()
+
+        def on_right():
+            calls.add()
+
+        session.entry("a.out:left")(on_left)
+        session.time("a.out:between")  # records need a bank of their own
+        if full:
+            first = session.engine.banks[0].layout
+            for _ in range(first.counters_left()):
+                first.new_counter()
+        session.entry("a.out:right")(on_right)
+
+        @session.call("a.out:right")
+        def enter(ctx, x: u64):
+            ctx.data.x = x
+
+        @enter.ret
+        def leave(ctx):
+            if ctx.data.x * 5 == ctx.retval:
+                data.add()
+
+        own = target.go(3).calls
+        target.finish()
+    assert len(session.engine.banks) == 2
+    assert banks_of(session, on_left, on_right) == ({0, 1} if full else {0})
+    assert calls.result().total.count == own["left"] + own["right"]
+    rows = [int(row[8]) for row in calls.views[0]._rows()]
+    assert (rows[0] == own["right"]) is full  # who has no row by the second bank counts in the one for all
+    assert data.result().total.count == (0 if full else own["right"])

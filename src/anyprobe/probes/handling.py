@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 Handler = Callable[..., Any]
 STACK_LIMIT = 2048
 """Bytes of the program's stack that a handler may take."""
-_THREADS = 1024
 
 
 @dataclass(eq=False)
@@ -220,7 +219,7 @@ class Handling:
         if self._misses is None and (_has(code, InputKind.MISSES) or asks or not errno):
             sizes[MISSES] = 8 * len(MISSES) + 16
         if call is not None and call.store is None and any(each.kind is InputKind.INSTANCE for each in code.inputs):
-            sizes[call] = call.pool * INSTANCE_BYTES if call.pool else instances_bytes(_THREADS)
+            sizes[call] = call.pool * INSTANCE_BYTES if call.pool else instances_bytes()
         for key, store in zip(sizes, map_stores(self._session.engine, list(sizes.values())), strict=True):
             if key is MISSES:
                 self._misses = store

@@ -1,6 +1,6 @@
 """Where hits are counted: hooks, and the banks that hold their counters and timing records."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -75,11 +75,23 @@ def demand(hooks: Iterable[Hook]) -> Demand:
     return Demand(counters, len(groups), any(hook.kind in REPLACING for hook in homeless))
 
 
-def settle_in_slot_bank(hooks: Iterable[Hook], bank: SlotBank) -> None:
-    """Give each hook without a place one in a bank of per-thread blocks."""
+def home_of_handlers(banks: Sequence[SlotBank], hooks: Iterable[Hook]) -> SlotBank | None:
+    """Return the bank by which other handlers are called, if there is one with room for those of some hooks.
+
+    A thread's number, its nesting guard and its calls' data are by bank, and belong to all handlers together.
+    """
+    need = demand(hook for hook in hooks if hook.handler is not None).counters
+    fit = (bank for bank in banks if bank.hosts_handlers and bank.layout.counters_left() >= need)
+    return next(fit, None)
+
+
+def settle_in_slot_bank(hooks: Iterable[Hook], newest: SlotBank, home: SlotBank | None = None) -> None:
+    """Give each hook without a place one in a bank of per-thread blocks; ``home``: that of handlers, if another."""
     for hook in hooks:
         if hook.bank is not None or hook.kind is ActionKind.VIEW:
             continue
+        bank = newest if home is None or hook.handler is None else home
+        bank.hosts_handlers |= hook.handler is not None
         if hook.kind in TIMING:
             group = hook.group
             if not isinstance(group, TimingGroup):

@@ -23,7 +23,15 @@ from anyprobe.isa import disassemble
 from anyprobe.isa.assemble import Assembler, i32, u64
 from anyprobe.isa.registers import NUMBERS
 from anyprobe.splice import contextroutines
-from anyprobe.splice.handlerfacts import INSTANCE_BYTES, INSTANCE_DATA, INSTANCES, PLACE, TID_OFFSET, HandlerFacts
+from anyprobe.splice.handlerfacts import (
+    INSTANCE_BYTES,
+    INSTANCE_DATA,
+    INSTANCE_THREADS,
+    INSTANCES,
+    PLACE,
+    TID_OFFSET,
+    HandlerFacts,
+)
 from anyprobe.splice.instancepool import emit_claim, emit_decline, emit_find, emit_release
 from anyprobe.splice.memoryroutines import emit_memory_routines
 from anyprobe.splice.routines import RoutineFacts, emit_acquire
@@ -360,7 +368,8 @@ class _Call:
         asm.emit(b"\x51\x52\x48\xb9" + u64(first), "push rcx; push rdx; mov rcx, first block")
         asm.emit(b"\x48\x89\xd8\x48\x29\xc8\x31\xd2", "mov rax, rbx; sub rax, rcx; xor edx, edx")
         asm.emit(b"\xb9" + i32(facts.layout.stride), "mov ecx, stride")
-        asm.emit(b"\x48\xf7\xf1\x48\xff\xc0\x5a\x59", "div rcx; inc rax; pop rdx; pop rcx")
+        asm.emit(b"\x48\xf7\xf1", "div rcx")
+        asm.emit(b"\x48\x05" + i32(facts.numbered + 1) + b"\x5a\x59", "add rax, first number; pop rdx; pop rcx")
         asm.emit(b"\x48\x89\x43" + bytes([BLOCK_NUMBER]), "mov [rbx+BLOCK_NUMBER], rax")
         asm.label(known)
 
@@ -377,6 +386,9 @@ class _Call:
         self._thread()
         asm.emit(b"\x31\xd2\x48\x85\xc0", "xor edx, edx; test rax, rax")
         asm.jump(b"\x0f\x84", "no_instance", "jz no_instance")
+        if self._facts.numbered + self._facts.layout.blocks > INSTANCE_THREADS:
+            asm.emit(b"\x48\x3d" + i32(INSTANCE_THREADS), "cmp rax, last number with instances")
+            asm.jump(b"\x0f\x87", "no_instance", "ja no_instance")
         asm.emit(b"\x48\x69\xc0" + i32(INSTANCES * INSTANCE_BYTES), "imul rax, rax, bytes of a thread")
         asm.emit(b"\x48\xb9" + u64(handler.instances) + b"\x48\x01\xc1", "mov rcx, instances; add rcx, rax")
         self._one(Instruction.create_reg_mem(Code.LEA_R64_M, Register.RDX, self._at(self._site)))

@@ -70,6 +70,8 @@ class HandlerFacts:
 
 INSTANCES, INSTANCE_BYTES, INSTANCE_DATA = 256, 128, 64
 """Instances of a thread, bytes of one (the site's stack pointer, then, on a line of its own, the data)."""
+INSTANCE_THREADS = 1024
+"""Threads that have instances of their own, those with the lowest numbers."""
 CALL_BYTES = 1536
 """Bytes of the routine besides the handler and its words."""
 POOL_BYTES = 512
@@ -78,9 +80,9 @@ STORAGE_BYTES = 16
 """Bytes that the address of a storage takes for patches which change it themselves."""
 
 
-def instances_bytes(threads: int) -> int:
+def instances_bytes() -> int:
     """Return the size of the instances of all threads."""
-    return (threads + 1) * INSTANCES * INSTANCE_BYTES
+    return (INSTANCE_THREADS + 1) * INSTANCES * INSTANCE_BYTES
 
 
 def handler_bytes(hooks: Iterable[object]) -> int:

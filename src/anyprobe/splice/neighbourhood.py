@@ -39,6 +39,14 @@ class SlotBank:
     """Which word of every gate page is its gate."""
     clock: int = 0
     """Address of the vdso's ``clock_gettime`` if times are not taken from the TSC."""
+    numbered: int = 0
+    """Threads that earlier banks have room for: by this one they have numbers beyond, since it numbers them anew."""
+    hosts_handlers: bool = False
+    """Whether handlers are called by it."""
+
+    def facts(self, gate: int) -> RoutineFacts:
+        """Return what routines have to know that reach it by a gate."""
+        return RoutineFacts(self.layout, self.piece.address, gate, self.slot, self.clock, self.numbered)
 
 
 @dataclass(eq=False)
@@ -117,7 +125,7 @@ class Neighbourhood:
         code = self._codes.get(bank.index)
         if code is None:
             gate = self.gate.address + 8 * bank.index
-            facts = RoutineFacts(bank.layout, bank.piece.address, gate, bank.slot, bank.clock)
+            facts = bank.facts(gate)
             content, routines, listing = assemble_routines(facts, self.cursor)
             self.blobs.append(
                 RoutineCode(self.put(content), content, routines.stretches, routines.finish, routines, facts)
@@ -140,7 +148,7 @@ class Neighbourhood:
         """Return how code here reaches a bank and replaces return addresses; emit what that needs once."""
         code = self.slot_code(bank)
         if code.trampolines is None and code.routines is not None:
-            facts = RoutineFacts(bank.layout, bank.piece.address, code.gate, bank.slot, bank.clock)
+            facts = bank.facts(code.gate)
             content, trampolines, listing = assemble_trampolines(facts, code.routines, self.cursor)
             self.put(content)
             self.routine_listing += listing + "\n"
@@ -153,7 +161,7 @@ class Neighbourhood:
         code = self.slot_code(bank)
         _, address = self._handlers.get((bank.index, id(handler)), (handler, 0))
         if not address:
-            facts = RoutineFacts(bank.layout, bank.piece.address, code.gate, bank.slot, bank.clock)
+            facts = bank.facts(code.gate)
             content, address, _ = assemble_handler_call(facts, handler, self.cursor)
             self.put(content)
             self._handlers[bank.index, id(handler)] = handler, address
@@ -162,7 +170,7 @@ class Neighbourhood:
     def inline(self, bank: SlotBank, handler: HandlerFacts) -> Inline | None:
         """Return what patches do here in the stead of a handler, if it is trivial."""
         sources, update = sources_of(handler.code), handler.code.update
-        if sources is None or update is None or bank.layout.blocks >= update.rows:
+        if sources is None or update is None or bank.numbered + bank.layout.blocks >= update.rows:
             return None
         storage = handler.storages[update.storage]
         if storage not in self._storages:

@@ -12,7 +12,7 @@ from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layout import NEXT_BLOCK, BankLayout
 from anyprobe.splice.arena import Arena, Piece
-from anyprobe.splice.banks import Hook, demand, settle_in_slot_bank, settle_near
+from anyprobe.splice.banks import Hook, demand, home_of_handlers, settle_in_slot_bank, settle_near
 from anyprobe.splice.emit import estimate
 from anyprobe.splice.handlerfacts import handler_bytes
 from anyprobe.splice.journal import MappingUse, Record, RecordKind, journal_size
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from anyprobe.target.remote import RemoteCalls
 
 _LEAST_COUNTERS, _LEAST_RECORDS, _LEAST_CODE, _LEAST_JOURNAL = 1024, 16, 1 << 16, 256
+_HANDLERS_COUNTERS = 1 << 13
+"""Room for handlers to come: they are all called by one bank, while that has any."""
 _SPARE_RECORDS = 4
 """For banks and the like."""
 _PATIENCE = 1.0
@@ -96,6 +98,8 @@ class Preparation:
         self._engine, self._edits = engine, edits
         self._clusters: list[_Cluster] = []
         self._layout: BankLayout | None = None
+        self._home: SlotBank | None = None
+        """The bank by which handlers are called, if there is one with room."""
         self._region: tuple[int, int] | None = None
         self._live = engine.live if engine.live is not None and engine.process.held is None else None
 
@@ -168,7 +172,8 @@ class Preparation:
 
     def _want_bank(self) -> None:
         hooks = [hook for edit in self._edits if self._uses_slots(edit) for hook in self._hooks(edit)]
-        need = demand(hooks)
+        self._home = home_of_handlers(self._engine.banks, hooks)
+        need = demand(hook for hook in hooks if self._home is None or hook.handler is None)
         bank = self._engine.banks[-1] if self._engine.banks else None
         if need.counters == need.records == 0:
             return
@@ -178,6 +183,8 @@ class Preparation:
             return
         records = max(_LEAST_RECORDS, need.records) if need.records else 0
         counters = max(_LEAST_COUNTERS, need.counters + need.counters // 4)
+        if self._home is None and any(hook.handler is not None for hook in hooks):
+            counters += _HANDLERS_COUNTERS
         maxactive, returns = self._engine.maxactive if records else 0, RETURNS if need.returns else 0
         self._layout = BankLayout(counters, records, maxactive, returns, self._engine.left_out)
 
@@ -327,7 +334,9 @@ class Preparation:
                 engine.neighbourhoods.append(Neighbourhood(arena, gate, code, near))
         if self._layout is not None and self._region is not None:
             piece = mapped[self._region[0]]
-            bank = SlotBank(arena, piece, self._layout, slot, self._region[1], len(engine.banks), engine.clock)
+            numbered = sum(bank.layout.blocks for bank in engine.banks)
+            number, mask = len(engine.banks), self._region[1]
+            bank = SlotBank(arena, piece, self._layout, slot, mask, number, engine.clock, numbered)
             extra = slot | self._layout.blocks << 32
             arena.journal.add([Record(RecordKind.BANK, piece.address, self._layout.stride, extra)])
             if self._layout.left_out:
@@ -341,7 +350,7 @@ class Preparation:
             if not hooks:
                 continue
             if self._uses_slots(edit):
-                settle_in_slot_bank(hooks, engine.banks[-1])
+                settle_in_slot_bank(hooks, engine.banks[-1], self._home)
             else:
                 homes = [h for h in engine.neighbourhoods if h.near and h.reaches(edit.module.low, edit.module.high)]
                 home = max(homes, key=lambda h: h.near.layout.counters_left() if h.near else 0)

@@ -35,6 +35,8 @@ class RoutineFacts:
     """Offset of the thread slot from the thread pointer."""
     clock: int = 0
     """Address of the vdso's ``clock_gettime``, which is called for the time in nanoseconds; 0: ``rdtsc``."""
+    numbered: int = 0
+    """Numbers that threads may have by earlier banks: nobody gets one of these by this bank."""
 
     @property
     def shared(self) -> int:
