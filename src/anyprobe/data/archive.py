@@ -9,7 +9,7 @@ from anyprobe.data.results import AggregationResult
 from anyprobe.data.snapshot import FunctionTiming, RefusedSite, SiteResult, Snapshot, TargetInfo
 
 FORMAT = "anyprobe-snapshot-1"
-_PARTS = {"sites": SiteResult, "functions": FunctionTiming, "refused": RefusedSite}
+_PARTS = {"sites": SiteResult, "functions": FunctionTiming, "refused": RefusedSite, "others": TargetInfo}
 
 
 def dump(snapshot: Snapshot) -> bytes:
@@ -35,7 +35,7 @@ def load(data: bytes) -> Snapshot:
             raise UsageError(f"a snapshot of another format than {FORMAT}")
         document["target"] = TargetInfo(**document["target"])
         for name, part in _PARTS.items():
-            document[name] = tuple(part(**_with_tuples(values)) for values in document[name])
+            document[name] = tuple(part(**_with_tuples(values)) for values in document.get(name, ()))
         document["aggregations"] = tuple(map(AggregationResult.from_document, document["aggregations"]))
         return Snapshot(**_with_tuples(document))
     except (ValueError, KeyError, TypeError) as error:

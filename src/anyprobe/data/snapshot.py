@@ -209,6 +209,8 @@ class Snapshot:
     """What maps and records have lost, by their names and the cause."""
     missing: Mapping[str, int] = field(default_factory=dict)
     """What handlers could not do, by kind: ``fault``, ``division``, and runs that were ``abandoned`` for that."""
+    others: tuple[TargetInfo, ...] = ()
+    """The further processes of a merged snapshot."""
 
     @property
     def hits(self) -> int:
@@ -264,8 +266,9 @@ class Snapshot:
     def merge(self, other: "Snapshot") -> "Snapshot":
         """Return the sum of two snapshots, for one table over several processes or over parts of a session.
 
-        Probes are the same when their spec, place in the function and kind are; the target and the addresses are this
-        snapshot's. Pauses and set-up times are of different moments, so the longer is kept.
+        Probes are the same when their spec, place in the function and kind are; the addresses are this snapshot's, and
+        so is the target; the other's is among ``others``. Pauses and set-up times are of different moments, so the
+        longer is kept.
         """
         return Snapshot(
             target=self.target,
@@ -294,7 +297,14 @@ class Snapshot:
                 for name in {**self.dropped, **other.dropped}
             },
             missing=_sums(self.missing, other.missing),
+            others=self._others(other),
         )
+
+    def _others(self, other: "Snapshot") -> tuple[TargetInfo, ...]:
+        """Return the targets of both but this one's; parts of one session have one target."""
+        further = {(each.pid, each.exe): each for each in (*self.others, other.target, *other.others)}
+        further.pop((self.target.pid, self.target.exe), None)
+        return tuple(further.values())
 
 
 def _rounded(value: float | None) -> float | None:

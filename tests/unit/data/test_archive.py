@@ -5,6 +5,7 @@ import pytest
 from anyprobe.core.errors import UsageError
 from anyprobe.data.archive import dump, load
 from anyprobe.data.results import AggregationResult, CellValue
+from anyprobe.data.snapshot import TargetInfo
 from sample_snapshots import refused, site, snapshot, timing
 
 
@@ -15,6 +16,7 @@ def full():
         warnings=("w",),
         dropped={"r": {"ring full": 2}},
         missing={"fault": 1},
+        others=(TargetInfo(4243, "/usr/bin/perl"),),
         aggregations=(AggregationResult("h", "hist", ("tid", "name"), {(5, "a"): cell}, dropped=2),),
     )
 

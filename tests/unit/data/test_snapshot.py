@@ -56,6 +56,8 @@ def test_merge_adds_the_same_probes_and_keeps_the_others():
     both = left.merge(right)
     assert {result.function: result.hits for result in both.sites} == {"malloc": 11, "free": 2, "realloc": 5}
     assert both.target.pid == 4242
+    assert [target.pid for target in both.merge(both).merge(right).others] == [4243]
+    assert left.merge(left).others == ()
     assert both.nmissed == 1
     assert both.hits == left.hits + right.hits
     assert both.pause_us == {"arm": 900, "disarm": 120}

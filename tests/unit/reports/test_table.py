@@ -1,8 +1,9 @@
+import functools
 import io
 
 from rich.console import Console
 
-from anyprobe.data.snapshot import TargetInfo
+from anyprobe.data.snapshot import Snapshot, TargetInfo
 from anyprobe.reports import table
 from sample_snapshots import refused, site, snapshot
 
@@ -27,6 +28,13 @@ def test_the_heading_says_what_it_cost():
 
 def test_an_ended_target_is_called_so():
     assert "which has ended" in shown(snapshot(target=TargetInfo(1, "/bin/true", exited=0)))
+
+
+def test_all_targets_that_are_counted_together_are_named():
+    many = [snapshot(target=TargetInfo(pid, "/usr/bin/perl")) for pid in range(7, 12)]
+    text = shown(snapshot().merge(many[0]))
+    assert text.startswith("redis-server (pid 4242), perl (pid 7): 24,704 hits at 3 sites in 5.00 s")
+    assert "perl (pid 9) and 2 others: " in shown(functools.reduce(Snapshot.merge, many, snapshot()))
 
 
 def test_rows_are_limited_and_the_rest_is_summed_up():
