@@ -1,14 +1,19 @@
-"""Ten thousand kprobes with handlers in a running interpreter, at once, and out again."""
+"""Ten thousand kprobes with handlers in a running interpreter, fifty thousand sites of one program; and out again."""
 
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 
 import pytest
 
 import anyprobe
 from anyprobe import Count
 from anyprobe.kprobes import Kprobe, debugfs, register_kprobes, unregister_kprobes
-from live.driver import wait_until
+from anyprobe.probes import listing
+from live.driver import started, wait_until
+from live.image import Image
+from live.many_functions import many_functions
 
 pytestmark = pytest.mark.torture
 PROGRAM = """
@@ -45,3 +50,40 @@ def test_ten_thousand_kprobes():
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def test_fifty_thousand_sites_are_attached_and_detached():
+    """BPF's bench_uprobe: how long that takes is said, as there."""
+    number = 50_000
+    with started(many_functions(number)) as target:
+        image = Image.of(target.pid)
+        with anyprobe.attach(target.pid) as session:
+            with timed("attached by one spec"):
+                (probe,) = session.count("a.out:many_*")
+            assert not probe.refused
+            target.go(1)
+            assert sum(site.hits for site in session.snapshot().sites) == number
+            with timed("detached"):
+                session.remove(probe)
+            target.go(1)
+        with anyprobe.attach(target.pid) as session:
+            probes = [Kprobe(symbol_name=f"many_{n}") for n in range(number)]
+            with timed("attached as kprobes, by their names"):
+                assert register_kprobes(probes) == 0
+            assert len(listing.inspect(target.pid).registered) == number
+            target.go(2)
+            assert sum(kp.hits for kp in probes) == 2 * number
+            with timed("detached"):
+                unregister_kprobes(probes)
+            print(f"everything stood still for {session.engine.pause_us} µs")
+            target.go(1)
+        image.assert_restored(target.pid)
+        target.finish()
+
+
+@contextmanager
+def timed(what):
+    """Say how long something took."""
+    began, spent = time.monotonic(), time.process_time()
+    yield
+    print(f"{what}: {time.monotonic() - began:.2f} s, {time.process_time() - spent:.2f} s of them computing")

@@ -17,6 +17,8 @@ from anyprobe.core.arrays import among
 
 _GLOB = re.compile(r"[*?\[]")
 _COLD = ".cold"
+_WORTH_SORTING = 64
+"""Fewer addresses are looked for one by one."""
 _WORTH_ALL = 8
 """Names are decoded all at once where this part of the functions is asked for."""
 
@@ -182,7 +184,12 @@ class FunctionTable:
 
     def _starting_at(self, addresses: Sequence[int]) -> list[Function]:
         """Return the functions that start at some addresses, ascending."""
-        return self._rows(np.flatnonzero(among(self.starts, np.array(addresses, np.int64))))
+        if len(addresses) > _WORTH_SORTING:
+            return self._rows(np.flatnonzero(among(self.starts, np.array(addresses, np.int64))))
+        wanted = np.array(sorted(set(addresses)), np.int64)
+        rows = np.searchsorted(self.starts, wanted)
+        there = rows < len(self.starts)
+        return self._rows(rows[there][self.starts[rows[there]] == wanted[there]])
 
     def _preferred(self, rows: Sequence[int], version: str | None) -> list[int]:
         """Return the addresses of symbols of a version; without one, old versions give way to the default."""

@@ -73,13 +73,22 @@ class SymbolNames:
             offsets = table.offsets_of(name)
             if not offsets:
                 continue
-            mine = np.flatnonzero(self._symbols.table == number)
-            starts: NDArray[np.uint32] = table.symbols["name"][self._symbols.index[mine]]
-            hit = np.zeros(len(mine), np.bool_)
-            for offset in offsets:
-                hit |= starts == offset
-            rows += mine[hit].tolist()
+            ordered, mine = self._by_offset[number]
+            wanted = np.array(offsets, ordered.dtype)  # another type would have all of it converted
+            low, high = np.searchsorted(ordered, wanted, side="left"), np.searchsorted(ordered, wanted, side="right")
+            rows += sorted(row for pair in zip(low, high, strict=True) for row in mine[slice(*pair)].tolist())
         return rows
+
+    @cached_property
+    def _by_offset(self) -> list[tuple[NDArray[np.uint32], NDArray[np.int64]]]:
+        """The places of names in each table's strings, ascending, and the rows that have them."""
+        found = []
+        for number, table in enumerate(self._tables):
+            mine = np.flatnonzero(self._symbols.table == number)
+            places: NDArray[np.uint32] = table.symbols["name"][self._symbols.index[mine]]
+            order = np.argsort(places, kind="stable")
+            found.append((places[order], mine[order]))
+        return found
 
     def version(self, row: int) -> str:
         """Return the version of a symbol, ``@@GLIBC_2.14``, or nothing."""

@@ -63,7 +63,7 @@ def resolve_all(
     if isinstance(spec, str):
         spec = parse(spec)
     if spec.line is not None:
-        raise spec.name_error("source lines need debug information, which is not read yet; name the function")
+        raise spec.name_error("source lines are not supported yet; name the function")
     chosen = _readable(spec, _modules(spec, objects))
     if spec.is_absolute:
         return _absolute(spec, chosen)
@@ -250,13 +250,13 @@ def _name_chooser(spec: Spec) -> Callable[[Function], str]:
     """
     wanted = spec.function.text
     selective = bool(wanted.strip("*")) and _is_glob(spec)
-    matches = re.compile(fnmatch.translate(wanted)).match
+    matches = re.compile(fnmatch.translate(wanted)).match if selective else None
 
     def shown(function: Function) -> str:
         if wanted in function.names or wanted in function.versions:
             return wanted
         name = function.name
-        if selective and not matches(name):
+        if matches is not None and not matches(name):
             name = next((each for each in function.names if matches(each)), name)
         if function.versions:
             old = [each for each in function.versions if each.startswith(name + "@")]
