@@ -431,7 +431,7 @@ def test_what_has_no_result_returns_nothing(command):
     ("spec", "expression", "place", "message"),
     [
         ("a.out:serve", "req.clint.port", 1, "struct request has no clint"),
-        ("a.out:serve", "weight, retval", 1, "weight is a f64, which is not kept until the return"),
+        ("a.out:serve", "weight, retval", 1, "weight, of type f64, is not kept until the return"),
         ("a.out:serve", "arg4", 1, "serve has no whole number there"),
         ("a.out:nothing", "tid, retval", 6, "nothing returns nothing"),
         ("a.out:nothing", "size", 1, "size is not defined"),

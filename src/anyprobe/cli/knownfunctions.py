@@ -82,7 +82,7 @@ class Received:
         typed = {name: self.kinds.get(_KEPT + name) for name in self.names}
         for each, name, line, column in _uses(expressions):
             if name in self.used and not _is_whole(typed[name]):
-                raise each.error(line, column, f"{name} is a {typed[name]}, which is not kept until the return")
+                raise each.error(line, column, f"{name}, of type {typed[name]}, is not kept until the return")
         first = [name for name in self.names if name in self.used]
         more = [name for name in self.names if name not in self.used and _is_whole(typed[name])]
         if len(first) > words:

@@ -45,6 +45,8 @@ def choose(pids: Sequence[int], names: Sequence[str], program: Sequence[str] = (
 
 def choose_one(pids: Sequence[int], names: Sequence[str], specs: Sequence[str] = ()) -> int:
     """Return the one running process that a command line names."""
+    if not pids and not names and not any(map(PID_IN_SPEC.match, specs)):
+        raise click.UsageError("choose a target: -p PID or -n NAME")
     target = choose(pids, names, (), specs)
     if len(target.pids) > 1:
         raise click.UsageError(f"one process, please; this names {', '.join(map(str, target.pids))}")

@@ -64,8 +64,8 @@ class Collecting:
             value = _whole(expressions, expressions.present(given, value_node), value_node)
         parts, kinds = self._key(expressions, node, key)
         if aggregation.by and len(parts) != len(aggregation.by):
-            by = ", ".join(aggregation.by)
-            raise expressions.error(node, f"the key of {aggregation.name} has {len(aggregation.by)} parts: {by}")
+            number, by = f"{len(aggregation.by)} part{'s' * (len(aggregation.by) > 1)}", ", ".join(aggregation.by)
+            raise expressions.error(node, f"the key of {aggregation.name} has {number}: {by}")
         shape = _shape(expressions, node, parts, kinds)
         layout = TableLayout(aggregation, shape, value is None or is_signed(value.type))
         table = self.storages.setdefault(aggregation, Table(layout))
@@ -199,16 +199,16 @@ class Collecting:
         return name, "", given
 
     def _formatted(self, expressions: Expressions, node: ast.Call) -> tuple[str, str, list[tuple[str, Value]]]:
-        """Take an f-string apart: its constant text, and a field for each place."""
+        """Take an f-string apart: its constant text, that of places for constant texts, and a field for each other."""
         text = node.args[0] if len(node.args) == 1 and not node.keywords else None
         parts = text.values if isinstance(text, ast.JoinedStr) else [text] if isinstance(text, ast.Constant) else None
         if parts is None or len(parts) > _RECORD_PARTS_LIMIT:
             raise expressions.error(node, "printf takes one f-string", 'printf(f"read {fd} {n}")')
-        shown = ""
+        shown, name = "", f"{expressions.frame.source.name}:{node.lineno}"
         given: list[tuple[str, Value]] = []
         for part in parts:
             if isinstance(part, ast.Constant):
-                shown += str(part.value).replace("{", "{{").replace("}", "}}")
+                shown += _literally(str(part.value))
                 continue
             assert isinstance(part, ast.FormattedValue)
             label = part.value.id if isinstance(part.value, ast.Name) else f"field{len(given)}"
@@ -216,9 +216,14 @@ class Collecting:
             form = ast.unparse(part.format_spec)[2:-1] if part.format_spec is not None else ""
             if "{" in form or part.conversion != -1:
                 raise expressions.error(part.value, "the form of a place has to be constant", "{x:>8}")
+            value = expressions.operand(part.value)
+            if isinstance(value, Literal) and isinstance(value.value, str):
+                # another probe's handler from the same line may have another text here
+                shown, name = shown + _literally(format(value.value, form)), f"{name}:{value.value}"
+                continue
             shown += "{" + label + (":" + form if form else "") + "}"
-            given.append((label, expressions.operand(part.value)))
-        return f"{expressions.frame.source.name}:{node.lineno}", shown, given
+            given.append((label, value))
+        return name, shown, given
 
     def _field(
         self, expressions: Expressions, node: ast.AST, label: str, value: Value
@@ -234,6 +239,10 @@ class Collecting:
             return Field(label, expr.type.label), operators.convert(expr, u64)
         kind: Type = u64 if isinstance(expr.type, PointerType) else expr.type
         return Field(label, "bool" if kind == boolean else str(kind)), operators.convert(operators.widened(expr), u64)
+
+
+def _literally(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _part(expressions: Expressions, node: ast.expr) -> Value:

@@ -43,6 +43,7 @@ def test_a_spec_may_name_the_process():
         (["count", "-p", "1"], "SPEC"),
         (["count", "x:y", "-p", "zero"], "zero"),
         (["explain", "x:y", "-p", "1", "-p", "2"], "one process, please"),
+        (["probes"], "choose a target: -p PID or -n NAME\n"),
         (["count", "x:y", "-p", "1", "--strategy", "hope"], "hope"),
         (["tracee", "x:y"], "No such command"),
     ],

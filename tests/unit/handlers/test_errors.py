@@ -14,6 +14,7 @@ from anyprobe.handlers.types import f64, i32, i64, ptr, u8, u64
 
 sizes, calls, table = Hist("sizes"), Count("calls"), Map("table")
 keyed = Hist("keyed", by=("a", "b"))
+each = Hist("each", by=("a",))
 
 
 # Each handler has one mistake; the comment at its end is: the marked text | message | instead
@@ -85,6 +86,9 @@ def cases():
 
     def key(n: u64):
         keyed.add(n, key=(n,))  # keyed.add(n, key=(n,)) | has 2 parts: a, b |
+
+    def single(n: u64):
+        each.add(n, key=(n, n))  # each.add(n, key=(n, n)) | has 1 part: a |
 
     def text(p: ptr):
         return cstr(p, 4096) == "x"  # 4096 | at most 128 bytes | min(n, 64)

@@ -235,6 +235,19 @@ def test_printf_keeps_its_form():
     assert ring.format.format(n=7, x=0.5, field2=8) == "    7 {} 0.500 8"
 
 
+def test_printf_has_constant_texts_in_its_form():
+    shown = "{a}"
+
+    def handler(n: u64):
+        printf(f"<{shown:>4}> {n}")
+
+    setting = Setting()
+    native(handler, setting)
+    ((name, ring),) = setting.storages.items()
+    assert name.endswith(":{a}")  # with another text it is another record
+    assert ring.format.format(n=7) == "< {a}> 7"
+
+
 def test_instance_data_passes_from_entry_to_return():
     def entry(ctx, n: u64):
         ctx.data.t0 = ctx.now
