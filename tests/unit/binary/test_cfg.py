@@ -426,3 +426,30 @@ def test_code_outside_of_all_functions_is_known_from_where_something_leads_to(bu
     assert len(code.run_of(start)) == 1
     assert module.map.function_at(start - 2).reason is Reason.NOT_CODE
     assert module.map.function_at(start + 10).reason is Reason.NOT_CODE
+
+
+def test_a_return_behind_a_call_that_never_comes_back_is_no_exit(build):
+    """As code shows, not names; a trap may be skipped by a handler, so it proves nothing."""
+    module = Module.assembled(
+        build,
+        ".hidden spins, abort, traps\n",
+        function("spins", ".byte 0xcd, 3\n.Lagain: jmp .Lagain"),
+        function("abort", "ret"),
+        function("traps", "ud2"),
+        function("starts", "call spins\n ret"),
+        function("called", "call abort\n ret"),
+        function("trapped", "call traps\n ret"),
+        function("entered", "test edi, edi\n je .Lout\n call spins\n.Lout: ret"),
+    )
+    assert exits(module["starts"]) == []
+    assert exits(module["called"]) == [(5, "ret", False, False)]
+    assert exits(module["trapped"]) == [(5, "ret", False, False)]
+    assert exits(module["entered"]) == [(9, "ret", False, False)]
+
+
+def test_control_flow_behind_a_return_from_a_signal_is_not_known(build):
+    """Whatever follows: Go's ends in a trap, and would look as if it never left."""
+    body = "mov rax, 15\n syscall\n int3"
+    module = Module.assembled(build, function("comes_back", body), function("ends", "mov eax, 60\n syscall\n ud2"))
+    assert "signal" in module["comes_back"].exits_complete.detail
+    assert module["ends"].exits_complete is None
