@@ -19,6 +19,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, HandlerError, Hist, Map, SpecError, TargetError, UsageError, emit, ptr, u64
+from anyprobe.kprobes import Kprobe, register_kprobe
 from live.driver import build
 
 pytestmark = pytest.mark.live
@@ -283,6 +284,15 @@ def test_one_session_at_a_time():
         session.count("libc:malloc")
         with anyprobe.attach_self() as other, pytest.raises(anyprobe.SessionConflict):
             other.count("libc:free")
+
+
+def test_what_only_other_processes_can_have_is_refused_in_words():
+    with anyprobe.attach_self() as session:
+        with pytest.raises(AttributeError, match=r"kprobes, .* need anyprobe.attach\(PID\), from another process"):
+            register_kprobe(Kprobe(symbol_name="malloc"))
+        with pytest.raises(anyprobe.UsageError, match="a function is no spec"):
+            session.entry(lambda ctx: None)
+        assert set(session.misses().values()) <= {0}
 
 
 @pytest.mark.skipif(not os.path.exists("/usr/bin/python3.11"), reason="needs a python3.11 with symbols of its own")

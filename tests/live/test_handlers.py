@@ -117,7 +117,7 @@ def test_bad_pointers_are_missing(target):
                 names[text].add()
 
         target.go(4)
-        assert session.handling.misses()["fault"] == 8
+        assert session.misses()["fault"] == 8
         target.finish()
     assert counts(names) == {("hello",): 4}
 

@@ -117,9 +117,10 @@ class KprobeError(TargetError):
 
     def __init__(self, errno: int, detail: str, refusal: Refusal | None = None) -> None:
         """Keep the positive error number, the reason, and the verdict if that is the reason."""
-        import os
+        from errno import errorcode
 
-        super().__init__(f"{os.strerror(errno)}: {detail}")
+        # by its name: what EILSEQ is called elsewhere has to do with characters
+        super().__init__(f"{errorcode.get(errno, errno)}: {detail}")
         self.errno, self.detail, self.refusal = errno, detail, refusal
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from anyprobe.probes.spec import see_texts
+
 if TYPE_CHECKING:
     from anyprobe.core.refusal import Refusal
     from anyprobe.data.records import Records
@@ -113,6 +115,10 @@ class Decorators(ABC):
         if "callbacks" in self.__dict__:
             self.callbacks.recheck()
 
+    def misses(self) -> dict[str, int]:
+        """Return what handlers could not do: bad addresses, divisions by zero, and runs that ended early for that."""
+        return self.handling.misses()
+
     def records(self, *, final: bool = False, until: int | None = None) -> "dict[str, Records]":
         """Return what was emitted since the last time, by name, as NumPy arrays by time (``ts``, in nanoseconds).
 
@@ -192,6 +198,7 @@ class Decorators(ABC):
 
         A thread waits ``timeout`` seconds at most, and no longer than this process lives.
         """
+        see_texts(specs)
 
         def place(function: "Callback") -> "Callback":
             self.callbacks.place(specs, function, timeout=timeout)
@@ -216,6 +223,8 @@ class Decorators(ABC):
         """Place a handler at the entries of functions, and by ``.ret`` of the result another at their returns."""
         from anyprobe.probes.handling import Call
 
+        see_texts(specs)
+
         def place(function: "Handler") -> Call:
             made = Call(self.handling, specs, retval=retval)
             made.entry = self.handling.place(specs, function, call=made, when=when)
@@ -234,6 +243,8 @@ class Decorators(ABC):
         after: bool = False,
         retval: "AnyType | None" = None,
     ) -> "Callable[[Handler], Handler]":
+        see_texts(specs)
+
         def place(function: "Handler") -> "Handler":
             self.handling.place(specs, function, when=when, returns=returns, inside=inside, after=after, retval=retval)
             return function

@@ -10,7 +10,7 @@ from anyprobe.binary.modules import LoadedObject, module_names
 from anyprobe.binary.stubs import SUFFIX
 from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.spec import Spec, parse
+from anyprobe.probes.spec import Spec, parse, see_texts
 
 IfuncTargets = Callable[[LoadedObject, Function], Sequence[int]]
 """Returns the runtime addresses that an IFUNC symbol leads to in the process."""
@@ -60,6 +60,7 @@ def resolve_all(
     spec: Spec | str, objects: Sequence[LoadedObject], *, ifunc_targets: IfuncTargets | None = None
 ) -> Resolution:
     """Return the sites of a spec and the functions that are refused already here."""
+    see_texts((spec,))
     if isinstance(spec, str):
         spec = parse(spec)
     if spec.line is not None:
@@ -79,7 +80,7 @@ def _matches(loaded: LoadedObject, glob: str) -> list[Function]:
     """Return the functions that a name means; a glob means none of the parts of functions that have no name."""
     if glob.endswith(SUFFIX):  # stubs are no functions: only who asks for them gets them
         return [stub for stub in loaded.image.stubs if fnmatch.fnmatchcase(stub.name, glob)]
-    found = loaded.image.functions.match(glob)
+    found = [each for each in loaded.image.functions.match(glob) if not loaded.lacks(each.start)]
     if not _has_glob(glob):
         return found
     return [function for function in found if not _is_unnamed_part(loaded, function)]

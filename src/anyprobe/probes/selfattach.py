@@ -22,6 +22,7 @@ from anyprobe.probes import current
 from anyprobe.probes.events import Event, Events, EventSource, Listener, Listeners
 from anyprobe.probes.line import Line, forget_slots, thread_pointer
 from anyprobe.probes.parcels import Parcel, Sender
+from anyprobe.probes.spec import see_texts
 from anyprobe.probes.stored import Stored
 
 if TYPE_CHECKING:
@@ -103,6 +104,15 @@ class SelfSession:
         except BaseException:
             self._line.close()
             raise
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say what to do where only sessions of other processes have something, as what kprobes need."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"a session of attach_self has no {name}: kprobes, their events and dmesg need anyprobe.attach(PID), from "
+            "another process"
+        )
 
     @property
     def pid(self) -> int:
@@ -226,6 +236,8 @@ class SelfSession:
     def _decorator(
         self, kind: str, specs: tuple[str, ...], when: Handler | None, handler: Handler | None, **options: object
     ) -> Callable[[Handler], Handler]:
+        see_texts(specs)
+
         def place(function: Handler) -> Handler:
             _, probes = self._place(kind, specs, function, when, **options)
             self._handlers.setdefault(function, []).extend(probes)

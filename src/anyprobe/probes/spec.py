@@ -1,13 +1,14 @@
 """Probe specs: text to parts, in any of the forms and dialects, with a caret where it cannot be read."""
 
 import re
+from collections.abc import Iterable
 
-from anyprobe.core.errors import SpecError
+from anyprobe.core.errors import SpecError, UsageError
 from anyprobe.probes.dialects import BPFTRACE, bpftrace, kprobe_event
 from anyprobe.probes.forms import dtrace
 from anyprobe.probes.parts import Part, Spec, split
 
-__all__ = ["Part", "Spec", "parse"]
+__all__ = ["Part", "Spec", "parse", "see_texts"]
 
 
 def parse(text: str) -> Spec:
@@ -28,6 +29,14 @@ def parse(text: str) -> Spec:
     if len(parts) > 1 and (head in BPFTRACE or (head == "usdt" and _looks_like_path(parts[1].text))):
         return bpftrace(text, parts)
     return dtrace(text, parts)
+
+
+def see_texts(specs: Iterable[object]) -> None:
+    """Complain where a spec is no text: of a decorator without its parentheses it is the function itself."""
+    for spec in specs:
+        if not isinstance(spec, str | Spec):
+            what = "a function is no spec" if callable(spec) else f"{spec!r} is no spec"
+            raise UsageError(f"{what}: write a text, as @session.entry('libc:malloc')")
 
 
 def _refuse_odd_characters(text: str) -> None:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyprobe.core.errors import SpecError
-from anyprobe.probes.spec import parse
+from anyprobe.core.errors import SpecError, UsageError
+from anyprobe.probes.spec import parse, see_texts
 
 # text, module, function, name, offset
 READ = [
@@ -94,6 +94,13 @@ def test_forms_that_are_read(text, module, function, name, offset):
 def test_the_process_may_be_in_the_provider():
     assert parse("pid1234:libc:malloc:entry").pid == 1234
     assert parse("pid:libc:malloc:entry").pid is None
+
+
+@pytest.mark.parametrize(("spec", "message"), [(lambda: 0, "a function is no spec"), (5, "5 is no spec")])
+def test_what_is_no_text_is_no_spec(spec, message):
+    see_texts(["libc:malloc", parse("libc:free")])
+    with pytest.raises(UsageError, match=message):
+        see_texts([spec])
 
 
 def test_source_lines_are_recognised():
