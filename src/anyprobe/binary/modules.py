@@ -151,6 +151,8 @@ class LoadedObject:
     is_executable: bool = False
     """Whether this is the program itself, ``a.out`` in specs."""
     bias_hint: int | None = None
+    is_part: bool = False
+    """Whether it is a second copy of some of the file's code: JIT compilers map what they call closer to their own."""
     _image: Image | None = field(default=None, repr=False)
     _error: TargetError | None = field(default=None, repr=False)
 
@@ -199,6 +201,10 @@ class LoadedObject:
     def __contains__(self, address: object) -> bool:
         """Return whether a runtime address lies in the object's code."""
         return any(address in each for each in self.text)
+
+    def lacks(self, vaddr: int) -> bool:
+        """Return whether it is a part of the file that has no code at a link-time address."""
+        return self.is_part and self.runtime(vaddr) not in self
 
     def matches(self, module: str) -> bool:
         """Return whether a spec's module part means this object."""
@@ -286,7 +292,14 @@ def _placements(path: str, group: list[MappingLike], files: ObjectFiles) -> list
         for bias, each in by_bias.items()
         if any(bias_of(image.segments, one) == bias for one in each if "x" in one.perms)
     ]
+    size = max((_bytes_of(each.text) for each in objects), default=0)
+    for each in objects:
+        each.is_part = _bytes_of(each.text) < size
     return objects or [whole]
+
+
+def _bytes_of(areas: Iterable[AddressRange]) -> int:
+    return sum(map(len, areas))
 
 
 def _text_of(group: Iterable[MappingLike]) -> tuple[AddressRange, ...]:

@@ -150,6 +150,20 @@ def test_one_file_loaded_twice_is_two_objects(build):
     assert all(len(each.text) == 1 for each in objects)
 
 
+def test_a_second_copy_of_some_code_has_nothing_but_that(build):
+    """V8 maps what it calls next to what it compiles: other functions are not there, whatever lies at their places."""
+    path = str(build(SOURCE, "-shared", "-fPIC", "-O1"))
+    inode = os.stat(path).st_ino
+    code = next(each for each in loaded_segments(path) if each.executable)
+    start, offset = code.vaddr & ~0xFFF, code.offset & ~0xFFF
+    whole = Mapping(0x7000_0000_0000 + start, 0x7000_0000_2000 + start, "r-xp", offset, inode, path)
+    part = replace(whole, start=0x7100_0000_0000 + start, end=0x7100_0000_1000 + start)
+    first, second = loaded_objects([whole, part])
+    assert (first.is_part, second.is_part) == (False, True)
+    assert [one.lacks(start) for one in (first, second)] == [False, False]
+    assert [one.lacks(start + 0x1800) for one in (first, second)] == [False, True]
+
+
 def test_data_mappings_of_other_files_are_no_objects():
     mappings = [
         Mapping(0x1000, 0x2000, "r--p", 0, 5, "/usr/lib/locale/locale-archive"),
