@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import cache, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,9 @@ from anyprobe.kprobes.constants import constants, were_asked
 from anyprobe.kprobes.lookup import Location, entry_spec
 from anyprobe.kprobes.registers import CALLER, REGISTERS, REGISTERS_AT_RETURN, TASK
 from anyprobe.kprobes.structures import TRAMPOLINE, Djprobe, Handler, Jprobe, Kprobe, Kretprobe, Registered, kprobe_of
-from anyprobe.probes.dressing import dress_with, dressing_behind
+from anyprobe.probes.dressing import dress_with, dressing_behind, dressing_faults
 from anyprobe.probes.handling import Call
+from anyprobe.splice.landing import can_land
 
 if TYPE_CHECKING:
     from anyprobe.probes.probe import Probe
@@ -30,14 +32,21 @@ MAXACTIVE_LIMIT = 4096
 _numbers = count(1)
 
 
+class When(Enum):
+    """When a handler runs: before the instruction, behind it, or where it has faulted."""
+
+    BEFORE = auto()
+    BEHIND = auto()
+    FAULTED = auto()
+
+
 @dataclass(eq=False)
 class Site:
     """One spec of a registration, and the handler that runs there; ``None``: hits are only counted."""
 
     spec: str
     handler: "HandlerFacts | None"
-    behind: bool = False
-    """Whether it runs behind the instruction."""
+    when: When = When.BEFORE
     at_tails: "Callable[[], HandlerFacts] | None" = None
     """What runs where a function ends in a jump to another one."""
 
@@ -45,8 +54,10 @@ class Site:
         """Return what has the places of the spec call the handler."""
         if self.handler is None:
             return _count
-        if self.behind:
+        if self.when is When.BEHIND:
             return dressing_behind(self.handler)
+        if self.when is When.FAULTED:
+            return dressing_faults(self.handler)
         return partial(dress_with, facts=self.handler, at_tails=self.at_tails)
 
 
@@ -75,15 +86,29 @@ class Compiler:
                 return [self._site(probe.handler, probe, location)], None
 
     def _kprobe_sites(self, kp: Kprobe, location: Location) -> list[Site]:
-        if kp.fault_handler is not None:
-            raise KprobeError(errno.EOPNOTSUPP, "fault handlers are not there yet")
         sites = []
         if kp.pre_handler is not None or kp.post_handler is None:
             sites.append(self._site(kp.pre_handler, kp, location))
         if kp.post_handler is not None:
             facts = self._facts(wrapping.behind, kp.post_handler, kp, location)
-            sites.append(Site(location.spec, facts, behind=True))
+            sites.append(Site(location.spec, facts, When.BEHIND))
+        if kp.fault_handler is not None:
+            sites.append(self._fault_site(kp, kp.fault_handler, location))
         return sites
+
+    def _fault_site(self, kp: Kprobe, function: Handler, location: Location) -> Site:
+        """Return the site of a handler that runs where the instruction has faulted."""
+        if self._session.engine.live is not None:
+            raise KprobeError(errno.EOPNOTSUPP, "fault handlers are not armed without a stop")
+        if wrapping.handles(function) and not self._session.unsafe:
+            detail = "a fault handler that returns something else than 0 changes what the program does: unsafe=True"
+            raise KprobeError(errno.EPERM, detail)
+        insn = location.code.insn_at(location.link)
+        if insn is None or not can_land(insn):
+            raise KprobeError(errno.EOPNOTSUPP, "no fault handlers for what jumps, calls or returns")
+        p = constants("kprobe", _fields(kp, location))
+        wrapped = wrapping.faulting(function, p, REGISTERS, location.address)
+        return Site(location.spec, self._session.handling.prepared(wrapped, inside=True), When.FAULTED)
 
     def _site(self, function: Handler | None, probe: Registered, location: Location) -> Site:
         """Return the site of a handler that runs before the instruction."""

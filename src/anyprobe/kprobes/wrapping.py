@@ -10,6 +10,7 @@ import ast
 from typing import Any
 
 from anyprobe.handlers.source import source_of
+from anyprobe.handlers.types import i32, u64
 from anyprobe.kprobes.structures import Handler
 
 STAYS = 0
@@ -42,6 +43,29 @@ def behind(function: Handler, p: type, regs: type) -> Handler:
         function(p, regs, 0)
 
     return handler
+
+
+def faulting(function: Handler, p: type, regs: type, site: int) -> Handler:
+    """Return what runs where the instruction has faulted; its result says whether the thread is to go on.
+
+    ``ctx.caller`` is the number of the trap there.
+    """
+
+    def handler(ctx):
+        ctx.regs.rip = site
+        if function(p, regs, i32(u64(ctx.caller))) == 0:
+            ctx.regs.rip = STAYS
+
+    def plain(ctx):
+        function(p, regs, i32(u64(ctx.caller)))
+
+    return handler if handles(function) else plain
+
+
+def handles(function: Handler) -> bool:
+    """Return whether a fault handler may take a fault for handled: whether it returns anything but 0."""
+    returned = [node.value for node in ast.walk(source_of(function).tree) if isinstance(node, ast.Return)]
+    return any(value is not None and not (isinstance(value, ast.Constant) and not value.value) for value in returned)
 
 
 def followed(missed: Any) -> Handler:  # noqa: ANN401 - a Count

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from anyprobe.binary.exits import ExitKind
+from anyprobe.core.code import Input, InputKind
 from anyprobe.core.errors import UsageError
 from anyprobe.isa.decode import Flow
 from anyprobe.probes.probe import Place, Probe
@@ -13,6 +14,8 @@ from anyprobe.splice.planned import Want, WantKind
 
 _COMPUTED = frozenset({Flow.INDIRECT_JUMP, Flow.INDIRECT_CALL, Flow.RET})
 """What goes to an address that is known when it is executed."""
+
+_CALLER = Input(InputKind.CONTEXT, "caller")
 
 
 def dress_with(probe: Probe, facts: HandlerFacts, at_tails: Callable[[], HandlerFacts] | None = None) -> None:
@@ -34,6 +37,23 @@ def dressing_behind(facts: HandlerFacts) -> Callable[[Probe], None]:
                 raise UsageError(f"{probe.spec}: name the instruction, as libc:malloc+0x1c")
             place.want = Want(place.want.address, WantKind.OFFSET, tag=place.hook, after=True)
             _call(place, asking if _flow_at(place) in _COMPUTED else facts)
+
+    return dress
+
+
+def dressing_faults(facts: HandlerFacts) -> Callable[[Probe], None]:
+    """Return what has a probe's places call a handler where their instructions have faulted.
+
+    What such a handler is told as ``ctx.caller`` is the number of the trap.
+    """
+    inputs = (Input(InputKind.CONTEXT, "trap") if each == _CALLER else each for each in facts.code.inputs)
+    told = replace(facts, code=replace(facts.code, inputs=tuple(inputs)), takes_trap=True)
+
+    def dress(probe: Probe) -> None:
+        for place in probe.places:
+            place.want = Want(place.want.address, WantKind.OFFSET, tag=place.hook)
+            _call(place, told)
+            place.hook.kind = ActionKind.FAULT
 
     return dress
 

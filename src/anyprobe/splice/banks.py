@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from anyprobe.splice.transaction import LiveSplice
 
 TIMING = frozenset({ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.ENTER_RETURN})
-SLOT_ONLY = TIMING | REPLACING | {ActionKind.HANDLER}
+SLOT_ONLY = TIMING | REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
 """What needs per-thread memory."""
-MISSING = REPLACING | {ActionKind.HANDLER}
+MISSING = REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
 """What has a second counter behind its own, for hits that are missed."""
 
 

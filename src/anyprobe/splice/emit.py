@@ -10,6 +10,7 @@ from anyprobe.isa.relocate import displace
 from anyprobe.splice.behind import act_behind_jump, act_behind_return, branch_with_actions, call_with_actions
 from anyprobe.splice.countertemplate import is_plain
 from anyprobe.splice.inlinehandler import INLINE_ESTIMATE
+from anyprobe.splice.landing import check_landing, write_landing
 from anyprobe.splice.leaving import DECISION_ESTIMATE, RANGE_ESTIMATE, decide
 from anyprobe.splice.patchcode import (
     REPLACING,
@@ -71,6 +72,8 @@ class _Emission:
         self._starts: list[tuple[int, int]] = []
         self._copies: list[tuple[int, int]] = []
         self._behind_here = 0
+        self._faults: list[tuple[Insn, int, int, list[Action]]] = []
+        """(instruction, where its copy is, where that goes on, what runs if it faults)."""
 
     def run(self) -> EmittedPatch:
         splice, writer = self._splice, self._writer
@@ -83,13 +86,16 @@ class _Emission:
                 end = splice.end + self._bias
                 self._copies.append((end, writer.here))
                 writer.relative(b"\xe9", end)
+        code = writer.finish()
+        landings = tuple(write_landing(writer, *fault) for fault in self._faults)
         return EmittedPatch(
             writer.address,
-            writer.finish(),
+            bytes(writer.out) if landings else code,
             tuple(self._starts),
             tuple(self._copies),
             self._behind_here or writer.address,
             self._front(),
+            landings,
         )
 
     def _front(self) -> tuple[int, Clobbers] | None:
@@ -106,7 +112,11 @@ class _Emission:
 
     def _actions(self, wants: list[Want]) -> None:
         found = [
-            (want, action) for want in wants if want.kind is not WantKind.LOOP for action in self._source.actions(want)
+            (want, action)
+            for want in wants
+            if want.kind is not WantKind.LOOP
+            for action in self._source.actions(want)
+            if action.kind is not ActionKind.FAULT
         ]
         for want, action in sorted(found, key=_turn) if len(found) > 1 else found:
             self._writer.action(action, self._source.clobbers(want))
@@ -115,6 +125,8 @@ class _Emission:
         """The branch itself leads here: actions, then on to its destination."""
         assert insn.target is not None
         wants = self._wants_at(insn.address - self._bias)
+        if any(action.kind is ActionKind.FAULT for want in wants for action in self._source.actions(want)):
+            check_landing(insn, first=True)
         if wants[0].block:
             self._exit_block(wants)
             return
@@ -155,6 +167,9 @@ class _Emission:
             self._behind_here = writer.here
             self._heads[address] = writer.here
             self._heads[address - 4] = writer.here  # a branch to an endbr64 in front of the entry
+        faults = [action for want in wants for action in self._source.actions(want) if action.kind is ActionKind.FAULT]
+        if faults:
+            check_landing(insn, first=insn is self._splice.insns[0])
         through = [want for want in wants if want.block]
         after = [want for want in wants if want.after]
         plain = [want for want in wants if not want.block and not want.after]
@@ -164,6 +179,9 @@ class _Emission:
             inside = [(low + self._bias, high + self._bias) for low, high in taken[0].inside]
             decide(writer, insn.at(address), inside, lambda: self._actions(taken))
             taken = []
+        if faults:
+            self._watched(insn.at(address), after, faults)
+            return
         if after:
             self._with_actions_behind(insn.at(address), after, taken, through)
             return
@@ -182,6 +200,15 @@ class _Emission:
             self._conditional_exit(insn, taken)
             return
         self._copy(insn, self._behind_entry(insn))
+
+    def _watched(self, insn: Insn, after: list[Want], faults: list[Action]) -> None:
+        """Append the copy of a run-time instruction that does not branch and may fault, which is waited for."""
+        writer = self._writer
+        self._copies.append((insn.address, writer.here))
+        copy = writer.here
+        self._copy(insn)
+        self._faults.append((insn, copy, writer.here, faults))
+        self._behind(after, insn.end)
 
     def _with_actions_behind(self, insn: Insn, after: list[Want], taken: list[Want], through: list[Want]) -> None:
         """Append the copy of a run-time instruction with actions behind it; ``taken`` and ``through`` are exits."""

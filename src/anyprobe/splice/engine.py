@@ -15,6 +15,7 @@ from anyprobe.splice.arena import Arena
 from anyprobe.splice.banks import SLOT_ONLY, TIMING
 from anyprobe.splice.edits import Edit, Module, beside_handlers, hook_of
 from anyprobe.splice.emission import Emission, worth_moving
+from anyprobe.splice.faultcatching import FaultCatching
 from anyprobe.splice.journal import Owner, Record, RecordKind
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import Clobbers
@@ -74,6 +75,7 @@ class Engine:
         self._clobbers, self.allowed = clobbers, allowed
         self.springboards = Springboards(AddressSpace([]))
         self.traps = Traps(self)
+        self.faults = FaultCatching(self)
         self.view = SignalView(self)
         self.losses = Losses()
         self.roster = Roster(self)
@@ -108,6 +110,7 @@ class Engine:
         with self._timed("plan"):
             self.springboards.space = AddressSpace(mappings)
             self.view.look()
+            self.faults.look(edits)
             edits = self._without_gone(self.view.with_handlers(edits), mappings)
             self._keep_gadgets(edits)
             keep_room(self.springboards.space, edits)
@@ -129,6 +132,7 @@ class Engine:
                     self.give_up(edit, refusal)
             self.view.describe(edits)
             self._open_gates()
+            self.faults.install(edits)
             self._prepare_traps(edits)
         with self._timed("arm"):
             self._arm(edits, [edit.change for edit in edits if edit.change is not None])

@@ -73,7 +73,7 @@ class _Call:
         code = handler.code
         self._strings, self._aligned = "df" in code.clobbers, code.vectors
         self._saved = _saved_by(code)
-        self._passed_by = _PASSED_BY + 8 * handler.takes_target
+        self._passed_by = _PASSED_BY + 8 * (handler.takes_target or handler.takes_trap)
         self._base, self._pushed = (Register.RBP, 0) if self._aligned else (Register.RSP, 8 * self._strings)
 
     def run(self, address: int) -> bytes:
@@ -315,6 +315,8 @@ class _Call:
                 asm.emit(b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0", "rdtsc; shl rdx, 32; or rax, rdx")
                 asm.emit(b"\x48\xba" + u64(handler.nanoseconds), "mov rdx, nanoseconds per tick")
                 asm.emit(b"\x48\xf7\xe2\x48\x0f\xac\xd0\x20", "mul rdx; shrd rax, rdx, 32")
+            case "trap":
+                self._get(self._base, 8 * len(self._saved) + 16 + self._pushed)
             case "ip" if handler.takes_target:
                 self._get(self._base, 8 * len(self._saved) + 16 + self._pushed)
             case "ip" | "func":

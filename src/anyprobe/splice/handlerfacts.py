@@ -42,6 +42,9 @@ class HandlerFacts:
     takes_target: bool = False
     """Whether patches push where control goes in front of the argument, as ``ctx.ip``: they alone know."""
 
+    takes_trap: bool = False
+    """Whether a landing pushes the number of the trap in front of the argument."""
+
     @property
     def asks_place(self) -> bool:
         """Whether the handler asks where it runs, so that patches say so behind the call."""

@@ -40,6 +40,8 @@ class ActionKind(Enum):
     """Run a compiled handler."""
     VIEW = auto()
     """Show a signal handler the program's own pc."""
+    FAULT = auto()
+    """Run a compiled handler where the instruction has faulted."""
 
 
 REPLACING = frozenset({ActionKind.ENTER_RETURN, ActionKind.COUNT_RETURN})
@@ -184,9 +186,20 @@ class PatchWriter:
             self.raw(b"\x48\x8d\xa4\x24\x90\x00\x00\x00")  # lea rsp, [rsp+144]
         else:
             self._call(action.bank.handler, action.offset)
+        self._tell_place(action)
+
+    def _tell_place(self, action: Action) -> None:
+        """Append what a handler asks of its place, in operands of instructions that do nothing."""
         if action.function:
             self.relative(b"\x0f\x1f\x05", action.ip)  # nop dword [rip+instruction]
             self.relative(b"\x0f\x1f\x05", action.function)  # nop dword [rip+function]
+
+    def handle_fault(self, action: Action) -> None:
+        """Append the call of a handler in a landing, where the number of the trap is on the stack already."""
+        self.argument(b"\x68", action.offset)  # push argument
+        self.relative(b"\xe8", action.bank.handler)  # call routine
+        self.raw(b"\x48\x8d\xa4\x24\x08\x00\x00\x00")  # lea rsp, [rsp+8], as long as behind other calls
+        self._tell_place(action)
 
     def _call(self, routine: int, argument: int) -> None:
         self.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]
@@ -256,6 +269,18 @@ class PatchWriter:
 
 
 @dataclass(frozen=True, slots=True)
+class Landing:
+    """Where a thread goes whose displaced instruction has faulted; all by address."""
+
+    copy: int
+    """The displaced copy that a probe waits for to fault."""
+    entries: int
+    """Sixteen bytes for each number of a trap."""
+    again: int
+    """The copy that runs if nobody has handled the fault: what it raises is the program's."""
+
+
+@dataclass(frozen=True, slots=True)
 class EmittedPatch:
     """A finished patch and where each displaced instruction went."""
 
@@ -269,6 +294,7 @@ class EmittedPatch:
     """Where a branch back to a loop head enters: behind the entry actions of the first instruction."""
     front: Hashable = field(default=None, compare=False)
     """Patches of one neighbourhood with equal fronts, if any, do the same in front of their first displaced copy."""
+    landings: tuple[Landing, ...] = ()
 
     @property
     def end(self) -> int:

@@ -282,7 +282,7 @@ def _recipe(walk: Walk, at: int, where: Where, dead: Mapping[int, Dead]) -> Reci
     if any(effect.kind is EffectKind.LEFT for effect in where.effects):
         return _over(walk, at, where, restoring(state, here.registers, flags_dead=here.flags))
     rolled = _rolled_back(where, dead.get(walk.site, Dead()))
-    if rolled is None or not where.in_copy:
+    if not where.in_copy:
         return rolled
     if where.original == walk.site:
         now = restoring(state, here.registers, flags_dead=here.flags) or []
@@ -291,8 +291,9 @@ def _recipe(walk: Walk, at: int, where: Where, dead: Mapping[int, Dead]) -> Reci
         faulted = (Step(Op.SITE, b=where.original - walk.site), _DONE)
     else:
         faulted = (_DONE,)
-    if faulted == rolled:
+    if faulted == (rolled or (_DONE,)):
         return rolled
+    rolled = rolled or (_DONE,)  # a handler that has run is not taken back; a fault here is the program's all the same
     return (Step(Op.IF_SYNCHRONOUS, b=STEP_BYTES * len(rolled)), *rolled, *faulted)
 
 

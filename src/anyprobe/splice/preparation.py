@@ -16,6 +16,7 @@ from anyprobe.splice.banks import Hook, demand, home_of_handlers, settle_in_slot
 from anyprobe.splice.emit import estimate
 from anyprobe.splice.handlerfacts import handler_bytes
 from anyprobe.splice.journal import MappingUse, Record, RecordKind, journal_size
+from anyprobe.splice.landing import LANDING_ESTIMATE
 from anyprobe.splice.neighbourhood import (
     ROUTINE_BYTES,
     NearBank,
@@ -24,7 +25,7 @@ from anyprobe.splice.neighbourhood import (
     code_piece_bytes,
     neighbourhood_pieces,
 )
-from anyprobe.splice.patchcode import REPLACING
+from anyprobe.splice.patchcode import REPLACING, ActionKind
 from anyprobe.splice.roster import records_for
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.threadslot import choose_slot, region_place
@@ -139,7 +140,7 @@ class Preparation:
             hooks = self._hooks(edit)
             size = sum([estimate(splice) for splice in edit.plan.splices])
             if any(hook.handler is not None for hook in hooks):
-                size += handler_bytes(hooks)
+                size += handler_bytes(hooks) + LANDING_ESTIMATE * sum(hook.kind is ActionKind.FAULT for hook in hooks)
             largest[id(edit.module)] = max(size, largest.get(id(edit.module), 0))
             near = 0 if self._uses_slots(edit) else demand(hooks).counters
             _, old_size, old_near = needs.get(id(edit.module), (edit.module, 0, 0))

@@ -61,6 +61,9 @@ class Op(IntEnum):
     """Run what is left of an exit's recording, by the copy that is ``b`` bytes behind the pc."""
     FINISH_VIEW = 20
     """The same of a recipe that another handler's view was following."""
+    LAND = 21
+    """Where the instruction at the pc has faulted, the handler is over: the thread goes on at the patch's landing,
+    which is ``b`` bytes behind the patch's start, by the number of the trap."""
 
 
 class Step(NamedTuple):

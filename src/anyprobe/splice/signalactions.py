@@ -1,4 +1,4 @@
-"""The action that SIGTRAP has in the target: looked up, replaced, recorded in the journal and put back."""
+"""The actions that SIGTRAP and the signals of faults have in the target: looked up, replaced, journalled, put back."""
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +9,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import is_ours
 from anyprobe.splice.journal import FoundJournal, Record, RecordKind
 from anyprobe.splice.traphandler import SIGTRAP, TRAP_BIT, SignalAction
+from anyprobe.splice.viewroutine import FAULT_SIGNALS
 from anyprobe.target import procfs, ptrace
 
 if TYPE_CHECKING:
@@ -22,14 +23,14 @@ _RT_SIGACTION = 13
 _MASK_BYTES = 8
 
 
-def current_action(process: "Process", remote: "RemoteCalls") -> SignalAction:
-    """Return the action that SIGTRAP has in the process of the thread that makes the calls."""
-    return query_actions(process, remote, TRAP_BIT)[SIGTRAP]
+def current_action(process: "Process", remote: "RemoteCalls", signal: int = SIGTRAP) -> SignalAction:
+    """Return the action that a signal has in the process of the thread that makes the calls."""
+    return query_actions(process, remote, 1 << signal - 1)[signal]
 
 
-def set_action(remote: "RemoteCalls", action: SignalAction) -> None:
-    """Set the action of SIGTRAP."""
-    remote.syscall(_RT_SIGACTION, SIGTRAP, remote.place(action.pack()), 0, _MASK_BYTES)
+def set_action(remote: "RemoteCalls", action: SignalAction, signal: int = SIGTRAP) -> None:
+    """Set the action of a signal."""
+    remote.syscall(_RT_SIGACTION, signal, remote.place(action.pack()), 0, _MASK_BYTES)
 
 
 def handled_signals(process: "Process") -> int:
@@ -48,18 +49,18 @@ def query_actions(process: "Process", remote: "RemoteCalls", signals: int) -> di
     return found
 
 
-def record_of(handler: int, old: SignalAction) -> Record:
+def record_of(handler: int, old: SignalAction, signal: int = SIGTRAP) -> Record:
     """Return the journal's record of an action that our ``handler`` replaces."""
     rest = struct.pack("<QQ", old.flags, old.restorer)
-    return Record(RecordKind.ACTION, handler, SIGTRAP, old.handler, rest, struct.pack("<Q", old.mask))
+    return Record(RecordKind.ACTION, handler, signal, old.handler, rest, struct.pack("<Q", old.mask))
 
 
-def _recorded(journals: Iterable[FoundJournal]) -> dict[int, SignalAction]:
-    """Return the actions in journals, by the handler that replaced them."""
+def _recorded(journals: Iterable[FoundJournal], signal: int = SIGTRAP) -> dict[int, SignalAction]:
+    """Return the actions of a signal in journals, by the handler that replaced them."""
     found = {}
     for journal in journals:
         for record in journal.of(RecordKind.ACTION):
-            if record.size == SIGTRAP and len(record.old) == 2 * len(record.new):
+            if record.size == signal and len(record.old) == 2 * len(record.new):
                 flags, restorer = struct.unpack("<QQ", record.old)
                 mask = int.from_bytes(record.new, "little")
                 found[record.address] = SignalAction(record.extra, flags, restorer, mask)
@@ -67,11 +68,12 @@ def _recorded(journals: Iterable[FoundJournal]) -> dict[int, SignalAction]:
 
 
 def trapped(journals: Iterable[FoundJournal], threads: Iterable["Thread"]) -> list[int]:
-    """Return the threads that have met a trap and not yet run the handler: it has to stay until they have.
+    """Return the threads that have met a trap, or faulted, and not yet run the handler: it has to stay until they have.
 
-    A trap is delivered at once, so a thread that blocks SIGTRAP has none of ours pending.
+    These signals are delivered at once, so a thread that blocks one has none of ours pending.
     """
-    return [thread.tid for thread in threads if thread.awaits_trap()] if _recorded(journals) else []
+    ours = [signal for signal in FAULT_SIGNALS if _recorded(journals, signal)]
+    return [thread.tid for thread in threads if thread.awaits(*ours)] if ours else []
 
 
 def has_traps(journals: Iterable[FoundJournal]) -> bool:
@@ -86,41 +88,43 @@ def _status(thread: "Thread") -> dict[str, str]:
 def put_back(
     process: "Process", stop: "Stop", journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]"
 ) -> None:
-    """Give SIGTRAP the action that the journals say it had, where it still has our handler.
+    """Give signals the actions that the journals say they had, where they still have our handlers.
 
-    Preconditions: no trap is left in the text, and no thread has yet to run the handler. Where the program has set
+    Preconditions: no trap is left in the text, and no thread has yet to run a handler. Where the program has set
     another action since, that one stays.
     """
-    recorded = _in_place(journals, mappings)
-    if not recorded:
-        return
-    for pid in sorted({thread.pid for thread in stop.threads}):  # a vfork child has actions of its own
-        with stop.remote(pid) as remote:
-            old = replaced_action(recorded, current_action(process, remote).handler)
-            if old is not None:
-                set_action(remote, old)
+    for signal in FAULT_SIGNALS:
+        recorded = _in_place(journals, mappings, signal)
+        for pid in sorted({thread.pid for thread in stop.threads}) if recorded else ():
+            with stop.remote(pid) as remote:  # a vfork child has actions of its own
+                old = replaced_action(recorded, current_action(process, remote, signal).handler)
+                if old is not None:
+                    set_action(remote, old, signal)
 
 
 def put_back_live(
     process: "Process", remote: "RemoteCalls", journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]"
 ) -> None:
     """Do what ``put_back`` does while the program runs, which may be setting an action of its own."""
-    recorded = _in_place(journals, mappings)
-    old = replaced_action(recorded, current_action(process, remote).handler) if recorded else None
-    if old is None:
-        return
-    place = remote.place(old.pack() + bytes(SignalAction.SIZE))
-    remote.syscall(_RT_SIGACTION, SIGTRAP, place, place + SignalAction.SIZE, _MASK_BYTES)
-    replaced = SignalAction.unpack(process.mem.read(place + SignalAction.SIZE, SignalAction.SIZE))
-    if replaced.handler not in recorded:
-        set_action(remote, replaced)  # the program's, set since we looked
+    for signal in FAULT_SIGNALS:
+        recorded = _in_place(journals, mappings, signal)
+        old = replaced_action(recorded, current_action(process, remote, signal).handler) if recorded else None
+        if old is None:
+            continue
+        place = remote.place(old.pack() + bytes(SignalAction.SIZE))
+        remote.syscall(_RT_SIGACTION, signal, place, place + SignalAction.SIZE, _MASK_BYTES)
+        replaced = SignalAction.unpack(process.mem.read(place + SignalAction.SIZE, SignalAction.SIZE))
+        if replaced.handler not in recorded:
+            set_action(remote, replaced, signal)  # the program's, set since we looked
 
 
-def _in_place(journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]") -> dict[int, SignalAction]:
-    """Return the actions that journals say our handlers have replaced, by those handlers that are mapped."""
+def _in_place(
+    journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]", signal: int
+) -> dict[int, SignalAction]:
+    """Return the actions of a signal that journals say our handlers have replaced, by those that are mapped."""
     return {
         handler: old
-        for handler, old in _recorded(journals).items()
+        for handler, old in _recorded(journals, signal).items()
         if any(m.start <= handler < m.end and m.executable and is_ours(m) for m in mappings)
     }
 

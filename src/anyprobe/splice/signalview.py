@@ -19,6 +19,7 @@ from anyprobe.isa.faults import may_fault
 from anyprobe.splice.banks import Hook
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
 from anyprobe.splice.fronts import Front, Fronts
+from anyprobe.splice.landing import with_landings
 from anyprobe.splice.moving import is_described
 from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.patchrecipes import Bearings
@@ -65,8 +66,8 @@ class SignalView:
 
     @property
     def faults(self) -> bool:
-        """Whether the program handles faults of its own."""
-        return bool(self._handled & _FAULT_BITS)
+        """Whether the program handles faults of its own, or a probe does."""
+        return bool(self._handled & _FAULT_BITS) or self._engine.faults.wanted
 
     # -- handlers
 
@@ -87,7 +88,8 @@ class SignalView:
         return self._with_handlers(risky if self._engine.live is None else [])
 
     def _with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
-        if self.locate is None or not self._handled or self._engine.live is not None:
+        used = self._handled or self._engine.faults.wanted
+        if self.locate is None or not used or self._engine.live is not None:
             return edits
         try:
             with self._engine.process.borrow() as remote:
@@ -167,7 +169,8 @@ class SignalView:
 
     def describe(self, edits: Iterable[Edit]) -> None:
         """Say in the tables what is to be done in the patches that the edits bring; they are not in use yet."""
-        if not any(hook.armed or hook.refusal is None for hook in self.hooks.values()):
+        used = any(hook.armed or hook.refusal is None for hook in self.hooks.values())
+        if not used and not self._engine.faults.wanted:
             return
         splices = [splice for edit in edits if edit.change is not None for splice in edit.change.added]
         if not self._homes or not self._index:
@@ -256,7 +259,8 @@ class _Described:
             key = (patch.front, entered, *[likeness(insn) for insn in planned.insns])
         known = self._known.get(key) if key is not None else None
         if known is None:
-            known = self._write(*self._fronts.positions(planned, splice.bias, patch, bearings, looped=loops))
+            front, own = self._fronts.positions(planned, splice.bias, patch, bearings, looped=loops)
+            known = self._write(front, with_landings(own, patch))
             if key is not None:
                 self._known[key] = known
         return known

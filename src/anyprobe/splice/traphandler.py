@@ -189,11 +189,18 @@ def _pass_on(asm: Assembler, words: int) -> None:
     asm.emit(b"\x31\xc0", "xor eax, eax")
     asm.relative(b"\xff\x25", 4, b"", old_handler, "jmp [old handler]")
 
-    asm.label("default")  # the signal raised again stays blocked until the return: it hits the program, not this code
-    asm.emit(b"\x56", "push rsi")
+    asm.label("default")
+    emit_raise_again(asm, words + _DEFAULT)
+
+
+def emit_raise_again(asm: Assembler, default: int) -> None:
+    """Emit: the signal edi has its default action again, whose words are at ``default``, and is raised once more.
+
+    It stays blocked until the handler's return: it hits the program, not this code.
+    """
+    asm.emit(b"\x56\x57", "push rsi; push rdi")
     asm.emit(b"\xb8\x0d\x00\x00\x00", "mov eax, SYS_rt_sigaction")
-    asm.emit(b"\xbf\x05\x00\x00\x00", "mov edi, SIGTRAP")
-    asm.relative(b"\x48\x8d\x35", 4, b"", words + _DEFAULT, "lea rsi, [SIG_DFL]")
+    asm.relative(b"\x48\x8d\x35", 4, b"", default, "lea rsi, [SIG_DFL]")
     asm.emit(b"\x31\xd2", "xor edx, edx")
     asm.emit(b"\x41\xba\x08\x00\x00\x00", "mov r10d, 8")
     asm.emit(b"\x0f\x05", "syscall")
@@ -203,8 +210,7 @@ def _pass_on(asm: Assembler, words: int) -> None:
     asm.emit(b"\xb8\xba\x00\x00\x00", "mov eax, SYS_gettid")
     asm.emit(b"\x0f\x05", "syscall")
     asm.emit(b"\x89\xc6", "mov esi, eax")
-    asm.emit(b"\xba\x05\x00\x00\x00", "mov edx, SIGTRAP")
-    asm.emit(b"\x41\x5a", "pop r10")
+    asm.emit(b"\x5a\x41\x5a", "pop rdx; pop r10")
     asm.emit(b"\xb8\x29\x01\x00\x00", "mov eax, SYS_rt_tgsigqueueinfo")
     asm.emit(b"\x0f\x05", "syscall")
     asm.emit(b"\xc3", "ret")

@@ -13,6 +13,7 @@ A signal may interrupt this code as any other, and its handler sees the interrup
 
 import struct
 
+from anyprobe.core.address import PAGE
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.progress import Progress, Stretch, stretches_of
 from anyprobe.splice.recipes import Op
@@ -23,6 +24,9 @@ HANDLER = 1
 """It says this of the first instruction of a handler."""
 FAULT_SIGNALS = (4, 5, 7, 8, 11)
 """SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV: what a faulting instruction raises."""
+LAST_TRAP = 19
+"""The highest number of a trap that a landing has an entry for."""
+_PAGE_FAULT, _BELOW_STACK = 14, 1 << 16
 
 
 def assemble_view(address: int, root: int) -> tuple[bytes, tuple[Stretch, ...], int, str]:
@@ -60,6 +64,7 @@ def _assemble(root: int, *, copy: bool) -> Assembler:
     _reservation(asm)
     _finish(asm)
     _finish_view(asm)
+    _land(asm, copy=copy)
     _go_on_below(asm)
     _search(asm)
     return asm
@@ -67,7 +72,7 @@ def _assemble(root: int, *, copy: bool) -> Assembler:
 
 _PROGRESS = {
     "view": Progress.BACK, "next": Progress.HALF, "done": Progress.BACK, Op.AGAIN.name: Progress.HALF,
-    "nested": Progress.BACK, "find": Progress.BACK, "block": Progress.BACK,
+    Op.LAND.name: Progress.BACK, "nested": Progress.BACK, "find": Progress.BACK, "block": Progress.BACK,
 }  # fmt: skip
 """What a handler's entry does may be done again as long as the signal frame is as it was, or once it is put right."""
 
@@ -173,6 +178,44 @@ def _leave(asm: Assembler) -> None:
     asm.emit(b"\x5f\x5d\x5b\x59", "pop rdi; pop rbp; pop rbx; pop rcx")
     asm.label("out")
     asm.emit(b"\x58\x9d\xc3", "pop rax; popfq; ret")
+
+
+def _land(asm: Assembler, *, copy: bool) -> None:
+    """Emit the step by which a fault that a probe waits for never comes to the handler: it returns at once.
+
+    Not in the frame of a handler that has yet to begin, which does that itself. A fault that may be the stack's own
+    end is the program's: there is no room for anybody else.
+    """
+    if copy:  # of another handler's view, which lands when it begins once more
+        landing = Assembler()
+        _land(landing, copy=False)
+        asm.label(Op.LAND.name)
+        asm.jump(b"\xe9", "done", "jmp done")
+        rest = len(landing) - 5
+        asm.emit(b"\xcc" * rest, "; ".join(["int3"] * rest))
+        return
+    asm.label(Op.LAND.name)
+    asm.emit(b"\x45\x85\xe4", "test r12d, r12d")
+    asm.jump(b"\x0f\x84", "next", "jz next")
+    asm.emit(b"\x48\x3b\x54\x24\x28", "cmp rdx, [rsp+SAVED_RDX]")
+    asm.jump(b"\x0f\x85", "done", "jne done")
+    asm.emit(b"\x48\x8b\x82\xc8\x00\x00\x00", "mov rax, [rdx+UC_TRAPNO]")
+    asm.emit(b"\x48\x83\xf8" + bytes([LAST_TRAP]), "cmp rax, LAST_TRAP")
+    asm.jump(b"\x0f\x87", "next", "ja next")
+    asm.emit(b"\x83\xf8" + bytes([_PAGE_FAULT]), "cmp eax, PAGE_FAULT")
+    asm.jump(b"\x0f\x85", "landing", "jne landing")
+    asm.emit(b"\x48\x8b\x8a\xd8\x00\x00\x00", "mov rcx, [rdx+UC_CR2]")
+    asm.emit(b"\x48\x2b\x8a\xa0\x00\x00\x00", "sub rcx, [rdx+UC_RSP]")
+    asm.emit(b"\x48\x81\xc1" + struct.pack("<i", _BELOW_STACK), "add rcx, BELOW_STACK")
+    asm.emit(b"\x48\x81\xf9" + struct.pack("<i", _BELOW_STACK + PAGE), "cmp rcx, BELOW_STACK + PAGE")
+    asm.jump(b"\x0f\x82", "next", "jb next")
+    asm.label("landing")
+    asm.emit(b"\xc1\xe0\x04\x48\x01\xf8\x48\x01\xe8", "shl eax, 4; add rax, rdi; add rax, rbp")
+    asm.emit(b"\x48\x89\x82\xa8\x00\x00\x00", "mov [rdx+UC_RIP], rax")
+    asm.emit(b"\x41\x5c\x41\x5b\x41\x5a\x41\x59\x41\x58", "pop r12; pop r11; pop r10; pop r9; pop r8")
+    asm.emit(b"\x5a\x5e\x5f\x5d", "pop rdx; pop rsi; pop rdi; pop rbp")
+    asm.emit(b"\x5b\x59\x58\x9d", "pop rbx; pop rcx; pop rax; popfq")
+    asm.emit(b"\x48\x8d\xa4\x24\x90\x00\x00\x00\xc3", "lea rsp, [handler's rsp]; ret")
 
 
 def _go_on_below(asm: Assembler) -> None:

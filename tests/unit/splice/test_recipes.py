@@ -198,11 +198,12 @@ def test_what_is_not_understood_is_not_taken_back():
     patch = Patch(PUSH_MOV, ENTRY, kind=ActionKind.ENTER)
     found = patch_positions(patch.planned, BIAS, patch.emitted, Bearings({}, {}, BEARINGS.ours))
     texts = [text.split()[0] for at, text in patch.lines if at in found]
-    assert texts == ["lea", "push", "call", "jmp"]
+    assert texts == ["lea", "push", "call", "push", "jmp"]
     counting = Patch(PUSH_MOV, ENTRY, dead=Clobbers(("rax",), flags=True))
     found = patch_positions(counting.planned, BIAS, counting.emitted, Bearings({}, {}, BEARINGS.ours))
     texts = [text.split()[0] for at, text in counting.lines if at in found]
-    assert texts == ["mov", "test", "je", "inc", "jmp", "lea", "push", "call"]
+    assert texts == ["mov", "test", "je", "inc", "push", "jmp", "lea", "push", "call"]
+    assert found[next(at for at, text in counting.lines if text == "push rbp")][0].op is Op.IF_SYNCHRONOUS
 
 
 def test_calls_out_of_our_code_are_not_followed():
