@@ -16,7 +16,7 @@ from anyprobe.handlers.emitter import Emitter
 from anyprobe.handlers.expressions import Expressions
 from anyprobe.handlers.frame import Frame, Notes, RetypeError, type_of_annotation
 from anyprobe.handlers.parameters import parameters_of, receive
-from anyprobe.handlers.source import Source, source_of
+from anyprobe.handlers.source import Condition, Source, source_of
 from anyprobe.handlers.statements import Statements
 from anyprobe.handlers.storages import Storages
 from anyprobe.handlers.types import AnyType, boolean, i64
@@ -54,13 +54,15 @@ class Lowered:
 
 
 def lower(
-    function: Callable[..., Any], setting: Setting | None = None, when: Callable[..., Any] | None = None
+    function: Callable[..., Any] | Condition, setting: Setting | None = None, when: Callable[..., Any] | None = None
 ) -> Lowered:
     """Translate a Python function; raise ``HandlerError`` for what is not possible.
 
     ``when`` is a condition: a function of the same parameters, or fewer. Where it is not true the handler does nothing.
+    A ``Condition`` in the handler's stead leaves whether it is true.
     """
     source = source_of(function)
+    when = function.function if isinstance(function, Condition) else when
     setting = setting or Setting()
     kinds: dict[str, Kind] = {}
     while True:

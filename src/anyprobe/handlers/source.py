@@ -2,9 +2,11 @@
 
 import ast
 import builtins
+import copy
 import functools
 import linecache
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +54,32 @@ class Source:
         return vars(builtins)[name]
 
 
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition as a handler of its own: one of the same parameters that is true wherever it runs."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *values: object) -> bool:
+        """Return whether the condition holds for some values, as CPython computes it."""
+        return bool(self.function(*values))
+
+    def source(self) -> Source:
+        """Return the handler's source."""
+        found = source_of(self.function)
+        tree = copy.copy(found.tree)
+        always = ast.copy_location(ast.Constant(value=True), tree)
+        if isinstance(tree, ast.Lambda):
+            tree.body = always
+        else:
+            tree.body = [ast.copy_location(ast.Return(always), tree)]
+        return Source(found.function, tree)
+
+
 def source_of(function: object) -> Source:
     """Return the source of a Python function."""
+    if isinstance(function, Condition):
+        return function.source()
     function = getattr(function, "__wrapped__", function)
     if not isinstance(function, types.FunctionType):
         raise HandlerError(f"{function!r} is no Python function", instead="def handler(size: u64): ...")

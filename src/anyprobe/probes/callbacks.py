@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from anyprobe.core.errors import UnsupportedTarget, UsageError
+from anyprobe.probes.conditions import WaitCondition
 from anyprobe.probes.dressing import dress_with
 from anyprobe.probes.filterwatch import FilterWatch, is_filtered
 from anyprobe.probes.probe import Probe
@@ -19,6 +20,7 @@ from anyprobe.target import futexes
 
 if TYPE_CHECKING:
     from anyprobe.probes.decorators import Decorators
+    from anyprobe.probes.handling import Handler
 
 Callback = Callable[["Hit"], object]
 _CONTEXT = ("ip",)
@@ -123,21 +125,29 @@ class Callbacks:
         self.served = 0
         """Hits that were answered."""
 
-    def place(self, specs: Sequence[str], function: Callback, *, timeout: float) -> list[Probe]:
-        """Have the hits of some specs wait for a function of ours."""
+    def place(
+        self, specs: Sequence[str], function: Callback, *, timeout: float, when: "Handler | None" = None
+    ) -> list[Probe]:
+        """Have the hits of some specs wait for a function of ours; ``when``: those for which it holds."""
         if self._ending:
             raise UsageError("this session has been detached")
         if not 0 < timeout <= _LONGEST:
             raise UsageError(f"a hit cannot wait for {timeout} seconds")
         if is_filtered(self._session.pid):
             raise UnsupportedTarget("a program that filters its system calls cannot wait for callbacks")
+        condition = None if when is None else WaitCondition(self._session, specs, when)
+        if condition is not None:
+            condition.check()
         self._begin()
         assert self._store is not None
         self.recheck()
         number = len(self._functions)
         self._functions.append(function)
         code = meeting.waiting_code(number, round(timeout * 1e9), context=_CONTEXT, writes=self._session.unsafe)
-        facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid)
+        if condition is None:
+            facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid)
+        else:
+            facts = condition.facts(code, self._store.address)
         return self._session.place_made(specs, partial(dress_with, facts=facts))
 
     def recheck(self) -> None:

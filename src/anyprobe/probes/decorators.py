@@ -193,15 +193,18 @@ class Decorators(ABC):
         """Place a handler behind instructions, on whatever way control leaves them; ``ctx.ip`` is where it goes."""
         return self._decorator(specs, when, handler, after=True)
 
-    def callback(self, *specs: str, timeout: float = 0.1) -> "Callable[[Callback], Callback]":
+    def callback(
+        self, *specs: str, timeout: float = 0.1, when: "Handler | None" = None
+    ) -> "Callable[[Callback], Callback]":
         """Have threads wait at some sites while a Python function runs here; it gets the hit, with its registers.
 
-        A thread waits ``timeout`` seconds at most, and no longer than this process lives.
+        A thread waits ``timeout`` seconds at most, and no longer than this process lives; where ``when``, a condition
+        as handlers have it, does not hold, it does not wait.
         """
         see_texts(specs)
 
         def place(function: "Callback") -> "Callback":
-            self.callbacks.place(specs, function, timeout=timeout)
+            self.callbacks.place(specs, function, timeout=timeout, when=when)
             return function
 
         return place

@@ -10,6 +10,7 @@ about to sleep and cleared by who has answered; what decides is the ticket, so a
 meets no other hit. Nothing here is trusted by the controller but numbers.
 """
 
+from dataclasses import replace
 from functools import cache
 
 from anyprobe.core.code import Input, InputKind, NativeCode
@@ -60,6 +61,31 @@ def waiting_code(callback: int, nanoseconds: int, *, context: tuple[str, ...] = 
     asm = Assembler()
     _Waiting(asm, callback, nanoseconds, len(inputs) - _FIRST, takes_over=writes).emit()
     return NativeCode(asm.finish(0), inputs, _CLOBBERS, stack=_STACK, steps=len(asm))
+
+
+def conditional(condition: NativeCode, waiting: NativeCode) -> NativeCode:
+    """Return code that has a hit wait only if a condition leaves something else than 0.
+
+    The condition's words are behind the others, and its storages behind the one where hits wait.
+    """
+    asm = Assembler()
+    asm.emit(b"\x57", "push rdi")
+    asm.emit(b"\x48\x81\xc7" + i32(8 * len(waiting.inputs)), "add rdi, bytes of the other words")
+    asm.jump(b"\xe8", "condition", "call condition")
+    asm.emit(b"\x5f", "pop rdi")
+    asm.emit(b"\x48\x85\xc0", "test rax, rax")
+    asm.jump(b"\x0f\x85", "waiting", "jnz waiting")
+    asm.emit(b"\xc3", "ret")
+    asm.label("waiting")
+    asm.emit(waiting.code, "the code that waits")
+    asm.label("condition")
+    asm.emit(condition.code, "the condition")
+    moved = (
+        replace(each, index=each.index + 1) if each.kind is InputKind.STORAGE else each for each in condition.inputs
+    )
+    clobbers = condition.clobbers | waiting.clobbers | {"rdi", "rax", "flags"}
+    stack, steps = max(waiting.stack, condition.stack + 16), waiting.steps + condition.steps
+    return NativeCode(asm.finish(0), (*waiting.inputs, *moved), clobbers, stack, steps, vectors=condition.vectors)
 
 
 class _Waiting:
