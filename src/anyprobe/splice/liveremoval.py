@@ -18,6 +18,7 @@ from anyprobe.splice.edits import Edit
 from anyprobe.splice.filepages import droppable
 from anyprobe.splice.installed import find_journals
 from anyprobe.splice.journal import FoundJournal, MappingUse, Record, RecordKind
+from anyprobe.splice.parked import may_park
 from anyprobe.splice.recovery import busy_code, code_of, ranges_of
 from anyprobe.splice.signalactions import put_back_live, trapped
 from anyprobe.splice.threadslot import clear_slots
@@ -87,7 +88,7 @@ class LiveRemoval:
         """Return whether something is left that only a stop can find: splices, return addresses, other processes."""
         kinds = (RecordKind.SPLICE, RecordKind.WINDOW, RecordKind.RETURNS)
         left = any(journal.of(kind) for journal in self._journals for kind in kinds)
-        return left or bool(self._process.relatives.find())
+        return left or bool(self._process.relatives.find()) or may_park(self._process, self._mappings)
 
     def _is_quiet(self) -> bool:
         """Visit every thread until each was seen outside of our code."""

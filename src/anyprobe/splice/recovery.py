@@ -33,6 +33,7 @@ from anyprobe.splice.deadjumps import leave, listed
 from anyprobe.splice.filepages import droppable
 from anyprobe.splice.installed import find_journals, find_owners, journal_places, processes_with_splices
 from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, mark_ended
+from anyprobe.splice.parked import may_park, parked_pcs
 from anyprobe.splice.restoring import TextRestoration
 from anyprobe.splice.returnaddresses import restore_returns
 from anyprobe.splice.savedpcs import Stacks
@@ -143,6 +144,8 @@ class _Restoration:
         with suppress(TargetError, OSError):  # read again in the stop, where a failure counts
             self._found = find_journals(process.mem, process.mappings())
         process.meets_traps |= has_traps(self._found)
+        with suppress(TargetError):
+            may_park(process, process.mappings())
         self.look_for_leaks()
         self._restored = False
         self._prepare()
@@ -230,7 +233,9 @@ class _Restoration:
     ) -> tuple[str, ...]:
         """Take out what leads to our code besides the text; return who is in it or will come back to it."""
         process = self._process
-        busy = busy_code(process.mem, stop.threads, stop.waiting, code_of(ranges, mappings), mappings)
+        busy = busy_code(
+            process.mem, stop.threads, stop.waiting, code_of(ranges, mappings), mappings, parked_pcs(process, mappings)
+        )
         busy += tuple(f"the trap handler for thread {tid}" for tid in trapped(journals, stop.threads))
         busy = busy or restore_returns(process, stop.threads, journals, mappings)
         if busy:
@@ -356,8 +361,12 @@ def busy_code(
     waiting: Iterable[WaitingParent],
     code: Sequence[tuple[int, int]],
     mappings: Sequence[Mapping],
+    parked: Sequence[int] = (),
 ) -> tuple[str, ...]:
-    """Return the ranges of code, of those given, that some thread is in or will come back to from a signal handler."""
+    """Return the ranges of code, of those given, that some thread is in or will come back to from a signal handler.
+
+    ``parked``: the pcs of contexts that no thread is in at present.
+    """
     import numpy as np
 
     if not code:
@@ -366,7 +375,7 @@ def busy_code(
     highs = np.array([high for _, high in code], dtype=np.uint64)
     busy: set[int] = set()
     stacks = Stacks(memory, mappings)
-    for found in [*map(stacks.words_behind, waiting), *map(stacks.code_words, threads)]:
+    for found in [parked, *map(stacks.words_behind, waiting), *map(stacks.code_words, threads)]:
         words = np.array(found, dtype=np.uint64)
         words = words[(words >= lows[0]) & (words < highs.max())]
         index = np.searchsorted(lows, words, side="right") - 1

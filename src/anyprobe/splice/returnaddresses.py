@@ -88,18 +88,18 @@ def restore_returns(
         if any(true_address(word, tables) is not None for word in words):
             return (f"a return address in a register of thread {thread.tid}",)
     try:
-        places = [(m, *place) for m in mappings if _may_hold_stacks(m) for place in _present(process.pid, m)]
+        places = [(m, *place) for m in mappings if may_hold_stacks(m) for place in present(process.pid, m)]
         if sum(size for _, _, size in places) > _MOST_BYTES:
             return ("return addresses: too much memory to look for them",)
         for mapping, low, size in places:
             if not _restore_in(process, low, size, tables, writable=mapping.private):
                 return (f"a return address in shared memory at {low:x}",)
-    except (MemoryFault, OSError, _TooMuch) as error:
+    except (MemoryFault, OSError, TooMuch) as error:
         return (f"return addresses: not all memory can be searched ({error})",)
     return ()
 
 
-class _TooMuch(Exception):  # noqa: N818 - a verdict
+class TooMuch(Exception):  # noqa: N818 - a verdict
     """More addresses than are looked at."""
 
 
@@ -120,7 +120,7 @@ def _tables(memory: Memory, journals: Iterable[FoundJournal], mappings: Sequence
     return found
 
 
-def _may_hold_stacks(mapping: "Mapping") -> bool:
+def may_hold_stacks(mapping: "Mapping") -> bool:
     """Return whether a mapping may hold what the program has stored; not devices, whose memory must not be read."""
     if mapping.path == MEMFD_PATH or mapping.path in _KERNEL_MADE:
         return False
@@ -129,11 +129,11 @@ def _may_hold_stacks(mapping: "Mapping") -> bool:
     return mapping.writable or (mapping.private and not mapping.inode)
 
 
-def _present(pid: int, mapping: "Mapping") -> Iterator[tuple[int, int]]:
+def present(pid: int, mapping: "Mapping") -> Iterator[tuple[int, int]]:
     """Yield (address, size) of memory that exists: to read what does not would make it."""
     pages = (mapping.end - mapping.start) // PAGE
     if pages > _MOST_PAGES:
-        raise _TooMuch(f"{mapping.start:x}-{mapping.end:x} is too large")
+        raise TooMuch(f"{mapping.start:x}-{mapping.end:x} is too large")
     fd = gateway.open_file(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
     try:
         for first in range(0, pages, _PAGEMAP_PAGES):

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.splice.parked import parked_pcs
 from anyprobe.target.savedframes import frames_in
 
 if TYPE_CHECKING:
@@ -43,12 +44,15 @@ class Stacks:
     def all_saved_pcs(self, stop: "Stop") -> "Iterator[tuple[int, list[int]]]":
         """Yield the same for each thread of a stop by its id.
 
-        Those that wait in vfork are among them: a child of ``posix_spawn`` is on a stack of its own.
+        Those that wait in vfork are among them: a child of ``posix_spawn`` is on a stack of its own. Last come, as
+        thread 0, those of contexts that no thread is in at present.
         """
         for thread in stop.threads:
             yield thread.tid, self.saved_pcs(thread)
         for parent in stop.waiting:
             yield parent.tid, self.words_behind(parent)[1:]
+        if stop.process.parks:
+            yield 0, parked_pcs(stop.process, self._mappings)
 
     def words_behind(self, parent: "WaitingParent") -> list[int]:
         """Return the pc of a thread that waits in vfork, and the saved pcs."""

@@ -16,6 +16,7 @@ from anyprobe.splice.asleep import SYSCALL, is_asleep
 from anyprobe.splice.deadjumps import is_dead_jump, leave, listed
 from anyprobe.splice.installed import find_journals
 from anyprobe.splice.journal import FoundJournal, Record, RecordKind
+from anyprobe.splice.parked import may_park, parked_pcs
 from anyprobe.splice.planned import TRAP
 from anyprobe.splice.restoring import windows_of
 from anyprobe.splice.savedpcs import Stacks
@@ -61,6 +62,7 @@ def _switch(
     deadline = time.monotonic() + PATIENCE
     with exclusive(process), process.translated("switching the probes of"):
         process.meets_traps |= has_traps(find_journals(process.mem, process.mappings()))
+        may_park(process, process.mappings())
         while True:
             with process.stop() as stop:
                 stop.verify()
@@ -99,6 +101,8 @@ def _objection_to_resuming(process: "Process", stop: "Stop", journals: Sequence[
             return f"thread {thread.tid} is inside a system call that will be overwritten"
     if any(pc in inside for parent in stop.waiting for pc in stacks.words_behind(parent)):
         return "a parent in vfork is between bytes that will be overwritten"
+    if not inside.isdisjoint(parked_pcs(process, stop.mappings)):
+        return "a signal handler will return between bytes that will be overwritten"
     return ""
 
 

@@ -20,6 +20,7 @@ from anyprobe.splice.asleep import SYSCALL, is_asleep
 from anyprobe.splice.deadjumps import destination_of
 from anyprobe.splice.hazards import FAULTS, NOWHERE, Hazards, destination
 from anyprobe.splice.journal import INTERNAL, Journal, Record, RecordKind
+from anyprobe.splice.parked import may_park
 from anyprobe.splice.patchcode import EmittedPatch
 from anyprobe.splice.planned import PlannedSplice, Strategy
 from anyprobe.splice.savedpcs import Stacks
@@ -202,6 +203,8 @@ class Transaction:
     def rehearse(self) -> None:
         """Look once more, right before the stop: it then finds in the caches what it needs while everybody waits."""
         mappings = self._process.mappings()
+        if self._interiors or self._boards:
+            may_park(self._process, mappings)
         self._reread()
         Stacks(self._process.mem, mappings)
 

@@ -65,6 +65,8 @@ class Process:
         self._identity = (stat.start_time, stat.start_stack)
         self.meets_traps = False
         """Whether traps of ours are in its text, or have been."""
+        self.parks = False
+        """Whether its signal handlers may leave contexts behind for others to go on with: see ``splice.parked``."""
         self.exe = gateway.readlink(f"/proc/{pid}/exe")
         self.root = _root_prefix(pid)
         self.mem = TargetMemory(pid, self._any_stopped_thread)

@@ -74,7 +74,7 @@ def test_an_alternate_stack_above_the_threads_in_one_mapping():
 def test_a_parent_that_waits_for_a_child_on_a_stack_of_its_own():
     memory = Words()
     memory.frame(STACK + 0x1100, STACK + 0x1800, CODE + 7)
-    stop = Stop(SimpleNamespace(mappings=lambda: MAPPINGS))
+    stop = Stop(SimpleNamespace(mappings=lambda: MAPPINGS, parks=False))
     stop.threads = [SimpleNamespace(tid=1, registers=SimpleNamespace(rsp=ALTERNATE + 0x1000, rip=CODE))]
     stop.waiting = [WaitingParent(2, 2, CODE + 5, STACK + 0x1000)]
     stacks = Stacks(memory, MAPPINGS)

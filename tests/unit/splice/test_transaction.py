@@ -27,7 +27,7 @@ class Target:
     """A process of bytes: text with two functions, a stack, a journal."""
 
     def __init__(self, memory):
-        self.mem, self.threads, self.fail_at = memory, [], None
+        self.mem, self.threads, self.fail_at, self.parks = memory, [], None, False
         self.write = memory.write
         for address in (FIRST, SECOND):
             self.write(address, CODE)
@@ -55,7 +55,7 @@ class Target:
 
     def run(self, *changes):
         transaction = Transaction(self, changes, self.journal)
-        transaction.run(SimpleNamespace(threads=self.threads, waiting=(), mappings=self.mappings()))
+        transaction.run(SimpleNamespace(process=self, threads=self.threads, waiting=(), mappings=self.mappings()))
         transaction.finish()
 
     def recorded(self):
@@ -93,7 +93,7 @@ def test_the_journal_lists_a_splice_before_its_bytes_change(target):
     transaction = Transaction(target, [adding(FIRST)], target.journal)
     assert target.recorded() == {FIRST}
     assert target.read(FIRST, 5) == CODE[:5]
-    transaction.run(SimpleNamespace(threads=[], waiting=(), mappings=[]))
+    transaction.run(SimpleNamespace(process=target, threads=[], waiting=(), mappings=[]))
     assert target.read(FIRST, 5) == NEW
 
 
@@ -134,7 +134,7 @@ def test_what_is_refused_in_the_stop_puts_back_what_was_found(target):
     removal = FunctionChange(FIRST, removed=change.added)
     transaction = Transaction(target, [removal, adding(SECOND)], target.journal)
     transaction.refuse(removal, Refusal(Reason.GONE, FIRST, "gone"))
-    transaction.run(SimpleNamespace(threads=[], waiting=(), mappings=[]))
+    transaction.run(SimpleNamespace(process=target, threads=[], waiting=(), mappings=[]))
     transaction.finish()
     assert target.read(FIRST, 6) == CODE
     assert target.read(SECOND, 5) == NEW
@@ -170,7 +170,7 @@ def test_bytes_that_change_between_preparation_and_stop(target):
     transaction = Transaction(target, [change, other], target.journal)
     target.write(FIRST + 2, b"\xcc")
     target.write(SECOND + 0x40, b"\xcc")
-    transaction.run(SimpleNamespace(threads=[], waiting=(), mappings=[]))
+    transaction.run(SimpleNamespace(process=target, threads=[], waiting=(), mappings=[]))
     transaction.finish()
     assert change.refusal.reason is Reason.FOREIGN_BYTES
     assert target.read(FIRST, 6) == CODE[:2] + b"\xcc" + CODE[3:]
@@ -369,7 +369,7 @@ def test_a_failed_write_undoes_all(target, page):
     transaction = Transaction(target, [adding(FIRST), adding(SECOND)], target.journal)
     target.fail_at = page
     with pytest.raises(OSError, match="no"):
-        transaction.run(SimpleNamespace(threads=[], waiting=(), mappings=[]))
+        transaction.run(SimpleNamespace(process=target, threads=[], waiting=(), mappings=[]))
     assert target.mem.content[: STACK - TEXT] == before
 
 

@@ -1,0 +1,79 @@
+"""Threads of control that a signal handler has left in the middle of something: user-level threads that are preempted.
+
+Where a handler ends in ``swapcontext``, the frame of its signal stays on a stack that no thread is on, until another
+handler comes back to it. Nothing leads to such stacks; the frames are looked for in all memory that a program writes.
+That takes a millisecond for some megabytes, so only where the program has handlers and calls what switches contexts.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.elf import ElfFile
+from anyprobe.core.errors import AnyprobeError
+from anyprobe.core.memory import MemoryFault
+from anyprobe.splice.returnaddresses import TooMuch, may_hold_stacks, present
+from anyprobe.splice.signalactions import handled_signals
+from anyprobe.target.savedframes import frames_in
+
+if TYPE_CHECKING:
+    from anyprobe.target.process import Process
+    from anyprobe.target.procfs import Mapping
+
+_SWITCHES = (b"\0swapcontext\0", b"\0setcontext\0")
+_OPENSSL = b"\0ASYNC_start_job\0"
+"""OpenSSL switches contexts for whoever asks for its jobs, and in no handler."""
+_LIBC = ("libc.so", "libc-2", "ld-linux", "ld-2", "libpthread")
+_LIBC_SIGNALS = 0b11 << 31
+"""The two that libc keeps for itself."""
+_STRTAB, _STRSZ = 5, 10
+_FRAME = 32
+
+
+def may_park(process: "Process", mappings: "Iterable[Mapping]") -> bool:
+    """Return whether handlers of the program may leave contexts behind; ``process.parks`` has the answer from then on.
+
+    Not to be asked in a stop the first time: files are read.
+    """
+    try:
+        process.parks = bool(handled_signals(process) & ~_LIBC_SIGNALS) and _switches(process, mappings)
+    except OSError:  # it has just ended
+        process.parks = False
+    return process.parks
+
+
+def parked_pcs(process: "Process", mappings: "Sequence[Mapping]") -> list[int]:
+    """Return the pc of everything that looks like a signal frame; raise ``MemoryFault`` if not all can be read."""
+    if not process.parks:
+        return []
+    found = []
+    for mapping in filter(may_hold_stacks, mappings):
+        try:
+            for low, size in present(process.pid, mapping):
+                content = process.mem.read(low, min(size + _FRAME, mapping.end - low))
+                found += [pc for _, _, pc in frames_in(content)]
+        except (OSError, TooMuch) as error:
+            raise MemoryFault(mapping.start, mapping.end - mapping.start) from error
+    return found
+
+
+def _switches(process: "Process", mappings: "Iterable[Mapping]") -> bool:
+    files = {(m.path, m.inode) for m in mappings if m.executable and m.path.startswith("/") and not m.deleted}
+    return any(_calls_switches(process.root + path, inode) for path, inode in files)
+
+
+@lru_cache(maxsize=4096)
+def _calls_switches(path: str, inode: int) -> bool:  # noqa: ARG001 - another file has another answer
+    """Return whether an object names a function that switches contexts: as what it calls, or among all if static."""
+    if path.rpartition("/")[2].startswith(_LIBC):
+        return False
+    try:
+        elf = ElfFile.open(path)
+        if _STRTAB in elf.dynamic:
+            names = elf.read(elf.dynamic[_STRTAB], elf.dynamic.get(_STRSZ, 0))
+        else:
+            section = elf.section(".strtab")
+            names = elf.section_bytes(section) if section is not None else b""
+    except AnyprobeError:
+        return False
+    return _OPENSSL not in names and any(each in names for each in _SWITCHES)
