@@ -1,7 +1,8 @@
 """The kprobes document's own table of overheads, for our engine on this machine, in microseconds per hit.
 
-k: a kprobe by a trap; b: the same where nothing but a counter is run; o: by a jump; j: a jprobe; r: a kretprobe;
-ro: by jumps; kr, jr: two on one function. The document has 0.99 for k, 0.43 for b, 0.06 for o, 1.24 for r, 0.30 for ro.
+b: a kprobe with a pre handler, by a trap; k: the same with a post handler, too, for which the kernel has to single-step
+behind the trap, and we have not; o: by a jump; j: a jprobe; r: a kretprobe by traps, ro: by jumps; kr, jr: two on one
+function. The document has 0.99 for k, 0.43 for b, 0.06 for o, 1.24 for r, 0.68 for it boosted, 0.30 for ro.
 """
 
 # ruff: noqa: ARG001 - a kernel handler has all its parameters
@@ -52,7 +53,10 @@ class Probes:
         def handler(ri, regs):
             hits.add()
 
-        self._pre, self._entry, self._handler = pre, entry, handler
+        def post(p, regs, flags):
+            hits.add()
+
+        self._pre, self._post, self._entry, self._handler = pre, post, entry, handler
 
     def counter(self) -> Callable[[], object]:
         """Arm a kprobe without handlers: an inlined counter."""
@@ -61,6 +65,10 @@ class Probes:
     def kprobe(self) -> Callable[[], object]:
         """Arm a kprobe with a compiled handler."""
         return self._kprobe(Kprobe(symbol_name="work", pre_handler=self._pre))
+
+    def around(self) -> Callable[[], object]:
+        """Arm a kprobe with handlers before and behind the instruction."""
+        return self._kprobe(Kprobe(symbol_name="work", pre_handler=self._pre, post_handler=self._post))
 
     @staticmethod
     def _kprobe(kp: Kprobe) -> Callable[[], object]:
@@ -99,11 +107,15 @@ def kprobe_rows(report: Report, scale: float) -> None:
     bare = float(_bare_signal(max(int(TRAP_CALLS * scale), 10_000)))
     report.add("kprobes: an int3 and its handler, without anyprobe", f"{bare / 1000:.3f} us")
     trapped: dict[str, float] = {}
-    for letter, name in (("k", "kprobe"), ("b", "counter"), ("r", "kretprobe")):
+    traps = (
+        ("k", "around", "k, by a trap, a post handler, too"), ("b", "kprobe", "b, by a trap"),
+        ("b0", "counter", "b, by a trap, a counter"), ("r", "kretprobe", "r, by traps"),
+    )  # fmt: skip
+    for letter, name, shown in traps:
         found = _added(name, traps=True, calls=max(int(TRAP_CALLS * scale), 10_000))
-        must = f"<= {1.5 * bare / 1000:.3f} us (1.5 signals)" if letter == "b" else ""
-        holds = found.median <= 1.5 * bare if letter == "b" else None
-        report.add(f"kprobes: {letter}, by a trap", _microseconds(found), must, holds)
+        must = f"<= {1.5 * bare / 1000:.3f} us (1.5 signals)" if name in ("kprobe", "counter") else ""
+        holds = found.median <= 1.5 * bare if must else None
+        report.add(f"kprobes: {shown}", _microseconds(found), must, holds)
         trapped[letter] = found.median
     calls = max(int(CALLS * scale), 200_000)
     jumps = (
@@ -123,7 +135,8 @@ def kprobe_rows(report: Report, scale: float) -> None:
         ">= 50 times less",
         DOCUMENT * 1000 / max(trapped["o"], 0.05) >= 50,
     )
-    report.add("kprobes: o < b", f"{trapped['o']:.2f} < {trapped['b']:.0f} ns", "", trapped["o"] < trapped["b"])
+    order = f"{trapped['o2']:.2f} < {trapped['b']:.0f} ns"
+    report.add("kprobes: o < b, with one handler", order, "", trapped["o2"] < trapped["b"])
     _kernel(report, max(int(20_000 * scale), 2000))
 
 
@@ -134,7 +147,19 @@ def _added(names: str, *, traps: bool, calls: int) -> Estimate:
         debugfs.set_optimization(not traps)
         arms = [getattr(probes, name) for name in names.split()]
         arm = arms[0] if len(arms) == 1 else probes.both(*arms)
-        return pairs(target, "work", calls, PAIRS, arm)[0]
+        return pairs(target, "work", calls, PAIRS, _checked(arm, traps=traps))[0]
+
+
+def _checked(arm: Arm, *, traps: bool) -> Arm:
+    """Arm what is reached as the row says, or fail."""
+
+    def armed() -> Callable[[], object]:
+        disarm = arm()
+        if any(("OPTIMIZED" in line.flags) == traps for line in debugfs.listing()):
+            raise RuntimeError("not reached as it should be")
+        return disarm
+
+    return armed
 
 
 def _microseconds(found: Estimate) -> str:
