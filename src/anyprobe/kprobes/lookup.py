@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.function import FunctionCode
-from anyprobe.binary.inlined import inlined_instances
-from anyprobe.core.errors import KprobeError, SpecError, TargetError
+from anyprobe.core.errors import KprobeError, SpecError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.kprobes.structures import Kprobe
+from anyprobe.probes.inlinedsites import instances
 
 if TYPE_CHECKING:
     from anyprobe.probes.resolve import ResolvedSite
@@ -75,16 +75,9 @@ def locations(session: "Session", kp: Kprobe) -> list[Location]:
     except KprobeError as error:
         if error.errno != errno.ENOENT:
             raise
-    for loaded in session.objects.objects:
-        if kp.module and not loaded.matches(kp.module):
-            continue
-        try:
-            addresses = inlined_instances(loaded.image.debug_info, kp.symbol_name)
-        except TargetError:  # there is no debug information
-            continue
-        known = {each.link for each in found if each.site.object is loaded}
-        sites = [_by_address(session, loaded.runtime(address)) for address in addresses if address not in known]
-        found += [_location(session, site) for site in sites]
+    known = {each.address for each in found}
+    places = [address for _, address in instances(session, kp.symbol_name, kp.module) if address not in known]
+    found += [_location(session, _by_address(session, address)) for address in places]
     if not found:
         raise KprobeError(errno.ENOENT, f"no function {kp.symbol_name!r}, and no inlined instance that is known of")
     return found

@@ -1,5 +1,7 @@
 """Reached by jumps or by traps: the switch, what neighbours and post handlers do to it, and that no hit is lost."""
 
+import errno
+
 import pytest
 
 import anyprobe
@@ -154,6 +156,18 @@ def test_djprobes_in_each_others_bytes_whoever_comes_first(target, session, orde
     assert [djp.kp.hits for djp in probes] == [6, 4, 2]
     assert all(djp.kp.flags & KPROBE_FLAG_OPTIMIZED for djp in probes)
     assert {line.flags for line in listing.inspect(target.pid).registered} == {("OPTIMIZED",)}
+    target.finish()
+
+
+@pytest.mark.parametrize(("first", "second"), [((0, 7), (4, 6)), ((4, 6), (0, 7))])
+def test_the_original_refuses_an_overlap_either_way(target, session, first, second):
+    (site,), _ = session.resolve("a.out:shapes")
+    numbers = [
+        register_djprobe(Djprobe(), site.address + offset, size, strict_djprobe=True)
+        for offset, size in (first, second)
+    ]
+    assert numbers == [0, -errno.EEXIST]
+    target.go(1)
     target.finish()
 
 

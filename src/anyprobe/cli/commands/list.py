@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from anyprobe.data.explanation import ListedSite
+    from anyprobe.probes.session import Session
 
 
 @click.command("list")
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 @options.one_target
 @options.json
 @options.strategy
+@click.option(
+    "--inlined", is_flag=True, help="The instances of functions inlined into others, too, by debug information."
+)
 def command(
-    specs: tuple[str, ...], pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, strategy: str
+    specs: tuple[str, ...], pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, strategy: str, inlined: bool
 ) -> None:
     """List what could be probed, with the strategy for each or the reason against it, and types. Changes nothing.
 
@@ -36,11 +40,19 @@ def command(
     with ExitStack() as stack:
         session = targets.open_sessions(stack, targets.Target((pid,)), strategy=strategy)[0]
         with output.progress("planning", quiet=False):
-            sites = session.list(*(specs or ("a.out:*",)))
+            sites = _with_instances(session, specs) if inlined else session.list(*(specs or ("a.out:*",)))
     if as_json:
         output.write_json({"sites": [as_document(site) for site in sites]}, sys.stdout)
     else:
         render(sites, output.console(sys.stdout))
+
+
+def _with_instances(session: "Session", specs: "Sequence[str]") -> "Sequence[ListedSite]":
+    from anyprobe.probes import inlinedsites
+
+    if not specs:
+        raise click.UsageError("--inlined needs the names of functions")
+    return inlinedsites.listed(session, specs)
 
 
 def as_document(site: "ListedSite") -> dict[str, Any]:
