@@ -1,5 +1,6 @@
 """Handlers in C: compiled by the system's compiler, or given as an object file, and checked before they are placed."""
 
+import copy
 import functools
 import os
 import re
@@ -8,7 +9,7 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from iced_x86 import Register, RegisterExt
 
@@ -65,6 +66,12 @@ class CHandler(ABC):
         self.__name__, self._state_bytes = name, state
         self.views: list[memoryview] = []
 
+    def without_state(self) -> Self:
+        """Return the same handler, placed nowhere, for another process."""
+        twin = copy.copy(self)
+        twin.views = []
+        return twin
+
     @property
     def storage(self) -> State:
         """What is to be mapped for it."""
@@ -118,7 +125,7 @@ class CObject(CHandler):
     def __init__(self, path: str | os.PathLike[str], *, state: int = 0) -> None:
         """Keep the path; the file is read when the handler is placed."""
         super().__init__(os.path.basename(path), state=state)
-        self._path = os.fspath(path)
+        self._path = os.path.abspath(path)
 
     def _object(self) -> tuple[bytes, frozenset[str] | None]:
         try:

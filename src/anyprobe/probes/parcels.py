@@ -14,12 +14,15 @@ import pickle
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from anyprobe.core.errors import HandlerError, UsageError
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.maps import Map
 from anyprobe.handlers.source import Source, source_of
+
+if TYPE_CHECKING:
+    from anyprobe.handlers.csource import CHandler
 
 _OURS = "anyprobe"
 _PLAIN = (int, float, str, bytes, bool, type(None))
@@ -56,7 +59,9 @@ class Parcel:
     """A function, the functions that it calls, and the storages that are seen for the first time."""
 
     functions: list[Function]
-    storages: dict[int, Aggregation | Map]
+    storages: "dict[int, Aggregation | Map | CHandler]"
+    c_handler: int = 0
+    """Which of the storages is a handler in C, instead of functions: its state is its own."""
 
 
 class Sender:
@@ -64,7 +69,7 @@ class Sender:
 
     def __init__(self) -> None:
         """Start with nothing sent."""
-        self.storages: dict[int, Aggregation | Map] = {}
+        self.storages: dict[int, Aggregation | Map | CHandler] = {}
         """What was sent, by number."""
         self.types: dict[int, tuple[object, str, str]] = {}
         """Types that stand for those which the other end knows by name and module, by identity."""
@@ -72,13 +77,23 @@ class Sender:
 
     def pack(self, function: Callable[..., Any]) -> Parcel:
         """Return a function as a parcel; raise ``HandlerError`` if it has no source."""
-        return _Packing(self).pack(function)
+        if isinstance(function, types.FunctionType):
+            return _Packing(self).pack(function)
+        from anyprobe.handlers.csource import CHandler
 
-    def number_of(self, storage: Aggregation | Map) -> int | None:
+        if not isinstance(function, CHandler):
+            return _Packing(self).pack(function)
+        number = self.number_of(function)
+        if number is not None:
+            return Parcel([], {}, number)
+        number = self.add(function)
+        return Parcel([], {number: function.without_state()}, number)
+
+    def number_of(self, storage: "Aggregation | Map | CHandler") -> int | None:
         """Return a storage's number, ``None`` if it has not been sent."""
         return self._numbers.get(id(storage))
 
-    def add(self, storage: Aggregation | Map) -> int:
+    def add(self, storage: "Aggregation | Map | CHandler") -> int:
         """Give a storage a number and keep it, so that its identity is not used again."""
         number = self._numbers[id(storage)] = len(self._numbers) + 1
         self.storages[number] = storage
@@ -222,12 +237,15 @@ class Receiver:
 
     def __init__(self, named: Callable[[str, str], object] | None = None) -> None:
         """Start with nothing received; ``named`` returns the type of a name and a module."""
-        self.storages: dict[int, Aggregation | Map] = {}
+        self.storages: dict[int, Aggregation | Map | CHandler] = {}
         self._named = named or _nothing_named
 
     def unpack(self, parcel: Parcel) -> Callable[..., Any]:
         """Return the function that was packed."""
         self.storages.update(parcel.storages)
+        if parcel.c_handler:
+            handler: Any = self.storages[parcel.c_handler]
+            return cast("Callable[..., Any]", handler)
         made = [self._made(each) for each in parcel.functions]
         for function, sent in zip(made, parcel.functions, strict=True):
             meanings = {name: self._value(packed, made) for name, packed in sent.names.items()}

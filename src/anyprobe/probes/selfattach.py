@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 from anyprobe.core.errors import TargetError, UsageError
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.explanation import Explanation, ListedSite
+from anyprobe.data.maps import Map
 from anyprobe.data.records import Records, rows_by_time
 from anyprobe.data.results import AggregationResult
 from anyprobe.data.snapshot import Snapshot
@@ -22,6 +23,7 @@ from anyprobe.probes import current
 from anyprobe.probes.events import Event, Events, EventSource, Listener, Listeners
 from anyprobe.probes.line import Line, forget_slots, thread_pointer
 from anyprobe.probes.parcels import Parcel, Sender
+from anyprobe.probes.sharing import Shared
 from anyprobe.probes.spec import see_texts
 from anyprobe.probes.stored import Stored
 
@@ -134,9 +136,16 @@ class SelfSession:
         with suppress(IndexError):  # when no more are new
             while True:
                 shared = self._line.shared.pop()
-                stored = self._stored[shared.storage]
-                stored.view = self._line.files[shared.file].view(stored.storage, shared)
+                self._take_over(shared)
         return found
+
+    def _take_over(self, shared: Shared) -> None:
+        """Have the memory here in which something counts."""
+        file, stored = self._line.files[shared.file], self._stored.get(shared.storage)
+        if stored is not None:
+            stored.view = file.view(stored.storage, shared)
+        else:  # the state of a handler in C
+            cast("Any", self._sender.storages[shared.storage]).views.append(file.bytes_of(shared))
 
     # -- probes
 
@@ -258,6 +267,8 @@ class SelfSession:
         parcel = self._sender.pack(function)
         for number in parcel.storages:
             storage = self._sender.storages[number]
+            if not isinstance(storage, Aggregation | Map):
+                continue
             made = self._stored[number] = Stored(self._line, storage)
             cast("list[Any]", storage.views).append(made)
         return parcel

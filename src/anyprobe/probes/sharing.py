@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.keys import KeyShape
+from anyprobe.data.keys import UNKEYED, KeyShape
 from anyprobe.data.maps import Map, MapLayout, MapView
 from anyprobe.data.tables import TableLayout, TableView
 from anyprobe.splice.arena import written_extents
@@ -27,8 +27,10 @@ class Shared:
     threads: int = 0
 
 
-def described(storage: int, file: int, offset: int, view: TableView | MapView) -> Shared:
-    """Return what is sent of a storage that the attendant views."""
+def described(storage: int, file: int, offset: int, view: TableView | MapView | memoryview) -> Shared:
+    """Return what is sent of a storage that the attendant views, or of the state of a handler in C."""
+    if isinstance(view, memoryview):
+        return Shared(storage, file, offset, len(view), UNKEYED, signed=False)
     layout = view.layout
     threads = layout.threads if isinstance(layout, TableLayout) else 0
     return Shared(storage, file, offset, layout.size, layout.shape, layout.signed, threads)
@@ -44,11 +46,15 @@ class SharedFile:
 
     def view(self, storage: Aggregation | Map, shared: Shared) -> TableView | MapView:
         """Return a live view of a storage."""
-        region = memoryview(self._memory)[shared.offset : shared.offset + shared.size]
+        region = self.bytes_of(shared)
         if isinstance(storage, Map):
             return MapView(region, MapLayout(storage, shared.shape, shared.signed))
         layout = TableLayout(storage, shared.shape, shared.signed, shared.threads)
         return TableView(region, layout, partial(written_extents, self._descriptor, shared.offset, shared.size))
+
+    def bytes_of(self, shared: Shared) -> memoryview:
+        """Return where something is."""
+        return memoryview(self._memory)[shared.offset : shared.offset + shared.size]
 
     def close(self) -> None:
         """Give the file back; the memory goes with the last view."""
