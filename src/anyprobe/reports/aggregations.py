@@ -10,8 +10,9 @@ from anyprobe.data import histogram
 from anyprobe.data.results import AggregationResult, CellValue, Key
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.reports.heading import print_heading, print_refusals
-from anyprobe.reports.histogram import bar, with_tail_folded
+from anyprobe.reports.histogram import bar, print_functions, with_tail_folded
 from anyprobe.reports.quantities import counted
+from anyprobe.reports.table import print_sites
 
 DISTRIBUTIONS = frozenset({"quantize", "lquantize", "hist"})
 _MISSES = {
@@ -25,13 +26,18 @@ _OPEN_BELOW, _OPEN_ABOVE = -(2.0**63), 2.0**64
 def print_aggregations(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     """Print the report of ``hist`` and ``script``; ``top`` limits the keys of each aggregation unless 0.
 
-    The largest come last, as in DTrace: next to the prompt.
+    The largest come last, as in DTrace: next to the prompt. What a script has timed is shown, too, and where it
+    aggregates nothing, how often each of its sites was hit.
     """
     hits = counted(snapshot.hits, "hit")
     several = f"{counted(len(snapshot.aggregations), 'aggregation')}, " if snapshot.aggregations else ""
     print_heading(snapshot, console, several + hits)
     for result in snapshot.aggregations:
         print_aggregation(result, console, top)
+    if snapshot.functions:
+        print_functions(snapshot, console, top)
+    if snapshot.sites and not snapshot.aggregations:
+        print_sites(snapshot, console, top)
     print_losses(snapshot, console)
     print_refusals(snapshot, console)
 

@@ -26,6 +26,12 @@ def print_timings(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     print_heading(
         snapshot, console, f"{counted(calls, 'call')} of {counted(len(snapshot.functions), 'function')} timed"
     )
+    print_functions(snapshot, console, top)
+    print_refusals(snapshot, console)
+
+
+def print_functions(snapshot: Snapshot, console: Console, top: int = 0) -> None:
+    """Print the functions that were timed, the longest in all first."""
     ordered = sorted(snapshot.functions, key=lambda timing: (-timing.sum_ns, timing.module, timing.function))
     called = [timing for timing in ordered if timing.count or timing.nmissed or timing.in_flight]
     shown = (called[:top] if top else called) if called else []
@@ -40,7 +46,6 @@ def print_timings(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     for timing in [timing for timing in shown if timing.count][:DRAWN_FUNCTIONS]:
         _print_bars(timing, console)
     _print_footnotes(shown, console)
-    print_refusals(snapshot, console)
 
 
 def bar(share: float, width: int = BAR_WIDTH) -> str:

@@ -15,6 +15,12 @@ def print_counts(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     """Print the table of ``count``; ``top`` limits its rows unless 0."""
     what = f"{counted(snapshot.hits, 'hit')} at {counted(len(snapshot.sites), 'site')}"
     print_heading(snapshot, console, what)
+    print_sites(snapshot, console, top)
+    print_refusals(snapshot, console)
+
+
+def print_sites(snapshot: Snapshot, console: Console, top: int = 0) -> None:
+    """Print the sites and their hits, the busiest first."""
     hit = sorted((site for site in snapshot.sites if site.hits or site.nmissed), key=_busiest)
     shown = hit[:top] if top else hit
     # A few sites are all shown, hit or not: that nothing called them is the answer then.
@@ -26,7 +32,6 @@ def print_counts(snapshot: Snapshot, console: Console, top: int = 0) -> None:
         console.print(_table(shown, snapshot))
     _print_left_out(hit[len(shown) :], silent, console)
     _print_strategies(snapshot, console)
-    print_refusals(snapshot, console)
 
 
 def site_name(site: SiteResult) -> str:

@@ -5,7 +5,7 @@ from rich.console import Console
 from anyprobe.data.results import AggregationResult, CellValue
 from anyprobe.reports.aggregations import print_aggregations
 from anyprobe.reports.histogram import BAR_PARTS
-from sample_snapshots import snapshot
+from sample_snapshots import snapshot, timing
 
 
 def shown(*results, top=0):
@@ -14,6 +14,17 @@ def shown(*results, top=0):
         snapshot(aggregations=results, refused=()), Console(file=stream, width=100, color_system=None), top
     )
     return stream.getvalue()
+
+
+def test_what_a_script_only_counts_or_times_is_shown():
+    stream = io.StringIO()
+    of = snapshot(functions=(timing("free"),), refused=())
+    print_aggregations(of, Console(file=stream, width=100, color_system=None))
+    text = stream.getvalue()
+    assert "12,345" in next(line for line in text.splitlines() if " malloc " in line)
+    assert "free (libc.so.6)" in text
+    counted = shown(AggregationResult("c", "count", ("k",), {(1,): CellValue(3)}))
+    assert "malloc" not in counted
 
 
 def test_numbers_are_a_table_with_the_largest_last():
