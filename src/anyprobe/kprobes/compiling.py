@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import KprobeError
 from anyprobe.data.aggregations import Count
+from anyprobe.handlers.csource import CHandler
 from anyprobe.handlers.values import Alias
 from anyprobe.kprobes import wrapping
 from anyprobe.kprobes.constants import constants, were_asked
@@ -98,6 +99,8 @@ class Compiler:
 
     def _fault_site(self, kp: Kprobe, function: Handler, location: Location) -> Site:
         """Return the site of a handler that runs where the instruction has faulted."""
+        if isinstance(function, CHandler):
+            raise KprobeError(errno.EOPNOTSUPP, "fault handlers are in Python: one in C is not told of the fault")
         if self._session.engine.live is not None:
             raise KprobeError(errno.EOPNOTSUPP, "fault handlers are not armed without a stop")
         if wrapping.handles(function) and not self._session.unsafe:
@@ -122,6 +125,8 @@ class Compiler:
         """Return a compiled handler of ``(p, regs)``; probes whose handlers ask nothing of them share one."""
         key = (wrap, function)
         found = self._compiled.get(key)
+        if isinstance(function, CHandler):  # told of the hit, not of the probe
+            found = self._compiled[key] = found or self._session.handling.prepared(function, inside=True)
         if found is None:
             p = constants(type(probe).__name__.lower(), _fields(probe, location))
             found = self._session.handling.prepared(wrap(function, p, REGISTERS), inside=True)
@@ -133,7 +138,18 @@ class Compiler:
                 self._compiled[key] = found
         return found
 
-    def _kretprobe_sites(self, rp: Kretprobe, location: Location) -> tuple[list[Site], Count]:
+    def _c_return_sites(self, rp: Kretprobe, handler: CHandler, location: Location, spec: str) -> list[Site]:
+        """Return the sites of a return handler in C, which runs at all returns: it has no instance."""
+        if rp.maxactive or rp.data_size or not isinstance(rp.entry_handler, CHandler | None):
+            detail = (
+                "a return handler in C has no instance: no maxactive, no data_size, no entry handler in Python"
+            )
+            raise KprobeError(errno.EOPNOTSUPP, detail)
+        entry = [] if rp.entry_handler is None else [self._facts(wrapping.before, rp.entry_handler, rp, location)]
+        facts = self._session.handling.prepared(handler, returns=True)
+        return [*(Site(spec, each) for each in entry), Site(spec.removesuffix(":entry") + ":return", facts)]
+
+    def _kretprobe_sites(self, rp: Kretprobe, location: Location) -> tuple[list[Site], Count | None]:
         if rp.kp.flags & TRAMPOLINE:
             raise KprobeError(errno.EOPNOTSUPP, "handlers run at exits only, not at replaced return addresses")
         if not 0 <= rp.data_size <= DATA_BYTES:
@@ -142,6 +158,8 @@ class Compiler:
             raise KprobeError(errno.EINVAL, "a kretprobe needs a handler")
         spec = entry_spec(location)
         handling = self._session.handling
+        if isinstance(rp.handler, CHandler):
+            return self._c_return_sites(rp, rp.handler, location, spec), None
         if rp.maxactive > MAXACTIVE_LIMIT:
             raise KprobeError(errno.E2BIG, f"maxactive can be {MAXACTIVE_LIMIT} at most, not {rp.maxactive}")
         call = Call(handling, (spec,), pool=max(rp.maxactive, 0))
@@ -149,11 +167,14 @@ class Compiler:
         p = constants("kretprobe", _fields(rp, location))
         ri: dict[str, object] = {"rp": p, "ret_addr": CALLER, "task": TASK, "data": Alias(("data",))}
         instance = constants("kretprobe_instance", ri)
-        if rp.entry_handler is None:
+        sites = []
+        if rp.entry_handler is None or isinstance(rp.entry_handler, CHandler):
             entry = wrapping.followed(missed)
         else:
             entry = wrapping.entered(rp.entry_handler, missed, instance, REGISTERS)
-        sites = [Site(spec, handling.prepared(entry, call=call, inside=True))]
+        sites.append(Site(spec, handling.prepared(entry, call=call, inside=True)))
+        if isinstance(rp.entry_handler, CHandler):
+            sites.append(Site(spec, self._facts(wrapping.before, rp.entry_handler, rp, location)))
         if rp.handler is not None:
             handler = wrapping.returned(rp.handler, instance, REGISTERS_AT_RETURN)
             prepare = partial(handling.prepared, handler, returns=True, call=call)

@@ -200,7 +200,7 @@ class Registry:
 
     def _refused(self, made: Registration) -> Iterator[KprobeError]:
         for probe in made.placed:
-            verdicts = [why for _, why in probe.refused]
+            verdicts = [why for _, why in probe.refused if why.reason is not Reason.NO_EXIT]  # ``exit``: nothing to see
             verdicts += [place.hook.refusal for place in probe.places if place.hook.refusal is not None]
             yield from (KprobeError(errno.EINVAL, str(why), why) for why in verdicts)
 
