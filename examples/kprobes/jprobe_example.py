@@ -5,6 +5,7 @@
 
 import sys
 import time
+from contextlib import suppress
 
 import anyprobe
 from anyprobe import cstr, i32, printf, ptr
@@ -17,17 +18,23 @@ def on_open(pathname: ptr, flags: i32, mode: i32):
 
 
 def main() -> None:
-    """Watch for some seconds."""
+    """Watch for some seconds, or until Ctrl-C."""
+    if not sys.argv[1:]:
+        sys.exit(__doc__)
     pid, seconds = int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 5.0
     with anyprobe.attach(pid, strict=True):
         jp = Jprobe(kp=Kprobe(symbol_name="open", module="libc"), entry=on_open)
         register_jprobe(jp)
         print("Registered a jprobe.", flush=True)
-        time.sleep(seconds)
+        with suppress(KeyboardInterrupt):
+            time.sleep(seconds)
         unregister_jprobe(jp)
         print("\n".join(dmesg(final=True)))
     print("jprobe unregistered")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except anyprobe.AnyprobeError as error:
+        sys.exit(f"{error}")

@@ -5,6 +5,7 @@
 
 import sys
 import time
+from contextlib import suppress
 
 import anyprobe
 from anyprobe import Count, printf
@@ -25,14 +26,17 @@ def behind(p, regs, flags):
 
 
 def main() -> None:
-    """Watch for some seconds."""
+    """Watch for some seconds, or until Ctrl-C."""
+    if not sys.argv[1:]:
+        sys.exit(__doc__)
     pid, seconds = int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 5.0
     with anyprobe.attach(pid, strict=True):
         kp = Kprobe(symbol_name="sched_yield", pre_handler=before, post_handler=behind)
         begin = time.monotonic()
         register_kprobe(kp)
         print("kprobe registered", flush=True)
-        time.sleep(seconds)
+        with suppress(KeyboardInterrupt):
+            time.sleep(seconds)
         unregister_kprobe(kp)
         milliseconds = round((time.monotonic() - begin) * 1000)
         rows = dmesg(final=True)
@@ -42,4 +46,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except anyprobe.AnyprobeError as error:
+        sys.exit(f"{error}")

@@ -5,6 +5,7 @@
 
 import sys
 import time
+from contextlib import suppress
 
 import anyprobe
 from anyprobe import i32, printf
@@ -21,13 +22,16 @@ def on_return(ri, regs):
 
 
 def main() -> None:
-    """Watch for some seconds."""
+    """Watch for some seconds, or until Ctrl-C."""
+    if not sys.argv[1:]:
+        sys.exit(__doc__)
     pid, seconds = int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 5.0
     with anyprobe.attach(pid, strict=True):
         rp = Kretprobe(kp=Kprobe(symbol_name="open", module="libc"), handler=on_return, maxactive=1)
         register_kretprobe(rp)
         print("Registered a return probe.", flush=True)
-        time.sleep(seconds)
+        with suppress(KeyboardInterrupt):
+            time.sleep(seconds)
         missed = rp.nmissed
         unregister_kretprobe(rp)
         rows = dmesg(final=True)
@@ -37,4 +41,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except anyprobe.AnyprobeError as error:
+        sys.exit(f"{error}")
