@@ -8,6 +8,7 @@ import anyprobe
 from anyprobe import CSource, HandlerError
 
 pytestmark = pytest.mark.live
+CALLS_OTHERS = 'int puts(const char *); int handler(struct anyprobe_ctx *c) { return puts("x"); }'
 
 
 def test_its_state_is_read_here_and_stays_readable():
@@ -33,7 +34,7 @@ def test_its_state_is_read_here_and_stays_readable():
         session.remove(probe)
         libc.labs(-1)
         with pytest.raises(HandlerError, match="needs puts"):
-            session.entry("libc:labs", handler=CSource('int puts(const char *); int handler(struct anyprobe_ctx *c) { return puts("x"); }'))
+            session.entry("libc:labs", handler=CSource(CALLS_OTHERS))
         (site,) = session.snapshot().sites
         assert (site.hits, site.armed) == (100, False)
     assert source.words() == [100, (1 << 64) - 4950]

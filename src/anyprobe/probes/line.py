@@ -18,8 +18,8 @@ from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.probes.channel import Channel, ChannelClosed, Failure, Request
 from anyprobe.probes.sharing import Shared, SharedFile
 from anyprobe.splice.threadslot import SLOTS
+from anyprobe.target import gateway
 
-_PR_SET_PTRACER = 0x59616D61
 _TCB_SELF = 0x10
 _START = """\
 import os, sys, json
@@ -108,7 +108,7 @@ class Line:
     def _run(self, started: "Future[None]") -> None:
         try:
             self.attendant = self._channel.receive()
-            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(self.attendant), 0, 0, 0)  # for Yama
+            gateway.declare_tracer(self.attendant)
             self.thread_pointer = thread_pointer()
             self._channel.send(threading.get_native_id())
             started.set_result(None)
@@ -125,7 +125,7 @@ class Line:
         finally:
             self._channel.close()
             self.closed = True
-            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, 0, 0, 0, 0)
+            gateway.declare_tracer(0)
             self._refuse_all()
             forget_slots()
 
