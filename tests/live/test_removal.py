@@ -16,8 +16,10 @@ from anyprobe.probes import leftover, listing
 from anyprobe.splice import recovery
 from anyprobe.target import gateway, ptrace
 from anyprobe.target.process import Process
+from live.driver import wait_until
 from live.image import Image
 from live.results import hits, refusals, timing
+from live.target_driver import running
 
 
 def overwrite(pid: int, address: int, content: bytes) -> bytes:
@@ -72,6 +74,24 @@ def test_a_program_whose_file_cannot_be_read_any_more(run_target, monkeypatch, l
     assert "memfd:anyprobe" not in Path(f"/proc/{target.pid}/maps").read_text()
     target.go(10)
     target.finish()
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_program_whose_first_thread_has_ended(live):
+    """``/proc/PID`` shows no memory any more; the others' does."""
+    with running("first_thread_ends", options=("-pthread",)) as program:
+        assert program.line() == "ready"
+        with anyprobe.attach(program.pid, live=live) as session:
+            session.count("a.out:work")
+            assert program.ask() == "alone"
+            wait_until(lambda: program.state() == "Z", "the first thread has ended")
+        assert not session.warnings
+        with anyprobe.attach(program.pid, live=live) as session:
+            session.count("a.out:work")
+            wait_until(lambda: hits(session.snapshot(), "work"), "calls are counted")
+        others = [int(tid) for tid in os.listdir(f"/proc/{program.pid}/task") if int(tid) != program.pid]
+        assert "memfd:anyprobe" not in Path(f"/proc/{others[0]}/maps").read_text()
+        assert program.ask() == "fine"
 
 
 def test_a_refused_arming_keeps_what_was_timed(run_target):

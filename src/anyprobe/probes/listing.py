@@ -15,6 +15,7 @@ from anyprobe.splice.livewrites import in_window
 from anyprobe.splice.planned import TRAP
 from anyprobe.splice.restoring import windows_of
 from anyprobe.splice.roster import Entry, listed
+from anyprobe.target import procfs
 from anyprobe.target.process import Process
 
 _JUMP_BYTES = 5
@@ -36,7 +37,7 @@ def inspect(pid: int) -> Installed:
     try:
         mappings = process.mappings()
         others = [m for m in mappings if m.path != MEMFD_PATH]
-        files = ProcessFiles(pid, memory=process.mem)
+        files = ProcessFiles(procfs.voice(pid), memory=process.mem)
         return _Inspection(process, loaded_objects(others, files=files, executable=process.exe)).of(
             find_journals(process.mem, mappings)
         )

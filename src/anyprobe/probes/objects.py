@@ -28,7 +28,7 @@ class ObjectTable:
     def __init__(self, process: Process) -> None:
         """Read the objects of a process."""
         self._process = process
-        self._files = ProcessFiles(process.pid, memory=process.mem)
+        self._files = ProcessFiles(procfs.voice(process.pid), memory=process.mem)
         self._modules: dict[tuple[str, int, int], Module] = {}
         self._refusals: dict[LoadedObject, Refusal | None] = {}
         self.objects: list[LoadedObject] = []

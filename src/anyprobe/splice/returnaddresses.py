@@ -20,7 +20,7 @@ from anyprobe.data.layout import RETURN_BYTES
 from anyprobe.splice.arena import MEMFD_PATH, is_ours
 from anyprobe.splice.journal import FoundJournal, RecordKind
 from anyprobe.splice.trampoline import STUB_BYTES
-from anyprobe.target import gateway
+from anyprobe.target import gateway, procfs
 
 if TYPE_CHECKING:
     from anyprobe.target.process import Process
@@ -134,7 +134,7 @@ def present(pid: int, mapping: "Mapping") -> Iterator[tuple[int, int]]:
     pages = (mapping.end - mapping.start) // PAGE
     if pages > _MOST_PAGES:
         raise TooMuch(f"{mapping.start:x}-{mapping.end:x} is too large")
-    fd = gateway.open_file(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    fd = gateway.open_file(f"/proc/{procfs.voice(pid)}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
     try:
         for first in range(0, pages, _PAGEMAP_PAGES):
             wanted = 8 * min(_PAGEMAP_PAGES, pages - first)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
-from anyprobe.target import gateway, ptrace
+from anyprobe.target import gateway, procfs, ptrace
 
 _WORD = 8
 
@@ -22,7 +22,7 @@ class TargetMemory:
         """Open the memory; raises ``OSError``. ``stopped_thread`` names a thread stopped by us, if there is one."""
         self._pid = pid
         self._stopped_thread = stopped_thread
-        self._fd = gateway.open_file(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+        self._fd = gateway.open_file(f"/proc/{procfs.voice(pid)}/mem", os.O_RDWR | os.O_CLOEXEC)
 
     def read(self, address: int, size: int) -> bytes:
         """Return ``size`` bytes at ``address``; raise ``MemoryFault`` if any of them cannot be read."""

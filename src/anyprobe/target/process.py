@@ -67,7 +67,7 @@ class Process:
         """Whether traps of ours are in its text, or have been."""
         self.parks = False
         """Whether its signal handlers may leave contexts behind for others to go on with: see ``splice.parked``."""
-        self.exe = gateway.readlink(f"/proc/{pid}/exe")
+        self.exe = gateway.readlink(f"/proc/{procfs.voice(pid)}/exe")
         self.root = _root_prefix(pid)
         self.mem = TargetMemory(pid, self._any_stopped_thread)
 
@@ -145,7 +145,7 @@ class Process:
         if self.exited():
             raise self.gone()
         with self.translated("checking"):
-            stat = procfs.read_stat(self.pid)
+            stat = _with_memory(self.pid)
         if stat.start_time != self._identity[0]:
             raise TargetExited(self.pid, self.exit_status)
         if stat.start_stack != self._identity[1] or not self.mem.alive(stat.start_code):
@@ -280,7 +280,7 @@ def check_kind(pid: int) -> None:
         raise UnsupportedTarget(
             "process 1 is the machine's init, whose death would be the machine's; anyprobe does not touch it"
         )
-    fd = gateway.open_file(f"/proc/{pid}/exe", os.O_RDONLY | os.O_CLOEXEC)
+    fd = gateway.open_file(f"/proc/{procfs.voice(pid)}/exe", os.O_RDONLY | os.O_CLOEXEC)
     try:
         header = gateway.read(fd, 20)
     finally:
@@ -300,9 +300,17 @@ def check_kind(pid: int) -> None:
 def _settled_stat(pid: int) -> procfs.TaskStat:
     """Return the state of a process, outside of an exec that is under way, where it has no stack yet."""
     deadline = time.monotonic() + _EXEC_PATIENCE
-    while not (stat := procfs.read_stat(pid)).start_stack and time.monotonic() < deadline:
+    while not (stat := _with_memory(pid)).start_stack and time.monotonic() < deadline:
         time.sleep(0.0005)
     return stat
+
+
+def _with_memory(pid: int) -> procfs.TaskStat:
+    """Return the state of a process, of whose memory the first thread may know no more, once it has ended."""
+    stat = procfs.read_stat(pid)
+    if not stat.ended:
+        return stat
+    return procfs.read_stat(pid, procfs.voice(pid))._replace(start_time=stat.start_time, parent=stat.parent)
 
 
 def _check_tracer(pid: int) -> None:
@@ -333,6 +341,7 @@ def _is_machine_init() -> bool:
 
 def _root_prefix(pid: int) -> str:
     """Return what to put before a path of the target, so that it is found from our mount namespace."""
+    pid = procfs.voice(pid)
     prefix = f"/proc/{pid}/root"
     try:
         same = gateway.readlink(f"/proc/{pid}/ns/mnt") == gateway.readlink("/proc/self/ns/mnt")

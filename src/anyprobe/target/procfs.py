@@ -5,6 +5,7 @@ import os
 import struct
 import time
 from collections.abc import Collection, Container
+from contextlib import suppress
 from typing import NamedTuple
 
 from anyprobe.core.errors import StopTimeout
@@ -179,13 +180,24 @@ def is_whole(pid: int, tids: Collection[int], stopped: Container[int] = ()) -> b
     return number == len(tids)
 
 
+def voice(pid: int) -> int:
+    """Return the id under which ``/proc`` shows the memory of a process.
+
+    It is that of another thread where the first one has ended (``pthread_exit`` in ``main``) and the program runs on.
+    """
+    with suppress(OSError):
+        if read_stat(pid).ended:
+            return next((tid for tid in read_tasks(pid) if tid != pid and not read_stat(pid, tid).ended), pid)
+    return pid
+
+
 _last_maps: tuple[bytes, list[Mapping]] = (b"", [])
 
 
 def read_mappings(pid: int) -> list[Mapping]:
     """Return the memory map. What was read last is not parsed again: within a stop every microsecond counts."""
     global _last_maps  # noqa: PLW0603 - a memo of one
-    content = read_file(f"/proc/{pid}/maps")
+    content = read_file(f"/proc/{pid}/maps") or read_file(f"/proc/{voice(pid)}/maps")
     last, parsed = _last_maps
     if content != last:
         parsed = parse_maps(content)
@@ -218,7 +230,7 @@ def parse_maps(content: bytes) -> list[Mapping]:
 
 def read_auxv(pid: int) -> dict[int, int]:
     """Return the auxiliary vector."""
-    return parse_auxv(read_file(f"/proc/{pid}/auxv"))
+    return parse_auxv(read_file(f"/proc/{voice(pid)}/auxv"))
 
 
 def parse_auxv(content: bytes) -> dict[int, int]:

@@ -20,6 +20,7 @@ class Relatives:
     def __init__(self, pid: int) -> None:
         """Start knowing nobody."""
         self._pid = pid
+        self._voice = pid
         self._last_pid = -1
         self._looked = 0.0
         self._strangers: set[int] = {pid, os.getpid()}
@@ -28,6 +29,8 @@ class Relatives:
     def find(self) -> list[int]:
         """Return the other processes that share the memory now."""
         last_pid = procfs.read_last_pid()
+        if self._sharing or last_pid != self._last_pid:
+            self._voice = procfs.voice(self._pid)
         self._sharing = [pid for pid in self._sharing if self._shares(pid)]
         if last_pid == self._last_pid:
             return self._sharing
@@ -47,7 +50,7 @@ class Relatives:
 
     def _shares(self, pid: int) -> bool:
         try:
-            if not gateway.kcmp_vm(self._pid, pid):
+            if not gateway.kcmp_vm(self._voice, pid):
                 return False
             # A target that has just died has no memory, which it "shares" with kernel threads and zombies.
             stat = procfs.read_stat(pid)

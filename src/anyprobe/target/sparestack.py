@@ -3,7 +3,7 @@
 import os
 from contextlib import suppress
 
-from anyprobe.target import frame, gateway
+from anyprobe.target import frame, gateway, procfs
 from anyprobe.target.procfs import Mapping
 
 _PAGE = 4096
@@ -24,7 +24,7 @@ def spare_stack(pid: int, mappings: list[Mapping]) -> int:
     wanted = frame.ROOM // _PAGE + 1
     content = b""
     with suppress(OSError):
-        fd = gateway.open_file(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        fd = gateway.open_file(f"/proc/{procfs.voice(pid)}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
         try:
             pages = (stack.end - stack.start) // _PAGE
             content = gateway.pread(fd, pages * _ENTRY, stack.start // _PAGE * _ENTRY)
