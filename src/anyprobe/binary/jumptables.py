@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from struct import calcsize, iter_unpack
 from typing import TYPE_CHECKING
 
-from iced_x86 import Code, Instruction, Mnemonic, OpKind, Register
+from iced_x86 import Code, Mnemonic, OpKind, Register
 
 from anyprobe.binary.flowgraph import CALLER, FlowGraph
 from anyprobe.binary.tableforms import (
@@ -32,11 +32,14 @@ from anyprobe.binary.tableforms import (
     NARROW,
     NEAR,
     SHIFTS,
+    Compared,
+    checked_count,
+    entry_loads,
     follow_index,
-    is_load,
     operand,
     register_number,
     small_immediate,
+    uses_registers,
 )
 from anyprobe.core.memory import MemoryFault
 from anyprobe.isa.decode import Flow, flow_of
@@ -92,7 +95,7 @@ def resolve_jumps(code_map: "CodeMap", function: "FunctionCode", jumps: "Sequenc
 def _resolve(graph: FlowGraph, jumps: "Sequence[int]") -> dict[int, Outcome]:
     function = graph.function
     slice_ = _Slice(graph)
-    grows = any(_uses_registers(function.iced[number]) for number in jumps)
+    grows = any(uses_registers(function.iced[number]) for number in jumps)
     while grows:  # what was a target stays one, so this ends
         grows = False
         for number in jumps:
@@ -103,10 +106,6 @@ def _resolve(graph: FlowGraph, jumps: "Sequence[int]") -> dict[int, Outcome]:
                 known.add(number)
     graph.is_final = True
     return slice_.resolve_finally(jumps)
-
-
-def _uses_registers(jump: Instruction) -> bool:
-    return jump.op0_kind == OpKind.REGISTER or register_number(jump.memory_base) >= 0
 
 
 class _Slice:
@@ -197,13 +196,13 @@ class _Slice:
     def _relative(self, place: "Place", first: int, second: int) -> Table | Unresolved:
         """Resolve ``movsxd a, [base+index*4]; add a, base; jmp a`` with the operands of ``add`` either way round."""
         for offset, start in ((first, second), (second, first)):
-            loads = self.graph.definitions(place, offset) if offset >= 0 else None
-            if not loads or any(not is_load(load) for load in loads):
+            loads = entry_loads(self.graph, place, offset) if offset >= 0 else None
+            if not loads:
                 continue
             starts = self._lea_values(place, start)
             targets: dict[int, None] = {}
             for load in loads:
-                entry = LOADS[load[0].iced[load[1]].code]
+                entry = LOADS.get(load[0].iced[load[1]].code, NEAR)
                 tables, index = self._tables(load)
                 if not tables or not starts or (tables != starts and len(starts) > 1):
                     return Unresolved("the address of the jump table is not known")
@@ -352,6 +351,7 @@ class _Slice:
     def bound(self, place: "Place", register: int) -> int | None:
         """Return the number of values that an index register can have, from the check above a place."""
         aliases: set[object] = {register}
+        twins = Compared()
         limit: int | None = None  # what a ja or jae below says of the compare above it: imm + limit values
         current: Place | None = place
         for _ in range(_STEPS):
@@ -363,15 +363,18 @@ class _Slice:
                 limit = LIMITS.get(insn.mnemonic, limit)
                 continue
             if insn.mnemonic == Mnemonic.CMP and limit is not None and operand(insn, 0) in aliases:
-                value = small_immediate(insn)
-                return value + limit if value is not None and value + limit <= MOST_ENTRIES else None
+                return checked_count(insn, limit)
             if flow_of(insn) is not Flow.NEXT:
                 continue
+            written = effects_of(insn, current[0].raw_at(current[1])).may_write
+            of_twin = twins.above(insn, aliases, written, limit)
+            if of_twin is not None:
+                return of_twin
             if insn.code in NARROW and operand(insn, 0) in aliases and insn.op1_kind == OpKind.MEMORY:
                 looked_up = self._bound_of_table(current)
                 if looked_up is not None:
                     return looked_up
-            masked = follow_index(insn, aliases, effects_of(insn, current[0].raw_at(current[1])).may_write)
+            masked = follow_index(insn, aliases, written)
             if masked is not None:
                 return masked
             if not aliases:

@@ -8,7 +8,7 @@ from iced_x86 import Code, Instruction, Mnemonic, OpKind, Register, RegisterExt
 from anyprobe.binary.flowgraph import CALLER
 
 if TYPE_CHECKING:
-    from anyprobe.binary.flowgraph import Place
+    from anyprobe.binary.flowgraph import FlowGraph, Place
 
 MOST_ENTRIES = 4096
 """A table that is longer is taken for a mistake."""
@@ -44,6 +44,30 @@ def is_load(place: "Place") -> bool:
     return is_load and insn.memory_index_scale == calcsize(entry or "") and insn.memory_displacement == 0
 
 
+def is_plain_load(place: "Place") -> bool:
+    """Return whether an instruction loads 32 bits by the sum of two registers: an index that was multiplied before."""
+    body, number = place
+    insn = body.iced[number] if number != CALLER else None
+    if insn is None or insn.code != Code.MOV_R32_RM32 or insn.op1_kind != OpKind.MEMORY:
+        return False
+    return Register.NONE not in (insn.memory_base, insn.memory_index) and insn.memory_index_scale == 1
+
+
+def entry_loads(graph: "FlowGraph", place: "Place", register: int) -> "frozenset[Place] | None":
+    """Return the loads of entries that a register's values at a place come from, if all of them do."""
+    found = graph.definitions(place, register)
+    only = next(iter(found)) if found is not None and len(found) == 1 else None
+    if only is not None and only[1] != CALLER and only[0].iced[only[1]].code == Code.CDQE:  # without optimisation
+        loads = graph.definitions(only, register)
+        return loads if loads is not None and all(map(is_plain_load, loads)) else None
+    return found if found is not None and all(map(is_load, found)) else None
+
+
+def uses_registers(jump: Instruction) -> bool:
+    """Return whether where an indirect jump goes depends on a register."""
+    return jump.op0_kind == OpKind.REGISTER or register_number(jump.memory_base) >= 0
+
+
 # Jump away when above: imm + 1 values stay. Jump away when not below: imm values. jbe and jb jump to the switch.
 LIMITS = {Mnemonic.JA: 1, Mnemonic.JAE: 0, Mnemonic.JBE: 1, Mnemonic.JB: 0}
 
@@ -65,6 +89,12 @@ def small_immediate(insn: Instruction) -> int | None:
     return value if 0 <= value < MOST_ENTRIES else None
 
 
+def checked_count(insn: Instruction, limit: int) -> int | None:
+    """Return how many values a comparison with a small number leaves."""
+    value = small_immediate(insn)
+    return value + limit if value is not None and value + limit <= MOST_ENTRIES else None
+
+
 def follow_index(insn: Instruction, aliases: set[object], written: int) -> int | None:
     """Step the aliases of the index above one instruction; return a bound if the instruction is a mask."""
     target = operand(insn, 0) if insn.op_count else None
@@ -78,10 +108,45 @@ def follow_index(insn: Instruction, aliases: set[object], written: int) -> int |
             aliases.add(operand(insn, 1))
             aliases.discard(None)
             return None
+    if target in aliases and insn.code in LEAS and insn.memory_base == Register.NONE and not insn.memory_displacement:
+        aliases.discard(target)
+        aliases.add(register_number(insn.memory_index))
+        return None
     for number in range(16):
         if written >> number & 1:
             aliases.discard(number)
     return None
+
+
+class Compared:
+    """Registers that a bound check has looked at, on the way up from it: the index may be a copy of one of them.
+
+    ``mov eax, edi; cmp edi, 25; ja out`` and then a jump by ``eax``: so Clang has it where a call needs ``edi``.
+    """
+
+    def __init__(self) -> None:
+        """Know of none yet."""
+        self._counts: dict[object, int] = {}
+
+    def above(self, insn: Instruction, aliases: set[object], written: int, limit: int | None) -> int | None:
+        """Step above one instruction; return the bound of the index if it makes index and compared register the same.
+
+        ``limit`` is what a conditional jump below says of a comparison here.
+        """
+        if self._counts and insn.mnemonic == Mnemonic.MOV and insn.op0_kind == insn.op1_kind == OpKind.REGISTER:
+            one, other = operand(insn, 0), operand(insn, 1)
+            if one in aliases and other in self._counts:
+                return self._counts[other]
+            if other in aliases and one in self._counts:
+                return self._counts[one]
+        for number in range(16) if self._counts else ():
+            if written >> number & 1:
+                self._counts.pop(number, None)
+        if limit is not None and insn.mnemonic in (Mnemonic.CMP, Mnemonic.SUB):  # what sub overwrites was checked
+            count = checked_count(insn, limit)
+            if count is not None and insn.op0_kind == OpKind.REGISTER:
+                self._counts.setdefault(operand(insn, 0), count)
+        return None
 
 
 def register_number(register: int) -> int:

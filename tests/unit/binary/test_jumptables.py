@@ -1,3 +1,4 @@
+import struct
 import subprocess
 
 import pytest
@@ -198,6 +199,54 @@ def test_switches_that_need_no_default(build, compiler):
     path = build(ENUMERATION % CASES, "-shared", "-fPIC", "-O2", "-nostdlib", *flags, compiler=compiler)
     _, table = table_of(Module(path), "choose")
     assert len(table.targets) >= 12
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("level", ["-O0", "-O1", "-O2", "-O3", "-Os"])
+def test_switches_at_every_level(build, compiler, level):
+    """Narrow and wide indices, negative cases, arguments of calls in the index's register, a loop: all are followed."""
+    path = build(EVERY_SWITCH, "-shared", "-fPIC", "-nostdlib", level, compiler=compiler)
+    module = Module(path)
+    for name, least in (("narrow", 10), ("negative", 12), ("calls", 12), ("loops", 7), ("wide", 12), ("loads", 9)):
+        code = module[name]
+        assert code.complete is None, (name, str(code.complete))
+        assert code.indirect_jumps >= 1, name
+        for table in code.tables.values():
+            entries = module.map.text.memory.read(table.address, 4 * least)
+            first = [table.address + value for (value,) in struct.iter_unpack("<i", entries)]
+            assert set(first) <= set(table.targets), name
+        assert not any(leaving.indirect for leaving in code.exits)
+
+
+KINDS = (
+    "sink(x * {}); break;", "effects += {}; return 5;", "effects ^= x; sink({}); return x;", "effects *= {}; break;",
+)  # fmt: skip
+SOME_CASES = "\n".join(f"case {n}: {KINDS[n % 4].format(n * n + 3)}" for n in range(-2, 12))
+EVERY_SWITCH = f"""
+int effects;
+void sink(int);
+int narrow(unsigned char x) {{ switch (x) {{ {SOME_CASES.replace("-", "10")} }} return x; }}
+int negative(int x) {{ switch (x) {{ {SOME_CASES} default: sink(1); }} return x; }}
+int wide(unsigned long x) {{ switch (x) {{ {SOME_CASES.replace("case -", "case 2")} default: return 3; }} return x; }}
+int loads(int *x_) {{ int x = x_[2]; switch (x) {{ {SOME_CASES} default: sink(x_[1]); }} return x; }}
+int calls(int x, int *p) {{
+    switch (x) {{
+    case 0: sink(10); break; case 1: sink(11); return 4; case 2: sink(*p); break; case 3: sink(7); return 9;
+    case 4: *p = 4; break; case 5: sink(8); break; case 6: sink(19); return 1; case 7: sink(21); break;
+    case 8: sink(p[2]); break; case 9: sink(33); break; case 10: sink(80); return x; case 11: sink(81); return 12;
+    default: sink(2);
+    }}
+    return x;
+}}
+int loops(const char *s, int n) {{
+    int state = 0;
+    for (;;) switch (*s++) {{
+        case 'a': state += 1; break; case 'b': state *= 2; break; case 'c': sink(state); break;
+        case 'd': state -= 3; break; case 'e': state ^= n; break; case 'f': return state;
+        case 'g': state <<= 1; break; case 'h': if (n--) continue; return 3; default: state++;
+    }}
+}}
+"""
 
 
 def test_a_sum_by_lea_and_entries_relative_to_code(build):
