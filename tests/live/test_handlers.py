@@ -102,6 +102,9 @@ def test_calls_have_data_of_their_own(target):
         assert session.handling.misses() == {"fault": 0, "abandoned": 0, "division": 0}
     cell = depths.result().total
     assert (cell.count, cell.sum, cell.min, cell.max) == (7 * 21, 7 * 210, 0, 20)
+    assert session.snapshot().aggregation("depths").total == cell  # a closed session is asked what it has counted
+    with pytest.raises(anyprobe.UsageError, match="detached"):
+        session.remove(*session.probes)
     assert seconds.result().total.count == 7 * 21
     assert 0 < seconds.result().total.max < 1_000_000_000
 

@@ -69,6 +69,7 @@ class Session(Decorators):
         self._ended: float | None = None
         self._detached = False
         self.probes: Probes = []
+        self._last: Snapshot | None = None
         self.warnings: Sequence[str] = [trapping.WARNING] if strategy == Strategy.TRAP else ()
         self._objects = ObjectTable(process)
         self._awaits_libraries = held and any(self._objects.is_loader(each) for each in self._objects.objects)
@@ -133,6 +134,8 @@ class Session(Decorators):
 
     def remove(self, *probes: Probe) -> None:
         """Disarm probes; what they counted stays in ``snapshot``. What had to stay armed is in ``warnings``."""
+        if self._last is not None:
+            self._check_attached()
         with typed(self._process, "disarming probes in"):
             for text in removal.disarm(self.engine, probes):
                 self._warn(text)
@@ -173,6 +176,8 @@ class Session(Decorators):
 
         Does not disturb the target, unless that has set signal handlers since the last look: see ``follow_handlers``.
         """
+        if self._last is not None:
+            return self._last
         if self._clock is not None:
             self._ns_per_tick = self._clock.ns_per_tick()
         self._note_losses()
@@ -281,12 +286,13 @@ class Session(Decorators):
         self.warnings = [*self.warnings, text]
 
     def close(self) -> None:
-        """Detach and give all memory back; snapshots taken before stay valid."""
+        """Detach and give all memory back; what ``snapshot`` returns afterwards is of this moment."""
         try:
             self.detach()
             self._pending = ()
             if self._held:
                 self.resume()
+            self._last = self._last or self.snapshot()
         finally:
             self.engine.close()
             self._process.close()
