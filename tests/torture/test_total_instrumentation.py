@@ -15,6 +15,8 @@ from live.results import hits
 
 MOST = {"blocks": 3000, "instructions": 300}
 SMALL = ("gzip", "xz", "bc", "unzstd")
+WHOLE = [*((name, level) for name in SMALL for level in EACH), ("gunzip", "blocks"), ("unxz", "blocks"),
+         ("sqlite3", "blocks"), ("sqlite3", "instructions")]  # fmt: skip
 
 
 def all_specs(name, level):
@@ -50,8 +52,7 @@ def test_functions_blocks_and_instructions(name):
         assert run_at(program, level, functions) == expected
 
 
-@pytest.mark.parametrize("level", EACH)
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(("name", "level"), WHOLE)
 def test_the_whole_of_a_program_and_its_libraries(name, level):
     program = FILTERS[name]()
     output, snapshot = program.probed(lambda session: session.count(*LEVELS[level]))
