@@ -234,8 +234,9 @@ class LiveArming:
         changes = [edit.change for edit in edits if edit.change is not None]
         need = sum(len(change.added) for change in changes) + sum(map(len, sites.values()))
         journal = next((a.journal for a in reversed(engine.arenas) if a.journal.room() >= need), None)
-        if journal is None:
-            raise TargetError("no room in the journal")
+        if journal is None:  # in a stop no int3 has to be listed
+            why = Refusal(Reason.NEEDS_STOP, edits[0].state.code.start, "the journal has no room for every int3")
+            raise NotNowError(why)
         engine.touched = True
         transaction = Transaction(engine.process, changes, journal)
         self._begun = []

@@ -102,6 +102,15 @@ def test_states_follow_what_is_done(target, session):
     leftover.switch(target.pid, on=False)
     assert sorted(lines(target.pid)) == [f"{here} [DISABLED]"] * 2 + [f"{there} [DISABLED]"]
     leftover.switch(target.pid, on=True)
+    assert disable_kprobe(one) == 0
+    for on in (False, True):
+        leftover.switch(target.pid, on=on)
+    assert sorted(lines(target.pid)) == [f"{here} [DISABLED]", f"{here} [OPTIMIZED]", f"{there} [OPTIMIZED]"]
+    debugfs.set_enabled(False)  # each one's own state stays what it is, in the list, too
+    assert sorted(lines(target.pid)) == [here, f"{here} [DISABLED]", there]
+    debugfs.set_enabled(True)
+    assert sorted(lines(target.pid)) == [f"{here} [DISABLED]", f"{here} [OPTIMIZED]", f"{there} [OPTIMIZED]"]
+    assert enable_kprobe(one) == 0
     unregister_kprobe(one)
     unregister_kretprobe(rp)
     assert lines(target.pid) == [f"{here} [OPTIMIZED]"]
@@ -173,7 +182,8 @@ def test_words_are_taken_again_and_nothing_is_written_after_the_end(target):
                 unregister_kprobe(kp)
         journals = sum(arena.journal.capacity - arena.journal.room() for arena in session.engine.arenas)
         assert journals < 30
-    unregister_kprobe(keep, session=session)
+    session.engine.roster.note_all()
+    session.engine.roster.write()
     assert lines(target.pid) == []
     target.go(1)
     target.finish()
