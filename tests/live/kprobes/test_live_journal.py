@@ -19,7 +19,7 @@ def test_a_change_that_the_journal_has_no_room_for_is_made_in_a_stop(target):
         unregister_kprobe(kp)
         assert kp.registration is None
         counts = target.halt()
-        assert 0 < counts.calls["stepped"]
+        assert counts.calls["stepped"] > 0
         assert session.engine.process.mem.read(session.resolve("a.out:stepped")[0][0].address, 1) != b"\xcc"
         for journal, free, unused in rooms:
             journal._free, journal._unused = free, unused

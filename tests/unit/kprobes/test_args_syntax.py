@@ -1,4 +1,4 @@
-"""The kernel's ``kprobe_args_syntax``, ``kprobe_args_type``'s forms and ``kretprobe_maxactive``'s: good and bad ones."""
+"""The kernel's ``kprobe_args_syntax``, the forms of its ``kprobe_args_type`` and ``kretprobe_maxactive``: good and bad."""
 
 import pytest
 
