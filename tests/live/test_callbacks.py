@@ -62,6 +62,8 @@ def test_registers_are_changed_in_an_unsafe_session_only(target):
         assert target.go(1).calls["changed"] == 0
         assert session.snapshot().missing == {"callback failed": CALLS}
         assert len(session.callbacks.errors) == CALLS
+        (warning,) = session.snapshot().warnings
+        assert warning.startswith("on_asked has raised UsageError: registers are changed only")
         assert all(isinstance(error, UsageError) for error in session.callbacks.errors)
     with anyprobe.attach(target.pid, unsafe=True) as session:
 

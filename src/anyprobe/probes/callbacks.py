@@ -238,6 +238,9 @@ class Callbacks:
             changed = hit.regs.changed
         except Exception as error:  # noqa: BLE001 - the program must go on, whatever the callback does
             self.failed += 1
+            if self.failed == 1:
+                name = getattr(self._functions[callback], "__name__", "a callback")
+                session.warn(f"{name} has raised {type(error).__name__}: {error}; the program goes on")
             if len(self.errors) < _ERRORS:
                 self.errors.append(error)
         if changed:

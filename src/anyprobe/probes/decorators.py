@@ -59,6 +59,10 @@ class Decorators(ABC):
         """Return the engine's module of the object that a run-time address lies in."""
 
     @abstractmethod
+    def warn(self, text: str) -> None:
+        """Have the user told of something."""
+
+    @abstractmethod
     def place_made(self, specs: Sequence[str], dress: "Callable[[Probe], None]") -> "list[Probe]":
         """Arm probes whose places are turned by ``dress`` into what they are for."""
 

@@ -138,7 +138,7 @@ class Session(Decorators):
             self._check_attached()
         with typed(self._process, "disarming probes in"):
             for text in removal.disarm(self.engine, probes):
-                self._warn(text)
+                self.warn(text)
         registering.note(self, probes)
 
     def place_made(self, specs: Sequence[str], dress: "Callable[[Probe], None]") -> Probes:
@@ -161,7 +161,7 @@ class Session(Decorators):
             self.remove(*(each.probe for each in excess))
         removed = [each for each in excess if not each.probe.armed]
         for each in removed:
-            self._warn(str(each))
+            self.warn(str(each))
         return [each.probe for each in removed]
 
     def enable(self, *probes: Probe) -> None:
@@ -243,7 +243,7 @@ class Session(Decorators):
         if self.engine.touched:
             with typed(self._process, "removing probes from"):
                 for text in removal.detach(self._process, self.engine):
-                    self._warn(text)
+                    self.warn(text)
         self._detached = True
         self.end_listeners()
         for probe in self.probes:
@@ -260,7 +260,7 @@ class Session(Decorators):
             # what fails is tried again at the next look
             with suppress(TargetError), typed(self._process, "splicing signal handlers of"):
                 for text in self._handlers.follow():
-                    self._warn(text)
+                    self.warn(text)
                 self._look_for_requests()
 
     def _look_for_requests(self) -> None:
@@ -276,13 +276,14 @@ class Session(Decorators):
             self.engine.note_losses(self._process.mappings())
             self.engine.roster.write()
             if self.engine.losses.evicted:
-                self._warn("another anyprobe has removed these probes; they have counted until then")
+                self.warn("another anyprobe has removed these probes; they have counted until then")
 
     def _check_attached(self) -> None:
         if self._ended is not None:
             raise UsageError("this session has been detached")
 
-    def _warn(self, text: str) -> None:
+    def warn(self, text: str) -> None:
+        """Have the user told of something, by ``warnings``."""
         self.warnings = [*self.warnings, text]
 
     def close(self) -> None:
@@ -378,7 +379,7 @@ class Session(Decorators):
         with typed(self._process, "arming probes in"):
             self.engine.change(edits_for([place for probe in probes for place in probe.all_places]))
         for text in self.engine.view.complaints():
-            self._warn(text)
+            self.warn(text)
 
     def _fall_back(self, probes: Sequence[Probe]) -> None:
         """See to functions whose exits could not all be spliced: what was demanded for them, or a refusal."""
