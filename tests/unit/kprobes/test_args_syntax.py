@@ -1,4 +1,4 @@
-"""The kernel's ``kprobe_args_syntax``, the forms of its ``kprobe_args_type`` and ``kretprobe_maxactive``: good and bad."""
+"""The kernel's ``kprobe_args_syntax``; the forms of ``kprobe_args_type`` and ``kretprobe_maxactive``: good and bad ones."""
 
 import pytest
 
