@@ -1,4 +1,4 @@
-"""The kernel's ``kprobe_args_syntax``; the forms of ``kprobe_args_type`` and ``kretprobe_maxactive``: good and bad ones."""
+"""Arguments as the kernel's ``kprobe_args_syntax`` has them, good and bad ones, and ``kretprobe_maxactive``."""
 
 import pytest
 
