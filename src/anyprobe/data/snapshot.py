@@ -204,7 +204,7 @@ class Snapshot:
     refused: tuple[RefusedSite, ...] = ()
     warnings: tuple[str, ...] = ()
     aggregations: tuple[AggregationResult, ...] = ()
-    """What handlers have counted, each name once."""
+    """What handlers have counted."""
     dropped: Mapping[str, dict[str, int]] = field(default_factory=dict)
     """What maps and records have lost, by their names and the cause."""
     missing: Mapping[str, int] = field(default_factory=dict)
@@ -235,7 +235,7 @@ class Snapshot:
         if self.functions:
             document["functions"] = [timing.as_json() for timing in self.functions]
         if self.aggregations:
-            document["aggregations"] = {result.name: result.as_json() for result in self.aggregations}
+            document["aggregations"] = _by_name(self.aggregations)
         dropped = {result.name: {"no room": result.dropped} for result in self.aggregations if result.dropped}
         if dropped or self.dropped:
             document["dropped"] = {**self.dropped, **dropped}
@@ -305,6 +305,18 @@ class Snapshot:
         further = {(each.pid, each.exe): each for each in (*self.others, other.target, *other.others)}
         further.pop((self.target.pid, self.target.exe), None)
         return tuple(further.values())
+
+
+def _by_name(results: Iterable[AggregationResult]) -> Json:
+    """Return results by name; none is lost where two aggregations have one name."""
+    found: Json = {}
+    for result in results:
+        name, number = result.name, 1
+        while name in found:
+            number += 1
+            name = f"{result.name} ({number})"
+        found[name] = result.as_json()
+    return found
 
 
 def _rounded(value: float | None) -> float | None:

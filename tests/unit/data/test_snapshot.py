@@ -98,6 +98,12 @@ def test_folded_sites_are_one_for_each_function():
     assert whole.sites[0].address == 0x1000
 
 
+def test_two_aggregations_of_one_name_are_both_in_the_json():
+    first, second = (AggregationResult("x", "sum", (), {(): CellValue(1, total)}) for total in (5, 7))
+    found = snapshot(aggregations=(first, second)).as_json()["aggregations"]
+    assert {name: each["sum"] for name, each in found.items()} == {"x": 5, "x (2)": 7}
+
+
 def test_aggregations_are_in_the_json_by_name_and_merged_by_name():
     sizes = AggregationResult("sizes", "hist", (), {(): CellValue(1, 8, 8, 8, None, ((8, 9, 1),))})
     slow = AggregationResult("slow", "sum", ("tid",), {(7,): CellValue(2, 10)}, dropped=3)
