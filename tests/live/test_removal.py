@@ -16,10 +16,10 @@ from anyprobe.probes import leftover, listing
 from anyprobe.splice import recovery
 from anyprobe.target import gateway, ptrace
 from anyprobe.target.process import Process
-from live.driver import wait_until
+from live.driver import build, wait_until
 from live.image import Image
 from live.results import hits, refusals, timing
-from live.target_driver import running
+from live.target_driver import PROGRAMS, running
 
 
 def overwrite(pid: int, address: int, content: bytes) -> bytes:
@@ -92,6 +92,19 @@ def test_a_program_whose_first_thread_has_ended(live):
         others = [int(tid) for tid in os.listdir(f"/proc/{program.pid}/task") if int(tid) != program.pid]
         assert "memfd:anyprobe" not in Path(f"/proc/{others[0]}/maps").read_text()
         assert program.ask() == "fine"
+
+
+def test_another_library_where_a_trap_was():
+    """It has an ``int3`` of its own there, which is no splice to be undone."""
+    source = (PROGRAMS / "replaces_library.c").read_text()
+    first, second = (build(f"{name}.c", "-shared", f"-D{name.upper()}", text=source) for name in ("first", "second"))
+    with running("replaces_library", str(first), str(second)) as program:
+        assert program.line() == "2"
+        with anyprobe.attach(program.pid, strategy="trap") as session:
+            session.count(f"{first.name}:probed")
+            if program.ask() != "same":
+                pytest.skip("the libraries are not in the same place")
+        assert program.ask() == "cc"
 
 
 def test_a_refused_arming_keeps_what_was_timed(run_target):

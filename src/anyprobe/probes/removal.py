@@ -1,8 +1,10 @@
 """Taking probes out: some of them for a while, everything at a session's end, what dead controllers left."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from anyprobe.core.errors import TargetError, TargetExited
+from anyprobe.core.memory import MemoryFault
 from anyprobe.probes.probe import Probe, edits_for
 from anyprobe.splice.arena import is_ours
 from anyprobe.splice.asleep import Sleepers
@@ -10,6 +12,7 @@ from anyprobe.splice.engine import Engine
 from anyprobe.splice.installed import find_owners, owner_alive
 from anyprobe.splice.liveremoval import end_live
 from anyprobe.splice.recovery import remove, remove_everywhere
+from anyprobe.target.exclusion import exclusive
 from anyprobe.target.process import Process
 
 
@@ -52,6 +55,7 @@ def detach(process: Process, engine: Engine) -> list[str]:
         return Sleepers([*(splice.patch for splice in splices if splice.patch is not None), *left])
 
     try:
+        _forget_lost(process, engine)
         end_live(engine)
         removal = remove(process, sessions, patches)
         engine.pause_us["disarm"] += removal.pause_us
@@ -67,6 +71,15 @@ def detach(process: Process, engine: Engine) -> list[str]:
     if failure is not None:
         raise failure
     return remaining
+
+
+def _forget_lost(process: Process, engine: Engine) -> None:
+    """Have the journals list no more what was in modules that are gone: other files may be mapped there by now."""
+    if engine.arenas:
+        with suppress(TargetError, MemoryFault), exclusive(process):  # where nothing is left, nothing is restored
+            engine.note_losses(process.mappings())
+            if not engine.losses.evicted:
+                engine.losses.clear_records()
 
 
 def clean_up(process: Process) -> list[str]:
