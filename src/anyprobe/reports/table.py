@@ -61,10 +61,12 @@ def _table(sites: list[SiteResult], snapshot: Snapshot) -> Table:
     table.add_column("strategy", no_wrap=True)
     if noted:
         table.add_column("notes", overflow="fold", style="yellow")
+    exits = Counter(map(site_name, sites))
     for site in sites:
         cells = [f"{site.hits:,}", rate(site.hits, snapshot.duration_s)]
         cells += [f"{site.nmissed:,}"] if missed else []
-        cells += [escape(site_name(site)), escape(site.module), site.strategy]
+        which = f" +{site.offset:#x}" if site.kind == "return" and exits[site_name(site)] > 1 else ""
+        cells += [escape(site_name(site) + which), escape(site.module), site.strategy]
         notes = (*site.notes, *(() if site.armed else ("disarmed",)))
         cells += [escape(", ".join(notes))] if noted else []
         table.add_row(*cells)

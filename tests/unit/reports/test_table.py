@@ -60,6 +60,14 @@ def test_missed_hits_and_notes_have_columns_only_when_there_are_any():
     assert "disarmed" in text
 
 
+def test_the_exits_of_a_function_are_told_apart():
+    ends = [site(kind="return", exit_kind="ret", offset=offset) for offset in (0x10, 0x2C)]
+    text = shown(snapshot(sites=(*ends, site("free", kind="return", exit_kind="ret", offset=0x30))))
+    assert "malloc%return (ret) +0x10" in text
+    assert "malloc%return (ret) +0x2c" in text
+    assert "free%return (ret)  " in text
+
+
 def test_sites_are_named_as_the_user_writes_them():
     assert table.site_name(site()) == "malloc"
     assert table.site_name(site(kind="return", exit_kind="tail")) == "malloc%return (tail)"
