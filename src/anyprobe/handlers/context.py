@@ -108,8 +108,6 @@ class ContextAccess:
             value = statusflags.written(convert(value, u64))
         elif part == "regs" or name == "ip":
             register = "rip" if name in {"ip", "rip"} else _register(name, fail)
-            if register == "rsp":
-                raise fail("the stack pointer cannot be changed", "")
             word = emit.word(InputKind.REGISTER, register, written=True)
         else:
             word = emit.word(InputKind.CONTEXT, name, written=True)

@@ -154,7 +154,8 @@ class Statements:
             members.change(self._expressions, node, inner, name, value)
             return
         if not isinstance(inner, Context):
-            raise self._expressions.error(node, f"{described(inner)} cannot be changed", "ctx.data, an aggregation")
+            what = f"{described(inner)}.{name}"
+            raise self._expressions.error(node, f"{what} cannot be changed", "ctx.data, an aggregation")
         expr = self._expressions.as_number(self._expressions.present(value, node), node)
         self._expressions.context.write(self._emit, inner.part, name, expr, self._frame.fail_at(node))
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from anyprobe.binary.exits import ExitKind
 from anyprobe.core.code import Input, InputKind
-from anyprobe.core.errors import UsageError
+from anyprobe.core.errors import HandlerError, UsageError
 from anyprobe.isa.decode import Flow
 from anyprobe.probes.probe import Place, Probe
 from anyprobe.splice.handlerfacts import HandlerFacts
@@ -29,6 +29,8 @@ def dress_with(probe: Probe, facts: HandlerFacts, at_tails: Callable[[], Handler
 
 def dressing_behind(facts: HandlerFacts) -> Callable[[Probe], None]:
     """Return what has a probe's places call a handler behind their instructions."""
+    if facts.moves_stack:
+        raise HandlerError("the stack pointer is changed in front of an instruction, not behind it")
     asking = replace(facts, takes_target=True) if facts.asks_ip else facts
 
     def dress(probe: Probe) -> None:

@@ -181,7 +181,8 @@ class Emission:
             return (Action(hook.kind, hook.offset, code),)
         place = (hook.ip, hook.function) if hook.handler.asks_place else (0, 0)
         inline = home.inline(bank, hook.handler) if isinstance(bank, SlotBank) else None
-        return (Action(hook.kind, hook.offset, code, *place, hook.handler.takes_target, inline),)
+        told = hook.handler.takes_target, hook.handler.moves_stack
+        return (Action(hook.kind, hook.offset, code, *place, *told, inline),)
 
     def _home_for(self, edit: Edit) -> Neighbourhood:
         """Return where a function's patches go: all of a module where the stubs are that return addresses need."""

@@ -140,9 +140,14 @@ class _Emission:
 
     def _before_retargeted(self, insn: Insn, wants: list[Want]) -> None:
         """Append actions; handlers see the stack as it was in front of a call."""
-        shown = insn.flow is Flow.CALL and any(
-            action.kind is ActionKind.HANDLER for want in wants for action in self._source.actions(want)
-        )
+        handlers = [action for want in wants for action in self._source.actions(want)]
+        handlers = [action for action in handlers if action.kind is ActionKind.HANDLER and insn.flow is Flow.CALL]
+        if any(action.moves_stack for action in handlers):
+            detail = (
+                "a call by a changed branch has pushed its return address: the stack pointer cannot be changed here"
+            )
+            raise UndisplaceableError(Refusal(Reason.NO_DISPLACED_FORM, insn.address, detail))
+        shown = bool(handlers)
         if shown:
             self._writer.raw(b"\x48\x8d\x64\x24\x08")  # lea rsp, [rsp+8]: the return address is in the red zone
         self._actions(wants)

@@ -22,7 +22,7 @@ from anyprobe.data.layout import BLOCK_GUARD, BLOCK_NUMBER, BLOCK_REFUSED
 from anyprobe.isa import disassemble
 from anyprobe.isa.assemble import Assembler, i32, u64
 from anyprobe.isa.registers import NUMBERS
-from anyprobe.splice import contextroutines
+from anyprobe.splice import contextroutines, stackmove
 from anyprobe.splice.handlerfacts import (
     INSTANCE_BYTES,
     INSTANCE_DATA,
@@ -80,6 +80,8 @@ class _Call:
         asm, facts, handler = self.asm, self._facts, self._handler
         emit_acquire(asm, facts)
         asm.label("handler_call")
+        if handler.moves_stack:
+            asm.emit(*stackmove.ROOM)
         asm.emit(b"\x50\x9f\x0f\x90\xc0\x50", "push rax; lahf; seto al; push rax")
         for name in self._saved[2:]:
             self._one(Instruction.create_reg(Code.PUSH_R64, _register_of(name)))
@@ -100,8 +102,15 @@ class _Call:
         self._argument()
         asm.emit(b"\x48\xff\x04\x03", "inc qword [rbx+rax]")
         self._call()
-        self._end("done", b"\xc3", "ret")
-        if handler.redirects:
+        if handler.moves_stack:
+            stackmove.emit_frame(asm, self._at_return_address, self._passed_by - 8)
+            self._end("moved", *stackmove.LEAVE)
+        self._end("done", *(stackmove.RETURN if handler.moves_stack else (b"\xc3", "ret")))
+        if handler.redirects and handler.moves_stack:
+            asm.label("redirected")
+            stackmove.emit_frame(asm, self._at_return_address, 0)
+            self._end("leave", *stackmove.LEAVE)
+        elif handler.redirects:
             asm.label("redirected")
             # the return address is where to go, and the stack pointer becomes the site's
             popped = self._passed_by - 8
@@ -161,7 +170,7 @@ class _Call:
 
     def _argument(self) -> None:
         """Emit: rax = the offset of the counters."""
-        self._get(self._base, 8 * len(self._saved) + 8 + self._pushed)
+        self._get(self._base, self._above + 8 + self._pushed)
 
     def _at(self, offset: int) -> MemoryOperand:
         return MemoryOperand(self._base, displ=offset, displ_size=8)
@@ -170,10 +179,18 @@ class _Call:
         """Return where a saved register is, relative to the base."""
         return 8 * (len(self._saved) - 1 - self._saved.index(name)) + self._pushed
 
+    def _at_return_address(self, offset: int) -> MemoryOperand:
+        return self._at(self._above + self._pushed + offset)
+
+    @property
+    def _above(self) -> int:
+        """Return how far above the saved registers the return address is."""
+        return 8 * len(self._saved) + stackmove.ROOM_BYTES * self._handler.moves_stack
+
     @property
     def _site(self) -> int:
         """Where the site's stack pointer points, relative to the base."""
-        return 8 * len(self._saved) + self._passed_by + self._pushed
+        return self._above + self._passed_by + self._pushed
 
     def _call(self) -> None:
         """Emit: fill in the words, call the handler, take over what it changes. rbx = the block, or 0."""
@@ -210,7 +227,7 @@ class _Call:
         self._get(Register.RSP, 8 * index)
         asm.emit(b"\x48\x85\xc0", "test rax, rax")
         asm.jump(b"\x0f\x84", "stays", "jz stays")
-        back = self._at(8 * len(self._saved) + self._pushed)
+        back = self._at(self._above + self._pushed)
         self._one(Instruction.create_mem_reg(Code.MOV_RM64_R64, back, Register.RAX))
         if self._handler.enters and self._handler.skips and any(each.kind is InputKind.INSTANCE for each in inputs):
             asm.relative(b"\x48\x8d\x3d", 4, b"", SKIP, "lea rdi, [skip]")
@@ -316,12 +333,12 @@ class _Call:
                 asm.emit(b"\x48\xba" + u64(handler.nanoseconds), "mov rdx, nanoseconds per tick")
                 asm.emit(b"\x48\xf7\xe2\x48\x0f\xac\xd0\x20", "mul rdx; shrd rax, rdx, 32")
             case "trap":
-                self._get(self._base, 8 * len(self._saved) + 16 + self._pushed)
+                self._get(self._base, self._above + 16 + self._pushed)
             case "ip" if handler.takes_target:
-                self._get(self._base, 8 * len(self._saved) + 16 + self._pushed)
+                self._get(self._base, self._above + 16 + self._pushed)
             case "ip" | "func":
                 at = PLACE[name]
-                self._get(self._base, 8 * len(self._saved) + self._pushed)
+                self._get(self._base, self._above + self._pushed)
                 asm.emit(b"\x48\x63\x78" + bytes([at]), f"movsxd rdi, dword [rax+{at}]")
                 asm.emit(b"\x48\x8d\x44\x38" + bytes([at + 4]), f"lea rax, [rax+rdi+{at + 4}]")
             case "errno":
@@ -450,6 +467,10 @@ class _Call:
         if name == "rip":
             return
         self._get(Register.RSP, 8 * index)
+        if name == "rsp":
+            place = self._at_return_address(stackmove.STACK_POINTER)
+            self._one(Instruction.create_mem_reg(Code.MOV_RM64_R64, place, Register.RAX))
+            return
         if each.kind is InputKind.CONTEXT and each.name == "errno":
             self._set_errno()
             return

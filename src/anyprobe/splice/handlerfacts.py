@@ -66,6 +66,11 @@ class HandlerFacts:
         return any(each.written and each.name == "rip" for each in self.code.inputs)
 
     @property
+    def moves_stack(self) -> bool:
+        """Whether it may give the thread another stack pointer."""
+        return any(each.written and each.name == "rsp" for each in self.code.inputs)
+
+    @property
     def skips(self) -> bool:
         """Whether it may let a call return at once."""
         return any(each.kind is InputKind.ROUTINE and each.name == SKIP for each in self.code.inputs)

@@ -79,6 +79,8 @@ class Action:
     """The same of the function; 0: the handler does not ask."""
     takes_target: bool = False
     """Whether the handler expects where control goes pushed in front of its argument: nobody knows it beforehand."""
+    moves_stack: bool = False
+    """Whether the handler may leave another stack pointer."""
     inline: Inline | None = None
     """What the patch does in the handler's stead."""
 
