@@ -35,7 +35,8 @@ def ask_for_optimization(pid: int, *, on: bool) -> OptimizationReport:
         waiting = []  # the session has ended meanwhile
     finally:
         process.close()
-    return OptimizationReport(pid, on, sessions=len({owners[address].session for address in living}), done=not waiting)
+    sessions = len({owners[address].session for address in living})
+    return OptimizationReport(pid, on, sessions, done=bool(living) and not waiting)
 
 
 def look(session: "Session") -> None:

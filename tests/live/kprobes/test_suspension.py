@@ -103,6 +103,7 @@ def test_optimization_is_switched_from_outside(target):
 def test_nobody_is_there_to_be_asked(target):
     report = requests.ask_for_optimization(target.pid, on=False)
     assert (report.sessions, str(report)) == (0, f"no living session has probes in pid {target.pid}")
+    assert not report.done
     target.finish()
 
 
