@@ -16,7 +16,7 @@ def spare_stack(pid: int, mappings: list[Mapping]) -> int:
 
     The kernel maps 128 KiB of main stack at once, most of which programs never reach. Pages that are neither present
     nor swapped hold no data, whatever stack the threads are on. Each use takes other pages, since a page once touched
-    may be the program's later.
+    may be the program's later: the highest, so that the next use finds all but the one or two that were written to.
     """
     stack = next((m for m in mappings if m.path == "[stack]"), None)
     if stack is None:
@@ -31,9 +31,9 @@ def spare_stack(pid: int, mappings: list[Mapping]) -> int:
         finally:
             gateway.close(fd)
     free = 0
-    for number in range(len(content) // _ENTRY):
+    for number in reversed(range(len(content) // _ENTRY)):
         entry = int.from_bytes(content[number * _ENTRY : (number + 1) * _ENTRY], "little")
         free = 0 if entry & _TOUCHED else free + 1
         if free == wanted:
-            return stack.start + (number + 1) * _PAGE
+            return stack.start + (number + wanted) * _PAGE
     return 0
