@@ -1,6 +1,6 @@
 """From planned functions to patches in memory of ours, and to the writes that are to lead there."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
@@ -129,7 +129,7 @@ class Emission:
         def clobbers(want: Want) -> Clobbers:
             return self._engine.clobbers_of(edit, want)
 
-        lines = [splice for splice in edit.plan.splices if can_move(splice, action_of)]
+        lines = of_one_bank([splice for splice in edit.plan.splices if can_move(splice, action_of)], action_of)
         if not lines:
             return {}
         moving = Moving(home.cursor, edit.module.bias, action_of, clobbers)
@@ -200,6 +200,12 @@ class Emission:
         if not fit:
             raise TargetError(f"there is no code memory within reach of {module.name}")
         return fit[0] if len(fit) == 1 else max(fit, key=Neighbourhood.room)
+
+
+def of_one_bank(lines: list[PlannedSplice], action_of: Callable[[Want], Action | None]) -> list[PlannedSplice]:
+    """Return the lines whose counters lie in the bank of the first one: a register has the block of one bank."""
+    slots = [{action.bank.slot for want in line.wants if (action := action_of(want)) is not None} for line in lines]
+    return [line for line, own in zip(lines, slots, strict=True) if own == slots[0] and len(own) == 1]
 
 
 def _check_jump(live: LiveSplice) -> None:

@@ -20,6 +20,7 @@ _NUMBERS = {
 }  # fmt: skip
 """Registers that can address ``[reg+disp32]`` without an index byte, with their numbers in ModRM."""
 
+_COUNTING = struct.Struct("<6sici8s")
 SCRATCH_ORDER = ("r11", "r10", "rax", "rcx", "rdx", "r8", "r9", "rsi", "rdi")
 
 
@@ -212,7 +213,12 @@ class PatchWriter:
     def count_by_routine(self, action: Action) -> None:
         """Append a counter for threads that may have no block; flags may be overwritten."""
         assert action.bank.routines is not None
-        self._call(action.bank.routines.count, action.offset)
+        behind = self.here + _COUNTING.size - 8
+        self.out += _COUNTING.pack(
+            b"\x48\x8d\x64\x24\x80\x68", action.offset, b"\xe8", action.bank.routines.count - behind,
+            b"\x48\x8d\xa4\x24\x88\0\0\0",
+        )  # fmt: skip
+        # lea rsp, [rsp-128]; push offset; call routine; lea rsp, [rsp+136]
 
     def _count(self, action: Action, clobbers: Clobbers) -> None:
         """Append a counter, saving only what is live: nothing, one register, or register and flags."""

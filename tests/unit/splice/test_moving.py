@@ -4,6 +4,7 @@ import pytest
 
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.claims import Claims
+from anyprobe.splice.emission import of_one_bank
 from anyprobe.splice.moving import Moving, can_move, is_described
 from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers
 from anyprobe.splice.plan import Planner
@@ -90,6 +91,51 @@ def test_a_register_that_the_line_changes_holds_the_block_no_more(code_map):
     assert after[0] == f"mov rcx, fs:[{SLOT:#x}]"
 
 
+def test_the_register_that_is_kept_for_longest_has_the_block(code_map):
+    _, patches = moved(planned(code_map, *HEADS), Clobbers(("rcx", "r10"), flags=True))
+    texts = [insn.text for insn in decode_range(patches[0].code, PATCH)]
+    assert texts[0] == f"mov r10, fs:[{SLOT:#x}]"  # rcx is changed before the end of the line
+
+
+def test_within_a_line_the_block_is_not_looked_at_again(code_map):
+    def clobbers(want):
+        return Clobbers({0: ("rcx",), 5: (), 9: ("rcx",), 14: ("rdx",)}[want.address - BASE], flags=True)
+
+    plan = planned(code_map, 0, 5, 9, 14)
+    moving = Moving(PATCH, BIAS, lambda want: Action(ActionKind.COUNT, 8 * (want.address - BASE), BANK), clobbers)
+    _, patches = moving.write(plan.splices)
+    patch = patches[plan.splices[0]]
+    slow = patch.starts[0][1]
+    assert [insn.text for insn in decode_range(patch.code, PATCH)] == [
+        f"mov rcx, fs:[{SLOT:#x}]", f"test [{GATE:#x}], rcx", f"je {slow:#x}", "inc qword ptr [rcx]",
+        "mov eax, 0x1",
+        # rcx may hold something that is needed
+        "lea rsp, [rsp-0x80]", "push rax", f"mov rax, fs:[{SLOT:#x}]", "inc qword ptr [rax+0x28]", "pop rax",
+        "lea rsp, [rsp+0x80]",
+        "test edi, edi", f"je {BASE + 21 + BIAS:#x}",
+        f"mov rcx, fs:[{SLOT:#x}]", "inc qword ptr [rcx+0x48]", "mov ecx, 0x2",
+        f"mov rdx, fs:[{SLOT:#x}]", "inc qword ptr [rdx+0x70]", "mov ecx, [rsi]", "mov eax, 0x3",
+        f"jmp {BASE + 21 + BIAS:#x}",
+    ]  # fmt: skip
+
+
+def test_where_the_thread_may_have_changed_its_block_is_looked_at(code_map):
+    code = bytes.fromhex("b8 01 00 00 00  f3 48 0f ae d7  85 ff  b9 02 00 00 00  85 c0  c3")
+    # 0: mov eax, 1; wrfsbase rdi; 10: test edi, edi; mov ecx, 2; 17: test eax, eax; ret
+    planner = Planner(code_map(BASE, code, [(0, len(code))]), Claims(), lambda _: False)
+    wants = [Want(BASE + at, WantKind.OFFSET) for at in (0, 10, 17, 19)]
+    plan = planner.plan(planner.code.function_at(BASE), wants)
+    free = {0: ("rdx",), 10: ("rcx",), 17: ("rdx",), 19: ("rdx",)}
+    moving = Moving(
+        PATCH, BIAS, lambda want: Action(ActionKind.COUNT, 8, BANK),
+        lambda want: Clobbers(free[want.address - BASE], flags=True),
+    )  # fmt: skip
+    _, patches = moving.write(plan.splices)
+    texts = [insn.text for insn in decode_range(patches[plan.splices[0]].code, PATCH)]
+    loads = [number for number, text in enumerate(texts) if "fs:" in text]
+    assert [texts[number + 1].startswith("test [") for number in loads] == [True, True, False]
+
+
 @pytest.mark.parametrize("free", [Clobbers(("r11",)), Clobbers((), flags=True), Clobbers()])
 def test_where_something_has_to_be_saved_it_is(code_map, free):
     _, patches = moved(planned(code_map, *HEADS), free)
@@ -105,6 +151,19 @@ def test_only_plain_counters_of_threads_blocks_move(code_map):
     assert not can_move(plan.splices[0], lambda _: Action(ActionKind.COUNT, 0, near))
     assert not can_move(plan.splices[0], lambda _: Action(ActionKind.ENTER, 0, BANK))
     assert not can_move(plan.splices[0], lambda _: None)
+
+
+def test_lines_with_counters_in_several_banks_do_not_move(code_map):
+    first, second = planned(code_map, *HEADS).splices
+    later = BankCode(SLOT + 8, GATE + 8, 0, BANK.routines)
+
+    def action_of(bank_of):
+        return lambda want: Action(ActionKind.COUNT, 0, bank_of.get(want.address - BASE, BANK))
+
+    assert of_one_bank([first, second], action_of({})) == [first, second]
+    assert of_one_bank([first, second], action_of({21: later, 28: later})) == [first]
+    assert of_one_bank([first, second], action_of({9: later})) == []
+    assert of_one_bank([], action_of({})) == []
 
 
 def test_the_splice_above_is_found_after_some_were_taken_out(code_map):
