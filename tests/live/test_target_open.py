@@ -340,7 +340,7 @@ def test_no_call_is_made_on_an_alternate_stack_among_living_frames():
         process = Process.open(program.pid)
         with pytest.raises(StopTimeout, match="not on a stack known to be its own"), process.borrow(0.1):
             pass
-        for _ in range(7):  # each time in other memory
+        for _ in range(4):  # each time in other memory
             with process.stop() as stop, stop.remote() as remote:
                 assert remote.syscall(GETPID) == program.pid
         process.close()
