@@ -16,6 +16,8 @@ _MAGICS = (b"\xf0\xff\xff\xff\x00\x00", b"\xf1\xff\xff\xff\x00\x00")
 # magic, two zeros, instruction quantum, pointer size, functions, files, text start, then offsets of the parts: names,
 # compilation units, files, pc values, function table
 _HEADER = struct.Struct("<IBBBBQQQQQQQQ")
+_DEFER_RETURN = 12
+"""Where a function's record says how far behind its start that is."""
 _SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
 
 T = TypeVar("T")
@@ -36,6 +38,11 @@ def go_symbols(elf: ElfFile) -> SymbolTable | None:
 def parking_places(elf: ElfFile) -> ParkingPlaces | None:
     """Return where goroutines may be parked; nothing for a version that we do not know."""
     return _from_table(elf, ParkingPlaces)
+
+
+def recovery_entries(elf: ElfFile) -> list[int]:
+    """Return where functions go on whose callees' panics they have recovered from: nothing branches there."""
+    return _from_table(elf, _read_recoveries) or []
 
 
 def _from_table(elf: ElfFile, read: Callable[[bytes, int], T]) -> T | None:
@@ -72,3 +79,13 @@ def _read(content: bytes, text: int) -> SymbolTable:
     words: NDArray[Any] = np.ndarray((len(content) - 3,), "<u4", content, strides=(1,))
     symbols["name"] = words[table_at + table[1::2].astype(np.int64) + 4]  # the second word of a function's record
     return SymbolTable(symbols, names)
+
+
+def _read_recoveries(content: bytes, text: int) -> list[int]:
+    head = _HEADER.unpack_from(content)
+    count, table_at = head[5], head[12]
+    table: NDArray[Any] = np.frombuffer(content, "<u4", 2 * count + 1, table_at)
+    words: NDArray[Any] = np.ndarray((len(content) - 3,), "<u4", content, strides=(1,))
+    into = words[table_at + table[1::2].astype(np.int64) + _DEFER_RETURN]
+    places = text + table[0:-1:2].astype(np.int64) + into
+    return [int(place) for place in places[into != 0]]

@@ -10,7 +10,7 @@ from anyprobe.binary.elf import PF_X, PT_INTERP, SHF_ALLOC, SHF_EXECINSTR, ElfFi
 from anyprobe.binary.entries import code_entries
 from anyprobe.binary.forbidden import forbidden_ranges
 from anyprobe.binary.functions import Function, FunctionTable
-from anyprobe.binary.golang import go_symbols, is_go, parking_places
+from anyprobe.binary.golang import go_symbols, is_go, parking_places, recovery_entries
 from anyprobe.binary.noreturn import noreturn_addresses
 from anyprobe.binary.reconcile import Bounds, reconcile
 from anyprobe.binary.relocations import Relocations, relocations
@@ -262,7 +262,7 @@ class Image:
     def _gather_facts(self) -> CodeFacts:
         functions = self.functions
         forbidden, sequences = forbidden_ranges(self.elf, self.code_ranges, self.unwind, self.relocations)
-        entries = code_entries(self, sequences)
+        entries = code_entries(self, [*sequences, *(recovery_entries(self.elf) if self.is_go else ())])
         noreturn = noreturn_addresses(self.elf, functions, self.dynamic_table, self.relocations, self.code_ranges)
         framed = self.unwind.starts[self.unwind.framed]
         unnamed = framed[among(framed, functions.starts) & ~among(framed, functions.labels)]

@@ -36,8 +36,12 @@ func (h half) value() int { return h.n / 2 }
 //go:noinline
 func work(p **half, x int) int { *p = &half{x}; s := 0; for i := 0; i < x; i++ { s += (*p).value() * i }; return s }
 
+//go:noinline
+func safe(f func() int) (n int) { defer func() { if recover() != nil { n = -1 } }(); return f() }
+
 func main() {
 	var p *half
+	safe(func() int { return (*p).n })
 	fmt.Println(work(&p, 3), strings.Repeat("a", 2), reflect.TypeOf(p).Kind())
 	for _, at := range []uintptr{PLACES} {
 		f := findfunc(at)
@@ -106,6 +110,17 @@ def test_assembly_and_the_runtime(build, folder, flags):
     assert any(text.parking.may_park(at) for at in range(work.start, work.end))
     assert not text.parking.may_park(text.ranges[0].start - 1)
     assert not text.parking.may_park(1 << 40), "no code of Go's"
+
+
+def test_a_function_that_recovers_from_a_panic_returns_where_nothing_branches_to(build, folder):
+    image = built(build, folder, "-ldflags=-s -w")
+    code_map = CodeMap(image.text())
+    (function,) = image.functions.match("main.safe")
+    code = code_map.function_at(function.start)
+    assert code.exits_complete is None
+    assert [code.insn_at(each.address).text for each in code.exits] == ["ret", "ret"]
+    behind = [insn for insn in code.insns if insn.is_call and insn.address in set(image.text().entries.tolist())]
+    assert len(behind) == 1, "the call of deferreturn is entered by itself"
 
 
 def test_a_table_that_makes_no_sense_proves_nothing(build, folder):
