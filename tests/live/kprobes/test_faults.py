@@ -1,10 +1,12 @@
 """Fault handlers: they see the faults of the probed instruction, and what they leave alone is the program's fate."""
 
 import errno
+import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -254,3 +256,43 @@ def test_no_fault_handlers_without_a_stop(target):
         kp = Kprobe(symbol_name="chosen", offset=5, fault_handler=seeing)
         assert register_kprobe(kp) == -errno.EOPNOTSUPP
         assert "without a stop" in kp.error
+
+
+def test_handlers_that_the_program_sets_later():
+    """They take the place of ours; with the next snapshot faults come to the probes first again."""
+    with started(build("faults_handled.c"), "late") as target, anyprobe.attach(target.pid) as session:
+        probes = [Kprobe(symbol_name=name, offset=PLACES[name], fault_handler=seeing) for name in NAMES]
+        assert register_kprobes(probes) == 0, [kp.error for kp in probes]
+        target.go(1)
+        session.snapshot()
+        target.go(20)
+        rows = session.records(final=True)["fault"]
+        assert {kp.symbol_name: int((rows["ip"] == kp.addr).sum()) for kp in probes} == dict.fromkeys(NAMES, 20)
+        target.finish()
+
+
+def test_the_actions_come_back_when_the_controller_has_died():
+    """The program lives on with the probes, and ``detach`` undoes all of it."""
+    with started(build("fatal_faults.c"), "divides") as target:
+        before = handled_signals(target.pid)
+        controller = os.fork()
+        if controller == 0:
+            try:
+                anyprobe.attach(target.pid, unsafe=True).__enter__()
+                kp = Kprobe(symbol_name="divides", offset=6, fault_handler=skipping)
+                kp.length = 2
+                assert register_kprobe(kp) == 0
+            except BaseException:
+                os._exit(1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        assert os.waitpid(controller, 0)[1] == signal.SIGKILL
+        assert handled_signals(target.pid) != before
+        target.go(3)
+        detached = subprocess.run(
+            [sys.executable, "-m", "anyprobe", "detach", "-p", str(target.pid)], stdin=subprocess.DEVNULL, timeout=60
+        )
+        assert detached.returncode == 0
+        assert handled_signals(target.pid) == before
+        assert "memfd:anyprobe" not in Path(f"/proc/{target.pid}/maps").read_text()
+        with pytest.raises(TargetFailed, match="SIGFPE"):
+            target.go(1)
