@@ -4,12 +4,14 @@ import bisect
 import itertools
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 
 from anyprobe.binary import dwarf as dw
 from anyprobe.binary.debugfiles import separate_debug
 from anyprobe.binary.dwarfranges import AddressTable, ranges_of
 from anyprobe.binary.elf import ElfFile
+from anyprobe.binary.splitdwarf import split_off
 from anyprobe.core.errors import UnsupportedTarget
 
 _C_LANGUAGES = frozenset([0x01, 0x02, 0x04, 0x0C, 0x1A, 0x1D, 0x21, 0x2B, 0x2C])
@@ -31,10 +33,11 @@ _UNITS_TRIED = 64
 class DebugInfo:
     """The debug information of one object; addresses are link-time ones."""
 
-    def __init__(self, dwarf: dw.Dwarf) -> None:
+    def __init__(self, dwarf: dw.Dwarf, prefix: str = "") -> None:
         """Use ``open``."""
-        self.dwarf = dwarf
+        self.dwarf, self._prefix = dwarf, prefix
         self._functions: dict[int, dict[int, int]] = {}
+        self._split: dict[int, dw.Unit] = {}
         self._types: dict[int, dict[str, int]] = {}
 
     @classmethod
@@ -45,7 +48,7 @@ class DebugInfo:
             name = os.path.basename(elf.path)
             raise UnsupportedTarget(f"{name} has no debug information, and no separate file of it is installed")
         supplement = _supplementary(holder, roots, prefix)
-        return cls(dw.Dwarf(holder, None if supplement is None else dw.Dwarf(supplement)))
+        return cls(dw.Dwarf(holder, None if supplement is None else dw.Dwarf(supplement)), prefix)
 
     @cached_property
     def _addresses(self) -> AddressTable:
@@ -56,20 +59,38 @@ class DebugInfo:
         offset = self._addresses.unit_at(address)
         if offset is None:
             raise UnsupportedTarget("the debug information says nothing about it")
-        unit = self.dwarf.unit_at(offset)
-        if unit.split:
-            raise UnsupportedTarget(f"its debug information is split off into {unit.split}, which is not read")
+        unit = self._whole(self.dwarf.unit_at(offset))
         known = self._functions.get(offset)
         if known is None:
             known = self._functions[offset] = dict(_functions_below(unit.entry))
         found = known.get(address)
-        entry = self.dwarf.entry(found) if found is not None else None
+        entry = unit.dwarf.entry(found) if found is not None else None
         if entry is None:
             raise UnsupportedTarget("the debug information says nothing about it")
         return entry
 
+    def _whole(self, unit: dw.Unit) -> dw.Unit:
+        """Return a unit with all that it says, from the file that it was split off into, if it was."""
+        if not unit.split or unit.dwarf.skeleton is not None:
+            return unit
+        if unit.offset not in self._split:
+            self._split[unit.offset] = split_off(unit, self._prefix)
+        return self._split[unit.offset]
+
+    @cached_property
+    def _parts(self) -> "list[DebugInfo]":
+        """What types are in besides: a section of their own, and files that units were split off into."""
+        found = [] if self.dwarf.types is None else [DebugInfo(self.dwarf.types)]
+        units = (unit for unit in self.dwarf.units if unit.split and self.dwarf.skeleton is None)
+        for unit in itertools.islice(units, _UNITS_TRIED):
+            with suppress(UnsupportedTarget):  # said where a function of its own is asked for
+                found.append(DebugInfo(self._whole(unit).dwarf))
+        return found
+
     def definition(self, declaration: dw.Entry) -> dw.Entry | None:
         """Return the definition of a type that an entry only declares, looked for in the other units."""
+        if (signed := declaration.reference(dw.AT_SIGNATURE)) is not None:
+            return signed
         name = _qualified_name(declaration) if is_cpp(declaration.unit) else declaration.name
         return self.named(name) if name else None
 
@@ -82,7 +103,7 @@ class DebugInfo:
             offset = self._types[unit.offset].get(name)
             if offset is not None:
                 return self.dwarf.entry(offset)
-        return None
+        return next((entry for part in self._parts if (entry := part.named(name)) is not None), None)
 
     def units_naming(self, name: str) -> Iterator[dw.Unit]:
         """Yield the units in which a name occurs: where its text is, and from where that is referred to."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from anyprobe.binary import dwarfforms as forms
-from anyprobe.binary.elf import SHF_COMPRESSED, ElfFile
+from anyprobe.binary.elf import SHF_COMPRESSED, ElfFile, Section
 from anyprobe.binary.leb128 import read_uleb
 from anyprobe.core.errors import UnsupportedTarget
 
@@ -25,9 +25,13 @@ AT_MEMBER_LOCATION, AT_DECLARATION, AT_ENCODING, AT_EXTERNAL, AT_SPECIFICATION, 
 AT_PROTOTYPED, AT_CALLING_CONVENTION, AT_CONST_VALUE, AT_RANGES, AT_DATA_BIT_OFFSET = 0x27, 0x36, 0x1C, 0x55, 0x6B
 AT_STR_OFFSETS_BASE, AT_ADDR_BASE, AT_RNGLISTS_BASE, AT_SIGNATURE, AT_DWO_NAME = 0x72, 0x73, 0x74, 0x69, 0x76
 AT_LOCLISTS_BASE = 0x8C
-AT_GNU_VECTOR, AT_GNU_DWO_NAME, AT_GNU_ADDR_BASE = 0x2107, 0x2130, 0x2133
+AT_GNU_VECTOR, AT_GNU_DWO_NAME, AT_GNU_DWO_ID, AT_GNU_RANGES_BASE, AT_GNU_ADDR_BASE = (
+    0x2107, 0x2130, 0x2131, 0x2132, 0x2133,
+)  # fmt: skip
+AT_COMP_DIR = 0x1B
 AT_ALIGNMENT, AT_EXPORT_SYMBOLS, AT_ARTIFICIAL = 0x88, 0x89, 0x34
 _ORIGINS = (AT_ABSTRACT_ORIGIN, AT_SPECIFICATION)
+_TYPES = ".debug_types"
 _ZLIB = 1
 _SIZE_LIMIT = 4 << 30
 """Bytes that a section may have when it is unpacked."""
@@ -176,6 +180,17 @@ class Unit:
                 return self.text(*self.entry.attributes[attribute])
         return ""
 
+    @property
+    def split_identity(self) -> int | None:
+        """What a unit that is split off and its skeleton have in common."""
+        return self.head.split_identity or self.entry.number(AT_GNU_DWO_ID)
+
+    @property
+    def base(self) -> int:
+        """Where its code begins, from which on some addresses are counted."""
+        skeleton = self.dwarf.skeleton
+        return self.entry.address(AT_LOW_PC) or (skeleton.base if skeleton is not None else 0)
+
     def text(self, form: int, value: forms.Value) -> str:
         """Return the text that an attribute's value means."""
         dwarf = self.dwarf
@@ -195,7 +210,9 @@ class Unit:
         return _text_at(dwarf.strings, value)
 
     def address_of(self, index: int) -> int:
-        """Return an address by its index."""
+        """Return an address by its index; those of what is split off are with the skeleton."""
+        if self.dwarf.skeleton is not None:
+            return self.dwarf.skeleton.address_of(index)
         base = self.entry.number(AT_ADDR_BASE) or self.entry.number(AT_GNU_ADDR_BASE) or 0
         at = base + 8 * index
         return int.from_bytes(self.dwarf.section(".debug_addr")[at : at + 8], "little")
@@ -204,9 +221,20 @@ class Unit:
 class Dwarf:
     """The debug information of one file."""
 
-    def __init__(self, elf: ElfFile, supplementary: "Dwarf | None" = None) -> None:
-        """Read from ``elf``; what ``dwz`` has moved elsewhere is in ``supplementary``."""
+    def __init__(
+        self,
+        elf: ElfFile,
+        supplementary: "Dwarf | None" = None,
+        *,
+        skeleton: Unit | None = None,
+        units: str = ".debug_info",
+    ) -> None:
+        """Read from ``elf``; what ``dwz`` has moved elsewhere is in ``supplementary``.
+
+        ``skeleton``: the unit that ``elf`` has been split off from. ``units``: the section that the units are in.
+        """
         self.path, self._elf, self.supplementary = elf.path, elf, supplementary
+        self.skeleton, self._units = skeleton, units
         self._sections: dict[str, bytes] = {}
         self._shapes: dict[int, dict[int, forms.Abbreviation]] = {}
 
@@ -217,13 +245,14 @@ class Dwarf:
     def section(self, name: str) -> bytes:
         """Return a section's content, unpacked; empty if there is none."""
         if name not in self._sections:
-            self._sections[name] = self._unpacked(name)
+            true_name = name if self.skeleton is None else f"{name}.dwo"
+            # what was never linked has several of a name, one for each type
+            found = [each for each in self._elf.sections if each.name == true_name]
+            self._sections[name] = b"".join(map(self._unpacked, found if self.skeleton is not None else found[:1]))
         return self._sections[name]
 
-    def _unpacked(self, name: str) -> bytes:
-        section = self._elf.section(name)
-        if section is None:
-            return b""
+    def _unpacked(self, section: Section) -> bytes:
+        name = section.name
         raw = self._elf.section_bytes(section)
         if not section.flags & SHF_COMPRESSED:
             return raw
@@ -240,7 +269,14 @@ class Dwarf:
     @cached_property
     def info(self) -> bytes:
         """The entries."""
-        return self.section(".debug_info")
+        return self.section(self._units)
+
+    @cached_property
+    def types(self) -> "Dwarf | None":
+        """The types that DWARF 4 has in a section of their own, if there are any."""
+        if self._units == _TYPES or not self.section(_TYPES):
+            return None
+        return Dwarf(self._elf, self.supplementary, skeleton=self.skeleton, units=_TYPES)
 
     @property
     def strings(self) -> bytes:
@@ -262,7 +298,7 @@ class Dwarf:
         found, at = [], 0
         try:
             while at + 4 <= len(self.info):
-                head = forms.header(self.info, at)
+                head = forms.header(self.info, at, of_type=self._units == _TYPES)
                 found.append(Unit(self, at, head))
                 at = head.end
         except struct.error:
@@ -286,10 +322,17 @@ class Dwarf:
 
     def type_by_signature(self, signature: int) -> Entry | None:
         """Return the type of a type unit."""
-        for unit in self.units:
-            if unit.head.signature == signature and unit.head.type_offset:
-                return unit.read(unit.head.type_offset)
-        raise UnsupportedTarget(f"{self.path}: a type of the debug information is in another place (.debug_types)")
+        unit = self._signed.get(signature)
+        if unit is not None:
+            return unit.read(unit.head.type_offset)
+        if self.types is not None:
+            return self.types.type_by_signature(signature)
+        raise UnsupportedTarget(f"{self.path}: the debug information refers to a type that it does not have")
+
+    @cached_property
+    def _signed(self) -> dict[int, Unit]:
+        """The type units by their signatures."""
+        return {unit.head.signature: unit for unit in self.units if unit.head.type_offset}
 
 
 def _text_at(strings: bytes, offset: int) -> str:

@@ -136,19 +136,21 @@ class Header(NamedTuple):
     """Where the first entry is."""
     signature: int = 0
     type_offset: int = 0
+    split_identity: int = 0
+    """What a skeleton and the unit that was split off have in common."""
 
 
 _COMPILE, _SKELETON, _SPLIT, _TYPE, _SPLIT_TYPE = 1, 4, 5, 2, 6
 
 
-def header(content: bytes, at: int) -> Header:
-    """Read the head of the unit at an offset."""
+def header(content: bytes, at: int, *, of_type: bool = False) -> Header:
+    """Read the head of the unit at an offset; ``of_type``: in ``.debug_types``."""
     begin = at
     length, size, at = initial_length(content, at)
     end = at + length
     (version,) = struct.unpack_from("<H", content, at)
     at += 2
-    kind, signature, type_offset = _COMPILE, 0, 0
+    kind, signature, type_offset, identity = _COMPILE, 0, 0, 0
     if not 2 <= version <= 5 or end > len(content):
         raise UnsupportedTarget(f"debug information of DWARF version {version}")
     if version == 5:
@@ -157,12 +159,14 @@ def header(content: bytes, at: int) -> Header:
         where = int.from_bytes(content[at : at + size], "little")
         at += size
         if kind in {_SKELETON, _SPLIT}:
+            (identity,) = struct.unpack_from("<Q", content, at)
             at += 8
-        elif kind in {_TYPE, _SPLIT_TYPE}:
-            (signature,) = struct.unpack_from("<Q", content, at)
-            type_offset = begin + int.from_bytes(content[at + 8 : at + 8 + size], "little")
-            at += 8 + size
+        of_type = kind in {_TYPE, _SPLIT_TYPE}
     else:
         where = int.from_bytes(content[at : at + size], "little")
         at += size + 1
-    return Header(end, version, kind, where, size, at, signature, type_offset)
+    if of_type:
+        (signature,) = struct.unpack_from("<Q", content, at)
+        type_offset = begin + int.from_bytes(content[at + 8 : at + 8 + size], "little")
+        at += 8 + size
+    return Header(end, version, kind, where, size, at, signature, type_offset, identity)

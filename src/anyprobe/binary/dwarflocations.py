@@ -55,11 +55,13 @@ def _described(entry: dw.Entry, address: int, base: int) -> bytes:
 
 def _listed(unit: dw.Unit, form: int, at: int, address: int, base: int) -> bytes:
     """Return the description in a list that holds at an address."""
+    if unit.head.version < 5 and unit.dwarf.skeleton is not None:
+        return _split(unit, at, address)
     if unit.head.version < 5:
         return _old(unit.dwarf.section(".debug_loc"), at, address, base)
     content, size = unit.dwarf.section(".debug_loclists"), unit.head.offset_size
     if form == _LOCLISTX:
-        start = unit.entry.number(dw.AT_LOCLISTS_BASE) or 0
+        start = unit.entry.number(dw.AT_LOCLISTS_BASE) or (0 if unit.dwarf.skeleton is None else 2 * size + 4)
         at = start + int.from_bytes(content[start + at * size : start + (at + 1) * size], "little")
     return _new(unit, content, at, address, base)
 
@@ -77,6 +79,28 @@ def _old(content: bytes, at: int, address: int, base: int) -> bytes:
         at += 2 + size
         if base + begin <= address < base + end:
             return content[at - size : at]
+
+
+def _split(unit: dw.Unit, at: int, address: int) -> bytes:
+    """Return the same of a list that GCC and LLVM have split off before there was a standard for it."""
+    cursor = Cursor(unit.dwarf.section(".debug_loc"), at)
+    while (kind := cursor.byte()) != 0:
+        start = unit.address_of(cursor.number())
+        if kind == 1:  # DW_LLE_GNU_base_address_selection_entry, which the others do not need
+            continue
+        if kind == 2:  # DW_LLE_GNU_start_end_entry
+            end = unit.address_of(cursor.number())
+        elif kind == 3:  # DW_LLE_GNU_start_length_entry
+            (length,) = struct.unpack_from("<I", cursor.content, cursor.at)
+            cursor.at += 4
+            end = start + length
+        else:
+            return b""
+        (size,) = struct.unpack_from("<H", cursor.content, cursor.at)
+        cursor.at += 2 + size
+        if start <= address < end:
+            return cursor.content[cursor.at - size : cursor.at]
+    return b""
 
 
 def _new(unit: dw.Unit, content: bytes, at: int, address: int, base: int) -> bytes:

@@ -73,13 +73,15 @@ def ranges_of(entry: dw.Entry) -> list[tuple[int, int]]:
 
 
 def _listed(unit: dw.Unit, form: int, value: int) -> Iterator[tuple[int, int]]:
-    base = unit.entry.address(dw.AT_LOW_PC) or 0
+    base, skeleton = unit.base, unit.dwarf.skeleton
     if unit.head.version < 5:
-        yield from _old(unit.dwarf.section(".debug_ranges"), value, base)
+        if skeleton is not None:  # these stay with the skeleton
+            value += skeleton.entry.number(dw.AT_GNU_RANGES_BASE) or 0
+        yield from _old((skeleton or unit).dwarf.section(".debug_ranges"), value, base)
         return
     content, size = unit.dwarf.section(".debug_rnglists"), unit.head.offset_size
     if form == _RNGLISTX:
-        start = unit.entry.number(dw.AT_RNGLISTS_BASE) or 0
+        start = unit.entry.number(dw.AT_RNGLISTS_BASE) or (0 if skeleton is None else 2 * size + 4)
         value = start + int.from_bytes(content[start + value * size : start + (value + 1) * size], "little")
     yield from _new(unit, content, value, base)
 

@@ -15,7 +15,7 @@ from anyprobe.core.address import page_ceil, page_floor
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
 
-ET_EXEC, ET_DYN = 2, 3
+ET_REL, ET_EXEC, ET_DYN = 1, 2, 3
 EM_X86_64 = 62
 PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_GNU_EH_FRAME = 1, 2, 3, 4, 0x6474E550
 PF_X, PF_W = 1, 2
@@ -63,8 +63,8 @@ class Section:
 class ElfFile:
     """A 64-bit little-endian x86-64 executable, shared object or debug file; every read is checked against its size."""
 
-    def __init__(self, path: str, content: bytes | mmap.mmap) -> None:
-        """Check the header of ``content``; ``path`` is for messages."""
+    def __init__(self, path: str, content: bytes | mmap.mmap, *, unlinked: bool = False) -> None:
+        """Check the header of ``content``; ``path`` is for messages. ``unlinked``: an object file will do."""
         self.path = path
         self.content = content
         self.identity: tuple[int, ...] | None = None
@@ -79,11 +79,11 @@ class ElfFile:
         self._phentsize, self._phnum, self._shentsize, self._shnum, self._shstrndx = head[9:14]
         if self.machine != EM_X86_64:
             raise UnsupportedTarget(f"{path}: made for another architecture (ELF machine {self.machine}), not x86-64")
-        if self.elf_type not in (ET_EXEC, ET_DYN):
+        if self.elf_type not in (ET_EXEC, ET_DYN) and not (unlinked and self.elf_type == ET_REL):
             raise UnsupportedTarget(f"{path}: neither an executable nor a shared object (ELF type {self.elf_type})")
 
     @classmethod
-    def open(cls, path: str) -> "ElfFile":
+    def open(cls, path: str, *, unlinked: bool = False) -> "ElfFile":
         """Map the file at ``path``; raise ``UnsupportedTarget`` with the reason if it cannot serve."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not hold us
@@ -100,7 +100,7 @@ class ElfFile:
             raise UnsupportedTarget(f"{path}: cannot be mapped: {error}") from error
         finally:
             os.close(descriptor)
-        elf = cls(path, content)
+        elf = cls(path, content, unlinked=unlinked)
         elf.identity = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         return elf
 

@@ -40,7 +40,7 @@ class _Seen:
     """What is said of where the parameters of one function are when it is entered."""
 
     def __init__(self, entry: dw.Entry, address: int) -> None:
-        self._address, self._base = address, entry.unit.entry.address(dw.AT_LOW_PC) or 0
+        self._address, self._base = address, entry.unit.base
         found = [each for each in entry.children() if each.tag == dw.PARAMETER]
         self._said = {(each.reference(dw.AT_ABSTRACT_ORIGIN) or each).key: each for each in found}
 

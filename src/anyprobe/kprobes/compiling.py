@@ -141,9 +141,7 @@ class Compiler:
     def _c_return_sites(self, rp: Kretprobe, handler: CHandler, location: Location, spec: str) -> list[Site]:
         """Return the sites of a return handler in C, which runs at all returns: it has no instance."""
         if rp.maxactive or rp.data_size or not isinstance(rp.entry_handler, CHandler | None):
-            detail = (
-                "a return handler in C has no instance: no maxactive, no data_size, no entry handler in Python"
-            )
+            detail = "a return handler in C has no instance: no maxactive, no data_size, no entry handler in Python"
             raise KprobeError(errno.EOPNOTSUPP, detail)
         entry = [] if rp.entry_handler is None else [self._facts(wrapping.before, rp.entry_handler, rp, location)]
         facts = self._session.handling.prepared(handler, returns=True)

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from anyprobe.binary.elf import ElfFile
 from anyprobe.binary.image import Image
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers.debugtypes import DebugTypes
@@ -41,6 +42,12 @@ WAYS = {
     "64-bit": ("-gdwarf-5", "-gdwarf64"),
     "compressed": ("-g", "-gz"),
     "types apart": ("-g", "-fdebug-types-section"),
+    "types apart in a section of their own": ("-gdwarf-4", "-fdebug-types-section"),
+    "split": ("-gdwarf-5", "-gsplit-dwarf"),
+    "split before the standard": ("-gdwarf-4", "-gsplit-dwarf"),
+    "split, types apart": ("-gdwarf-5", "-gsplit-dwarf", "-fdebug-types-section"),
+    "split before the standard, types apart": ("-gdwarf-4", "-gsplit-dwarf", "-fdebug-types-section"),
+    "split in 64 bits": ("-gdwarf-5", "-gdwarf64", "-gsplit-dwarf"),
     "linked at once": ("-g", "-flto", "-shared", "-fPIC"),
     "unoptimised": ("-g", "-O0"),
 }
@@ -100,10 +107,58 @@ def test_a_separate_file_is_found(build, tmp_path):
     assert [name for name, _ in known("whole").parameters][:2] == ["o", "p"]
 
 
-def test_split_debug_information_is_named(build):
-    known = types_of(build(SOURCE, *SILENT, "-g", "-gsplit-dwarf"))
-    with pytest.raises(UnsupportedTarget, match=r"split off into .*\.dwo"):
-        known("whole")
+@pytest.mark.parametrize("version", ["-gdwarf-5", "-gdwarf-4"])
+def test_split_debug_information_is_of_the_same_build_or_named(tmp_path, build, version):
+    def compiled(source):
+        (tmp_path / "p.c").write_text(source)
+        build.run("gcc", *SILENT, "-g", version, "-gsplit-dwarf", tmp_path / "p.c", "-o", tmp_path / "p")
+        (found,) = tmp_path.glob("*.dwo")
+        return found.read_bytes(), found
+
+    other, _ = compiled(SOURCE.replace("double ratio", "float ratio"))
+    own, place = compiled(SOURCE)
+    place.unlink()
+    with pytest.raises(UnsupportedTarget, match=r"split off into .*\.dwo, which is not there"):
+        types_of(tmp_path / "p")("whole")
+    place.write_bytes(other)
+    with pytest.raises(UnsupportedTarget, match="which is of another build"):
+        types_of(tmp_path / "p")("whole")
+    place.write_bytes(own)
+    assert len(types_of(tmp_path / "p")("whole").parameters) == 6
+    (tmp_path / "moved").mkdir()
+    shutil.move(tmp_path / "p", tmp_path / "moved" / "p")
+    shutil.move(place, tmp_path / "moved" / place.name)
+    assert len(types_of(tmp_path / "moved" / "p")("whole").parameters) == 6
+    damaged = bytearray(own)
+    for at in range(0, len(damaged), 7):
+        damaged[at] ^= 0xFF if at > 64 else 0
+    (tmp_path / "moved" / place.name).write_bytes(damaged)
+    with pytest.raises(UnsupportedTarget):
+        types_of(tmp_path / "moved" / "p")("whole")
+
+
+def test_types_are_found_in_what_other_units_were_split_off_into(tmp_path, build):
+    (tmp_path / "a.c").write_text(
+        "struct request; int serve(struct request *r) { return r != 0; } int main(void) { return serve(0); }"
+    )
+    (tmp_path / "b.c").write_text(
+        "struct request { char pad[40]; int port; }; int other(struct request *r) { return r->port; }"
+    )
+    options = (*SILENT, "-g", "-gsplit-dwarf", "-fno-lto", "-Wl,--no-gc-sections")
+    build.run("gcc", *options, tmp_path / "a.c", tmp_path / "b.c", "-o", tmp_path / "p")
+    request = dict(types_of(tmp_path / "p")("serve").parameters)["r"].element
+    assert layout(request)["port"] == ("i32", 320, 0)
+
+
+def test_what_zstd_has_compressed_is_refused_by_name(build, tmp_path):
+    content = bytearray(build(SOURCE, *SILENT, "-g", "-gz").read_bytes())
+    elf = ElfFile("compressed", bytes(content))
+    offset = next(each.offset for each in elf.sections if each.name == ".debug_info")
+    assert content[offset : offset + 4] == b"\1\0\0\0"
+    content[offset] = 2  # ELFCOMPRESS_ZSTD; this compiler cannot write it
+    (tmp_path / "zstd").write_bytes(content)
+    with pytest.raises(UnsupportedTarget, match=r"\.debug_info is compressed .*zstd"):
+        types_of(tmp_path / "zstd")("whole")
 
 
 def test_types_that_are_only_declared_are_found_in_other_units(build, tmp_path):
