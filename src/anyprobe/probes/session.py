@@ -24,6 +24,7 @@ from anyprobe.probes.objects import ObjectTable
 from anyprobe.probes.placing import add_counted, add_timed
 from anyprobe.probes.probe import Probe, edits_for
 from anyprobe.probes.resolve import ResolvedSite, resolve_all
+from anyprobe.probes.spec import see_functions
 from anyprobe.probes.trampolining import Trampolines
 from anyprobe.probes.wholesale import surveyed
 from anyprobe.splice.edits import Module
@@ -130,6 +131,7 @@ class Session(Decorators):
 
     def time(self, *specs: str) -> Probes:
         """Measure how long functions take, from entry to return. The specs name functions (their entries)."""
+        see_functions(specs)
         return self._arm(specs, timed=True)
 
     def remove(self, *probes: Probe) -> None:

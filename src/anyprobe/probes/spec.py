@@ -5,10 +5,10 @@ from collections.abc import Iterable
 
 from anyprobe.core.errors import SpecError, UsageError
 from anyprobe.probes.dialects import BPFTRACE, bpftrace, kprobe_event
-from anyprobe.probes.forms import dtrace
+from anyprobe.probes.forms import EACH, dtrace
 from anyprobe.probes.parts import Part, Spec, split
 
-__all__ = ["Part", "Spec", "parse", "see_texts"]
+__all__ = ["Part", "Spec", "parse", "see_functions", "see_texts"]
 
 
 def parse(text: str) -> Spec:
@@ -37,6 +37,14 @@ def see_texts(specs: Iterable[object]) -> None:
         if not isinstance(spec, str | Spec):
             what = "a function is no spec" if callable(spec) else f"{spec!r} is no spec"
             raise UsageError(f"{what}: write a text, as @session.entry('libc:malloc')")
+
+
+def see_functions(specs: Iterable[str]) -> None:
+    """Complain where a spec names instructions, and a function is wanted."""
+    see_texts(specs)
+    for spec in map(parse, specs):
+        if spec.line is None and not spec.is_absolute and spec.name in {"offset", *EACH}:
+            raise spec.name_error("functions are timed, from their entry to their return; leave this away")
 
 
 def _refuse_odd_characters(text: str) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anyprobe.core.errors import SpecError, UsageError
-from anyprobe.probes.spec import parse, see_texts
+from anyprobe.probes.spec import parse, see_functions, see_texts
 
 # text, module, function, name, offset
 READ = [
@@ -101,6 +101,13 @@ def test_what_is_no_text_is_no_spec(spec, message):
     see_texts(["libc:malloc", parse("libc:free")])
     with pytest.raises(UsageError, match=message):
         see_texts([spec])
+
+
+@pytest.mark.parametrize("spec", ["libc:malloc+0x4", "libc:malloc%insn", "pid:libc:malloc:call"])
+def test_instructions_are_not_timed(spec):
+    see_functions(["libc:malloc", "libc:malloc%return", "libc:-:0x1000", "uprobe:/lib/libc.so.6:malloc"])
+    with pytest.raises(SpecError, match="functions are timed"):
+        see_functions([spec])
 
 
 def test_source_lines_are_recognised():
