@@ -3,7 +3,7 @@
 import pytest
 
 import anyprobe
-from anyprobe import Count, Max, Sum, emit, u64
+from anyprobe import Count, CSource, Max, Sum, emit, u64
 from anyprobe.kprobes import (
     Kprobe,
     Kretprobe,
@@ -246,6 +246,31 @@ def test_test_fprobe_skip(target, session):
     target.go(1)
     target.finish()
     assert (total(entries).count, total(exits).count, rp.nmissed) == (100, 50, 0)
+
+
+def test_test_kprobe_missed(target, session):
+    """Handlers call a probed function: none runs there, and each of these hits is missed.
+
+    One that only counts would run: that needs no guard.
+    """
+    (called,), _ = session.resolve("a.out:other")
+    ran = Count("ran", by=("n",))
+
+    def pre(p, regs):
+        ran[regs.di].add()
+        return 0
+
+    calling = f"int handler(struct anyprobe_ctx *ctx) {{ ((long (*)(long)) {called.address:#x}ul)(1); return 0; }}"
+    missed = Kprobe(symbol_name="other", pre_handler=pre)
+    kp = Kprobe(symbol_name="asked", pre_handler=CSource(calling), post_handler=CSource(calling))
+    assert register_kprobes([kp, missed]) == 0, kp.error
+    target.go(1)
+    assert (kp.hits, kp.nmissed, missed.nmissed) == (1, 0, 2)
+    unregister_kprobe(kp)
+    target.go(1)
+    target.finish()
+    assert missed.nmissed == 2
+    assert missed.hits == sum(cell.count for cell in ran.result().entries.values()) > 0
 
 
 def test_a_disabled_one_misses_nothing(target):
