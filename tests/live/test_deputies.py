@@ -1,11 +1,14 @@
 """Threads made for a moment: they share all but the descriptors, and leave nothing behind; thread pointers untold."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from anyprobe.core.errors import StopTimeout
+from anyprobe.target import deputy
 from anyprobe.target.deputy import ROOM, with_waiting_deputy
 from anyprobe.target.process import Process
 from anyprobe.target.threadpointers import thread_pointers
@@ -74,6 +77,32 @@ def test_on_a_stack_of_its_own(running):
     with process.borrow() as remote:
         remote.syscall(MUNMAP, low, ROOM + 4096)
     image.assert_restored(process.pid)
+    target.check_alive()
+
+
+def test_one_that_job_control_has_stopped_has_not_ended(running, monkeypatch):
+    """It is still to return through its frame, which so must stay."""
+    target, process = running
+    monkeypatch.setattr(deputy, "_PATIENCE", 0.3)
+    with process.borrow() as remote:
+        low = remote.syscall(MMAP, 0, ROOM + 4096, READ_WRITE, PRIVATE_ANONYMOUS, -1, 0)
+    tids = []
+
+    def interrupted() -> None:
+        with process.deputy(low + ROOM + 4096) as calls:
+            tids.append(str(calls.thread.tid))
+            os.kill(process.pid, signal.SIGSTOP)
+            wait_until(lambda: "\nState:\tT" in Path(f"/proc/{process.pid}/status").read_text(), "it is stopped")
+
+    try:
+        with pytest.raises(StopTimeout, match="does not end"):
+            interrupted()
+        assert tids[0] in threads_of(process.pid)
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    wait_until(lambda: tids[0] not in threads_of(process.pid), "the deputy has ended")
+    with process.borrow() as remote:
+        remote.syscall(MUNMAP, low, ROOM + 4096)
     target.check_alive()
 
 

@@ -115,7 +115,10 @@ def _release(process: "Process", thread: Thread) -> None:
 
 
 def _end(process: "Process", thread: Thread) -> None:
-    """Let a deputy go, and see it end: its stack may be unmapped afterwards."""
+    """Let a deputy go, and see it end: its stack may be unmapped afterwards.
+
+    Raises ``StopTimeout`` if it does not: job control or a frozen group may have stopped it in front of its frame.
+    """
     _release(process, thread)
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
@@ -125,6 +128,7 @@ def _end(process: "Process", thread: Thread) -> None:
         except OSError:
             return
         time.sleep(_PAUSE)
+    raise StopTimeout(f"the deputy thread {thread.tid} of process {process.pid} does not end")
 
 
 def _check_room(process: "Process", top: int) -> None:
