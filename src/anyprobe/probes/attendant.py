@@ -22,6 +22,7 @@ from anyprobe.probes.channel import Answer, Channel, ChannelClosed, Failure, Req
 from anyprobe.probes.clock import own_time
 from anyprobe.probes.events import MARGIN_NS
 from anyprobe.probes.handling import Call
+from anyprobe.probes.ledger import Ledger, ledger_of
 from anyprobe.probes.opening import attach
 from anyprobe.probes.parcels import Parcel, Receiver
 from anyprobe.probes.probe import Probe
@@ -55,6 +56,8 @@ class Attendant:
         self._readers: list[int] = []
         self._told: set[int] = set()
         self._sent: list[Arena] = []
+        self._unsent: list[int] = []
+        """Descriptors that go along with the next answer."""
         self._hidden: set[tuple[int, int]] = set()
 
     @property
@@ -154,6 +157,16 @@ class Attendant:
         """Return what has been counted."""
         return self.session.snapshot()
 
+    def ledger(self) -> Ledger:
+        """Return where everything is counted; what files that is in goes along."""
+        return ledger_of(self.session, self._file_of)
+
+    def _file_of(self, arena: Arena) -> int:
+        if arena not in self._sent:
+            self._sent.append(arena)
+            self._unsent.append(arena.descriptor)
+        return self._sent.index(arena)
+
     def ask(self, name: str, arguments: tuple[Any, ...] = ()) -> Any:  # noqa: ANN401 - whatever the session says
         """Return an attribute of the session, or what a method of it returns."""
         found = getattr(self.session, name)
@@ -177,16 +190,13 @@ class Attendant:
     def newly_shared(self) -> tuple[list[Shared], list[int]]:
         """Return where storages are that the program has not been told of, and descriptors that it has not got."""
         found: list[Shared] = []
-        descriptors: list[int] = []
         for number, storage in self._received.storages.items() if self._session is not None else ():
             store = self.session.handling.store_of(storage)
             if number in self._told or store is None or not storage.views:
                 continue
             self._told.add(number)
-            if store.arena not in self._sent:
-                self._sent.append(store.arena)
-                descriptors.append(store.arena.descriptor)
-            found.append(described(number, self._sent.index(store.arena), store.piece.offset, storage.views[-1]))
+            found.append(described(number, self._file_of(store.arena), store.piece.offset, storage.views[-1]))
+        descriptors, self._unsent = self._unsent, []
         return found, descriptors
 
     # -- the program's own readers

@@ -21,6 +21,7 @@ from anyprobe.data.results import AggregationResult
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import current
 from anyprobe.probes.events import Event, Events, EventSource, Listener, Listeners
+from anyprobe.probes.ledger import Ledger, read
 from anyprobe.probes.line import Line, forget_slots, thread_pointer
 from anyprobe.probes.parcels import Parcel, Sender
 from anyprobe.probes.sharing import Shared
@@ -100,6 +101,7 @@ class SelfSession:
         self._handlers: dict[Handler, list[SelfProbe]] = {}
         self._listeners: Listeners | None = None
         self._last: tuple[Snapshot | None, dict[str, Records], list[str]] | None = None
+        self._ledger: Ledger | None = None
         self._line = Line()
         try:
             self.exe, _ = self._line.ask("open", options, self._line.thread_pointer)
@@ -174,6 +176,7 @@ class SelfSession:
         return [probe for handler in handlers for probe in self._handlers.get(handler, ())]
 
     def _probes(self, states: Sequence[tuple[int, str, bool, str]]) -> list[SelfProbe]:
+        self._ledger = self.ask("ledger")  # by which we find what is counted if nobody can tell us any more
         return [SelfProbe(self, number, spec) for number, spec, _, _ in states]
 
     # -- handlers
@@ -383,9 +386,9 @@ class SelfSession:
         except TargetError:
             if not self._line.closed:
                 raise
-            snapshot, left = None, {}
-            warnings = ["the attendant has died: hits and records that it had not told of are lost"]
-            self._clean_up()
+            self._clean_up()  # what is counted by now is all
+            snapshot, left = self._counted(), {}
+            warnings = ["the attendant has died: records that it had not told of are lost"]
         finally:
             for stored in self._stored.values():
                 stored.finish()
@@ -397,6 +400,13 @@ class SelfSession:
         self._last = snapshot, left, warnings
         if self._listeners is not None:
             self._listeners.tell(Event(name, fields) for name, fields in self.rows(final=True))
+
+    def _counted(self) -> Snapshot | None:
+        """Return what the counters hold that are shared with us."""
+        if self._ledger is None:
+            return None
+        found = read(self._ledger, lambda bank: self._line.files[bank.file].bank(bank))
+        return replace(found, sites=tuple(replace(each, armed=False) for each in found.sites))
 
     def _clean_up(self) -> None:
         """Have another attendant remove what the dead one left."""

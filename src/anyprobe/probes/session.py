@@ -186,6 +186,11 @@ class Session(Decorators):
         self.follow_handlers()
         return reading.snapshot(self, self._ns_per_tick, self._duration(), self.collected())
 
+    @property
+    def ns_per_tick(self) -> float:
+        """Nanoseconds of a tick of the time stamp counter, as measured by the last snapshot."""
+        return self._ns_per_tick
+
     def _duration(self) -> float:
         """Return the seconds since the first probes were armed, up to the end of the session."""
         return 0.0 if self._began is None else (self._ended or time.monotonic()) - self._began

@@ -10,6 +10,7 @@ from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.keys import UNKEYED, KeyShape
 from anyprobe.data.maps import Map, MapLayout, MapView
 from anyprobe.data.tables import TableLayout, TableView
+from anyprobe.probes.ledger import BankPlace
 from anyprobe.splice.arena import written_extents
 from anyprobe.target import gateway
 
@@ -55,6 +56,11 @@ class SharedFile:
     def bytes_of(self, shared: Shared) -> memoryview:
         """Return where something is."""
         return memoryview(self._memory)[shared.offset : shared.offset + shared.size]
+
+    def bank(self, place: BankPlace) -> tuple[memoryview, list[tuple[int, int]]]:
+        """Return the memory of a bank, and which pages of it hold data."""
+        region = memoryview(self._memory)[place.offset : place.offset + place.size]
+        return region, list(written_extents(self._descriptor, place.offset, place.size))
 
     def close(self) -> None:
         """Give the file back; the memory goes with the last view."""
