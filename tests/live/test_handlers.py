@@ -16,6 +16,8 @@ from live.situations import REGISTERS
 
 pytestmark = pytest.mark.live
 OPTIONS = ("-O2", "-pthread")
+THREADS = 4
+"""That the program has."""
 
 
 @pytest.fixture
@@ -107,6 +109,32 @@ def test_calls_have_data_of_their_own(target):
         session.remove(*session.probes)
     assert seconds.result().total.count == 7 * 21
     assert 0 < seconds.result().total.max < 1_000_000_000
+
+
+def test_both_ends_of_calls_are_placed_in_one_change(target):
+    """The program calls all the time: only calls under way at that moment are seen at one end alone."""
+    begun, ended = Count("begun"), Count("ended")
+
+    def on_sized(ctx, size: u64):
+        ctx.data.size = size
+        begun.add()
+
+    def on_sized_done(ctx):
+        if ctx.data.size >= 0:
+            ended.add()
+
+    with anyprobe.attach(target.pid) as session:
+        target.run_freely()
+        session.handling.place_call(["a.out:sized"], on_sized, on_sized_done)
+        target.halt()
+        target.go(3)
+        entry, *exits = session.snapshot().sites
+        assert entry.hits > 3 * 4000
+        returns = sum(each.hits for each in exits)
+        assert abs(entry.hits - returns) <= THREADS
+        assert counts(begun) == {(): entry.hits}
+        assert returns - THREADS <= counts(ended)[()] <= entry.hits
+    target.finish()
 
 
 def test_bad_pointers_are_missing(target):

@@ -112,7 +112,7 @@ class HandlerMaker:
         leaving.add(*["    latency_ns = ctx.now - ctx.data.began"] * timed)
         leaving.add(*wanted.loads, *wanted.lines, *context_lines(self.expressions, self.knowledge.names))
         self.write(leaving, wanted.loaded, self.knowledge.has_result)
-        call = session.call(self.place.spec)(entry.function("handler"))
         with leaving.pointing():
-            call.ret(leaving.function("handler", {**self.things, **wanted.kinds}))
+            ends = entry.function("handler"), leaving.function("handler", {**self.things, **wanted.kinds})
+            session.handling.place_call([self.place.spec], *ends)
         return wanted

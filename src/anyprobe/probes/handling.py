@@ -104,16 +104,27 @@ class Handling:
             self.prepared, function, returns=returns, call=call, when=when, inside=inside or after, retval=retval,
             specs=specs,
         )  # fmt: skip
-        facts = prepare()
-        specs = [_return_spec(spec) for spec in specs] if returns else specs
-        dress = (
-            dressing_behind(facts)
-            if after
-            else partial(dress_with, facts=facts, at_tails=cache(partial(prepare, tail=True)))
-        )
-        probes = self._session.place_made(specs, dress)
+        dress = dressing_behind(prepare()) if after else _dressing(prepare)
+        probes = self._session.place_made([_return_spec(spec) for spec in specs] if returns else specs, dress)
         self._probes.setdefault(function, []).extend(probes)
         return probes
+
+    def place_call(self, specs: Sequence[str], entry: Handler, leaving: Handler) -> Call:
+        """Compile the handlers of both ends of calls, then place them in one change: none is seen at one end alone."""
+        call = Call(self, tuple(specs))
+        returns = [_return_spec(spec) for spec in specs]
+        prepare = partial(self.prepared, call=call, specs=specs)
+        at_entry = _dressing(partial(prepare, entry))
+        at_return = _dressing(partial(prepare, leaving, returns=True))
+
+        def dress(probe: Probe) -> None:
+            (at_return if probe.spec in returns else at_entry)(probe)
+
+        for probe in self._session.place_made([*specs, *returns], dress):
+            handler, ends = (leaving, call.returns) if probe.spec in returns else (entry, call.entry)
+            self._probes.setdefault(handler, []).append(probe)
+            ends.append(probe)
+        return call
 
     def prepared(
         self,
@@ -396,6 +407,11 @@ def _releasing(code: NativeCode) -> NativeCode:
     if any(each.kind is InputKind.INSTANCE for each in code.inputs):
         return code
     return replace(code, inputs=(*code.inputs, Input(InputKind.INSTANCE)))
+
+
+def _dressing(prepare: Callable[..., HandlerFacts]) -> Callable[[Probe], None]:
+    """Compile a handler; return what has probes call it, one variant of it at tail calls."""
+    return partial(dress_with, facts=prepare(), at_tails=cache(partial(prepare, tail=True)))
 
 
 def _return_spec(spec: str) -> str:
