@@ -4,13 +4,18 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number, Update
 from anyprobe.isa import disassemble
+from anyprobe.splice.banks import Hook
+from anyprobe.splice.edits import beside_handlers
+from anyprobe.splice.handlerfacts import HandlerFacts
 from anyprobe.splice.inlinehandler import Inline, registers_read, sources_of
 from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers, PatchWriter
+from anyprobe.splice.planned import Want, WantKind
 
 MACHINE = Path(__file__).with_name("inline_machine.py")
 AT, GATE, ROUTINE, STORAGE = 0x600000, 0x610000, 0x620000, 0x630000
@@ -108,3 +113,21 @@ def test_every_form_does_what_it_says_and_preserves_what_lives():
         [sys.executable, MACHINE, "3000"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=True, timeout=120
     )
     assert json.loads(done.stdout) == {"broken": [], "rounds": 3000}
+
+
+def edited(*codes):
+    wants = [
+        Want(0x1000, WantKind.ENTRY, tag=Hook(ActionKind.HANDLER, handler=HandlerFacts(each, (0,)))) for each in codes
+    ]
+    return SimpleNamespace(wants=wants[:1], state=SimpleNamespace(wants=wants))
+
+
+def test_beside_handlers_that_see_everything_nothing_is_overwritten():
+    dead = Clobbers(("r11", "rdi", "rax"), flags=True)
+    first = code(Input(InputKind.PARAMETER, "i32", 0, place="rdi"), *STORED)
+    returned = code(Input(InputKind.CONTEXT, "retval"), *STORED)
+    sees_more = code(Input(InputKind.REGISTER, "r11"), *STORED, update=None)
+    assert beside_handlers(edited(first), dead) == Clobbers(("r11", "rax"), flags=True)
+    assert beside_handlers(edited(first, returned), dead) == Clobbers(("r11",), flags=True)
+    assert beside_handlers(edited(first, sees_more), dead) == Clobbers()
+    assert beside_handlers(edited(), dead) == Clobbers()  # a handler of another function looks there
