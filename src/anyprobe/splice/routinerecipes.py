@@ -35,7 +35,10 @@ def routine_positions(
             continue
         dead = inner.get(stretch.start, frozenset())
         for at, state in _states(insns, code, address, stretch.start, inner).items():
-            recipe = _recipe(stretches, at, state, dead, bank, finish)
+            one = insns[at]
+            calls = FLOWS[one.code] is Flow.CALL  # who has just been taken out of there has lost registers by it
+            known = _called(state, inner.get(one.near_branch_target, frozenset())) if calls else state
+            recipe = _recipe(stretches, at, known, dead, bank, finish)
             if recipe is not None:
                 found[at - address] = recipe
     return found

@@ -1,4 +1,4 @@
-/* Threads whose loads fault every other time; nobody but a probe handles the faults. A lone one has timer signals. */
+/* Threads whose loads fault every other time; nobody but a probe handles the faults. Timer signals come. */
 #include "protocol.h"
 #include <signal.h>
 #include <sys/time.h>
@@ -23,6 +23,6 @@ static void setup(int argc, char **argv) {
     action.sa_flags = SA_RESTART;
     sigaction(SIGALRM, &action, 0);
     struct itimerval often = {{0, 300}, {0, 300}};
-    if (threads == 1) setitimer(ITIMER_REAL, &often, 0);
+    setitimer(ITIMER_REAL, &often, 0);
     USE_TALLY(reads);
 }

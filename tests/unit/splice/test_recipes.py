@@ -1,7 +1,9 @@
 """How to show the program its own state: the recipes of patches, and what is proven of patches on the way."""
 
 import pytest
+from iced_x86 import Decoder
 
+from anyprobe.data.layout import BankLayout
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.emit import ActionSource, emit_patch
@@ -9,7 +11,8 @@ from anyprobe.splice.patchcode import SCRATCH_ORDER, Action, ActionKind, BankCod
 from anyprobe.splice.patchrecipes import Bearings, Walk, overwritten, recipes
 from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.recipes import BACK, FORWARD, EffectKind, Op, Step, frame_index
-from anyprobe.splice.routines import Routines
+from anyprobe.splice.routinerecipes import routine_positions
+from anyprobe.splice.routines import RoutineFacts, Routines, assemble_routines
 
 LINK, BIAS, PATCH = 0x1000, 0x500000, 0x600000
 COUNT, ENTER, LEAVE, LEAVE_TAIL = 0x620000, 0x620100, 0x620200, 0x620300
@@ -231,3 +234,19 @@ def test_everything_that_is_not_dead_is_intact_at_the_displaced_copy(dead, bank,
 def test_steps_out_of_routines():
     assert ops(BACK) == ops(FORWARD) == [Op.CALLER, Op.AGAIN]
     assert BACK[0].b == -5
+
+
+@pytest.mark.parametrize("routine", ["count", "enter"])
+def test_out_of_what_routines_call_all_registers_come_back(routine):
+    """A thread's first hit makes its block in ``acquire``, which overwrites registers that its caller has saved."""
+    facts = RoutineFacts(BankLayout(16, 4, 16), 0x1000_0000, 0x2000_0000, 0x220, 0)
+    code, routines, _ = assemble_routines(facts, 0x3000_0000)
+    found = routine_positions(code, 0x3000_0000, routines.stretches, 5, routines.finish)
+    acquire = routines.stretches[0].start
+    calls = [one for one in Decoder(64, code, ip=0x3000_0000) if one.near_branch_target == acquire]
+    starts = {stretch.name: stretch.start for stretch in routines.stretches}
+    call = next(one for one in calls if one.ip > starts[routine])
+    recipe = found[call.ip - 0x3000_0000]
+    restored = {step.a for step in recipe if step.op is Op.LOAD}
+    assert {index("rax"), index("rcx"), index("rdx")} <= restored
+    assert {step.op for step in recipe} & {Op.FLAGS_IMAGE, Op.FLAGS_AT}
