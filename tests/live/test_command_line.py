@@ -153,6 +153,17 @@ def test_a_misspelt_function_is_pointed_at(busy):
     assert "malloc" in lines[-1]
 
 
+@pytest.mark.parametrize("spec", ["libc:getppid%call", "libc:getppi*%call"])
+def test_a_function_that_has_nothing_of_what_is_asked_for_is_pointed_at(busy, spec):
+    before = maps(busy.pid)
+    shown = anyprobe("count", spec, "-p", str(busy.pid))
+    assert shown.returncode == 2
+    message, text, caret = shown.stderr.splitlines()
+    assert "there is no call in getppid" in message
+    assert text[caret.index("^") :] == "call"
+    assert maps(busy.pid) == before
+
+
 def test_doctor_finds_nothing_against_a_process_of_ours(busy):
     shown = anyprobe("doctor", "-p", str(busy.pid), "--json")
     findings = json.loads(shown.stdout)["target"]

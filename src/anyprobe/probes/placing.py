@@ -1,14 +1,19 @@
 """From the sites of a probe to its places: the instructions to splice, and what each is spliced for."""
 
+from collections.abc import Sequence
+
 from anyprobe.binary.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.forms import EACH
 from anyprobe.probes.probe import Place, Probe, Timed, exit_want, has_exits, instructions_of
 from anyprobe.probes.resolve import ResolvedSite
+from anyprobe.probes.spec import parse
 from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.edits import Module
 from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.planned import Want, WantKind
+
+_SAID = {"insn": "instruction", "block": "basic block", "call": "call"}
 
 
 def add_counted(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
@@ -28,6 +33,17 @@ def add_counted(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Mo
         near = ", ".join(f"+{at - site.function.start:#x}" for at in code.boundaries_near(address))
         detail = f"no instruction starts here; nearest: {near}"
         probe.refused.append((site.canonical, Refusal(Reason.NOT_A_BOUNDARY, address + module.bias, detail)))
+
+
+def see_places(probe: Probe, beside: Probe | None, sites: Sequence[ResolvedSite]) -> None:
+    """Raise ``SpecError`` where the functions of a spec have nothing of what it asks for; ``beside``: see ``_make``."""
+    for made in (probe, *([beside] if beside is not None else [])):
+        if made.all_places or made.refused or made.exitless:
+            return
+    kinds = {site.kind for site in sites} & EACH
+    if kinds:
+        of = sites[0].function.name if len(sites) == 1 else f"any of {len(sites)} functions"
+        raise parse(probe.spec).name_error(f"there is no {_SAID[kinds.pop()]} in {of}")
 
 
 def _add(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module, address: int, kind: WantKind) -> None:

@@ -21,7 +21,7 @@ from anyprobe.probes.decorators import Decorators
 from anyprobe.probes.handlerwatch import HandlerWatch
 from anyprobe.probes.liveproof import LiveProof
 from anyprobe.probes.objects import ObjectTable
-from anyprobe.probes.placing import add_counted, add_timed
+from anyprobe.probes.placing import add_counted, add_timed, see_places
 from anyprobe.probes.probe import Probe, edits_for
 from anyprobe.probes.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.spec import see_functions
@@ -449,6 +449,8 @@ class Session(Decorators):
                 add_timed(probe, site, code, module)
             else:
                 add_counted(probe, site, code, module)
+        if not self._awaits_libraries:
+            see_places(probe, beside, sites)
         return probe
 
 
