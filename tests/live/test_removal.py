@@ -360,3 +360,16 @@ def test_memory_is_given_back_in_several_stops(run_target, monkeypatch, dies_beh
     before.assert_restored(target.pid)
     target.halt()
     target.finish()
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_pages_of_probes_taken_out_one_by_one_are_given_back_too(run_target, live):
+    target = run_target("counts.c", "1")
+    before = Image.of(target.pid)
+    with anyprobe.attach(target.pid, live=live) as session:
+        for probe in session.count("libc:a*", "libc:s*"):
+            session.remove(probe)
+        assert Image.of(target.pid).private_code_kb > before.private_code_kb + 64
+    assert Image.of(target.pid).private_code_kb <= before.private_code_kb + 8
+    target.go(1)
+    target.finish()

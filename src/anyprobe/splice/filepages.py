@@ -6,11 +6,41 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from anyprobe.core.address import PAGE
-from anyprobe.target import gateway
+from anyprobe.target import gateway, procfs
 
 if TYPE_CHECKING:
     from anyprobe.target.process import Process
     from anyprobe.target.procfs import Mapping
+
+_PAGES_AT_ONCE = 1 << 16
+_THERE, _OF_FILE = 3 << 62, 1 << 61
+"""Bits of ``/proc/PID/pagemap``: in memory or swapped out; a page of a file, or shared."""
+
+
+def copied_pages(process: "Process", mappings: "Sequence[Mapping]") -> list[int]:
+    """Return the pages of text that are copies of the process's own, whoever made them; nothing needs to be stopped.
+
+    Raises ``OSError``. Of probes that were taken out one by one no journal knows any more where they were.
+    """
+    import numpy as np
+
+    found: list[int] = []
+    fd = gateway.open_file(f"/proc/{procfs.voice(process.pid)}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for mapping in filter(_is_text, mappings):
+            count = (mapping.end - mapping.start) // PAGE
+            for first in range(0, count, _PAGES_AT_ONCE):
+                size = 8 * min(_PAGES_AT_ONCE, count - first)
+                entries = np.frombuffer(gateway.pread(fd, size, 8 * (mapping.start // PAGE + first)), dtype=np.uint64)
+                own = np.flatnonzero((entries & _THERE != 0) & (entries & _OF_FILE == 0))
+                found += [mapping.start + (first + page) * PAGE for page in own.tolist()]
+    finally:
+        gateway.close(fd)
+    return found
+
+
+def _is_text(mapping: "Mapping") -> bool:
+    return bool(mapping.path) and mapping.inode > 0 and mapping.executable and mapping.private and not mapping.writable
 
 
 def droppable(process: "Process", pages: Sequence[int], mappings: "Sequence[Mapping]") -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.binary.function import FunctionCode
+from anyprobe.core.address import page_floor
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.deputies import Deputies
@@ -69,6 +70,8 @@ class LiveArming:
         self.deputies = Deputies(engine)
         self.left: list[EmittedPatch] = []
         """Patches that were taken out, in which threads may be asleep."""
+        self.pages: set[int] = set()
+        """Pages of text that were written to."""
         self.longest_visit_us = 0
         """How long a thread at most was looked at when the session ended."""
         self._registered = False
@@ -330,6 +333,7 @@ class LiveArming:
 
     def _store(self, writes: Sequence[Write]) -> None:
         for address, content in writes:
+            self.pages.add(page_floor(address))
             self._engine.process.mem.write(address, content)
 
     def _undo(self, what: str) -> None:

@@ -45,7 +45,6 @@ class LiveRemoval:
         """Nothing is done yet."""
         self._engine, self._live, self._process = engine, live, engine.process
         self._deputies = live.deputies
-        self._pages: set[int] = set()
         self._journals: list[FoundJournal] = []
         self._mappings: Sequence[Mapping] = ()
 
@@ -68,12 +67,12 @@ class LiveRemoval:
         engine = self._engine
         states = [(module, state) for module in engine.modules for state in module.functions.values() if state.splices]
         for _, state in states:
-            self._pages |= {page_floor(splice.address) for splice in state.splices}
+            self._live.pages |= {page_floor(splice.address) for splice in state.splices}
         engine.change([Edit(module, state, removed=list(state.wants)) for module, state in states])
 
     def _drop_pages(self) -> None:
         """Give restored pages back to the file."""
-        pages = droppable(self._process, sorted(self._pages), self._mappings)
+        pages = droppable(self._process, sorted(self._live.pages), self._mappings)
         if pages:
             with self._deputies.deputy("disarm") as remote:
                 for low, size in pages:

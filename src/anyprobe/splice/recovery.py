@@ -30,7 +30,7 @@ from anyprobe.splice.arena import (
 )
 from anyprobe.splice.asleep import Sleepers
 from anyprobe.splice.deadjumps import leave, listed
-from anyprobe.splice.filepages import droppable
+from anyprobe.splice.filepages import copied_pages, droppable
 from anyprobe.splice.installed import find_journals, find_owners, journal_places, processes_with_splices
 from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, mark_ended
 from anyprobe.splice.parked import may_park, parked_pcs
@@ -146,6 +146,10 @@ class _Restoration:
         process.meets_traps |= has_traps(self._found)
         with suppress(TargetError):
             may_park(process, process.mappings())
+        self._copies: list[int] = []
+        """Pages of text that are copies already, of probes that were taken out before too."""
+        with suppress(TargetError, OSError):
+            self._copies = copied_pages(process, process.mappings())
         self.look_for_leaks()
         self._restored = False
         self._prepare()
@@ -209,7 +213,7 @@ class _Restoration:
             if held:
                 return held
             self._text.write(mappings)
-            self._pages = self._text.pages
+            self._pages = sorted({*self._text.pages, *self._copies})
             self._restored = True
         if self.sleepers is not None:
             self.sleepers.wake_in_original(process.mem, stop.threads)
