@@ -32,7 +32,7 @@ AT_COMP_DIR = 0x1B
 AT_ALIGNMENT, AT_EXPORT_SYMBOLS, AT_ARTIFICIAL = 0x88, 0x89, 0x34
 _ORIGINS = (AT_ABSTRACT_ORIGIN, AT_SPECIFICATION)
 _TYPES = ".debug_types"
-_ZLIB = 1
+_ZLIB, _ZSTD = 1, 2
 _SIZE_LIMIT = 4 << 30
 """Bytes that a section may have when it is unpacked."""
 
@@ -256,14 +256,26 @@ class Dwarf:
         raw = self._elf.section_bytes(section)
         if not section.flags & SHF_COMPRESSED:
             return raw
-        if int.from_bytes(raw[:4], "little") != _ZLIB:
-            raise UnsupportedTarget(f"{self.path}: {name} is compressed in a way that is not known (zstd?)")
+        packing = int.from_bytes(raw[:4], "little")
+        if packing not in (_ZLIB, _ZSTD):
+            raise UnsupportedTarget(f"{self.path}: {name} is compressed in a way that is not known ({packing})")
         size = int.from_bytes(raw[8:16], "little")
         if size > _SIZE_LIMIT:
             raise UnsupportedTarget(f"{self.path}: {name} is too large ({size >> 20} MiB)")
+        if packing == _ZSTD:
+            return self._from_zstd(raw[24:], size)
         try:
             return zlib.decompressobj().decompress(raw[24:], max(size, 1))
         except zlib.error:
+            raise self.damaged() from None
+
+    def _from_zstd(self, packed: bytes, size: int) -> bytes:
+        import zstandard
+
+        try:
+            with zstandard.ZstdDecompressor().stream_reader(packed) as stream:
+                return bytes(stream.read(size))
+        except zstandard.ZstdError:
             raise self.damaged() from None
 
     @cached_property

@@ -2,11 +2,13 @@
 
 import random
 import shutil
+import struct
 import subprocess
 
 import pytest
+import zstandard
 
-from anyprobe.binary.elf import ElfFile
+from anyprobe.binary.elf import SHF_COMPRESSED, ElfFile
 from anyprobe.binary.image import Image
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers.debugtypes import DebugTypes
@@ -150,15 +152,33 @@ def test_types_are_found_in_what_other_units_were_split_off_into(tmp_path, build
     assert layout(request)["port"] == ("i32", 320, 0)
 
 
-def test_what_zstd_has_compressed_is_refused_by_name(build, tmp_path):
-    content = bytearray(build(SOURCE, *SILENT, "-g", "-gz").read_bytes())
-    elf = ElfFile("compressed", bytes(content))
-    offset = next(each.offset for each in elf.sections if each.name == ".debug_info")
-    assert content[offset : offset + 4] == b"\1\0\0\0"
-    content[offset] = 2  # ELFCOMPRESS_ZSTD; this compiler cannot write it
-    (tmp_path / "zstd").write_bytes(content)
-    with pytest.raises(UnsupportedTarget, match=r"\.debug_info is compressed .*zstd"):
-        types_of(tmp_path / "zstd")("whole")
+def packed(path, method=2, damage=b""):
+    """Return a program with its debug sections as zstd packs them, which this compiler cannot do."""
+    content = bytearray(path.read_bytes())
+    headers = int.from_bytes(content[0x28:0x30], "little")
+    for number, section in enumerate(ElfFile("plain", bytes(content)).sections):
+        if section.name.startswith(".debug_"):
+            plain = bytes(content[section.offset : section.offset + section.size])
+            new = struct.pack("<IIQQ", method, 0, len(plain), 1) + damage + zstandard.compress(plain)
+            at = headers + 64 * number
+            struct.pack_into("<Q", content, at + 8, section.flags | SHF_COMPRESSED)
+            struct.pack_into("<QQ", content, at + 24, len(content), len(new))
+            content += new
+    return bytes(content)
+
+
+def test_what_zstd_has_compressed_is_read(build, tmp_path):
+    plain = build(SOURCE, *SILENT, "-g")
+    (tmp_path / "zstd").write_bytes(packed(plain))
+    (tmp_path / "damaged").write_bytes(packed(plain, damage=b"?"))
+    (tmp_path / "unknown").write_bytes(packed(plain, method=3))
+    found, true = types_of(tmp_path / "zstd")("whole").parameters, types_of(plain)("whole").parameters
+    assert [name for name, _ in found] == [name for name, _ in true]
+    assert layout(dict(found)["o"].element) == layout(dict(true)["o"].element)
+    with pytest.raises(UnsupportedTarget, match="damaged debug information"):
+        types_of(tmp_path / "damaged")("whole")
+    with pytest.raises(UnsupportedTarget, match=r"\.debug_\w+ is compressed in a way that is not known \(3\)"):
+        types_of(tmp_path / "unknown")("whole")
 
 
 def test_types_that_are_only_declared_are_found_in_other_units(build, tmp_path):
