@@ -108,6 +108,9 @@ class DebugInfo:
     def units_naming(self, name: str) -> Iterator[dw.Unit]:
         """Yield the units in which a name occurs: where its text is, and from where that is referred to."""
         dwarf, text = self.dwarf, name.encode() + b"\0"
+        if dwarf.skeleton is not None:  # all units of such a file share its one table of texts
+            yield from dwarf.units
+            return
         needles = [text]
         at = dwarf.strings.find(text)
         while at >= 0:
