@@ -140,10 +140,14 @@ class NativeCode:
 
 @dataclass(frozen=True, slots=True)
 class StorageReference:
-    """The instruction at ``index`` loads the address of a storage; the loader fills in map and offset."""
+    """The instruction at ``index`` loads the address of a storage; the loader fills in map and offset.
+
+    With ``table`` it loads the kernel's map itself that the storage keeps its keys, or its stacks, in.
+    """
 
     index: int
     storage: int
+    table: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,17 @@
 
 from llvmlite import ir as llvm
 
-from anyprobe.core.code import MISSES, BpfProgram, Miss, StorageReference
+from anyprobe.core.code import MISSES, BpfProgram, Input, InputKind, Miss, StorageReference
 from anyprobe.core.errors import HandlerError, InternalError
-from anyprobe.data.aggregations import COUNT, SUM
-from anyprobe.data.tables import ROW_HEAD_BYTES
-from anyprobe.handlers import ir, toolchain
+from anyprobe.handlers import bpf_tables, ir, toolchain
+from anyprobe.handlers.bpf_helpers import POINTER, call
 from anyprobe.handlers.llvm import Lowering
-from anyprobe.handlers.llvm_arithmetic import I8, I64, number
-from anyprobe.handlers.machine import Pair, Value
+from anyprobe.handlers.llvm_arithmetic import I1, I8, I64, number
+from anyprobe.handlers.machine import Pair, Value, flat
 from anyprobe.handlers.native import as_word
 from anyprobe.handlers.objectfile import ObjectFile
 from anyprobe.handlers.passes import bounds
-from anyprobe.handlers.storages import Table
+from anyprobe.handlers.storages import Stacks, Table
 
 ENTRY = "handler"
 TRIPLE, PROCESSOR = "bpfel", "v3"
@@ -21,7 +20,9 @@ MISSES_REFERENCE = -1
 """Stands for the counters of misses among the storages."""
 PROBE_READ_USER, PROBE_READ_USER_STR, PROBE_WRITE_USER = 112, 114, 36
 CURRENT_COMM, COMM_BYTES = 16, 16
-_POINTER = I64.as_pointer()
+STACK, USER_STACK = 27, 1 << 8
+_ASKED_FOR = {"now": 5, "cpu": 8, "tid": 14, "pid": 14}
+"""What a tracepoint does not pass and the kernel tells."""
 _ADDRESS = 1
 """``R_BPF_64_64``: the address of a symbol in a 16-byte instruction."""
 
@@ -31,28 +32,42 @@ class BpfMachine:
 
     floats = False
 
-    def __init__(self, builder: llvm.IRBuilder, words: Value, storages: tuple[ir.Storage, ...]) -> None:
+    def __init__(
+        self, builder: llvm.IRBuilder, words: Value, handler: ir.Function, *, tracepoint: bool = False
+    ) -> None:
         """Generate with ``builder``; ``words`` points at the context."""
-        self._builder, self._words, self._storages = builder, words, storages
+        self._builder, self._words, self._storages = builder, words, handler.storages
+        self._inputs, self._tracepoint = handler.inputs, tracepoint
 
     def word(self, index: int) -> Value:
-        """Return a word of the context."""
+        """Return a word of the context: of a tracepoint, its parameter, or what the kernel tells."""
+        if self._tracepoint:
+            return self._told(self._inputs[index])
         return self._builder.load(self._builder.gep(self._words, [number(index)]))
+
+    def _told(self, found: Input) -> Value:
+        builder = self._builder
+        if found.kind is InputKind.PARAMETER:
+            return builder.load(builder.gep(self._words, [number(found.index)]))
+        if found.name not in _ASKED_FOR:
+            raise HandlerError(
+                f"there is no {found.name} at a tracepoint", instead="ctx.tid, ctx.pid, ctx.now, ctx.cpu"
+            )
+        word = call(builder, _ASKED_FOR[found.name], [])
+        if found.name == "tid":
+            return builder.and_(word, number((1 << 32) - 1))
+        return builder.lshr(word, number(32)) if found.name == "pid" else word
 
     def set_word(self, index: int, value: Value) -> None:
         """Change a word of the context."""
         self._builder.store(value, self._builder.gep(self._words, [number(index)]))
 
-    def _helper(self, name: int, arguments: list[Value]) -> Value:
-        kind = llvm.FunctionType(I64, [each.type for each in arguments])
-        return self._builder.call(self._builder.inttoptr(number(name), kind.as_pointer()), arguments)
-
     def _pointer(self, address: Value) -> Value:
-        return self._builder.inttoptr(address, _POINTER)
+        return self._builder.inttoptr(address, POINTER)
 
     def read(self, address: Value, target: Value, size: int) -> Value:
         """Read bytes by ``bpf_probe_read_user``."""
-        failed = self._helper(PROBE_READ_USER, [self._pointer(target), number(size), self._pointer(address)])
+        failed = call(self._builder, PROBE_READ_USER, [self._pointer(target), number(size), self._pointer(address)])
         return self._builder.icmp_unsigned("==", failed, number(0))
 
     def read_bytes(self, address: Value, target: Value, size: Value, limit: int, *, text: bool) -> tuple[Value, Value]:
@@ -61,15 +76,15 @@ class BpfMachine:
         builder = self._builder
         places = self._pointer(target), self._pointer(address)
         if not text:
-            failed = self._helper(PROBE_READ_USER, [places[0], size, places[1]])
+            failed = call(self._builder, PROBE_READ_USER, [places[0], size, places[1]])
             return builder.icmp_unsigned("==", failed, number(0)), size
-        found = self._helper(PROBE_READ_USER_STR, [places[0], builder.add(size, number(1)), places[1]])
+        found = call(self._builder, PROBE_READ_USER_STR, [places[0], builder.add(size, number(1)), places[1]])
         return builder.icmp_signed(">", found, number(0)), builder.sub(found, number(1))
 
     def read_comm(self, target: Value) -> tuple[Value, Value]:
         """Ask for the thread's name by ``bpf_get_current_comm``; its length is that up to the first zero."""
         builder = self._builder
-        failed = self._helper(CURRENT_COMM, [self._pointer(target), number(COMM_BYTES)])
+        failed = call(self._builder, CURRENT_COMM, [self._pointer(target), number(COMM_BYTES)])
         length: Value = number(COMM_BYTES)
         for at in reversed(range(COMM_BYTES)):
             byte = builder.load(builder.inttoptr(builder.add(target, number(at)), I8.as_pointer()))
@@ -78,7 +93,7 @@ class BpfMachine:
 
     def write(self, address: Value, source: Value, size: int) -> Value:
         """Write bytes by ``bpf_probe_write_user``."""
-        failed = self._helper(PROBE_WRITE_USER, [self._pointer(address), self._pointer(source), number(size)])
+        failed = call(self._builder, PROBE_WRITE_USER, [self._pointer(address), self._pointer(source), number(size)])
         return self._builder.icmp_unsigned("==", failed, number(0))
 
     def _symbol(self, name: str, words: int) -> Value:
@@ -97,39 +112,44 @@ class BpfMachine:
         """Refuse: the kernel keeps no data of a call yet."""
         raise HandlerError("ctx.data is not possible in the kernel yet", instead="a Map by ctx.tid")
 
-    def update(self, storage: int, operation: ir.Update, values: list[Value], key: list[Value]) -> Pair | None:  # noqa: ARG002 - the protocol's
-        """Update counts and sums in a map that has the layout of the table's shared row."""
-        table = self._storages[storage]
-        if not isinstance(table, Table):
-            raise HandlerError("maps and records are not possible in the kernel yet", instead="Count, Sum")
-        cell = table.layout.aggregation.cell
-        if key or not set(cell.fields) <= {COUNT, SUM} or cell.buckets:
-            kind = type(table.layout.aggregation).__name__
-            raise HandlerError(
-                f"a {kind} {'by key ' if key else ''}is not possible in the kernel yet", instead="Count, Sum"
-            )
-        symbol = self._symbol(f"storage.{storage}", table.layout.size // ir.WORD)
-        for name in cell.fields:
-            at = (table.layout.rows_offset + ROW_HEAD_BYTES + cell.offset(name)) // ir.WORD
-            place = self._builder.gep(symbol, [number(0), number(at)])
-            self._builder.atomic_rmw("add", place, number(1) if name == COUNT else values[0], "monotonic")
+    def update(self, storage: int, operation: ir.Update, values: list[Value], key: list[Value]) -> Pair | None:
+        """Update an aggregation, or take a stack."""
+        store = self._storages[storage]
+        if isinstance(store, Stacks):
+            return self._stack(storage)
+        if not isinstance(store, Table):
+            raise HandlerError(f"{operation.operation} is not possible in the kernel yet", instead="an aggregation")
+        region = self._symbol(f"storage.{storage}", bpf_tables.region_bytes(store.layout) // ir.WORD)
+        table = self._symbol(f"table.{storage}", 1) if key else None
+        bpf_tables.add(self._builder, store.layout, region, table, values[0] if values else None, flat(key))
         return None
 
+    def _stack(self, storage: int) -> Pair:
+        """Take the program's stack, by frame pointers; a stack that finds no place is 0, and counted."""
+        builder = self._builder
+        table = self._symbol(f"table.{storage}", 1)
+        found = call(builder, STACK, [self._words, table, number(USER_STACK)])
+        there = builder.icmp_signed(">=", found, number(0))
+        with builder.if_then(builder.not_(there), likely=False):
+            place = builder.gep(self._symbol(f"storage.{storage}", 1), [number(0), number(0)])
+            builder.atomic_rmw("add", place, number(1), "monotonic")
+        return llvm.Constant(I1, 1), builder.select(there, builder.add(found, number(1)), number(0))
 
-def compile_bpf(handler: ir.Function, *, result_word: bool = False) -> BpfProgram:
-    """Compile a handler for the kernel.
+
+def compile_bpf(handler: ir.Function, *, result_word: bool = False, tracepoint: bool = False) -> BpfProgram:
+    """Compile a handler for the kernel; for a ``tracepoint`` its parameters are those that the tracepoint passes.
 
     With ``result_word`` its result, of which the kernel hands out 32 bits only, is also stored behind the inputs.
     """
     module = llvm.Module(handler.name)
     module.triple = TRIPLE
-    function = llvm.Function(module, llvm.FunctionType(I64, [_POINTER]), ENTRY)
+    function = llvm.Function(module, llvm.FunctionType(I64, [POINTER]), ENTRY)
     function.attributes.add("nounwind")
     builder = llvm.IRBuilder(function.append_basic_block("entry"))
     start = function.append_basic_block("start")
     builder.branch(start)
     builder.position_at_end(start)
-    machine = BpfMachine(builder, function.args[0], handler.storages)
+    machine = BpfMachine(builder, function.args[0], handler, tracepoint=tracepoint)
 
     def finish(value: Value | None) -> None:
         word = number(0)
@@ -157,7 +177,8 @@ def _program(found: ObjectFile, handler: ir.Function) -> BpfProgram:
         if each.kind != _ADDRESS or each.offset % 8:
             raise InternalError(f"generated code refers to {each.symbol.name} in a way that is not known")
         name = each.symbol.name
-        storage = MISSES_REFERENCE if name == "misses" else int(name.removeprefix("storage."))
-        references.append(StorageReference(each.offset // 8, storage))
+        part, _, index = name.partition(".")
+        storage = MISSES_REFERENCE if part == "misses" else int(index)
+        references.append(StorageReference(each.offset // 8, storage, part == "table"))
     code = found.sections[section].content
     return BpfProgram(code, handler.inputs, tuple(references), bounds.steps(handler))

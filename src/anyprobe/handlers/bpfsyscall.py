@@ -4,20 +4,22 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from anyprobe.core.code import BpfProgram
 from anyprobe.core.errors import TargetError
 
 _SYS_BPF = 321
-_MAP_CREATE, _MAP_LOOKUP, _PROG_LOAD, _PROG_TEST_RUN = 0, 1, 5, 10
-_ARRAY_MAP = 2
+_MAP_CREATE, _MAP_LOOKUP, _MAP_NEXT_KEY, _PROG_LOAD, _PROG_TEST_RUN, _TRACEPOINT_OPEN = 0, 1, 4, 5, 10, 17
+_HASH_MAP, _ARRAY_MAP, _STACKS_MAP = 1, 2, 7
+PROGRAM_OF_A_TRACEPOINT = 17
+"""``BPF_PROG_TYPE_RAW_TRACEPOINT``: its context is the words that the tracepoint passes."""
 PROGRAM_OF_A_SYSTEM_CALL = 31
 """``BPF_PROG_TYPE_SYSCALL``: its context is memory of whoever runs it, which it may read and write."""
 _SLEEPABLE = 1 << 4
 _ATTRIBUTE_BYTES = 144
-_MAP_VALUE = 2
-"""In the source register of a 16-byte load: the address of a value in a map."""
+_MAP, _MAP_VALUE = 1, 2
+"""In the source register of a 16-byte load: a map, and the address of a value in a map."""
 _LOG_BYTES = 1 << 20
 
 
@@ -46,15 +48,58 @@ def read_array(descriptor: int, size: int) -> bytes:
     return value.raw
 
 
-def placed(program: BpfProgram, maps: Mapping[int, int]) -> bytes:
-    """Return the instructions with the descriptors of the maps that stand for storages in them."""
+def create_hash(key_size: int, value_size: int, capacity: int) -> int:
+    """Return a descriptor of a hash map, whose elements are there from the beginning."""
+    return _bpf(_MAP_CREATE, struct.pack("<IIII", _HASH_MAP, key_size, value_size, capacity))
+
+
+def create_stacks(depth: int, capacity: int) -> int:
+    """Return a descriptor of a map of stacks."""
+    return _bpf(_MAP_CREATE, struct.pack("<IIII", _STACKS_MAP, 4, 8 * depth, capacity))
+
+
+def look_up(descriptor: int, key: bytes, size: int) -> bytes | None:
+    """Return the value of a key, ``None`` if it is not there."""
+    name, value = ctypes.create_string_buffer(key, len(key)), ctypes.create_string_buffer(size)
+    try:
+        _bpf(_MAP_LOOKUP, struct.pack("<I4xQQQ", descriptor, ctypes.addressof(name), ctypes.addressof(value), 0))
+    except FileNotFoundError:
+        return None
+    return value.raw
+
+
+def keys_of(descriptor: int, size: int) -> Iterator[bytes]:
+    """Yield the keys of a map that nobody deletes from."""
+    following = ctypes.create_string_buffer(size)
+    address = 0
+    while True:
+        try:
+            _bpf(_MAP_NEXT_KEY, struct.pack("<I4xQQ", descriptor, address, ctypes.addressof(following)))
+        except FileNotFoundError:
+            return
+        yield following.raw
+        key = ctypes.create_string_buffer(following.raw, size)
+        address = ctypes.addressof(key)
+
+
+def attach(descriptor: int, tracepoint: str) -> int:
+    """Attach a program to a tracepoint of the kernel; it is there until the returned descriptor is closed."""
+    name = ctypes.create_string_buffer(tracepoint.encode())
+    return _bpf(_TRACEPOINT_OPEN, struct.pack("<QI", ctypes.addressof(name), descriptor))
+
+
+def placed(program: BpfProgram, maps: Mapping[int, int], tables: Mapping[int, int] | None = None) -> bytes:
+    """Return the instructions with the descriptors of the maps that stand for storages in them.
+
+    ``tables`` are those of hash maps and stacks, by storage.
+    """
     code = bytearray(program.code)
     for each in program.references:
         at = 8 * each.index
         offset = struct.unpack_from("<i", code, at + 4)[0]
-        code[at + 1] = code[at + 1] & 0xF | _MAP_VALUE << 4
-        struct.pack_into("<i", code, at + 4, maps[each.storage])
-        struct.pack_into("<i", code, at + 12, offset)
+        code[at + 1] = code[at + 1] & 0xF | (_MAP if each.table else _MAP_VALUE) << 4
+        struct.pack_into("<i", code, at + 4, (tables or {})[each.storage] if each.table else maps[each.storage])
+        struct.pack_into("<i", code, at + 12, 0 if each.table else offset)
     return bytes(code)
 
 

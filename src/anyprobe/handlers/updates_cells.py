@@ -1,9 +1,11 @@
 """Updates of one cell of an aggregation, in LLVM's language."""
 
+from typing import Protocol
+
 from llvmlite import ir
 
 from anyprobe.data import buckets, histogram
-from anyprobe.data.aggregations import COUNT, MAX, NOT_MIN, SQUARES, SUM, Aggregation, Hist, LQuantize, Quantize
+from anyprobe.data.aggregations import COUNT, EXTREMES, NOT_MIN, SQUARES, SUM, Aggregation, Hist, LQuantize, Quantize
 from anyprobe.handlers.updates_words import (
     I1,
     I64,
@@ -18,29 +20,68 @@ from anyprobe.handlers.updates_words import (
 _TOP = 1 << 63
 
 
+class Words(Protocol):
+    """How single words of a cell are changed, which depends on the machine."""
+
+    def increase(self, address: Value, offset: int, amount: Value | None = None) -> None:
+        """Add to a word, one if no amount is given."""
+
+    def increase_by_square(self, address: Value, offset: int, value: Value, *, signed: bool) -> None:
+        """Add the square of a value to a number of 128 bits."""
+
+    def raise_to(self, address: Value, offset: int, value: Value) -> None:
+        """Make a word the larger of itself and a value, both unsigned."""
+
+
+class NativeWords:
+    """On x86-64: one instruction for each word, ``lock``ed where others change it, too."""
+
+    def __init__(self, builder: ir.IRBuilder, *, atomic: bool) -> None:
+        """Append with ``builder``."""
+        self._builder, self._atomic = builder, atomic
+
+    def increase(self, address: Value, offset: int, amount: Value | None = None) -> None:
+        """Add to a word."""
+        increase(self._builder, address, offset, amount, atomic=self._atomic)
+
+    def increase_by_square(self, address: Value, offset: int, value: Value, *, signed: bool) -> None:
+        """Add a square to two words."""
+        builder = self._builder
+        wide = builder.sext(value, I128) if signed else builder.zext(value, I128)
+        square = builder.mul(wide, wide)
+        high = builder.trunc(builder.lshr(square, ir.Constant(I128, 64)), I64)
+        increase_twice(builder, address, offset, builder.trunc(square, I64), high, atomic=self._atomic)
+
+    def raise_to(self, address: Value, offset: int, value: Value) -> None:
+        """Raise a word."""
+        raise_to(self._builder, address, offset, value)
+
+
 def update_cell(
-    builder: ir.IRBuilder, aggregation: Aggregation, cell: Value, value: Value, bucket: Value | None, *,
-    signed: bool, atomic: bool,
+    builder: ir.IRBuilder, words: Words, aggregation: Aggregation, cell: Value, value: Value, bucket: Value | None, *,
+    signed: bool,
 ) -> None:  # fmt: skip
     """Add a value to the cell at an address; ``bucket`` comes from ``bucket_of``."""
     layout = aggregation.cell
     for field in layout.fields:
         offset = layout.offset(field)
         if field == COUNT:
-            increase(builder, cell, offset, atomic=atomic)
+            words.increase(cell, offset)
         elif field == SUM:
-            increase(builder, cell, offset, value, atomic=atomic)
-        elif field in {NOT_MIN, MAX}:
-            code = builder.xor(value, constant(_TOP)) if signed else value
-            raise_to(builder, cell, offset, builder.not_(code) if field == NOT_MIN else code)
+            words.increase(cell, offset, value)
+        elif field in EXTREMES:
+            words.raise_to(cell, offset, extreme_code(builder, field, value, signed=signed))
         elif field == SQUARES:
-            wide = builder.sext(value, I128) if signed else builder.zext(value, I128)
-            square = builder.mul(wide, wide)
-            high = builder.trunc(builder.lshr(square, ir.Constant(I128, 64)), I64)
-            increase_twice(builder, cell, offset, builder.trunc(square, I64), high, atomic=atomic)
+            words.increase_by_square(cell, offset, value, signed=signed)
     if bucket is not None:
         word = builder.add(cell, builder.shl(bucket, constant(3)))
-        increase(builder, word, layout.buckets_offset, atomic=atomic)
+        words.increase(word, layout.buckets_offset)
+
+
+def extreme_code(builder: ir.IRBuilder, field: str, value: Value, *, signed: bool) -> Value:
+    """Return the word that stands for a value in one of ``EXTREMES``."""
+    code = builder.xor(value, constant(_TOP)) if signed else value
+    return builder.not_(code) if field == NOT_MIN else code
 
 
 def bucket_of(builder: ir.IRBuilder, aggregation: Aggregation, value: Value, *, signed: bool) -> Value | None:

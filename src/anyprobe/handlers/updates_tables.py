@@ -13,14 +13,13 @@ from anyprobe.data.tables import (
     USED,
     TableLayout,
 )
-from anyprobe.handlers.updates_cells import bucket_of, update_cell
+from anyprobe.handlers.updates_cells import NativeWords, bucket_of, update_cell
 from anyprobe.handlers.updates_words import (
     I64,
     Local,
     Value,
     constant,
     exchange_if,
-    increase,
     internal_function,
     load,
     pointer,
@@ -57,18 +56,19 @@ def _update_row(
     builder: ir.IRBuilder, table: TableLayout, row: Value, number: Value | None, amount: Value, bucket: Value | None, *,
     atomic: bool,
 ) -> None:  # fmt: skip
+    words = NativeWords(builder, atomic=atomic)
     aggregation, signed = table.aggregation, table.signed
     if number is None:
         cell = builder.add(row, constant(ROW_HEAD_BYTES))
-        update_cell(builder, aggregation, cell, amount, bucket, signed=signed, atomic=atomic)
+        update_cell(builder, words, aggregation, cell, amount, bucket, signed=signed)
         return
     with builder.if_else(builder.icmp_unsigned("!=", number, constant(0)), likely=True) as (found, dropped):
         with found:
             cells = builder.add(row, constant(ROW_HEAD_BYTES - table.cell_bytes))
             cell = builder.add(cells, builder.mul(number, constant(table.cell_bytes)))
-            update_cell(builder, aggregation, cell, amount, bucket, signed=signed, atomic=atomic)
+            update_cell(builder, words, aggregation, cell, amount, bucket, signed=signed)
         with dropped:
-            increase(builder, row, DROPPED, atomic=atomic)
+            words.increase(row, DROPPED)
 
 
 def hashed(builder: ir.IRBuilder, key: Sequence[Value]) -> Value:

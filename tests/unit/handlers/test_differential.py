@@ -7,15 +7,16 @@ import ctypes
 import math
 import mmap
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 from anyprobe.core.errors import HandlerError
-from anyprobe.data.aggregations import Count, Hist, Sum
+from anyprobe.data import buckets
+from anyprobe.data.aggregations import Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum
 from anyprobe.data.tables import TableView
 from anyprobe.handlers import check, types
-from anyprobe.handlers.bpf import compile_bpf
 from anyprobe.handlers.compiler import PASSES
 from anyprobe.handlers.frontend import lower
 from anyprobe.handlers.interpreter import Interpreter
@@ -95,6 +96,33 @@ def test_x86_64_computes_like_cpython(handler):
     compare(handler, handler.kinds, handler.rows, native(function), function, found)
 
 
+def agree(layout, updates, cells, text):
+    """Compare the cells of an aggregation with a recomputation from all its updates."""
+    aggregation, wanted = layout.aggregation, {}
+    for other, value, key in updates:
+        if other is aggregation:
+            wanted.setdefault(tuple(int(part) for part in key), []).append(int(value or 0))
+    assert cells.keys() == wanted.keys(), text
+    kind = types.i64 if layout.signed else types.u64
+    for key, values in wanted.items():
+        given, cell = [kind.wrap(value) for value in values], cells[key]
+        assert cell.count == len(given), text
+        if "sum" in aggregation.cell.fields:
+            assert types.i64.wrap(cell.sum) == types.i64.wrap(sum(given)), text
+        assert cell.min in (None, min(given)), text
+        assert cell.max in (None, max(given)), text
+        if cell.squares is not None:
+            assert cell.squares == sum(value * value for value in given) % (1 << 128), text
+        buckets = Counter(aggregation.bounds()[bucket_index(aggregation, value)] for value in given if cell.buckets)
+        assert {(low, high): count for low, high, count in cell.buckets} == buckets, text
+
+
+def bucket_index(aggregation, value):
+    if isinstance(aggregation, LQuantize):
+        return buckets.linear_index(value, aggregation.lower, aggregation.step, aggregation.levels)
+    return buckets.power_index(value) if isinstance(aggregation, Quantize) else buckets.log_linear_index(value)
+
+
 COLLECTING = {"calls": Count("calls"), "sums": Sum("sums", by=("a", "b", "c")), "values": Hist("values")}
 
 
@@ -110,16 +138,8 @@ def test_aggregations_agree_with_a_record_of_all_updates(handler):
         runner.run(*(running.word(value, kind) for value, kind in zip(row, handler.kinds, strict=True)))
         interpreter.run(*row)
     for index, storage in enumerate(function.storages):
-        aggregation, wanted = storage.layout.aggregation, {}
-        for other, value, key in interpreter.record.updates:
-            if other is aggregation:
-                plain = tuple(int(part) for part in key)
-                wanted.setdefault(plain, []).append(int(value or 0))
         cells = TableView(memoryview(regions[index]), storage.layout).result().entries
-        assert {key: cell.count for key, cell in cells.items()} == {key: len(each) for key, each in wanted.items()}
-        if aggregation.needs_value:
-            sums = {key: types.i64.wrap(sum(each)) for key, each in wanted.items()}
-            assert {key: types.i64.wrap(cell.sum) for key, cell in cells.items()} == sums, handler.text
+        agree(storage.layout, interpreter.record.updates, cells, handler.text)
 
 
 def with_memory(handler):
@@ -141,7 +161,7 @@ def test_x86_64_reads_memory_like_cpython(handler):
 @given(generating.handlers(floats=False))
 def test_the_kernel_computes_like_cpython(handler):
     found, function = lowered(handler)
-    with bpf_running.Runner(compile_bpf(function, result_word=True)) as runner:
+    with bpf_running.Runner(function) as runner:
         compare(handler, handler.kinds, handler.rows, runner.run, function, found)
 
 
@@ -151,5 +171,33 @@ def test_the_kernel_computes_like_cpython(handler):
 def test_the_kernel_reads_memory_like_cpython(handler):
     found, function = lowered(handler)
     kinds, rows = with_memory(handler)
-    with bpf_running.Runner(compile_bpf(function, result_word=True)) as runner:
+    with bpf_running.Runner(function) as runner:
         compare(handler, kinds, rows, runner.run, function, found)
+
+
+KERNEL_COLLECTING = (
+    {"calls": Count("calls"), "sums": Sum("sums", by=("a", "b", "c")), "values": Hist("values")},
+    {"calls": Count("calls"), "sums": Stddev("sums", by=("a", "b", "c")), "values": Quantize("values")},
+    {"calls": Count("calls"), "sums": Quantize("sums", by=("a", "b", "c")), "values": LQuantize("values", -9, 90, 7)},
+    {"calls": Count("calls"), "sums": Min("sums", by=("a", "b", "c")), "values": Max("values")},
+)
+
+
+@pytest.mark.skipif(REFUSED is not None, reason=str(REFUSED))
+@pytest.mark.parametrize("collecting", KERNEL_COLLECTING, ids=lambda each: each["sums"].kind)
+def test_aggregations_of_the_kernel_agree_with_a_record_of_all_updates(collecting):
+    @settings(SETTINGS, max_examples=max(EXAMPLES // 4, 1))
+    @given(generating.handlers(floats=False, **collecting))
+    def run(handler):
+        found, function = lowered(handler)
+        interpreter = Interpreter(handler.function, found.notes, OwnMemory())
+        with bpf_running.Runner(function) as runner:
+            for row in handler.rows:
+                runner.call([running.word(value, kind) for value, kind in zip(row, handler.kinds, strict=True)])
+                interpreter.run(*row)
+            for index, storage in enumerate(function.storages):
+                result = runner.storages.result(index)
+                agree(storage.layout, interpreter.record.updates, result.entries, handler.text)
+                assert result.dropped == 0
+
+    run()
