@@ -4,10 +4,10 @@ from llvmlite import ir as llvm
 
 from anyprobe.core.code import MISSES, BpfProgram, Input, InputKind, Miss, StorageReference
 from anyprobe.core.errors import HandlerError, InternalError
-from anyprobe.handlers import bpf_tables, ir, toolchain
+from anyprobe.handlers import bpf_stacks, bpf_tables, ir, toolchain
 from anyprobe.handlers.bpf_helpers import POINTER, call
 from anyprobe.handlers.llvm import Lowering
-from anyprobe.handlers.llvm_arithmetic import I1, I8, I64, number
+from anyprobe.handlers.llvm_arithmetic import I8, I64, number
 from anyprobe.handlers.machine import Pair, Value, flat
 from anyprobe.handlers.native import as_word
 from anyprobe.handlers.objectfile import ObjectFile
@@ -20,7 +20,6 @@ MISSES_REFERENCE = -1
 """Stands for the counters of misses among the storages."""
 PROBE_READ_USER, PROBE_READ_USER_STR, PROBE_WRITE_USER = 112, 114, 36
 CURRENT_COMM, COMM_BYTES = 16, 16
-STACK, USER_STACK = 27, 1 << 8
 _ASKED_FOR = {"now": 5, "cpu": 8, "tid": 14, "pid": 14}
 """What a tracepoint does not pass and the kernel tells."""
 _ADDRESS = 1
@@ -116,7 +115,10 @@ class BpfMachine:
         """Update an aggregation, or take a stack."""
         store = self._storages[storage]
         if isinstance(store, Stacks):
-            return self._stack(storage)
+            if not self._tracepoint:
+                raise HandlerError("the kernel takes stacks at tracepoints only")
+            region, table = self._symbol(f"storage.{storage}", 1), self._symbol(f"table.{storage}", 1)
+            return bpf_stacks.take(self._builder, self._words, region, table)
         if not isinstance(store, Table):
             raise HandlerError(f"{operation.operation} is not possible in the kernel yet", instead="an aggregation")
         region = self._symbol(f"storage.{storage}", bpf_tables.region_bytes(store.layout) // ir.WORD)
@@ -124,23 +126,13 @@ class BpfMachine:
         bpf_tables.add(self._builder, store.layout, region, table, values[0] if values else None, flat(key))
         return None
 
-    def _stack(self, storage: int) -> Pair:
-        """Take the program's stack, by frame pointers; a stack that finds no place is 0, and counted."""
-        builder = self._builder
-        table = self._symbol(f"table.{storage}", 1)
-        found = call(builder, STACK, [self._words, table, number(USER_STACK)])
-        there = builder.icmp_signed(">=", found, number(0))
-        with builder.if_then(builder.not_(there), likely=False):
-            place = builder.gep(self._symbol(f"storage.{storage}", 1), [number(0), number(0)])
-            builder.atomic_rmw("add", place, number(1), "monotonic")
-        return llvm.Constant(I1, 1), builder.select(there, builder.add(found, number(1)), number(0))
-
 
 def compile_bpf(handler: ir.Function, *, result_word: bool = False, tracepoint: bool = False) -> BpfProgram:
     """Compile a handler for the kernel; for a ``tracepoint`` its parameters are those that the tracepoint passes.
 
     With ``result_word`` its result, of which the kernel hands out 32 bits only, is also stored behind the inputs.
     """
+    handler = bpf_stacks.without_registers(handler)
     module = llvm.Module(handler.name)
     module.triple = TRIPLE
     function = llvm.Function(module, llvm.FunctionType(I64, [POINTER]), ENTRY)

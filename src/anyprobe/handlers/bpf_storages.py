@@ -11,12 +11,10 @@ from anyprobe.core.code import MISSES, BpfProgram
 from anyprobe.core.errors import HandlerError
 from anyprobe.data.keys import Names
 from anyprobe.data.results import AggregationResult, CellValue, Key, cell_value
-from anyprobe.handlers import bpf_tables, bpfsyscall, ir, walk
+from anyprobe.handlers import bpf_stacks, bpf_tables, bpfsyscall, ir
 from anyprobe.handlers.bpf import MISSES_REFERENCE
-from anyprobe.handlers.context import CAPTURE
 from anyprobe.handlers.storages import Stacks, Table
 
-STACKS_CAPACITY = 8192
 _MISSES_BYTES = 8 * len(MISSES)
 
 
@@ -25,7 +23,7 @@ class KernelStorages:
 
     def __init__(self, handler: ir.Function) -> None:
         """Make them, all empty."""
-        self._storages, self._depth = handler.storages, _stack_depth(handler)
+        self._storages, self._depth = handler.storages, bpf_stacks.depth_of(handler)
         self._regions = {MISSES_REFERENCE: bpfsyscall.create_array(_MISSES_BYTES)}
         self._tables: dict[int, int] = {}
         try:
@@ -38,7 +36,7 @@ class KernelStorages:
     def _create(self, index: int, storage: ir.Storage) -> None:
         if isinstance(storage, Stacks):
             self._regions[index] = bpfsyscall.create_array(ir.WORD)
-            self._tables[index] = bpfsyscall.create_stacks(self._depth, STACKS_CAPACITY)
+            self._tables[index] = bpfsyscall.create_stacks(self._depth, bpf_stacks.CAPACITY)
             return
         if not isinstance(storage, Table):
             raise HandlerError("maps and records are not possible in the kernel yet", instead="an aggregation")
@@ -112,15 +110,3 @@ class KernelStorages:
         """Return how many hits had a stack that found no place."""
         found: int = struct.unpack("<Q", bpfsyscall.read_array(self._regions[index], ir.WORD))[0]
         return found
-
-
-def _stack_depth(handler: ir.Function) -> int:
-    """Return how many addresses the stacks of a handler have at most."""
-    depths = {
-        int(each.values[0].value)
-        for each in walk.statements(handler.body)
-        if isinstance(each, ir.Update) and each.operation == CAPTURE and isinstance(each.values[0], ir.Const)
-    }
-    if len(depths) > 1:
-        raise HandlerError(f"stacks of {sorted(depths)} addresses in one handler are not possible in the kernel yet")
-    return max(depths, default=1)
