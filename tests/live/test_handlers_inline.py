@@ -3,12 +3,13 @@
 import pytest
 
 import anyprobe
-from anyprobe import Count, Max, Sum, u64
+from anyprobe import Count, Max, Min, Sum, i64, u64
 from anyprobe.isa import disassemble
 from live.driver import build, started
 
 pytestmark = pytest.mark.live
 HALF = 1 << 30
+BITS = 1 << 64
 
 
 def calls_of_the_routine(session):
@@ -43,6 +44,53 @@ def test_eight_threads_count_exactly(mode):
     assert {(site.hits, site.nmissed) for site in snapshot.sites} == {(own, 0)}
     assert large.result().total.count + rest.result().total.count == own == every.result().total.count
     assert 0 < rest.result().total.sum < HALF * own
+
+
+def mixed(step):
+    z = (step + 1) * 0x9E3779B97F4A7C15 % BITS
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % BITS
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % BITS
+    return (z ^ z >> 31) >> step % 64
+
+
+@pytest.mark.parametrize("mode", ["", "timer"])
+def test_extremes_of_eight_threads_are_those_of_a_recomputation(mode):
+    largest, least, narrow, returned = Max("largest"), Min("least"), Min("narrow"), Max("returned")
+    with started(build("aggregated.c"), *([mode] if mode else [])) as target, anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:work", when=lambda value: value >= HALF)
+        def on_entry(value: u64):
+            least.add(value)
+
+        @session.entry("a.out:work")
+        def on_every(value: u64):
+            largest.add(value)
+
+        @session.entry("a.out:work")
+        def on_signed(value: i64):
+            narrow.add(value)
+
+        assert calls_of_the_routine(session) == 0
+
+        @session.ret("a.out:work")
+        def on_return(ctx):
+            returned.add(ctx.retval)
+
+        own = target.go(3).calls["work"]
+        snapshot = session.snapshot()
+        target.finish()
+    assert {(site.hits, site.nmissed) for site in snapshot.sites} == {(own, 0)}
+    values = [mixed(step) for step in range(3 * 8 * 3500)]
+    signed = [value - (value >> 63) * BITS for value in values]
+    found = least.result().total.min, largest.result().total.max, narrow.result().total.min
+    wanted = min(value for value in values if value >= HALF), max(values), min(signed)
+    if mode:
+        assert found[0] <= wanted[0]
+        assert found[1] >= wanted[1]
+        assert found[2] <= wanted[2]
+    else:
+        assert found == wanted
+    assert largest.result().total.count == narrow.result().total.count == returned.result().total.count == own
 
 
 def test_children_count_too():

@@ -90,7 +90,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """All that a trivial handler does: one word of the thread's own row goes up by one, another perhaps by a value.
+    """All that a trivial handler does: a word of the thread's own row goes up by one, another perhaps by or to a value.
 
     Whoever places the handler may do this in its stead for threads whose number is from 1 to ``rows - 1``. Each change
     is one instruction on a word that no other thread changes, so it may be interrupted by another, and interrupt one.
@@ -107,6 +107,11 @@ class Update:
     """The same of its sum."""
     value: Number | None = None
     """What is added to the sum, if there is one."""
+    extreme: str = ""
+    """``min`` or ``max``: the value is not added, but ``total`` is where the largest of its codes is kept."""
+    signed: bool = False
+    """Whether values of an extreme are signed: then the code is the value with its sign inverted, complemented for
+    ``min``."""
     only_if: tuple[Comparison, ...] = ()
     """Comparisons that all have to hold."""
 

@@ -1,4 +1,4 @@
-"""Trivial handlers without LLVM: one update of a counter or a sum without a key, perhaps under a few comparisons.
+"""Trivial handlers without LLVM: one update of a counter, sum or extreme without a key, perhaps under comparisons.
 
 The code is what LLVM would make of them, in fewer registers, and is there in no time. Beside it stands what it does,
 for patches that do it themselves (``splice.inlinehandler``).
@@ -7,7 +7,7 @@ for patches that do it themselves (``splice.inlinehandler``).
 from dataclasses import replace
 
 from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number, Update
-from anyprobe.data.aggregations import COUNT, SUM, CellLayout
+from anyprobe.data.aggregations import COUNT, MAX, NOT_MIN, SUM, CellLayout
 from anyprobe.data.tables import ROW_HEAD_BYTES
 from anyprobe.handlers import ir
 from anyprobe.handlers.passes import bounds
@@ -15,7 +15,8 @@ from anyprobe.handlers.storages import Table
 from anyprobe.handlers.types import IntegerType, PointerType, boolean
 from anyprobe.isa.assemble import Assembler, i32
 
-_CELLS = frozenset({(COUNT,), (COUNT, SUM)})
+_CELLS = frozenset({(COUNT,), (COUNT, SUM), (COUNT, NOT_MIN), (COUNT, MAX)})
+_EXTREMES = {NOT_MIN: "min", MAX: "max"}
 _UNLESS = {"==": "jne", "!=": "je", "<": "jge", "<=": "jg", ">": "jle", ">=": "jl"}
 _INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
 _CONDITIONS = _STEPS = 4
@@ -44,8 +45,8 @@ def trivial_code(handler: ir.Function) -> NativeCode | None:
     if update.operation != "add" or update.key or not isinstance(table, Table) or table.layout.rows == 1:
         return None
     cell = table.layout.aggregation.cell
-    value = reader.number(update.values[0]) if SUM in cell.fields else None
-    if cell.fields not in _CELLS or cell.buckets or (value is None and SUM in cell.fields):
+    value = reader.number(update.values[0]) if len(cell.fields) > 1 else None
+    if cell.fields not in _CELLS or cell.buckets or (value is None and len(cell.fields) > 1):
         return None
     return _Writer(handler, update.storage, table).run(tuple(reader.conditions), value, cell)
 
@@ -148,7 +149,8 @@ class _Writer:
     def run(self, comparisons: tuple[Comparison, ...], value: Number | None, cell: CellLayout) -> NativeCode:
         asm, layout, storage = self._asm, self._layout, 8 * self._words
         count = layout.rows_offset + ROW_HEAD_BYTES + cell.offset(COUNT)
-        total = layout.rows_offset + ROW_HEAD_BYTES + cell.offset(SUM) if value is not None else 0
+        total = count - cell.offset(COUNT) + cell.offset(cell.fields[1]) if value is not None else 0
+        extreme = _EXTREMES.get(cell.fields[-1], "")
         for each in comparisons:
             self._leave_unless(each)
         # a thread without a number of its own is 0, which wraps to the largest
@@ -160,7 +162,10 @@ class _Writer:
         asm.emit(b"\x48\xff\x80" + i32(count + layout.stride), "inc qword [rax+stride+COUNT]")
         if value is not None:
             self._load(value, _TO_RDI, b"\x48\x8b\xbf", "rdi")
-            asm.emit(b"\x48\x01\xb8" + i32(total + layout.stride), "add [rax+stride+SUM], rdi")
+            if extreme:
+                self._raise(extreme, total + layout.stride, b"", "own")
+            else:
+                asm.emit(b"\x48\x01\xb8" + i32(total + layout.stride), "add [rax+stride+SUM], rdi")
         asm.label("out")
         asm.emit(b"\xc3", "ret")
         asm.label("shared")
@@ -168,11 +173,35 @@ class _Writer:
         asm.emit(b"\xf0\x48\xff\x80" + i32(count), "lock inc qword [rax+COUNT]")
         if value is not None:
             self._load(value, _TO_RDI, b"\x48\x8b\xbf", "rdi")
-            asm.emit(b"\xf0\x48\x01\xb8" + i32(total), "lock add [rax+SUM], rdi")
+            if extreme:
+                self._raise(extreme, total, b"\xf0", "theirs")
+            else:
+                asm.emit(b"\xf0\x48\x01\xb8" + i32(total), "lock add [rax+SUM], rdi")
         asm.emit(b"\xc3", "ret")
-        changed = frozenset({"rax", "flags"} | ({"rdi"} if value is not None else set()))
-        update = Update(self._storage, layout.rows, layout.stride, count, total, value, comparisons)
-        return NativeCode(asm.finish(0), self._inputs, changed, 8, bounds.steps(self._handler), update=update)
+        changed = {"rax", "flags"} | ({"rdi"} if value is not None else set()) | ({"rsi"} if extreme else set())
+        signed = bool(extreme) and layout.signed
+        update = Update(
+            self._storage, layout.rows, layout.stride, count, total, value, extreme, signed, only_if=comparisons
+        )
+        return NativeCode(
+            asm.finish(0), self._inputs, frozenset(changed), 8, bounds.steps(self._handler), update=update
+        )
+
+    def _raise(self, extreme: str, offset: int, lock: bytes, again: str) -> None:
+        """Append: the word becomes the larger of itself and the code of rdi."""
+        asm = self._asm
+        if self._layout.signed:
+            asm.emit(b"\x48\x0f\xba\xff\x3f", "btc rdi, 63")
+        if extreme == "min":
+            asm.emit(b"\x48\xf7\xd7", "not rdi")
+        asm.emit(b"\x48\x8d\xb0" + i32(offset), "lea rsi, [rax+EXTREME]")
+        asm.emit(b"\x48\x8b\x06", "mov rax, [rsi]")
+        asm.label(again)
+        asm.emit(b"\x48\x39\xc7", "cmp rdi, rax")
+        asm.jump(b"\x76", again + " out", "jbe out")
+        asm.emit(lock + b"\x48\x0f\xb1\x3e", f"{'lock ' if lock else ''}cmpxchg [rsi], rdi")
+        asm.jump(b"\x75", again, f"jne {again}")
+        asm.label(again + " out")
 
     def _leave_unless(self, comparison: Comparison) -> None:
         self._load(comparison.number, _TO_RAX, b"\x48\x8b\x87", "rax")

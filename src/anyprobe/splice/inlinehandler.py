@@ -2,7 +2,8 @@
 
 What is done is one instruction for each word, on words that only this thread changes, so it needs no guard: a signal
 handler that comes in between and hits the same probe does all of it, before or after each of ours. Hence it also runs
-where it interrupts another handler, and misses nothing.
+where it interrupts another handler, and misses nothing. An extreme is read, compared, and exchanged by one instruction
+if it still is what was read; what has come in between was larger than that, and is compared with again.
 
 Threads that have no number yet, fork children and threads that are left out call the routine, as all other handlers do.
 """
@@ -81,7 +82,10 @@ def emit_inline(writer: "PatchWriter", action: "Action", inline: Inline, clobber
     """Append the work of a handler to a patch; return whether that could be: flags are kept in rax where they live."""
     if not clobbers.flags and "rax" in inline.sources:
         return False
-    _Inlined(writer, action, inline, clobbers).run()
+    inlined = _Inlined(writer, action, inline, clobbers)
+    if not inlined.possible:
+        return False
+    inlined.run()
     return True
 
 
@@ -93,17 +97,28 @@ class _Inlined:
         self._encoder = Encoder(64)
         self._keeps_flags = not clobbers.flags
         dead = [name for name in _SCRATCH_ORDER if name in clobbers.registers]
-        taken = (*inline.sources, *(("rax",) if self._keeps_flags else ()))
+        uses_rax = self._keeps_flags or bool(inline.update.extreme)
+        taken = (*inline.sources, *(("rax",) if uses_rax else ()))
         free = sorted((name for name in _SCRATCH_ORDER if name not in taken), key=lambda name: name not in dead)
-        self._scratch, self._value = (Register.RAX + NUMBERS[name] for name in free[:2])
-        needed = free[: 1 + self._copies_value]
-        self._pushed = [name for name in (*(["rax"] if self._keeps_flags else []), *needed) if name not in dead]
+        needed = free[: 1 + self._copies_value + self._moves_flags]
+        self.possible = len(needed) == 1 + self._copies_value + self._moves_flags
+        """Whether there are registers enough."""
+        self._scratch, self._value, self._flags = (Register.RAX + NUMBERS[name] for name in (*free, "rax", "rax")[:3])
+        self._pushed = [name for name in (*(["rax"] if uses_rax else []), *needed) if name not in dead]
 
     @property
     def _copies_value(self) -> bool:
         """Whether the value has to be brought into a register of its own."""
-        value = self._inline.update.value
-        return value is not None and (bool(value.steps) or self._inline.sources[value.word] not in NUMBERS)
+        update = self._inline.update
+        value = update.value
+        if value is None:
+            return False
+        return bool(update.extreme or value.steps) or self._inline.sources[value.word] not in NUMBERS
+
+    @property
+    def _moves_flags(self) -> bool:
+        """Whether rax, which has the flags, is needed for something else meanwhile."""
+        return self._keeps_flags and bool(self._inline.update.extreme)
 
     def run(self) -> None:
         writer, action, update = self._writer, self._action, self._inline.update
@@ -149,7 +164,29 @@ class _Inlined:
             else:
                 held = _sized(NUMBERS[self._inline.sources[update.value.word]], 64)
             place = self._in_row(update.total)
-            self._one(Instruction.create_mem_reg(Code.ADD_RM64_R64, place, held))  # add [row+SUM], value
+            if update.extreme:
+                self._raise(place, held)
+            else:
+                self._one(Instruction.create_mem_reg(Code.ADD_RM64_R64, place, held))  # add [row+SUM], value
+
+    def _raise(self, place: MemoryOperand, held: "Register_") -> None:
+        """Append: a word becomes the larger of itself and the code of a value; nobody else's changes last."""
+        update, saved = self._inline.update, cast("Register_", self._flags)
+        if update.signed:
+            self._one(Instruction.create_reg_i32(Code.BTC_RM64_IMM8, held, 63))  # btc value, 63
+        if update.extreme == "min":
+            self._one(Instruction.create_reg(Code.NOT_RM64, held))  # not value
+        if self._moves_flags:
+            self._one(Instruction.create_reg_reg(Code.MOV_R64_RM64, saved, Register.RAX))  # mov saved, rax
+        self._one(Instruction.create_reg_mem(Code.MOV_R64_RM64, Register.RAX, place))  # mov rax, [row+EXTREME]
+        compare = self._encoded(Instruction.create_reg_reg(Code.CMP_R64_RM64, held, Register.RAX))
+        exchange = self._encoded(Instruction.create_mem_reg(Code.CMPXCHG_RM64_R64, place, held))
+        out = bytes((0x76, len(exchange) + 2))
+        again = bytes((0x75, 0x100 - len(compare + out + exchange) - 2))
+        # again: cmp value, rax; jbe out; cmpxchg [row+EXTREME], value; jne again; out:
+        self._writer.raw(compare + out + exchange + again)
+        if self._moves_flags:
+            self._one(Instruction.create_reg_reg(Code.MOV_R64_RM64, Register.RAX, saved))  # mov rax, saved
 
     def _in_row(self, offset: int) -> MemoryOperand:
         return MemoryOperand(cast("Register_", self._scratch), displ=offset, displ_size=8)
@@ -189,8 +226,11 @@ class _Inlined:
         self._writer.raw(bytes((0x64, 0x48 | number >> 3 << 2, 0x8B, 0x04 | (number & 7) << 3, 0x25)) + i32(slot))
 
     def _one(self, instruction: Instruction) -> None:
+        self._writer.raw(self._encoded(instruction))
+
+    def _encoded(self, instruction: Instruction) -> bytes:
         self._encoder.encode(instruction, 0)
-        self._writer.raw(self._encoder.take_buffer())
+        return self._encoder.take_buffer()
 
     # -- what is saved
 

@@ -60,7 +60,7 @@ class Inlined(Machine):
         assert size <= INLINE_ESTIMATE, size
         self.put(ENTER, self.build_end(start + bytes(writer.out)))
 
-    def hit(self, inline, clobbers, registers, flags, arguments, number):
+    def hit(self, inline, clobbers, registers, flags, arguments, number, total):
         """Run once; return what the counters hold afterwards."""
         sp = STACK + 0x8000
         registers[4] = self.base + sp
@@ -68,6 +68,7 @@ class Inlined(Machine):
         self.put(REGS, struct.pack("<16Q", *registers))
         self.word(FLAGS, flags)
         self.put(TABLE, bytes(0x4000))
+        self.word(TABLE + number * STRIDE + TOTAL, total)
         self.put(BLOCK, bytes(0x100))
         self.put(SEEN, bytes(0x100))
         self.word(BLOCK + BLOCK_NUMBER, number)
@@ -112,7 +113,10 @@ def one(machine, rng):
         for _ in range(rng.choice((0, 1, 1, 2, 4)))
     )
     value = chosen_number(rng, 1) if rng.random() < 0.5 else None
-    inline = Inline(Update(0, ROWS, STRIDE, COUNT, TOTAL, value, only_if), sources, machine.base + STORAGE)
+    extreme = rng.choice(("", "min", "max")) if value is not None else ""
+    signed, before = bool(extreme) and rng.random() < 0.5, rng.choice((0, 0, rng.getrandbits(64))) if extreme else 0
+    update = Update(0, ROWS, STRIDE, COUNT, TOTAL, value, extreme, signed, only_if)
+    inline = Inline(update, sources, machine.base + STORAGE)
     dead = tuple(name for name in SCRATCH_ORDER if rng.random() < 0.3 and name not in sources)
     registers = [rng.choice((rng.getrandbits(64), rng.getrandbits(6), FULL, 64, FULL - 63)) for _ in range(16)]
     arguments = [rng.choice((rng.getrandbits(64), 64, FULL)) for _ in range(2)]
@@ -122,9 +126,9 @@ def one(machine, rng):
     number, gate = rng.choice((0, 1, 3, 8)), rng.random() < 0.9
     machine.word(GATE, MASK if gate else 0)
     flags = rng.getrandbits(12) & STATUS | 0x202
-    found = machine.hit(inline, Clobbers(dead, flags_dead), registers, flags, arguments, number)
+    found = machine.hit(inline, Clobbers(dead, flags_dead), registers, flags, arguments, number, before)
     if not gate or not number:
-        assert found == (0, (0, 0), True), found
+        assert found == (0, (0, before), True), found
         return
     counts = all(
         HOLDS[each.symbol](
@@ -133,7 +137,10 @@ def one(machine, rng):
         )
         for each in only_if
     )
-    total = converted(words[1], value) & FULL if counts and value is not None else 0
+    total = converted(words[1], value) & FULL if counts and value is not None else before
+    if extreme and counts:
+        code = total ^ (1 << 63 if signed else 0) ^ (FULL if extreme == "min" else 0)
+        total = max(before, code)
     assert found == (1, (int(counts), total), False), (found, counts, total, words)
 
 

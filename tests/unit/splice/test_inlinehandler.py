@@ -74,6 +74,36 @@ def test_a_register_that_is_added_as_it_is_needs_no_copy():
     assert "mov r10, [rsp+0x90]" in text  # below the red zone and one saved register
 
 
+def test_an_extreme_is_exchanged_only_if_it_still_is_what_was_read():
+    least = Update(0, 1025, 128, 0x1040, 0x1048, Number(0), "min", signed=True)
+    text = patch(least, ("rdi",), Clobbers())
+    assert text[1:7] == ["push rax", "push r11", "push r10", "push rcx", "lahf", "seto al"]
+    begin = text.index("mov r10, rdi")
+    assert text[begin : begin + 11] == [
+        "mov r10, rdi",
+        "btc r10, 0x3f",
+        "not r10",
+        "mov rcx, rax",  # the flags
+        "mov rax, [r11+0x1048]",
+        "cmp r10, rax",
+        "jbe 0x600071",
+        "cmpxchg [r11+0x1048], r10",
+        "jne 0x600062",  # a signal handler was here: compare again
+        "mov rax, rcx",
+        "add al, 0x7f",
+    ]
+    most = Update(0, 1025, 128, 0x1040, 0x1048, Number(0), "max")
+    text = patch(most, ("rdi",), Clobbers(("r11", "r10", "rax"), flags=True))
+    assert {"mov rax, [r11+0x1048]", "cmpxchg [r11+0x1048], r10"} <= set(text)
+    assert not [each for each in text if each.startswith(("btc", "not", "lahf", "push r"))]
+
+
+def test_without_registers_enough_the_routine_raises_it():
+    everything = ("rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10")
+    most = Update(0, 1025, 128, 0x1040, 0x1048, Number(0), "max")
+    assert [each.split()[0] for each in patch(most, everything, Clobbers())] == ["lea", "push", "call", "lea"]
+
+
 def test_a_result_is_looked_at_by_the_routine_where_flags_live():
     returned = Update(0, 1025, 128, 0x1040, only_if=(LARGE,))
     assert [each.split()[0] for each in patch(returned, ("rax",), Clobbers())] == ["lea", "push", "call", "lea"]
