@@ -17,13 +17,14 @@ from anyprobe.kprobes.constants import constants, were_asked
 from anyprobe.kprobes.lookup import Location, entry_spec
 from anyprobe.kprobes.registers import CALLER, REGISTERS, REGISTERS_AT_RETURN, TASK
 from anyprobe.kprobes.structures import TRAMPOLINE, Djprobe, Handler, Jprobe, Kprobe, Kretprobe, Registered, kprobe_of
-from anyprobe.probes.dressing import dress_with, dressing_behind, dressing_faults
+from anyprobe.probes.dressing import asks_caller, dress_with, dressing_behind, dressing_faults, knowing_stubs
 from anyprobe.probes.handling import Call
 from anyprobe.splice.landing import can_land
 
 if TYPE_CHECKING:
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.session import Session
+    from anyprobe.probes.trampolining import Trampolines
     from anyprobe.splice.handlerfacts import HandlerFacts
 
 DATA_BYTES = 56
@@ -50,11 +51,15 @@ class Site:
     when: When = When.BEFORE
     at_tails: "Callable[[], HandlerFacts] | None" = None
     """What runs where a function ends in a jump to another one."""
+    trampolines: "Trampolines | None" = None
+    """What has it run at replaced return addresses."""
 
     def dresser(self) -> "Callable[[Probe], None]":
         """Return what has the places of the spec call the handler."""
         if self.handler is None:
             return _count
+        if self.trampolines is not None:
+            return partial(self.trampolines.handle, facts=self.handler)
         if self.when is When.BEHIND:
             return dressing_behind(self.handler)
         if self.when is When.FAULTED:
@@ -147,9 +152,25 @@ class Compiler:
         facts = self._session.handling.prepared(handler, returns=True)
         return [*(Site(spec, each) for each in entry), Site(spec.removesuffix(":entry") + ":return", facts)]
 
+    def _check_replacing(self, rp: Kretprobe) -> None:
+        """See that a probe can be had at replaced return addresses, as far as that is not the function's affair."""
+        if self._session.engine.live is not None:
+            raise KprobeError(errno.EOPNOTSUPP, "return addresses are not replaced without a stop")
+        if isinstance(rp.handler, CHandler):
+            raise KprobeError(errno.EOPNOTSUPP, "handlers in C run at exits only, not at replaced return addresses")
+        if rp.maxactive > 0:
+            detail = "instances are known by their return address: no maxactive where that is replaced"
+            raise KprobeError(errno.EOPNOTSUPP, detail)
+
+    def _knowing_stubs(self, facts: "HandlerFacts") -> "HandlerFacts":
+        """Return a handler that is told the true return address where ours is in its place."""
+        engine = self._session.engine
+        return knowing_stubs(facts, engine.stubs.address(engine)) if asks_caller(facts) else facts
+
     def _kretprobe_sites(self, rp: Kretprobe, location: Location) -> tuple[list[Site], Count | None]:
-        if rp.kp.flags & TRAMPOLINE:
-            raise KprobeError(errno.EOPNOTSUPP, "handlers run at exits only, not at replaced return addresses")
+        replacing = bool(rp.kp.flags & TRAMPOLINE) and rp.handler is not None
+        if replacing:
+            self._check_replacing(rp)
         if not 0 <= rp.data_size <= DATA_BYTES:
             raise KprobeError(errno.E2BIG, f"data_size can be {DATA_BYTES} bytes at most, not {rp.data_size}")
         if rp.handler is None and rp.entry_handler is None:
@@ -166,14 +187,23 @@ class Compiler:
         ri: dict[str, object] = {"rp": p, "ret_addr": CALLER, "task": TASK, "data": Alias(("data",))}
         instance = constants("kretprobe_instance", ri)
         sites = []
-        if rp.entry_handler is None or isinstance(rp.entry_handler, CHandler):
+        if replacing:
+            own = None if isinstance(rp.entry_handler, CHandler) else rp.entry_handler
+            entry = wrapping.expected(own, instance, REGISTERS)
+        elif rp.entry_handler is None or isinstance(rp.entry_handler, CHandler):
             entry = wrapping.followed(missed)
         else:
             entry = wrapping.entered(rp.entry_handler, missed, instance, REGISTERS)
-        sites.append(Site(spec, handling.prepared(entry, call=call, inside=True)))
+        at_entry = handling.prepared(entry, call=call, inside=True)
+        sites.append(Site(spec, self._knowing_stubs(at_entry) if replacing else at_entry))
         if isinstance(rp.entry_handler, CHandler):
             sites.append(Site(spec, self._facts(wrapping.before, rp.entry_handler, rp, location)))
-        if rp.handler is not None:
+        if rp.handler is not None and replacing:
+            handler = wrapping.come_back(rp.handler, missed, instance, REGISTERS_AT_RETURN)
+            facts = self._knowing_stubs(handling.prepared(handler, returns=True, call=call))
+            trampolines = self._session.trampolines
+            sites.append(Site(spec.removesuffix(":entry") + ":return", facts, trampolines=trampolines))
+        elif rp.handler is not None:
             handler = wrapping.returned(rp.handler, instance, REGISTERS_AT_RETURN)
             prepare = partial(handling.prepared, handler, returns=True, call=call)
             at_tails = cache(partial(prepare, tail=True))

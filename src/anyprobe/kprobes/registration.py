@@ -80,17 +80,21 @@ class Registration:
         """Return the hits at the first place, without the missed ones."""
         values = BankValues()
         seen = sum(values.hits(place.hook) for probe in self._counting() for place in probe.places)
-        return seen - self._not_followed()
+        return seen - self._not_followed() - self._unreplaced(values)
 
     def missed(self) -> int:
         """Return the hits that ran no handler, and the calls that found no instance."""
         values = BankValues()
         missed = sum(values.missed(place.hook) for probe in self._counting() for place in probe.places)
-        return missed + self._not_followed()
+        return missed + self._not_followed() + self._unreplaced(values)
 
     def _not_followed(self) -> int:
         """Return how many calls found no instance."""
         return 0 if self.unfollowed is None else sum(view.result().total.count for view in self.unfollowed.views)
+
+    def _unreplaced(self, values: BankValues) -> int:
+        """Return how many calls were not followed, since their return address could not be replaced."""
+        return sum(values.unreplaced(place.hook) for probe in self.placed for place in probe.places)
 
     def _counting(self) -> "list[Probe]":
         """Return the probes whose hits are those of the registration: the first of each place."""
@@ -202,7 +206,9 @@ class Registry:
         for probe in made.placed:
             verdicts = [why for _, why in probe.refused if why.reason is not Reason.NO_EXIT]  # ``exit``: nothing to see
             verdicts += [place.hook.refusal for place in probe.places if place.hook.refusal is not None]
-            yield from (KprobeError(errno.EINVAL, str(why), why) for why in verdicts)
+            for why in verdicts:
+                unsupported = why.reason is Reason.RETURN_ADDRESS
+                yield KprobeError(errno.EOPNOTSUPP if unsupported else errno.EINVAL, str(why), why)
 
     # -- changing
 

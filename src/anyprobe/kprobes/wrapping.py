@@ -113,6 +113,44 @@ def returned(function: Handler, ri: type, regs: type) -> Handler:
     return handler
 
 
+def expected(function: Any, ri: type, regs: type) -> Handler:  # noqa: ANN401 - a Handler, or None
+    """Return what runs at the entry where the return is seen at a replaced return address, and missed there."""
+
+    def handler(ctx):
+        ctx.data.kretprobe = 1
+
+    def entered(ctx):
+        ctx.data.kretprobe = 1
+        if ctx.data.kretprobe is None:
+            return
+        if function(ri, regs) != 0:
+            ctx.data.kretprobe = 0
+
+    def plain(ctx):
+        ctx.data.kretprobe = 1
+        if ctx.data.kretprobe is None:
+            return
+        function(ri, regs)
+
+    if function is None:
+        return handler
+    return entered if returns_values(function) else plain
+
+
+def come_back(function: Handler, missed: Any, ri: type, regs: type) -> Handler:  # noqa: ANN401
+    """Return what runs at a replaced return address; a call whose instance another one has taken over is missed."""
+
+    def handler(ctx):
+        marked = ctx.data.kretprobe
+        if marked is None:
+            missed.add()
+            return
+        if marked != 0:
+            function(ri, regs)
+
+    return handler
+
+
 def returns_values(function: Handler) -> bool:
     """Return whether a function has a result; without one it is 0 in the kernel's eyes."""
     return any(isinstance(node, ast.Return) and node.value is not None for node in ast.walk(source_of(function).tree))

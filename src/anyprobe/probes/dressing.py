@@ -22,9 +22,9 @@ def dress_with(probe: Probe, facts: HandlerFacts, at_tails: Callable[[], Handler
     """Have a probe's places call a handler; at tail jumps that is ``at_tails()``, or else they are only counted."""
     for place in probe.places:
         if place.exit is None or place.exit.kind is ExitKind.RET:
-            _call(place, facts)
+            call_at(place, facts)
         elif at_tails is not None:
-            _call(place, at_tails())
+            call_at(place, at_tails())
 
 
 def dressing_behind(facts: HandlerFacts) -> Callable[[Probe], None]:
@@ -38,9 +38,20 @@ def dressing_behind(facts: HandlerFacts) -> Callable[[Probe], None]:
             if place.exit is not None:
                 raise UsageError(f"{probe.spec}: name the instruction, as libc:malloc+0x1c")
             place.want = Want(place.want.address, WantKind.OFFSET, tag=place.hook, after=True)
-            _call(place, asking if _flow_at(place) in _COMPUTED else facts)
+            call_at(place, asking if _flow_at(place) in _COMPUTED else facts)
 
     return dress
+
+
+def asks_caller(facts: HandlerFacts) -> bool:
+    """Return whether a handler asks for the return address."""
+    return _CALLER in facts.code.inputs
+
+
+def knowing_stubs(facts: HandlerFacts, directory: int) -> HandlerFacts:
+    """Return a handler that is told the true return address where ours is in its place."""
+    inputs = (Input(InputKind.CONTEXT, "true_caller") if each == _CALLER else each for each in facts.code.inputs)
+    return replace(facts, code=replace(facts.code, inputs=tuple(inputs)), stubs=directory)
 
 
 def dressing_faults(facts: HandlerFacts) -> Callable[[Probe], None]:
@@ -54,13 +65,14 @@ def dressing_faults(facts: HandlerFacts) -> Callable[[Probe], None]:
     def dress(probe: Probe) -> None:
         for place in probe.places:
             place.want = Want(place.want.address, WantKind.OFFSET, tag=place.hook)
-            _call(place, told)
+            call_at(place, told)
             place.hook.kind = ActionKind.FAULT
 
     return dress
 
 
-def _call(place: Place, facts: HandlerFacts) -> None:
+def call_at(place: Place, facts: HandlerFacts) -> None:
+    """Have one place call a handler."""
     hook = place.hook
     hook.kind, hook.handler = ActionKind.HANDLER, facts
     hook.ip, hook.function = place.address, place.site.function.start + place.module.bias

@@ -10,6 +10,8 @@ from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteRe
 from anyprobe.probes.probe import Place, Probe, Timed
 from anyprobe.splice.banks import MISSING, Hook
 from anyprobe.splice.neighbourhood import NearBank, SlotBank
+from anyprobe.splice.patchcode import ActionKind
+from anyprobe.splice.trampoline import UNREPLACED
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,6 +58,13 @@ class BankValues:
             return 0
         self.hits(hook)
         return int(self._counters[id(hook.bank)][self.reader(hook.bank).counter_index(hook.offset + 8)])
+
+    def unreplaced(self, hook: Hook) -> int:
+        """Return how many calls a hook has not followed, since their return address could not be replaced."""
+        if hook.kind is not ActionKind.HANDLE_RETURN or not isinstance(hook.bank, SlotBank):
+            return 0
+        self.hits(hook)
+        return int(self._counters[id(hook.bank)][self.reader(hook.bank).counter_index(hook.offset + UNREPLACED)])
 
     def in_flight(self, bank: SlotBank, record: int) -> int:
         """Return how many calls of a timed function have not come back."""

@@ -15,6 +15,7 @@ from anyprobe.binary.modules import VDSO, LoadedObject
 from anyprobe.binary.noreturn import never_returns
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.probes.dressing import call_at
 from anyprobe.probes.objects import ObjectTable
 from anyprobe.probes.probe import Exitless, Place, Probe, Timed
 from anyprobe.splice.banks import Hook, TimingGroup
@@ -24,6 +25,7 @@ from anyprobe.splice.planned import Want, WantKind
 if TYPE_CHECKING:
     from anyprobe.probes.resolve import ResolvedSite
     from anyprobe.splice.edits import Module
+    from anyprobe.splice.handlerfacts import HandlerFacts
 
 HINT = "; --returns trampoline would see it at a replaced return address"
 TRAMPOLINE_SERVES = "trampoline: --returns trampoline would see the return at a replaced return address"
@@ -120,9 +122,7 @@ class Trampolines:
         if not refusals:
             return None
         place, why = refusals[0]
-        found = place.module.code.function_at(place.site.function.start)
-        code = found if isinstance(found, FunctionCode) else place.state.code
-        return Exitless(place.site, place.module, code, why, timed)
+        return replace(_function_of(place), refusal=why, timed=timed)
 
     @staticmethod
     def _place(probe: Probe, each: Exitless) -> Place:
@@ -149,6 +149,23 @@ class Trampolines:
         if why is None and not refusal.detail.endswith(HINT):
             return replace(refusal, detail=refusal.detail + HINT)
         return refusal
+
+    def handle(self, probe: Probe, facts: "HandlerFacts") -> None:
+        """Have the returns of a probe's functions run a handler at replaced return addresses, or refuse them."""
+        found = {(each.site.address, each.code.start): each for each in probe.exitless}
+        for place in probe.places:
+            each = _function_of(place)
+            found[each.site.address, each.code.start] = each
+        probe.exitless, probe.places = [], []
+        for each in found.values():
+            why = self.would_serve(each.site, each.module, each.code)
+            if why is not None:
+                detail = f"the return address must stay: {why}"
+                probe.refused.append((each.site.canonical, Refusal(Reason.RETURN_ADDRESS, each.code.entry, detail)))
+                continue
+            place = self._place(probe, each)
+            call_at(place, facts)
+            place.hook.kind = ActionKind.HANDLE_RETURN
 
     # -- what must keep its return address
 
@@ -199,6 +216,14 @@ class Trampolines:
             if objection is not None:
                 return objection
         return None
+
+
+def _function_of(place: Place) -> Exitless:
+    """Return the function that a place is of."""
+    found = place.module.code.function_at(place.site.function.start)
+    code = found if isinstance(found, FunctionCode) else place.state.code
+    unasked = Refusal(Reason.STRATEGY_NOT_ASKED, code.entry, "its exits are not used")
+    return Exitless(place.site, place.module, code, unasked, timed=False)
 
 
 def _objection_to(loaded: LoadedObject, *, is_libc: bool) -> str | None:

@@ -63,16 +63,19 @@ class Demand:
 
     counters: int
     records: int
-    returns: bool = False
-    """Whether return addresses are to be replaced."""
 
 
 def demand(hooks: Iterable[Hook]) -> Demand:
     """Count what hooks without a place need."""
     homeless = [hook for hook in hooks if hook.bank is None and hook.kind is not ActionKind.VIEW]
     groups = {id(hook.group) for hook in homeless if hook.kind in TIMING}
-    counters = sum(1 + (hook.kind in MISSING) for hook in homeless if hook.kind not in TIMING)
-    return Demand(counters, len(groups), any(hook.kind in REPLACING for hook in homeless))
+    counters = sum(_counters_of(hook) for hook in homeless if hook.kind not in TIMING)
+    return Demand(counters, len(groups))
+
+
+def _counters_of(hook: Hook) -> int:
+    """Return how many counters a hook has: its hits, what is missed, and what no stub could be had for."""
+    return 1 + (hook.kind in MISSING) + (hook.kind is ActionKind.HANDLE_RETURN)
 
 
 def home_of_handlers(banks: Sequence[SlotBank], hooks: Iterable[Hook]) -> SlotBank | None:
@@ -101,8 +104,8 @@ def settle_in_slot_bank(hooks: Iterable[Hook], newest: SlotBank, home: SlotBank 
             hook.bank, hook.offset = group.bank, group.offset
         else:
             hook.bank, hook.offset = bank, bank.layout.new_counter()
-            if hook.kind in MISSING:
-                bank.layout.new_counter()  # for what is missed
+            for _ in range(_counters_of(hook) - 1):
+                bank.layout.new_counter()
 
 
 def settle_near(hooks: Iterable[Hook], bank: NearBank) -> None:

@@ -171,6 +171,8 @@ class Emission:
         bank = hook.bank
         if not isinstance(bank, SlotBank):
             code = BankCode(None, 0, bank.piece.address, None)
+        elif hook.kind is ActionKind.HANDLE_RETURN:
+            return (Action(hook.kind, hook.offset, home.handling_code(bank, hook)),)
         elif hook.handler is not None:
             code = home.handler_code(bank, hook.handler)
         elif hook.kind in REPLACING:

@@ -29,6 +29,8 @@ PATCH_ESTIMATE = 200
 ACTION_ESTIMATE = 112
 INSTRUCTION_ESTIMATE = 32
 
+_SEE_STACK = REPLACING | {ActionKind.HANDLER}
+"""What looks at the stack, which has to be as in front of the instruction."""
 _ORDER = {WantKind.ENTRY: 0, WantKind.LOOP: 1, WantKind.OFFSET: 2, WantKind.EXIT: 3}
 
 
@@ -141,7 +143,7 @@ class _Emission:
     def _before_retargeted(self, insn: Insn, wants: list[Want]) -> None:
         """Append actions; handlers see the stack as it was in front of a call."""
         handlers = [action for want in wants for action in self._source.actions(want)]
-        handlers = [action for action in handlers if action.kind is ActionKind.HANDLER and insn.flow is Flow.CALL]
+        handlers = [action for action in handlers if action.kind in _SEE_STACK and insn.flow is Flow.CALL]
         if any(action.moves_stack for action in handlers):
             detail = (
                 "a call by a changed branch has pushed its return address: the stack pointer cannot be changed here"

@@ -27,6 +27,7 @@ from anyprobe.splice.signalview import SignalView
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import PunPlaces, Springboards
 from anyprobe.splice.standing import Losses, check_sessions, gone, gone_modules, in_modules, lose, modules_of
+from anyprobe.splice.stubdirectory import StubDirectory
 from anyprobe.splice.transaction import FunctionChange, Transaction
 from anyprobe.splice.traps import Traps
 from anyprobe.target import procfs
@@ -79,6 +80,7 @@ class Engine:
         self.view = SignalView(self)
         self.losses = Losses()
         self.roster = Roster(self)
+        self.stubs = StubDirectory()
         self.live: LiveArming | None = None
         """What makes changes without a stop, where that is wanted."""
         self.touched = False
@@ -321,6 +323,7 @@ class Engine:
             for made in home.unlisted:
                 journal = next(arena.journal for arena in reversed(self.arenas) if arena.journal.room())
                 journal.add([Record(RecordKind.RETURNS, made.stubs, made.count, made.table)])
+                self.stubs.note(made)
             home.unlisted.clear()
             for bank in self.banks:
                 if home.needs_gate(bank):

@@ -35,6 +35,7 @@ from anyprobe.splice.handlerfacts import (
 from anyprobe.splice.instancepool import emit_claim, emit_decline, emit_find, emit_release
 from anyprobe.splice.memoryroutines import emit_memory_routines
 from anyprobe.splice.routines import RoutineFacts, emit_acquire
+from anyprobe.splice.stubdirectory import emit_true_caller
 
 if TYPE_CHECKING:
     from iced_x86 import Register_
@@ -43,7 +44,7 @@ _ALWAYS_SAVED = ("rax", "flags", "rbx", "rdi")
 """What every handler's call changes; ``flags`` are kept as ``lahf`` and ``seto`` have them."""
 _PASSED_BY = 144
 """From the routine's return address to the site's stack pointer."""
-_SCRATCH = {"now": {"rdx"}, "cpu": {"rcx", "rdx"}}
+_SCRATCH = {"now": {"rdx"}, "cpu": {"rcx", "rdx"}, "true_caller": {"rcx", "rdx"}}
 """What finding out attributes of ``ctx`` changes."""
 _IN_REGISTERS = frozenset({InputKind.PARAMETER, InputKind.REGISTER})
 _CHANGED = frozenset({"rax", "rbx"})
@@ -319,8 +320,10 @@ class _Call:
         match name:
             case "retval":
                 self._get(self._base, self._place_of("rax"))
-            case "caller":
+            case "caller" | "true_caller":
                 self._get(self._base, self._site)
+                if name == "true_caller":
+                    emit_true_caller(asm, handler.stubs)
             case "tid":
                 asm.emit(b"\x64\x8b\x04\x25" + i32(TID_OFFSET), "mov eax, fs:[TID]")
             case "pid":

@@ -39,6 +39,8 @@ class HandlerFacts:
 
     unwinding: int = 0
     """Address of the tables by which stacks are gone up; 0: by frame pointers alone."""
+    stubs: int = 0
+    """Address of the directory of stubs, for those that are told the true ``ctx.caller`` where it was replaced."""
     takes_target: bool = False
     """Whether patches push where control goes in front of the argument, as ``ctx.ip``: they alone know."""
 

@@ -1,6 +1,7 @@
 """Code memory within reach of some modules: patches, the gate page, near counters, and the shared routines."""
 
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import InternalError
@@ -13,7 +14,7 @@ from anyprobe.splice.handlercall import assemble_handler_call
 from anyprobe.splice.handlerfacts import HandlerFacts
 from anyprobe.splice.inlinehandler import Inline, sources_of
 from anyprobe.splice.journal import MappingUse
-from anyprobe.splice.patchcode import BankCode
+from anyprobe.splice.patchcode import Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.progress import Stretch
 from anyprobe.splice.routines import RoutineFacts, Routines, assemble_routines
 from anyprobe.splice.space import REACH
@@ -58,6 +59,15 @@ class NearBank:
     layout: BankLayout
 
 
+class Handling(Protocol):
+    """What is known of a hook with a handler: where it counts, and what the handler may ask of its place."""
+
+    handler: HandlerFacts | None
+    offset: int
+    ip: int
+    function: int
+
+
 @dataclass(frozen=True, slots=True)
 class RoutineCode:
     """The routines of one bank, or the signal view's, as they lie in one neighbourhood."""
@@ -94,6 +104,8 @@ class Neighbourhood:
     routine_listing: str = field(default="", init=False)
     _handlers: dict[tuple[int, int], tuple[HandlerFacts, int]] = field(default_factory=dict, init=False)
     """Where handlers are called, by bank and the handler's identity, which is nobody else's while it is kept here."""
+    _at_returns: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
+    """Where handlers are called at replaced return addresses, by bank and counter."""
     _storages: dict[int, int] = field(default_factory=dict, init=False)
     """Where addresses of storages are written."""
 
@@ -166,6 +178,19 @@ class Neighbourhood:
             self.put(content)
             self._handlers[bank.index, id(handler)] = handler, address
         return replace(code, handler=address)
+
+    def handling_code(self, bank: SlotBank, hook: "Handling") -> BankCode:
+        """Return how code here has a handler run at replaced return addresses, emitting what that needs once."""
+        trampolines = self.replacing_code(bank).trampolines
+        assert hook.handler is not None
+        code = replace(self.handler_code(bank, hook.handler), trampolines=trampolines)
+        address = self._at_returns.get((bank.index, hook.offset))
+        if address is None:
+            place = (hook.ip, hook.function) if hook.handler.asks_place else (0, 0)
+            writer = PatchWriter(self.cursor)
+            writer.handle_return(Action(ActionKind.HANDLER, hook.offset, code, *place))
+            address = self._at_returns[bank.index, hook.offset] = self.put(writer.finish())
+        return replace(code, at_return=address)
 
     def inline(self, bank: SlotBank, handler: HandlerFacts) -> Inline | None:
         """Return what patches do here in the stead of a handler, if it is trivial."""

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.inlinehandler import Inline, emit_inline
 from anyprobe.splice.routines import Routines
-from anyprobe.splice.trampoline import COUNTED, Trampolines
+from anyprobe.splice.trampoline import COUNTED, HANDLED, Trampolines
 
 _NUMBERS = {
     "rax": 0, "rcx": 1, "rdx": 2, "rbx": 3, "rbp": 5, "rsi": 6, "rdi": 7,
@@ -37,6 +37,8 @@ class ActionKind(Enum):
     """Time the call; its end is seen by a replaced return address."""
     COUNT_RETURN = auto()
     """Count the return, seen by a replaced return address."""
+    HANDLE_RETURN = auto()
+    """Run a compiled handler at the return, seen by a replaced return address."""
     HANDLER = auto()
     """Run a compiled handler."""
     VIEW = auto()
@@ -45,7 +47,7 @@ class ActionKind(Enum):
     """Run a compiled handler where the instruction has faulted."""
 
 
-REPLACING = frozenset({ActionKind.ENTER_RETURN, ActionKind.COUNT_RETURN})
+REPLACING = frozenset({ActionKind.ENTER_RETURN, ActionKind.COUNT_RETURN, ActionKind.HANDLE_RETURN})
 """What an entry does to have the return seen."""
 
 
@@ -65,6 +67,8 @@ class BankCode:
     """Address of the signal view's routine."""
     handler: int = 0
     """Address of the routine that calls a handler."""
+    at_return: int = 0
+    """Address of the code that runs a handler at replaced return addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +179,8 @@ class PatchWriter:
         assert trampolines is not None
         if action.kind is ActionKind.ENTER_RETURN:
             self._call(trampolines.enter, action.offset)
+        elif action.kind is ActionKind.HANDLE_RETURN:
+            self._call(trampolines.enter_counted, action.bank.at_return - trampolines.stubs | HANDLED)
         else:
             self._call(trampolines.enter_counted, action.offset | COUNTED)
 
@@ -190,6 +196,11 @@ class PatchWriter:
         else:
             self._call(action.bank.handler, action.offset)
         self._tell_place(action)
+
+    def handle_return(self, action: Action) -> None:
+        """Append what runs a handler where a function has returned, and goes on to its caller."""
+        self.call_handler(action)
+        self.raw(b"\xc3")  # ret
 
     def _tell_place(self, action: Action) -> None:
         """Append what a handler asks of its place, in operands of instructions that do nothing."""

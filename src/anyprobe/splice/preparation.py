@@ -29,7 +29,7 @@ from anyprobe.splice.patchcode import REPLACING, ActionKind
 from anyprobe.splice.roster import records_for
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.threadslot import choose_slot, region_place
-from anyprobe.splice.trampoline import RETURNS, TRAMPOLINE_BYTES
+from anyprobe.splice.trampoline import AT_RETURN_BYTES, RETURNS, TRAMPOLINE_BYTES
 
 if TYPE_CHECKING:
     from anyprobe.splice.edits import Edit, Module
@@ -147,6 +147,7 @@ class Preparation:
             if any(hook.kind in REPLACING for hook in hooks) and id(edit.module) not in replacing:
                 replacing.add(id(edit.module))
                 size += stubs  # a function's old hooks are in earlier banks
+            size += AT_RETURN_BYTES * sum(hook.kind is ActionKind.HANDLE_RETURN for hook in hooks)
             needs[id(edit.module)] = (edit.module, old_size + size, old_near + near)
         used_code = used_near = 0
         for module, size, near in sorted(needs.values(), key=lambda need: need[0].low):
@@ -179,15 +180,15 @@ class Preparation:
         if need.counters == need.records == 0:
             return
         enough = bank is not None and bank.layout.counters_left() >= need.counters
-        enough = enough and not (need.returns and bank is not None and not bank.layout.returns)
         if enough and bank is not None and bank.layout.records_left() >= need.records:
             return
         records = max(_LEAST_RECORDS, need.records) if need.records else 0
         counters = max(_LEAST_COUNTERS, need.counters + need.counters // 4)
         if self._home is None and any(hook.handler is not None for hook in hooks):
             counters += _HANDLERS_COUNTERS
-        maxactive, returns = self._engine.maxactive if records else 0, RETURNS if need.returns else 0
-        self._layout = BankLayout(counters, records, maxactive, returns, self._engine.left_out)
+        # any bank may come to call handlers, and those at replaced return addresses must be called by the same one
+        maxactive = self._engine.maxactive if records else 0
+        self._layout = BankLayout(counters, records, maxactive, RETURNS, self._engine.left_out)
 
     def _has_journal(self, records: int) -> bool:
         return any(arena.journal.room() >= records for arena in self._engine.arenas[-1:])

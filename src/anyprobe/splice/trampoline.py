@@ -20,8 +20,16 @@ STUB_BYTES = 8
 _ROUTINE_BYTES = 4096
 TRAMPOLINE_BYTES = RETURNS * STUB_BYTES + _ROUTINE_BYTES
 """Room for the stubs and routines of one bank."""
+AT_RETURN_BYTES = 64
+"""Room for the code by which a handler is called at replaced return addresses."""
 COUNTED = 1
 """Bit of an argument that is the offset of a counter, not of a timing record; its misses are counted behind it."""
+HANDLED = 2
+"""Bit of an argument that is how far behind the stubs the code is that calls a handler and goes on to the caller."""
+UNREPLACED = 16
+"""Where returns that no stub could be had for are counted, behind the counter of a handler's hits."""
+_ARGUMENT_IN_CALL = 6
+"""Where the call of a handler has the offset of its counters: behind ``lea rsp, [rsp-128]`` and an opcode."""
 
 _PROBES = 32
 _DEEPEST = 4
@@ -51,7 +59,7 @@ def assemble_trampolines(facts: RoutineFacts, routines: Routines, address: int) 
     emit_enter(asm, facts, lambda: _prepare(asm))
     if facts.clock:
         emit_now(asm, facts.clock)
-    _enter_counted(asm, facts.shared)
+    _enter_counted(asm, facts.shared, address)
     _find_stub(asm, address, count, table)
     behind = address + count * STUB_BYTES
     code = asm.finish(behind)
@@ -87,10 +95,13 @@ def _come_back(asm: Assembler, stubs: int, table: int, routines: Routines) -> No
     asm.emit(b"\x48\x8b\x48\x08", "mov rcx, [rax+8]")
     asm.emit(b"\xf6\xc1\x01", "test cl, COUNTED")
     asm.jump(b"\x0f\x85", "counted", "jnz counted")
+    asm.emit(b"\xf6\xc1\x02", "test cl, HANDLED")
+    asm.jump(b"\x0f\x85", "handled", "jnz handled")
     _argue_and_call(asm, routines.leave, "leave")
     asm.label("counted")
     asm.emit(b"\x48\x83\xe1\xfe", "and rcx, -2")
     _argue_and_call(asm, routines.count, "count")
+    _go_to_handler(asm, stubs)
 
 
 def _argue_and_call(asm: Assembler, routine: int, name: str) -> None:
@@ -98,6 +109,16 @@ def _argue_and_call(asm: Assembler, routine: int, name: str) -> None:
     asm.emit(b"\x59\x58\x04\x7f\x9e\x58", "pop rcx; pop rax; add al, 0x7f; sahf; pop rax")
     asm.jump(b"\xe8", routine, f"call {name}")
     asm.emit(b"\x48\x8d\xa4\x24\x88\x00\x00\x00\xc3", "lea rsp, [rsp+136]; ret")
+
+
+def _go_to_handler(asm: Assembler, stubs: int) -> None:
+    """Emit: go to the code that calls a handler, with all as the function's ``ret`` found it."""
+    asm.label("handled")
+    asm.emit(b"\x48\x83\xe1\xfc", "and rcx, -4")
+    asm.emit(b"\x48\xb8" + u64(stubs) + b"\x48\x01\xc1", "mov rax, stubs; add rcx, rax")
+    asm.emit(b"\x48\x89\x8c\x24" + i32(152), "mov [rsp+152], rcx")
+    asm.emit(b"\x59\x58\x04\x7f\x9e\x58", "pop rcx; pop rax; add al, 0x7f; sahf; pop rax")
+    asm.emit(b"\x48\x8d\xa4\x24\x88\x00\x00\x00\xff\x64\x24\xf8", "lea rsp, [rsp+136]; jmp qword [rsp-8]")
 
 
 def _prepare(asm: Assembler) -> None:
@@ -108,8 +129,11 @@ def _prepare(asm: Assembler) -> None:
     asm.emit(b"\x56", "push rsi")
 
 
-def _enter_counted(asm: Assembler, shared: int) -> None:
-    """Emit ``enter_counted``: have a return counted. Argument: offset of its counter, with the bit ``COUNTED``."""
+def _enter_counted(asm: Assembler, shared: int, stubs: int) -> None:
+    """Emit ``enter_counted``: have a return counted, or handled.
+
+    Argument: the offset of its counter, with the bit ``COUNTED``, or where the handler is called, with ``HANDLED``.
+    """
     asm.label("enter_counted")
     asm.emit(b"\x50\x9f\x0f\x90\xc0\x50", "push rax; lahf; seto al; push rax")
     asm.emit(b"\x51\x52\x56", "push rcx; push rdx; push rsi")
@@ -123,7 +147,14 @@ def _enter_counted(asm: Assembler, shared: int) -> None:
     asm.label("counted_missed")
     asm.emit(b"\x48\xb9" + u64(shared), "mov rcx, shared block")
     asm.emit(b"\x48\x8b\x44\x24\x38", "mov rax, [rsp+0x38]")
+    asm.emit(b"\xa8\x02", "test al, HANDLED")
+    asm.jump(b"\x0f\x85", "handled_missed", "jnz handled_missed")
     asm.emit(b"\xf0\x48\xff\x44\x01\x07", "lock inc qword [rcx+rax-COUNTED+8]")
+    asm.jump(b"\xe9", "counted_done", "jmp counted_done")
+    asm.label("handled_missed")
+    asm.emit(b"\x48\x83\xe0\xfc\x48\xbe" + u64(stubs), "and rax, -4; mov rsi, stubs")
+    asm.emit(b"\x8b\x44\x06" + bytes([_ARGUMENT_IN_CALL]), "mov eax, [rsi+rax+6]")
+    asm.emit(b"\xf0\x48\xff\x44\x01" + bytes([UNREPLACED]), "lock inc qword [rcx+rax+UNREPLACED]")
     asm.jump(b"\xe9", "counted_done", "jmp counted_done")
 
 

@@ -145,9 +145,24 @@ def test_the_value_is_missing_where_a_function_ends_in_a_jump(target, session, m
     assert rp.nmissed == 0
 
 
-def test_the_trampoline_is_refused(session):
-    rp = Kretprobe(Kprobe(symbol_name="tails", flags=TRAMPOLINE), values(Sum("sums")))
-    assert register_kretprobe(rp) == -errno.EOPNOTSUPP
+def test_the_trampoline_has_the_value_at_tail_exits_too(target, session):
+    returned, missing, sums = Sum("returned"), Count("missing"), Sum("others")
+
+    def handler(ri, regs):
+        value = regs_return_value(regs)
+        if value is None:
+            missing.add()
+        else:
+            returned.add(value)
+
+    rp = Kretprobe(Kprobe(symbol_name="tails", flags=TRAMPOLINE), handler)
+    assert register_kretprobe(rp) == 0, rp.kp.error
+    assert register_kretprobe(Kretprobe(Kprobe(symbol_name="other", flags=TRAMPOLINE), values(sums))) == 0
+    target.go(3)
+    assert (total(returned).count, total(returned).sum) == (30, 3 * (15 - 30))
+    assert (total(sums).count, total(sums).sum) == (15, 3 * (-30 - 3))  # others call it, too
+    assert (rp.kp.hits, rp.nmissed) == (30, 0)
+    target.finish()
 
 
 def test_kprobe_and_kretprobe_on_one_function(target, session):

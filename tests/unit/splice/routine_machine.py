@@ -12,8 +12,9 @@ import struct
 import sys
 
 from anyprobe.data.layout import BankLayout
+from anyprobe.splice.patchcode import Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.routines import RoutineFacts, assemble_routines
-from anyprobe.splice.trampoline import assemble_trampolines
+from anyprobe.splice.trampoline import HANDLED, assemble_trampolines
 
 SLOT = 0x268
 """An unused word of the C library's thread control block."""
@@ -22,6 +23,8 @@ MASK = 1 << 46
 """Every address that mmap returns has this bit."""
 
 SIZE = 1 << 20
+HANDLING = 0x3200
+"""Code that calls a handler at replaced return addresses; here the handler counts."""
 ENTER, CALLERS, PEEK, POKE, ROUTINES, TRAMPOLINES, STATE, GATE, STACK, REGION = (
     0x1000, 0x2000, 0x3000, 0x3100, 0x4000, 0x6000, 0x8000, 0x9000, 0x20000, 0x40000,
 )  # fmt: skip
@@ -54,6 +57,10 @@ class Machine:
         more, self.trampolines, _ = assemble_trampolines(facts, self.routines, self.base + TRAMPOLINES)
         assert len(more) < STATE - TRAMPOLINES
         self.put(TRAMPOLINES, more)
+        handling = PatchWriter(self.base + HANDLING)
+        code_of = BankCode(SLOT, self.base + GATE, 0, self.routines, handler=self.routines.count)
+        handling.handle_return(Action(ActionKind.HANDLER, self.layout.counters_offset, code_of))
+        self.put(HANDLING, handling.finish())
         assert self.base & MASK
         self.put(ROUTINES, code)
         self.put(PEEK, b"\x64\x48\x8b\x04\x25" + struct.pack("<i", SLOT) + b"\xc3")  # mov rax, fs:[slot]; ret
@@ -130,7 +137,12 @@ class Machine:
         return self.compare(routine, registers, flags, stack, sp)
 
     def come_in(self, routine, argument, depth, number, rng):
-        """Enter a function that a caller (or, None, a function that jumped there) has called; see what is replaced."""
+        """Enter a function that a caller (or, None, a function that jumped there) has called; see what is replaced.
+
+        Without an argument its return is handled.
+        """
+        if argument is None:
+            argument = HANDLING - TRAMPOLINES | HANDLED
         sp = STACK + 0x8000 - int(0x40 * depth)
         address = self.caller(number) if number is not None else struct.unpack_from("<Q", self.memory, sp)[0]
         return self.call(routine, argument, depth, rng, address)

@@ -13,7 +13,7 @@ from anyprobe.data.layout import RECORD_MISSED, BankLayout
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.routines import RoutineFacts, assemble_routines
-from anyprobe.splice.trampoline import COUNTED, RETURNS, STUB_BYTES, TRAMPOLINE_BYTES, assemble_trampolines
+from anyprobe.splice.trampoline import COUNTED, RETURNS, STUB_BYTES, TRAMPOLINE_BYTES, UNREPLACED, assemble_trampolines
 
 MACHINE = Path(__file__).with_name("routine_machine.py")
 RETURNS_HERE = 8
@@ -119,6 +119,30 @@ def test_a_timed_call_comes_back_to_its_caller():
 def test_a_counted_call_comes_back_to_its_caller():
     words, replaced = after(counted(0, 1), back(0, 1), counted(0, 3), back(0, 3))
     assert (replaced, words[FIRST + COUNTER]) == ([True, True], 2)
+
+
+def handled(depth, caller):
+    return ("enter", "enter_counted", None, depth, caller)
+
+
+@native
+def test_a_handled_call_comes_back_to_its_caller():
+    words, replaced = after(handled(0, 1), handled(1, 2), back(1, 2), back(0, 1), handled(0, 1), back(0, 1))
+    assert (replaced, words[FIRST + COUNTER]) == ([True] * 3, 3)
+
+
+@native
+def test_what_is_handled_counted_and_timed_is_all_three():
+    words, _ = after(timed(0, 1), handled(0, None), counted(0, None, COUNTER + 8), back(0, 1))
+    assert (times(words), words[FIRST + COUNTER], words[FIRST + COUNTER + 8]) == (1, 1, 1)
+
+
+@native
+def test_a_handled_call_without_a_stub_is_missed_apart_from_hits_inside_handlers():
+    full = [("write", TABLE + 16 * n + 8 * word, 0x1000 + n) for n in range(RETURNS_HERE) for word in (0, 1)]
+    words, replaced = after(*full, handled(0, 2), back(0, 2))
+    assert (replaced, words[SHARED + COUNTER + UNREPLACED]) == ([False], 1)
+    assert not {FIRST + COUNTER, SHARED + COUNTER, SHARED + MISSED} & words.keys()
 
 
 @native
