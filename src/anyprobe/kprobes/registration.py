@@ -222,7 +222,9 @@ class Registry:
             else:
                 known[made] = None
         with suppress(TargetExited, NoSuchProcess):
-            self._session.remove(*(each for made in known for each in made.placed))
+            placed = [each for made in known for each in made.placed]
+            self._session.remove(*placed)
+            self._session.trampolines.silence(self._session.engine, placed)
         self.registrations = [made for made in self.registrations if made not in known]
         for made in known:
             _forget(made)

@@ -19,12 +19,14 @@ from anyprobe.probes.dressing import call_at
 from anyprobe.probes.objects import ObjectTable
 from anyprobe.probes.probe import Exitless, Place, Probe, Timed
 from anyprobe.splice.banks import Hook, TimingGroup
+from anyprobe.splice.neighbourhood import SlotBank
 from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.planned import Want, WantKind
 
 if TYPE_CHECKING:
     from anyprobe.probes.resolve import ResolvedSite
     from anyprobe.splice.edits import Module
+    from anyprobe.splice.engine import Engine
     from anyprobe.splice.handlerfacts import HandlerFacts
 
 HINT = "; --returns trampoline would see it at a replaced return address"
@@ -166,6 +168,14 @@ class Trampolines:
             place = self._place(probe, each)
             call_at(place, facts)
             place.hook.kind = ActionKind.HANDLE_RETURN
+
+    @staticmethod
+    def silence(engine: "Engine", probes: Iterable[Probe]) -> None:
+        """Have no handler of probes that were removed run any more where calls that are under way come back."""
+        for hook in (place.hook for probe in probes for place in probe.places):
+            if hook.kind is ActionKind.HANDLE_RETURN and isinstance(hook.bank, SlotBank):
+                for home in engine.neighbourhoods:
+                    home.silence(hook.bank, hook.offset)
 
     # -- what must keep its return address
 

@@ -14,7 +14,7 @@ from anyprobe.splice.handlercall import assemble_handler_call
 from anyprobe.splice.handlerfacts import HandlerFacts
 from anyprobe.splice.inlinehandler import Inline, sources_of
 from anyprobe.splice.journal import MappingUse
-from anyprobe.splice.patchcode import Action, ActionKind, BankCode, PatchWriter
+from anyprobe.splice.patchcode import RET, Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.progress import Stretch
 from anyprobe.splice.routines import RoutineFacts, Routines, assemble_routines
 from anyprobe.splice.space import REACH
@@ -191,6 +191,12 @@ class Neighbourhood:
             writer.handle_return(Action(ActionKind.HANDLER, hook.offset, code, *place))
             address = self._at_returns[bank.index, hook.offset] = self.put(writer.finish())
         return replace(code, at_return=address)
+
+    def silence(self, bank: SlotBank, offset: int) -> None:
+        """Have calls whose return address is still replaced come back without a handler from now on."""
+        address = self._at_returns.get((bank.index, offset))
+        if address is not None:
+            self.arena.write(self.code, address, RET)  # one byte, in the place of ``lea rsp, [rsp-128]``
 
     def inline(self, bank: SlotBank, handler: HandlerFacts) -> Inline | None:
         """Return what patches do here in the stead of a handler, if it is trivial."""

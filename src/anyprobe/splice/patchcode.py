@@ -20,6 +20,7 @@ _NUMBERS = {
 }  # fmt: skip
 """Registers that can address ``[reg+disp32]`` without an index byte, with their numbers in ModRM."""
 
+RET = b"\xc3"
 _COUNTING = struct.Struct("<6sici8s")
 SCRATCH_ORDER = ("r11", "r10", "rax", "rcx", "rdx", "r8", "r9", "rsi", "rdi")
 
@@ -200,7 +201,7 @@ class PatchWriter:
     def handle_return(self, action: Action) -> None:
         """Append what runs a handler where a function has returned, and goes on to its caller."""
         self.call_handler(action)
-        self.raw(b"\xc3")  # ret
+        self.raw(RET)
 
     def _tell_place(self, action: Action) -> None:
         """Append what a handler asks of its place, in operands of instructions that do nothing."""

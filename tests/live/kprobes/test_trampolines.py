@@ -35,11 +35,14 @@ PROBED long pong(long n);
 PROBED long ping(long n) { return n ? pong(n - 1) : 7; }
 PROBED long pong(long n) { return n ? ping(n - 1) : 8; }
 PROBED long away(long n) { return labs(n); }
-PROBED long caller_of(long n) { return outermost(n) + away(-n) + 1; }
+PROBED long twice(long n) { return n * 2; }
+asm(FUNCTION(calling) "call twice\nret\n" END(calling) ".p2align 4\n");
+long calling(long n);
+PROBED long caller_of(long n) { return outermost(n) + away(-n) + calling(n) + 1; }
 static long next;
 static void one_round(void) {
     long n = ++next;
-    check(caller_of(n) == (n + 2) * 2 + n + 1, "the result");
+    check(caller_of(n) == (n + 2) * 2 + n + n * 2 + 1, "the result");
     check(ping(10) == 7, "ping");
 }
 static void setup(int argc, char **argv) { (void)argc; (void)argv; }
@@ -131,6 +134,44 @@ def test_functions_that_jump_to_each_other_share_a_frame(jumping):
         jumping.go(5)
         assert (total(sums).count, total(sums).sum, probe.nmissed) == (5, 35, 25)
     jumping.finish()
+
+
+def test_a_function_that_begins_with_a_call(jumping):
+    def handler(ri, regs):
+        emit("left", address=ri.ret_addr, value=regs_return_value(regs))
+
+    with anyprobe.attach(jumping.pid) as session:
+        probe = trampoline("calling", handler)
+        assert register_kretprobe(probe, session=session) == 0, probe.kp.error
+        place = session.resolve("a.out:caller_of")[0][0]
+        jumping.go(3)
+        records = session.records(final=True)["left"]
+        assert records["value"].tolist() == [2, 4, 6]
+        assert all(0 < int(each) - place.address < place.function.size for each in records["address"])
+    jumping.finish()
+
+
+def test_a_call_that_comes_back_after_its_probe_was_removed_is_not_seen():
+    with started(build("trampolines.c"), "stays") as staying:
+        staying.go(2)
+        before = Image.of(staying.pid)
+        first, second = Count("first"), Count("second")
+        with anyprobe.attach(staying.pid) as session:
+            probe = trampoline("staying", counting(first))
+            assert register_kretprobe(probe, session=session) == 0
+            staying.go(1)
+            unregister_kretprobe(probe, session=session)
+            staying.go(1)  # a thread and a fork child come back
+            assert total(first).count == 0
+            other = trampoline("staying", counting(second))
+            assert register_kretprobe(other, session=session) == 0
+            staying.go(2)
+            assert (total(first).count, total(second).count) == (0, 1)
+            staying.go(1)
+        assert session.warnings == []
+        staying.go(1)  # it was under way when the session ended
+        before.assert_restored(staying.pid)
+        staying.finish()
 
 
 def test_a_handler_changes_what_the_caller_gets(jumping):
