@@ -1,6 +1,9 @@
 """Return probes at replaced return addresses: the value at every exit, and what is refused."""
 
 import errno
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -17,7 +20,10 @@ from anyprobe.kprobes import (
     regs_return_value,
     unregister_kretprobe,
 )
-from live.driver import build, started
+from anyprobe.probes import leftover
+from anyprobe.splice.arena import is_ours
+from anyprobe.target.procfs import read_mappings
+from live.driver import build, started, wait_until
 from live.image import Image
 from live.results import total
 
@@ -172,6 +178,44 @@ def test_a_call_that_comes_back_after_its_probe_was_removed_is_not_seen():
         staying.go(1)  # it was under way when the session ended
         before.assert_restored(staying.pid)
         staying.finish()
+
+
+HOLDER = """
+import sys, time, anyprobe
+from anyprobe import Count
+from anyprobe.kprobes import TRAMPOLINE, Kprobe, Kretprobe, register_kretprobe
+count = Count("returns")
+def handler(ri, regs):
+    count.add()
+session = anyprobe.attach(int(sys.argv[1]))
+for name in ("simple", "staying", "threaded"):
+    register_kretprobe(Kretprobe(Kprobe(symbol_name=name, flags=TRAMPOLINE), handler), session=session)
+print("armed", flush=True)
+time.sleep(60)
+"""
+
+
+def test_calls_come_back_after_the_controllers_death_and_after_all_was_removed(tmp_path):
+    script = tmp_path / "holder.py"
+    script.write_text(HOLDER)
+    with started(build("trampolines.c"), "stays") as staying:
+        staying.go(2)
+        before = Image.of(staying.pid)
+        command = [sys.executable, str(script), str(staying.pid)]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as holder:
+            assert holder.stdout.readline() == "armed\n"
+            staying.go(3)
+            holder.send_signal(signal.SIGKILL)
+        staying.go(2)
+        wait_until(lambda: removed(staying.pid), "nothing of ours is left")
+        staying.go(1)
+        before.assert_restored(staying.pid)
+        staying.finish()
+
+
+def removed(pid):
+    leftover.remove(pid)
+    return not any(is_ours(mapping) for mapping in read_mappings(pid))
 
 
 def test_a_handler_changes_what_the_caller_gets(jumping):

@@ -1,5 +1,7 @@
 """Actions behind instructions, read back as assembly. Link-time addresses are ``LINK``-based, ``BIAS`` lower."""
 
+from dataclasses import replace
+
 import pytest
 
 from anyprobe.core.refusal import Reason, Refusal
@@ -11,6 +13,7 @@ from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers
 from anyprobe.splice.patchrecipes import Bearings
 from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.recipes import Op, Step
+from anyprobe.splice.trampoline import Trampolines
 from unit.splice.test_recipes import patch_positions
 
 LINK, BIAS, PATCH, HANDLER, FUNCTION = 0x1000, 0x500000, 0x600000, 0x620400, 0x500FF0
@@ -109,6 +112,22 @@ def test_behind_an_indirect_call(code, pushed, jump):
 def test_a_handler_before_a_retargeted_call_sees_the_stack_as_it_was():
     lines = listing("e8 0b 00 00 00", strategy=Strategy.RETARGET, before=True)
     assert lines == ["lea rsp, [rsp+0x8]", *CALL, "lea rsp, [rsp-0x8]", *CALL, f"jmp {SITE + 16:#x}"]
+
+
+@pytest.mark.parametrize("kind", [ActionKind.ENTER_RETURN, ActionKind.COUNT_RETURN, ActionKind.HANDLE_RETURN])
+def test_what_replaces_a_return_address_before_a_retargeted_call_replaces_the_callers(kind):
+    insns = tuple(decode_range(bytes.fromhex("e8 0b 00 00 00"), LINK))
+    planned = PlannedSplice(Strategy.RETARGET, LINK, insns, [Want(LINK, WantKind.ENTRY)], 4, LINK + 1)
+    trampolines = Trampolines(PATCH + 0x1000, 8, 0x700000, PATCH + 0x1100, PATCH + 0x1200)
+    bank = replace(BANK, trampolines=trampolines, at_return=PATCH + 0x1300)
+    source = ActionSource(lambda _: (Action(kind, 0x1000, bank),), lambda _: Clobbers(("rax",), True))
+    patch = emit_patch(planned, PATCH, BIAS, source, {})
+    assert not isinstance(patch, Refusal), patch
+    lines = [text for _, _, text in disassemble.format(patch.code, PATCH)]
+    argument = {ActionKind.ENTER_RETURN: 0x1000, ActionKind.COUNT_RETURN: 0x1001, ActionKind.HANDLE_RETURN: 0x302}[kind]
+    called = trampolines.enter if kind is ActionKind.ENTER_RETURN else trampolines.enter_counted
+    call = ["lea rsp, [rsp-0x80]", f"push {argument:#x}", f"call {called:#x}", "lea rsp, [rsp+0x88]"]
+    assert lines == ["lea rsp, [rsp+0x8]", *call, "lea rsp, [rsp-0x8]", f"jmp {SITE + 16:#x}"]
 
 
 def test_what_has_no_behind():
