@@ -311,6 +311,38 @@ def test_several_handlers_and_counters_share_a_site(target):
     assert (counts(first), counts(second)) == ({(): 63}, {(): 30})
 
 
+def test_handlers_of_a_site_run_in_the_order_in_which_they_were_given(target):
+    place, trail = Map("place", by=("thread",)), Count("trail", by=("order",))
+
+    def step(number):
+        def on_deep(ctx):
+            place[ctx.tid] = place.get(ctx.tid, 0) * 10 + number
+
+        return on_deep
+
+    def at_the_end(ctx):
+        trail[place.get(ctx.tid, 0)].add()
+        place[ctx.tid] = u64(0)
+
+    with anyprobe.attach(target.pid) as session:
+        first, second, _ = (session.entry("a.out:deep")(step(number)) for number in (1, 2, 3))
+        last = session.entry("a.out:deep")(at_the_end)
+        target.go(1)
+        assert counts(trail) == {(123,): 21}
+        session.remove(*session.probes_of(second))
+        target.go(1)
+        assert counts(trail) == {(123,): 21, (13,): 21}
+        session.enable(*session.probes_of(second))
+        session.remove(*session.probes_of(first))
+        target.go(1)
+        assert counts(trail) == {(123,): 21, (13,): 21, (23,): 21}
+        session.remove(*session.probes_of(last))
+        session.entry("a.out:deep")(step(4))
+        session.entry("a.out:deep")(at_the_end)
+        target.go(1)
+        assert counts(trail) == {(123,): 21, (13,): 21, (23,): 21, (234,): 21}
+
+
 def test_what_a_killed_controller_left_is_removed(target):
     code = f"""
         import os, signal, sys

@@ -34,6 +34,12 @@ def keep_order(session: "Session", probes: Sequence["Probe"]) -> None:
         session.engine.change(wrong)
 
 
+def keep_order_of_handlers(session: "Session", probes: Sequence["Probe"]) -> None:
+    """Have the handlers of probes that were armed again run where they did before, not behind those that stayed."""
+    if any(place.hook.handler is not None for probe in probes for place in probe.places):
+        keep_order(session, [each for each in session.probes if any(place.hook.handler for place in each.places)])
+
+
 def _at_same_address(wants: Iterable[object]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for want in wants:

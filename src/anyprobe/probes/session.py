@@ -168,9 +168,12 @@ class Session(Decorators):
 
     def enable(self, *probes: Probe) -> None:
         """Arm probes again that were removed."""
+        from anyprobe.probes.replanning import keep_order_of_handlers
+
         self._check_attached()
         with typed(self._process, "arming probes in"):
             removal.rearm(self.engine, probes)
+        keep_order_of_handlers(self, probes)
         registering.note(self, probes)
 
     def snapshot(self) -> Snapshot:
