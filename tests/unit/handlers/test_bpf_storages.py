@@ -159,6 +159,24 @@ def test_a_full_map_counts_what_it_drops():
     assert result.dropped == 2 * 12
 
 
+def test_squares_of_large_numbers_are_exact_in_128_bits():
+    signed, unsigned = Stddev("signed"), Stddev("unsigned", by=("key",))
+
+    def collect(value: i64, other: u64):
+        signed.add(value)
+        unsigned.add(other, key=(1,))
+
+    values = [*[(1 << 63) - 1] * 9, -(1 << 63), -1, -5, 3_000_000_001, 0x1234567890ABCDEF]
+    function = intermediate(collect)
+    with bpf_running.Runner(function) as runner:
+        for value in values:
+            runner.call([value % (1 << 64), value % (1 << 64)])
+        found = runner.storages.result(place_of(function, signed)).entries[()]
+        other = runner.storages.result(place_of(function, unsigned)).entries[(1,)]
+    assert found.squares == sum(value**2 for value in values) % (1 << 128)
+    assert other.squares == sum((value % (1 << 64)) ** 2 for value in values) % (1 << 128)
+
+
 def test_extremes_that_threads_raise_at_the_same_time():
     top = Max("top")
 
