@@ -5,6 +5,7 @@ handler comes back to it. Nothing leads to such stacks; the frames are looked fo
 That takes a millisecond for some megabytes, so only where the program has handlers and calls what switches contexts.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -14,11 +15,13 @@ from anyprobe.core.errors import AnyprobeError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.returnaddresses import TooMuch, may_hold_stacks, present
 from anyprobe.splice.signalactions import handled_signals
+from anyprobe.target.frame import RED_ZONE
 from anyprobe.target.savedframes import frames_in
 
 if TYPE_CHECKING:
     from anyprobe.target.process import Process
     from anyprobe.target.procfs import Mapping
+    from anyprobe.target.thread import Thread
 
 _SWITCHES = (b"\0swapcontext\0", b"\0setcontext\0")
 _OPENSSL = b"\0ASYNC_start_job\0"
@@ -42,19 +45,44 @@ def may_park(process: "Process", mappings: "Iterable[Mapping]") -> bool:
     return process.parks
 
 
-def parked_pcs(process: "Process", mappings: "Sequence[Mapping]") -> list[int]:
-    """Return the pc of everything that looks like a signal frame; raise ``MemoryFault`` if not all can be read."""
+def parked_pcs(process: "Process", mappings: "Sequence[Mapping]", threads: "Iterable[Thread]") -> list[int]:
+    """Return the pc of everything that looks like a signal frame; raise ``MemoryFault`` if not all can be read.
+
+    ``threads``: the stopped ones. What lies below where one has its own stack is of handlers that have returned.
+    """
     if not process.parks:
         return []
     found = []
+    ends = _ends_of_own_stacks(mappings, threads)
     for mapping in filter(may_hold_stacks, mappings):
+        least = ends.get(mapping.start, 0)
         try:
             for low, size in present(process.pid, mapping):
                 content = process.mem.read(low, min(size + _FRAME, mapping.end - low))
-                found += [pc for _, _, pc in frames_in(content)]
+                found += [pc for at, _, pc in frames_in(content) if low + at >= least]
         except (OSError, TooMuch) as error:
             raise MemoryFault(mapping.start, mapping.end - mapping.start) from error
     return found
+
+
+def _ends_of_own_stacks(mappings: "Sequence[Mapping]", threads: "Iterable[Thread]") -> dict[int, int]:
+    """Return how far down stacks are in use that the system has made, each for one thread, by where they are mapped.
+
+    The C library has a thread's control block at the top of its stack and a guard below it: all other memory that has
+    stacks is searched, as it may have several (those of coroutines).
+    """
+    starts = [mapping.start for mapping in mappings]
+    ends: dict[int, int] = {}
+    for thread in threads:
+        pointer = thread.registers.rsp
+        index = bisect_right(starts, pointer) - 1
+        if index < 1 or not pointer < mappings[index].end:
+            continue
+        mapping, below = mappings[index], mappings[index - 1]
+        guarded = below.end == mapping.start and not (below.readable or below.writable)
+        if mapping.path == "[stack]" or (guarded and pointer < thread.registers.fs_base < mapping.end):
+            ends[mapping.start] = min(ends.get(mapping.start, mapping.end), pointer - RED_ZONE)
+    return ends
 
 
 def _switches(process: "Process", mappings: "Iterable[Mapping]") -> bool:

@@ -237,9 +237,8 @@ class _Restoration:
     ) -> tuple[str, ...]:
         """Take out what leads to our code besides the text; return who is in it or will come back to it."""
         process = self._process
-        busy = busy_code(
-            process.mem, stop.threads, stop.waiting, code_of(ranges, mappings), mappings, parked_pcs(process, mappings)
-        )
+        parked = parked_pcs(process, mappings, stop.threads)
+        busy = busy_code(process.mem, stop.threads, stop.waiting, code_of(ranges, mappings), mappings, parked)
         busy += tuple(f"the trap handler for thread {tid}" for tid in trapped(journals, stop.threads))
         busy = busy or restore_returns(process, stop.threads, journals, mappings)
         if busy:

@@ -52,7 +52,7 @@ class Stacks:
         for parent in stop.waiting:
             yield parent.tid, self.words_behind(parent)[1:]
         if stop.process.parks:
-            yield 0, parked_pcs(stop.process, self._mappings)
+            yield 0, parked_pcs(stop.process, self._mappings, stop.threads)
 
     def words_behind(self, parent: "WaitingParent") -> list[int]:
         """Return the pc of a thread that waits in vfork, and the saved pcs."""

@@ -101,7 +101,7 @@ def _objection_to_resuming(process: "Process", stop: "Stop", journals: Sequence[
             return f"thread {thread.tid} is inside a system call that will be overwritten"
     if any(pc in inside for parent in stop.waiting for pc in stacks.words_behind(parent)):
         return "a parent in vfork is between bytes that will be overwritten"
-    if not inside.isdisjoint(parked_pcs(process, stop.mappings)):
+    if not inside.isdisjoint(parked_pcs(process, stop.mappings, stop.threads)):
         return "a signal handler will return between bytes that will be overwritten"
     return ""
 
