@@ -203,8 +203,9 @@ class Target:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        self._reader.join(1)
         for stream in (self.process.stdin, self.process.stdout):
-            if stream:
+            if stream and not (stream is self.process.stdout and self._reader.is_alive()):  # a child has it
                 with suppress(BrokenPipeError):
                     stream.close()
 

@@ -336,9 +336,9 @@ def test_memory_is_given_back_in_several_stops(run_target, monkeypatch, dies_beh
     pauses = []
 
     def breath(seconds):
-        assert seconds == recovery._BREATH
         target.check_alive()
-        pauses.append(seconds)
+        if seconds == recovery._BREATH:
+            pauses.append(seconds)
         if len(pauses) == dies_behind:
             raise DeathError
 

@@ -326,7 +326,7 @@ def test_controller_killed_with_traps_armed(controller, compiled):
         installed = json.loads(controller.ask("cli", "probes", "-p", target.pid, "--json")["out"])
         listed = [probe for probe in installed if "INTERNAL" not in probe["flags"]]
         assert {probe["strategy"] for probe in listed} == {"trap"}
-        assert {probe["type"] for probe in listed} == {"k"}
+        assert [probe["type"] for probe in listed] == ["k", "r"]
         assert controller.ask("cli", "detach", "-p", target.pid)["exit"] == 0
         image.assert_restored(target.pid)
         assert Image.of(child).text == image.text

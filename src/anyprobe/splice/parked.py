@@ -16,7 +16,7 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.returnaddresses import TooMuch, may_hold_stacks, present
 from anyprobe.splice.signalactions import handled_signals
 from anyprobe.target.frame import RED_ZONE
-from anyprobe.target.savedframes import frames_in
+from anyprobe.target.savedframes import frames_in, is_of_breakpoint
 
 if TYPE_CHECKING:
     from anyprobe.target.process import Process
@@ -48,7 +48,8 @@ def may_park(process: "Process", mappings: "Iterable[Mapping]") -> bool:
 def parked_pcs(process: "Process", mappings: "Sequence[Mapping]", threads: "Iterable[Thread]") -> list[int]:
     """Return the pc of everything that looks like a signal frame; raise ``MemoryFault`` if not all can be read.
 
-    ``threads``: the stopped ones. What lies below where one has its own stack is of handlers that have returned.
+    ``threads``: the stopped ones. What lies below where one has its own stack is of handlers that have returned. So is
+    what a breakpoint has left: the handler is ours, comes back at once, and has made a patch the pc of its frame.
     """
     if not process.parks:
         return []
@@ -59,7 +60,8 @@ def parked_pcs(process: "Process", mappings: "Sequence[Mapping]", threads: "Iter
         try:
             for low, size in present(process.pid, mapping):
                 content = process.mem.read(low, min(size + _FRAME, mapping.end - low))
-                found += [pc for at, _, pc in frames_in(content) if low + at >= least]
+                frames = frames_in(content)
+                found += [pc for at, _, pc in frames if low + at >= least and not is_of_breakpoint(content, at)]
         except (OSError, TooMuch) as error:
             raise MemoryFault(mapping.start, mapping.end - mapping.start) from error
     return found

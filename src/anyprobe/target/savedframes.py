@@ -11,6 +11,9 @@ _SELECTORS = re.compile(rb"\x33\0\0\0\0\0")
 """cs of 64-bit code, gs and fs, which the kernel saves as 0."""
 _SAVED = struct.Struct("<3Q")
 """rsp, rip, eflags."""
+_TRAP_NUMBER, _SIGINFO = 40, 144
+"""Behind rsp: ``trapno``, and the ``siginfo`` that follows the ``ucontext`` (``struct rt_sigframe``)."""
+_BREAKPOINT, _SIGTRAP, _SI_KERNEL = 3, 5, 0x80
 _EFLAGS_ALWAYS, _EFLAGS_LIMIT = 0x2, 1 << 22
 
 
@@ -25,3 +28,12 @@ def frames_in(content: bytes) -> Iterator[tuple[int, int, int]]:
             pointer, pc, flags = _SAVED.unpack_from(content, start)
             if flags < _EFLAGS_LIMIT and flags & _EFLAGS_ALWAYS:
                 yield start, pointer, pc
+
+
+def is_of_breakpoint(content: bytes, start: int) -> bool:
+    """Return whether a frame that ``frames_in`` has found was made for an ``int3``, as far as its content is there."""
+    if start + _SIGINFO + 12 > len(content):
+        return False
+    (number,) = struct.unpack_from("<Q", content, start + _TRAP_NUMBER)
+    signal, _, code = struct.unpack_from("<3i", content, start + _SIGINFO)
+    return (number, signal, code) == (_BREAKPOINT, _SIGTRAP, _SI_KERNEL)

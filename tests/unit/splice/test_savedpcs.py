@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.savedpcs import Stacks
 from anyprobe.target.procfs import Mapping
+from anyprobe.target.savedframes import frames_in, is_of_breakpoint
 from anyprobe.target.stopping import Stop, WaitingParent
 
 STACK, ALTERNATE, VDSO = 0x7000_0000, 0x7100_0000, 0x7200_0000
@@ -101,3 +102,14 @@ def test_words_of_the_stack_count_only_below_a_pc_in_the_vdso():
 
 def test_a_stack_pointer_that_leads_nowhere_has_no_frames():
     assert Stacks(Words(), MAPPINGS).saved_pcs(thread(0x1234)) == []
+
+
+def test_frames_of_breakpoints_are_known_by_what_the_kernel_says_of_the_signal():
+    saved = struct.pack("<3Q", 0x7000, 0x1234, 0x246) + b"\x33\0\0\0\0\0\0\0" + struct.pack("<3Q", 0, 3, 0)
+    frame = saved.ljust(144, b"\0") + struct.pack("<3i", 5, 0, 0x80)
+    ((start, pointer, pc),) = frames_in(frame)
+    assert (start, pointer, pc) == (0, 0x7000, 0x1234)
+    assert is_of_breakpoint(frame, start)
+    assert not is_of_breakpoint(frame[:-1], start)
+    for at, other in ((40, b"\x01"), (144, b"\x0b"), (152, b"\xfa")):
+        assert not is_of_breakpoint(frame[:at] + other + frame[at + 1 :], start)
