@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from anyprobe.core.collection import collection_paused
 from anyprobe.core.refusal import Reason
 from anyprobe.splice.roster import Entry
 
@@ -18,7 +19,8 @@ def enter(session: "Session", probes: Iterable["Probe"]) -> None:
     for probe in probes:
         if probe.part_of is None:
             roster.enter(probe, partial(entries_of, probe))
-    roster.write()
+    with collection_paused():
+        roster.write()
 
 
 def note(session: "Session", probes: Iterable["Probe"] | None = None) -> None:
@@ -28,7 +30,8 @@ def note(session: "Session", probes: Iterable["Probe"] | None = None) -> None:
         roster.note_all()
     else:
         roster.note([probe if probe.part_of is None else probe.part_of for probe in probes])
-    roster.write()
+    with collection_paused():
+        roster.write()
 
 
 def entries_of(probe: "Probe") -> list[Entry]:
@@ -36,8 +39,8 @@ def entries_of(probe: "Probe") -> list[Entry]:
     found: dict[tuple[int, str], bool] = {}
     timed = {id(place) for each in probe.timed for place in each.places}
     for place in probe.all_places:
-        gone = _gone(place)
-        if place.hook.armed or gone:
+        gone = not place.hook.armed and _gone(place)
+        if gone or place.hook.armed:
             found[_where(place, timed=id(place) in timed)] = gone
     return [Entry(address, letter, gone=gone) for (address, letter), gone in found.items()]
 
@@ -49,4 +52,4 @@ def _where(place: "Place", *, timed: bool) -> tuple[int, str]:
 
 
 def _gone(place: "Place") -> bool:
-    return not place.hook.armed and place.hook.refusal is not None and place.hook.refusal.reason is Reason.GONE
+    return place.hook.refusal is not None and place.hook.refusal.reason is Reason.GONE

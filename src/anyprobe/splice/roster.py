@@ -8,8 +8,7 @@ Nothing is undone from the roster, and a target whose controller died between ar
 import struct
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
@@ -23,12 +22,12 @@ WORDS = 7
 """In one record."""
 _PAIR = struct.Struct("<QQ")
 _LETTERS = ("", "k", "r", "j")
+_KINDS = {letter: kind for kind, letter in enumerate(_LETTERS)}
 _KIND_SHIFT, _DISABLED, _GONE = 56, 1 << 60, 1 << 61
 _ADDRESS = (1 << _KIND_SHIFT) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A probe at one place of it."""
 
     address: int
@@ -40,8 +39,8 @@ class Entry:
     @property
     def word(self) -> int:
         """Return what the journal has of it."""
-        kind = _LETTERS.index(self.letter) << _KIND_SHIFT
-        return self.address | kind | _DISABLED * self.disabled | _GONE * self.gone
+        address, letter, disabled, gone = self
+        return address | _KINDS[letter] << _KIND_SHIFT | _DISABLED * disabled | _GONE * gone
 
     @classmethod
     def of(cls, word: int) -> Self | None:
