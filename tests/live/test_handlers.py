@@ -9,6 +9,8 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, HandlerError, Hist, Map, Sum, cstr, emit, f32, f64, i8, i16, i32, i64, ptr, u8, u64
+from anyprobe.handlers.kept import native_code
+from anyprobe.probes import handling
 from anyprobe.splice.handlercall import PATIENCE
 from live.driver import build, started
 from live.results import counts
@@ -449,3 +451,26 @@ def test_a_handler_that_is_left_by_a_jump_ends_counting_for_a_while_only():
         assert site.hits + site.nmissed == 3 * 200_000
         assert sizes.result().total.count == site.hits >= 3 * (200_000 - PATIENCE)
         assert counts(answers)
+
+
+def test_a_handler_is_compiled_once_for_all_its_sites(target, monkeypatch):
+    compiled = []
+
+    def compile_it(*arguments, **options):
+        compiled.append(arguments)
+        return native_code(*arguments, **options)
+
+    monkeypatch.setattr(handling, "native_code", compile_it)
+    calls = Count("calls", by=("func",))
+    with anyprobe.attach(target.pid) as session:
+
+        @session.entry("libc:*")
+        def on_any(ctx):
+            calls.add(key=(ctx.func,))
+
+        target.go(2)
+        snapshot = session.snapshot()
+        assert len(snapshot.sites) > 2000
+        assert len(compiled) == 1
+        assert sum(counts(calls).values()) == sum(site.hits for site in snapshot.sites) > 0
+    target.finish()
