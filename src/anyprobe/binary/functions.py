@@ -184,6 +184,8 @@ class FunctionTable:
 
     def _starting_at(self, addresses: Sequence[int]) -> list[Function]:
         """Return the functions that start at some addresses, ascending."""
+        if not addresses:
+            return []
         if len(addresses) > _WORTH_SORTING:
             return self._rows(np.flatnonzero(among(self.starts, np.array(addresses, np.int64))))
         wanted = np.array(sorted(set(addresses)), np.int64)

@@ -12,6 +12,9 @@ from anyprobe.binary.symbols import STB_LOCAL, VERSYM_HIDDEN, SymbolTable
 Rank = tuple[bool, int, int, str, str]
 """What names are ordered by: global ones, few leading underscores, short; then the name, and its version."""
 
+_WORTH_AN_INDEX = 256
+"""Names that are asked for one by one, before all are read at once."""
+
 
 class SymbolNames:
     """Names by the rows of ``symbols``. Reading all of a library's takes long enough to be put off."""
@@ -19,6 +22,7 @@ class SymbolNames:
     def __init__(self, tables: Sequence[SymbolTable], symbols: SymbolColumns) -> None:
         """Read nothing yet."""
         self._tables, self._symbols = tables, symbols
+        self._asked = 0
 
     @cached_property
     def raw(self) -> list[str]:
@@ -68,6 +72,9 @@ class SymbolNames:
 
     def named(self, name: str) -> list[int]:
         """Return the rows of the symbols of one exact name, whatever their version."""
+        self._asked += 1
+        if self._asked > _WORTH_AN_INDEX:
+            return self._rows_by_name.get(name, [])
         rows: list[int] = []
         for number, table in enumerate(self._tables):
             offsets = table.offsets_of(name)
@@ -78,6 +85,14 @@ class SymbolNames:
             low, high = np.searchsorted(ordered, wanted, side="left"), np.searchsorted(ordered, wanted, side="right")
             rows += sorted(row for pair in zip(low, high, strict=True) for row in mine[slice(*pair)].tolist())
         return rows
+
+    @cached_property
+    def _rows_by_name(self) -> dict[str, list[int]]:
+        """The rows of each name: a search of all strings for each of thousands of names takes a minute."""
+        found: dict[str, list[int]] = {}
+        for row in np.argsort(self._symbols.table, kind="stable").tolist():
+            found.setdefault(self.plain[row], []).append(row)
+        return found
 
     @cached_property
     def _by_offset(self) -> list[tuple[NDArray[np.uint32], NDArray[np.int64]]]:

@@ -23,6 +23,7 @@ from anyprobe.splice.landing import can_land
 
 if TYPE_CHECKING:
     from anyprobe.probes.probe import Probe
+    from anyprobe.probes.resolve import ResolvedSite
     from anyprobe.probes.session import Session
     from anyprobe.probes.trampolining import Trampolines
     from anyprobe.splice.handlerfacts import HandlerFacts
@@ -51,6 +52,8 @@ class Site:
     when: When = When.BEFORE
     at_tails: "Callable[[], HandlerFacts] | None" = None
     """What runs where a function ends in a jump to another one."""
+    at: "ResolvedSite | None" = None
+    """What ``spec`` means, where that is known already."""
     trampolines: "Trampolines | None" = None
     """What has it run at replaced return addresses."""
 
@@ -84,7 +87,7 @@ class Compiler:
             case Jprobe():
                 if probe.entry is None:
                     raise KprobeError(errno.EINVAL, "a jprobe needs an entry")
-                spec = entry_spec(location)
+                spec = entry_spec(self._session, location)
                 return [Site(spec, self._session.handling.prepared(probe.entry, specs=(spec,)))], None
             case Kretprobe():
                 return self._kretprobe_sites(probe, location)
@@ -97,7 +100,7 @@ class Compiler:
             sites.append(self._site(kp.pre_handler, kp, location))
         if kp.post_handler is not None:
             facts = self._facts(wrapping.behind, kp.post_handler, kp, location)
-            sites.append(Site(location.spec, facts, When.BEHIND))
+            sites.append(Site(location.spec, facts, When.BEHIND, at=location.site))
         if kp.fault_handler is not None:
             sites.append(self._fault_site(kp, kp.fault_handler, location))
         return sites
@@ -116,13 +119,13 @@ class Compiler:
             raise KprobeError(errno.EOPNOTSUPP, "no fault handlers for what jumps, calls or returns")
         p = constants("kprobe", _fields(kp, location))
         wrapped = wrapping.faulting(function, p, REGISTERS, location.address)
-        return Site(location.spec, self._session.handling.prepared(wrapped, inside=True), When.FAULTED)
+        facts = self._session.handling.prepared(wrapped, inside=True)
+        return Site(location.spec, facts, When.FAULTED, at=location.site)
 
     def _site(self, function: Handler | None, probe: Registered, location: Location) -> Site:
         """Return the site of a handler that runs before the instruction."""
-        return Site(
-            location.spec, None if function is None else self._facts(wrapping.before, function, probe, location)
-        )
+        facts = None if function is None else self._facts(wrapping.before, function, probe, location)
+        return Site(location.spec, facts, at=location.site)
 
     def _facts(
         self, wrap: Callable[[Handler, type, type], Handler], function: Handler, probe: Registered, location: Location
@@ -175,7 +178,7 @@ class Compiler:
             raise KprobeError(errno.E2BIG, f"data_size can be {DATA_BYTES} bytes at most, not {rp.data_size}")
         if rp.handler is None and rp.entry_handler is None:
             raise KprobeError(errno.EINVAL, "a kretprobe needs a handler")
-        spec = entry_spec(location)
+        spec = entry_spec(self._session, location)
         handling = self._session.handling
         if isinstance(rp.handler, CHandler):
             return self._c_return_sites(rp, rp.handler, location, spec), None

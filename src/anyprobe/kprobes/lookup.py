@@ -1,7 +1,7 @@
 """Where a probe is to be: a symbol or an address, looked up in the process, or the kernel's error number."""
 
 import errno
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.function import FunctionCode
@@ -9,8 +9,12 @@ from anyprobe.core.errors import KprobeError, SpecError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.kprobes.structures import Kprobe
 from anyprobe.probes.inlinedsites import instances
+from anyprobe.probes.loadorder import in_load_order
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from anyprobe.binary.modules import LoadedObject
     from anyprobe.probes.resolve import ResolvedSite
     from anyprobe.probes.session import Session
 
@@ -26,6 +30,7 @@ class Location:
     spec: str
     """The instruction as a spec."""
     site: "ResolvedSite"
+    """The instruction, as it was found for that spec."""
     code: FunctionCode
     link: int
     """The address in the file."""
@@ -52,17 +57,16 @@ def _location(session: "Session", site: "ResolvedSite") -> Location:
         near = ", ".join(f"+{at - site.function.start:#x}" for at in code.boundaries_near(link))
         why = Refusal(Reason.NOT_A_BOUNDARY, site.address, f"no instruction starts here; nearest: {near}")
         raise KprobeError(errno.EILSEQ, str(why), why)
-    name = site.object.name
-    return Location(
-        site.address,
-        name,
-        site.function.name,
-        offset,
-        f"pid:{name}:-:{link:#x}",
-        site,
-        code,
-        link,
-    )
+    spec = f"pid:{_module_part(session, site.object)}:-:{link:#x}"
+    here = replace(site, spec_text=spec, canonical=spec, offset=offset, kind="offset")
+    return Location(site.address, site.object.name, site.function.name, offset, spec, here, code, link)
+
+
+def _module_part(session: "Session", loaded: "LoadedObject") -> str:
+    """Return what means the module in a spec: its name, or its path where others have that name, too."""
+    name, path = loaded.name, loaded.path
+    same = [each for each in session.objects.objects if each.name == name]
+    return name if len(same) == 1 or not path.startswith("/") or any(c in path for c in "*?[: ") else path
 
 
 def locations(session: "Session", kp: Kprobe) -> list[Location]:
@@ -83,13 +87,13 @@ def locations(session: "Session", kp: Kprobe) -> list[Location]:
     return found
 
 
-def entry_spec(location: Location) -> str:
+def entry_spec(session: "Session", location: Location) -> str:
     """Return the function's entry as a spec."""
     site = location.site
     functions = site.object.image.functions
     for name in site.function.names:
         if len(functions.lookup(name)) == 1 and not any(character in name for character in "*?[: "):
-            return f"pid:{site.object.name}:{name}:entry"
+            return f"pid:{_module_part(session, site.object)}:{name}:entry"
     raise KprobeError(errno.EADDRNOTAVAIL, f"{location.function} has no name that means it alone")
 
 
@@ -104,10 +108,17 @@ def _by_symbol(session: "Session", kp: Kprobe) -> "ResolvedSite":
         raise KprobeError(_number(error), str(error)) from error
     if not sites:
         raise KprobeError(errno.EINVAL, str(refused[0][1]), refused[0][1])
-    first = [site for site in sites if site.object is sites[0].object]
+    module = sites[0].object if len(sites) == 1 else _first_loaded(session, [site.object for site in sites])
+    first = [site for site in sites if site.object is module]
     if len({site.address for site in first}) > 1:
         raise KprobeError(errno.EADDRNOTAVAIL, f"{kp.symbol_name} means several functions of {first[0].object.name}")
     return first[0]
+
+
+def _first_loaded(session: "Session", objects: "Sequence[LoadedObject]") -> "LoadedObject":
+    """Return which of some objects was loaded first: what the others have of the same name is mostly not reached."""
+    order = in_load_order(session.objects.objects, session.engine.process.mem)
+    return next(each for each in order if any(each is one for one in objects))
 
 
 def _number(error: SpecError) -> int:
@@ -121,10 +132,10 @@ def _by_address(session: "Session", address: int) -> "ResolvedSite":
     if loaded is None:
         raise KprobeError(errno.EINVAL, f"{address:#x} is in no code of a file; our own code is not probed either")
     try:
-        sites, _ = session.resolve(f"pid:{loaded.name}:-:{loaded.link_time(address):#x}")
+        sites, _ = session.resolve(f"pid:{_module_part(session, loaded)}:-:{loaded.link_time(address):#x}")
     except SpecError as error:
         raise KprobeError(errno.EINVAL, str(error)) from error
-    return sites[0]
+    return next(site for site in sites if site.address == address)
 
 
 def _checked(session: "Session", site: "ResolvedSite") -> FunctionCode:

@@ -193,7 +193,8 @@ class Registry:
             probe.dress, probe.part_of = own, made
             own(probe)
 
-        placed = self._session.place_made([site.spec for _, site in sites], dress)
+        specs, known = [site.spec for _, site in sites], [site.at for _, site in sites]
+        placed = self._session.place_made(specs, dress, known)
         for (each, _), probe in zip(sites, placed, strict=True):
             each.placed.append(probe)
         for each in made:

@@ -63,8 +63,10 @@ class Decorators(ABC):
         """Have the user told of something."""
 
     @abstractmethod
-    def place_made(self, specs: Sequence[str], dress: "Callable[[Probe], None]") -> "list[Probe]":
-        """Arm probes whose places are turned by ``dress`` into what they are for."""
+    def place_made(
+        self, specs: Sequence[str], dress: "Callable[[Probe], None]", sites: "Sequence[ResolvedSite | None]" = ()
+    ) -> "list[Probe]":
+        """Arm probes whose places are turned by ``dress`` into what they are for; ``sites``: resolved already."""
 
     @cached_property
     def handling(self) -> "Handling":

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import zip_longest
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -143,9 +144,11 @@ class Session(Decorators):
                 self.warn(text)
         registering.note(self, probes)
 
-    def place_made(self, specs: Sequence[str], dress: "Callable[[Probe], None]") -> Probes:
-        """Arm probes whose places are turned by ``dress`` into what they are for."""
-        return self._arm(specs, timed=False, dress=dress)
+    def place_made(
+        self, specs: Sequence[str], dress: "Callable[[Probe], None]", sites: Sequence[ResolvedSite | None] = ()
+    ) -> Probes:
+        """Arm probes whose places are turned by ``dress`` into what they are for; ``sites``: resolved already."""
+        return self._arm(specs, timed=False, dress=dress, known=sites)
 
     def limit_overhead(self, percent: float) -> Probes:
         """Disarm probes that cost more than some percent of one CPU since the last look, by an estimate; return them.
@@ -352,7 +355,14 @@ class Session(Decorators):
         loaded = self._objects.at(address)
         return None if loaded is None else self.module(loaded)
 
-    def _arm(self, specs: Sequence[str], *, timed: bool, dress: "Callable[[Probe], None] | None" = None) -> Probes:
+    def _arm(
+        self,
+        specs: Sequence[str],
+        *,
+        timed: bool,
+        dress: "Callable[[Probe], None] | None" = None,
+        known: Sequence[ResolvedSite | None] = (),
+    ) -> Probes:
         if not specs:
             raise UsageError("at least one spec is needed")
         self._check_attached()
@@ -367,7 +377,7 @@ class Session(Decorators):
                         self._process, self.engine.pause_us, live=self.engine.live is not None
                     )
                 self.engine.clock = self._choice.address
-            probes = [self._make(spec, timed=timed) for spec in specs]
+            probes = [self._make(spec, timed=timed, known=site) for spec, site in zip_longest(specs, known)]
             for probe in probes if dress is not None else ():
                 probe.dress = dress
                 dress(probe)  # type: ignore[misc] # it is there
@@ -416,7 +426,7 @@ class Session(Decorators):
         registering.note(self)
         self._pending = ()
 
-    def _make(self, spec: str, *, timed: bool, beside: Probe | None = None) -> Probe:
+    def _make(self, spec: str, *, timed: bool, beside: Probe | None = None, known: ResolvedSite | None = None) -> Probe:
         """Return the probe that a spec means, not armed yet.
 
         In a dynamic program that is still held, only the loader's part can be said now: nothing else runs before the
@@ -424,7 +434,7 @@ class Session(Decorators):
         """
         probe = Probe(spec)
         try:
-            sites, probe.refused = self.resolve(spec)
+            sites, probe.refused = ((known,), []) if known is not None else self.resolve(spec)
         except SpecError:
             if not self._awaits_libraries and not (beside and (beside.all_places or beside.refused)):
                 raise

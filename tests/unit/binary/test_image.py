@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from anyprobe.binary import symbolnames
 from anyprobe.binary.image import Image
+from anyprobe.binary.symbols import SymbolTable
 from anyprobe.core.refusal import Reason
 
 ALIASES = r"""
@@ -389,3 +391,15 @@ def test_machine_libraries_are_consistent():
         assert (functions.ends[:-1] <= functions.starts[1:]).all(), path
         assert (functions.ends > functions.starts).all(), path
         assert np.isin(functions.starts, text.entries).all(), path
+
+
+def test_thousands_of_names_are_found_as_a_few_are(monkeypatch):
+    """From some number on by an index of all names, and not by a search of all strings for each."""
+    image = Image.open("/lib/x86_64-linux-gnu/libc.so.6")
+    names = sorted({name for function in image.functions.all() for name in function.names})
+    names += ["memcpy@GLIBC_2.2.5", "memcpy@@GLIBC_2.14", "no_such_function"]
+    monkeypatch.setattr(symbolnames, "_WORTH_AN_INDEX", len(names))
+    searched = {name: image.functions.lookup(name) for name in names}
+    monkeypatch.setattr(SymbolTable, "offsets_of", lambda table, name: pytest.fail("a search"))
+    assert {name: image.functions.lookup(name) for name in names} == searched
+    assert [len(searched[name]) for name in names[-3:]] == [1, 1, 0]
