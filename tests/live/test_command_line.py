@@ -144,6 +144,14 @@ def test_explain_says_why_a_site_is_refused_that_no_strategy_was_tried_for(busy)
     assert document["refused"].startswith("signal-return-trampoline: ")
 
 
+@pytest.mark.parametrize("spec", ["a.out:nothing_like_this", "libc:nothing_like_this"])
+def test_a_command_is_not_run_for_a_misspelt_function(spec, tmp_path):
+    """In the executable that is known before its first instruction, in a library before anything of it has run."""
+    shown = anyprobe("count", spec, "--", "touch", str(tmp_path / "made"))
+    assert shown.returncode == 2, shown.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_misspelt_function_is_pointed_at(busy):
     shown = anyprobe("count", "libc:mallok", "-p", str(busy.pid))
     assert shown.returncode == 2

@@ -1,18 +1,20 @@
 """The life of a measuring command: open, arm, wait, remove, show."""
 
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, TextIO
 
 from anyprobe.cli import ExitStatus, output, targets
 from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
-from anyprobe.core.errors import TargetError, TargetExited
+from anyprobe.core.errors import TargetError, TargetExited, UsageError
+from anyprobe.core.refusal import Reason
 from anyprobe.data.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ class Plan:
     returns: str | None = None
     live: bool = False
     unsafe: bool = False
+    always: Mapping[str, object] = field(default_factory=dict)
+    """What the JSON document has even where nothing could be placed."""
     records: "Records | None" = None
     """What shows the records that handlers emit, where there may be any."""
     lines: bool = False
@@ -76,13 +80,17 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "unsafe": plan.unsafe or None,
             }
             sessions = targets.open_sessions(stack, target, **settings)
-        with output.progress("arming", quiet=plan.quiet), collection_paused():
-            for session in sessions:
-                arm(session, plan)
         ends = targets.end_descriptors(stack, [session.pid for session in sessions])
-        if target.program:
-            release(sessions[0], plan)
-        wait(sessions, ends, interrupts, plan, stream)
+        with mistakes_end(target, sessions):
+            with output.progress("arming", quiet=plan.quiet), collection_paused():
+                for session in sessions:
+                    arm(session, plan)
+            if target.program:
+                release(sessions[0], plan)
+        placed = any(map(has_placed, sessions))
+        if placed or target.program or not plan.specs:  # a script may place probes later
+            wait(sessions, ends, interrupts, plan, stream)
+            placed = placed or any(map(has_placed, sessions))
         snapshots = [remove(session) for session in sessions]
         if plan.records is not None:
             plan.records.look(sessions, stream, final=True)
@@ -90,13 +98,34 @@ def measure(target: targets.Target, plan: Plan) -> int:
         show(snapshots, plan, stream)
         if target.program and status is None and not plan.quiet:
             output.warn(f"process {sessions[0].pid} runs on, without probes")
-        return exit_status(snapshots, status, plan)
+        return exit_status(snapshots, status, plan, placed=placed)
+
+
+@contextmanager
+def mistakes_end(target: targets.Target, sessions: "Sequence[Session]") -> Iterator[None]:
+    """Have a command that we started end where the command line was wrong: nobody wants it to run unprobed."""
+    try:
+        yield
+    except UsageError:
+        if target.program:
+            with suppress(ProcessLookupError):
+                os.kill(sessions[0].pid, signal.SIGKILL)
+            sessions[0].wait(REAP_WAIT)
+        raise
+
+
+def has_placed(session: "Session") -> bool:
+    """Return whether anything is armed; if all that was asked for was refused, there is nothing to wait for."""
+    return any(place.hook.armed for probe in session.probes for place in probe.all_places)
 
 
 def arm(session: "Session", plan: Plan) -> None:
-    """Arm the probes; a target that dies meanwhile is an ordinary end."""
+    """Arm the probes that are meant for this process; a target that dies meanwhile is an ordinary end."""
+    specs = [spec for spec in plan.specs if not targets.meant_elsewhere(spec, [session.pid])]
+    if plan.specs and not specs:
+        return
     try:
-        plan.arm(session, plan.specs)
+        plan.arm(session, specs)
     except TargetExited as death:
         if not plan.quiet:
             output.warn(str(death))
@@ -171,24 +200,21 @@ def ended_status(session: "Session") -> int | None:
     if snapshot.target.exited is None and snapshot.target.alive:
         return None
     session.wait(REAP_WAIT)
-    status = session.snapshot().target.exited
-    if status is None:
-        return None
-    code = os.waitstatus_to_exitcode(status)
-    return 128 - code if code < 0 else code
+    return session.snapshot().target.shell_status
 
 
 def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO) -> None:
     """Write the results of all processes as one table or document."""
+    snapshots = [snapshot.distinct() for snapshot in snapshots]
     if plan.fold:
         snapshots = [snapshot.folded() for snapshot in snapshots]
     together = reduce(Snapshot.merge, snapshots)
     if plan.lines:
         stream = sys.stderr
     if plan.as_json and not plan.lines:
-        document = together.as_json()
+        document = {**plan.always, **together.as_json()}
         if len(snapshots) > 1:
-            document["targets"] = [snapshot.as_json() for snapshot in snapshots]
+            document["targets"] = [{**plan.always, **snapshot.as_json()} for snapshot in snapshots]
         if plan.records is not None:
             document |= plan.records.document()
         output.write_json(document, stream, one_line=plan.every is not None)
@@ -200,10 +226,13 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO) -> None:
     stream.flush()
 
 
-def exit_status(snapshots: Sequence[Snapshot], ended: int | None, plan: Plan) -> int:
-    """Return 1 when nothing that was asked for could be placed, the command's own status on demand, else 0."""
+def exit_status(snapshots: Sequence[Snapshot], ended: int | None, plan: Plan, *, placed: bool) -> int:
+    """Return the command's own status on demand; 1 when nothing that was asked for could be placed, 2 when that is
+    because there are no such instructions; else 0.
+    """  # noqa: D205 - one sentence
     if plan.exit_status and ended is not None:
         return ended
-    placed = any(snapshot.sites or snapshot.functions for snapshot in snapshots)
-    refused = any(snapshot.refused for snapshot in snapshots)
-    return ExitStatus.NOT_PERMITTED if refused and not placed else ExitStatus.DONE
+    reasons = {site.reason for snapshot in snapshots for site in snapshot.refused}
+    if placed or not reasons:
+        return ExitStatus.DONE
+    return ExitStatus.USAGE if reasons == {Reason.NOT_A_BOUNDARY.value} else ExitStatus.NOT_PERMITTED

@@ -40,17 +40,31 @@ def choose(pids: Sequence[int], names: Sequence[str], program: Sequence[str] = (
         raise click.UsageError("choose either running processes (-p, -n) or a command after --, not both")
     if not running and not program:
         raise click.UsageError("choose a target: -p PID, -n NAME, or a command after --")
+    for spec in specs:
+        if meant_elsewhere(spec, running):
+            raise click.UsageError(f"{spec!r} names a process that is not among the targets")
     return Target(tuple(dict.fromkeys(running)), tuple(program))
+
+
+def meant_elsewhere(spec: str, pids: Sequence[int]) -> bool:
+    """Return whether a spec names a process (``pid1234:...``), and none of these."""
+    found = PID_IN_SPEC.match(spec)
+    return found is not None and int(found[1]) not in pids
+
+
+def choose_running(pids: Sequence[int], names: Sequence[str], specs: Sequence[str] = ()) -> tuple[int, ...]:
+    """Return the running processes that a command line names."""
+    if not pids and not names and not any(map(PID_IN_SPEC.match, specs)):
+        raise click.UsageError("choose a target: -p PID or -n NAME")
+    return choose(pids, names, (), specs).pids
 
 
 def choose_one(pids: Sequence[int], names: Sequence[str], specs: Sequence[str] = ()) -> int:
     """Return the one running process that a command line names."""
-    if not pids and not names and not any(map(PID_IN_SPEC.match, specs)):
-        raise click.UsageError("choose a target: -p PID or -n NAME")
-    target = choose(pids, names, (), specs)
-    if len(target.pids) > 1:
-        raise click.UsageError(f"one process, please; this names {', '.join(map(str, target.pids))}")
-    return target.pids[0]
+    running = choose_running(pids, names, specs)
+    if len(running) > 1:
+        raise click.UsageError(f"one process, please; this names {', '.join(map(str, running))}")
+    return running[0]
 
 
 def pids_by_name(name: str) -> list[int]:

@@ -203,7 +203,7 @@ def _places(session: "Session") -> "list[tuple[int, tuple[str, str]]]":
         for place in probe.places:
             site = place.site
             inside = f"+{place.offset:#x}" if site.kind not in {"entry", "return"} and place.offset else ""
-            found.append((place.address, (site.canonical, f"{site.object.name}:{site.function.name}{inside}")))
+            found.append((place.address, (site.canonical, f"{site.object.name}:{site.name}{inside}")))
     return found
 
 

@@ -97,14 +97,26 @@ class RemovalReport:
     not_quiet: tuple[str, ...] = ()
     """Mappings of ours that a thread may still run in; the next ``detach`` removes them."""
     failed: tuple[str, ...] = ()
-    """Fork children that could not be cleaned, and why."""
+    """Processes that could not be cleaned, fork children among them, and why."""
+
+    def merged(self, other: "RemovalReport") -> "RemovalReport":
+        """Return the report of both removals."""
+        return RemovalReport(
+            tuple(dict.fromkeys(self.processes + other.processes)),
+            self.restored + other.restored,
+            self.unmapped_bytes + other.unmapped_bytes,
+            self.gone + other.gone,
+            self.not_quiet + other.not_quiet,
+            self.failed + other.failed,
+        )
 
     def __str__(self) -> str:
         """Return the report for the user."""
-        if not self.processes:
+        if not self.processes and not self.failed:
             return "nothing was installed"
         where = ", ".join(map(str, self.processes))
         lines = [f"restored {self.restored} sites in pid {where}; unmapped {self.unmapped_bytes // 1024} KiB"]
+        lines = lines if self.processes else []
         if self.gone:
             lines.append(f"{self.gone} sites were gone already: their text is unmapped or was replaced")
         lines += [f"kept {mapping}: a thread may still be inside; run detach again later" for mapping in self.not_quiet]

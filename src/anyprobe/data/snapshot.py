@@ -1,6 +1,7 @@
 """What a session knows at one moment, as immutable values: the only thing that reports ever see."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -19,16 +20,28 @@ _MANY = frozenset({"insn", "block", "call"})
 
 @dataclass(frozen=True, slots=True)
 class TargetInfo:
-    """Which process. ``exited`` is the wait status of a child of ours that is gone, None for anybody else."""
+    """Which process. ``exited`` is the wait status of a child of ours that is gone, None for anybody else.
+
+    In JSON it is what a shell would see: the exit status, or 128 and the number of the signal.
+    """
 
     pid: int
     exe: str
     exited: int | None = None
     alive: bool = True
 
+    @property
+    def shell_status(self) -> int | None:
+        """What a shell would see as the exit status."""
+        if self.exited is None:
+            return None
+        code = os.waitstatus_to_exitcode(self.exited)
+        return 128 - code if code < 0 else code
+
     def as_json(self) -> Json:
         """Return the JSON object."""
-        return {"pid": self.pid, "exe": self.exe, "exited": self.exited, "alive": self.alive and self.exited is None}
+        alive = self.alive and self.exited is None
+        return {"pid": self.pid, "exe": self.exe, "exited": self.shell_status, "alive": alive}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +62,11 @@ class SiteResult:
     notes: tuple[str, ...] = ()
     arming: str = ""
     """``live``, or ``stop`` and why, where it was wanted that nothing is stopped."""
+    folded_sites: int = 0
+    """Of how many sites of the function this is the sum; 0 unless they were folded."""
 
     def as_json(self) -> Json:
-        """Return the JSON object; ``exit_kind``, ``arming`` and ``notes`` only where there are any."""
+        """Return the JSON object; ``exit_kind`` and what is below it only where there is any."""
         document = {
             "spec": self.spec,
             "module": self.module,
@@ -70,13 +85,21 @@ class SiteResult:
             document["arming"] = self.arming
         if self.notes:
             document["notes"] = list(self.notes)
+        if self.folded_sites:
+            document["folded_sites"] = self.folded_sites
         return document
 
     def folded(self, other: "SiteResult") -> "SiteResult":
         """Return one site for this one and another of the same function: the lower address, all hits."""
         first = min(self, other, key=lambda site: site.offset)
         strategy = self.strategy if self.strategy == other.strategy else "mixed"
-        return dataclasses.replace(self.merged(other), offset=first.offset, address=first.address, strategy=strategy)
+        return dataclasses.replace(
+            self.merged(other),
+            offset=first.offset,
+            address=first.address,
+            strategy=strategy,
+            folded_sites=self.folded_sites + other.folded_sites,
+        )
 
     def merged(self, other: "SiteResult") -> "SiteResult":
         """Return this site with the other's hits added."""
@@ -107,6 +130,8 @@ class FunctionTiming:
     in_flight: int = 0
     exit_kind: ExitKind | None = None
     """``trampoline`` where the ends are seen at replaced return addresses."""
+    address: int = 0
+    """Where the function starts."""
 
     @property
     def mean_ns(self) -> float | None:
@@ -139,6 +164,7 @@ class FunctionTiming:
             "spec": self.spec,
             "module": self.module,
             "function": self.function,
+            "address": self.address,
             "count": self.count,
             "tail_exits": self.tail_exits,
             "unmatched": self.unmatched,
@@ -254,13 +280,27 @@ class Snapshot:
 
     def folded(self) -> "Snapshot":
         """Return a snapshot in which the instructions, blocks or calls of one function are one site each kind."""
+        marked = [dataclasses.replace(each, folded_sites=1) if each.kind in _MANY else each for each in self.sites]
         return dataclasses.replace(
             self,
             sites=_added(
-                self.sites,
-                lambda site: (site.spec, site.module, site.function) if site.kind in _MANY else site,
+                marked,
+                lambda site: (site.spec, site.module, site.function) if site.folded_sites else site,
                 SiteResult.folded,
             ),
+        )
+
+    def distinct(self) -> "Snapshot":
+        """Return a snapshot with each probe once, for specs that overlap: nothing is to be added to itself."""
+
+        def first(one: T, _: T) -> T:
+            return one
+
+        return dataclasses.replace(
+            self,
+            sites=_added(self.sites, lambda each: (each.spec, each.address, each.kind, each.exit_kind), first),
+            functions=_added(self.functions, lambda each: (each.spec, each.address), first),
+            refused=_union(self.refused, ()),
         )
 
     def merge(self, other: "Snapshot") -> "Snapshot":

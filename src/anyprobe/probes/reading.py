@@ -132,7 +132,7 @@ def _sites(probes: Iterable[Probe], values: BankValues) -> Iterator[SiteResult]:
             yield SiteResult(
                 spec=place.site.canonical,
                 module=place.site.object.name,
-                function=place.site.function.name,
+                function=place.site.name,
                 offset=place.offset,
                 address=place.address,
                 strategy=hook.strategy,
@@ -164,7 +164,7 @@ def _timing(timed: Timed, bank: SlotBank, values: BankValues, ns_per_tick: float
     return FunctionTiming(
         spec=timed.site.canonical,
         module=timed.site.object.name,
-        function=timed.site.function.name,
+        function=timed.site.name,
         count=record.count,
         tail_exits=record.tail,
         unmatched=record.unmatched,
@@ -174,5 +174,6 @@ def _timing(timed: Timed, bank: SlotBank, values: BankValues, ns_per_tick: float
         buckets=histogram.nonempty(record.buckets, ns_per_tick),
         nmissed=record.missed,
         in_flight=values.in_flight(bank, timed.group.offset),
+        address=timed.site.address,
         exit_kind="trampoline" if any(place.at_replaced_return for place in timed.places) else None,
     )

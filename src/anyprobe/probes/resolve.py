@@ -31,6 +31,13 @@ class ResolvedSite:
     """``entry``, ``return``, ``offset``, ``insn``, ``block`` or ``call``."""
     note: str = ""
     """What the user should know: that an IFUNC was resolved, and to what."""
+    shown: str = ""
+    """The function's name in results: the one that was asked for, else the best one as a programmer wrote it."""
+
+    @property
+    def name(self) -> str:
+        """The function's name in results."""
+        return self.shown or self.function.demangled
 
 
 @dataclass(frozen=True)
@@ -57,12 +64,16 @@ def resolve(
 
 
 def resolve_all(
-    spec: Spec | str, objects: Sequence[LoadedObject], *, ifunc_targets: IfuncTargets | None = None
+    spec: Spec | str, objects: Sequence[LoadedObject], *, ifunc_targets: IfuncTargets | None = None, pid: int = 0
 ) -> Resolution:
-    """Return the sites of a spec and the functions that are refused already here."""
+    """Return the sites of a spec in process ``pid`` (0: any), and the functions that are refused already here."""
     see_texts((spec,))
     if isinstance(spec, str):
         spec = parse(spec)
+    if pid and spec.pid not in (None, pid):
+        at = spec.text.index("pid")
+        length = len(f"pid{spec.pid}")
+        raise SpecError(spec.text, at, f"this names process {spec.pid}, and not {pid}, which is probed", length=length)
     if spec.line is not None:
         raise spec.name_error("source lines are not supported yet; name the function")
     chosen = _readable(spec, _modules(spec, objects))
@@ -223,7 +234,7 @@ def _sites(
             beyond.append(function)
             continue
         else:
-            made = [_site(spec, loaded, function, spec.canonical(loaded.name, shown))]
+            made = [_site(spec, loaded, function, spec.canonical(loaded.name, shown), shown=shown)]
         for site in made:
             sites.setdefault((site.address, site.kind), site)
     if beyond and not sites and not refused:
@@ -268,10 +279,12 @@ def _name_chooser(spec: Spec) -> Callable[[Function], str]:
     return shown
 
 
-def _site(spec: Spec, loaded: LoadedObject, function: Function, canonical: str, note: str = "") -> ResolvedSite:
+def _site(
+    spec: Spec, loaded: LoadedObject, function: Function, canonical: str, note: str = "", shown: str = ""
+) -> ResolvedSite:
     offset = spec.offset or 0
     address = loaded.runtime(function.start + offset)
-    return ResolvedSite(spec.text, canonical, loaded, function, offset, address, spec.name, note)
+    return ResolvedSite(spec.text, canonical, loaded, function, offset, address, spec.name, note, shown)
 
 
 def _through_ifunc(

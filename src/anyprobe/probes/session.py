@@ -327,7 +327,7 @@ class Session(Decorators):
 
     def resolve(self, spec: str) -> tuple[Sequence[ResolvedSite], Refusals]:
         """Return the sites that a spec means in the process now, and what is refused already."""
-        resolution = resolve_all(spec, self._objects.objects, ifunc_targets=self._objects.ifunc_slots)
+        resolution = resolve_all(spec, self._objects.objects, ifunc_targets=self._objects.ifunc_slots, pid=self.pid)
         return resolution.sites, [(each.canonical, each.refusal) for each in resolution.refused]
 
     def refusal_of(self, site: ResolvedSite) -> Refusal | None:

@@ -13,7 +13,8 @@ from anyprobe.reports.quantities import counted, rate
 
 def print_counts(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     """Print the table of ``count``; ``top`` limits its rows unless 0."""
-    what = f"{counted(snapshot.hits, 'hit')} at {counted(len(snapshot.sites), 'site')}"
+    sites = sum(max(site.folded_sites, 1) for site in snapshot.sites)
+    what = f"{counted(snapshot.hits, 'hit')} at {counted(sites, 'site')}"
     print_heading(snapshot, console, what)
     print_sites(snapshot, console, top)
     print_refusals(snapshot, console)
@@ -36,6 +37,8 @@ def print_sites(snapshot: Snapshot, console: Console, top: int = 0) -> None:
 
 def site_name(site: SiteResult) -> str:
     """Return function, offset and kind as the user would write them."""
+    if site.folded_sites:
+        return f"{site.function}%{site.kind}"
     if site.kind in ("offset", "insn", "block", "call"):
         return f"{site.function}+{site.offset:#x}"
     if site.kind == "return":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.function import FunctionCode
 from anyprobe.core.address import PAGE
-from anyprobe.core.errors import TargetError
+from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
@@ -95,6 +95,8 @@ class SignalView:
             with self._engine.process.borrow() as remote:
                 self._engine.process.verify()  # after an exec, what a call borrows is somewhere else
                 actions = query_actions(self._engine.process, remote, self._handled)
+        except TargetExited:
+            return edits
         except (TargetError, MemoryFault) as error:
             self.refused[0] = Refusal(Reason.NO_STACK, 0, f"which handlers there are could not be asked: {error}")
             return edits

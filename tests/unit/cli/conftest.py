@@ -19,6 +19,7 @@ class FakeSession:
     def __init__(self, fakes, pid, settings):
         self.fakes, self.pid, self.settings, self.calls = fakes, pid, settings, []
         self.looks = 0
+        self.probes = fakes.probes
 
     def __enter__(self):
         return self
@@ -79,6 +80,8 @@ class FakeSession:
 class Fakes:
     def __init__(self):
         self.snapshot, self.failure, self.sessions = snapshot(functions=(timing(),)), None, []
+        place = types.SimpleNamespace(hook=types.SimpleNamespace(armed=True))
+        self.probes = [types.SimpleNamespace(all_places=[place])]
 
     def attach(self, pid, **settings):
         self.sessions.append(FakeSession(self, pid, settings))

@@ -1,7 +1,9 @@
 import json
+import sys
 
 from anyprobe.cli import machine_checks, main
 from anyprobe.cli.finding import Finding
+from anyprobe.core.errors import NoSuchProcess
 
 
 def test_explain_marks_the_regions_and_names_the_verdicts(fakes, capsys):
@@ -64,6 +66,25 @@ def test_detach_says_what_it_did(fakes, capsys):
     assert "run detach again later" in shown
     assert main(["detach", "-p", "4242", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["not_quiet"] == ["7f00-7f10"]
+
+
+def test_detach_from_several_goes_on_where_one_is_gone(fakes, capsys, monkeypatch):
+    leftover = sys.modules["anyprobe.probes.leftover"]
+    works = leftover.remove
+
+    def remove(pid):
+        if pid == 2:
+            raise NoSuchProcess("there is no process 2")
+        return works(pid)
+
+    monkeypatch.setattr(leftover, "remove", remove)
+    assert main(["detach", "-p", "1", "-p", "2", "-p", "3"]) == 1
+    shown = capsys.readouterr().out
+    assert "restored 6 sites in pid 1, 3; unmapped 16 KiB" in shown
+    assert "there is no process 2" in shown
+    assert main(["detach", "-p", "1", "-p", "3"]) == 0
+    assert main(["detach", "-p", "2"]) == 1
+    assert main(["detach"]) == 2
 
 
 def test_doctor_looks_at_the_machine_and_a_process(sleeper, capsys):

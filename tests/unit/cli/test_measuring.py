@@ -9,7 +9,7 @@ import pytest
 from anyprobe.cli import main
 from anyprobe.core.errors import NoSuchProcess, PermissionDenied, SpecError, TargetExited
 from anyprobe.data.snapshot import TargetInfo
-from sample_snapshots import refused, snapshot
+from sample_snapshots import refused, site, snapshot
 
 
 def test_count_prints_the_documented_json(fakes, sleeper, capsys):
@@ -134,10 +134,56 @@ def test_the_clock_reaches_the_session(fakes, sleeper, capsys):
     assert main(["time", "x:y", "-p", str(sleeper.pid), "--for", "0", "--clock", "sundial"]) == 2
 
 
-def test_nothing_placed_is_exit_status_1(fakes, sleeper, capsys):
-    fakes.snapshot = snapshot(sites=(), refused=(refused(),))
-    assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0"]) == 1
+def test_nothing_placed_is_exit_status_1_and_nothing_to_wait_for(fakes, sleeper, capsys):
+    fakes.snapshot, fakes.probes = snapshot(sites=(), refused=(refused(),)), []
+    assert main(["count", "x:y", "-p", str(sleeper.pid)]) == 1
     assert "jump-target-in-jtpr" in capsys.readouterr().out
+
+
+def test_no_instruction_there_is_exit_status_2(fakes, sleeper, capsys):
+    fakes.snapshot, fakes.probes = snapshot(sites=(), refused=(refused(reason="not-an-instruction-boundary"),)), []
+    assert main(["count", "x:y+0x1", "-p", str(sleeper.pid)]) == 2
+
+
+def test_something_placed_is_exit_status_0_whatever_was_refused(fakes, sleeper, capsys):
+    fakes.snapshot = snapshot(sites=(), refused=(refused(),))
+    assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0"]) == 0
+
+
+def test_the_document_of_time_has_functions_where_all_was_refused(fakes, sleeper, capsys):
+    fakes.snapshot, fakes.probes = snapshot(sites=(), refused=(refused(),)), []
+    assert main(["time", "x:y", "-p", str(sleeper.pid), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["functions"] == []
+
+
+def test_overlapping_specs_are_not_added_to_themselves(fakes, sleeper, capsys):
+    once = site("malloc", 5)
+    fakes.snapshot = snapshot(sites=(once, site("free", 1), once, site("malloc", 5, kind="offset")), refused=())
+    pids = ["-p", str(sleeper.pid), "-p", str(os.getppid())]
+    assert main(["count", "x:y", *pids, "--for", "0", "--json"]) == 0
+    sites = json.loads(capsys.readouterr().out)["sites"]
+    assert [(each["function"], each["hits"]) for each in sites] == [("malloc", 10), ("free", 2), ("malloc", 10)]
+
+
+def test_a_spec_may_be_meant_for_one_of_several_processes(fakes, sleeper, capsys):
+    pids = ["-p", str(sleeper.pid), "-p", str(os.getppid())]
+    assert main(["count", "x:y", f"pid{sleeper.pid}:x:z:entry", *pids, "--for", "0"]) == 0
+    assert fakes.sessions[0].calls[0] == ("count", ("x:y", f"pid{sleeper.pid}:x:z:entry"))
+    assert fakes.sessions[1].calls[0] == ("count", ("x:y",))
+
+
+def test_a_command_does_not_run_when_the_command_line_is_wrong(fakes, sleeper, capsys):
+    fakes.snapshot = snapshot(target=TargetInfo(sleeper.pid, "/bin/sleep"))
+    fakes.failure = SpecError("libc:mallok", 5, "no such function")
+    assert main(["count", "libc:mallok", "--", "sleep", "9"]) == 2
+    assert sleeper.wait(10) == -9
+
+
+def test_the_status_of_a_command_is_what_a_shell_would_see(fakes, dead_pid, capsys):
+    for status, shown in ((7 << 8, 7), (9, 137), (0, 0)):
+        fakes.snapshot = snapshot(target=TargetInfo(dead_pid, "/bin/false", exited=status, alive=False))
+        assert main(["count", "x:y", "--json", "--", "false"]) == 0
+        assert json.loads(capsys.readouterr().err)["target"]["exited"] == shown
 
 
 def test_a_target_that_dies_while_arming_is_an_ordinary_end(fakes, dead_pid, capsys):

@@ -96,6 +96,22 @@ def test_folded_sites_are_one_for_each_function():
         ("f", "entry", 0, 5, "jump"),
     ]
     assert whole.sites[0].address == 0x1000
+    assert [each.folded_sites for each in whole.sites] == [2, 1, 0]
+    assert [each.as_json().get("folded_sites") for each in whole.sites] == [2, 1, None]
+
+
+def test_distinct_is_each_probe_once():
+    entry, first = site("f", 5, address=0x1000), site("f", 5, address=0x1000, kind="offset")
+    twin = timing("twin", address=0x3000)
+    whole = snapshot(
+        sites=(entry, first, entry, site("g", 1, address=0x2000)),
+        functions=(timing("twin", address=0x2000), twin, twin),
+        refused=(refused(), refused()),
+    ).distinct()
+    assert [(each.function, each.kind) for each in whole.sites] == [("f", "entry"), ("f", "offset"), ("g", "entry")]
+    assert [each.address for each in whole.functions] == [0x2000, 0x3000]
+    assert whole.hits == 11
+    assert len(whole.refused) == 1
 
 
 def test_two_aggregations_of_one_name_are_both_in_the_json():

@@ -111,6 +111,7 @@ def test_several_names_of_one_address_are_one_site(fruit):
     assert len([site for site in resolve("libfruit:*", fruit) if "apple" in site.function.names]) == 1
     (site,) = resolve("libfruit:alias_of_apple", fruit)
     assert site.canonical == "pid:libfruit.so.3.1:alias_of_apple:entry"
+    assert site.name == "alias_of_apple"
     assert "apple" in site.function.names
 
 
@@ -171,6 +172,8 @@ def test_demangled_names_match_with_and_without_parameters(process):
     assert found("a.out:_ZN2ns1fEi") == ["ns::f(int)"]
     assert found("ns::C::get") == ["ns::C::get(char)", "ns::C::get(int)"]
     assert found("ns::twice") == ["double ns::twice<double>(double)", "int ns::twice<int>(int)"]
+    assert [site.name for site in resolve("ns::twice<int>", objects)] == ["int ns::twice<int>(int)"]
+    assert [site.name for site in resolve("_ZN2ns1fE?", objects)] == ["ns::f(int)"]
     assert found("ns::twice<int>") == ["int ns::twice<int>(int)"]
     assert len(found("ns::operator+")) == 1
     assert found("a.out:ns::C::*") == ["ns::C::get(char)", "ns::C::get(int)"]
@@ -260,6 +263,12 @@ def test_nearest_names_are_quick_and_sensible():
     assert nearest_names("pthread_mutx_lock", many)[0] == "pthread_mutex_lock"
     assert time.process_time() - start < 1
     assert nearest_names("", many) == ()
+
+
+def test_a_spec_for_another_process_is_pointed_at(fruit):
+    assert resolve_all("pid77:libfruit:banana:entry", fruit, pid=77).sites
+    with pytest.raises(SpecError, match=r"names process 77, and not 78(?s:.*)\n  \^\^\^\^\^$"):
+        resolve_all("pid77:libfruit:banana:entry", fruit, pid=78)
 
 
 def test_specs_may_be_given_read(fruit):

@@ -26,6 +26,10 @@ def test_the_heading_says_what_it_cost():
     assert "threads stood still for 310 µs to arm them and 120 µs to disarm them" in text
 
 
+def test_folded_sites_are_counted_one_by_one():
+    assert "7 hits at 4 sites" in shown(snapshot(sites=(site(hits=6, kind="insn", folded_sites=3), site("f", 1))))
+
+
 def test_an_ended_target_is_called_so():
     assert "which has ended" in shown(snapshot(target=TargetInfo(1, "/bin/true", exited=0)))
 
@@ -72,6 +76,7 @@ def test_sites_are_named_as_the_user_writes_them():
     assert table.site_name(site()) == "malloc"
     assert table.site_name(site(kind="return", exit_kind="tail")) == "malloc%return (tail)"
     assert table.site_name(site(kind="offset", offset=0x1C)) == "malloc+0x1c"
+    assert table.site_name(site(kind="insn", offset=0x1C, folded_sites=3)) == "malloc%insn"
 
 
 def test_names_with_brackets_are_not_markup():

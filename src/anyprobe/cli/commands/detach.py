@@ -4,29 +4,48 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import options
+from anyprobe.cli import ExitStatus, options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from anyprobe.data.leftover import RemovalReport
 
 
 @click.command("detach")
-@options.one_target
+@options.target
 @options.json
-def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> None:
-    """Remove everything that is installed in a process and in its fork children, whoever installed it."""
+def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int:
+    """Remove everything that is installed in processes and in their fork children, whoever installed it."""
     import sys
 
     from anyprobe.cli import output, targets
-    from anyprobe.probes import leftover
 
-    report = leftover.remove(targets.choose_one(pids, names))
+    report = removed(targets.choose_running(pids, names))
     if as_json:
         output.write_json(as_document(report), sys.stdout)
     else:
         render(report, output.console(sys.stdout))
+    return ExitStatus.NOT_PERMITTED if report.failed else ExitStatus.DONE
+
+
+def removed(pids: "Sequence[int]") -> "RemovalReport":
+    """Clean processes; of several, those that can be."""
+    from anyprobe.core.errors import TargetError
+    from anyprobe.data.leftover import RemovalReport
+    from anyprobe.probes import leftover
+
+    report = RemovalReport((), 0)
+    for pid in pids:
+        try:
+            report = report.merged(leftover.remove(pid))
+        except TargetError as error:
+            if len(pids) == 1:
+                raise
+            report = report.merged(RemovalReport((), 0, failed=(f"process {pid}: {error}",)))
+    return report
 
 
 def as_document(report: "RemovalReport") -> dict[str, Any]:

@@ -60,7 +60,8 @@ def command(
         capacity,
     )
     target = targets.choose(pids, names, program, specs)
-    return measuring.measure(target, measuring.Plan(specs=specs, arm=counting.arm, render=_render, **settings))
+    plan = measuring.Plan(specs=specs, arm=counting.arm, render=_render, always={"aggregations": {}}, **settings)
+    return measuring.measure(target, plan)
 
 
 def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:

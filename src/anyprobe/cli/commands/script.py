@@ -49,6 +49,7 @@ def command(
             arm=lambda session, _: script.run(stack, session),
             render=_render,
             records=shown,
+            always={"aggregations": {}},
             **settings,
         )
         return measuring.measure(target, plan)

@@ -28,7 +28,13 @@ def command(program: tuple[str, ...], /, specs: tuple[str, ...], pids: Any, name
     from anyprobe.cli import measuring, targets
 
     target = targets.choose(pids, names, program, specs)
-    plan = measuring.Plan(specs=specs, arm=lambda session, wanted: session.time(*wanted), render=_render, **settings)
+    plan = measuring.Plan(
+        specs=specs,
+        arm=lambda session, wanted: session.time(*wanted),
+        render=_render,
+        always={"functions": []},
+        **settings,
+    )
     return measuring.measure(target, plan)
 
 
