@@ -5,6 +5,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -285,6 +287,55 @@ def test_another_file_at_the_same_address_is_not_written_to(run_target, librarie
         by_module = {site.module: site.hits for site in session.snapshot().sites}
         assert by_module == {"libone.so": 100, "libtwo.so": 100}
     target.go(1)
+    target.finish()
+
+
+LEAVES_A_TRAP = """
+import os, sys, anyprobe
+session = anyprobe.attach(int(sys.argv[1]), strategy="trap")
+(probe,) = session.count("libone:never_called")
+print(probe.places[0].address - probe.places[0].module.bias, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_byte_of_another_library_is_not_taken_for_what_a_dead_controller_left(run_target, libraries):
+    """Where its trap was, the library that came instead has the same byte."""
+    target = run_target("reloads_library.c", *map(str, libraries))
+    first = target.go(1).calls["place"]
+    command = [sys.executable, "-c", LEAVES_A_TRAP, str(target.pid)]
+    at = int(subprocess.run(command, capture_output=True, timeout=60, check=False).stdout)
+    content = bytearray(libraries[1].read_bytes())
+    content[at] = 0xCC  # in its first segments, addresses are offsets in the file
+    libraries[1].write_bytes(content)
+    target.go(1)
+    if target.go(1).calls["place"] != first:
+        pytest.skip("the kernel chose another address")
+    text = Image.of(target.pid).text
+    report = leftover.remove(target.pid)
+    assert (report.restored, report.gone) == (0, 1)
+    assert Image.of(target.pid).text == text
+    target.go(1)
+    target.finish()
+
+
+def test_probes_are_not_enabled_in_another_library(run_target, libraries):
+    """Disabled in one library, they have no business in the one that came instead, whatever its bytes."""
+    target = run_target("reloads_library.c", *map(str, libraries))
+    with anyprobe.attach(target.pid) as session:
+        first = target.go(1).calls["place"]
+        session.count("libone:from_library", "a.out:other")
+        leftover.switch(target.pid, on=False)
+        target.go(1)
+        if target.go(1).calls["place"] != first:
+            pytest.skip("the kernel chose another address")
+        report = leftover.switch(target.pid, on=True)
+        assert (report.changed, len(report.foreign)) == (1, 1)
+        assert {site.symbol: site.flags for site in listing.inspect(target.pid).sites}["other"] == ("OPTIMIZED",)
+        before = target.counts.calls["from_library"]
+        target.go(1)
+        assert target.counts.calls["from_library"] > before
+        assert hits(session.snapshot(), "from_library") == 0
     target.finish()
 
 

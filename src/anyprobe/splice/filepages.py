@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _PAGES_AT_ONCE = 1 << 16
 _THERE, _OF_FILE = 3 << 62, 1 << 61
 """Bits of ``/proc/PID/pagemap``: in memory or swapped out; a page of a file, or shared."""
+_PRESENT_OF_FILE = 0b101
 
 
 def copied_pages(process: "Process", mappings: "Sequence[Mapping]") -> list[int]:
@@ -37,6 +38,21 @@ def copied_pages(process: "Process", mappings: "Sequence[Mapping]") -> list[int]
     finally:
         gateway.close(fd)
     return found
+
+
+def never_written(pid: int, page: int) -> bool:
+    """Return whether a page that was just read is certainly the file's: then no splice was ever written to it.
+
+    So it is where a library was unmapped and another one has come, whose bytes may be like those of a splice.
+    """
+    with suppress(OSError):
+        fd = gateway.open_file(f"/proc/{procfs.voice(pid)}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            entry = int.from_bytes(gateway.pread(fd, 8, 8 * (page // PAGE)), "little")
+        finally:
+            gateway.close(fd)
+        return entry >> 61 == _PRESENT_OF_FILE
+    return False
 
 
 def _is_text(mapping: "Mapping") -> bool:

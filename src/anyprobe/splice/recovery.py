@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 from anyprobe.core.errors import (
@@ -30,7 +31,7 @@ from anyprobe.splice.arena import (
 )
 from anyprobe.splice.asleep import Sleepers
 from anyprobe.splice.deadjumps import leave, listed
-from anyprobe.splice.filepages import copied_pages, droppable
+from anyprobe.splice.filepages import copied_pages, droppable, never_written
 from anyprobe.splice.installed import find_journals, find_owners, journal_places, processes_with_splices
 from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journal_unchanged, mark_ended
 from anyprobe.splice.parked import may_park, parked_pcs
@@ -158,7 +159,7 @@ class _Restoration:
     def _prepare(self) -> None:
         """Derive from the journals what takes time and can be known before anything is stopped."""
         meant = self._meant(self._found)
-        self._text = TextRestoration(self._process.mem, meant)
+        self._text = TextRestoration(self._process.mem, meant, partial(never_written, self._process.pid))
         self._dead_jumps = listed(meant)
 
     @property

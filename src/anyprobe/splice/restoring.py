@@ -1,6 +1,6 @@
 """Giving text its own bytes back, as journals tell: laid out before the stop, compared and written in it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from anyprobe.target.procfs import Mapping
 
 
+_TELLING = 4
+"""So many bytes of a splice are in other code by no chance: they lead to a patch."""
+
+
 class _Page(NamedTuple):
     """What has to become of a page that holds ``before``."""
 
@@ -23,14 +27,27 @@ class _Page(NamedTuple):
     """What to write, and at which offset; nothing where no splice is left."""
     splices: int
     foreign: tuple[int, ...]
+    taken: tuple[int, ...]
+    """Where splices are taken out."""
+    is_sure: bool
+    """Whether bytes are among them that are in no other code by chance."""
 
 
 class TextRestoration:
     """The text that splices of journals have changed, page by page."""
 
-    def __init__(self, memory: Writer, journals: Sequence[FoundJournal]) -> None:
-        """Lay out what is to be written, from what memory holds now; nothing needs to be stopped."""
-        self._memory = memory
+    def __init__(
+        self,
+        memory: Writer,
+        journals: Sequence[FoundJournal],
+        never_written: Callable[[int], bool] = lambda page: False,  # noqa: ARG005 - as it is called
+    ) -> None:
+        """Lay out what is to be written, from what memory holds now; nothing needs to be stopped.
+
+        ``never_written`` tells of a page just read that it is the file's own. Where a splice of one byte or two seems
+        to be in such a page, another library has come to its address.
+        """
+        self._memory, self._never_written = memory, never_written
         self._windows = windows_of(journals)
         self._records: dict[int, list[Record]] = {}
         for record in (r for journal in journals for r in journal.of(RecordKind.SPLICE)):
@@ -63,6 +80,8 @@ class TextRestoration:
             page = self._pages.get(address)
             if page is None or page.before != now:
                 page = self._lay_out(address, now)
+            if page.content and not page.is_sure and self._never_written(address):
+                page = page._replace(content=b"", splices=0, foreign=page.foreign + page.taken)
             if page.content:
                 self._memory.write(address + page.low, page.content)
             self.splices += page.splices
@@ -72,7 +91,9 @@ class TextRestoration:
 
     def _lay_out(self, address: int, before: bytes) -> _Page:
         after = bytearray(before)
-        low, high, splices, foreign = PAGE, 0, 0, []
+        low, high, sure = PAGE, 0, False
+        taken: list[int] = []
+        foreign: list[int] = []
         for record in self._records[address]:
             offset = record.address - address
             now = before[offset : offset + len(record.new)]
@@ -80,10 +101,11 @@ class TextRestoration:
             if now == record.new or (ends and in_window(now, record.old, *ends)):
                 after[offset : offset + len(record.old)] = record.old
                 low, high = min(low, offset), max(high, offset + len(record.old))
-                splices += 1
+                taken.append(record.address)
+                sure |= len(record.new) >= _TELLING
             elif now not in (record.old, *ends) and record.address not in foreign:
                 foreign.append(record.address)
-        return _Page(before, low, bytes(after[low:high]), splices, tuple(foreign))
+        return _Page(before, low, bytes(after[low:high]), len(taken), tuple(foreign), tuple(taken), sure)
 
 
 def windows_of(journals: Sequence[FoundJournal]) -> dict[int, list[bytes]]:

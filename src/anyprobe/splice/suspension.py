@@ -14,6 +14,7 @@ from anyprobe.core.errors import StopTimeout, TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.asleep import SYSCALL, is_asleep
 from anyprobe.splice.deadjumps import is_dead_jump, leave, listed
+from anyprobe.splice.filepages import never_written
 from anyprobe.splice.installed import find_journals
 from anyprobe.splice.journal import FoundJournal, Record, RecordKind
 from anyprobe.splice.parked import may_park, parked_pcs
@@ -134,7 +135,8 @@ def _write(process: "Process", journals: Sequence[FoundJournal], *, on: bool) ->
     for record in _splices(journals):
         pages.setdefault(page_floor(record.address), []).append(record)
     changed, unchanged, foreign = 0, 0, []
-    for records in pages.values():
+    for page, records in pages.items():
+        fresh: list[int] = []
         low = min(record.address for record in records)
         high = max(record.address + len(record.new) for record in records)
         try:
@@ -146,12 +148,15 @@ def _write(process: "Process", journals: Sequence[FoundJournal], *, on: bool) ->
             at = record.address - low
             wanted, other = (record.new, record.old) if on else (record.old, record.new)
             now = before[at : at + len(wanted)]
-            changed += now == other
             unchanged += now == wanted
             if now == other:
                 after[at : at + len(wanted)] = wanted
+                fresh.append(record.address)
             elif now != wanted:
                 foreign.append(record.address)
-        if after != before:
+        if fresh and never_written(process.pid, page):  # another library, with the same bytes here
+            foreign += fresh
+        elif fresh:
             process.mem.write(low, bytes(after))
+            changed += len(fresh)
     return changed, unchanged, foreign

@@ -69,3 +69,19 @@ def test_text_that_cannot_be_read_matters_only_while_it_is_mapped(memory, monkey
         text.write(MAPPED)
     text.write([])
     assert read(SITES[2], 5) == OLD
+
+
+@pytest.mark.parametrize("files", [True, False])
+def test_a_byte_that_looks_like_a_trap_is_left_where_nothing_was_ever_written(memory, files):
+    """Another library may be there now; a whole jump to a patch, though, is nobody else's."""
+    traps = [BASE + 0x30, BASE + 2 * PAGE + 0x30]
+    for trap in traps:
+        memory.write(trap, b"\xcc")
+    records = [Record(RecordKind.SPLICE, SITES[0], 5, 0x1000, OLD, NEW)]
+    records += [Record(RecordKind.SPLICE, trap, 1, 0x1000, b"\x55", b"\xcc") for trap in traps]
+    journal = FoundJournal(0, 0, Owner(bytes(16), 1, 1), tuple(enumerate(records)), 0)
+    text = TextRestoration(memory, [journal], lambda page: files and page == BASE + 2 * PAGE)
+    text.write(MAPPED)
+    assert memory.read(SITES[0], 5) == OLD
+    assert [memory.read(trap, 1) for trap in traps] == [b"\x55", b"\xcc" if files else b"\x55"]
+    assert (text.splices, text.foreign) == ((2, (traps[1],)) if files else (3, ()))
