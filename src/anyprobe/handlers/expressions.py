@@ -2,6 +2,7 @@
 
 import ast
 import types
+from difflib import get_close_matches
 from typing import Any, Protocol
 
 from anyprobe.core.code import Miss
@@ -129,7 +130,8 @@ class Expressions:
                 return Member(storage, key, attribute)
             case Thing(types.ModuleType() | type() as thing):
                 if not hasattr(thing, attribute):
-                    raise self.error(node, f"{thing.__name__} has no {attribute}")
+                    near = get_close_matches(attribute, [each for each in dir(thing) if not each.startswith("_")])
+                    raise self.error(node, f"{thing.__name__} has no {attribute}", " or ".join(near))
                 found = getattr(thing, attribute)
                 return self._aliased(node, found) if isinstance(found, Alias) else self._thing(found)
             case _:

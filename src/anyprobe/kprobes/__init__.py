@@ -38,6 +38,7 @@ from anyprobe.kprobes.structures import (
     Kretprobe,
     current,
     jprobe_return,
+    kretprobe_instance,
     regs_return_value,
     smp_processor_id,
 )
@@ -62,6 +63,7 @@ __all__ = [  # noqa: RUF022 - as all exports are sorted, not by kind
     "enable_kprobe",
     "enable_kretprobe",
     "jprobe_return",
+    "kretprobe_instance",
     "register_djprobe",
     "register_djprobes",
     "register_jprobe",

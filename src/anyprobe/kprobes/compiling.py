@@ -92,9 +92,13 @@ class Compiler:
             case Kretprobe():
                 return self._kretprobe_sites(probe, location)
             case Djprobe():
+                wrapping.check_parameters(probe.handler, "p", "regs")
                 return [self._site(probe.handler, probe, location)], None
 
     def _kprobe_sites(self, kp: Kprobe, location: Location) -> list[Site]:
+        wrapping.check_parameters(kp.pre_handler, "p", "regs")
+        wrapping.check_parameters(kp.post_handler, "p", "regs", "flags")
+        wrapping.check_parameters(kp.fault_handler, "p", "regs", "trapnr")
         sites = []
         if kp.pre_handler is not None or kp.post_handler is None:
             sites.append(self._site(kp.pre_handler, kp, location))
@@ -171,6 +175,8 @@ class Compiler:
         return knowing_stubs(facts, engine.stubs.address(engine)) if asks_caller(facts) else facts
 
     def _kretprobe_sites(self, rp: Kretprobe, location: Location) -> tuple[list[Site], Count | None]:
+        wrapping.check_parameters(rp.handler, "ri", "regs")
+        wrapping.check_parameters(rp.entry_handler, "ri", "regs")
         replacing = bool(rp.kp.flags & TRAMPOLINE) and rp.handler is not None
         if replacing:
             self._check_replacing(rp)
@@ -198,6 +204,8 @@ class Compiler:
         else:
             entry = wrapping.entered(rp.entry_handler, missed, instance, REGISTERS)
         at_entry = handling.prepared(entry, call=call, inside=True)
+        if at_entry.redirects:
+            raise KprobeError(errno.EINVAL, "an entry handler cannot set regs.ip: use a pre_handler that returns 1")
         sites.append(Site(spec, self._knowing_stubs(at_entry) if replacing else at_entry))
         if isinstance(rp.entry_handler, CHandler):
             sites.append(Site(spec, self._facts(wrapping.before, rp.entry_handler, rp, location)))
@@ -216,9 +224,12 @@ class Compiler:
 
 def _fields(probe: Registered, location: Location) -> dict[str, Any]:
     """Return what a handler may read of its probe: what the user has put there, and where it is."""
-    fields = {**vars(kprobe_of(probe)), **vars(probe)}
-    hidden = ("registration", "refusal", "error", "found", "asked_flags")
-    return {**{name: each for name, each in fields.items() if name not in hidden}, "addr": location.address}
+    hidden = ("registration", "refusal", "error", "given", "counted", "asked_flags")
+    own, kp = (
+        {name: each for name, each in vars(structure).items() if name not in hidden} | {"addr": location.address}
+        for structure in (probe, kprobe_of(probe))
+    )
+    return kp | own if isinstance(probe, Kprobe) else kp | own | {"kp": constants("kprobe", kp)}
 
 
 def _count(probe: "Probe") -> None:

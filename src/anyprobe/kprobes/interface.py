@@ -31,10 +31,13 @@ def _do(session: "Session | None", change: Callable[[Registry], None]) -> int:
 
 def _register(probes: Sequence[Registered], kind: type[Registered], session: "Session | None") -> int:
     def change(known: Registry) -> None:
-        if not probes or not all(isinstance(probe, kind) for probe in probes):
-            raise KprobeError(errno.EINVAL, f"at least one {kind.__name__} is needed, and nothing else")
+        if not probes:
+            raise KprobeError(errno.EINVAL, f"at least one {kind.__name__} is needed")
         known.register(probes)
 
+    for probe in probes:
+        if not isinstance(probe, kind):
+            raise TypeError(f"register_{kind.__name__.lower()} is for a {kind.__name__}, not for {probe!r}")
     return _do(session, change)
 
 

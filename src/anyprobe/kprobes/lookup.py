@@ -38,9 +38,11 @@ class Location:
 
 def locate(session: "Session", kp: Kprobe, *, entry: bool = False) -> Location:
     """Return where a kprobe is to be; ``entry``: it has to be at a function's first instruction."""
-    given = kp.addr if kp.found is None else None
+    given = kp.addr
     if (kp.symbol_name is None) == (given is None):
         raise KprobeError(errno.EINVAL, "exactly one of symbol_name and addr has to be given")
+    if given is not None and not isinstance(given, int):
+        raise KprobeError(errno.EINVAL, f"addr is a number, not {given!r}")
     if kp.offset < 0:
         raise KprobeError(errno.EINVAL, f"a negative offset, {kp.offset}")
     site = _by_symbol(session, kp) if given is None else _by_address(session, given + kp.offset)
@@ -112,6 +114,8 @@ def _by_symbol(session: "Session", kp: Kprobe) -> "ResolvedSite":
     first = [site for site in sites if site.object is module]
     if len({site.address for site in first}) > 1:
         raise KprobeError(errno.EADDRNOTAVAIL, f"{kp.symbol_name} means several functions of {first[0].object.name}")
+    if first[0].kind not in ("entry", "offset") or first[0].offset != kp.offset:
+        raise KprobeError(errno.ENOENT, f"{kp.symbol_name!r} is more than the name of a function")
     return first[0]
 
 

@@ -49,6 +49,8 @@ class Registration:
     disabled: bool = False
     instances: tuple[Location, ...] = ()
     """All places of it: several, where inlined instances are probed, too."""
+    kept: tuple[int, int] | None = None
+    """Hits and missed hits, once the session is over."""
 
     @property
     def armed(self) -> bool:
@@ -76,17 +78,25 @@ class Registration:
         found = KPROBE_FLAG_DISABLED * self.disabled | KPROBE_FLAG_OPTIMIZED * self.optimized
         return found | KPROBE_FLAG_GONE * self.gone
 
-    def hits(self) -> int:
+    def hits(self, values: BankValues | None = None) -> int:
         """Return the hits at the first place, without the missed ones."""
-        values = BankValues()
+        if self.kept is not None:
+            return self.kept[0]
+        values = values or BankValues()
         seen = sum(values.hits(place.hook) for probe in self._counting() for place in probe.places)
         return seen - self._not_followed() - self._unreplaced(values)
 
-    def missed(self) -> int:
+    def missed(self, values: BankValues | None = None) -> int:
         """Return the hits that ran no handler, and the calls that found no instance."""
-        values = BankValues()
+        if self.kept is not None:
+            return self.kept[1]
+        values = values or BankValues()
         missed = sum(values.missed(place.hook) for probe in self._counting() for place in probe.places)
         return missed + self._not_followed() + self._unreplaced(values)
+
+    def counted(self, values: BankValues) -> tuple[int, int]:
+        """Return the hits and the missed ones."""
+        return self.hits(values), self.missed(values)
 
     def _not_followed(self) -> int:
         """Return how many calls found no instance."""
@@ -112,6 +122,7 @@ class Registry:
         self.enabled = True
         """Whether probes are armed at all; their own states stay what they are."""
         self._compiler = Compiler(session)
+        session.endings.append(self._keep_counts)
 
     @property
     def optimization(self) -> bool:
@@ -141,9 +152,11 @@ class Registry:
     def _made(self, probe: Registered, before: Sequence[Registration]) -> Registration:
         """Look up and compile one probe; nothing is touched."""
         kp = kprobe_of(probe)
-        kp.error, kp.refusal = "", None
+        kp.error, kp.refusal, kp.counted = "", None, (0, 0)
         if isinstance(probe, Djprobe):
-            kp.addr, kp.found = probe.addr, None
+            kp.addr = probe.addr
+        if kp.registration is not None and kp.registration.session.detached:
+            _forget(kp.registration)
         if kp.registration is not None:
             raise _failed(kp, KprobeError(errno.EINVAL, "it is registered already"))
         try:
@@ -157,8 +170,7 @@ class Registry:
         made = Registration(self._session, probe, _kind(probe), location, sites, unfollowed=unfollowed)
         made.instances = (location, *others)
         made.disabled = bool(kp.asked_flags & KPROBE_FLAG_DISABLED)
-        if kp.symbol_name is not None:
-            kp.found = location.address
+        kp.given = kp.addr
         kp.addr, kp.registration = location.address, made
         return made
 
@@ -227,10 +239,19 @@ class Registry:
             self._session.remove(*placed)
             self._session.trampolines.silence(self._session.engine, placed)
         self.registrations = [made for made in self.registrations if made not in known]
-        for made in known:
+        values = BankValues()
+        counted = [made.counted(values) for made in known]
+        for made, numbers in zip(known, counted, strict=True):
             _forget(made)
+            kprobe_of(made.probe).counted = numbers
         self._session.engine.roster.leave(known)
         self._session.engine.roster.write()
+
+    def _keep_counts(self) -> None:
+        """Have what was counted readable when the session is over."""
+        values = BankValues()
+        for each in self.registrations:
+            each.kept = each.counted(values)
 
     def disable(self, *probes: Registered) -> None:
         """Disarm probes in one change; they stay registered."""
@@ -279,12 +300,13 @@ class Registry:
 
     def _find(self, probe: Registered) -> Registration | None:
         made = kprobe_of(probe).registration
-        return made if made is not None and made.session is self._session and made.probe is probe else None
+        mine = made is not None and made.session is self._session
+        return made if made is not None and mine and (made.probe is probe or kprobe_of(made.probe) is probe) else None
 
     def _registered(self, probe: Registered) -> Registration:
         made = self._find(probe)
         if made is None:
-            raise KprobeError(errno.EINVAL, "it is not registered")
+            raise _failed(kprobe_of(probe), KprobeError(errno.EINVAL, "it is not registered"))
         return made
 
 
@@ -318,5 +340,4 @@ def _forget(made: Registration) -> None:
     kp.asked_flags &= ~KPROBE_FLAG_DISABLED
     kp.asked_flags |= KPROBE_FLAG_DISABLED * made.disabled
     kp.registration = None
-    if kp.found is not None:
-        kp.addr = kp.found = None
+    kp.addr, kp.given = kp.given, None

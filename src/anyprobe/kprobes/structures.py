@@ -53,8 +53,10 @@ class Kprobe:
         """The engine's verdict on the place, where that is the reason."""
         self.registration: Registration | None = None
         """What is behind it while it is registered."""
-        self.found: int | None = None
-        """The address that ``symbol_name`` led to."""
+        self.given: int | None = None
+        """``addr`` as it was set, while it is registered and ``addr`` is where it is."""
+        self.counted = (0, 0)
+        """Hits and missed hits of the time when it was registered."""
 
     def __repr__(self) -> str:
         """Return where it is, or is to be."""
@@ -75,19 +77,19 @@ class Kprobe:
     @property
     def nmissed(self) -> int:
         """How many hits ran no handler, since another was running."""
-        return 0 if self.registration is None else self.registration.missed()
+        return self.counted[1] if self.registration is None else self.registration.missed()
 
     @property
     def hits(self) -> int:
         """How many hits there were, without the missed ones."""
-        return 0 if self.registration is None else self.registration.hits()
+        return self.counted[0] if self.registration is None else self.registration.hits()
 
 
 @dataclass(eq=False)
 class Jprobe:
     """A probe at a function's first instruction; ``entry`` has the signature of the function."""
 
-    kp: Kprobe
+    kp: Kprobe = field(default_factory=Kprobe)
     entry: Handler | None = None
 
     @property
@@ -100,7 +102,7 @@ class Jprobe:
 class Kretprobe:
     """A probe at a function's returns."""
 
-    kp: Kprobe
+    kp: Kprobe = field(default_factory=Kprobe)
     handler: Handler | None = None
     """``handler(ri, regs)``: runs where the function returns."""
     entry_handler: Handler | None = None
@@ -114,6 +116,18 @@ class Kretprobe:
     def nmissed(self) -> int:
         """How many calls were not followed, since ``maxactive`` others were under way, or handlers were running."""
         return self.kp.nmissed
+
+
+class kretprobe_instance:  # noqa: N801 - the kernel's name
+    """What the handlers of a return probe are given as ``ri``; for annotations, there is none in Python."""
+
+    ret_addr: int
+    """Where the call returns to."""
+    rp: Kretprobe
+    task: Any
+    """As ``current``: ``pid``, ``tgid``, ``comm``."""
+    data: Any
+    """The call's own: any names, a word each, zero at first."""
 
 
 @dataclass(eq=False)

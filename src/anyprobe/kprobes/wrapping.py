@@ -9,12 +9,22 @@ They are compiled, never called; the functions that they call are compiled in pl
 import ast
 from typing import Any
 
+from anyprobe.handlers.csource import CHandler
 from anyprobe.handlers.source import source_of
 from anyprobe.handlers.types import i32, u64
 from anyprobe.kprobes.structures import Handler
 
 STAYS = 0
 """As ``rip``: the thread goes on where it would."""
+
+
+def check_parameters(function: Any, *names: str) -> None:  # noqa: ANN401 - a Handler, or None
+    """See that a handler in Python takes what it will be given."""
+    if function is None or isinstance(function, CHandler):
+        return
+    source = source_of(function)
+    if len(source.tree.args.posonlyargs + source.tree.args.args) != len(names):
+        raise source.error(source.tree, f"this handler is called as {source.name}({', '.join(names)})")
 
 
 def before(function: Handler, p: type, regs: type) -> Handler:

@@ -71,6 +71,8 @@ class Session(Decorators):
         self._ended: float | None = None
         self._detached = False
         self.probes: Probes = []
+        self.endings: list[Callable[[], None]] = []
+        """Called when it is over, and what was counted is still there."""
         self._last: Snapshot | None = None
         self.warnings: Sequence[str] = [trapping.WARNING] if strategy == Strategy.TRAP else ()
         self._objects = ObjectTable(process)
@@ -307,6 +309,8 @@ class Session(Decorators):
             if self._held:
                 self.resume()
             self._last = self._last or self.snapshot()
+            for end in self.endings:
+                end()
         finally:
             self.engine.close()
             self._process.close()

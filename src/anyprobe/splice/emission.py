@@ -154,7 +154,8 @@ class Emission:
     ) -> EmittedPatch | Refusal:
         clobbers = self._engine.clobbers_of
         source = ActionSource(lambda want: self._actions(want, home), lambda want: clobbers(edit, want))
-        return emit_patch(planned, home.cursor, edit.module.bias, source, behind)
+        looped = any(each.back_to_entry for each in edit.plan.scope or (edit.state.code,))
+        return emit_patch(planned, home.cursor, edit.module.bias, source, behind, looped=looped)
 
     def _actions(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
         known = self._known_actions.get((want, home))

@@ -52,23 +52,38 @@ def estimate(splice: PlannedSplice) -> int:
 
 
 def emit_patch(
-    splice: PlannedSplice, address: int, bias: int, source: ActionSource, behind: Mapping[int, int]
+    splice: PlannedSplice,
+    address: int,
+    bias: int,
+    source: ActionSource,
+    behind: Mapping[int, int],
+    *,
+    looped: bool = True,
 ) -> EmittedPatch | Refusal:
     """Return the patch of a splice at ``address``.
 
     ``behind`` maps the run-time address of a function's entry to where branches back to it must go: behind the entry's
-    handlers. The patch's own head is added to it by its own entry want.
+    handlers. The patch's own head is added to it by its own entry want. ``looped``: there may be such branches, so what
+    runs at entries comes before what runs at the instruction; else all of it runs in the order of the wants.
     """
     try:
-        return _Emission(splice, address, bias, source, dict(behind)).run()
+        return _Emission(splice, address, bias, source, dict(behind), looped=looped).run()
     except UndisplaceableError as failure:
         return failure.refusal
 
 
 class _Emission:
     def __init__(
-        self, splice: PlannedSplice, address: int, bias: int, source: ActionSource, behind: dict[int, int]
+        self,
+        splice: PlannedSplice,
+        address: int,
+        bias: int,
+        source: ActionSource,
+        behind: dict[int, int],
+        *,
+        looped: bool,
     ) -> None:
+        self._looped = looped
         self._splice, self._bias, self._source, self._heads = splice, bias, source, behind
         self._writer = PatchWriter(address)
         self._starts: list[tuple[int, int]] = []
@@ -169,7 +184,10 @@ class _Emission:
         self._starts.append((address, writer.here))
         wants = self._wants_at(insn.address)
         entry = [want for want in wants if want.kind is WantKind.ENTRY]
-        self._actions(entry)
+        together = set(entry)
+        if entry and not self._looped:
+            together.update(want for want in wants if want.kind is WantKind.OFFSET and not want.after)
+        self._actions([want for want in self._splice.wants if want in together])
         if entry:
             self._behind_here = writer.here
             self._heads[address] = writer.here
@@ -180,7 +198,7 @@ class _Emission:
         through = [want for want in wants if want.block]
         after = [want for want in wants if want.after]
         plain = [want for want in wants if not want.block and not want.after]
-        self._actions([want for want in plain if want.kind is not WantKind.ENTRY and not want.conditional])
+        self._actions([want for want in plain if want not in together and not want.conditional])
         taken = [want for want in plain if want.conditional]
         if taken and insn.flow is Flow.INDIRECT_JUMP:
             inside = [(low + self._bias, high + self._bias) for low, high in taken[0].inside]

@@ -5,8 +5,22 @@ import errno
 import pytest
 
 import anyprobe
-from anyprobe import Count, HandlerError, Sum, emit
-from anyprobe.kprobes import Kprobe, register_kprobe, register_kprobes, unregister_kprobe
+from anyprobe import Count, HandlerError, Sum, emit, i64
+from anyprobe.kprobes import (
+    Jprobe,
+    Kprobe,
+    Kretprobe,
+    disable_jprobe,
+    disable_kprobe,
+    enable_jprobe,
+    enable_kprobe,
+    register_jprobe,
+    register_kprobe,
+    register_kprobes,
+    register_kretprobe,
+    unregister_kprobe,
+    unregister_kretprobe,
+)
 from live.driver import build, started
 
 pytestmark = pytest.mark.live
@@ -76,6 +90,39 @@ def test_several_probes_at_one_address_run_in_order_of_registration(target, sess
     target.go(1)
     target.finish()
     assert session.records(final=True)["ran"]["which"].tolist() == [2, 1] * CALLS
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_probes_of_all_kinds_at_one_address_run_in_order_of_registration(target, live):
+    def pre(p, regs):
+        emit("ran", which=p.which)
+        return 0
+
+    def entry(ri, regs):
+        emit("ran", which=2)
+        return 0
+
+    def jumped(n: i64):
+        emit("ran", which=3)
+
+    def kprobe(which):
+        kp = Kprobe(symbol_name="asked", pre_handler=pre)
+        kp.which = which
+        return kp
+
+    first, last = kprobe(1), kprobe(4)
+    rp, jp = Kretprobe(Kprobe("asked"), lambda ri, regs: 0, entry), Jprobe(Kprobe("asked"), jumped)
+    with anyprobe.attach(target.pid, live=live) as session:
+        assert register_kprobe(first) == register_kretprobe(rp) == register_jprobe(jp) == register_kprobe(last) == 0
+        target.go(1)
+        assert session.records()["ran"]["which"].tolist() == [1, 2, 3, 4]
+        assert disable_kprobe(first) == disable_jprobe(jp) == enable_kprobe(first) == enable_jprobe(jp) == 0
+        target.go(1)
+        assert session.records()["ran"]["which"].tolist() == [1, 2, 3, 4]
+        unregister_kretprobe(rp)
+        target.go(1)
+        target.finish()
+        assert session.records(final=True)["ran"]["which"].tolist() == [1, 3, 4]
 
 
 def test_a_handler_redirects_if_it_returns_1(target):
