@@ -6,6 +6,8 @@ import sys
 import pytest
 
 import anyprobe
+from anyprobe.target.exclusion import exclusive
+from anyprobe.target.process import Process
 from live.image import Image
 from live.results import hits
 
@@ -64,4 +66,35 @@ def test_two_in_one_process(run_target):
         two.detach()
     one.detach()
     before.assert_restored(target.pid)
+    target.finish()
+
+
+LOCKS = """
+import sys
+from anyprobe.target import exclusion
+from anyprobe.target.process import Process
+exclusion._PATIENCE = 0.1
+with exclusion.exclusive(Process.open(int(sys.argv[1]))):
+    print("locked")
+"""
+ANOTHER_PROC = ("unshare", "--mount", "sh", "-c", 'mount -t proc proc /proc && exec "$@"', "sh")
+
+
+@pytest.mark.parametrize("prefix", [(), pytest.param(ANOTHER_PROC, marks=pytest.mark.root)], ids=["", "another /proc"])
+def test_one_at_a_time_changes_a_process(run_target, prefix):
+    """Wherever the others see its files in /proc."""
+    target = run_target("counts.c", "2")
+    command = [*prefix, sys.executable, "-c", LOCKS, str(target.pid)]
+    process = Process.open(target.pid)
+    try:
+        free = subprocess.run(command, capture_output=True, text=True)
+        if prefix and "locked" not in free.stdout:
+            pytest.skip(f"no other /proc can be had: {free.stderr.splitlines()[-1]}")
+        assert free.stdout == "locked\n", free.stderr
+        with exclusive(process):
+            kept_out = subprocess.run(command, capture_output=True, text=True)
+        assert "another anyprobe is changing process" in kept_out.stderr
+        assert not kept_out.stdout
+    finally:
+        process.close()
     target.finish()
