@@ -3,8 +3,8 @@
 import fnmatch
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,7 @@ _WORTH_ALL = 8
 """Names are decoded all at once where this part of the functions is asked for."""
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(NamedTuple):
     """One function, in link-time addresses; ``names`` has the best one first."""
 
     start: int

@@ -7,7 +7,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Collect no cycles within a ``with`` block (reference counting goes on)."""
+    """Collect no cycles within a ``with`` block (reference counting goes on).
+
+    What was made in it counts as long-lived afterwards: the first collection behind it would walk it all, and a full
+    one will come to it anyway.
+    """
     if not gc.isenabled():
         yield
         return
@@ -15,4 +19,7 @@ def collection_paused() -> Iterator[None]:
     try:
         yield
     finally:
+        if gc.get_freeze_count() == 0:  # else it would thaw what somebody has frozen
+            gc.freeze()
+            gc.unfreeze()
         gc.enable()

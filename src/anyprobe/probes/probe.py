@@ -14,7 +14,7 @@ from anyprobe.splice.patchcode import REPLACING
 from anyprobe.splice.planned import Want, WantKind
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Place:
     """One instruction that a probe counts at."""
 

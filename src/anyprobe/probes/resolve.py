@@ -4,6 +4,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from anyprobe.binary.functions import Function
 from anyprobe.binary.modules import LoadedObject, module_names
@@ -16,8 +17,7 @@ IfuncTargets = Callable[[LoadedObject, Function], Sequence[int]]
 """Returns the runtime addresses that an IFUNC symbol leads to in the process."""
 
 
-@dataclass(frozen=True)
-class ResolvedSite:
+class ResolvedSite(NamedTuple):
     """One place that a spec means: a function's entry, its returns, an instruction, or many of them."""
 
     spec_text: str

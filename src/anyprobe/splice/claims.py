@@ -72,7 +72,8 @@ class Claims:
         """Take the splice's bytes."""
         middle = splice.write_at + splice.written
         self.written.update(range(splice.write_at, middle))
-        self.borrowed.update(range(middle, middle + splice.borrowed))
+        if splice.borrowed:
+            self.borrowed.update(range(middle, middle + splice.borrowed))
         self.displace(splice)
         if splice.pun is not None and self.places is not None:
             self.places.take(splice)

@@ -51,10 +51,12 @@ class Emission:
         home = self._home_for(edit)
         for want in edit.wants:
             self._actions(want, home)  # the routines of a bank come before the first patch that uses them
+        moved = self._move(edit, home) if self._moves else {}
+        if len(edit.plan.splices) == 1 and not edit.plan.splices[0].dead_springboard:
+            return self._emit_only(edit, home, moved)
         members = edit.plan.scope or (edit.state.code,)
         behind: dict[int, dict[int, int]] = {each.start: {} for each in members}
         """Where branches of a function back to its entry go; a branch of another function is a way in."""
-        moved = self._move(edit, home) if self._moves else {}
         made: dict[PlannedSplice, LiveSplice] = {}
         for planned in sorted(edit.plan.splices, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants)):
             own = behind[member_at(members, planned.head).start]
@@ -62,6 +64,7 @@ class Emission:
             if isinstance(live, Refusal):
                 return live
             made[planned] = live
+            own |= _ways_in(edit.module, live)
         added: list[LiveSplice] = []
         for planned in edit.plan.splices:  # each behind what it leans on
             live = made[planned]
@@ -75,6 +78,16 @@ class Emission:
         if twice is not None:
             return Refusal(Reason.OVERLAP, twice, "two splices of the function would write this byte")
         edit.change = FunctionChange(edit.state.code.start + edit.module.bias, edit.leaving, added)
+        return None
+
+    def _emit_only(self, edit: Edit, home: Neighbourhood, moved: dict[PlannedSplice, EmittedPatch]) -> Refusal | None:
+        """Write the one patch of a function: nothing leans on anything else."""
+        planned = edit.plan.splices[0]
+        live = self._emit_splice(edit, planned, home, {}, moved.get(planned))
+        if isinstance(live, Refusal):
+            return live
+        _check_jump(live)
+        edit.change = FunctionChange(edit.state.code.start + edit.module.bias, edit.leaving, [live])
         return None
 
     def _emit_splice(
@@ -97,24 +110,16 @@ class Emission:
         module.claims.landings.add(planned.end)
         target = patch.address
         springboard = 0
-        for want in planned.wants:
-            if want.kind is WantKind.ENTRY:
-                behind[want.address + module.bias] = patch.behind
-                behind[(module.code.start_of(want.address) or want.address) + module.bias] = patch.behind
         if planned.pun is not None:
             springboard = planned.springboard
             self._engine.springboards.write(springboard, patch.address)
             target = springboard
         address = planned.write_at + module.bias
         new = head_bytes(planned, module.bias, target)
-        first, middle, whole_at = planned.write_at, planned.write_at + planned.written, planned.insns[0].address
-        start, end = min(first, whole_at), max(middle + planned.borrowed, planned.end)
-        content = module.code.text.memory.read(start, end - start)
-        old, borrowed = content[first - start : middle - start], content[middle - start :][: planned.borrowed]
-        whole = content[whole_at - start : planned.end - start]
+        old, borrowed, whole = _bytes_there(module, planned)
         return LiveSplice(
             planned, module.bias, address, old, new, patch, springboard,
-            borrowed=borrowed, whole=whole, whole_at=whole_at + module.bias,
+            borrowed=borrowed, whole=whole, whole_at=planned.insns[0].address + module.bias,
         )  # fmt: skip
 
     def _move(self, edit: Edit, home: Neighbourhood) -> dict[PlannedSplice, EmittedPatch]:
@@ -203,6 +208,27 @@ class Emission:
         if not fit:
             raise TargetError(f"there is no code memory within reach of {module.name}")
         return fit[0] if len(fit) == 1 else max(fit, key=Neighbourhood.room)
+
+
+def _ways_in(module: Module, live: LiveSplice) -> dict[int, int]:
+    """Return where branches go that lead back to a function's entry, if that is spliced here, by their targets."""
+    assert live.patch is not None
+    entries = [want.address for want in live.planned.wants if want.kind is WantKind.ENTRY]
+    targets = [*entries, *(module.code.start_of(address) or address for address in entries)]
+    return dict.fromkeys((target + module.bias for target in targets), live.patch.behind)
+
+
+def _bytes_there(module: Module, planned: PlannedSplice) -> tuple[bytes, bytes, bytes]:
+    """Return what is written over, what must stay behind that, and the whole of the displaced instructions."""
+    first, whole_at, end = planned.write_at, planned.insns[0].address, planned.end
+    middle = first + planned.written
+    if first == whole_at and not planned.borrowed and middle <= end:
+        whole = b"".join([insn.raw for insn in planned.insns])
+        return whole[: planned.written], b"", whole
+    start = min(first, whole_at)
+    content = module.code.text.memory.read(start, max(middle + planned.borrowed, end) - start)
+    borrowed = content[middle - start :][: planned.borrowed]
+    return content[first - start : middle - start], borrowed, content[whole_at - start : end - start]
 
 
 def of_one_bank(lines: list[PlannedSplice], action_of: Callable[[Want], Action | None]) -> list[PlannedSplice]:

@@ -1,7 +1,7 @@
 """From a planned splice to bytes: its patch at a given address, and what to write at its head."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from anyprobe.core.refusal import Reason, Refusal
@@ -44,11 +44,14 @@ class ActionSource:
 
 def estimate(splice: PlannedSplice) -> int:
     """Return an upper bound of the bytes that the splice's patch takes."""
-    decisions = sum(DECISION_ESTIMATE + RANGE_ESTIMATE * len(want.inside) for want in splice.wants if want.inside)
-    insns = len(splice.insns) + sum(len(want.block) for want in splice.wants if want.block)
-    handlers = sum(1 for want in splice.wants if getattr(want.tag, "handler", None) is not None)
-    actions = ACTION_ESTIMATE * len(splice.wants) + INLINE_ESTIMATE * handlers
-    return PATCH_ESTIMATE + actions + INSTRUCTION_ESTIMATE * insns + decisions
+    size = PATCH_ESTIMATE + INSTRUCTION_ESTIMATE * len(splice.insns)
+    for want in splice.wants:
+        size += ACTION_ESTIMATE + INSTRUCTION_ESTIMATE * len(want.block)
+        if want.inside:
+            size += DECISION_ESTIMATE + RANGE_ESTIMATE * len(want.inside)
+        if getattr(want.tag, "handler", None) is not None:
+            size += INLINE_ESTIMATE
+    return size
 
 
 def emit_patch(
@@ -175,7 +178,7 @@ class _Emission:
         """Append actions that are told where control goes, which ``push`` finds out where ``following`` is 0."""
         for want in wants:
             for action in self._source.actions(want):
-                told = replace(action, ip=following) if following and action.function else action
+                told = action._replace(ip=following) if following and action.function else action
                 self._writer.action(told, Clobbers(), push)
 
     def _instruction(self, insn: Insn) -> None:

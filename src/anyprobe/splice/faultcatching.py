@@ -89,5 +89,8 @@ class FaultCatching:
 
 
 def _catches(edit: Edit) -> bool:
-    hooks = (hook_of(want) for want in edit.added)
-    return any(hook is not None and hook.kind is ActionKind.FAULT for hook in hooks)
+    for want in edit.added:
+        hook = hook_of(want)
+        if hook is not None and hook.kind is ActionKind.FAULT:
+            return True
+    return False

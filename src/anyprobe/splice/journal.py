@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from anyprobe.core.address import page_ceil
 from anyprobe.core.errors import UnsupportedTarget
@@ -93,8 +93,7 @@ class Owner:
         return self.start_time == 0
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One entry."""
 
     kind: RecordKind

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import NamedTuple
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.inlinehandler import Inline, emit_inline
@@ -72,8 +73,7 @@ class BankCode:
     """Address of the code that runs a handler at replaced return addresses."""
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """One thing to do at a hit: a kind and the block offset of its counter or record."""
 
     kind: ActionKind
@@ -300,7 +300,7 @@ class Landing:
     """The copy that runs if nobody has handled the fault: what it raises is the program's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EmittedPatch:
     """A finished patch and where each displaced instruction went."""
 

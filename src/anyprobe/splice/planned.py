@@ -50,7 +50,7 @@ class WantKind(StrEnum):
     """A branch back to the function's entry, which must go behind the entry's handlers."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Want:
     """A wanted site: an instruction of a function and what it is wanted for. ``tag`` is the caller's."""
 

@@ -139,15 +139,17 @@ class Preparation:
         for edit in self._edits:
             hooks = self._hooks(edit)
             size = sum([estimate(splice) for splice in edit.plan.splices])
-            if any(hook.handler is not None for hook in hooks):
+            special = [hook for hook in hooks if hook.handler is not None or hook.kind is not ActionKind.COUNT]
+            if any(hook.handler is not None for hook in special):
                 size += handler_bytes(hooks) + LANDING_ESTIMATE * sum(hook.kind is ActionKind.FAULT for hook in hooks)
             largest[id(edit.module)] = max(size, largest.get(id(edit.module), 0))
             near = 0 if self._uses_slots(edit) else demand(hooks).counters
             _, old_size, old_near = needs.get(id(edit.module), (edit.module, 0, 0))
-            if any(hook.kind in REPLACING for hook in hooks) and id(edit.module) not in replacing:
-                replacing.add(id(edit.module))
-                size += stubs  # a function's old hooks are in earlier banks
-            size += AT_RETURN_BYTES * sum(hook.kind is ActionKind.HANDLE_RETURN for hook in hooks)
+            if special:
+                if any(hook.kind in REPLACING for hook in special) and id(edit.module) not in replacing:
+                    replacing.add(id(edit.module))
+                    size += stubs  # a function's old hooks are in earlier banks
+                size += AT_RETURN_BYTES * sum(hook.kind is ActionKind.HANDLE_RETURN for hook in special)
             needs[id(edit.module)] = (edit.module, old_size + size, old_near + near)
         used_code = used_near = 0
         for module, size, near in sorted(needs.values(), key=lambda need: need[0].low):

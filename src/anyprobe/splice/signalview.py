@@ -294,7 +294,9 @@ def _looped(splices: Iterable[LiveSplice]) -> frozenset[int]:
         if splice.is_springboard or splice.planned.strategy is Strategy.TRAP:
             continue
         for want in splice.planned.wants:
+            if want.kind is not WantKind.LOOP:
+                continue
             insn = next((insn for insn in splice.planned.insns if insn.address == want.address), None)
-            if want.kind is WantKind.LOOP and insn is not None and insn.target is not None:
+            if insn is not None and insn.target is not None:
                 targets.update((insn.target + splice.bias, insn.target + splice.bias + 4))
     return frozenset(targets)

@@ -163,14 +163,15 @@ class Transaction:
 
     def _read(self, change: FunctionChange) -> None:
         known = self._pages
-        places = [(splice, splice.address, splice.address + len(splice.old)) for splice in change.removed]
+        spans = [(splice.address, splice.address + len(splice.old)) for splice in change.removed]
         if change.added:
-            places += [(splice, *_extent(splice)) for splice in change.added]
-        for splice, start, end in places:
-            for page in (start & -PAGE, (end - 1) & -PAGE):
-                if page not in known and not self._read_page(page):
-                    change.refusal = Refusal(Reason.GONE, splice.address, "the module is no longer mapped")
-                    return
+            spans += [_extent(splice) for splice in change.added]
+        for start, end in spans:
+            first, last = start & -PAGE, (end - 1) & -PAGE
+            if (first in known or self._read_page(first)) and (last in known or self._read_page(last)):
+                continue
+            change.refusal = Refusal(Reason.GONE, start, "the module is no longer mapped")
+            return
 
     def _read_page(self, page: int) -> bool:
         """Read a page; return ``False`` if it is not there any more."""
@@ -303,7 +304,8 @@ class Transaction:
     def _apply(self, change: FunctionChange) -> Refusal | None:
         """Lay the change out in the pages, or say which bytes are not what they should be."""
         for splice in change.removed:
-            if self._get(splice.address, len(splice.new)) not in (splice.new, splice.old):  # old: it was loaded anew
+            found = self._get(splice.address, len(splice.new))
+            if found not in (splice.new, splice.old):  # old: it was loaded anew
                 return Refusal(Reason.FOREIGN_BYTES, splice.address, "somebody overwrote our splice")
         for splice in change.removed:
             self._put(splice.address, splice.old)
@@ -360,7 +362,8 @@ class Transaction:
             return
         page = self._pages[address - offset]
         page.after[offset:end] = content
-        page.low, page.high = min(page.low, offset), max(page.high, end)
+        page.low = min(page.low, offset)
+        page.high = max(page.high, end)
 
     def _check_traps(self, stop: "Stop") -> None:
         """Leave out traps that could harm somebody as he is now."""

@@ -65,7 +65,7 @@ def test_each_flipped_bit_is_noticed():
 
 
 def test_a_free_record_is_no_record():
-    assert Record.unpack(replace(SPLICE, kind=RecordKind.FREE).pack()) is None
+    assert Record.unpack(SPLICE._replace(kind=RecordKind.FREE).pack()) is None
 
 
 def test_what_was_added_is_read_back(memory, journal):
@@ -77,7 +77,7 @@ def test_what_was_added_is_read_back(memory, journal):
 
 
 def test_corrupt_records_are_ignored_and_the_others_kept(memory, journal):
-    journal.add([replace(SPLICE, address=address) for address in (1, 2, 3)])
+    journal.add([SPLICE._replace(address=address) for address in (1, 2, 3)])
     memory.content[HEADER_BYTES + RECORD_BYTES + 20] ^= 1
     assert [record.address for record in records_of(memory)] == [1, 3]
 
@@ -88,7 +88,7 @@ def test_contiguous_records_are_one_write(memory, journal):
 
 
 def test_cleared_records_are_gone_and_used_again(memory, journal):
-    indices = journal.add([replace(SPLICE, address=address) for address in range(6)])
+    indices = journal.add([SPLICE._replace(address=address) for address in range(6)])
     room = journal.room()
     memory.writes.clear()
     journal.clear([indices[4], indices[1], indices[2]])
@@ -140,7 +140,7 @@ def test_a_session_that_ended_says_so(memory, journal):
 
 def test_records_that_are_not_known_are_passed_over(memory, journal):
     """Later versions may say more than has to be undone."""
-    journal.add([replace(SPLICE, kind=kind) for kind in (RecordKind.SPLICE, 200)])
+    journal.add([SPLICE._replace(kind=kind) for kind in (RecordKind.SPLICE, 200)])
     assert records_of(memory) == [SPLICE]
 
 

@@ -1,0 +1,49 @@
+"""Cycles are not looked for while bulk work is done, nor all of what it made right afterwards."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from anyprobe.core.collection import collection_paused
+
+
+@pytest.fixture(autouse=True)
+def _collector_as_it_was() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+def test_nothing_is_collected_within_nor_what_was_made_right_behind() -> None:
+    """The collector works on afterwards, and takes the new objects for old ones."""
+    collected = []
+    gc.callbacks.append(lambda phase, info: collected.append((phase, info["generation"])))
+    try:
+        with collection_paused():
+            kept = [[number] for number in range(20 * gc.get_threshold()[0])]
+            assert collected == []
+            assert not gc.isenabled()
+    finally:
+        gc.callbacks.pop()
+    assert gc.isenabled()
+    assert kept[0] not in gc.get_objects(generation=0)
+    assert any(each is kept for each in gc.get_objects(generation=2))
+
+
+def test_what_somebody_has_frozen_stays_frozen() -> None:
+    """Whoever froze objects, before a fork for example, finds them so."""
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    assert frozen > 0
+    with collection_paused():
+        pass
+    assert gc.get_freeze_count() >= frozen - 100  # some may die by their reference counts
+
+
+def test_a_collector_that_is_off_stays_off() -> None:
+    """Whoever has turned it off turns it on."""
+    gc.disable()
+    with collection_paused():
+        pass
+    assert not gc.isenabled()
