@@ -19,15 +19,15 @@ def test_ten_million_calls_while_others_come_and_go(run_target, threads):
     specs = ["a.out:leaf4", "a.out:side", "a.out:side%return", "a.out:leaf4%return"]
     with anyprobe.attach(target.pid) as session:
         session.count("a.out:work")
-        target.start(16 * CALLS // threads)
         comings = 0
-        while not target.answers():
-            others = session.count(*chance.sample(specs, 2))
-            target.idle(chance.random() * 0.02)
-            session.remove(*others)
-            comings += 1
-        counts = target.wait_done()
-        assert comings >= 3
+        while comings < 3:  # a busy machine may let the program do all of it meanwhile
+            target.start(16 * CALLS // threads)
+            while not target.answers():
+                others = session.count(*chance.sample(specs, 2))
+                target.idle(chance.random() * 0.02)
+                session.remove(*others)
+                comings += 1
+            counts = target.wait_done()
         snapshot = session.snapshot()
         assert hits(snapshot, "work") == counts.calls["work"]
         assert missed(snapshot) == 0
