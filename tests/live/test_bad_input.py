@@ -219,6 +219,43 @@ def test_shared_text(compiled, run_target, tmp_path):
     target.finish()
 
 
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("memory", ("mmap", "RLIMIT_AS")),
+        ("data", ("mmap", "RLIMIT_DATA")),
+        ("files", ("memfd_create", "RLIMIT_NOFILE")),
+        pytest.param("locked", ("mmap", "RLIMIT_MEMLOCK"), marks=pytest.mark.root),
+        ("moved", ("not mapped from its file",)),
+    ],
+)
+def test_no_room(run_target, what, words):
+    """Limits that leave no room for us, and code without a file, as a program has that moves itself to huge pages."""
+    target = run_target("limited.c", what)
+    before = Image.of(target.pid)
+    outcome = anyprobe_command("count", "-p", target.pid, "--for", 0.1, "a.out:work")
+    assert_refused(outcome, NOT_PERMITTED, *words)
+    after = Image.of(target.pid)
+    assert (after.maps, after.text) == (before.maps, before.text)
+    target.go(5)
+    target.finish()
+
+
+def test_an_executable_that_nobody_may_read(compiled, tmp_path):
+    """Its user may not look into it; who may look into everything can probe it."""
+    path = Path(shutil.copy(compiled("counts.c"), tmp_path / "unreadable"))
+    path.chmod(0o111)
+    target = Target([path])
+    try:
+        outcome = anyprobe_command("count", "-p", target.pid, "--for", 0.1, "a.out:work")
+        if outcome.returncode:
+            assert_refused(outcome, NOT_PERMITTED)
+        target.go(10)
+        target.finish()
+    finally:
+        target.close()
+
+
 def test_already_traced(target):
     """Somebody else's tracer: the error names it."""
     seize = (

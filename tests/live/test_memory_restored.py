@@ -1,5 +1,8 @@
 """After a session the target is as before: text, mappings, private memory; W^X holds all the time."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 import anyprobe
@@ -42,6 +45,17 @@ def test_attach_alone_changes_no_text(target):
     with anyprobe.attach(target.pid):
         assert Image.of(target.pid).text == before.text
     before.assert_restored(target.pid)
+    target.finish()
+
+
+def test_what_is_counted_is_in_no_core_dump(target):
+    """The data, that is; code and journal tell whoever reads the dump what he sees."""
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:*")
+        entries = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path(f"/proc/{target.pid}/smaps").read_text())
+        ours = [entry for entry in entries if " rw-s " in entry and "memfd:anyprobe" in entry]
+        assert ours
+        assert all(" dd" in entry[entry.index("VmFlags") :] for entry in ours)
     target.finish()
 
 

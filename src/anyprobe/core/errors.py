@@ -94,9 +94,21 @@ class RemoteCallFailed(TargetError):  # noqa: N818
     def __init__(self, name: str, errno: int, detail: str = "") -> None:
         """Keep the call's name and error number."""
         import os
+        from errno import errorcode
 
-        super().__init__(f"{name} in the target failed: {os.strerror(errno)}{': ' + detail if detail else ''}")
+        why = [os.strerror(errno), detail or _REMEDIES.get((name, errorcode.get(errno, "")), "")]
+        super().__init__(f"{name} in the target failed: {': '.join(filter(None, why))}")
         self.name, self.errno = name, errno
+
+
+_REMEDIES = {
+    ("mmap", "ENOMEM"): "its limits on memory or mappings are reached; raise RLIMIT_AS or RLIMIT_DATA (prlimit --pid), "
+    "or vm.max_map_count",
+    ("mmap", "EAGAIN"): "it locks all its memory (mlockall); raise RLIMIT_MEMLOCK (prlimit --pid)",
+    ("memfd_create", "EMFILE"): "it has as many open files as it may; raise RLIMIT_NOFILE (prlimit --pid)",
+    ("memfd_create", "EACCES"): "memory files may not be executable there; set vm.memfd_noexec to 0 or 1",
+}
+"""What to do about what does not permit our calls."""
 
 
 class SessionConflict(TargetError):  # noqa: N818

@@ -118,6 +118,11 @@ def _modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObject]:
             "vsyscall: the kernel answers the calls of this page itself and nobody can change it; "
             "probe vdso, or the functions of the C library that call it"
         )
+    if wanted == "a.out":
+        raise UnsupportedTarget(
+            "the executable's code is not mapped from its file: it was moved to huge pages or to other memory; "
+            "only private mappings of files can be probed"
+        )
     names = [name for each in objects for name in module_names(each.name)]
     names += ["a.out"] if any(each.is_executable for each in objects) else []
     raise spec.error(spec.module, f"no module {wanted!r} is loaded", nearest_names(wanted, names))
