@@ -1,7 +1,7 @@
 """Where a probe is to be: a symbol or an address, looked up in the process, or the kernel's error number."""
 
 import errno
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.function import FunctionCode
@@ -60,7 +60,7 @@ def _location(session: "Session", site: "ResolvedSite") -> Location:
         why = Refusal(Reason.NOT_A_BOUNDARY, site.address, f"no instruction starts here; nearest: {near}")
         raise KprobeError(errno.EILSEQ, str(why), why)
     spec = f"pid:{_module_part(session, site.object)}:-:{link:#x}"
-    here = replace(site, spec_text=spec, canonical=spec, offset=offset, kind="offset")
+    here = site._replace(spec_text=spec, canonical=spec, offset=offset, kind="offset")
     return Location(site.address, site.object.name, site.function.name, offset, spec, here, code, link)
 
 
