@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from anyprobe.binary.demangle import is_mangled, spellings
 from anyprobe.binary.functions import Function
 from anyprobe.binary.modules import LoadedObject, module_names
 from anyprobe.binary.stubs import SUFFIX
 from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.spec import Spec, parse, see_texts
+
+_MOST_DEMANGLED = 20_000
+"""Names that are demangled to find the nearest ones, in a quarter of a second or so."""
 
 IfuncTargets = Callable[[LoadedObject, Function], Sequence[int]]
 """Returns the runtime addresses that an IFUNC symbol leads to in the process."""
@@ -155,6 +159,8 @@ def _no_function(spec: Spec, objects: Sequence[LoadedObject]) -> SpecError:
         names += each.image.functions.names()
         if len(names) > 100_000:
             break
+    mangled = [name for name in names if is_mangled(name)]
+    names += [spellings(name).plain for name in mangled[:_MOST_DEMANGLED]]
     where = objects[0].name if len(objects) == 1 else "any of the loaded modules"
     imported = _imported_from(wanted, objects)
     hint = f" ({imported})" if imported else ""

@@ -172,6 +172,8 @@ def test_demangled_names_match_with_and_without_parameters(process):
     assert found("a.out:_ZN2ns1fEi") == ["ns::f(int)"]
     assert found("ns::C::get") == ["ns::C::get(char)", "ns::C::get(int)"]
     assert found("ns::twice") == ["double ns::twice<double>(double)", "int ns::twice<int>(int)"]
+    with pytest.raises(SpecError, match=r"(?s)no function.*nearest: .*ns::C::get"):
+        resolve("ns::C::gat", objects)
     assert [site.name for site in resolve("ns::twice<int>", objects)] == ["int ns::twice<int>(int)"]
     assert [site.name for site in resolve("_ZN2ns1fE?", objects)] == ["ns::f(int)"]
     assert found("ns::twice<int>") == ["int ns::twice<int>(int)"]
