@@ -30,11 +30,21 @@ class _Template:
 
 def is_plain(splice: PlannedSplice, action: Action) -> bool:
     """Return whether a splice's action is a counter in front of its first displaced instruction, and all there is."""
+    return _is_counter(splice, action) and splice.strategy is not Strategy.RETARGET
+
+
+def is_plain_branch(splice: PlannedSplice, action: Action) -> bool:
+    """Return the same of a jump or call that leads into the patch by itself: a counter, and all there is."""
+    retargeted = splice.strategy is Strategy.RETARGET and splice.insns[0].flow in (Flow.JUMP, Flow.CALL)
+    return retargeted and _is_counter(splice, action)
+
+
+def _is_counter(splice: PlannedSplice, action: Action) -> bool:
     want = splice.wants[0]
     if len(splice.wants) != 1 or want.conditional or want.block or want.after:
         return False
     counts = action.kind is ActionKind.COUNT and action.bank.slot is not None
-    return counts and want.address == splice.insns[0].address and splice.strategy is not Strategy.RETARGET
+    return counts and want.address == splice.insns[0].address
 
 
 class CounterTemplates:

@@ -8,7 +8,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.relocate import displace
 from anyprobe.splice.behind import act_behind_jump, act_behind_return, branch_with_actions, call_with_actions
-from anyprobe.splice.countertemplate import is_plain
+from anyprobe.splice.countertemplate import is_plain, is_plain_branch
 from anyprobe.splice.inlinehandler import INLINE_ESTIMATE
 from anyprobe.splice.landing import check_landing, write_landing
 from anyprobe.splice.leaving import DECISION_ESTIMATE, RANGE_ESTIMATE, decide
@@ -120,9 +120,9 @@ class _Emission:
 
     def _front(self) -> tuple[int, Clobbers] | None:
         """Return what tells the front from others where one plain counter comes before everything else."""
-        wants = self._splice.wants
+        splice, wants = self._splice, self._splice.wants
         actions = self._source.actions(wants[0]) if len(wants) == 1 else ()
-        plain = len(actions) == 1 and is_plain(self._splice, actions[0])
+        plain = len(actions) == 1 and (is_plain(splice, actions[0]) or is_plain_branch(splice, actions[0]))
         return (actions[0].bank.gate, self._source.clobbers(wants[0])) if plain else None
 
     def _wants_at(self, address: int) -> list[Want]:

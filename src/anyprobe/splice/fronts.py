@@ -4,13 +4,20 @@ The first patch with a front (``EmittedPatch.front``) and a length is followed a
 their first displaced copy on, where each pass comes as it came there: what is displaced is different in each.
 """
 
+import struct
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from anyprobe.isa.decode import Flow
 from anyprobe.splice.patchcode import EmittedPatch
 from anyprobe.splice.patchrecipes import Bearings, Dead, Walk, Where, overwritten, recipes
-from anyprobe.splice.planned import PlannedSplice
+from anyprobe.splice.planned import PlannedSplice, Strategy
 from anyprobe.splice.recipes import Positions
+from anyprobe.splice.replays import likeness
+
+_COPIED = frozenset({Flow.CALL, Flow.INDIRECT_CALL, Flow.RET})
+"""Where the copies of these lead is never code of ours; it makes no difference to what is known of them."""
+_I32 = struct.Struct("<i")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +45,8 @@ class Fronts:
     ) -> tuple[Front | None, Positions]:
         """Return the recipes of a patch: those of its front, and its own; none where its code is not understood."""
         entered = patch.behind - patch.address if looped else -1
-        key = (patch.front, len(patch.code), entered) if patch.front is not None else None
+        shares = patch.front is not None and planned.strategy is not Strategy.RETARGET  # which is nothing but a front
+        key = (patch.front, len(patch.code), entered) if shares else None
         front = self._known.get(key) if key is not None else None
         if front is not None:
             own = _behind(front, Walk(planned, bias, patch, bearings, start=front.first), looped=looped)
@@ -68,3 +76,31 @@ def _behind(front: Front, walk: Walk, *, looped: bool) -> Positions | None:
     if dead.get(walk.site, Dead()) != front.dead:
         return None
     return recipes(walk, dead, looped=looped)
+
+
+def form_of(planned: PlannedSplice, patch: EmittedPatch, ours: range, *, looped: bool = False) -> Hashable:
+    """Return the same for patches of one neighbourhood with the same recipes; ``None`` where others are not like it.
+
+    Such patches differ in what they count, where they lie, where they lead outside of ``ours``, our code, and in
+    numbers that do not matter.
+    """
+    if patch.front is None:
+        return None
+    insns, address = planned.insns, patch.address
+    entered = patch.behind - address if looped else -1
+    if planned.strategy is Strategy.RETARGET:
+        return _form_of_retargeted(planned, patch, ours, entered)
+    turns = [insn.flow for insn in insns if insn.flow is not Flow.NEXT]
+    if not _COPIED.issuperset(turns):
+        return None
+    layout = tuple([copy - address for _, copy in patch.copies]) if turns else ()  # copies of calls vary in length
+    return patch.front, entered, len(patch.code), layout, *[likeness(insn) for insn in insns]
+
+
+def _form_of_retargeted(planned: PlannedSplice, patch: EmittedPatch, ours: range, entered: int) -> Hashable:
+    """Return the form of a patch that ends in one jump to where the branch led; it may be to a copy of ours instead."""
+    branch, jump = planned.insns[0], patch.copies[-1][1]
+    distance = _I32.unpack_from(patch.code, jump + 1 - patch.address)[0]
+    if jump + 5 + distance in ours or branch.target == branch.address:
+        return None
+    return patch.front, entered, len(patch.code), jump - patch.address, branch.flow

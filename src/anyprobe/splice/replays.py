@@ -86,6 +86,8 @@ def replay_behind(replay: Replay, insn: Insn) -> Replay | None:
 def likeness(insn: Insn) -> Hashable:
     """Return the same for displaced instructions of which the same is known, and that are as long."""
     one = insn.iced
+    if insn.flow is Flow.CALL:
+        return one.code, insn.length
     registers = (one.op0_register, one.op1_register, one.op2_register, one.memory_base, one.memory_index)
     followed = Register.RSP in registers or Register.AL in registers or one.segment_prefix != Register.NONE
     if one.mnemonic not in _NUMBERS_DO_NOT_MATTER or followed:

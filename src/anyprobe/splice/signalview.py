@@ -14,18 +14,16 @@ from anyprobe.core.address import PAGE
 from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.faults import may_fault
 from anyprobe.splice.banks import Hook
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
-from anyprobe.splice.fronts import Front, Fronts
+from anyprobe.splice.fronts import Front, Fronts, form_of
 from anyprobe.splice.landing import with_landings
 from anyprobe.splice.moving import is_described
 from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.patchrecipes import Bearings
 from anyprobe.splice.planned import Strategy, Want, WantKind
 from anyprobe.splice.recipes import EffectKind, Positions
-from anyprobe.splice.replays import likeness
 from anyprobe.splice.routinerecipes import routine_positions
 from anyprobe.splice.signalactions import handled_signals, query_actions
 from anyprobe.splice.transaction import LiveSplice
@@ -255,10 +253,7 @@ class _Described:
             return 0
         loops = splice.bias + splice.planned.insns[0].address in looped
         planned = splice.planned
-        key = None
-        if patch.front is not None and not any(map(_is_rewritten, planned.insns)):
-            entered = patch.behind - patch.address if loops else -1
-            key = (patch.front, entered, *[likeness(insn) for insn in planned.insns])
+        key = form_of(planned, patch, bearings.ours, looped=loops)
         known = self._known.get(key) if key is not None else None
         if known is None:
             front, own = self._fronts.positions(planned, splice.bias, patch, bearings, looped=loops)
@@ -275,11 +270,6 @@ class _Described:
                 self._front_rows[front] = self.table.rows(front.positions)
             shared = self._front_rows[front]
         return 0 if shared is None else self.table.positions(own, shared)
-
-
-def _is_rewritten(insn: Insn) -> bool:
-    """Return whether the displaced copy has other bytes than the instruction."""
-    return insn.flow is not Flow.NEXT or insn.iced.is_ip_rel_memory_operand
 
 
 def _may_fault_inside(state: FunctionState) -> bool:

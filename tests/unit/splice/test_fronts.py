@@ -8,7 +8,7 @@ import pytest
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.countertemplate import CounterTemplates
 from anyprobe.splice.emit import ActionSource, emit_patch
-from anyprobe.splice.fronts import Fronts
+from anyprobe.splice.fronts import Fronts, form_of
 from anyprobe.splice.patchcode import Action, ActionKind, Clobbers
 from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.signalview import _Described
@@ -47,7 +47,26 @@ CODES = [
     "48 0f af c7 50",
     "48 6b c7 05 50",
     "48 6b c7 06 50",
+    "48 8b 05 20 00 00 00",  # mov rax, [rip+0x20]
+    "48 8d 3d 20 00 00 00",  # lea rdi, [rip+0x20]
+    "48 8d 3d 30 00 00 00",
+    "90 e8 10 00 00 00",  # nop; call
+    "90 e8 20 00 00 00",
+    "89 f8 e8 20 00 00 00",  # mov eax, edi; call
+    "89 f8 ff 15 20 00 00 00",  # mov eax, edi; call [rip+0x20]
+    "89 f8 ff 15 30 00 00 00",
+    "ff d0",
+    "31 c0 c2 08 00",  # xor eax, eax; ret 8
 ]
+BRANCHES = [
+    "e9 10 00 00 00",
+    "e9 20 00 00 00",
+    "e8 10 00 00 00",
+    "e8 20 00 00 00",
+    "e9 fb ff ff ff",
+    "f2 e9 10 00 00 00",
+]
+"""Jumps and calls, one to itself, one with a prefix."""
 DEAD = [Clobbers(), Clobbers((), flags=True), Clobbers(("rax",), flags=True), Clobbers(("r10", "r11"))]
 KINDS = [WantKind.ENTRY, WantKind.OFFSET]
 
@@ -59,6 +78,11 @@ def splice_of(code, kind):
         if insn.end - LINK >= 5 or not insn.may_go_on:
             break
     return PlannedSplice(Strategy.JUMP, LINK, tuple(insns), [Want(LINK, kind)], 5, LINK)
+
+
+def branch_of(code, kind):
+    insns = tuple(decode_range(bytes.fromhex(code), LINK))
+    return PlannedSplice(Strategy.RETARGET, LINK, insns, [Want(LINK, kind)], 4, insns[0].end - 4)
 
 
 def patch_of(splice, dead, address, templates):
@@ -86,6 +110,14 @@ def test_every_patch_has_the_recipes_that_it_has_alone(looped):
     assert shared == len(DEAD) * len(KINDS) * len(CODES)
 
 
+def branch_patches(behind):
+    for number, (dead, kind, code) in enumerate(itertools.product(DEAD, [WantKind.OFFSET, WantKind.EXIT], BRANCHES)):
+        splice = branch_of(code, kind)
+        action = Action(ActionKind.COUNT, 0x40 + number, SLOTS)
+        source = ActionSource(lambda want, action=action: (action,), lambda want, dead=dead: dead)
+        yield splice, emit_patch(splice, PATCH + 0x8000 + 0x100 * number, BIAS, source, behind)
+
+
 def test_the_table_has_for_each_patch_what_was_worked_out_for_it():
     """Patches of one front and of equal lengths may differ in where registers are between their displaced copies."""
     size = 1 << 16
@@ -94,7 +126,24 @@ def test_the_table_has_for_each_patch_what_was_worked_out_for_it():
         limit=PATCH, view=0, blobs=[],
     )  # fmt: skip
     described = _Described(home)
-    for splice, patch in [*patches(), *patches()]:
+    into_ours = {LINK + BIAS + 0x15: PATCH + 0x40}
+    """A branch back to an entry goes behind its handlers, in a patch of ours."""
+    made = [*patches(), *branch_patches({}), *branch_patches(into_ours)]
+    for splice, patch in [*made, *made]:
         live = SimpleNamespace(patch=patch, planned=splice, bias=BIAS)
         alone = described.table.positions(patch_positions(splice, BIAS, patch, BEARINGS))
         assert described._positions_of(live, BEARINGS, frozenset()) == alone != 0
+    assert len(described._known) < len(made) // 2
+
+
+def test_forms_of_calls_tell_how_long_their_copies_are():
+    """Far from address 0 a return address is pushed in two steps."""
+    forms = set()
+    for bias, code in itertools.product(
+        [BIAS, BIAS + 0x10, (1 << 31) - LINK], ["90 e8 10 00 00 00", "90 e8 20 00 00 00"]
+    ):
+        splice = splice_of(code, WantKind.OFFSET)
+        source = ActionSource(lambda want: (Action(ActionKind.COUNT, 0x40, SLOTS),), lambda want: DEAD[1])
+        patch = emit_patch(splice, 0x7000_0000, bias, source, {})
+        forms.add(form_of(splice, patch, BEARINGS.ours))
+    assert len(forms) == 2
