@@ -257,6 +257,10 @@ class CodeMap:
         number = bisect_left(self._entries, address)
         if address not in self._entries[number : number + 1]:
             self._entries.insert(number, address)
+            start = self.start_of(address)
+            known = self._functions.get(address if start is None else start)
+            if isinstance(known, FunctionCode):
+                known.note_entry()
 
     def sources_of(self, address: int) -> list[int]:
         """Return where in the code something leads to an address or takes it (somewhere in the instruction)."""

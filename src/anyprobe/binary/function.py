@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -113,7 +113,9 @@ class FunctionCode:
         """Return the instruction with this number."""
         made = self._made.get(number)
         if made is None:
-            made = self._made[number] = Insn(self.iced[number], self.raw_at(number))
+            one = self.iced[number]
+            offset = one.ip - self.start
+            made = self._made[number] = Insn(one, self.content[offset : offset + one.len])
         return made
 
     def raw_at(self, index: int) -> bytes:
@@ -382,15 +384,24 @@ class FunctionCode:
         end = address + FAR_ENOUGH
         while last + 1 < len(self.iced) and self.iced[last + 1].ip < end and self._continues(last):
             last += 1
-        low, high = self.iced[first].ip, self.iced[last].ip + 1
-        entered = {where for where, _ in self._map.enterable(low + 1, high)} if first < last else set()
-        for leader in entered:
+        for leader in self._entered_between(first, last):
             place = self._index.get(leader)
             if place is not None and place <= number:
                 first = max(first, place)
             elif place is not None:
                 last = min(last, place - 1)
         return tuple(self.insn(n) for n in range(first, last + 1))
+
+    def _entered_between(self, first: int, last: int) -> Iterable[int]:
+        """Return what may be entered behind the instruction numbered ``first`` up to ``last``."""
+        if "leaders" in self.__dict__:  # known already
+            return [one.ip for one in self.iced[first + 1 : last + 1] if one.ip in self.leaders]
+        low, high = self.iced[first].ip, self.iced[last].ip + 1
+        return {where for where, _ in self._map.enterable(low + 1, high)} if first < last else ()
+
+    def note_entry(self) -> None:
+        """Forget what is known of who enters the function: there is one more who does."""
+        self.__dict__.pop("leaders", None)
 
     def _continues(self, number: int) -> bool:
         """Return whether a line goes on behind an instruction and neither side is entered in its middle."""

@@ -37,6 +37,7 @@ class Flow(IntEnum):
     """Not an instruction that the decoder knows."""
 
 
+_NEXT = Flow.NEXT
 _NO_FALLTHROUGH = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP, Flow.INVALID})
 _CALLS = frozenset({Flow.CALL, Flow.INDIRECT_CALL})
 _DIRECT = frozenset({Flow.JUMP, Flow.JCC, Flow.CALL, Flow.XBEGIN})
@@ -118,7 +119,12 @@ class Insn:
         self.raw = raw
         self.address = iced.ip
         self.length = iced.len
-        flow = flow_of(iced)
+        flow = FLOWS[iced.code]
+        if flow is _NEXT:
+            self.flow, self.target = flow, None
+            return
+        if flow is Flow.OTHER:
+            flow = flow_of(iced)
         self.flow = flow
         self.target = iced.near_branch_target if flow in _DIRECT else None
 
@@ -130,7 +136,7 @@ class Insn:
     @property
     def falls_through(self) -> bool:
         """Whether control can reach the next instruction (through a call that returns, too)."""
-        return self.flow not in _NO_FALLTHROUGH or self.iced.code in _BREAKPOINTS
+        return self.flow is _NEXT or self.flow not in _NO_FALLTHROUGH or self.iced.code in _BREAKPOINTS
 
     @property
     def may_go_on(self) -> bool:

@@ -1,5 +1,8 @@
 """What the code at a site may overwrite: liveness in the form that the code generator wants."""
 
+from collections.abc import Callable
+from functools import cache
+
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.liveness import Scratch
@@ -12,12 +15,18 @@ _known: dict[Scratch, Clobbers] = {}
 
 def clobbers(code: CodeMap, function: FunctionCode, want: Want) -> Clobbers:
     """Return the dead registers and whether the flags are dead before the wanted instruction."""
-    from anyprobe.binary.liveness import entry_scratch
-    from anyprobe.binary.siteliveness import site_scratch
-
-    plain = want.kind is WantKind.ENTRY
-    scratch = entry_scratch(code, function) if plain else site_scratch(code, function, want.address)
+    of_entry, of_site = _analyses()
+    scratch = of_entry(code, function) if want.kind is WantKind.ENTRY else of_site(code, function, want.address)
     found = _known.get(scratch)
     if found is None:
         found = _known[scratch] = Clobbers(scratch.dead, scratch.flags_dead)
     return found
+
+
+@cache
+def _analyses() -> tuple[Callable[[CodeMap, FunctionCode], Scratch], Callable[[CodeMap, FunctionCode, int], Scratch]]:
+    """Load the two analyses when they are needed: for entries, and for single instructions."""
+    from anyprobe.binary.liveness import entry_scratch
+    from anyprobe.binary.siteliveness import site_scratch
+
+    return entry_scratch, site_scratch

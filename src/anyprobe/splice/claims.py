@@ -41,6 +41,8 @@ class Claims:
 
     def conflict(self, start: int, written: int, borrowed: int) -> Refusal | None:
         """Return why these bytes cannot be claimed."""
+        if self._are_free(start, written):
+            start, written = start + written, 0
         for address in range(start, start + written):
             if address in self.written:
                 return Refusal(Reason.OVERLAP, address, "another splice has written this byte")
@@ -55,9 +57,22 @@ class Claims:
                 return Refusal(Reason.OVERLAP, address, "the pun would depend on a byte that another splice wrote")
         return None
 
+    def _are_free(self, start: int, written: int) -> bool:
+        """Return whether some bytes are certainly nobody's: a look at all of them at once."""
+        wanted = range(start, start + written)
+        return (
+            self.written.isdisjoint(wanted)
+            and self.displaced.isdisjoint(wanted)
+            and self.landings.isdisjoint(wanted[1:])
+            and self.borrowed.keys().isdisjoint(wanted)
+        )
+
     def overwritten(self, splice: PlannedSplice) -> Refusal | None:
         """Return which instruction that a splice displaces has been written to by another."""
-        for address in range(splice.write_at + splice.written, splice.end):
+        behind = range(splice.write_at + splice.written, splice.end)
+        if self.written.isdisjoint(behind) and self.displaced.isdisjoint(behind):
+            return None
+        for address in behind:
             if address in self.written:
                 return Refusal(Reason.OVERLAP, address, "an instruction to be displaced is spliced itself")
             if address in self.displaced:

@@ -32,7 +32,9 @@ class Evictions(Strategies):
         if isinstance(insns, Refusal):
             return insns
         head = insns[0].address
-        rooms = [(self.room_in(host, head, plan), host) for host in plan.splices]
+        page = page_floor(head)
+        near = [host for host in plan.splices if page <= host.head < page + PAGE]  # the others have no room for it
+        rooms = [(self.room_in(host, head, plan), host) for host in near]
         found = [(abs(place - head), place, host) for place, host in rooms if place is not None]
         if not found:
             return Refusal(Reason.NO_ROOM_NEARBY, head, "nothing within reach of a short jump is displaced by others")

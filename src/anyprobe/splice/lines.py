@@ -23,6 +23,7 @@ LEAST_WANTS = 4
 """Fewer wants of one function are not worth the look at all of it."""
 LONGEST = 100
 """Instructions that move together at most: what is looked at again when the program stands still has an end."""
+_NEXT = Flow.NEXT
 _WITHIN = frozenset({Flow.NEXT, Flow.JCC})
 _MOVES = frozenset({Flow.NEXT, Flow.JCC, Flow.JUMP, Flow.RET, Flow.INDIRECT_JUMP})
 
@@ -64,20 +65,19 @@ class Lines:
         """Return the instructions from one on to the end of its line that can be displaced."""
         function, leaders = self._function, self._leaders
         found: list[Insn] = []
-        iced = function.iced
-        flow = Flow.NEXT
-        limit = min(len(iced), index + LONGEST)
-        while (flow is Flow.NEXT or flow is Flow.JCC) and index < limit:
-            one = iced[index]
-            flow = FLOWS[one.code]
-            if found and (one.ip in leaders or one.ip != found[-1].end):
+        end = -1
+        for number, one in enumerate(function.iced[index : index + LONGEST], index):
+            flow, address = FLOWS[one.code], one.ip
+            if found and (address in leaders or address != end):
                 break
-            insn = function.insn(index)
-            plain = flow is Flow.NEXT and not one.is_ip_rel_memory_operand
+            insn = function.insn(number)
+            plain = flow is _NEXT and not one.is_ip_rel_memory_operand
             if not plain and (flow not in _MOVES or must_stay(insn) is not None):
                 break
             found.append(insn)
-            index += 1
+            if flow is not _NEXT and flow is not Flow.JCC:
+                break
+            end = one.next_ip
         return found
 
     def _place_line(self, index: int, line: "list[Insn]", wants: Sequence[Want]) -> bool:
@@ -86,13 +86,14 @@ class Lines:
         alone = len(wants) == 1 and line[0].flow is Flow.JUMP
         if alone and not isinstance(planner.retarget(line[0], wants[0]), Refusal):
             return False  # the ladder will find that
-        if wants[-1].address > line[-1].address or any(function.insn_at(want.address) is None for want in wants):
+        last = line[-1]
+        if wants[-1].address > last.address or any(function.insn_at(want.address) is None for want in wants[1:]):
             return False
         while True:
             head = line[0]
-            if line[-1].end - head.address >= JUMP_BYTES:
+            if last.end - head.address >= JUMP_BYTES:
                 splice = PlannedSplice(Strategy.JUMP, head.address, tuple(line), [], JUMP_BYTES, head.address)
-                if not isinstance(planner.checked(splice), Refusal):
+                if not isinstance(planner.checked_line(splice), Refusal):
                     self._adopt(splice, wants)
                     return True
             index -= 1

@@ -19,48 +19,49 @@ yet, and for fork children, which never have one. It ends in the function, where
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-
-from iced_x86 import Code, Register
+from functools import cache
+from typing import NamedTuple
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow, Insn
-from anyprobe.isa.effects import effects_of
 from anyprobe.isa.registers import NUMBERS
 from anyprobe.isa.relocate import displace, must_stay
 from anyprobe.splice.patchcode import Action, ActionKind, Clobbers, EmittedPatch, PatchWriter
 from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.stretches import (
+    LONG_JCC,
+    SETS_THREAD,
+    Form,
+    SlowPlaces,
+    Stretch,
+    last_changed,
+    signed_distance,
+    stretches_of,
+)
 
 _HOLDERS = ("r11", "r10", "r9", "r8", "rcx", "rdx", "rsi", "rdi", "rax")
 """Registers that may hold the block, the seldom used first."""
 _MOVED = frozenset({Flow.NEXT, Flow.JCC, Flow.JUMP, Flow.RET, Flow.INDIRECT_JUMP})
-_SETTING_THREADS = frozenset(
-    {
-        Code.WRFSBASE_R32, Code.WRFSBASE_R64, Code.MOV_SREG_RM16, Code.MOV_SREG_R32M16, Code.MOV_SREG_R64M16,
-        Code.POPW_FS, Code.POPQ_FS, Code.LFS_R16_M1616, Code.LFS_R32_M1632, Code.LFS_R64_M1664,
-    }
-)  # fmt: skip
-"""Behind these ``fs`` may be another thread's."""
 _I32 = struct.Struct("<i")
+_HOLDING = sum(1 << NUMBERS[name] for name in _HOLDERS)
 
 
-@dataclass(slots=True)
 class _Line:
     """Where a moved line is."""
 
-    patch: int
-    """For those who come from the function."""
-    warm: int = 0
-    """For those who have the block in ``holder``; 0 where that is of no use."""
-    holder: str = ""
-    end: int = 0
-    starts: list[tuple[int, int]] = field(default_factory=list)
-    """In the slow line: a thread that is led there has no block in any register."""
-    copies: list[tuple[int, int]] = field(default_factory=list)
+    __slots__ = ("end", "holder", "patch", "slow", "stretches", "warm")
+
+    def __init__(self, patch: int, stretches: Sequence[Stretch]) -> None:
+        self.patch, self.stretches = patch, stretches
+        """Where those begin who come from the function."""
+        self.warm, self.holder = 0, ""
+        """Where those begin who have the block in ``holder``; 0 where that is of no use."""
+        self.end = 0
+        self.slow: list[tuple[int, int, int]] = []
+        """(link-time address of a stretch, where it begins in the slow line, where the copies begin there)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
+class _Way(NamedTuple):
     """A branch to a line that comes later, of which the displacement is still open."""
 
     place: int
@@ -69,16 +70,11 @@ class _Way:
     """The register that has the block, if one has."""
 
 
-_Form = tuple[bytes, bytes, int] | tuple[()]
-"""What stands in front of a displacement and behind it, and where that leads; or nothing that saves a closer look."""
-_FROM_ITSELF: _Form = ()
-
-
 def can_move(splice: PlannedSplice, action_of: Callable[[Want], Action | None]) -> bool:
     """Return whether a splice is nothing but counters in a line that can be moved."""
     if splice.strategy not in (Strategy.JUMP, Strategy.SHORT, Strategy.PUNNED):
         return False
-    if any(insn.flow is not Flow.NEXT and insn.flow not in _MOVED for insn in splice.insns):
+    if not _MOVED.issuperset([insn.flow for insn in splice.insns]):
         return False
     for want in splice.wants:
         action = action_of(want)
@@ -101,7 +97,8 @@ class Moving:
         self._ways: list[_Way] = []
         self._holders: Sequence[str] = _HOLDERS
         """What is most often free comes first, so that those who come from one line have what the next one wants."""
-        self._forms: dict[PlannedSplice, list[_Form | None]] = {}
+        self._free: dict[Want, tuple[int, bool]] = {}
+        """The registers that a counter may overwrite, and whether it may overwrite the flags."""
         self._slow: list[tuple[int, int]] = []
         """(place of a displacement, link-time address of the instruction whose slow copy it leads to)."""
 
@@ -120,50 +117,55 @@ class Moving:
                 return None
         self._close(slow)
         code = self._writer.finish()
-        base = self._writer.address
+        base, bias = self._writer.address, self._bias
         patches = {}
         for splice in ordered:
-            line = self._lines[splice.insns[0].address]
-            patches[splice] = EmittedPatch(
-                line.patch, code[line.patch - base : line.end - base], tuple(line.starts), tuple(line.copies),
-                line.patch, _UNDESCRIBED,
-            )  # fmt: skip
+            line, insns = self._lines[splice.insns[0].address], splice.insns
+            starts = SlowPlaces(insns, bias, line.slow, copies=False)
+            copies = SlowPlaces(insns, bias, line.slow, copies=True)
+            own = code[line.patch - base : line.end - base]
+            patches[splice] = EmittedPatch(line.patch, own, starts, copies, line.patch, _UNDESCRIBED)
         return code, patches
 
     def _order_holders(self, splices: Sequence[PlannedSplice]) -> None:
-        sets = Counter(self._clobbers(want).registers for splice in splices for want in splice.wants)
-        free = dict.fromkeys(_HOLDERS, 0)
+        sets: Counter[tuple[str, ...]] = Counter()
+        clobbers, known = self._clobbers, self._free
+        for splice in splices:
+            for want in splice.wants:
+                free = clobbers(want)
+                sets[free.registers] += 1
+                known[want] = _mask_of(free.registers), free.flags
+        free_times = dict.fromkeys(_HOLDERS, 0)
         for names, times in sets.items():
             for name in names:
-                if name in free:
-                    free[name] += times
-        self._holders = sorted(_HOLDERS, key=lambda name: -free[name])
+                if name in free_times:
+                    free_times[name] += times
+        self._holders = sorted(_HOLDERS, key=lambda name: -free_times[name])
 
     # -- the fast line
 
     def _fast_line(self, splice: PlannedSplice, heads: set[int], following: int) -> bool:
-        line = self._lines[splice.insns[0].address] = _Line(self._writer.here)
-        by_address = _by_address(splice.wants)
-        out, forms = self._writer.out, [self._form(insn) for insn in splice.insns]
-        self._forms[splice] = forms
+        stretches, out = stretches_of(splice, self._bias), self._writer.out
+        line = self._lines[stretches[0].first] = _Line(self._writer.here, stretches)
         holder, known = "", False
-        for number, (insn, form) in enumerate(zip(splice.insns, forms, strict=True)):
-            for want in by_address.get(insn.address, ()):
+        for number, stretch in enumerate(stretches):
+            for want in stretch.wants:
                 if not self._has(holder, want):
-                    holder = self._choose(want, splice.insns[number:], by_address)
+                    holder = self._choose(want, stretches[number:])
                     if holder:
                         self._load(want, holder, known=known)
                         if not known and not number:
                             line.warm, line.holder = self._writer.here, holder
                         known = True
                 holder = self._count(want, holder, known=known)
-            if form is None:
-                out += insn.raw
-            elif not self._copy(insn, form, holder, heads):
-                return False
-            if holder and _changed_by(insn) >> NUMBERS[holder] & 1:
+            out += stretch.raw
+            if holder and stretch.changed >> NUMBERS[holder] & 1:
                 holder = ""
-            known = known and insn.iced.code not in _SETTING_THREADS
+            if stretch.turn is not None and not self._copy(stretch.turn, stretch.form, holder, heads):
+                return False
+            if holder and stretch.changed_by_all >> NUMBERS[holder] & 1:
+                holder = ""
+            known = known and not stretch.changed_by_all & SETS_THREAD
         last = splice.insns[-1]
         if last.falls_through and last.end != following:
             self._writer.relative(b"\xe9", last.end + self._bias)  # jmp back
@@ -172,26 +174,28 @@ class Moving:
 
     def _has(self, holder: str, want: Want) -> bool:
         """Return whether a counter has no use for another register: it has the block, or would not use it."""
-        free = self._clobbers(want)
-        return not free.flags or (holder != "" and holder in free.registers)
+        registers, flags = self._free[want]
+        return not flags or (holder != "" and registers >> NUMBERS[holder] & 1 == 1)
 
-    def _choose(self, want: Want, insns: Sequence[Insn], by_address: dict[int, list[Want]]) -> str:
+    def _choose(self, want: Want, stretches: Sequence[Stretch]) -> str:
         """Return the register that has the block for most of the counters that follow, if one is free here."""
-        free = self._clobbers(want)
-        rest = [name for name in self._holders if name in free.registers]
-        for insn in insns if len(rest) > 1 else ():
-            for other in by_address.get(insn.address, ()):
-                free = self._clobbers(other)
-                kept = [name for name in rest if (name in free.registers) is free.flags]  # else it may be used to save
+        rest = self._free[want][0] & _HOLDING
+        for stretch in stretches if rest & rest - 1 else ():
+            for other in stretch.wants:
+                registers, flags = self._free[other]
+                kept = rest & (registers if flags else ~registers)  # else it may be used to save
                 if not kept:
-                    return rest[0]
+                    return self._first(rest)
                 rest = kept
-            changed = _changed_by(insn)
-            kept = [name for name in rest if not changed >> NUMBERS[name] & 1]
-            if len(kept) < 2:
-                return (kept or rest)[0]
+            kept = rest & ~stretch.changed_by_all
+            if kept & kept - 1 == 0:
+                return self._first(kept or last_changed(rest, stretch))
             rest = kept
-        return rest[0] if rest else ""
+        return self._first(rest)
+
+    def _first(self, registers: int) -> str:
+        """Return the best of some registers."""
+        return next((name for name in self._holders if registers >> NUMBERS[name] & 1), "")
 
     def _load(self, want: Want, holder: str, *, known: bool) -> None:
         """Append the loading of the block; ``known``: this thread is known to have one, and not to be a fork child."""
@@ -208,14 +212,14 @@ class Moving:
 
     def _count(self, want: Want, holder: str, *, known: bool) -> str:
         """Count, and return the register that has the block behind it."""
-        action, free = self._action_of(want), self._clobbers(want)
+        action, writer = self._action_of(want), self._writer
         assert action is not None
-        writer = self._writer
-        if not free.flags:
+        if not self._free[want][1]:
+            free = self._clobbers(want)
             writer.action(action, free)
             return "" if holder in free.registers else holder  # it may have been used
         if not holder and not known:
-            writer.action(action, free)
+            writer.action(action, self._clobbers(want))
         elif not holder:
             assert action.bank.slot is not None
             writer.raw(b"\x48\x8d\x64\x24\x80\x50\x64\x48\x8b\x04\x25" + _I32.pack(action.bank.slot))
@@ -223,43 +227,29 @@ class Moving:
             # lea rsp, [rsp-128]; push rax; mov rax, fs:[slot]; inc qword [rax+counter]; pop rax; lea rsp, [rsp+128]
         else:
             number = NUMBERS[holder]
-            writer.raw(bytes((0x48 | number >> 3, 0xFF, 0x80 | number & 7)) + _I32.pack(action.offset))
+            writer.out += bytes((0x48 | number >> 3, 0xFF, 0x80 | number & 7)) + _I32.pack(action.offset)
             # inc qword [holder+counter]
         return holder
 
-    def _form(self, insn: Insn) -> _Form | None:
-        """Return what is to be known of an instruction to copy it; ``None``: its bytes are."""
-        if insn.flow is Flow.NEXT and not insn.iced.is_ip_rel_memory_operand:
-            return None
-        if insn.iced.memory_base != Register.RIP:
-            return _FROM_ITSELF
-        # where the displacement's four bytes can be told from the rest, they are all that changes
-        # below the first byte of a file, in the vdso, link-time addresses wrap
-        address = insn.iced.ip_rel_memory_address
-        old = _I32.pack(_signed(address - insn.end))
-        front, found, back = insn.raw.partition(old)
-        return (front, back, address + self._bias) if found and old not in front + back else _FROM_ITSELF
-
-    def _copy(self, insn: Insn, form: _Form, holder: str, heads: set[int]) -> bool:
+    def _copy(self, insn: Insn, form: Form, holder: str, heads: set[int]) -> bool:
         """Append the copy of an instruction; branches forward to other lines of ours lead straight there."""
         target = insn.target
         if target is None or target <= insn.address or target not in heads:
             return self._plain_copy(insn, form)
         flow, writer = insn.flow, self._writer
         if must_stay(insn) is None and (flow is Flow.JUMP or insn.condition is not None):
-            writer.raw(b"\xe9" if flow is Flow.JUMP else bytes((0x0F, 0x80 | (insn.condition or 0))))
-            writer.raw(b"\0\0\0\0")
+            writer.out += (b"\xe9" if flow is Flow.JUMP else LONG_JCC[insn.condition or 0]) + b"\0\0\0\0"
             self._ways.append(_Way(len(writer.out) - 4, target, holder))
             return True
         return self._plain_copy(insn, form)
 
-    def _plain_copy(self, insn: Insn, form: _Form) -> bool:
+    def _plain_copy(self, insn: Insn, form: Form) -> bool:
         writer = self._writer
         if form:
             front, back, target = form
-            moved = _signed(target - writer.here - insn.length)
+            moved = signed_distance(target - writer.here - len(front) - 4 - len(back))
             if -(1 << 31) <= moved < 1 << 31:
-                writer.raw(front + _I32.pack(moved) + back)
+                writer.out += front + _I32.pack(moved) + back
                 return True
         copy = displace(insn.at(insn.address + self._bias), writer.here)
         if isinstance(copy, Refusal):
@@ -271,27 +261,22 @@ class Moving:
 
     def _slow_line(self, splice: PlannedSplice, slow: dict[int, int]) -> bool:
         """Write a line again with routines that count: it needs no block, and leads back into the function."""
-        by_address, bias = _by_address(splice.wants), self._bias
         line, out, base = self._lines[splice.insns[0].address], self._writer.out, self._writer.address
-        starts, copies = line.starts, line.copies
-        for insn, form in zip(splice.insns, self._forms[splice], strict=True):
-            here = slow[insn.address] = base + len(out)
-            pair = insn.address + bias, here
-            starts.append(pair)
-            if insn.address in by_address:
-                for want in by_address[insn.address]:
-                    action, free = self._action_of(want), self._clobbers(want)
-                    assert action is not None
-                    if free.flags:
-                        self._writer.count_by_routine(action)
-                    else:
-                        self._writer.action(action, free)
-                pair = pair[0], base + len(out)
-            copies.append(pair)
-            if form is None:
-                out += insn.raw
-            elif not self._plain_copy(insn, form):
+        for stretch in line.stretches:
+            start = base + len(out)
+            for want in stretch.wants:
+                slow[want.address] = start
+                action = self._action_of(want)
+                assert action is not None
+                if self._free[want][1]:
+                    self._writer.count_by_routine(action)
+                else:
+                    self._writer.action(action, self._clobbers(want))
+            line.slow.append((stretch.first, start, base + len(out)))
+            out += stretch.raw
+            if stretch.turn is not None and not self._plain_copy(stretch.turn, stretch.form):
                 return False
+        line.stretches = ()
         if splice.insns[-1].falls_through:
             self._writer.relative(b"\xe9", splice.end + self._bias)  # jmp back
         return True
@@ -316,20 +301,6 @@ def is_described(patch: EmittedPatch) -> bool:
     return patch.front is not _UNDESCRIBED
 
 
-def _by_address(wants: Sequence[Want]) -> dict[int, list[Want]]:
-    found: dict[int, list[Want]] = {}
-    for want in wants:
-        found.setdefault(want.address, []).append(want)
-    return found
-
-
-def _changed_by(insn: Insn) -> int:
-    """Return the registers that an instruction may change, if it goes on to the next one."""
-    if insn.flow is not Flow.NEXT:
-        return 0
-    return effects_of(insn.iced, insn.raw).may_write
-
-
-def _signed(difference: int) -> int:
-    """Return the difference of two addresses that may have wrapped."""
-    return (difference + (1 << 63)) % (1 << 64) - (1 << 63)
+@cache
+def _mask_of(registers: tuple[str, ...]) -> int:
+    return sum(1 << NUMBERS[name] for name in registers)

@@ -5,7 +5,7 @@ conditional exits) follow the hot path.
 """
 
 import struct
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
@@ -302,13 +302,13 @@ class Landing:
 
 @dataclass(slots=True)
 class EmittedPatch:
-    """A finished patch and where each displaced instruction went."""
+    """A finished patch and where each displaced instruction went. Immutable by convention."""
 
     address: int
     code: bytes
-    starts: tuple[tuple[int, int], ...]
+    starts: Sequence[tuple[int, int]]
     """(original address, address in the patch before its actions) of each displaced instruction."""
-    copies: tuple[tuple[int, int], ...]
+    copies: Sequence[tuple[int, int]]
     """(original address, address of its displaced copy); the last pair is the jump back."""
     behind: int
     """Where a branch back to a loop head enters: behind the entry actions of the first instruction."""

@@ -96,8 +96,9 @@ class Planner(Rows):
     def _scope(self, function: FunctionCode, wants: Sequence[Want]) -> tuple[FunctionCode, ...]:
         """Return the functions that are planned together because of some wants."""
         homes = {function: None}
+        start, end = function.start, function.end
         for want in wants:
-            if not any(home.start <= want.address < home.end for home in homes):
+            if not start <= want.address < end and not any(home.start <= want.address < home.end for home in homes):
                 home = self.code.containing(want.address)
                 if home is not None:
                     homes[home] = None

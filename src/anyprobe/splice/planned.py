@@ -52,7 +52,10 @@ class WantKind(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Want:
-    """A wanted site: an instruction of a function and what it is wanted for. ``tag`` is the caller's."""
+    """A wanted site: an instruction of a function and what it is wanted for. ``tag`` is the caller's.
+
+    Immutable by convention; made in great numbers, hence not frozen, which makes it three times as dear to make one.
+    """
 
     address: int
     kind: WantKind

@@ -10,7 +10,7 @@ byte in question can be chosen; and if it is short, too, its own highest byte ma
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from anyprobe.binary.function import FunctionCode
@@ -45,6 +45,11 @@ _DEPTH = 5
 class Rows(Chains):
     """Puns that take their highest byte from a splice further on."""
 
+    _tried: "dict[tuple[int, int, int], tuple[list[PlannedSplice], Iterator[PlannedSplice]]]" = field(
+        default_factory=dict
+    )
+    """What can be made of an instruction for the sake of one byte, as far as it was asked for: within one row."""
+
     def over_row(
         self, function: FunctionCode, run: tuple[Insn, ...], start: int, index: int, plan: FunctionPlan
     ) -> PlannedSplice | Refusal:
@@ -53,6 +58,7 @@ class Rows(Chains):
         if isinstance(insns, Refusal):
             return insns
         head, size = insns[0].address, insns[-1].end - insns[0].address
+        self._tried.clear()
         for prefixes in range(size):
             for content, leans_on in self._leans(function, head + size, head + prefixes + JUMP_BYTES, plan, _DEPTH):
                 pun = _pun_of(head, prefixes, size, content)
@@ -74,7 +80,10 @@ class Rows(Chains):
         before = self._bytes_behind(start, insn.address - start, plan)
         if before is None or before[1]:
             return
-        for splice in islice(self._made(home, insn, end - 1, plan, depth), _MOST):
+        key = insn.address, end, depth
+        if key not in self._tried:
+            self._tried[key] = [], islice(self._made(home, insn, end - 1, plan, depth), _MOST)
+        for splice in _remembered(*self._tried[key]):
             written = splice.pun.head_bytes(splice.pun.base) if splice.pun is not None else b""
             if len(written) >= end - insn.address:
                 yield before[0] + written[: end - insn.address], (splice,)
@@ -124,6 +133,19 @@ class Rows(Chains):
             if not self._all_apart(pun, each.leans_on):
                 return False
         return True
+
+
+def _remembered(known: list[PlannedSplice], others: Iterator[PlannedSplice]) -> Iterator[PlannedSplice]:
+    """Yield what is known, and then others, which are known from then on."""
+    number = 0
+    while True:
+        if number == len(known):
+            more = next(others, None)
+            if more is None:
+                return
+            known.append(more)
+        yield known[number]
+        number += 1
 
 
 def _pun_of(head: int, prefixes: int, size: int, content: bytes) -> Pun:

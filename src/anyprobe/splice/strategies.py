@@ -161,7 +161,7 @@ class Strategies:
         first = bisect_left(home.special, low, key=lambda insn: insn.end)
         for insn in takewhile(lambda insn: insn.end < min(high, home.end), home.special[first:]):
             end = insn.end if insn.falls_through else insn.end + home.dead_bytes_behind(insn.end)
-            if not any(place in self._wanted for place in range(insn.end, end)):
+            if end > insn.end and not any(place in self._wanted for place in range(insn.end, end)):
                 yield insn.end, end
 
     def punned(
@@ -225,9 +225,13 @@ class Strategies:
         splice.ambiguous = insn.falls_through or bool(self.code.enterable(insn.end, insn.end + 1))
         return self._checked(splice)
 
-    def checked(self, splice: PlannedSplice) -> PlannedSplice | Refusal:
-        """Return the splice if its bytes may be written and its instructions displaced."""
-        return self._checked(splice)
+    def checked_line(self, splice: PlannedSplice) -> PlannedSplice | Refusal:
+        """Return a jump in a line of instructions all of which have displaced forms, if its bytes may be written."""
+        start = splice.head
+        if page_floor(start) != page_floor(start + JUMP_BYTES - 1):
+            return Refusal(Reason.PAGE_BOUNDARY, start, "the bytes to write cross a page boundary")
+        taken = self.claims.conflict(start, JUMP_BYTES, 0) or self.claims.overwritten(splice)
+        return taken or self._held(splice.insns) or splice
 
     def _checked(self, splice: PlannedSplice) -> PlannedSplice | Refusal:
         """Return the splice if its bytes may be written and its instructions displaced."""
@@ -242,6 +246,11 @@ class Strategies:
 
     def forbidden(self, insns: tuple[Insn, ...]) -> Refusal | None:
         """Return why some instructions must stay where they are."""
+        held = self._held(insns)
+        return held or next((refusal for refusal in map(must_stay, insns) if refusal is not None), None)
+
+    def _held(self, insns: tuple[Insn, ...]) -> Refusal | None:
+        """Return the same of instructions that have displaced forms."""
         low, high = insns[0].address, insns[-1].end
         for area, reason in self.code.text.forbidden:
             if area.start < high and low < area.end:
@@ -250,4 +259,4 @@ class Strategies:
         if faulting is not None:
             detail = f"{faulting.text} may fault, and the program handles faults: it can only be displaced first"
             return Refusal(Reason.MAY_FAULT, faulting.address, detail)
-        return next((refusal for refusal in map(must_stay, insns) if refusal is not None), None)
+        return None

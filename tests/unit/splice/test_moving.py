@@ -193,3 +193,21 @@ def test_what_lies_below_the_first_byte_of_a_file_is_found_from_the_copy(code_ma
     assert patches
     loads = [insn for insn in decode_range(content, PATCH) if insn.text.startswith("mov eax, [")]
     assert {insn.iced.ip_rel_memory_address for insn in loads} == {BIAS + 0xAF0 + 6 - 0x4000}
+
+
+def test_where_instructions_lie_in_the_slow_line_is_known_one_by_one(code_map):
+    code, patches = moved(planned(code_map, *HEADS))
+    patch = patches[0]
+    at = patch.starts[0][1]
+    lines = {insn.address: insn.text for insn in decode_range(code[at - PATCH :], at)}
+    assert [old - BASE - BIAS for old, _ in patch.copies] == [0, 5, 7, 9, 14, 16]
+    assert [lines[place] for _, place in patch.copies] == [
+        "mov eax, 0x1", "test edi, edi", f"je {BASE + 21 + BIAS:#x}", "mov ecx, 0x2", "mov ecx, [rsi]", "mov eax, 0x3",
+    ]  # fmt: skip
+    counted = [
+        number for number, (start, copy) in enumerate(zip(patch.starts, patch.copies, strict=True)) if start != copy
+    ]
+    assert counted == [0, 3]
+    assert all(lines[patch.starts[number][1]] == "lea rsp, [rsp-0x80]" for number in counted)
+    assert len(patch.starts) == 6
+    assert patch.starts[1:3] == patch.copies[1:3]

@@ -1,0 +1,44 @@
+"""Which bytes are spoken for: what a look at all of them at once says is what a look at each says."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anyprobe.core.refusal import Reason
+from anyprobe.isa.decode import decode_range
+from anyprobe.splice.claims import Claims
+from anyprobe.splice.planned import PlannedSplice, Strategy
+
+BASE = 0x1000
+some = st.sets(st.integers(BASE, BASE + 15), max_size=4)
+
+
+def expected(claims, start, written, borrowed):
+    for at in range(start, start + written):
+        if at in claims.written:
+            return Reason.OVERLAP, at
+        if claims.borrowed.get(at, 0) > 0:
+            return Reason.BORROWED_BYTES, at
+        if at in claims.displaced or (at != start and at in claims.landings):
+            return Reason.OVERLAP, at
+    return next(
+        ((Reason.OVERLAP, at) for at in range(start + written, start + written + borrowed) if at in claims.written),
+        None,
+    )
+
+
+@given(some, some, some, some, some, st.integers(0, 5), st.integers(0, 4))
+def test_the_first_byte_that_is_taken_is_named(written, borrowed, given_back, displaced, landings, size, behind):
+    claims = Claims(written=written, displaced=displaced, landings=landings)
+    claims.borrowed.update(borrowed | given_back)
+    claims.borrowed.subtract(given_back)
+    found = claims.conflict(BASE + 4, size, behind)
+    assert (None if found is None else (found.reason, found.address)) == expected(claims, BASE + 4, size, behind)
+
+
+@given(some, some)
+def test_what_is_displaced_has_been_written_to_by_nobody(written, displaced):
+    claims = Claims(written=written, displaced=displaced)
+    insns = tuple(decode_range(b"\x90" * 9, BASE))
+    found = claims.overwritten(PlannedSplice(Strategy.JUMP, BASE, insns, [], 5, BASE))
+    taken = [at for at in range(BASE + 5, BASE + 9) if at in written or at in displaced]
+    assert (None if found is None else found.address) == (taken[0] if taken else None)
