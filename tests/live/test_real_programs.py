@@ -132,6 +132,26 @@ def test_go_program(compiled):
         target.close()
 
 
+def test_what_a_go_program_has_no_thread_slots_for(compiled):
+    """Goroutines change stacks and threads: neither timed nor handled, and each refusal says which it is."""
+    target, calls = Target([compiled("go_program.go")]), anyprobe.Count("calls")
+    try:
+        with anyprobe.attach(target.pid) as session:
+            session.time("a.out:main.Work")
+
+            @session.entry("a.out:main.Work")
+            def on_work():
+                calls.add()
+
+            ((_, timing), (_, handler)) = session.refused
+            assert (timing.reason.value, handler.reason.value) == ("go-timing", "no-thread-slot")
+            assert handler.detail == "handlers need glibc's thread control block; count instead"
+        target.go(5)
+        target.finish()
+    finally:
+        target.close()
+
+
 def test_static_musl_program(run_target):
     """Everything in a static musl program, entries and exits."""
     target = run_target("static_program.c", options=("-static",), compiler="musl-gcc")

@@ -247,15 +247,14 @@ class Engine:
             return wants
         timed = [want for want in wants if (hook := hook_of(want)) is not None and hook.kind in SLOT_ONLY]
         for want in timed:
-            if edit.module.code.text.is_go:
-                why = Refusal(
-                    Reason.GO_TIMING, want.address, "goroutines move between stacks and threads; count instead"
-                )
+            hook = hook_of(want)
+            timing = hook is not None and hook.kind in TIMING
+            if timing and edit.module.code.text.is_go:
+                reason, detail = Reason.GO_TIMING, "goroutines move between stacks and threads; count instead"
             else:
-                why = Refusal(
-                    Reason.NO_THREAD_SLOT, want.address, "timing needs glibc's thread control block; count instead"
-                )
-            _refuse(want, why)
+                what = "timing needs" if timing else "handlers need"
+                reason, detail = Reason.NO_THREAD_SLOT, f"{what} glibc's thread control block; count instead"
+            _refuse(want, Refusal(reason, want.address, detail))
         return [want for want in wants if want not in timed]
 
     @staticmethod
