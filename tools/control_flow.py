@@ -28,7 +28,7 @@ class Survey:
         began = time.process_time()
         image = Image.open(path)
         text = image.text()
-        code_map = CodeMap(text)
+        code_map = CodeMap(text, image.cold_parts)
         found = [code_map.function_at(start) for start in text.function_starts.tolist()]
         self.functions = [function for function in found if isinstance(function, FunctionCode)]
         self.refused = [(function, why) for function in self.functions if (why := function.complete) is not None]

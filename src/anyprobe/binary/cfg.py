@@ -5,7 +5,7 @@ Nothing is analysed before it is asked for, and nothing twice. Addresses are lin
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from iced_x86 import Code
@@ -207,14 +207,12 @@ class CodeMap:
         """Return whether an address lies in executable code."""
         return any(address in area for area in self.text.ranges)
 
-    def refers_to_data(self, low: int, high: int) -> bool:
-        """Return whether an instruction certainly takes an address in ``[low, high)``, which is data."""
-        return any(self._takes(source, target) for target, source in self._data_references.into(low, high))
-
-    def data_reference_before(self, address: int, low: int) -> int | None:
-        """Return the last address in ``[low, address)`` that an instruction certainly takes, which is data."""
-        found = sorted(self._data_references.into(low, address), reverse=True)
-        return next((target for target, source in found if self._takes(source, target)), None)
+    def data_taken(self, low: int, high: int, *, backwards: bool = False) -> Iterator[tuple[int, int]]:
+        """Yield the addresses of data in ``[low, high)`` that instructions certainly take, and where in these."""
+        found = self._data_references.into(low, high)
+        for target, source in reversed(found) if backwards else found:
+            if self._takes(source, target):
+                yield target, source
 
     def _takes(self, source: int, target: int) -> bool:
         function = self.containing(source)

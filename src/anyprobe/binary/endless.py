@@ -36,6 +36,8 @@ class EndlessFunctions:
         return isinstance(start, int) and self._never_returns(start, _DEPTH)
 
     def _never_returns(self, start: int, depth: int) -> bool:
+        if not self._certain:
+            start = self._map.text.own_stubs.get(start, start)
         if start in self._named:
             return True
         known = self._known.get(start)

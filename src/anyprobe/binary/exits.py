@@ -217,9 +217,12 @@ class _Collector:
     def _indirect(self, part: "FunctionCode", insn: Insn) -> None:
         table = part.table_of(insn.address)
         if table is not None:
-            for target in table.targets:
-                if not self._is_inside(target) and not self._joins(target):
+            outside = [each for each in table.targets if not self._is_inside(each) and not self._joins(each)]
+            for target in outside:
+                if self.map.start_of(target) != target or self._may_come_back(target):
                     self._refuse(insn.address, f"its jump table leads out of the function, to {target:#x}")
+            if outside:
+                self.found.append(Exit(insn.address, ExitKind.TAIL, True, True, None))
             return
         may_stay = insn.address in part.unresolved or any(piece.has_inner_entries for piece in self.parts)
         self.found.append(Exit(insn.address, ExitKind.TAIL, may_stay, True, None))

@@ -48,10 +48,18 @@ class FlowGraph:
     def before(self, place: "Place") -> "Place | None":
         """Return an instruction from which control comes to this one: the one above, else a jump here."""
         body, number = place
-        if self._falls_to(body, number):
-            return body, number - 1
         sources = [source for source in body.branches_to(body.iced[number].ip) if source != number]
+        if self._falls_to(body, number) and not (sources and self._is_padding(body, number - 1)):
+            return body, number - 1
         return (body, sources[0]) if sources else None
+
+    def _is_padding(self, body: "FunctionCode", number: int) -> bool:
+        """Return whether an instruction is padding that nothing of the function leads to."""
+        while padding_length(body.raw_at(number), 0) and not body.branches_to(body.iced[number].ip):
+            if not self._falls_to(body, number):
+                return True
+            number -= 1
+        return False
 
     def predecessors(self, place: "Place") -> "list[Place] | None":
         """Return all instructions from which control comes to one; ``None`` if that is not known.

@@ -14,7 +14,7 @@ from anyprobe.binary.golang import go_symbols, is_go, parking_places, recovery_e
 from anyprobe.binary.noreturn import noreturn_addresses
 from anyprobe.binary.reconcile import Bounds, reconcile
 from anyprobe.binary.relocations import Relocations, relocations
-from anyprobe.binary.stubs import SUFFIX, named_stubs
+from anyprobe.binary.stubs import SUFFIX, named_stubs, own_stubs
 from anyprobe.binary.symbols import SymbolTable, dynamic_symbols, static_symbols
 from anyprobe.binary.tablestore import CodeFacts, TableStore
 from anyprobe.binary.text import ModuleText
@@ -245,6 +245,7 @@ class Image:
             entries=facts.entries,
             forbidden=facts.forbidden,
             noreturn=facts.noreturn,
+            own_stubs=facts.own_stubs,
             is_go=self.is_go,
             is_pie=self.is_pie,
             store=self._store,
@@ -266,7 +267,9 @@ class Image:
         noreturn = noreturn_addresses(self.elf, functions, self.dynamic_table, self.relocations, self.code_ranges)
         framed = self.unwind.starts[self.unwind.framed]
         unnamed = framed[among(framed, functions.starts) & ~among(framed, functions.labels)]
-        return CodeFacts(entries, forbidden, noreturn, functions.cold_parts, unnamed)
+        dynamic = self.dynamic_table
+        stubs = own_stubs(self.elf, dynamic, self.relocations, self.code_ranges) if dynamic is not None else {}
+        return CodeFacts(entries, forbidden, noreturn, stubs, functions.cold_parts, unnamed)
 
     def _checked(self, read: "Callable[[], T]", what: str) -> T:
         """Read a part of the file; a table that leads out of it is a damaged file, not a crash."""

@@ -6,44 +6,39 @@ place in the code (``movsxd; add; jmp``, what GCC, Clang and Rust make of ``swit
 jmp``, as assembly has it). An index may itself come from a table of bytes.
 
 Where a table ends is known in one of two ways. A bound check on the index: beyond it, reading goes on as long as the
-entries make sense, so that a bound that belongs to another path can only add targets, never lose one. Or, where the
-compiler knows that the index cannot be larger (a match on an enumeration), the table itself: all its entries lead to
-code of this function, and the first one that does not leads to no code at all, or lies in something else that the code
-refers to.
+entries make sense and nothing refers to one of them, so that a bound that belongs to another path can only add targets,
+never lose one. Or, where the compiler knows that the index cannot be larger (a match on an enumeration, or on a few
+bits of which not all values occur), the table itself: all its entries lead to code of this function, and the first one
+that does not leads to no code at all, or lies in something else that the code refers to.
 
 A jump through a pointer that comes whole from memory, an argument or a result is no table: it can only reach
 addresses that somebody stored, and those are among the module's known entries.
 """
 
 from dataclasses import dataclass
-from struct import calcsize, iter_unpack
+from struct import calcsize
 from typing import TYPE_CHECKING
 
 from iced_x86 import Code, Mnemonic, OpKind, Register
 
 from anyprobe.binary.flowgraph import CALLER, FlowGraph
+from anyprobe.binary.indices import Indices
 from anyprobe.binary.tableforms import (
     CONDITIONAL_MOVES,
+    COPIES,
     LEAS,
-    LIMITS,
     LOADS,
     MOST_ENTRIES,
     MOST_SHIFT,
-    NARROW,
     NEAR,
     SHIFTS,
-    Compared,
-    checked_count,
     entry_loads,
-    follow_index,
-    operand,
+    is_fixed_load,
     register_number,
     small_immediate,
     uses_registers,
 )
-from anyprobe.core.memory import MemoryFault
 from anyprobe.isa.decode import Flow, flow_of
-from anyprobe.isa.effects import effects_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,13 +47,11 @@ if TYPE_CHECKING:
     from anyprobe.binary.flowgraph import Place
     from anyprobe.binary.function import FunctionCode
 
-_STEPS = 80
-"""How far back the search for a bound check looks."""
 _CHUNK = 64
 _COMPUTED = "the jump's target is computed in a way that is not known"
-_COPIES = 8
-"""How many copies between registers a slice follows."""
 _RAX = 0
+_UNBOUNDED = "no bound check of the jump table's index was found"
+_NO_CODE = "holds what is no code of this function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +104,7 @@ def _resolve(graph: FlowGraph, jumps: "Sequence[int]") -> dict[int, Outcome]:
 class _Slice:
     def __init__(self, graph: FlowGraph) -> None:
         self.graph, self.map, self.function = graph, graph.map, graph.function
+        self._index = Indices(graph)
 
     def resolve_finally(self, jumps: "Sequence[int]") -> dict[int, Outcome]:
         """Resolve the jumps with all tables known; if one of them is not, no label can be trusted for another."""
@@ -130,7 +124,7 @@ class _Slice:
             tables = {int(jump.memory_displacement)}
             if jump.memory_base != Register.NONE:  # Go: lea base, [rip+table]; jmp [base+index*8]
                 tables = (
-                    self._lea_values(place, register_number(jump.memory_base))
+                    self._index.addresses(place, register_number(jump.memory_base))
                     if jump.memory_displacement == 0
                     else set()
                 )
@@ -155,7 +149,7 @@ class _Slice:
             step = pending.pop()
             done.add(step)
             found = self.graph.definitions(*step) if step[1] >= 0 else None
-            if found is None or len(done) > _COPIES:
+            if found is None or len(done) > COPIES:
                 return Unresolved("the jump's register is set on paths that cannot be followed")
             for one in found:
                 outcome = self._origin(one, step[1])
@@ -186,9 +180,11 @@ class _Slice:
             return self._relative(place, register, register_number(insn.op1_register))
         if insn.mnemonic == Mnemonic.XOR and insn.segment_prefix == Register.FS and insn.memory_displacement == 0x30:
             return Pointer()  # a stored pointer that glibc has encrypted with the thread's pointer guard
+        if insn.code in (Code.MOV_R32_IMM32, Code.MOV_RM64_IMM32) and not self.map.text.is_pie:
+            return Pointer()  # the scan of the code finds it
         if insn.code == Code.LEA_R64_M:
             if insn.memory_base == Register.RIP:
-                return Pointer()  # the scan of the code finds it
+                return Pointer()  # and this
             if insn.memory_index_scale == 1 and insn.memory_displacement == 0 and insn.memory_index != Register.NONE:
                 return self._relative(place, register_number(insn.memory_base), register_number(insn.memory_index))
         return Unresolved(_COMPUTED)
@@ -199,11 +195,13 @@ class _Slice:
             loads = entry_loads(self.graph, place, offset) if offset >= 0 else None
             if not loads:
                 continue
-            starts = self._lea_values(place, start)
+            starts = self._index.addresses(place, start)
+            if all(is_fixed_load(load) for load in loads):
+                return self._fixed(loads, starts)
             targets: dict[int, None] = {}
             for load in loads:
                 entry = LOADS.get(load[0].iced[load[1]].code, NEAR)
-                tables, index = self._tables(load)
+                tables, index = self._index.tables(load)
                 if not tables or not starts or (tables != starts and len(starts) > 1):
                     return Unresolved("the address of the jump table is not known")
                 for table in tables:
@@ -215,9 +213,18 @@ class _Slice:
             return Table(table, tuple(targets))
         return self._labels(place, first, second) or self._labels(place, second, first) or Unresolved(_COMPUTED)
 
+    def _fixed(self, loads: "frozenset[Place]", starts: set[int]) -> Table | Unresolved:
+        """Resolve a jump by one entry of a table, where the compiler knew the index but left the look-up."""
+        tables = [int(body.iced[number].memory_displacement) for body, number in loads]
+        base = starts.pop() if len(starts) == 1 else None
+        targets = [base + value for at in tables if base is not None for value in self._index.entries(at, NEAR, 1)]
+        if len(targets) != len(tables) or not all(map(self.accepts, targets)):
+            return Unresolved(_COMPUTED)
+        return Table(tables[0], tuple(dict.fromkeys(targets)))
+
     def _labels(self, place: "Place", distance: int, start: int) -> Table | None:
         """Resolve ``and i, 15; shl i, 6; add i, base; jmp i``: pieces of code of one size, one behind the other."""
-        bases = self._lea_values(place, start)
+        bases = self._index.addresses(place, start)
         step, index, register = self._step(place, distance)
         count = self._masked(index, register) if len(bases) == 1 and step > 1 else 0
         if not count:
@@ -242,7 +249,7 @@ class _Slice:
     def _step(self, place: "Place", register: int) -> "tuple[int, Place, int]":
         """Return by what a register's value is a multiple of an index, and the index, named by where it is used."""
         step = 1
-        for _ in range(_COPIES):
+        for _ in range(COPIES):
             found = self.graph.definitions(place, register) if register >= 0 else None
             above = next(iter(found)) if found is not None and len(found) == 1 else None
             if above is None or above[1] == CALLER:
@@ -258,48 +265,28 @@ class _Slice:
             place = above
         return step, place, register
 
-    def _tables(self, load: "Place") -> tuple[set[int], int]:
-        """Return the tables that a load may read, and its index register; with a scale of one either may be which."""
-        insn = load[0].iced[load[1]]
-        tables, index = self._lea_values(load, register_number(insn.memory_base)), insn.memory_index
-        if not tables and insn.memory_index_scale == 1:
-            tables, index = self._lea_values(load, register_number(insn.memory_index)), insn.memory_base
-        return tables, int(index)
-
-    def _lea_values(self, place: "Place", register: int) -> set[int]:
-        """Return what a register can hold, if all of it comes from ``lea register, [rip+x]``; nothing otherwise."""
-        values: set[int] = set()
-        pending = {(place, register)}
-        done: set[tuple[Place, int]] = set()
-        while pending:
-            step = pending.pop()
-            done.add(step)
-            found = self.graph.definitions(*step) if step[1] >= 0 else None
-            if found is None or len(done) > _COPIES:
-                return set()
-            for body, number in found:
-                if number == CALLER:
-                    return set()
-                insn = body.iced[number]
-                if insn.code == Code.LEA_R64_M and insn.memory_base == Register.RIP:
-                    values.add(int(insn.memory_displacement))
-                elif insn.code in (Code.MOV_R64_RM64, Code.MOV_RM64_R64) and insn.op1_kind == OpKind.REGISTER:
-                    pending |= {((body, number), register_number(insn.op1_register))} - done
-                else:
-                    return set()
-        return values
-
     def table(self, place: "Place", index_register: int, table: int, entry: str, base: int = 0) -> Table | Unresolved:
         """Read a table; its entries are addresses, or distances from ``base``."""
-        count = self.bound(place, register_number(index_register))
-        if count is None and entry != NEAR:
-            return Unresolved("no bound check of the jump table's index was found")
-        targets = self._read(table, entry, base)
-        if count is None and not self._is_whole(table, len(targets), base):
-            return Unresolved("no bound check of the jump table's index was found")
-        if len(targets) < (count or 1):
-            return Unresolved(f"the jump table at {table:#x} holds what is no code of this function")
+        bound = self._index.bound(place, register_number(index_register))
+        if bound is None and entry != NEAR:
+            return Unresolved(_UNBOUNDED)
+        count = bound.number if bound is not None else 0
+        targets = self._read(table, entry, base, count)
+        if count and len(targets) >= count:
+            del targets[self._where_another_begins(table, entry, count, len(targets)) :]
+        elif (
+            (bound is not None and not bound.is_mask) or entry != NEAR or not self._is_whole(table, len(targets), base)
+        ):
+            return Unresolved(_UNBOUNDED if bound is None else f"the jump table at {table:#x} {_NO_CODE}")
         return Table(table, tuple(dict.fromkeys(targets)))
+
+    def _where_another_begins(self, table: int, entry: str, least: int, most: int) -> int:
+        """Return how many entries a table has at most: one that code takes the address of is another table's first."""
+        size = calcsize(entry)
+        if most == least:
+            return most
+        behind = next(self.map.data_taken(table + least * size, table + most * size), None)
+        return most if behind is None else (behind[0] - table) // size
 
     def _is_whole(self, table: int, count: int, base: int) -> bool:
         """Return whether a table has no more than ``count`` entries, by what lies around them.
@@ -310,84 +297,35 @@ class _Slice:
         end = table + count * 4
         if count in (0, MOST_ENTRIES):
             return False
-        in_front = any(self.accepts(base + each) for each in self._entries(table - 4, NEAR, 1))
+        in_front = any(self.accepts(base + each) for each in self._index.entries(table - 4, NEAR, 1))
         if in_front and not self._ends_another(table):
             return False
-        behind = self._entries(end, NEAR, 1)
-        return (bool(behind) and not self.map.is_code(base + behind[0])) or self.map.refers_to_data(table + 4, end + 1)
+        behind = self._index.entries(end, NEAR, 1)
+        return (bool(behind) and not self.map.is_code(base + behind[0])) or any(self.map.data_taken(table + 4, end + 1))
 
     def _ends_another(self, table: int) -> bool:
-        """Return whether what lies right in front of a table is another one, that code refers to."""
-        other = self.map.data_reference_before(table, table - 4 * MOST_ENTRIES)
-        if other is None or (table - other) % 4:
+        """Return whether right in front of a table is another one, of this function or of another that refers to it."""
+        found = next(self.map.data_taken(table - 4 * MOST_ENTRIES, table, backwards=True), None)
+        if found is None or (table - found[0]) % 4:
             return False
-        entries = self._entries(other, NEAR, (table - other) // 4)
-        return len(entries) == (table - other) // 4 and all(self.accepts(other + each) for each in entries)
+        other, size = found[0], (table - found[0]) // 4
+        home = self.map.containing(found[1])
+        entries = self._index.entries(other, NEAR, size)
+        return len(entries) == size and (
+            all(self.accepts(other + each) for each in entries)
+            or (home is not None and all(home.is_boundary(other + each) for each in entries))
+        )
 
-    def _read(self, table: int, entry: str, base: int) -> list[int]:
-        """Return the targets that the entries name, up to the first that is none."""
+    def _read(self, table: int, entry: str, base: int, count: int) -> list[int]:
+        """Return the targets that the entries name, up to the first that is none; other functions only if in bounds."""
         targets: list[int] = []
         size = calcsize(entry)
         for n in range(0, MOST_ENTRIES, _CHUNK):
-            for value in self._entries(table + n * size, entry, _CHUNK):
-                if not self.accepts(base + value):
+            for value in self._index.entries(table + n * size, entry, _CHUNK):
+                target = base + value
+                if not self.accepts(target) and not (len(targets) < count and self.map.start_of(target) == target):
                     return targets
-                targets.append(base + value)
+                targets.append(target)
             if len(targets) < n + _CHUNK:
                 break
         return targets
-
-    def _entries(self, address: int, entry: str, count: int) -> list[int]:
-        """Return up to ``count`` entries, fewer where the memory ends."""
-        while count:
-            try:
-                content = self.map.text.memory.read(address, count * calcsize(entry))
-            except MemoryFault:
-                count //= 2
-                continue
-            return [value for (value,) in iter_unpack(entry, content)]
-        return []
-
-    def bound(self, place: "Place", register: int) -> int | None:
-        """Return the number of values that an index register can have, from the check above a place."""
-        aliases: set[object] = {register}
-        twins = Compared()
-        limit: int | None = None  # what a ja or jae below says of the compare above it: imm + limit values
-        current: Place | None = place
-        for _ in range(_STEPS):
-            current = self.graph.before(current) if current is not None else None
-            if current is None:
-                return None
-            insn = current[0].iced[current[1]]
-            if flow_of(insn) is Flow.JCC:
-                limit = LIMITS.get(insn.mnemonic, limit)
-                continue
-            if insn.mnemonic == Mnemonic.CMP and limit is not None and operand(insn, 0) in aliases:
-                return checked_count(insn, limit)
-            if flow_of(insn) is not Flow.NEXT:
-                continue
-            written = effects_of(insn, current[0].raw_at(current[1])).may_write
-            of_twin = twins.above(insn, aliases, written, limit)
-            if of_twin is not None:
-                return of_twin
-            if insn.code in NARROW and operand(insn, 0) in aliases and insn.op1_kind == OpKind.MEMORY:
-                looked_up = self._bound_of_table(current)
-                if looked_up is not None:
-                    return looked_up
-            masked = follow_index(insn, aliases, written)
-            if masked is not None:
-                return masked
-            if not aliases:
-                return None
-        return None
-
-    def _bound_of_table(self, load: "Place") -> int | None:
-        """Return the number of values that an index loaded from a table of small numbers can have."""
-        insn = load[0].iced[load[1]]
-        entry = NARROW[insn.code]
-        if insn.memory_displacement or insn.memory_index_scale != calcsize(entry):
-            return None
-        tables, index = self._tables(load)
-        count = self.bound(load, register_number(index)) if len(tables) == 1 else None
-        values = self._entries(tables.pop(), entry, count) if count is not None else []
-        return max(values) + 1 if values and len(values) == count else None

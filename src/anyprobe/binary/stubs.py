@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from anyprobe.binary.elf import ElfFile
 from anyprobe.binary.relocations import R_64, R_GLOB_DAT, R_JUMP_SLOT, Relocations
-from anyprobe.binary.symbols import SymbolTable
+from anyprobe.binary.symbols import SHN_UNDEF, STB_GLOBAL, STT_FUNC, SymbolTable
 from anyprobe.core.address import AddressRange
 from anyprobe.core.arrays import among
 
@@ -23,6 +23,21 @@ def imported_slots(dynamic: SymbolTable, fixes: Relocations) -> dict[int, str]:
     rows = rows[fixes.symbols[rows] < len(dynamic.symbols)]
     columns = (fixes.offsets[rows].tolist(), fixes.symbols[rows].tolist())
     return {slot: name for slot, index in zip(*columns, strict=True) if (name := dynamic.name(index))}
+
+
+def own_stubs(elf: ElfFile, dynamic: SymbolTable, fixes: Relocations, ranges: Sequence[AddressRange]) -> dict[int, int]:
+    """Return the function behind each stub for one that the object itself has, if no other object has it, too.
+
+    Weak ones are left out: they are there to be replaced.
+    """
+    rows = fixes.of_kind(R_JUMP_SLOT, R_GLOB_DAT)
+    rows = rows[fixes.symbols[rows] < len(dynamic.symbols)]
+    symbols = dynamic.symbols[fixes.symbols[rows]]
+    mine = (symbols["shndx"] != SHN_UNDEF) & (symbols["info"] == STB_GLOBAL << 4 | STT_FUNC)
+    function = dict(zip(fixes.offsets[rows][mine].tolist(), symbols["value"][mine].tolist(), strict=True))
+    slots = np.array(sorted(function), np.int64)
+    found = (stub for each in ranges if len(slots) for stub in stubs_of(elf, each, slots))
+    return {start: function[slot] for start, _, slot in found}
 
 
 def stubs_of(elf: ElfFile, area: AddressRange, slots: NDArray[np.int64]) -> list[tuple[int, int, int]]:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 MOST_ENTRIES = 4096
 """A table that is longer is taken for a mistake."""
 MOST_SHIFT = 12
+COPIES = 8
+"""How many copies between registers a slice follows."""
 NEAR = "<i"
 LOADS = {
     Code.MOVSXD_R64_RM32: NEAR,
@@ -44,6 +46,13 @@ def is_load(place: "Place") -> bool:
     return is_load and insn.memory_index_scale == calcsize(entry or "") and insn.memory_displacement == 0
 
 
+def is_fixed_load(place: "Place") -> bool:
+    """Return whether an instruction loads 32 bits, sign extended, from an address that it names."""
+    body, number = place
+    insn = body.iced[number] if number != CALLER else None
+    return insn is not None and insn.code == Code.MOVSXD_R64_RM32 and insn.memory_base == Register.RIP
+
+
 def is_plain_load(place: "Place") -> bool:
     """Return whether an instruction loads 32 bits by the sum of two registers: an index that was multiplied before."""
     body, number = place
@@ -60,7 +69,8 @@ def entry_loads(graph: "FlowGraph", place: "Place", register: int) -> "frozenset
     if only is not None and only[1] != CALLER and only[0].iced[only[1]].code == Code.CDQE:  # without optimisation
         loads = graph.definitions(only, register)
         return loads if loads is not None and all(map(is_plain_load, loads)) else None
-    return found if found is not None and all(map(is_load, found)) else None
+    alike = found is not None and (all(map(is_load, found)) or all(map(is_fixed_load, found)))
+    return found if alike else None
 
 
 def uses_registers(jump: Instruction) -> bool:
@@ -133,7 +143,8 @@ class Compared:
 
         ``limit`` is what a conditional jump below says of a comparison here.
         """
-        if self._counts and insn.mnemonic == Mnemonic.MOV and insn.op0_kind == insn.op1_kind == OpKind.REGISTER:
+        copies = insn.mnemonic in (Mnemonic.MOV, Mnemonic.MOVZX)
+        if self._counts and copies and insn.op0_kind == insn.op1_kind == OpKind.REGISTER:
             one, other = operand(insn, 0), operand(insn, 1)
             if one in aliases and other in self._counts:
                 return self._counts[other]
@@ -147,6 +158,89 @@ class Compared:
             if count is not None and insn.op0_kind == OpKind.REGISTER:
                 self._counts.setdefault(operand(insn, 0), count)
         return None
+
+
+class Distance:
+    """An index that is a register's value and something added, followed upwards until a check of the sum is found.
+
+    ``lea edx, [rdi-32]; cmp dl, 90; ja out; movzx eax, dil; sub eax, 32; cdqe``: so has GCC it for small types, and
+    ``cmp edi, -15; jb out; lea eax, [rdi+15]`` for what is below zero.
+    """
+
+    def __init__(self, register: int) -> None:
+        """Begin with the index itself."""
+        self._register, self._added, self._bytes = register, 0, 4
+        self._checked: dict[int, tuple[int, int]] = {}
+
+    def above(self, insn: Instruction, written: int, limit: int | None) -> int | None:
+        """Step above one instruction; return the bound if this completes a check, -1 if the index is lost."""
+        if insn.mnemonic == Mnemonic.CMP:
+            return self._compared(insn, limit) if limit is not None and insn.op0_kind == OpKind.REGISTER else None
+        target = register_number(insn.op0_register) if insn.op_count and insn.op0_kind == OpKind.REGISTER else -1
+        checked = self._checked.get(target)
+        if checked is not None and self._is_sum(insn) and self._fits(*checked):
+            return checked[0]
+        self._checked = {number: each for number, each in self._checked.items() if not written >> number & 1}
+        if not written >> self._register & 1:
+            return None
+        return None if insn.code == Code.CDQE or (target == self._register and self._follow(insn)) else -1
+
+    def _compared(self, insn: Instruction, limit: int | None) -> int | None:
+        if insn.op1_kind in _NO_IMMEDIATE or limit is None:
+            return None
+        size = RegisterExt.size(insn.op0_register)
+        number, value = register_number(insn.op0_register), int(insn.immediate(1))
+        if number == self._register and limit == 0 and size == 4 and self._bytes == 4 and self._added > 0:
+            return self._added if (value + self._added) % (1 << 32) == 0 and self._added <= MOST_ENTRIES else None
+        if 0 <= value + limit <= MOST_ENTRIES:
+            self._checked[number] = value + limit, size
+        return None
+
+    def _is_sum(self, insn: Instruction) -> bool:
+        """Return whether an instruction makes of the register what the index is, or its low bytes."""
+        return (
+            insn.code in LEAS
+            and insn.memory_index == Register.NONE
+            and register_number(insn.memory_base) == self._register
+            and _signed(insn.memory_displacement) == self._added
+        )
+
+    def _fits(self, count: int, size: int) -> bool:
+        """Return whether the index is below ``count`` if so many of its bytes are."""
+        if self._bytes == 4:
+            return size >= 4
+        return size >= self._bytes and self._added <= 0 and count - self._added <= 1 << 8 * self._bytes
+
+    def _follow(self, insn: Instruction) -> bool:
+        """Return whether it is known what an instruction makes the register, or its 32 bits, of."""
+        if insn.mnemonic in (Mnemonic.ADD, Mnemonic.SUB) and insn.op1_kind in _SMALL and self._bytes == 4:
+            value = _signed(int(insn.immediate(1)))
+            self._added += value if insn.mnemonic == Mnemonic.ADD else -value
+            return RegisterExt.size(insn.op0_register) == 4
+        if insn.code == Code.LEA_R32_M and insn.memory_index == Register.NONE and self._bytes == 4:
+            self._added += _signed(insn.memory_displacement)
+            self._register = register_number(insn.memory_base)
+            return self._register >= 0
+        if insn.op_count == 2 and insn.op1_kind == OpKind.REGISTER and insn.code in _COPIES_OF and self._bytes == 4:
+            self._bytes = _COPIES_OF[insn.code]
+            self._register = register_number(insn.op1_register)
+            return self._register >= 0
+        return False
+
+
+_SMALL = (OpKind.IMMEDIATE8TO32, OpKind.IMMEDIATE32)
+_NO_IMMEDIATE = (OpKind.REGISTER, OpKind.MEMORY)
+_COPIES_OF = {
+    Code.MOVZX_R32_RM8: 1, Code.MOVZX_R32_RM16: 2, Code.MOV_R32_RM32: 4, Code.MOV_RM32_R32: 4,
+}  # fmt: skip
+
+
+def _signed(value: int) -> int:
+    """Return what 32 or 64 bits are as a signed number."""
+    value &= (1 << 64) - 1
+    if value >> 63:
+        return value - (1 << 64)
+    return value - (1 << 32) if value >> 31 == 1 else value
 
 
 def register_number(register: int) -> int:

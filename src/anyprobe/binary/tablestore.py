@@ -35,6 +35,7 @@ class CodeFacts:
     entries: NDArray[np.int64]
     forbidden: tuple[tuple[AddressRange, str], ...]
     noreturn: frozenset[int]
+    own_stubs: dict[int, int]
     cold_parts: dict[int, int]
     unnamed_parts: NDArray[np.int64]
 
@@ -70,22 +71,24 @@ class TableStore:
 
     def facts(self) -> CodeFacts | None:
         """Return the facts about the code, if they are kept."""
-        found = self._load(_FACTS, ("entries", "noreturn", "parts", "forbidden", "reasons", "unnamed"))
+        found = self._load(_FACTS, ("entries", "noreturn", "stubs", "parts", "forbidden", "reasons", "unnamed"))
         if found is None:
             return None
-        entries, noreturn, parts, areas, reasons, unnamed = found
+        entries, noreturn, stubs, parts, areas, reasons, unnamed = found
         texts = [text for text in reasons.tobytes().decode("ascii", "replace").split("\n") if text]
-        if parts.shape[:1] != (2,) or areas.shape != (len(texts), 2) or not _REASONS.issuperset(texts):
+        shapes = parts.shape[:1], stubs.shape[:1], areas.shape
+        if shapes != ((2,), (2,), (len(texts), 2)) or not _REASONS.issuperset(texts):
             return None
         forbidden = [(AddressRange(*area), text) for area, text in zip(areas.tolist(), texts, strict=True)]
-        cold_parts = dict(zip(*parts.tolist(), strict=True))
-        return CodeFacts(entries, tuple(forbidden), frozenset(noreturn.tolist()), cold_parts, unnamed)
+        own_stubs, cold_parts = (dict(zip(*each.tolist(), strict=True)) for each in (stubs, parts))
+        return CodeFacts(entries, tuple(forbidden), frozenset(noreturn.tolist()), own_stubs, cold_parts, unnamed)
 
     def keep_facts(self, facts: CodeFacts) -> None:
         """Keep the facts about the code."""
         arrays: cache.Arrays = {
             "entries": facts.entries,
             "noreturn": np.array(sorted(facts.noreturn), np.int64),
+            "stubs": np.array([[*facts.own_stubs], [*facts.own_stubs.values()]], np.int64),
             "parts": np.array([[*facts.cold_parts], [*facts.cold_parts.values()]], np.int64),
             "forbidden": np.array([(area.start, area.end) for area, _ in facts.forbidden], np.int64).reshape(-1, 2),
             "unnamed": facts.unnamed_parts,

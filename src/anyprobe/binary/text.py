@@ -1,5 +1,6 @@
 """What the code analysis needs to know of one object, in link-time virtual addresses."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,8 @@ class ModuleText:
     cancellation ranges, signal-return trampolines."""
     noreturn: frozenset[int]
     """Starts of functions and PLT stubs known never to return (abort, exit, __stack_chk_fail, ...)."""
+    own_stubs: Mapping[int, int]
+    """The function behind each PLT stub for one of the object's own, as long as no other object stands in for it."""
     is_go: bool
     """Whether the Go toolchain made the object (no several-instruction jumps where goroutines may be parked)."""
     is_pie: bool

@@ -72,7 +72,7 @@ def test_three_megabytes_are_scanned_in_a_tenth_of_a_second(build):
     empty = np.empty(0, np.int64)
     area = (AddressRange(0x400000, 0x400000 + len(content)),)
     memory = BytesMemory(0x400000, content)
-    text = ModuleText("random", area, memory, empty, empty, empty, (), frozenset(), False, False)
+    text = ModuleText("random", area, memory, empty, empty, empty, (), frozenset(), {}, False, False)
     code = code_bytes(text)
     started = time.process_time()
     References(text, code)

@@ -49,6 +49,7 @@ def code_map(base, content, functions, *, entries=(), forbidden=()):
             entries=np.array(sorted(base + entry for entry in entries), dtype=np.int64),
             forbidden=tuple((AddressRange(base + low, base + high), why) for low, high, why in forbidden),
             noreturn=frozenset(),
+            own_stubs={},
             is_go=False,
             is_pie=True,
         )
