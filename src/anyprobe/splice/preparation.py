@@ -45,7 +45,7 @@ _PATIENCE = 1.0
 _PAUSE = 0.002
 _CLUSTER = 1 << 30
 """Modules that lie within this distance share a neighbourhood."""
-_MANY, _MOST = 1000, 360
+_MANY, _MOST = 1000, 640
 """So many new wants in one module are worth keeping room for, and so many bytes of code and counter for each."""
 _DIVISIONS = (1, 2, 4, 8, 16, 32)
 """Into how many places code may be divided: springboards all over the place leave gaps of some megabytes."""
