@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from anyprobe.cli import target_checks
 from anyprobe.core.errors import (
     NoSuchProcess,
     PermissionDenied,
@@ -19,7 +20,7 @@ from anyprobe.core.errors import (
     UsageError,
 )
 from anyprobe.core.memory import MemoryFault
-from anyprobe.target import permission
+from anyprobe.target import permission, procfs
 from anyprobe.target.launch import launch
 from anyprobe.target.process import Process
 from live.target_driver import running
@@ -332,6 +333,25 @@ print("end", flush=True)
     finally:
         child.kill()
         child.wait()
+
+
+def test_shadow_stacks_are_refused(monkeypatch):
+    """What returns to where it was not called from would end the program."""
+    read, status = procfs.read_file, procfs.read_status
+
+    def read_file(path, *more):
+        return read(path, *more) + (b"x86_Thread_features:\tshstk wrss\n" if str(path).endswith("/status") else b"")
+
+    with running("thread_churn") as program:
+        program.line()
+        monkeypatch.setattr(procfs, "read_file", read_file)
+        monkeypatch.setattr(procfs, "read_status", lambda pid: status(pid) | {"x86_Thread_features": "shstk"})
+        process = Process.open(program.pid)
+        with pytest.raises(UnsupportedTarget, match="shadow stacks"), process.borrow():
+            pass
+        process.close()
+        (found,) = (each for each in target_checks.findings(program.pid) if each.name == "shadow stack")
+        assert found.verdict == "no"
 
 
 def test_no_call_is_made_on_an_alternate_stack_among_living_frames():

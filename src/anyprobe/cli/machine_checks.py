@@ -131,7 +131,7 @@ def mapping_limit() -> Finding:
 def shadow_stacks() -> Finding:
     """Look whether programs may run with shadow stacks."""
     if "user_shstk" in cpu_facts().get("flags", "").split():
-        return Finding("shadow stacks", "ok", "supported here; programs that use them are probed with care")
+        return Finding("shadow stacks", "ok", "supported here; programs that use them cannot be probed")
     return Finding("shadow stacks", "ok", "not supported by processor and kernel, so in no program's way")
 
 
