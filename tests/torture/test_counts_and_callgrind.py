@@ -12,7 +12,7 @@ from live.filter_programs import FILTERS
 from live.independent import differences, run_counted, specs_of_functions
 
 ENVIRONMENT = {"LC_ALL": "C", "OPENSSL_ia32cap": "~0x40000000:~0xfffffffff02b0000"}
-"""Without what Valgrind's processor lacks (AVX-512, SHA, ADX) and who made it: OpenSSL's functions for it need no name."""
+"""Without what Valgrind's processor lacks (AVX-512, SHA, ADX) and who made it: which functions that chooses."""
 PROGRAMS = ("gzip", "gunzip", "xz", "unxz", "zstd", "bc", "sqlite3", "sha256", "aes-cbc")
 SINGLE_THREADED = {"xz": ("-T1",), "zstd": ("--single-thread", "--no-asyncio")}
 CHOSEN = re.compile(r"_(sse\w*|ssse\w*|avx\w*|evex\w*|erms|fma\w*|aesni\w*|shaext)$|_(sse|avx|evex)[0-9]*_")
