@@ -75,6 +75,12 @@ def test_offset_inside_an_instruction(target):
     assert outcome.returncode == WRONG_USE
     assert "Traceback" not in outcome.stderr
     assert "no instruction starts here; nearest: +0x0, +0x3" in outcome.stdout
+    with anyprobe.attach(target.pid) as session:
+        (site,) = session.resolve("a.out:leaf4")[0]
+        start = site.function.start
+        session.count(f"a.out:-:{start + 1:#x}")
+        ((_, why),) = session.refused
+        assert why.detail.endswith(f"nearest: {start:#x}, {start + 3:#x}")
 
 
 def test_ambiguous_symbol(run_target, compiled, tmp_path):

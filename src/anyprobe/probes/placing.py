@@ -30,7 +30,9 @@ def add_counted(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Mo
         if code.is_boundary(address):
             _add(probe, site, code, module, address, WantKind.OFFSET)
             return
-        near = ", ".join(f"+{at - site.function.start:#x}" for at in code.boundaries_near(address))
+        in_module = ":-:" in site.canonical  # as the user counts
+        places = [at if in_module else at - site.function.start for at in code.boundaries_near(address)]
+        near = ", ".join(f"{'' if in_module else '+'}{at:#x}" for at in places)
         detail = f"no instruction starts here; nearest: {near}"
         probe.refused.append((site.canonical, Refusal(Reason.NOT_A_BOUNDARY, address + module.bias, detail)))
 
