@@ -1,5 +1,7 @@
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -141,3 +143,13 @@ def test_losses_of_handlers_are_in_the_json_and_added_up():
     assert document["dropped"] == {"m": {"no room": 3, "contended": 1}, "r": {"ring full": 5}}
     assert document["missing"] == {"fault": 2, "division": 1}
     assert not {"dropped", "missing"} & snapshot().as_json().keys()
+
+
+def test_every_key_of_the_json_is_documented():
+    """In docs/counting.md, for whoever reads it with a program."""
+    documented = set(re.findall(r"`(\w+)`", (Path(__file__).parents[3] / "docs" / "counting.md").read_text()))
+    full = site(exit_kind="tail", arming="live", notes=("a note",), folded_sites=2)
+    whole = snapshot(sites=(full,), functions=(timing(exit_kind="trampoline"),), warnings=("a warning",)).as_json()
+    parts = [whole["target"], whole["pause_us"], whole["setup_s"], whole["refused"][0]]
+    keys = {key for part in (whole, *parts, *whole["sites"], *whole["functions"]) for key in part}
+    assert keys <= documented
