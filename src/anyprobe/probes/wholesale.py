@@ -8,7 +8,9 @@ from anyprobe.probes.forms import EACH
 from anyprobe.probes.resolve import ResolvedSite
 
 _MANY = 300
-"""Functions; a survey costs as much as looking at so many one by one."""
+"""Functions; a survey of a module with ten thousand costs as much as looking at so many one by one."""
+_SHARE = 33
+"""In larger modules, one function of so many: of a browser's engine a library's worth is soon looked at by itself."""
 
 
 def surveyed(sites: Iterable[ResolvedSite]) -> list[LoadedObject]:
@@ -16,4 +18,8 @@ def surveyed(sites: Iterable[ResolvedSite]) -> list[LoadedObject]:
     sites = [site for site in sites if site.kind in EACH or site.kind == "return"]
     numbers = Counter(id(site.object) for site in sites)
     objects = {id(site.object): site.object for site in sites}
-    return [objects[key] for key, number in numbers.items() if number >= _MANY]
+    return [objects[key] for key, number in numbers.items() if number >= _MANY and _pays(objects[key], number)]
+
+
+def _pays(loaded: LoadedObject, number: int) -> bool:
+    return number * _SHARE >= len(loaded.image.functions.starts)
