@@ -153,6 +153,15 @@ def read_tasks(pid: int) -> list[int]:
     return [int(name) for name in gateway.listdir(f"/proc/{pid}/task")]
 
 
+def count_tasks(pid: int) -> int:
+    """Return how many tasks a process has.
+
+    The links of the directory that lists them are so many and the usual two (``proc_task_getattr``): to be had in a
+    fifth of the time in which ``stat`` is, for which the times of all threads are added up.
+    """
+    return gateway.stat(f"/proc/{pid}/task").st_nlink - 2
+
+
 def read_all_tasks(pid: int) -> list[int]:
     """Return the ids of all tasks, none left out; ``StopTimeout`` where they end faster than they can be listed."""
     deadline = time.monotonic() + _LISTING_PATIENCE
@@ -168,7 +177,7 @@ def is_whole(pid: int, tids: Collection[int], stopped: Container[int] = ()) -> b
     The kernel ends a listing early when the task that it has come to exits at that moment (``next_tid``). But if, after
     the tasks have been counted, as many of the listed still live, then they are all.
     """
-    number = read_stat(pid).threads
+    number = count_tasks(pid)
     try:
         for tid in tids:
             if tid not in stopped:

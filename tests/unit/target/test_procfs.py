@@ -71,6 +71,13 @@ def test_auxv_ends_at_null():
     assert parse_auxv(struct.pack("<8Q", 33, 0x7FFE, 9, 0x1000, 0, 0, 5, 5)) == {33: 0x7FFE, 9: 0x1000}
 
 
+@pytest.mark.parametrize("number", [0, 1, 40])
+def test_tasks_are_counted_as_the_kernel_counts_them(number):
+    with threads(number):
+        pid = os.getpid()
+        assert procfs.count_tasks(pid) == procfs.read_stat(pid).threads == len(procfs.read_tasks(pid))
+
+
 def test_a_list_of_tasks_is_whole_when_as_many_of_the_listed_live_as_there_are():
     with threads(3) as tids:
         assert procfs.is_whole(os.getpid(), tids)
