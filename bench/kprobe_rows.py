@@ -16,7 +16,7 @@ from measure import HERE, Estimate, call_target, compiled, pairs
 from rows import Report
 
 import anyprobe
-from anyprobe import Count, i32
+from anyprobe import Count, Hist, i32
 from anyprobe.kprobes import (
     Jprobe,
     Kprobe,
@@ -25,6 +25,7 @@ from anyprobe.kprobes import (
     register_jprobe,
     register_kprobe,
     register_kretprobe,
+    regs_return_value,
     unregister_jprobe,
     unregister_kprobe,
     unregister_kretprobe,
@@ -57,6 +58,20 @@ class Probes:
             hits.add()
 
         self._pre, self._post, self._entry, self._handler = pre, post, entry, handler
+        sizes, results = Hist("sizes"), Hist("results")
+
+        def measures(p, regs):
+            sizes.add(regs.di)
+            return 0
+
+        def remembers(ri, regs):
+            ri.data.size = regs.di
+            return 0
+
+        def compares(ri, regs):
+            results.add(regs_return_value(regs) - ri.data.size)
+
+        self._measures, self._remembers, self._compares = measures, remembers, compares
 
     def counter(self) -> Callable[[], object]:
         """Arm a kprobe without handlers: an inlined counter."""
@@ -84,6 +99,16 @@ class Probes:
     def kretprobe(self) -> Callable[[], object]:
         """Arm a kretprobe."""
         rp = Kretprobe(Kprobe(symbol_name="work"), self._handler)
+        _demand(register_kretprobe(rp), rp.kp)
+        return lambda: unregister_kretprobe(rp)
+
+    def called(self) -> Callable[[], object]:
+        """Arm a kprobe whose handler the patch calls."""
+        return self._kprobe(Kprobe(symbol_name="work", pre_handler=self._measures))
+
+    def called_kretprobe(self) -> Callable[[], object]:
+        """Arm a kretprobe whose handlers are called, with data of each call."""
+        rp = Kretprobe(Kprobe(symbol_name="work"), self._compares, self._remembers)
         _demand(register_kretprobe(rp), rp.kp)
         return lambda: unregister_kretprobe(rp)
 
@@ -121,7 +146,9 @@ def kprobe_rows(report: Report, scale: float) -> None:
     jumps = (
         ("o", "counter", "o, a counter", 0.001), ("o2", "kprobe", "o, a compiled handler", 0.004),
         ("j", "jprobe", "j", 0.004), ("ro", "kretprobe", "ro", 0.010), ("kr", "kprobe kretprobe", "kr, by jumps", None),
-        ("jr", "jprobe kretprobe", "jr, by jumps", None),
+        ("jr", "jprobe kretprobe", "jr, by jumps", None), ("oc", "called", "o, a handler that is called", None),
+        ("rc", "called_kretprobe", "ro, handlers that are called, and data", None),
+        ("krc", "called called_kretprobe", "kr, the same two", None),
     )  # fmt: skip
     for letter, name, shown, must in jumps:
         found = _added(name, traps=False, calls=calls)

@@ -9,6 +9,8 @@ from anyprobe.core.errors import InternalError, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, head_bytes
+from anyprobe.splice.handlerchain import can_follow
+from anyprobe.splice.handlerfacts import HandlerFacts
 from anyprobe.splice.moving import Moving, can_move
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import REPLACING, Action, ActionKind, BankCode, Clobbers, EmittedPatch
@@ -158,8 +160,23 @@ class Emission:
         self, edit: Edit, planned: PlannedSplice, home: Neighbourhood, behind: dict[int, int]
     ) -> EmittedPatch | Refusal:
         clobbers = self._engine.clobbers_of
-        source = ActionSource(lambda want: self._actions(want, home), lambda want: clobbers(edit, want))
-        looped = any(each.back_to_entry for each in edit.plan.scope or (edit.state.code,))
+        missing: list[tuple[Action, ...]] = []
+
+        def together(actions: Sequence[Action]) -> tuple[int, int]:
+            chain = leading_chain(actions)
+            routine = home.chain(chain) if chain else None
+            if chain and routine is None:
+                missing.append(chain)
+            return len(chain), routine or 0
+
+        source = ActionSource(lambda want: self._actions(want, home), lambda want: clobbers(edit, want), together)
+        alone = len(planned.wants) == 1  # the order does not matter
+        looped = alone or any(each.back_to_entry for each in edit.plan.scope or (edit.state.code,))
+        patch = emit_patch(planned, home.cursor, edit.module.bias, source, behind, looped=looped)
+        if not missing:
+            return patch
+        for chain in missing:
+            home.write_chain(chain)
         return emit_patch(planned, home.cursor, edit.module.bias, source, behind, looped=looped)
 
     def _actions(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
@@ -190,7 +207,8 @@ class Emission:
         place = (hook.ip, hook.function) if hook.handler.asks_place else (0, 0)
         inline = home.inline(bank, hook.handler) if isinstance(bank, SlotBank) else None
         told = hook.handler.takes_target, hook.handler.moves_stack
-        return (Action(hook.kind, hook.offset, code, *place, *told, inline),)
+        shared = hook.handler if isinstance(bank, SlotBank) and inline is None else None
+        return (Action(hook.kind, hook.offset, code, *place, *told, inline, shared),)
 
     def _home_for(self, edit: Edit) -> Neighbourhood:
         """Return where a function's patches go: all of a module where the stubs are that return addresses need."""
@@ -229,6 +247,19 @@ def _bytes_there(module: Module, planned: PlannedSplice) -> tuple[bytes, bytes, 
     content = module.code.text.memory.read(start, max(middle + planned.borrowed, end) - start)
     borrowed = content[middle - start :][: planned.borrowed]
     return content[first - start : middle - start], borrowed, content[whole_at - start : end - start]
+
+
+def leading_chain(actions: Sequence[Action]) -> tuple[Action, ...]:
+    """Return the actions, from the first one on, whose handlers can be called together; none if these are not two."""
+    chain: list[Action] = []
+    handlers: list[HandlerFacts] = []
+    for action in actions:
+        same = not chain or action.bank.gate == chain[0].bank.gate
+        if action.handler is None or not same or not can_follow(handlers, action.handler):
+            break
+        chain.append(action)
+        handlers.append(action.handler)
+    return tuple(chain) if len(chain) > 1 else ()
 
 
 def of_one_bank(lines: list[PlannedSplice], action_of: Callable[[Want], Action | None]) -> list[PlannedSplice]:

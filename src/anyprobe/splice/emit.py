@@ -1,6 +1,6 @@
 """From a planned splice to bytes: its patch at a given address, and what to write at its head."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -40,6 +40,8 @@ class ActionSource:
 
     actions: Callable[[Want], tuple[Action, ...]]
     clobbers: Callable[[Want], Clobbers]
+    together: Callable[[Sequence[Action]], tuple[int, int]] = lambda _: (0, 0)
+    """How many of some actions, from the first one on, are handlers of one call, and what that call's routine is."""
 
 
 def estimate(splice: PlannedSplice) -> int:
@@ -138,7 +140,14 @@ class _Emission:
             for action in self._source.actions(want)
             if action.kind is not ActionKind.FAULT
         ]
-        for want, action in sorted(found, key=_turn) if len(found) > 1 else found:
+        ordered = sorted(found, key=_turn) if len(found) > 1 else found
+        while ordered:
+            number, routine = self._source.together([action for _, action in ordered]) if len(ordered) > 1 else (0, 0)
+            if routine:
+                self._writer.call_handlers([action for _, action in ordered[:number]], routine)
+                ordered = ordered[number:]
+                continue
+            (want, action), *ordered = ordered
             self._writer.action(action, self._source.clobbers(want))
 
     def _retargeted(self, insn: Insn) -> None:

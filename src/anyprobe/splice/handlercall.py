@@ -11,6 +11,7 @@ a block (fork children) run handlers unguarded, with number 0: what handlers cha
 """
 
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -18,7 +19,7 @@ from iced_x86 import Code, Encoder, Instruction, MemoryOperand, Register
 
 from anyprobe.core.code import SKIP, Input, InputKind, NativeCode
 from anyprobe.core.errors import InternalError
-from anyprobe.data.layout import BLOCK_GUARD, BLOCK_NUMBER, BLOCK_REFUSED
+from anyprobe.data.layout import BLOCK_GUARD, BLOCK_REFUSED
 from anyprobe.isa import disassemble
 from anyprobe.isa.assemble import Assembler, i32, u64
 from anyprobe.isa.registers import NUMBERS
@@ -32,6 +33,7 @@ from anyprobe.splice.handlerfacts import (
     TID_OFFSET,
     HandlerFacts,
 )
+from anyprobe.splice.handlerwords import emit_errno, emit_set_errno, emit_thread_number
 from anyprobe.splice.instancepool import emit_claim, emit_decline, emit_find, emit_release
 from anyprobe.splice.memoryroutines import emit_memory_routines
 from anyprobe.splice.routines import RoutineFacts, emit_acquire
@@ -58,26 +60,31 @@ _PROBES = 8
 
 def assemble_handler_call(facts: RoutineFacts, handler: HandlerFacts, address: int) -> tuple[bytes, int, str]:
     """Return the code of the routine and the handler at ``address``, where the routine begins, and the listing."""
-    writer = _Call(facts, handler)
+    writer = CallWriter(facts, (handler,))
     code = writer.run(address)
     return code, address + writer.asm.offset_of("handler_call"), writer.asm.listing(address)
 
 
-class _Call:
-    """Writes one routine."""
+class CallWriter:
+    """Writes one routine, which calls one handler, or several by turns (``handlerchain``)."""
 
-    def __init__(self, facts: RoutineFacts, handler: HandlerFacts) -> None:
+    def __init__(self, facts: RoutineFacts, handlers: Sequence[HandlerFacts]) -> None:
+        """Begin with nothing."""
         self.asm = Assembler()
-        self._facts, self._handler = facts, handler
+        handler = handlers[0]
+        self._facts, self._handler, self._handlers = facts, handler, handlers
+        self._turn = 0
+        """Of the handler that is written just now."""
         self._encoder = Encoder(64)
         self._numbers = 0
         code = handler.code
         self._strings, self._aligned = "df" in code.clobbers, code.vectors
-        self._saved = _saved_by(code)
-        self._passed_by = _PASSED_BY + 8 * (handler.takes_target or handler.takes_trap)
+        self._saved = _saved_by([each.code for each in handlers])
+        self._passed_by = _PASSED_BY + 8 * (handler.takes_target or handler.takes_trap or len(handlers) - 1)
         self._base, self._pushed = (Register.RBP, 0) if self._aligned else (Register.RSP, 8 * self._strings)
 
     def run(self, address: int) -> bytes:
+        """Return the code at an address."""
         asm, facts, handler = self.asm, self._facts, self._handler
         emit_acquire(asm, facts)
         asm.label("handler_call")
@@ -103,6 +110,8 @@ class _Call:
         self._argument()
         asm.emit(b"\x48\xff\x04\x03", "inc qword [rbx+rax]")
         self._call()
+        for _ in self._turns(first=1):
+            self._next()
         if handler.moves_stack:
             stackmove.emit_frame(asm, self._at_return_address, self._passed_by - 8)
             self._end("moved", *stackmove.LEAVE)
@@ -117,20 +126,43 @@ class _Call:
             popped = self._passed_by - 8
             self._end("leave", b"\xc2" + struct.pack("<H", popped), f"ret {popped}")
         self._rare()
-        names = frozenset(each.name for each in handler.code.inputs if each.kind is InputKind.ROUTINE)
+        inputs = [each for one in self._handlers for each in one.code.inputs]
+        names = frozenset(each.name for each in inputs if each.kind is InputKind.ROUTINE)
         if handler.skips:
             asm.label(SKIP)
             asm.emit(b"\xc3", "ret")
         names -= {SKIP}
-        if handler.pool and handler.enters and handler.system_calls:
+        if any(each.pool and each.enters and each.system_calls for each in self._handlers):
             names |= {"read"}
-        reading = replace(handler.reading, slot=facts.slot, gate=facts.gate)
+        known = next((each.reading for each in self._handlers if each.calls_routines), handler.reading)
+        reading = replace(known, slot=facts.slot, gate=facts.gate)
         emit_memory_routines(asm, names - contextroutines.NAMES, reading)
         contextroutines.emit_context_routines(asm, names & contextroutines.NAMES, reading)
-        asm.emit(b"\xcc" * (-len(asm) % 16), "padding")
-        asm.label("handler")
-        asm.emit(handler.code.code, "the handler")
+        for _ in self._turns():
+            asm.emit(b"\xcc" * (-len(asm) % 16), "padding")
+            asm.label(self._own("handler"))
+            asm.emit(self._handler.code.code, "the handler")
         return asm.finish(address)
+
+    def _turns(self, first: int = 0) -> Iterator[None]:
+        """Have each handler's turn come; in the end it is that of the first one again."""
+        for turn in range(first, len(self._handlers)):
+            self._turn, self._handler = turn, self._handlers[turn]
+            yield
+        self._turn, self._handler = 0, self._handlers[0]
+
+    def _own(self, label: str) -> str:
+        """Return the label as it is called in the turn of this handler."""
+        return f"{label}_{self._turn}" if self._turn else label
+
+    def _next(self) -> None:
+        """Emit: another handler's turn; everything but its words is as it was for the first one."""
+        asm = self.asm
+        asm.emit(b"\x48\x85\xdb", "test rbx, rbx")
+        asm.jump(b"\x0f\x84", self._own("shared"), "jz shared")
+        self._argument()
+        asm.emit(b"\x48\xff\x04\x03", "inc qword [rbx+rax]")
+        self._call()
 
     def _end(self, label: str, leave: bytes, text: str) -> None:
         """Emit: the handler is over, everything is as it was. ``label``: where nothing is to be said to the block."""
@@ -154,8 +186,9 @@ class _Call:
         asm.emit(b"\xff\x43" + bytes([BLOCK_REFUSED]), "inc dword [rbx+BLOCK_REFUSED]")
         asm.emit(b"\x81\x7b" + bytes([BLOCK_REFUSED]) + i32(PATIENCE), "cmp dword [rbx+BLOCK_REFUSED], PATIENCE")
         asm.jump(b"\x0f\x83", "free", "jae free")
-        self._argument()
-        asm.emit(b"\x48\xff\x44\x03" + bytes([MISSED]), "inc qword [rbx+rax+MISSED]")
+        for _ in self._turns():
+            self._argument()
+            asm.emit(b"\x48\xff\x44\x03" + bytes([MISSED]), "inc qword [rbx+rax+MISSED]")
         asm.jump(b"\xe9", "done", "jmp done")
         asm.label("first")
         asm.emit(b"\x51\x52", "push rcx; push rdx")
@@ -163,15 +196,17 @@ class _Call:
         asm.emit(b"\x48\x89\xcb\x5a\x59", "mov rbx, rcx; pop rdx; pop rcx")
         asm.emit(b"\x48\x85\xdb", "test rbx, rbx")
         asm.jump(b"\x0f\x85", "block", "jnz block")
-        asm.emit(b"\x48\xbf" + u64(facts.shared), "mov rdi, shared block")
-        self._argument()
-        asm.emit(b"\xf0\x48\xff\x04\x07", "lock inc qword [rdi+rax]")
-        self._one(Instruction.create_reg_mem(Code.MOV_R64_RM64, Register.RDI, self._at(self._place_of("rdi"))))
-        asm.jump(b"\xe9", "run", "jmp run")
+        for _ in self._turns():
+            asm.label(self._own("shared"))
+            asm.emit(b"\x48\xbf" + u64(facts.shared), "mov rdi, shared block")
+            self._argument()
+            asm.emit(b"\xf0\x48\xff\x04\x07", "lock inc qword [rdi+rax]")
+            self._one(Instruction.create_reg_mem(Code.MOV_R64_RM64, Register.RDI, self._at(self._place_of("rdi"))))
+            asm.jump(b"\xe9", self._own("run"), "jmp run")
 
     def _argument(self) -> None:
-        """Emit: rax = the offset of the counters."""
-        self._get(self._base, self._above + 8 + self._pushed)
+        """Emit: rax = the offset of the counters of the handler whose turn it is."""
+        self._get(self._base, self._above + 8 + 8 * self._turn + self._pushed)
 
     def _at(self, offset: int) -> MemoryOperand:
         return MemoryOperand(self._base, displ=offset, displ_size=8)
@@ -196,7 +231,7 @@ class _Call:
     def _call(self) -> None:
         """Emit: fill in the words, call the handler, take over what it changes. rbx = the block, or 0."""
         asm, code = self.asm, self._handler.code
-        asm.label("run")
+        asm.label(self._own("run"))
         size = (8 * len(code.inputs) + 15) & -16
         if self._aligned:
             asm.emit(b"\x48\x83\xe4\xf0", "and rsp, -16")
@@ -207,7 +242,7 @@ class _Call:
         for index, each in sorted(enumerate(code.inputs), key=lambda item: item[1].kind not in _IN_REGISTERS):
             self._word(index, each)
         asm.emit(b"\x48\x89\xe7", "mov rdi, rsp")
-        asm.jump(b"\xe8", "handler", "call handler")
+        asm.jump(b"\xe8", self._own("handler"), "call handler")
         for index, each in enumerate(code.inputs):
             if each.written:
                 self._take_over(index, each)
@@ -280,7 +315,7 @@ class _Call:
                 self.asm.relative(b"\x48\x8d\x05", 4, b"", each.name, f"lea rax, [{each.name}]")
                 self._set(index, Register.RAX)
             case InputKind.THREAD:
-                self._thread()
+                self._thread_number()
                 self._set(index, Register.RAX)
             case InputKind.INSTANCE:
                 self._instance()
@@ -309,11 +344,15 @@ class _Call:
         elif name == "rsp":
             self._one(Instruction.create_reg_mem(Code.LEA_R64_M, Register.RAX, self._at(self._site)))
             self._set(index, Register.RAX)
-        elif name in _CHANGED or name == "flags" or (name == "rbp" and self._aligned):
+        elif name in _CHANGED or name == "flags" or (name == "rbp" and self._aligned) or self._is_lost(name):
             self._get(self._base, self._place_of(name))
             self._set(index, Register.RAX)
         else:
             self._set(index, _register_of(name))
+
+    def _is_lost(self, name: str) -> bool:
+        """Return whether another handler may have changed a register before."""
+        return self._turn > 0 and name in self._saved
 
     def _context(self, index: int, name: str) -> None:
         asm, handler = self.asm, self._handler
@@ -345,55 +384,15 @@ class _Call:
                 asm.emit(b"\x48\x63\x78" + bytes([at]), f"movsxd rdi, dword [rax+{at}]")
                 asm.emit(b"\x48\x8d\x44\x38" + bytes([at + 4]), f"lea rax, [rax+rdi+{at + 4}]")
             case "errno":
-                self._errno()
+                emit_errno(asm, handler)
             case _:
                 raise InternalError(f"no code for ctx.{name}")
         self._set(index, Register.RAX)
 
-    def _errno(self) -> None:
-        """Emit: rax = errno; 0 where nobody has said yet where it is."""
-        asm, handler = self.asm, self._handler
-        if handler.errno:
-            asm.emit(b"\x64\x48\x63\x04\x25" + i32(handler.errno), "movsxd rax, dword fs:[errno]")
-            return
-        asm.emit(b"\x48\xb8" + u64(handler.errno_word) + b"\x48\x8b\x00", "mov rax, &word; mov rax, [rax]")
-        for text in ("mov rax, [rax]", "movsxd rax, dword fs:[rax]"):
-            asm.emit(b"\x48\x85\xc0", "test rax, rax")
-            asm.jump(b"\x0f\x84", "no_errno", "jz no_errno")
-            asm.emit(b"\x48\x8b\x00" if text.startswith("mov ") else b"\x64\x48\x63\x00", text)
-        asm.label("no_errno")
-
-    def _set_errno(self) -> None:
-        """Emit: errno = eax; rdi is free."""
-        asm, handler = self.asm, self._handler
-        if handler.errno:
-            asm.emit(b"\x64\x89\x04\x25" + i32(handler.errno), "mov fs:[errno], eax")
-            return
-        asm.emit(b"\x48\xbf" + u64(handler.errno_word) + b"\x48\x8b\x3f", "mov rdi, &word; mov rdi, [rdi]")
-        for text in ("mov rdi, [rdi]", "mov fs:[rdi], eax"):
-            asm.emit(b"\x48\x85\xff", "test rdi, rdi")
-            asm.jump(b"\x0f\x84", "errno_set", "jz errno_set")
-            asm.emit(b"\x48\x8b\x3f" if text.startswith("mov r") else b"\x64\x89\x07", text)
-        asm.label("errno_set")
-
-    def _thread(self) -> None:
-        """Emit: rax = the thread's number, 0 without a block. It is worked out once and kept in the block."""
-        asm, facts = self.asm, self._facts
+    def _thread_number(self) -> None:
+        """Emit: rax = the thread's number, 0 without a block."""
         self._numbers += 1
-        known = f"number_{self._numbers}"
-        asm.emit(b"\x31\xc0\x48\x85\xdb", "xor eax, eax; test rbx, rbx")
-        asm.jump(b"\x0f\x84", known, "jz number")
-        asm.emit(b"\x48\x8b\x43" + bytes([BLOCK_NUMBER]), "mov rax, [rbx+BLOCK_NUMBER]")
-        asm.emit(b"\x48\x85\xc0", "test rax, rax")
-        asm.jump(b"\x0f\x85", known, "jnz number")
-        first = facts.data + facts.layout.blocks_offset
-        asm.emit(b"\x51\x52\x48\xb9" + u64(first), "push rcx; push rdx; mov rcx, first block")
-        asm.emit(b"\x48\x89\xd8\x48\x29\xc8\x31\xd2", "mov rax, rbx; sub rax, rcx; xor edx, edx")
-        asm.emit(b"\xb9" + i32(facts.layout.stride), "mov ecx, stride")
-        asm.emit(b"\x48\xf7\xf1", "div rcx")
-        asm.emit(b"\x48\x05" + i32(facts.numbered + 1) + b"\x5a\x59", "add rax, first number; pop rdx; pop rcx")
-        asm.emit(b"\x48\x89\x43" + bytes([BLOCK_NUMBER]), "mov [rbx+BLOCK_NUMBER], rax")
-        asm.label(known)
+        emit_thread_number(self.asm, self._facts, f"number_{self._numbers}")
 
     def _instance(self) -> None:
         """Emit: rdx = address of the data of the call with this stack pointer, 0 if there is none.
@@ -405,7 +404,7 @@ class _Call:
         if handler.pool:
             self._pooled()
             return
-        self._thread()
+        self._thread_number()
         asm.emit(b"\x31\xd2\x48\x85\xc0", "xor edx, edx; test rax, rax")
         asm.jump(b"\x0f\x84", "no_instance", "jz no_instance")
         if self._facts.numbered + self._facts.layout.blocks > INSTANCE_THREADS:
@@ -475,7 +474,7 @@ class _Call:
             self._one(Instruction.create_mem_reg(Code.MOV_RM64_R64, place, Register.RAX))
             return
         if each.kind is InputKind.CONTEXT and each.name == "errno":
-            self._set_errno()
+            emit_set_errno(self.asm, self._handler)
             return
         if name in self._saved:
             operand = self._at(self._place_of(name))
@@ -484,16 +483,16 @@ class _Call:
             self._one(Instruction.create_reg_reg(Code.MOV_R64_RM64, _register_of(name), Register.RAX))
 
 
-def _saved_by(code: NativeCode) -> tuple[str, ...]:
-    """Return what has to be saved: what the handler changes, and what filling in its words does."""
-    changed = {name for name in code.clobbers if name in NUMBERS}
-    for each in code.inputs:
+def _saved_by(codes: Sequence[NativeCode]) -> tuple[str, ...]:
+    """Return what has to be saved: what the handlers change, and what filling in their words does."""
+    changed = {name for code in codes for name in code.clobbers if name in NUMBERS}
+    for each in (each for code in codes for each in code.inputs):
         if each.kind is InputKind.CONTEXT:
             changed |= _SCRATCH.get(each.name, set())
         elif each.kind is InputKind.INSTANCE:
             changed |= {"rcx", "rdx", "r11"}
     others = sorted(changed - set(_ALWAYS_SAVED) - {"rbp"}, key=NUMBERS.__getitem__)
-    return (*_ALWAYS_SAVED, *others, *(("rbp",) if code.vectors else ()))
+    return (*_ALWAYS_SAVED, *others, *(("rbp",) if codes[0].vectors else ()))
 
 
 def _register_of(name: str) -> "Register_":

@@ -63,6 +63,11 @@ class HandlerFacts:
         return self.reading.system_calls
 
     @property
+    def calls_routines(self) -> bool:
+        """Whether it calls routines of ours, which may depend on what is known of the program's memory."""
+        return (self.pool > 0 and self.enters) or any(each.kind is InputKind.ROUTINE for each in self.code.inputs)
+
+    @property
     def redirects(self) -> bool:
         """Whether it may send the thread somewhere else."""
         return any(each.written and each.name == "rip" for each in self.code.inputs)

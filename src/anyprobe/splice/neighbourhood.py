@@ -1,5 +1,6 @@
 """Code memory within reach of some modules: patches, the gate page, near counters, and the shared routines."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -11,6 +12,7 @@ from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.countertemplate import CounterTemplates
 from anyprobe.splice.emit import PATCH_ALIGNMENT
 from anyprobe.splice.handlercall import assemble_handler_call
+from anyprobe.splice.handlerchain import assemble_handler_chain
 from anyprobe.splice.handlerfacts import HandlerFacts
 from anyprobe.splice.inlinehandler import Inline, sources_of
 from anyprobe.splice.journal import MappingUse
@@ -104,6 +106,8 @@ class Neighbourhood:
     routine_listing: str = field(default="", init=False)
     _handlers: dict[tuple[int, int], tuple[HandlerFacts, int]] = field(default_factory=dict, init=False)
     """Where handlers are called, by bank and the handler's identity, which is nobody else's while it is kept here."""
+    _chains: dict[tuple[int, ...], tuple[list[HandlerFacts], int]] = field(default_factory=dict, init=False)
+    """Where several handlers are called at once, by their bank's gate and the handlers' identities."""
     _at_returns: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
     """Where handlers are called at replaced return addresses, by bank and counter."""
     _storages: dict[int, int] = field(default_factory=dict, init=False)
@@ -179,6 +183,21 @@ class Neighbourhood:
             self._handlers[bank.index, id(handler)] = handler, address
         return replace(code, handler=address)
 
+    def chain(self, actions: Sequence[Action]) -> int | None:
+        """Return the routine that calls the handlers of some actions of one bank, if it is written here."""
+        return self._chains.get(_chain_key(actions), (0, None))[1]
+
+    def write_chain(self, actions: Sequence[Action]) -> None:
+        """Write that routine, if it is not there yet."""
+        if self.chain(actions) is not None:
+            return
+        handlers = [action.handler for action in actions if action.handler is not None]
+        bank = actions[0].bank
+        facts = next(blob.facts for blob in self.blobs if blob.routines is bank.routines and blob.facts is not None)
+        content, address, _ = assemble_handler_chain(facts, handlers, self.cursor)
+        self.put(content)
+        self._chains[_chain_key(actions)] = handlers, address
+
     def handling_code(self, bank: SlotBank, hook: "Handling") -> BankCode:
         """Return how code here has a handler run at replaced return addresses, emitting what that needs once."""
         trampolines = self.replacing_code(bank).trampolines
@@ -215,6 +234,10 @@ class Neighbourhood:
     def gate_opened(self, bank: SlotBank) -> None:
         """Take note that the bank's gate word is written."""
         self._open.add(bank.index)
+
+
+def _chain_key(actions: Sequence[Action]) -> tuple[int, ...]:
+    return actions[0].bank.gate, *(id(action.handler) for action in actions)
 
 
 def code_piece_bytes(code_bytes: int) -> int:

@@ -11,6 +11,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from anyprobe.core.refusal import Refusal
+from anyprobe.splice.handlerfacts import HandlerFacts
 from anyprobe.splice.inlinehandler import Inline, emit_inline
 from anyprobe.splice.routines import Routines
 from anyprobe.splice.trampoline import COUNTED, HANDLED, Trampolines
@@ -89,6 +90,8 @@ class Action(NamedTuple):
     """Whether the handler may leave another stack pointer."""
     inline: Inline | None = None
     """What the patch does in the handler's stead."""
+    handler: HandlerFacts | None = None
+    """The handler, where it may be called with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +205,15 @@ class PatchWriter:
         """Append what runs a handler where a function has returned, and goes on to its caller."""
         self.call_handler(action)
         self.raw(RET)
+
+    def call_handlers(self, actions: Sequence[Action], routine: int) -> None:
+        """Append one call of several handlers."""
+        self.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]
+        for action in reversed(actions):
+            self.argument(b"\x68", action.offset)  # push argument
+        self.relative(b"\xe8", routine)  # call routine
+        self.raw(b"\x48\x8d\xa4\x24" + struct.pack("<i", 128 + 8 * len(actions)))  # lea rsp, [rsp+128 and arguments]
+        self._tell_place(next((action for action in actions if action.function), actions[0]))
 
     def _tell_place(self, action: Action) -> None:
         """Append what a handler asks of its place, in operands of instructions that do nothing."""

@@ -14,6 +14,7 @@ from anyprobe.data.layout import NEXT_BLOCK, BankLayout
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.banks import Hook, demand, home_of_handlers, settle_in_slot_bank, settle_near
 from anyprobe.splice.emit import estimate
+from anyprobe.splice.handlerchain import chains_bytes
 from anyprobe.splice.handlerfacts import handler_bytes
 from anyprobe.splice.journal import MappingUse, Record, RecordKind, journal_size
 from anyprobe.splice.landing import LANDING_ESTIMATE
@@ -141,6 +142,7 @@ class Preparation:
             size = sum([estimate(splice) for splice in edit.plan.splices])
             special = [hook for hook in hooks if hook.handler is not None or hook.kind is not ActionKind.COUNT]
             if any(hook.handler is not None for hook in special):
+                size += chains_bytes(edit.wants)
                 size += handler_bytes(hooks) + LANDING_ESTIMATE * sum(hook.kind is ActionKind.FAULT for hook in hooks)
             largest[id(edit.module)] = max(size, largest.get(id(edit.module), 0))
             near = 0 if self._uses_slots(edit) else demand(hooks).counters

@@ -21,6 +21,7 @@ from anyprobe.kprobes import (
     unregister_kprobe,
     unregister_kretprobe,
 )
+from anyprobe.splice.arena import is_ours
 from live.driver import build, started
 
 pytestmark = pytest.mark.live
@@ -208,10 +209,16 @@ def test_handlers_read_the_fields_of_their_probe(target, session):
 def test_what_must_not_be_probed_is_refused_with_the_reason(target, session):
     kp = Kprobe(symbol_name="stepped", pre_handler=None)
     assert register_kprobe(kp) == 0
-    ours = next(each for each in session.mappings() if "anyprobe" in each.path and each.executable)
-    refused = Kprobe(addr=ours.start)
-    assert register_kprobe(refused) == -errno.EINVAL
-    assert "our own code" in refused.error
+    assert register_kprobe(Kprobe(symbol_name="exit", pre_handler=lambda p, regs: 0)) == 0  # reached by a pun
+    ours = [each for each in session.mappings() if is_ours(each) and each.executable]
+    assert ours
+    for start in (each.start + offset for each in ours for offset in (0, 64, 256, 4095)):
+        refused = Kprobe(addr=start)
+        assert register_kprobe(refused) == -errno.EINVAL
+        assert "our own code" in refused.error
+    trampoline = Kprobe(symbol_name="__restore_rt")
+    assert register_kprobe(trampoline) == -errno.EINVAL
+    assert "signal-return-trampoline" in trampoline.error
     target.go(1)
     target.finish()
 

@@ -3,11 +3,13 @@
 import pytest
 
 import anyprobe
-from anyprobe import Count, CSource, Max, Sum, emit, u64
+from anyprobe import Count, CSource, Hist, Max, Sum, emit, u64
 from anyprobe.kprobes import (
+    Jprobe,
     Kprobe,
     Kretprobe,
     disable_kprobe,
+    register_jprobe,
     register_kprobe,
     register_kprobes,
     register_kretprobe,
@@ -271,6 +273,33 @@ def test_test_kprobe_missed(target, session):
     target.finish()
     assert missed.nmissed == 2
     assert missed.hits == sum(cell.count for cell in ran.result().entries.values()) > 0
+
+
+def test_jprobes_and_kretprobes_are_missed_likewise(target, session):
+    """What they do has to be called: what only counts runs in handlers, too."""
+    (called,), _ = session.resolve("a.out:other")
+    calling = f"int handler(struct anyprobe_ctx *ctx) {{ ((long (*)(long)) {called.address:#x}ul)(1); return 0; }}"
+    entered, values = Hist("entered"), Hist("values")
+
+    def jumped(n: u64):
+        entered.add(n)
+
+    def entry(ri, regs):
+        entered.add(regs.di)
+        return 0
+
+    def leaving(ri, regs):
+        values.add(regs_return_value(regs))
+
+    jp = Jprobe(Kprobe("other"), jumped)
+    rps = [Kretprobe(Kprobe("other"), leaving, entry, maxactive=maxactive) for maxactive in (0, 3)]
+    assert register_jprobe(jp) == register_kretprobes(rps) == 0
+    assert register_kprobe(Kprobe("asked", pre_handler=CSource(calling))) == 0
+    target.go(3)
+    target.finish()
+    assert [jp.nmissed, *(rp.nmissed for rp in rps)] == [3, 3, 3]
+    assert [jp.kp.hits, *(rp.kp.hits for rp in rps)] == [15, 15, 15]
+    assert (total(entered).count, total(values).count) == (45, 30)
 
 
 def test_a_disabled_one_misses_nothing(target):

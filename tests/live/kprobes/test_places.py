@@ -14,6 +14,8 @@ from anyprobe.kprobes import (
     Kprobe,
     Kretprobe,
     debugfs,
+    disable_kprobe,
+    enable_kprobe,
     register_jprobe,
     register_jprobes,
     register_kprobe,
@@ -47,6 +49,9 @@ def test_registered_probes_outlive_their_library(library):
         session.snapshot()
         assert kp.flags & rp.kp.flags & KPROBE_FLAG_GONE
         assert all("[GONE]" in str(line) for line in debugfs.listing())
+        assert disable_kprobe(kp) == 0
+        assert enable_kprobe(kp) == -errno.EINVAL
+        assert "gone" in kp.error
         target.go(3)
         assert (kp.hits, rp.kp.hits) == (20, 20)
         unregister_kprobe(kp)

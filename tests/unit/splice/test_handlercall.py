@@ -5,6 +5,7 @@ import mmap
 import os
 import re
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from anyprobe.isa import disassemble
 from anyprobe.isa.assemble import Assembler
 from anyprobe.probes.ownmemory import stack_block_offset
 from anyprobe.splice.handlercall import assemble_handler_call
+from anyprobe.splice.handlerchain import assemble_handler_chain, can_follow, chain_bytes
 from anyprobe.splice.handlerfacts import CALL_BYTES, STORAGE_BYTES, HandlerFacts, handler_bytes
 from anyprobe.splice.memoryroutines import NAMES, ReadingFacts, emit_memory_routines
 from anyprobe.splice.routines import RoutineFacts
@@ -234,3 +236,48 @@ def test_a_process_that_is_not_the_known_one_asks_who_it_is(known):
     assert target.value == b"elloo"
     assert made["read"](address_of(target), 8, 4) != 0
     assert area
+
+
+def test_the_listing_of_a_chain_is_what_its_code_says():
+    inputs = (Input(InputKind.REGISTER, "rcx"), Input(InputKind.REGISTER, "r15"), Input(InputKind.STORAGE))
+    first = HandlerFacts(NativeCode(RET, (*inputs, Input(InputKind.REGISTER, "rsi")), frozenset({"rsi"}), 8, 1), (1,))
+    code = NativeCode(b"\x90" + RET, (*inputs, Input(InputKind.INSTANCE)), frozenset({"r9"}), 8, 1)
+    second = HandlerFacts(code, (2,), instances=0x3000, enters=True)
+    content, entry, listing = assemble_handler_chain(FACTS, (first, second, first), 0x10000)
+    lines = [text for _, _, text in disassemble.format(content[entry - 0x10000 :], entry)]
+    assert "(bad)" not in lines
+    # one saving of all that any of them changes, one restoring
+    pushes = [text.split()[1] for text in lines[:12] if text.startswith("push ")]
+    assert pushes == ["rax", "rax", "rbx", "rdi", "rcx", "rdx", "rsi", "r9", "r11"]
+    assert lines.count("ret") == 1 + 3  # the routine's and the handlers'
+    assert lines.count("inc qword ptr [rbx+rax]") == 3
+    assert lines.count("lock inc qword ptr [rdi+rax]") == 3
+    # what the first one may have changed comes from where it is saved, the rest from where it is
+    assert lines.count("mov [rsp], rcx") == 1
+    assert lines.count("mov [rsp+0x8], r15") == 3
+    assert listing.count("call handler") == 3
+    assert len(content) <= chain_bytes((first, second, first))
+
+
+@pytest.mark.parametrize(
+    ("changes", "follows"),
+    [
+        ({}, True),
+        ({"inputs": (Input(InputKind.REGISTER, "rip", written=True),)}, False),
+        ({"inputs": (Input(InputKind.REGISTER, "rsp", written=True),)}, False),
+        ({"inputs": (Input(InputKind.CONTEXT, "errno"),)}, False),
+        ({"inputs": (Input(InputKind.INSTANCE),)}, False),
+        ({"clobbers": frozenset({"df"})}, False),
+        ({"vectors": True}, False),
+    ],
+)
+def test_what_can_be_called_with_others(changes, follows):
+    """Not what sends the thread elsewhere, floats, strings, nor a second one with an instance."""
+    first = HandlerFacts(NativeCode(RET, (Input(InputKind.INSTANCE),), frozenset(), 8, 1), instances=1, enters=True)
+    plain = NativeCode(RET, (), frozenset(), 8, 1)
+    assert can_follow([first], HandlerFacts(replace(plain, **changes))) is follows
+    assert can_follow([], HandlerFacts(plain, takes_target=True)) is False
+    reads = HandlerFacts(replace(plain, inputs=(Input(InputKind.ROUTINE, "read"),)))
+    assert can_follow([reads], reads)
+    assert not can_follow([reads], replace(reads, reading=ReadingFacts(system_calls=False)))
+    assert not can_follow([HandlerFacts(plain)] * 4, HandlerFacts(plain))
