@@ -53,7 +53,8 @@ class Spelling:
 
     def matches(self, pattern: Callable[[str], object]) -> bool:
         """Return whether one of the spellings matches a pattern."""
-        return any(pattern(each) is not None for each in (self.full, self.plain, self.bare))
+        found = pattern(self.full) is not None or (self.plain is not self.full and pattern(self.plain) is not None)
+        return found or (self.bare is not self.plain and pattern(self.bare) is not None)
 
 
 def is_mangled(name: str) -> bool:
