@@ -4,7 +4,7 @@ from collections import Counter
 
 import anyprobe
 
-NAMES = ("checked", "copying", "too_long", "owner", "borrower", "dispatch")
+NAMES = ("checked", "copying", "too_long", "owner", "borrower", "dispatch", "elsewhere")
 ROUNDS = 50
 
 
