@@ -61,8 +61,7 @@ class _Inspection:
             found = [
                 self._site(journal, record, windows.get(record.address, []))
                 for journal in own
-                for _, record in journal.records
-                if record.kind is RecordKind.SPLICE
+                for record in journal.of(RecordKind.SPLICE)
             ]
             entries = [entry for journal in own for entry in listed(journal)]
             lines = list(self._lines(entries, found, own[0])) if entries else [s for s in found if not s.internal]

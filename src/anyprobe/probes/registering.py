@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from anyprobe.core.collection import collection_paused
 from anyprobe.core.refusal import Reason
 from anyprobe.splice.roster import Entry
 
@@ -19,8 +18,7 @@ def enter(session: "Session", probes: Iterable["Probe"]) -> None:
     for probe in probes:
         if probe.part_of is None:
             roster.enter(probe, partial(entries_of, probe))
-    with collection_paused():
-        roster.write()
+    roster.write()
 
 
 def note(session: "Session", probes: Iterable["Probe"] | None = None) -> None:
@@ -30,8 +28,7 @@ def note(session: "Session", probes: Iterable["Probe"] | None = None) -> None:
         roster.note_all()
     else:
         roster.note([probe if probe.part_of is None else probe.part_of for probe in probes])
-    with collection_paused():
-        roster.write()
+    roster.write()
 
 
 def entries_of(probe: "Probe") -> list[Entry]:

@@ -6,16 +6,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from anyprobe.core.address import PAGE
-from anyprobe.target import gateway, procfs
+from anyprobe.target import gateway, pagemap
+from anyprobe.target.pagemap import IN_MEMORY, OF_FILE, PRESENT
 
 if TYPE_CHECKING:
     from anyprobe.target.process import Process
     from anyprobe.target.procfs import Mapping
-
-_PAGES_AT_ONCE = 1 << 16
-_THERE, _OF_FILE = 3 << 62, 1 << 61
-"""Bits of ``/proc/PID/pagemap``: in memory or swapped out; a page of a file, or shared."""
-_PRESENT_OF_FILE = 0b101
 
 
 def copied_pages(process: "Process", mappings: "Sequence[Mapping]") -> list[int]:
@@ -26,17 +22,14 @@ def copied_pages(process: "Process", mappings: "Sequence[Mapping]") -> list[int]
     import numpy as np
 
     found: list[int] = []
-    fd = gateway.open_file(f"/proc/{procfs.voice(process.pid)}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        for mapping in filter(_is_text, mappings):
-            count = (mapping.end - mapping.start) // PAGE
-            for first in range(0, count, _PAGES_AT_ONCE):
-                size = 8 * min(_PAGES_AT_ONCE, count - first)
-                entries = np.frombuffer(gateway.pread(fd, size, 8 * (mapping.start // PAGE + first)), dtype=np.uint64)
-                own = np.flatnonzero((entries & _THERE != 0) & (entries & _OF_FILE == 0))
-                found += [mapping.start + (first + page) * PAGE for page in own.tolist()]
-    finally:
-        gateway.close(fd)
+    with pagemap.opened(process.pid) as page_map:
+        for mapping in mappings:
+            if not (_is_private_file(mapping) and mapping.executable):
+                continue
+            for address, content in page_map.entries(mapping.start, mapping.end):
+                entries = np.frombuffer(content, dtype=np.uint64)
+                own = np.flatnonzero((entries & IN_MEMORY != 0) & (entries & OF_FILE == 0))
+                found += [address + page * PAGE for page in own.tolist()]
     return found
 
 
@@ -45,26 +38,22 @@ def never_written(pid: int, page: int) -> bool:
 
     So it is where a library was unmapped and another one has come, whose bytes may be like those of a splice.
     """
-    with suppress(OSError):
-        fd = gateway.open_file(f"/proc/{procfs.voice(pid)}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            entry = int.from_bytes(gateway.pread(fd, 8, 8 * (page // PAGE)), "little")
-        finally:
-            gateway.close(fd)
-        return entry >> 61 == _PRESENT_OF_FILE
+    with suppress(OSError), pagemap.opened(pid) as page_map:
+        return page_map.entry(page) & (IN_MEMORY | OF_FILE) == PRESENT | OF_FILE
     return False
 
 
-def _is_text(mapping: "Mapping") -> bool:
-    return bool(mapping.path) and mapping.inode > 0 and mapping.executable and mapping.private and not mapping.writable
+def _is_private_file(mapping: "Mapping") -> bool:
+    """Return whether what is mapped is a file's, and whoever writes to it gets a copy."""
+    return bool(mapping.path) and mapping.inode > 0 and mapping.private and not mapping.writable
 
 
 def droppable(process: "Process", pages: Sequence[int], mappings: "Sequence[Mapping]") -> list[tuple[int, int]]:
     """Return (address, size) of runs of restored pages that equal the file's and may be given back to it."""
     runs: list[tuple[int, int]] = []
     for mapping in mappings:
-        inside = [page for page in pages if mapping.start <= page < mapping.end]
-        if not inside or not mapping.path or mapping.writable or not mapping.private:
+        inside = [page for page in pages if mapping.start <= page < mapping.end] if _is_private_file(mapping) else []
+        if not inside:
             continue
         fd = _mapped_file(process, mapping)
         if fd < 0:

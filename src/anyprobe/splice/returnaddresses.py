@@ -5,9 +5,7 @@ stub stands for one address for ever, so whatever word holds one (a frame, a sta
 true address is what the program would have there.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +18,8 @@ from anyprobe.data.layout import RETURN_BYTES
 from anyprobe.splice.arena import MEMFD_PATH, is_ours
 from anyprobe.splice.journal import FoundJournal, RecordKind
 from anyprobe.splice.trampoline import STUB_BYTES
-from anyprobe.target import gateway, procfs
+from anyprobe.target import pagemap
+from anyprobe.target.pagemap import IN_MEMORY
 
 if TYPE_CHECKING:
     from anyprobe.target.process import Process
@@ -31,11 +30,8 @@ _MOST_STUBS = 1 << 16
 _MOST_BYTES = 1 << 30
 """Memory that is searched at most; the program stands still meanwhile, a second for two or three times this."""
 _CHUNK_PAGES = 1 << 8
-_PAGEMAP_PAGES = 1 << 16
 _MOST_PAGES = 1 << 23
 """Pages of one mapping, present or not, that are looked at (32 GiB of addresses)."""
-_IN_MEMORY = 3 << 62
-"""Bits of a ``pagemap`` entry: the page is present, or swapped out."""
 _KERNEL_MADE = ("[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]")
 _NO_DEVICES = ("/dev/shm/", "/dev/zero")  # noqa: S108 - names in a memory map
 _NAMES = "rax rbx rcx rdx rsi rdi rbp r8 r9 r10 r11 r12 r13 r14 r15"
@@ -134,22 +130,13 @@ def present(pid: int, mapping: "Mapping") -> Iterator[tuple[int, int]]:
     pages = (mapping.end - mapping.start) // PAGE
     if pages > _MOST_PAGES:
         raise TooMuch(f"{mapping.start:x}-{mapping.end:x} is too large")
-    fd = gateway.open_file(f"/proc/{procfs.voice(pid)}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        for first in range(0, pages, _PAGEMAP_PAGES):
-            wanted = 8 * min(_PAGEMAP_PAGES, pages - first)
-            content = gateway.pread(fd, wanted, (mapping.start // PAGE + first) * 8)
-            if len(content) != wanted:
-                raise OSError(f"the page map ends at {mapping.start:x}")
-            entries = np.frombuffer(content, dtype=np.uint64)
-            there = np.flatnonzero(entries & np.uint64(_IN_MEMORY))
+    with pagemap.opened(pid) as page_map:
+        for address, content in page_map.entries(mapping.start, mapping.end):
+            there = np.flatnonzero(np.frombuffer(content, dtype=np.uint64) & np.uint64(IN_MEMORY))
             for run in np.split(there, np.flatnonzero(np.diff(there) != 1) + 1) if len(there) else ():
                 for at in range(0, len(run), _CHUNK_PAGES):
                     count = min(_CHUNK_PAGES, len(run) - at)
-                    yield mapping.start + (first + int(run[at])) * PAGE, count * PAGE
-    finally:
-        with suppress(OSError):
-            gateway.close(fd)
+                    yield address + int(run[at]) * PAGE, count * PAGE
 
 
 def _restore_in(process: "Process", low: int, size: int, tables: Sequence[StubTable], *, writable: bool) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.journal import FoundJournal, Journal, Record, RecordKind
@@ -54,7 +55,7 @@ class Entry(NamedTuple):
 def listed(journal: FoundJournal) -> list[Entry]:
     """Return what a journal says is registered."""
     found = []
-    for record in (record for _, record in journal.records if record.kind is RecordKind.PROBES):
+    for record in journal.of(RecordKind.PROBES):
         words = (record.address, record.size, record.extra, *_pair(record.old), *_pair(record.new))
         found += [entry for entry in map(Entry.of, words) if entry is not None]
     return found
@@ -112,7 +113,7 @@ class Roster:
         if not self._changed or not engine.arenas or engine.losses.evicted:
             return
         # the probes themselves are in place, or out: nothing that fails here takes that back
-        with suppress(TargetError, MemoryFault, OSError), exclusive(engine.process):
+        with suppress(TargetError, MemoryFault, OSError), collection_paused(), exclusive(engine.process):
             engine.check_sessions(engine.process.mappings())
             self._write()
 

@@ -1,14 +1,11 @@
 """Memory of the target that holds nothing: for frames where no thread is on a stack of its own."""
 
-import os
 from contextlib import suppress
 
-from anyprobe.target import frame, gateway, procfs
+from anyprobe.core.address import PAGE
+from anyprobe.target import frame, pagemap
+from anyprobe.target.pagemap import ENTRY_BYTES, IN_MEMORY
 from anyprobe.target.procfs import Mapping
-
-_PAGE = 4096
-_ENTRY = 8
-_TOUCHED = 0b11 << 62  # present or swapped, Documentation/admin-guide/mm/pagemap.rst
 
 
 def spare_stack(pid: int, mappings: list[Mapping]) -> int:
@@ -21,19 +18,14 @@ def spare_stack(pid: int, mappings: list[Mapping]) -> int:
     stack = next((m for m in mappings if m.path == "[stack]"), None)
     if stack is None:
         return 0
-    wanted = frame.ROOM // _PAGE + 1
+    wanted = frame.ROOM // PAGE + 1
     content = b""
-    with suppress(OSError):
-        fd = gateway.open_file(f"/proc/{procfs.voice(pid)}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            pages = (stack.end - stack.start) // _PAGE
-            content = gateway.pread(fd, pages * _ENTRY, stack.start // _PAGE * _ENTRY)
-        finally:
-            gateway.close(fd)
+    with suppress(OSError), pagemap.opened(pid) as pages:
+        content = b"".join(entries for _, entries in pages.entries(stack.start, stack.end))
     free = 0
-    for number in reversed(range(len(content) // _ENTRY)):
-        entry = int.from_bytes(content[number * _ENTRY : (number + 1) * _ENTRY], "little")
-        free = 0 if entry & _TOUCHED else free + 1
+    for number in reversed(range(len(content) // ENTRY_BYTES)):
+        entry = int.from_bytes(content[number * ENTRY_BYTES : (number + 1) * ENTRY_BYTES], "little")
+        free = 0 if entry & IN_MEMORY else free + 1
         if free == wanted:
-            return stack.start + (number + wanted) * _PAGE
+            return stack.start + (number + wanted) * PAGE
     return 0

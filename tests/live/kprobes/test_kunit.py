@@ -20,12 +20,9 @@ from anyprobe.kprobes import (
     unregister_kretprobe,
     unregister_kretprobes,
 )
+from live.results import total
 
 pytestmark = pytest.mark.live
-
-
-def total(aggregation):
-    return aggregation.result().total
 
 
 def test_test_kprobe(target, session):
