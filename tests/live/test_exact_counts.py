@@ -81,3 +81,14 @@ def test_rearming_keeps_counting(run_target):
             session.remove(*probes)
             target.go(20)
     target.finish()
+
+
+def test_more_threads_than_blocks_are_timed_where_they_come_and_go(run_target):
+    """A thread takes over the block of the one that had its place: stacks that are unmapped come back there."""
+    target = run_target("thread_churn.c")
+    with anyprobe.attach(target.pid) as session:
+        session.time("a.out:churned")
+        counts = target.go(500)  # of eight threads each, too many for glibc to keep all their stacks
+        result = timing(session.snapshot(), "churned")
+        assert (result.count, result.unmatched, result.nmissed) == (counts.calls["churned"], 0, 0)
+    target.finish()

@@ -16,6 +16,10 @@ HEADER_BYTES = 4096
 """The header page in front of the blocks."""
 NEXT_BLOCK = 0x40
 """Header: number of blocks handed out, changed by ``lock xadd``; may exceed the number of blocks."""
+BLOCK_HINTS = 0x800
+"""Header: by the hash of a thread pointer, the offset in the region of the block that a thread had there last, or 0."""
+HINT_BITS = 9
+"""Of the hash; there are ``1 << HINT_BITS`` hints of four bytes."""
 
 BLOCK_OWNER = 0
 """Block: thread pointer (fs base) of the thread that owns it, 0 while unused."""

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anyprobe.data.histogram import BUCKETS
-from anyprobe.data.layout import BankLayout
+from anyprobe.data.layout import BLOCK_HINTS, HINT_BITS, BankLayout
 from anyprobe.isa.assemble import Assembler, i32, u64
 from anyprobe.splice.clockcall import emit_now
 from anyprobe.splice.progress import Stretch, progress_in_routines, stretches_of
 
+_HASH = -0x61C88647
+"""Odd, and near to the golden section of 2**32."""
 _TOMBSTONE = 1
 """Stack pointer of an instance freed from the middle of the stack."""
 
@@ -82,6 +84,9 @@ def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:
 
     0 means: a fork child (its copy of the gate is wiped; the inherited slots belong to the parent's threads), or no
     block left. A signal handler that makes a block between ours and the store costs one block, never a count.
+
+    Of threads with the same thread pointer only one is alive: it takes over the block of the one before it, as it does
+    where glibc gives it the other's stack and with it the slot. So programs whose threads come and go need few blocks.
     """
     layout = facts.layout
     asm.label("acquire")
@@ -92,6 +97,15 @@ def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:
     asm.emit(b"\x48\x85\xc8", "test rax, rcx")
     asm.jump(b"\x0f\x85", "acquired", "jnz acquired")
     asm.emit(b"\x48\xba" + u64(facts.data), "mov rdx, region")
+    _emit_hint(asm)
+    asm.emit(b"\x8b\x8c\x82" + i32(BLOCK_HINTS), "mov ecx, [rdx+rax*4+BLOCK_HINTS]")
+    asm.emit(b"\x85\xc9", "test ecx, ecx")
+    asm.jump(b"\x0f\x84", "new_block", "jz new_block")
+    asm.emit(b"\x48\x01\xd1", "add rcx, rdx")
+    asm.emit(b"\x64\x48\x8b\x04\x25\x10\x00\x00\x00", "mov rax, fs:[0x10]")
+    asm.emit(b"\x48\x39\x01", "cmp [rcx+BLOCK_OWNER], rax")
+    asm.jump(b"\x0f\x84", "taken_over", "je taken_over")
+    asm.label("new_block")
     asm.emit(b"\xb8\x01\x00\x00\x00", "mov eax, 1")
     asm.emit(b"\xf0\x48\x0f\xc1\x42\x40", "lock xadd [rdx+NEXT_BLOCK], rax")
     asm.emit(b"\x48\x3d" + i32(layout.blocks), "cmp rax, blocks")
@@ -100,12 +114,25 @@ def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:
     asm.emit(b"\x48\x8d\x8c\x02" + i32(layout.blocks_offset), "lea rcx, [rdx+rax+blocks_offset]")
     asm.emit(b"\x64\x48\x8b\x04\x25\x10\x00\x00\x00", "mov rax, fs:[0x10]")
     asm.emit(b"\x48\x89\x01", "mov [rcx+BLOCK_OWNER], rax")
+    asm.emit(b"\x48\x29\xd1", "sub rcx, rdx")
+    _emit_hint(asm)
+    asm.emit(b"\x89\x8c\x82" + i32(BLOCK_HINTS), "mov [rdx+rax*4+BLOCK_HINTS], ecx")
+    asm.emit(b"\x48\x01\xd1", "add rcx, rdx")
+    asm.label("taken_over")
     asm.emit(b"\x64\x48\x89\x0c\x25" + i32(facts.slot), "mov fs:[slot], rcx")
     asm.label("acquired")
     asm.emit(b"\xc3", "ret")
     asm.label("none")
     asm.emit(b"\x31\xc9", "xor ecx, ecx")
     asm.emit(b"\xc3", "ret")
+
+
+def _emit_hint(asm: Assembler) -> None:
+    """Emit code for the number of the hint for this thread in rax; stacks lie at regular distances, so it is hashed."""
+    asm.emit(b"\x64\x48\x8b\x04\x25\x10\x00\x00\x00", "mov rax, fs:[0x10]")
+    asm.emit(b"\x48\xc1\xe8\x0c", "shr rax, 12")
+    asm.emit(b"\x69\xc0" + i32(_HASH), "imul eax, eax, hash")
+    asm.emit(b"\xc1\xe8" + bytes([32 - HINT_BITS]), "shr eax, 32 - HINT_BITS")
 
 
 def _count(asm: Assembler, facts: RoutineFacts) -> None:

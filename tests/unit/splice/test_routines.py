@@ -261,8 +261,19 @@ def test_later_hits_find_the_block():
 
 
 @native
+def test_a_thread_takes_over_the_block_of_the_one_that_had_its_thread_pointer():
+    outcome = after(count(), ("slot", 0), count(), enter(), leave(), ("slot", 0), count())
+    assert outcome.slot == FIRST
+    assert outcome.at(NEXT_BLOCK) == 1
+    assert outcome.at(FIRST + COUNTER) == 3
+    assert outcome.record() == {"count": 1}
+
+
+@native
 def test_threads_get_blocks_until_none_is_left():
-    outcome = after(count(), ("slot", 0), count(), ("slot", 0), count(), count(), enter(), leave())
+    others = [("write", FIRST + number * LAYOUT.stride + BLOCK_OWNER, 0x7000) for number in range(BLOCKS)]
+    steps = (count(), ("slot", 0), others[0], count(), ("slot", 0), others[1], count(), count(), enter(), leave())
+    outcome = after(*steps)
     assert [outcome.at(FIRST + number * LAYOUT.stride + COUNTER) for number in range(BLOCKS)] == [1, 1]
     assert outcome.at(SHARED + COUNTER) == 2
     assert outcome.slot == 0
