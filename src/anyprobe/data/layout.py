@@ -17,7 +17,7 @@ HEADER_BYTES = 4096
 NEXT_BLOCK = 0x40
 """Header: number of blocks handed out, changed by ``lock xadd``; may exceed the number of blocks."""
 BLOCK_HINTS = 0x800
-"""Header: by the hash of a thread pointer, the offset in the region of the block that a thread had there last, or 0."""
+"""Header: by the hash of a thread pointer, the number, from 1, of the block that a thread had there last, or 0."""
 HINT_BITS = 9
 """Of the hash; there are ``1 << HINT_BITS`` hints of four bytes."""
 
