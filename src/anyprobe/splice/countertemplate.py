@@ -5,12 +5,12 @@ counter, in the displaced bytes, and in where they lie. Made by filling in, a pa
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import overload
 
-from anyprobe.isa.decode import Flow, Insn
+from anyprobe.isa.decode import Flow
 from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers, EmittedPatch, PatchWriter
+from anyprobe.splice.places import CopiedPlaces
 from anyprobe.splice.planned import PlannedSplice, Strategy, WantKind
 
 _JUMP_BACK = 0xE9
@@ -83,43 +83,6 @@ class CounterTemplates:
         starts = CopiedPlaces(insns, bias, address + at, address)
         copies = CopiedPlaces(insns, bias, address + at)
         return EmittedPatch(address, bytes(code), starts, copies, behind, template.front)
-
-
-class CopiedPlaces(Sequence[tuple[int, int]]):
-    """(original address, address in the patch) of instructions that are copied as they are; made when asked for."""
-
-    __slots__ = ("_at", "_bias", "_front", "_insns")
-
-    def __init__(self, insns: Sequence[Insn], bias: int, at: int, front: int = 0) -> None:
-        """Take where the copies begin; ``front``: where the action in front of the first one does, if that counts.
-
-        Without it what follows the last copy is among the places, too.
-        """
-        self._insns, self._bias, self._at, self._front = insns, bias, at, front
-
-    def __len__(self) -> int:
-        """Return the number of places."""
-        return len(self._insns) + (not self._front)
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yield the places."""
-        first, last = self._insns[0], self._insns[-1]
-        shift = self._at - first.address
-        yield first.address + self._bias, self._front or self._at
-        for insn in self._insns[1:]:
-            yield insn.address + self._bias, insn.address + shift
-        if not self._front:
-            yield last.end + self._bias, last.end + shift
-
-    @overload
-    def __getitem__(self, index: int) -> tuple[int, int]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[tuple[int, int]]: ...
-
-    def __getitem__(self, index: int | slice) -> tuple[int, int] | Sequence[tuple[int, int]]:
-        """Return a place by its number."""
-        return tuple(self)[index]
 
 
 _I32 = struct.Struct("<i")

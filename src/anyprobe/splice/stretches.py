@@ -2,12 +2,13 @@
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 from iced_x86 import Code, Register
 
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.effects import effects_of
+from anyprobe.splice.places import Places
 from anyprobe.splice.planned import PlannedSplice, Want
 
 _SETTING_THREADS = frozenset(
@@ -148,8 +149,8 @@ def _by_address(wants: Sequence[Want]) -> dict[int, list[Want]]:
     return found
 
 
-class SlowPlaces(Sequence[tuple[int, int]]):
-    """(original address, address in the slow line) of the instructions of a line; made when they are asked for.
+class SlowPlaces(Places):
+    """The places in the slow line of the instructions of a line.
 
     A thread that is led there has no block in any register.
     """
@@ -179,13 +180,3 @@ class SlowPlaces(Sequence[tuple[int, int]]):
                 following, shift = next(stretches, (-1, 0, 0)), copy - address
                 place = copy if self._copies else start
             yield address + self._bias, place
-
-    @overload
-    def __getitem__(self, index: int) -> tuple[int, int]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[tuple[int, int]]: ...
-
-    def __getitem__(self, index: int | slice) -> tuple[int, int] | Sequence[tuple[int, int]]:
-        """Return the place of an instruction by its number in the line."""
-        return tuple(self)[index]
