@@ -264,8 +264,8 @@ def test_what_a_handler_leads_to_is_not_overwritten_later(target):
         session.count("a.out:step%insn")
         changes(target)
         assert {site.offset: site.hits for site in session.snapshot().sites if site.kind != "entry"} == {
-            0: 0, 4: 0, 8: 200, 14: 200, 16: 200,
-        }  # fmt: skip
+            0: 200, 4: 0, 8: 200, 14: 200, 16: 200,
+        }, "who is sent away has come"  # fmt: skip
     assert unchanged(target)
     target.finish()
 

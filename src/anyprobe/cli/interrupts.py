@@ -3,6 +3,7 @@
 A script's own code is interrupted, since it may run for ever: where it stands in code of ours, that is left to finish.
 """
 
+import math
 import os
 import select
 import signal
@@ -38,7 +39,7 @@ class Interrupts:
     def __enter__(self) -> Self:
         """Install the handlers."""
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        # Without a wake-up descriptor, a signal between the test of `requested` and select() would be slept through.
+        # Without a wake-up descriptor, a signal between the test of `requested` and poll() would be slept through.
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._before = {number: signal.signal(number, self._remember) for number in ASKING}
         return self
@@ -57,8 +58,11 @@ class Interrupts:
         """Wait for a signal, for one of the descriptors, or for the time to pass; return those ready."""
         if self.requested:
             return set()
-        ready, _, _ = select.select([self._reader, *descriptors], [], [], timeout)
-        return set(ready) - {self._reader}
+        poll = select.poll()
+        for descriptor in (self._reader, *descriptors):
+            poll.register(descriptor, select.POLLIN)
+        ready = poll.poll(None if timeout is None else math.ceil(1000 * max(timeout, 0)))
+        return {descriptor for descriptor, _ in ready} - {self._reader}
 
     def _remember(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of handlers
         self.count += 1

@@ -1,11 +1,12 @@
 """Cycles are not looked for while bulk work is done, nor all of what it made right afterwards."""
 
 import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from anyprobe.core.collection import collection_paused
+from anyprobe.core.collection import MUCH, collect_what_was_made, collection_paused
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +30,47 @@ def test_nothing_is_collected_within_nor_what_was_made_right_behind() -> None:
     assert gc.isenabled()
     assert kept[0] not in gc.get_objects(generation=0)
     assert any(each is kept for each in gc.get_objects(generation=2))
+
+
+def test_garbage_of_bulk_work_is_collected_when_enough_of_it_may_have_come_together() -> None:
+    """Not at once, where somebody waits, but before the next bulk work; and anywhere once it is too much."""
+
+    class Cyclic:
+        def __init__(self) -> None:
+            self.itself = self
+
+    with collection_paused():
+        collect_what_was_made(0)
+        made = [Cyclic() for _ in range(MUCH // 2)]
+    watched = weakref.ref(made[0])
+    del made
+    collect_what_was_made()
+    assert watched() is not None, "too little for that"
+    with collection_paused():
+        kept = [[] for _ in range(MUCH)]
+    assert watched() is not None, "somebody may be waiting"
+    collect_what_was_made()
+    assert watched() is None
+    assert len(kept) == MUCH
+
+
+def test_too_much_garbage_is_collected_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that changes its probes for days keeps no more than that."""
+    monkeypatch.setattr("anyprobe.core.collection.TOO_MUCH", 1000)
+    with collection_paused():
+        cycle: list[object] = []
+        cycle.append([cycle, weak := Anything()])
+        kept = [[] for _ in range(2000)]
+    watched = weakref.ref(weak)
+    del cycle, weak
+    with collection_paused():
+        kept += [[] for _ in range(2000)]
+    assert watched() is None
+    assert len(kept) == 4000
+
+
+class Anything:
+    """Something that can be referred to weakly."""
 
 
 def test_what_somebody_has_frozen_stays_frozen() -> None:
