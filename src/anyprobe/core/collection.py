@@ -4,8 +4,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-MUCH, TOO_MUCH = 100_000, 2_000_000
-"""Objects: what is worth a collection where nobody waits, and what is worth one anywhere."""
+BULK, MUCH, TOO_MUCH = 20_000, 100_000, 2_000_000
+"""Objects: what takes time to walk; what is worth a collection where nobody waits, and what is worth one anywhere."""
 _made = 0
 """Objects made in bulk work since the last collection of all."""
 
@@ -14,8 +14,8 @@ _made = 0
 def collection_paused() -> Iterator[None]:
     """Collect no cycles within a ``with`` block (reference counting goes on).
 
-    What was made in it counts as long-lived afterwards: the first collection behind it would walk it all. Python itself
-    collects such objects seldom, so ``collect_what_was_made`` has to be called where that is of no matter.
+    What was made in it, if much, counts as long-lived afterwards: the first collection behind it would walk it all.
+    Python itself collects such objects seldom, so ``collect_what_was_made`` has to be called where time is no matter.
     """
     global _made  # noqa: PLW0603 - the collector is one, too
     if not gc.isenabled():
@@ -25,8 +25,9 @@ def collection_paused() -> Iterator[None]:
     try:
         yield
     finally:
-        if gc.get_freeze_count() == 0:  # else it would thaw what somebody has frozen
-            _made += gc.get_count()[0]
+        number = gc.get_count()[0]
+        if number > BULK and gc.get_freeze_count() == 0:  # else it would thaw what somebody has frozen
+            _made += number
             gc.freeze()
             gc.unfreeze()
         gc.enable()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from anyprobe.core.collection import MUCH, collect_what_was_made, collection_paused
+from anyprobe.core.collection import BULK, MUCH, collect_what_was_made, collection_paused
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def test_nothing_is_collected_within_nor_what_was_made_right_behind() -> None:
     gc.callbacks.append(lambda phase, info: collected.append((phase, info["generation"])))
     try:
         with collection_paused():
-            kept = [[number] for number in range(20 * gc.get_threshold()[0])]
+            kept = [[number] for number in range(2 * BULK)]
             assert collected == []
             assert not gc.isenabled()
     finally:
@@ -56,21 +56,35 @@ def test_garbage_of_bulk_work_is_collected_when_enough_of_it_may_have_come_toget
 
 def test_too_much_garbage_is_collected_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that changes its probes for days keeps no more than that."""
-    monkeypatch.setattr("anyprobe.core.collection.TOO_MUCH", 1000)
+    monkeypatch.setattr("anyprobe.core.collection.TOO_MUCH", 2 * BULK)
     with collection_paused():
         cycle: list[object] = []
         cycle.append([cycle, weak := Anything()])
-        kept = [[] for _ in range(2000)]
+        kept = [[] for _ in range(BULK + 1000)]
     watched = weakref.ref(weak)
     del cycle, weak
     with collection_paused():
-        kept += [[] for _ in range(2000)]
+        kept += [[] for _ in range(BULK + 1000)]
     assert watched() is None
-    assert len(kept) == 4000
+    assert len(kept) == 2 * BULK + 2000
 
 
 class Anything:
     """Something that can be referred to weakly."""
+
+
+def test_after_little_work_the_collector_works_as_ever() -> None:
+    """So what programs leave in cycles does not wait for ours."""
+    collected = []
+    gc.callbacks.append(lambda phase, info: collected.append(info["generation"]))
+    try:
+        with collection_paused():
+            kept = [[number] for number in range(BULK // 4)]
+        kept += [[number] for number in range(2)]
+        assert collected
+    finally:
+        gc.callbacks.pop()
+    assert kept
 
 
 def test_what_somebody_has_frozen_stays_frozen() -> None:
