@@ -333,6 +333,15 @@ def test_exec_is_noticed():
         child.wait()
 
 
+@pytest.fixture
+def heeding_ctrl_c():
+    """Have Ctrl-C raise here, though who runs the tests in the background may have had it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeding_ctrl_c")
 def test_ctrl_c_comes_after_the_stop():
     with running("self_check") as program:
         program.line()
