@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.core.collection import collect_what_was_made
 from anyprobe.probes import removal
 from anyprobe.probes.session import Session, typed
 from anyprobe.splice.engine import MAXACTIVE
@@ -39,7 +38,6 @@ def attach(
     What an earlier controller left behind when it died is removed first. Raises ``PermissionDenied``,
     ``NoSuchProcess``, ``UnsupportedTarget``, ``SessionConflict``.
     """
-    collect_what_was_made()  # in sessions before this one
     process = Process.open(pid)
     try:
         with typed(process, "attaching to"):
@@ -82,7 +80,6 @@ def run(
     Probes in the executable and the loader are placed at once, those in libraries as soon as these are mapped, before
     anything in them runs.
     """
-    collect_what_was_made()
     process = launch(list(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
     try:
         return Session(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.modules import VDSO, LoadedObject
-from anyprobe.core.collection import collection_paused
+from anyprobe.core.collection import collect_what_was_made, collection_paused
 from anyprobe.core.errors import SpecError, TargetError, UsageError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Refusal
@@ -314,6 +314,7 @@ class Session(Decorators):
         finally:
             self.engine.close()
             self._process.close()
+            collect_what_was_made()  # in earlier sessions: what is bound together is freed by nobody else
 
     def __enter__(self) -> Self:
         """Return the session, which is the current one from here on."""
