@@ -26,6 +26,8 @@ from anyprobe.isa.decode import Flow, flow_of
 from anyprobe.isa.effects import effects_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from anyprobe.binary.flowgraph import Place
 
 _STEPS = 80
@@ -94,14 +96,19 @@ class Indices:
         found = self._plain_bound(place, register)
         return found if found is not None else self._distance_bound(place, register)
 
+    def _above(self, place: "Place") -> "Iterator[Place]":
+        """Yield the instructions on the way to a place, the nearest first."""
+        current = self.graph.before(place)
+        for _ in range(_STEPS):
+            if current is None:
+                return
+            yield current
+            current = self.graph.before(current)
+
     def _distance_bound(self, place: "Place", register: int) -> Bound | None:
         """Return the bound of an index of which it is checked how far it is from something."""
         distance, limit = Distance(register), None
-        current: Place | None = place
-        for _ in range(_STEPS):
-            current = self.graph.before(current) if current is not None else None
-            if current is None:
-                return None
+        for current in self._above(place):
             insn = current[0].iced[current[1]]
             flow = flow_of(insn)
             if flow is Flow.JCC:
@@ -120,11 +127,7 @@ class Indices:
         aliases: set[object] = {register}
         twins = Compared()
         limit: int | None = None  # what a ja or jae below says of the compare above it: imm + limit values
-        current: Place | None = place
-        for _ in range(_STEPS):
-            current = self.graph.before(current) if current is not None else None
-            if current is None:
-                return None
+        for current in self._above(place):
             insn = current[0].iced[current[1]]
             if flow_of(insn) is Flow.JCC:
                 limit = LIMITS.get(insn.mnemonic, limit)

@@ -1,7 +1,7 @@
 """Pages of text that equal their file again: private memory that can be given back."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -33,14 +33,17 @@ def copied_pages(process: "Process", mappings: "Sequence[Mapping]") -> list[int]
     return found
 
 
-def never_written(pid: int, page: int) -> bool:
-    """Return whether a page that was just read is certainly the file's: then no splice was ever written to it.
+def never_written(pid: int, pages: Iterable[int]) -> set[int]:
+    """Return which pages that were just read are certainly the file's: no splice was ever written to these.
 
     So it is where a library was unmapped and another one has come, whose bytes may be like those of a splice.
     """
+    found: set[int] = set()
     with suppress(OSError), pagemap.opened(pid) as page_map:
-        return page_map.entry(page) & (IN_MEMORY | OF_FILE) == PRESENT | OF_FILE
-    return False
+        for page in pages:
+            if page_map.entry(page) & (IN_MEMORY | OF_FILE) == PRESENT | OF_FILE:
+                found.add(page)
+    return found
 
 
 def _is_private_file(mapping: "Mapping") -> bool:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow, Insn
-from anyprobe.isa.registers import NUMBERS
+from anyprobe.isa.registers import NUMBERS, mask_of
 from anyprobe.isa.relocate import displace, must_stay
 from anyprobe.splice.patchcode import Action, ActionKind, Clobbers, EmittedPatch, PatchWriter
 from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
@@ -43,7 +43,7 @@ _HOLDERS = ("r11", "r10", "r9", "r8", "rcx", "rdx", "rsi", "rdi", "rax")
 """Registers that may hold the block, the seldom used first."""
 _MOVED = frozenset({Flow.NEXT, Flow.JCC, Flow.JUMP, Flow.RET, Flow.INDIRECT_JUMP})
 _I32 = struct.Struct("<i")
-_HOLDING = sum(1 << NUMBERS[name] for name in _HOLDERS)
+_HOLDING = mask_of(_HOLDERS)
 
 
 class _Line:
@@ -301,6 +301,4 @@ def is_described(patch: EmittedPatch) -> bool:
     return patch.front is not _UNDESCRIBED
 
 
-@cache
-def _mask_of(registers: tuple[str, ...]) -> int:
-    return sum(1 << NUMBERS[name] for name in registers)
+_mask_of = cache(mask_of)

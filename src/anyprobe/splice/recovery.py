@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 
 from anyprobe.core.errors import (
@@ -159,7 +158,8 @@ class _Restoration:
     def _prepare(self) -> None:
         """Derive from the journals what takes time and can be known before anything is stopped."""
         meant = self._meant(self._found)
-        self._text = TextRestoration(self._process.mem, meant, partial(never_written, self._process.pid))
+        pid = self._process.pid
+        self._text = TextRestoration(self._process.mem, meant, lambda page: bool(never_written(pid, (page,))))
         self._dead_jumps = listed(meant)
 
     @property

@@ -25,7 +25,6 @@ class _Page(NamedTuple):
     low: int
     content: bytes
     """What to write, and at which offset; nothing where no splice is left."""
-    splices: int
     foreign: tuple[int, ...]
     taken: tuple[int, ...]
     """Where splices are taken out."""
@@ -81,10 +80,10 @@ class TextRestoration:
             if page is None or page.before != now:
                 page = self._lay_out(address, now)
             if page.content and not page.is_sure and self._never_written(address):
-                page = page._replace(content=b"", splices=0, foreign=page.foreign + page.taken)
+                page = page._replace(content=b"", foreign=page.foreign + page.taken, taken=())
             if page.content:
                 self._memory.write(address + page.low, page.content)
-            self.splices += page.splices
+            self.splices += len(page.taken)
             foreign += page.foreign
             self.pages.append(address)
         self.foreign = tuple(foreign)
@@ -105,7 +104,7 @@ class TextRestoration:
                 sure |= len(record.new) >= _TELLING
             elif now not in (record.old, *ends) and record.address not in foreign:
                 foreign.append(record.address)
-        return _Page(before, low, bytes(after[low:high]), len(taken), tuple(foreign), tuple(taken), sure)
+        return _Page(before, low, bytes(after[low:high]), tuple(foreign), tuple(taken), sure)
 
 
 def windows_of(journals: Sequence[FoundJournal]) -> dict[int, list[bytes]]:

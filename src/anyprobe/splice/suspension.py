@@ -135,6 +135,7 @@ def _write(process: "Process", journals: Sequence[FoundJournal], *, on: bool) ->
     for record in _splices(journals):
         pages.setdefault(page_floor(record.address), []).append(record)
     changed, unchanged, foreign = 0, 0, []
+    laid_out: dict[int, tuple[int, bytearray, list[int]]] = {}
     for page, records in pages.items():
         fresh: list[int] = []
         low = min(record.address for record in records)
@@ -154,9 +155,13 @@ def _write(process: "Process", journals: Sequence[FoundJournal], *, on: bool) ->
                 fresh.append(record.address)
             elif now != wanted:
                 foreign.append(record.address)
-        if fresh and never_written(process.pid, page):  # another library, with the same bytes here
+        if fresh:
+            laid_out[page] = low, after, fresh
+    others = never_written(process.pid, laid_out)
+    for page, (low, after, fresh) in laid_out.items():
+        if page in others:  # another library, with the same bytes here
             foreign += fresh
-        elif fresh:
+        else:
             process.mem.write(low, bytes(after))
             changed += len(fresh)
     return changed, unchanged, foreign
