@@ -30,7 +30,9 @@ from anyprobe.target.thread import Thread
 
 _T = TypeVar("_T")
 _TRACER_GRACE = 0.5
-_EXEC_PATIENCE = 0.2
+_EXEC_PATIENCE = 0.5
+_NOT_SHOWN = 1
+"""What /proc/PID/stat has for the start of the text where one may not look."""
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 _MACHINES = {3: "i386", 8: "MIPS", 21: "PowerPC", 22: "S390", 40: "ARM", 183: "AArch64", 243: "RISC-V"}
 _X86_64 = 62
@@ -298,10 +300,21 @@ def check_kind(pid: int) -> None:
 
 
 def _settled_stat(pid: int) -> procfs.TaskStat:
-    """Return the state of a process, outside of an exec that is under way, where it has no stack yet."""
+    """Return the state of a process, outside of an exec that is under way.
+
+    Whoever started it may be told so (``vfork`` returns, descriptors are closed) while the kernel still lays the new
+    program out: first there is neither text nor stack, then a stack that is moved once more.
+    """
     deadline = time.monotonic() + _EXEC_PATIENCE
-    while not (stat := _with_memory(pid)).start_stack and time.monotonic() < deadline:
-        time.sleep(0.0005)
+    stat = _with_memory(pid)
+    while time.monotonic() < deadline:
+        before, stat = stat, _with_memory(pid)
+        laid_out = stat.start_code and (stat.start_stack or stat.start_code == _NOT_SHOWN)
+        same = (before.start_code, before.start_stack) == (stat.start_code, stat.start_stack)
+        if stat.ended or (laid_out and same):
+            break
+        if not laid_out:
+            time.sleep(0.0005)
     return stat
 
 
