@@ -12,6 +12,7 @@ from anyprobe.binary.modules import LoadedObject, module_names
 from anyprobe.binary.stubs import SUFFIX
 from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.probes.forms import EACH
 from anyprobe.probes.spec import Spec, parse, see_texts
 
 _MOST_DEMANGLED = 20_000
@@ -84,19 +85,19 @@ def resolve_all(
     if spec.is_absolute:
         return _absolute(spec, chosen)
     glob = spec.function.text or "*"
-    found = [(each, function) for each in chosen for function in _matches(each, glob)]
+    found = [(each, function) for each in chosen for function in _matches(each, glob, with_parts=spec.name in EACH)]
     if not found:
         raise _no_function(spec, chosen)
     _refuse_ambiguity(spec, found)
     return _sites(spec, found, objects, ifunc_targets)
 
 
-def _matches(loaded: LoadedObject, glob: str) -> list[Function]:
-    """Return the functions that a name means; a glob means none of the parts of functions that have no name."""
+def _matches(loaded: LoadedObject, glob: str, *, with_parts: bool) -> list[Function]:
+    """Return the functions that a name means; a glob means parts of functions that have no name only where asked."""
     if glob.endswith(SUFFIX):  # stubs are no functions: only who asks for them gets them
         return [stub for stub in loaded.image.stubs if fnmatch.fnmatchcase(stub.name, glob)]
     found = [each for each in loaded.image.functions.match(glob) if not loaded.lacks(each.start)]
-    if not _has_glob(glob):
+    if with_parts or not _has_glob(glob):
         return found
     return [function for function in found if not _is_unnamed_part(loaded, function)]
 

@@ -94,7 +94,7 @@ int works(int x, int y) {
 
 
 @pytest.mark.parametrize("stripped", [(), ("-s",)], ids=["named", "stripped"])
-def test_a_glob_lists_no_unnamed_part_of_a_function(process, stripped):
+def test_a_glob_lists_no_unnamed_part_of_a_function_but_its_code(process, stripped):
     process.load(PARTED, "libparted.so", "-shared", "-fPIC", "-O2", *stripped)
     (loaded,) = process.objects()
     parts = {f"libparted.so+{start:#x}" for start in loaded.image.unnamed_parts}
@@ -102,6 +102,9 @@ def test_a_glob_lists_no_unnamed_part_of_a_function(process, stripped):
     listed = {site.function.name for site in resolve("libparted.so:*", process.objects())}
     assert {"works", "fails"} <= listed
     assert parts.isdisjoint(listed)
+    for name in ("block", "insn", "call"):
+        listed = {site.function.name for site in resolve(f"libparted.so:*:{name}", process.objects())}
+        assert parts <= listed
     for start in loaded.image.unnamed_parts:
         (site,) = resolve(f"pid:libparted.so:-:{start:#x}", process.objects())
         assert site.function.start == start
