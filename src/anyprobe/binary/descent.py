@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Decoder
 
+from anyprobe.binary.body import ENDS
 from anyprobe.binary.padding import padding_length
 from anyprobe.isa.decode import FLOWS, Flow
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 _LOCK = 0xF0
 _JUMPS = frozenset({Flow.JUMP, Flow.JCC, Flow.XBEGIN})
 _STOPS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP, Flow.OTHER})
-_ENDS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.INVALID})
 _GOING_ON = frozenset({Code.INT3, Code.INT_IMM8})
 
 
@@ -129,7 +129,7 @@ class Reached:
                 if flow in _JUMPS:
                     target = index(iced[last].near_branch_target)
                     todo += [target] if target is not None else []
-                if flow in _ENDS:
+                if flow in ENDS:
                     break
                 number = last + 1
 

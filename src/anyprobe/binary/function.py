@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.blocks import block_starts
-from anyprobe.binary.body import LOCK, Body, Facts, decode_to_end, examine
+from anyprobe.binary.body import ENDS, LOCK, Body, Facts, decode_to_end, examine
 from anyprobe.binary.exits import Exit, Exits, find_exits
 from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
 from anyprobe.binary.padding import padding_length
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from anyprobe.binary.descent import Reached
 
 _MOST_PREFIXES = 5
+_JUMP_BYTES = 5
 _DIRECT = frozenset({Flow.JUMP, Flow.JCC, Flow.CALL, Flow.XBEGIN})
 
 FAR_ENOUGH = 32
@@ -146,8 +147,17 @@ class FunctionCode:
 
     def _may_be_data(self, number: int) -> bool:
         """Return whether nothing known leads to an instruction, though all that leads to any is known."""
+        if number <= self._straight_on:
+            return False
         proven = self._proven
         return proven is not None and number not in proven and not padding_length(self.raw_at(number), 0)
+
+    @cached_property
+    def _straight_on(self) -> int:
+        """The number of the last instruction that control comes to from the start without a jump, as all before it."""
+        if not self.iced or self.iced[0].ip != self.start:
+            return -1
+        return next((number for number, flow in self.turns if flow in ENDS), len(self.iced) - 1)
 
     @cached_property
     def _proven(self) -> "Reached | None":
@@ -402,6 +412,7 @@ class FunctionCode:
     def note_entry(self) -> None:
         """Forget what is known of who enters the function: there is one more who does."""
         self.__dict__.pop("leaders", None)
+        self.__dict__.pop("last_line", None)
 
     def _continues(self, number: int) -> bool:
         """Return whether a line goes on behind an instruction and neither side is entered in its middle."""
@@ -412,6 +423,15 @@ class FunctionCode:
             return True
         insn = self.insn(number)
         return insn.falls_through and not insn.is_call
+
+    @cached_property
+    def last_line(self) -> int:
+        """The number of bytes of the straight line that the code ends with, looked at a jump's length back; 0: none."""
+        if not self.iced:
+            return 0
+        last = self.iced[-1].ip
+        run = self.run_of(last, last - _JUMP_BYTES)
+        return run[-1].end - run[0].address if run else 0
 
     # -- bytes that never run
 

@@ -70,10 +70,4 @@ def _is_cramped(function: FunctionCode) -> bool:
 
 def _ends_without_room(function: FunctionCode) -> bool:
     """Return whether the straight line that a function ends with is shorter than a jump."""
-    if not function.addresses:
-        return False
-    last = function.addresses[-1]
-    if function.end - last >= JUMP_BYTES:
-        return False
-    run = function.run_of(last, last - JUMP_BYTES)
-    return not run or run[-1].end - run[0].address < JUMP_BYTES
+    return bool(function.iced) and function.end - function.iced[-1].ip < JUMP_BYTES and function.last_line < JUMP_BYTES
