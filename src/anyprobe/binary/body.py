@@ -55,15 +55,12 @@ def scan(instructions: "Sequence[Instruction]") -> Facts:
     jumps: list[tuple[int, int]] = []
     indirect: list[int] = []
     after_calls: list[int] = []
-    turns: list[tuple[int, Flow]] = []
     invalid = None
     flows = FLOWS
     plain, jump, jcc, xbegin = Flow.NEXT, Flow.JUMP, Flow.JCC, Flow.XBEGIN
-    for number, one in enumerate(instructions):
-        flow = flows[one.code]
-        if flow is plain:
-            continue
-        turns.append((number, flow))
+    turns = [(number, flow) for number, one in enumerate(instructions) if (flow := flows[one.code]) is not plain]
+    for number, flow in turns:
+        one = instructions[number]
         if flow is jcc or flow is jump or flow is xbegin:
             jumps.append((number, one.near_branch_target))
         elif flow is Flow.CALL or flow is Flow.INDIRECT_CALL:
@@ -73,6 +70,11 @@ def scan(instructions: "Sequence[Instruction]") -> Facts:
         elif flow is Flow.INVALID and invalid is None:
             invalid = number
     return Facts(jumps, indirect, tuple(after_calls), invalid, turns)
+
+
+def _numbers(instructions: "Sequence[Instruction]") -> dict[int, int]:
+    """Return the numbers of instructions by address."""
+    return dict(zip([one.ip for one in instructions], range(len(instructions)), strict=True))
 
 
 def decode_to_end(content: bytes, start: int) -> "tuple[Sequence[Instruction], int]":
@@ -104,10 +106,10 @@ def examine(
     noreturn: frozenset[int],
 ) -> Body:
     """Return what ``iced`` tells of ``content``; decode by control flow where it makes no sense as a whole."""
-    made = Body(iced, scan(iced), {one.ip: number for number, one in enumerate(iced)}, None)
+    made = Body(iced, scan(iced), _numbers(iced), None)
     if made.facts.invalid is None and made.misses(content, start) is None:
         return made
     from anyprobe.binary.descent import descend
 
     iced, doubt = descend(content, start, entries(), noreturn)
-    return Body(iced, scan(iced), {one.ip: number for number, one in enumerate(iced)}, doubt, has_gaps=True)
+    return Body(iced, scan(iced), _numbers(iced), doubt, has_gaps=True)

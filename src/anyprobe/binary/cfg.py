@@ -353,7 +353,7 @@ class CodeMap:
             return 0
         number = bisect_left(self._entries, address)
         limit = min(self._entries[number] if number < len(self._entries) else area.end, area.end)
-        return padding_length(area.content[: limit - area.start], address - area.start, zeros=False)
+        return padding_length(area.content[address - area.start : limit - area.start], 0, zeros=False)
 
     def next_code(self, address: int) -> int | None:
         """Return the function that control runs into from an address, over nothing but ``nop`` instructions."""

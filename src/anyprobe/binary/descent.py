@@ -112,7 +112,7 @@ class Reached:
         """Follow control flow from ``entries``."""
         self._function = function
         self._flags = bytearray(len(function.iced))
-        self._stops = [number for number, _ in function.turns]
+        self._stops, self._flows = [number for number, _ in function.turns], [flow for _, flow in function.turns]
         self.follow(entries)
 
     def follow(self, entries: Iterable[int]) -> None:
@@ -123,9 +123,11 @@ class Reached:
             number = todo.pop()
             while number < len(iced) and not flags[number]:
                 place = bisect_left(stops, number)
-                last = stops[place] if place < len(stops) else len(iced) - 1
+                if place == len(stops):  # it runs off the end
+                    flags[number:] = b"\1" * (len(iced) - number)
+                    break
+                last, flow = stops[place], self._flows[place]
                 flags[number : last + 1] = b"\1" * (last + 1 - number)
-                flow = FLOWS[iced[last].code]
                 if flow in _JUMPS:
                     target = index(iced[last].near_branch_target)
                     todo += [target] if target is not None else []

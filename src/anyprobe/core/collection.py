@@ -4,7 +4,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-BULK, MUCH, TOO_MUCH = 20_000, 1_000_000, 2_000_000
+BULK, MUCH, TOO_MUCH = 20_000, 1_000_000, 8_000_000
 """Objects: what takes time to walk; what is worth a collection where nobody waits, and what is worth one anywhere."""
 _made = 0
 """Objects made in bulk work since the last collection of all."""

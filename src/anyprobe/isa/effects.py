@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, RegisterExt
 
-from anyprobe.isa.decode import Insn
+from anyprobe.isa.decode import FLOWS, Flow, Insn
 
 if TYPE_CHECKING:
     from iced_x86 import Register_
@@ -55,6 +55,8 @@ _memo: dict[bytes, Effects] = {}
 _shapes: dict[object, Effects] = {}
 """By all that they depend on."""
 _full: dict[int, tuple[int, int]] = {}
+_DIRECT = frozenset({Flow.JUMP, Flow.JCC, Flow.CALL})
+"""Where these lead makes no difference, so their code says all."""
 
 
 def effects(insn: Insn) -> Effects:
@@ -66,7 +68,8 @@ def effects_of(iced: Instruction, raw: bytes) -> Effects:
     """Return what an iced instruction decoded from ``raw`` reads and writes."""
     known = _memo.get(raw)
     if known is None:
-        key = _shape(iced, raw)
+        code = iced.code
+        key = code if FLOWS[code] in _DIRECT else _shape(iced, raw)
         known = _shapes.get(key)
         if known is None:
             known = _shapes[key] = _ask(iced)

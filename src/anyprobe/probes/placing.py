@@ -21,14 +21,13 @@ def add_counted(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Mo
     if site.kind == "return":
         _add_exits(probe, site, code, module)
     elif site.kind in EACH:
-        for address in instructions_of(code, site.kind):
-            _add(probe, site, code, module, address, WantKind.OFFSET)
+        _add(probe, site, code, module, instructions_of(code, site.kind), WantKind.OFFSET)
     elif site.kind == "entry":
-        _add(probe, site, code, module, code.entry, WantKind.ENTRY)
+        _add(probe, site, code, module, (code.entry,), WantKind.ENTRY)
     else:
         address = site.function.start + site.offset
         if code.is_boundary(address):
-            _add(probe, site, code, module, address, WantKind.OFFSET)
+            _add(probe, site, code, module, (address,), WantKind.OFFSET)
             return
         in_module = ":-:" in site.canonical  # as the user counts
         places = [at if in_module else at - site.function.start for at in code.boundaries_near(address)]
@@ -48,10 +47,14 @@ def see_places(probe: Probe, beside: Probe | None, sites: Sequence[ResolvedSite]
         raise parse(probe.spec).name_error(f"there is no {_SAID[kinds.pop()]} in {of}")
 
 
-def _add(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module, address: int, kind: WantKind) -> None:
-    hook = Hook(ActionKind.COUNT)
-    want = Want(address, kind, tag=hook)
-    probe.places.append(Place(site, module, module.state_of(code), want, hook))
+def _add(
+    probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module, addresses: Sequence[int], kind: WantKind
+) -> None:
+    state = module.state_of(code) if addresses else None
+    for address in addresses:
+        assert state is not None
+        hook = Hook(ActionKind.COUNT)
+        probe.places.append(Place(site, module, state, Want(address, kind, tag=hook), hook))
 
 
 def _add_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:

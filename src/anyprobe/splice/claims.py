@@ -81,7 +81,9 @@ class Claims:
 
     def displace(self, splice: PlannedSplice) -> None:
         """Take what the splice displaces by now."""
-        self.displaced.update(range(splice.write_at + splice.written, splice.end))
+        middle, end = splice.write_at + splice.written, splice.end
+        if middle < end:
+            self.displaced.update(range(middle, end))
 
     def claim(self, splice: PlannedSplice) -> None:
         """Take the splice's bytes."""
