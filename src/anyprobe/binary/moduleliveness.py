@@ -11,14 +11,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from iced_x86 import Mnemonic, Register
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.codescan import Kind
 from anyprobe.binary.liveness import PREFERENCE, Scratch
-from anyprobe.binary.siteliveness import FLAGS, Line, SiteLiveness
+from anyprobe.binary.siteliveness import FLAGS, Line, SiteLiveness, known_masks
 from anyprobe.isa.decode import Flow
-from anyprobe.isa.effects import effects_of
 from anyprobe.isa.registers import NUMBERS, SYSV_CLOBBERED, mask_of
 
 if TYPE_CHECKING:
@@ -29,11 +27,8 @@ _ARGUMENTS = SYSV_CLOBBERED & ~mask_of(("r11",))
 """``rax`` says how many vector registers are in use, ``r10`` is the frame of an enclosing function."""
 _RETURN = -1
 """Among successors: to whoever has called the function. Other negative ones are addresses elsewhere."""
-_RESTORING = frozenset({Mnemonic.POP, Mnemonic.MOV})
-_FRAME = frozenset({Register.NONE, Register.RSP, Register.RBP})
-"""Of a ``mov`` without a memory operand this says nothing; it is taken for one that restores, too."""
-_destroyed: dict[bytes, int] = {}
 _ENDS_LINE = frozenset(Flow) - {Flow.NEXT, Flow.SYSCALL}
+_NODE_BITS = 31
 
 
 class _FunctionLines(SiteLiveness):
@@ -69,12 +64,7 @@ class _FunctionLines(SiteLiveness):
         found, content, offsets = 0, self._content, self._offsets
         for number in range(len(offsets) - 1):
             raw = content[offsets[number] : offsets[number + 1]]
-            known = _destroyed.get(raw)
-            if known is None:
-                one = self._function.iced[number]
-                restores = one.mnemonic in _RESTORING and one.memory_base in _FRAME
-                known = _destroyed[raw] = 0 if restores else effects_of(one, raw[: one.len]).may_write
-            found |= known
+            found |= (known_masks.get(raw) or self.learn(number, raw))[3]
         return found
 
     def targets_in_doubt(self) -> list[int]:
@@ -188,11 +178,10 @@ class _Solver:
         """By address; the return of a function is at its negative start."""
         self._open: set[int] = set()
         """The returns that lead to code of which nothing is known."""
+        self._edges: list[int] = []
+        """From the node above ``_NODE_BITS`` to the one below."""
         self.live = self._solve()
         self.places = np.fromiter(self._nodes.keys(), np.int64, len(self._nodes))
-
-    def _node(self, function: FunctionCode, successor: int) -> int | None:
-        return self._nodes.get(_place(function, successor))
 
     def _solve(self) -> "NDArray[np.int64]":
         """Number the lines and returns, and go round until nothing changes."""
@@ -202,16 +191,16 @@ class _Solver:
             for head in lines.lines:
                 nodes[iced[head].ip] = len(nodes)
             nodes[-start] = len(nodes)
-        live = np.zeros(len(nodes), np.int64)
-        pending = np.zeros(len(nodes), np.int64)
-        edges: list[tuple[int, int]] = []
+        self._live, self._pending = [0] * len(nodes), [0] * len(nodes)
         for start, lines in self.functions.items():
-            self._add(lines, start, live, pending, edges)
+            self._add(lines, start)
+        live, pending = np.array(self._live, np.int64), np.array(self._pending, np.int64)
         live[sorted(self._open)] = -1
-        if not edges:
+        if not self._edges:
             return live
-        pairs = np.array(sorted(set(edges)), np.int64)
-        sources, targets = pairs[:, 0], pairs[:, 1]
+        edges = np.sort(np.array(self._edges, np.int64))
+        edges = edges[np.r_[True, edges[1:] != edges[:-1]]]
+        sources, targets = edges >> _NODE_BITS, edges & (1 << _NODE_BITS) - 1
         firsts = np.flatnonzero(np.r_[True, sources[1:] != sources[:-1]])
         heads = sources[firsts]
         mask = pending[heads]
@@ -221,43 +210,37 @@ class _Solver:
                 return live
             live[heads] = now
 
-    def _add(
-        self,
-        lines: _FunctionLines,
-        start: int,
-        live: "NDArray[np.int64]",
-        pending: "NDArray[np.int64]",
-        edges: list[tuple[int, int]],
-    ) -> None:
+    def _add(self, lines: _FunctionLines, start: int) -> None:
         """Enter the lines of one function, and where its returns lead."""
-        nodes, function = self._nodes, lines.function
-        iced, home = function.iced, nodes[-start]
+        nodes, live, pending, edges = self._nodes, self._live, self._pending, self._edges
+        iced, home = lines.function.iced, nodes[-start]
         live[home] |= _RESULTS | SYSV_CLOBBERED & ~lines.destroyed()
         pending[home] = -1
         for target in lines.targets_in_doubt():
-            self._add_return(target, -1, edges)
+            self._add_return(target, -1)
         for head, line in lines.lines.items():
-            node = nodes[iced[head].ip]
+            node, successors = nodes[iced[head].ip], line.successors
             live[node], pending[node] = line.live, line.pending
             behind = home
-            if len(line.successors) == 2 and line.successors[0] < _RETURN <= line.successors[1]:
-                behind = (
-                    self._node(function, line.successors[1]) or home
-                )  # of a call; a branch names what is below first
-            for successor in line.successors:
-                other = self._node(function, successor)
+            if len(successors) == 2 and successors[0] < _RETURN <= successors[1]:  # a branch names what is below first
+                behind = (nodes.get(iced[successors[1]].ip) or home) if successors[1] >= 0 else home
+            for successor in successors:
+                if successor >= 0:
+                    other = nodes.get(iced[successor].ip)
+                else:
+                    other = home if successor == _RETURN else nodes.get(-successor)
                 if other is None:
                     live[node] |= line.pending
                     continue
-                edges.append((node, other))
+                edges.append(node << _NODE_BITS | other)
                 if successor < _RETURN:
-                    self._add_return(-successor, behind, edges)
+                    self._add_return(-successor, behind)
 
-    def _add_return(self, target: int, behind: int, edges: list[tuple[int, int]]) -> None:
+    def _add_return(self, target: int, behind: int) -> None:
         """Note where the function around an address returns to: behind a call, or to who called the one that jumps."""
         owner = self._map.start_of(target)
         back = self._nodes.get(-owner) if owner is not None else None
         if back is not None and behind >= 0:
-            edges.append((back, behind))
+            self._edges.append(back << _NODE_BITS | behind)
         elif back is not None:
             self._open.add(back)

@@ -7,6 +7,8 @@ pointer or a linkage stub, a system call, a trap end every path, and what is und
 
 from typing import NamedTuple
 
+from iced_x86 import Mnemonic, Register
+
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.liveness import PREFERENCE, Scratch, overwritten_at
 from anyprobe.isa.decode import FLOWS, Flow
@@ -15,6 +17,9 @@ from anyprobe.isa.registers import NUMBERS, SYSV_CLOBBERED
 
 FLAGS = STATUS_FLAGS << 16
 _CANDIDATES = SYSV_CLOBBERED | FLAGS
+_RESTORING = frozenset({Mnemonic.POP, Mnemonic.MOV})
+_FRAME = frozenset({Register.NONE, Register.RSP, Register.RBP})
+"""Of a ``mov`` without a memory operand this says nothing; it is taken for one that restores, too."""
 _NOTHING = Scratch((), flags_dead=False)
 
 
@@ -107,7 +112,7 @@ class SiteLiveness:
             if here in heads and here != begin:
                 return Line(live, pending, (here,))
             raw = content[offsets[here] : offsets[here + 1]]
-            flow, reads, writes = _masks.get(raw) or self._learn(here, raw)
+            flow, reads, writes, _ = known_masks.get(raw) or self.learn(here, raw)
             live |= pending & reads
             pending &= ~live
             if flow is not Flow.NEXT:
@@ -116,15 +121,16 @@ class SiteLiveness:
             here += 1
         return Line(live, 0, ())
 
-    def _learn(self, number: int, raw: bytes) -> "_Masks":
+    def learn(self, number: int, raw: bytes) -> "_Masks":
         """Work out what an instruction does; behind it there may be bytes that are none."""
         one = self._function.iced[number]
-        own = raw[: one.len]
-        effect = effects_of(one, own)
-        masks = FLOWS[one.code], effect.reads | effect.flags_read << 16, effect.writes | effect.flags_written << 16
-        if len(_masks) > _MASKS_LIMIT:
-            _masks.clear()
-        _masks[raw] = masks
+        effect = effects_of(one, raw[: one.len])
+        reads, writes = effect.reads | effect.flags_read << 16, effect.writes | effect.flags_written << 16
+        restores = one.mnemonic in _RESTORING and one.memory_base in _FRAME
+        masks = FLOWS[one.code], reads, writes, 0 if restores else effect.may_write
+        if len(known_masks) > _MASKS_LIMIT:
+            known_masks.clear()
+        known_masks[raw] = masks
         return masks
 
     def _transfer(self, here: int, flow: Flow, live: int, pending: int) -> Line:
@@ -166,9 +172,10 @@ class SiteLiveness:
         return Line(live | pending, 0, ())
 
 
-_Masks = tuple[Flow, int, int]
-"""Where control goes, what is read, and what is overwritten in full."""
-_masks: dict[bytes, _Masks] = {}
+_Masks = tuple[Flow, int, int, int]
+"""Where control goes, what is read, what is overwritten in full, and the registers that are not what they were."""
+known_masks: dict[bytes, _Masks] = {}
+"""By an instruction's bytes."""
 _MASKS_LIMIT = 200_000
 
 

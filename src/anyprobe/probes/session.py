@@ -192,7 +192,8 @@ class Session(Decorators):
             self._ns_per_tick = self._clock.ns_per_tick()
         self._note_losses()
         self.follow_handlers()
-        return reading.snapshot(self, self._ns_per_tick, self._duration(), self.collected())
+        with collection_paused():
+            return reading.snapshot(self, self._ns_per_tick, self._duration(), self.collected())
 
     @property
     def ns_per_tick(self) -> float:
