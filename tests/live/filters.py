@@ -36,6 +36,8 @@ class Filter:
     given: bytes
     announces: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
+    patience: float = PATIENCE
+    """Seconds that it may take."""
 
     def _options(self) -> dict[str, Any]:
         return {"stdout": subprocess.PIPE, "env": {**os.environ, "PYTHONHASHSEED": "0", **self.environment}}
@@ -44,7 +46,7 @@ class Filter:
         """Return the output without any probe."""
         if not shutil.which(self.argv[0]):
             pytest.skip(f"needs {self.argv[0]}")
-        outcome = subprocess.run(self.argv, input=self.given, timeout=PATIENCE, **self._options())
+        outcome = subprocess.run(self.argv, input=self.given, timeout=self.patience, **self._options())
         assert outcome.returncode == 0
         return outcome.stdout
 
@@ -55,7 +57,7 @@ class Filter:
                 seen = self._await(process)
                 with anyprobe.attach(process.pid) as session:
                     arm(session)
-                    output, _ = process.communicate(self.given, timeout=PATIENCE)
+                    output, _ = process.communicate(self.given, timeout=self.patience)
                     snapshot = session.snapshot()
                 assert process.returncode == 0, f"{self.name} ended with {process.returncode}"
             finally:

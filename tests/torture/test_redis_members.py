@@ -1,51 +1,27 @@
 """Command and key of each request to Redis, by its debug information; Debian has none, so it is built from source."""
 
-import os
-import subprocess
-from pathlib import Path
-
 import pytest
 
 import anyprobe
 from anyprobe import Count, cstr
-from live.driver import cache_directory
+from live.debian_sources import folder_for, original_of, run
 from live.redis_server import redis
 
 pytestmark = [pytest.mark.live, pytest.mark.torture]
-MINUTES = 60.0
-
-
-def run(*words, **options):
-    done = subprocess.run(
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30 * MINUTES, **options
-    )
-    if done.returncode:
-        pytest.skip(f"{' '.join(words)[:60]}: {done.stderr.strip()[-200:]}")
 
 
 @pytest.fixture(scope="module")
 def server():
     """Redis as Debian has it, compiled with debug information, once."""
-    folder = cache_directory() / "redis-with-debug-information"
+    folder = folder_for("redis-with-debug-information")
     program = folder / "redis-server"
     if program.exists():
         return program
-    lists = Path("/etc/apt/sources.list.d/debian.sources")
-    if not lists.exists():
-        pytest.skip("needs Debian's list of sources")
-    for each in ("lists/partial", "cache/archives/partial", "source"):
-        os.makedirs(folder / each, exist_ok=True)
-    (folder / "own.sources").write_text(lists.read_text().replace("Types: deb\n", "Types: deb-src\n"))
-    apt = [
-        f"-oDir::Etc::sourcelist={folder}/own.sources", "-oDir::Etc::sourceparts=/dev/null",
-        f"-oDir::State::lists={folder}/lists", f"-oDir::Cache={folder}/cache", "-oAPT::Sandbox::User=",
-    ]  # fmt: skip
-    run("apt-get", "update", *apt)
-    run("apt-get", "source", "--download-only", "redis", *apt, cwd=folder / "source")
-    (archive,) = (folder / "source").glob("redis_*.orig.tar.gz")
-    run("tar", "xzf", str(archive), "--strip-components=1", cwd=folder / "source")
-    run("make", "MALLOC=libc", "OPTIMIZATION=-O2", "REDIS_CFLAGS=-g", "redis-server", cwd=folder / "source" / "src")
-    (folder / "source" / "src" / "redis-server").rename(program)
+    archive, source = original_of("redis", folder), folder / "source"
+    source.mkdir(exist_ok=True)
+    run("tar", "xf", str(archive), "--strip-components=1", cwd=source)
+    run("make", "MALLOC=libc", "OPTIMIZATION=-O2", "REDIS_CFLAGS=-g", "redis-server", cwd=source / "src")
+    (source / "src" / "redis-server").rename(program)
     return program
 
 
