@@ -21,7 +21,7 @@ print "ready\n";
 for my $name (@ARGV) {
     my $child = open(my $said, "-|") // die;
     if (!$child) {
-        open STDERR, ">", "/dev/null"; open STDIN, "<", "/dev/null"; @ARGV = (); $0 = $name; alarm 100;
+        open STDERR, ">", "/dev/null"; open STDIN, "<", "/dev/null"; @ARGV = (); $0 = $name; alarm 1000;
         package main; do "./$name"; exit;
     }
     while (<$said>) { print "$1\n" if /^((?:not )?ok \d+|1\.\.\d+)/ }
@@ -54,7 +54,7 @@ def tests():
 def program(tests):
     folder, names = tests
     argv = ("perl", "-e", DRIVER, folder, *names)
-    return Filter("Perl's tests", argv, b"go\n", announces=True, environment={"PERL_HASH_SEED": "0"}, patience=1500)
+    return Filter("Perl's tests", argv, b"go\n", announces=True, environment={"PERL_HASH_SEED": "0"}, patience=3000)
 
 
 @pytest.fixture(scope="module")
