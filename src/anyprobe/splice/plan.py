@@ -280,7 +280,7 @@ class Planner(Rows):
         """
         insn = function.insn_at(want.address)
         if insn is None:
-            return Refusal(Reason.NOT_A_BOUNDARY, want.address, "not an instruction boundary")
+            return _nothing_at(function, want.address)
         refusal = self.forbidden((insn,))
         if refusal is not None:
             return refusal
@@ -396,3 +396,12 @@ class Planner(Rows):
         found.wants = last.wants
         plan.splices.remove(last)
         return found
+
+
+def _nothing_at(function: FunctionCode, address: int) -> Refusal:
+    """Return why an address is not where an instruction can be spliced."""
+    if address in function.overlapped:
+        return Refusal(Reason.JUMP_TARGET_IN_JTPR, address, "a jump enters the instruction behind its lock prefix")
+    if function.is_boundary(address):
+        return Refusal(Reason.NOT_CODE, address, "nothing that is known leads here; it may be data")
+    return Refusal(Reason.NOT_A_BOUNDARY, address, "not an instruction boundary")

@@ -53,6 +53,14 @@ def not_over_the_next(pun):
     return not pun.tail
 
 
+def test_an_instruction_that_is_entered_behind_its_prefix_too(case):
+    # cmp dword ptr [rdi], 0; je 6; lock inc dword ptr [rsi]; ret
+    plan = case("83 3f 00  74 01  f0 ff 06  c3").plan((5, WantKind.OFFSET))
+    ((_, refusal),) = plan.refused
+    assert refusal.reason is Reason.JUMP_TARGET_IN_JTPR
+    assert "behind its lock prefix" in refusal.detail
+
+
 def exit_at(offset, conditional=False):
     return (offset, WantKind.EXIT, conditional)
 
