@@ -43,14 +43,21 @@ PROBED int answers(void) {
     RETURNED(answers);
     return -1;
 }
+static int by_timer, changed, jumping;
+static void profile(int how) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPROF);
+    pthread_sigmask(how, &set, 0);
+}
 static long rounds;
 static void *work(void *unused) {
     (void)unused;
+    if (by_timer) profile(SIG_UNBLOCK);
     for (unsigned long n = 0; n < 1000; n++) check(sized(n) == (long)n * 2, "sized");
     return 0;
 }
 static void alarmed(int signal) { (void)signal; check(sized(5) == 10, "sized in a signal handler"); }
-static int by_timer, changed, jumping;
 static sigjmp_buf back;
 static void jump(int signal) { (void)signal; siglongjmp(back, 1); }
 static void every(long microseconds) {
@@ -82,7 +89,10 @@ static void jump_round(void) {
 static void one_round(void) {
     if (jumping) { jump_round(); return; }
     pthread_t threads[4];
-    if (by_timer) every(100);
+    if (by_timer && !rounds) { /* signals come in the middle of the threads' calls, and never between rounds */
+        profile(SIG_BLOCK);
+        every(100);
+    }
     for (int n = 0; n < 4; n++) check(!pthread_create(&threads[n], 0, work, 0), "pthread_create");
     for (int n = 0; n < 4; n++) pthread_join(threads[n], 0);
     check(ten(-1, -2, -3, -4, 200, 6, -7, 8, -9, 10) == 198, "ten");
@@ -90,7 +100,6 @@ static void one_round(void) {
     check(named("hello", 3) == 3 && named(0, 4) == -4 && named((char *)8, 5) == 5, "named");
     check(deep(20) == 210, "deep");
     check(answers() == (changed ? 41 : -1), "answers");
-    if (by_timer) every(0); /* no call before the first round, none behind the last */
     rounds++;
 }
 static void setup(int argc, char **argv) {
