@@ -68,6 +68,6 @@ def test_code_without_a_name(run_target):
         assert found == [calls, calls, calls, calls, calls * 96 // 100, calls]
     with anyprobe.attach(target.pid) as session:
         session.count(f"a.out:-:{start + 18:#x}")
-        assert [why.reason for _, why in session.refused] == [Reason.NOT_A_BOUNDARY]
+        assert [why.reason for _, why in session.refused] == [Reason.NOT_CODE]  # a table
     target.go(1)
     target.finish()
