@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from live.driver import cache_directory
-
 MINUTES = 60.0
 LISTS = Path("/etc/apt/sources.list.d/debian.sources")
 
@@ -23,25 +21,20 @@ def run(*words: str, **options) -> None:
 
 def original_of(package: str, folder: Path) -> Path:
     """Download a package's sources, once, and return the archive of the program's authors."""
-    source = folder / "archives"
-    found = sorted(source.glob(f"{package}_*.orig.tar.*"))
-    if found:
-        return found[0]
+    source, pattern = folder / "archives", f"{package}_*.orig.tar.*"
+    if any(source.glob(pattern)):
+        return min(source.glob(pattern))
     if not LISTS.exists():
         pytest.skip("needs Debian's list of sources")
     for each in ("lists/partial", "cache/archives/partial", "archives"):
         os.makedirs(folder / each, exist_ok=True)
-    (folder / "own.sources").write_text(LISTS.read_text().replace("Types: deb\n", "Types: deb-src\n"))
+    lists = LISTS.read_text()
+    (folder / "own.sources").write_text(lists.replace("Types: deb\n", "Types: deb-src\n"))
     apt = [
         f"-oDir::Etc::sourcelist={folder}/own.sources", "-oDir::Etc::sourceparts=/dev/null",
         f"-oDir::State::lists={folder}/lists", f"-oDir::Cache={folder}/cache", "-oAPT::Sandbox::User=",
     ]  # fmt: skip
     run("apt-get", "update", *apt)
-    suite = LISTS.read_text().split("Suites:")[1].split()[0]  # of security updates there may be no sources
+    suite = lists.split("Suites:")[1].split()[0]  # of security updates there may be no sources
     run("apt-get", "source", "--download-only", f"{package}/{suite}", *apt, cwd=source)
-    return min(source.glob(f"{package}_*.orig.tar.*"))
-
-
-def folder_for(what: str) -> Path:
-    """Return where something built from sources is kept between runs."""
-    return cache_directory() / what
+    return min(source.glob(pattern))

@@ -121,3 +121,13 @@ def print_shares(name: str, snapshot: "anyprobe.Snapshot") -> None:
     share = ", ".join(f"{k} {v} ({100 * v / total:.2f} %)" for k, v in chosen.most_common())
     why = ", ".join(f"{k} {v}" for k, v in refused.most_common()) or "nothing"
     print(f"{name}: {total} sites: {share}; refused: {why}; hits {snapshot.hits}, missed {snapshot.nmissed}")
+
+
+def run_at(program: Filter, level: str, functions: Sequence[tuple[str, str]], most: int) -> bytes:
+    """Return the output with the blocks or instructions of functions, ``most`` at most, counted; print the shares."""
+    chosen = sample(functions, most)
+    output, snapshot = program.probed(lambda session: session.count(*specs_of(session, chosen, level)))
+    print_shares(f"{program.name}, {level} of {len(chosen)} functions", snapshot)
+    assert snapshot.hits > 100
+    assert snapshot.nmissed == 0
+    return output

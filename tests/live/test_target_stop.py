@@ -337,16 +337,18 @@ def test_exec_is_noticed():
 def test_an_exec_under_way_is_waited_for(monkeypatch):
     """Whoever starts a program may be told so before the kernel has laid it out: text, stack, and the stack moved."""
     with subprocess.Popen(["sleep", "100"]) as child:
-        settled = Process.open(child.pid)
-        stat, real = procfs.read_stat(child.pid), procfs.read_stat
-        moving = stat._replace(start_stack=stat.start_stack + 64)
-        under_way = [stat._replace(start_code=0, start_stack=0), moving._replace(start_code=0), moving]
-        monkeypatch.setattr(procfs, "read_stat", lambda *of: under_way.pop(0) if under_way else real(*of))
-        process = Process.open(child.pid)
-        assert not under_way
-        process.verify()
-        settled.verify()
-        child.kill()
+        try:
+            settled = Process.open(child.pid)
+            stat, real = procfs.read_stat(child.pid), procfs.read_stat
+            moving = stat._replace(start_stack=stat.start_stack + 64)
+            under_way = [stat._replace(start_code=0, start_stack=0), moving._replace(start_code=0), moving]
+            monkeypatch.setattr(procfs, "read_stat", lambda *of: under_way.pop(0) if under_way else real(*of))
+            process = Process.open(child.pid)
+            assert not under_way
+            process.verify()
+            settled.verify()
+        finally:
+            child.kill()
 
 
 @pytest.fixture

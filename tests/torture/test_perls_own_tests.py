@@ -5,8 +5,9 @@ import subprocess
 
 import pytest
 
-from live.debian_sources import folder_for, original_of, run
-from live.filters import EACH, LEVELS, Filter, functions_run, print_shares, sample, specs_of
+from live.debian_sources import original_of, run
+from live.driver import cache_directory
+from live.filters import EACH, LEVELS, Filter, functions_run, print_shares, run_at
 
 pytestmark = [pytest.mark.live, pytest.mark.torture]
 MOST = {"blocks": 1500, "instructions": 200}
@@ -35,8 +36,7 @@ for my $name (@ARGV) {
 def tests():
     """The folder of the tests, with the modules of the installed interpreter where they look for those."""
     version = subprocess.run(["perl", "-e", "printf '%vd', $^V"], capture_output=True, text=True, check=True).stdout
-    folder = folder_for(f"perl-{version}-tests")
-    done = folder / "t" / "test.pl"
+    folder = cache_directory() / f"perl-{version}-tests"
     if not (folder / "lib" / "strict.pm").exists():
         archive = original_of("perl", folder)
         if f"_{version}." not in archive.name:
@@ -45,7 +45,6 @@ def tests():
         run("tar", "xf", str(archive), "--strip-components=1", "-C", str(folder), "--wildcards", *wanted)
         for each in (f"/usr/share/perl/{version}", f"/usr/lib/x86_64-linux-gnu/perl/{version}"):
             shutil.copytree(each, folder / "lib", dirs_exist_ok=True)
-    assert done.exists()
     names = sorted(f"{each}/{test.name}" for each in FOLDERS for test in (folder / "t" / each).glob("*.t"))
     return folder / "t", [name for name in names if name not in UNSTEADY]
 
@@ -69,12 +68,7 @@ def test_entries_and_exits_then_what_runs(program, expected):
     print_shares("Perl's tests, exits", snapshot)
     assert differences(output, expected) == []
     for level in EACH:
-        chosen = sample(functions_run(snapshot), MOST[level])
-        output, counted = program.probed(
-            lambda session, chosen=chosen, level=level: session.count(*specs_of(session, chosen, level))
-        )
-        print_shares(f"Perl's tests, {level} of {len(chosen)} functions", counted)
-        assert differences(output, expected) == []
+        assert differences(run_at(program, level, functions_run(snapshot), MOST[level]), expected) == []
 
 
 def differences(output: bytes, expected: bytes) -> list[str]:

@@ -4,7 +4,8 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, cstr
-from live.debian_sources import folder_for, original_of, run
+from live.debian_sources import original_of, run
+from live.driver import cache_directory
 from live.redis_server import redis
 
 pytestmark = [pytest.mark.live, pytest.mark.torture]
@@ -13,7 +14,7 @@ pytestmark = [pytest.mark.live, pytest.mark.torture]
 @pytest.fixture(scope="module")
 def server():
     """Redis as Debian has it, compiled with debug information, once."""
-    folder = folder_for("redis-with-debug-information")
+    folder = cache_directory() / "redis-with-debug-information"
     program = folder / "redis-server"
     if program.exists():
         return program

@@ -9,7 +9,7 @@ import pytest
 
 import anyprobe
 from live.filter_programs import FILTERS, PYTHON_MODULES, python_tests
-from live.filters import EACH, LEVELS, functions_run, print_shares, sample, specs_of
+from live.filters import EACH, LEVELS, functions_run, print_shares, run_at, sample, specs_of
 from live.redis_server import redis
 from live.results import hits
 
@@ -28,16 +28,6 @@ def all_specs(name, level):
     return LEVELS[level]
 
 
-def run_at(program, level, functions):
-    """Return the output with the blocks or instructions of functions counted, and print how that went."""
-    chosen = sample(functions, MOST[level])
-    output, snapshot = program.probed(lambda session: session.count(*specs_of(session, chosen, level)))
-    print_shares(f"{program.name}, {level} of {len(chosen)} functions", snapshot)
-    assert snapshot.hits > 100
-    assert snapshot.nmissed == 0
-    return output
-
-
 @pytest.mark.parametrize("name", FILTERS)
 def test_functions_blocks_and_instructions(name):
     program = FILTERS[name]()
@@ -49,7 +39,7 @@ def test_functions_blocks_and_instructions(name):
         assert snapshot.nmissed == 0
     functions = functions_run(snapshot)
     for level in EACH:
-        assert run_at(program, level, functions) == expected
+        assert run_at(program, level, functions, MOST[level]) == expected
 
 
 @pytest.mark.parametrize(("name", "level"), WHOLE)
@@ -69,7 +59,7 @@ def test_a_module_of_cpythons_tests(module):
     output, snapshot = program.probed(lambda session: session.count("*:*"))
     assert output == expected
     for level in EACH:
-        assert run_at(program, level, functions_run(snapshot)) == expected
+        assert run_at(program, level, functions_run(snapshot), MOST[level]) == expected
 
 
 @pytest.mark.parametrize("level", EACH)

@@ -15,7 +15,6 @@ LOCK = 0xF0
 ENDS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.INVALID})
 """Behind these control does not go on."""
 _INT3 = Code.INT3
-_JUMPS = frozenset({Flow.JUMP, Flow.JCC, Flow.XBEGIN})
 
 
 class Facts(NamedTuple):

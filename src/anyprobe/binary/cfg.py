@@ -20,7 +20,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, decode_range
 
 _CALL = 0xE8
-_JUMP_BY_TABLE = b"\xff\x25"
+_STUB_JUMP = b"\xff\x25"
 """``jmp [rip+x]``, prefixes left out."""
 _MOST_NOPS = 64
 """How many bytes of padding may lie between two functions of which one runs on into the other."""
@@ -378,7 +378,7 @@ class CodeMap:
 
 def _is_stub(area: CodeBytes, address: int) -> bool:
     content = area.content[address - area.start : address - area.start + 16]
-    if _JUMP_BY_TABLE not in content:  # hardly any function begins so
+    if _STUB_JUMP not in content:  # hardly any function begins so
         return False
     head = decode_range(content, address)
     jump = next((insn for insn in head[:2] if not insn.is_endbr), None)

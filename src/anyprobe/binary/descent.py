@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Decoder
 
-from anyprobe.binary.body import ENDS
+from anyprobe.binary.body import ENDS, LOCK
 from anyprobe.binary.padding import padding_length
 from anyprobe.isa.decode import FLOWS, Flow
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from anyprobe.binary.function import FunctionCode
 
-_LOCK = 0xF0
 _JUMPS = frozenset({Flow.JUMP, Flow.JCC, Flow.XBEGIN})
 _STOPS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP, Flow.OTHER})
 _GOING_ON = frozenset({Code.INT3, Code.INT_IMM8})
@@ -87,7 +86,7 @@ def _reach(
 
 
 def _is_lock(content: bytes, offset: int) -> bool:
-    return content[offset] == _LOCK
+    return content[offset] == LOCK
 
 
 def _inside(found: "dict[int, Instruction]", address: int) -> bool:
@@ -112,7 +111,7 @@ class Reached:
         """Follow control flow from ``entries``."""
         self._function = function
         self._flags = bytearray(len(function.iced))
-        self._stops, self._flows = [number for number, _ in function.turns], [flow for _, flow in function.turns]
+        self._stops = [number for number, _ in function.turns]
         self.follow(entries)
 
     def follow(self, entries: Iterable[int]) -> None:
@@ -126,7 +125,7 @@ class Reached:
                 if place == len(stops):  # it runs off the end
                     flags[number:] = b"\1" * (len(iced) - number)
                     break
-                last, flow = stops[place], self._flows[place]
+                last, flow = self._function.turns[place]
                 flags[number : last + 1] = b"\1" * (last + 1 - number)
                 if flow in _JUMPS:
                     target = index(iced[last].near_branch_target)

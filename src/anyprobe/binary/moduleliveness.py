@@ -213,7 +213,7 @@ class _Solver:
     def _add(self, lines: _FunctionLines, start: int) -> None:
         """Enter the lines of one function, and where its returns lead."""
         nodes, live, pending, edges = self._nodes, self._live, self._pending, self._edges
-        iced, home = lines.function.iced, nodes[-start]
+        function, iced, home = lines.function, lines.function.iced, nodes[-start]
         live[home] |= _RESULTS | SYSV_CLOBBERED & ~lines.destroyed()
         pending[home] = -1
         for target in lines.targets_in_doubt():
@@ -223,12 +223,9 @@ class _Solver:
             live[node], pending[node] = line.live, line.pending
             behind = home
             if len(successors) == 2 and successors[0] < _RETURN <= successors[1]:  # a branch names what is below first
-                behind = (nodes.get(iced[successors[1]].ip) or home) if successors[1] >= 0 else home
+                behind = nodes.get(_place(function, successors[1])) or home
             for successor in successors:
-                if successor >= 0:
-                    other = nodes.get(iced[successor].ip)
-                else:
-                    other = home if successor == _RETURN else nodes.get(-successor)
+                other = nodes.get(_place(function, successor))
                 if other is None:
                     live[node] |= line.pending
                     continue

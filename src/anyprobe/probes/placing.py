@@ -50,9 +50,10 @@ def see_places(probe: Probe, beside: Probe | None, sites: Sequence[ResolvedSite]
 def _add(
     probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module, addresses: Sequence[int], kind: WantKind
 ) -> None:
-    state = module.state_of(code) if addresses else None
+    if not addresses:
+        return
+    state = module.state_of(code)
     for address in addresses:
-        assert state is not None
         hook = Hook(ActionKind.COUNT)
         probe.places.append(Place(site, module, state, Want(address, kind, tag=hook), hook))
 

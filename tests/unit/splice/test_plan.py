@@ -53,14 +53,6 @@ def not_over_the_next(pun):
     return not pun.tail
 
 
-def test_an_instruction_that_is_entered_behind_its_prefix_too(case):
-    # cmp dword ptr [rdi], 0; je 6; lock inc dword ptr [rsi]; ret
-    plan = case("83 3f 00  74 01  f0 ff 06  c3").plan((5, WantKind.OFFSET))
-    ((_, refusal),) = plan.refused
-    assert refusal.reason is Reason.JUMP_TARGET_IN_JTPR
-    assert "behind its lock prefix" in refusal.detail
-
-
 def exit_at(offset, conditional=False):
     return (offset, WantKind.EXIT, conditional)
 
@@ -158,6 +150,14 @@ def test_code_that_must_not_be_displaced(case):
 def test_a_lone_return(case):
     assert reasons(case(RET, NEXT).plan(ENTRY)) == [Reason.LONE_RET]
     assert shape(case(RET + "|4", NEXT).plan(ENTRY)) == [("jump", 0, 1, 0, 5)]
+
+
+def test_an_instruction_that_is_entered_behind_its_prefix_too(case):
+    # cmp dword ptr [rdi], 0; je 6; lock inc dword ptr [rsi]; ret
+    plan = case("83 3f 00  74 01  f0 ff 06  c3").plan((5, WantKind.OFFSET))
+    ((_, refusal),) = plan.refused
+    assert refusal.reason is Reason.JUMP_TARGET_IN_JTPR
+    assert "behind its lock prefix" in refusal.detail
 
 
 def test_no_boundary_and_no_function(case):
