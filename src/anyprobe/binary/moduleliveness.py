@@ -4,7 +4,16 @@ Where ``siteliveness`` gives up, at calls and returns, this goes on: into the fu
 behind the call, and from a return to what comes behind every direct call of the function. So whatever compilers have
 agreed with themselves about local functions is seen. Where nobody can look, a callee behind a pointer or a linkage
 stub is taken to have arguments where the convention puts them, and a caller that is not in the module, or comes through
-a pointer, to look at the result and at whatever the function does not overwrite: no convention promises that to it.
+a pointer, to look at the result and at whatever the function does not destroy.
+
+A function destroys what it overwrites, what a function destroys that it calls, and by a call through a pointer or a
+stub all that the convention does not preserve. It may keep what it has from its caller and moves somewhere and back;
+functions that put the stack pointer elsewhere, as those that switch coroutines do, may keep all. What a call destroys
+is nobody's any more behind it. A result can be anywhere, as hand-written functions like it; but whoever calls strangers
+on the way has none where the convention and compilers never put one.
+
+First it is found out what a function reads that it is entered with, wherever it may return to; with that it is known
+what calls read, and what is live in front of returns.
 """
 
 from functools import cached_property
@@ -15,19 +24,24 @@ import numpy as np
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.codescan import Kind
 from anyprobe.binary.liveness import PREFERENCE, Scratch
-from anyprobe.binary.siteliveness import FLAGS, Line, SiteLiveness, known_masks
+from anyprobe.binary.siteliveness import FETCHED, FLAGS, SWITCHES_STACK, Line, SiteLiveness
 from anyprobe.isa.decode import Flow
 from anyprobe.isa.registers import NUMBERS, SYSV_CLOBBERED, mask_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Masks = NDArray[np.int64]
+
 _RESULTS = mask_of(("rax", "rdx"))
+_NO_RESULTS = mask_of(("rsi", "rdi", "r9", "r10", "r11"))
+"""Rust and Swift have results in ``rcx`` and ``r8``, too."""
 _ARGUMENTS = SYSV_CLOBBERED & ~mask_of(("r11",))
 """``rax`` says how many vector registers are in use, ``r10`` is the frame of an enclosing function."""
 _RETURN = -1
 """Among successors: to whoever has called the function. Other negative ones are addresses elsewhere."""
 _ENDS_LINE = frozenset(Flow) - {Flow.NEXT, Flow.SYSCALL}
+_DIRECT = frozenset({Flow.CALL, Flow.JUMP, Flow.JCC})
 _NODE_BITS = 31
 
 
@@ -47,8 +61,21 @@ class _FunctionLines(SiteLiveness):
         low, high = self._function.start + 1, self._function.end
         if not self._function.indirect_jumps:
             return []
-        taken = [t for t, _, kind in self._map.references.into(low, high) if kind in (Kind.LEA, Kind.ABSOLUTE)]
+        taken = [
+            target
+            for target, source, kind in self._map.references.into(low, high)
+            if kind is Kind.LEA or (kind is Kind.ABSOLUTE and not self._is_distance(source))
+        ]
         return self._map.static_entries(low, high) + taken
+
+    def _is_distance(self, address: int) -> bool:
+        """Return whether the bytes at an address say how far from an instruction its operand is, not where."""
+        owner = self._map.containing(address)
+        insn = owner.covering(address) if owner is not None and owner.broken is None else None
+        if insn is None or not insn.iced.is_ip_rel_memory_operand:
+            return False
+        distance = insn.iced.ip_rel_memory_address - insn.end
+        return insn.raw[address - insn.address :][:4] == distance.to_bytes(8, "little", signed=True)[:4]
 
     def _solve(self) -> dict[int, int]:
         """Leave that to the module: remember the lines."""
@@ -59,13 +86,32 @@ class _FunctionLines(SiteLiveness):
         self.lines = {head: self._line(head) for head in sorted(self._heads) if head < size}
         return {}
 
-    def destroyed(self) -> int:
-        """Return the registers that the function's own instructions overwrite, and not with what they were before."""
-        found, content, offsets = 0, self._content, self._offsets
-        for number in range(len(offsets) - 1):
-            raw = content[offsets[number] : offsets[number + 1]]
-            found |= (known_masks.get(raw) or self.learn(number, raw))[3]
-        return found
+    def destroyed(self) -> tuple[int, int]:
+        """Return the registers that the function may destroy itself, or by calling strangers, and those it may keep."""
+        found = moved = 0
+        for _, _, _, changed, copied in self._masks:
+            found |= changed
+            moved |= copied
+        if moved & SWITCHES_STACK:
+            return 0, SYSV_CLOBBERED
+        return found & SYSV_CLOBBERED, moved & moved >> FETCHED & SYSV_CLOBBERED
+
+    def calls(self) -> tuple[list[int], bool]:
+        """Return the functions that are called or jumped to, and whether some are that nobody can look into."""
+        function, is_stub = self._function, self._map.is_stub
+        iced, found, strangers = function.iced, [], False
+        for number, flow in function.turns:
+            if flow in _DIRECT:
+                target = iced[number].near_branch_target
+                if not function.start <= target < function.end:
+                    found.append(target)
+            elif flow is Flow.INDIRECT_CALL or (flow is Flow.INDIRECT_JUMP and self._leaves(iced[number].ip)):
+                strangers = True
+        return found, strangers or any(is_stub(target) for target in found)
+
+    def _leaves(self, address: int) -> bool:
+        """Return whether an indirect jump is the call of another function that returns in the place of this one."""
+        return self._function.table_of(address) is None and address not in self._function.unresolved
 
     def targets_in_doubt(self) -> list[int]:
         """Return what may be called from here if the instructions themselves are in doubt."""
@@ -109,7 +155,7 @@ class _FunctionLines(SiteLiveness):
         return Line(live, pending & ~live, tuple(successors))
 
     def _indirect_jump(self, address: int, live: int, pending: int) -> Line:
-        if self._function.table_of(address) is None and address not in self._function.unresolved:
+        if self._leaves(address):
             live |= pending & _ARGUMENTS
             labels = tuple(n for at in self._stored_labels if (n := self._function.index_of(at)) is not None)
             return Line(live, pending & ~live, (*labels, _RETURN))
@@ -178,44 +224,54 @@ class _Solver:
         """By address; the return of a function is at its negative start."""
         self._open: set[int] = set()
         """The returns that lead to code of which nothing is known."""
-        self._edges: list[int] = []
-        """From the node above ``_NODE_BITS`` to the one below."""
+        self._inside: list[int] = []
+        """Edges that stay in a function, from the node above ``_NODE_BITS`` to the one below."""
+        self._behind: list[int] = []
+        """Edges from calls to what comes behind them."""
+        self._called: list[int] = []
+        """For each of those the return of what is called; that of the function itself stands for strangers."""
+        self._entering: list[int] = []
+        """Edges into functions, by calls and jumps."""
+        self._returns: list[int] = []
+        """Edges to returns, and from them."""
+        self._calls: list[int] = []
+        """Edges from the returns of functions to those of the ones that they call."""
         self.live = self._solve()
         self.places = np.fromiter(self._nodes.keys(), np.int64, len(self._nodes))
 
-    def _solve(self) -> "NDArray[np.int64]":
-        """Number the lines and returns, and go round until nothing changes."""
+    def _solve(self) -> "Masks":
+        """Number the lines and returns, and go round: once for what functions read, once for all that is live."""
         nodes = self._nodes
         for start, lines in self.functions.items():
             iced = lines.function.iced
             for head in lines.lines:
                 nodes[iced[head].ip] = len(nodes)
             nodes[-start] = len(nodes)
-        self._live, self._pending = [0] * len(nodes), [0] * len(nodes)
+        self._live, self._pending, self._kept = ([0] * len(nodes) for _ in range(3))
+        self._destroyed, self._strangers = [0] * len(nodes), [0] * len(nodes)
         for start, lines in self.functions.items():
             self._add(lines, start)
         live, pending = np.array(self._live, np.int64), np.array(self._pending, np.int64)
+        destroyed, strangers = np.array(self._destroyed, np.int64), np.array(self._strangers, np.int64)
+        kept, calls = np.array(self._kept, np.int64), _Edges(self._calls)
+        inside, entering = _Edges(self._inside), _Edges(self._entering)
+        overwritten = settled(destroyed & ~kept, ~kept, calls)
+        behind = _Edges(self._behind, ~overwritten[np.array(self._called, np.int64)])
+        read = settled(live, pending, inside, entering, behind)
+        starts = [start for start in self.functions if start in nodes]
+        entries, homes = (np.array([nodes[sign * start] for start in starts], np.int64) for sign in (1, -1))
+        kept[homes] &= read[entries]
+        live |= entering.reach(read, len(live)) & pending
+        live[homes] = _RESULTS | SYSV_CLOBBERED & ~settled(destroyed & ~kept, ~kept, calls)[homes]
+        pending[homes] = ~(settled(strangers & ~kept, ~kept, calls)[homes] & _NO_RESULTS)
         live[sorted(self._open)] = -1
-        if not self._edges:
-            return live
-        edges = np.sort(np.array(self._edges, np.int64))
-        edges = edges[np.r_[True, edges[1:] != edges[:-1]]]
-        sources, targets = edges >> _NODE_BITS, edges & (1 << _NODE_BITS) - 1
-        firsts = np.flatnonzero(np.r_[True, sources[1:] != sources[:-1]])
-        heads = sources[firsts]
-        mask = pending[heads]
-        while True:
-            now = live[heads] | mask & np.bitwise_or.reduceat(live[targets], firsts)
-            if np.array_equal(now, live[heads]):
-                return live
-            live[heads] = now
+        return settled(live, pending, inside, behind, _Edges(self._returns))
 
     def _add(self, lines: _FunctionLines, start: int) -> None:
         """Enter the lines of one function, and where its returns lead."""
-        nodes, live, pending, edges = self._nodes, self._live, self._pending, self._edges
+        nodes, live, pending, inside = self._nodes, self._live, self._pending, self._inside
         function, iced, home = lines.function, lines.function.iced, nodes[-start]
-        live[home] |= _RESULTS | SYSV_CLOBBERED & ~lines.destroyed()
-        pending[home] = -1
+        self._add_facts(lines, home)
         for target in lines.targets_in_doubt():
             self._add_return(target, -1)
         for head, line in lines.lines.items():
@@ -228,16 +284,67 @@ class _Solver:
                 other = nodes.get(_place(function, successor))
                 if other is None:
                     live[node] |= line.pending
-                    continue
-                edges.append(node << _NODE_BITS | other)
-                if successor < _RETURN:
-                    self._add_return(-successor, behind)
+                elif successor == _RETURN:
+                    self._returns.append(node << _NODE_BITS | other)
+                elif successor < _RETURN:
+                    self._entering.append(node << _NODE_BITS | other)
+                    called = self._add_return(-successor, behind)
+                    if behind == home:  # whoever is jumped to returns for this function
+                        self._returns.append(node << _NODE_BITS | home)
+                    else:
+                        self._behind.append(node << _NODE_BITS | behind)
+                        self._called.append(called if called is not None else home)
+                elif behind == home:
+                    inside.append(node << _NODE_BITS | other)
 
-    def _add_return(self, target: int, behind: int) -> None:
+    def _add_facts(self, lines: _FunctionLines, home: int) -> None:
+        """Note what a function destroys, itself and by those that it calls."""
+        if lines.function.broken is not None:
+            return
+        self._destroyed[home], self._kept[home] = lines.destroyed()
+        called, strangers = lines.calls()
+        if strangers:
+            self._destroyed[home] = self._strangers[home] = SYSV_CLOBBERED
+        found = (self._nodes.get(-target) for target in called)
+        self._calls += [home << _NODE_BITS | other for other in found if other is not None]
+
+    def _add_return(self, target: int, behind: int) -> int | None:
         """Note where the function around an address returns to: behind a call, or to who called the one that jumps."""
         owner = self._map.start_of(target)
         back = self._nodes.get(-owner) if owner is not None else None
         if back is not None and behind >= 0:
-            self._edges.append(back << _NODE_BITS | behind)
+            self._returns.append(back << _NODE_BITS | behind)
         elif back is not None:
             self._open.add(back)
+        return back
+
+
+class _Edges:
+    """Edges between nodes, and what may pass along each of them."""
+
+    def __init__(self, edges: list[int], masks: "Masks | None" = None) -> None:
+        """Take edges as numbers, the node where one begins above ``_NODE_BITS``; without masks all may pass."""
+        numbers = np.array(edges, np.int64)
+        self.masks = np.full(len(numbers), -1, np.int64) if masks is None else masks
+        self.sources, self.targets = numbers >> _NODE_BITS, numbers & (1 << _NODE_BITS) - 1
+
+    def reach(self, values: "Masks", count: int) -> "Masks":
+        """Return what comes along the edges to each of ``count`` nodes from the values of those they lead to."""
+        found = np.zeros(count, np.int64)
+        np.bitwise_or.at(found, self.sources, values[self.targets] & self.masks)
+        return found
+
+
+def settled(live: "Masks", pending: "Masks", *edges: _Edges) -> "Masks":
+    """Return what is live at each node once all is that is live where its edges lead, as far as it is undecided."""
+    live = live.copy()
+    sources, targets, masks = (
+        np.concatenate([getattr(each, name) for each in edges]) for name in ("sources", "targets", "masks")
+    )
+    passing = pending[sources] & masks
+    there = np.arange(len(sources))
+    while len(there):
+        before = live.copy()
+        np.bitwise_or.at(live, sources[there], live[targets[there]] & passing[there])
+        there = np.flatnonzero((live != before)[targets])
+    return live

@@ -5,21 +5,28 @@ they read it is taken from ``liveness``, and as there no convention is relied up
 pointer or a linkage stub, a system call, a trap end every path, and what is undecided there is live.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
-from iced_x86 import Mnemonic, Register
+from iced_x86 import Instruction, Mnemonic, OpKind, Register
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.liveness import PREFERENCE, Scratch, overwritten_at
 from anyprobe.isa.decode import FLOWS, Flow
 from anyprobe.isa.effects import STATUS_FLAGS, effects_of
-from anyprobe.isa.registers import NUMBERS, SYSV_CLOBBERED
+from anyprobe.isa.registers import GPRS, NUMBERS, SYSV_CLOBBERED, mask_of
 
 FLAGS = STATUS_FLAGS << 16
 _CANDIDATES = SYSV_CLOBBERED | FLAGS
 _RESTORING = frozenset({Mnemonic.POP, Mnemonic.MOV})
 _FRAME = frozenset({Register.NONE, Register.RSP, Register.RBP})
 """Of a ``mov`` without a memory operand this says nothing; it is taken for one that restores, too."""
+_WRITING = frozenset({Mnemonic.POP, Mnemonic.MOV, Mnemonic.XCHG})
+_MOVING = _WRITING | {Mnemonic.PUSH, Mnemonic.MOVQ}
+_RSP, _RBP = mask_of(("rsp",)), mask_of(("rbp",))
+FETCHED = 16
+"""How much higher stands what is moved into."""
+SWITCHES_STACK = 1 << 32
 _NOTHING = Scratch((), flags_dead=False)
 
 
@@ -41,8 +48,7 @@ class SiteLiveness:
     def __init__(self, code_map: CodeMap, function: FunctionCode) -> None:
         """Solve the function's blocks."""
         self._map, self._function = code_map, function
-        self._content = function.content
-        self._offsets = [address - function.start for address in (*function.addresses, function.end)]
+        self._masks = self._masks_of_all()
         self._heads = self._find_heads()
         self._live = self._solve()
         self._known: dict[int, Scratch] = {}
@@ -104,15 +110,14 @@ class SiteLiveness:
 
     def _line(self, here: int) -> Line:
         """Go on from an instruction until a line begins or all is decided."""
-        heads, offsets, content = self._heads, self._offsets, self._content
-        size, begin, live, pending = len(offsets) - 1, here, 0, _CANDIDATES
+        heads, masks = self._heads, self._masks
+        size, begin, live, pending = len(masks), here, 0, _CANDIDATES
         while pending:
             if here >= size:
                 return Line(live | pending, 0, ())  # off the end
             if here in heads and here != begin:
                 return Line(live, pending, (here,))
-            raw = content[offsets[here] : offsets[here + 1]]
-            flow, reads, writes, _ = known_masks.get(raw) or self.learn(here, raw)
+            flow, reads, writes, _, _ = masks[here]
             live |= pending & reads
             pending &= ~live
             if flow is not Flow.NEXT:
@@ -121,13 +126,20 @@ class SiteLiveness:
             here += 1
         return Line(live, 0, ())
 
-    def learn(self, number: int, raw: bytes) -> "_Masks":
-        """Work out what an instruction does; behind it there may be bytes that are none."""
+    def _masks_of_all(self) -> "list[_Masks]":
+        """Return what each instruction does; behind it there may be bytes that are none."""
+        content, start = self._function.content, self._function.start
+        offsets = [address - start for address in (*self._function.addresses, self._function.end)]
+        raws = [content[here:there] for here, there in pairwise(offsets)]
+        found = list(map(known_masks.get, raws))
+        return [masks or self._learn(number, raws[number]) for number, masks in enumerate(found)]
+
+    def _learn(self, number: int, raw: bytes) -> "_Masks":
         one = self._function.iced[number]
         effect = effects_of(one, raw[: one.len])
         reads, writes = effect.reads | effect.flags_read << 16, effect.writes | effect.flags_written << 16
         restores = one.mnemonic in _RESTORING and one.memory_base in _FRAME
-        masks = FLOWS[one.code], reads, writes, 0 if restores else effect.may_write
+        masks = FLOWS[one.code], reads, writes, 0 if restores else effect.may_write, _moved_by(one)
         if len(known_masks) > _MASKS_LIMIT:
             known_masks.clear()
         known_masks[raw] = masks
@@ -172,11 +184,32 @@ class SiteLiveness:
         return Line(live | pending, 0, ())
 
 
-_Masks = tuple[Flow, int, int, int]
-"""Where control goes, what is read, what is overwritten in full, and the registers that are not what they were."""
+_Masks = tuple[Flow, int, int, int, int]
+"""Where control goes, what is read, what is overwritten in full, the registers that are not what they were, and those
+whose content is moved: from them, sixteen bits higher into them, or as ``SWITCHES_STACK`` says."""
 known_masks: dict[bytes, _Masks] = {}
 """By an instruction's bytes."""
 _MASKS_LIMIT = 200_000
+
+
+def _moved_by(one: Instruction) -> int:
+    """Return what an instruction copies in full."""
+    if one.mnemonic not in _MOVING:
+        return 0
+    first, second = (_register_at(one, number) for number in (0, 1))
+    if one.mnemonic in _WRITING and first == _RSP and second != _RBP:
+        return SWITCHES_STACK
+    if one.mnemonic == Mnemonic.XCHG:
+        return (first | second) * (1 | 1 << FETCHED)
+    return first if one.mnemonic == Mnemonic.PUSH else second | first << FETCHED
+
+
+def _register_at(one: Instruction, number: int) -> int:
+    """Return a 64-bit register that is an operand as a mask; 0 for any other operand."""
+    if number >= one.op_count or one.op_kind(number) != OpKind.REGISTER:
+        return 0
+    register = one.op_register(number) - Register.RAX
+    return 1 << register if 0 <= register < len(GPRS) else 0
 
 
 def site_scratch(code_map: CodeMap, function: FunctionCode, address: int) -> Scratch:

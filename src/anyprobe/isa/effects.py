@@ -44,6 +44,8 @@ _COUNTED_FLAGS = frozenset(
 # glibc asks with a zeroed register, which stays zero where there is no shadow stack.
 # Where user mode may not ask for the others (UMIP), the kernel answers in their place, with 16 bits.
 _KEEP_THEIR_REGISTER = frozenset({Mnemonic.RDSSPD, Mnemonic.RDSSPQ, Mnemonic.SLDT, Mnemonic.STR, Mnemonic.SMSW})
+_ORS = frozenset({Code.OR_RM32_IMM8, Code.OR_RM64_IMM8})
+"""With all bits set these put -1 into a register whatever was there, in fewer bytes than ``mov``."""
 _LOGIC = frozenset({Mnemonic.AND, Mnemonic.OR, Mnemonic.XOR, Mnemonic.TEST})
 _REPEATED_COMPARES = frozenset(
     getattr(Mnemonic, name + size) for name in ("CMPS", "SCAS") for size in ("B", "W", "D", "Q")
@@ -84,9 +86,10 @@ _MEMO_LIMIT = 200_000
 
 def _shape(iced: Instruction, raw: bytes) -> object:
     """Return what the effects of an instruction depend on: everything but displacements, and immediates of no shift."""
-    # xor and its like clear a register that is both operands; with a count of zero a shift leaves the flags alone
+    # xor and its like clear a register that is both operands, or with -1 sets it;
+    # with a count of zero a shift leaves the flags alone
     registers = (iced.op0_register, iced.op1_register, iced.op2_register, iced.op3_register)
-    count = raw[-1] if iced.mnemonic in _COUNTED_FLAGS else -1
+    count = raw[-1] if iced.mnemonic in _COUNTED_FLAGS or iced.code in _ORS else -1
     place = iced.memory_base, iced.memory_index, iced.segment_prefix, iced.memory_displ_size
     return iced.code, registers, place, iced.has_rep_prefix, iced.has_repne_prefix, count, raw[0]
 
@@ -119,6 +122,8 @@ def _ask(iced: Instruction) -> Effects:
                 writes |= bit
             else:
                 reads |= bit
+    if iced.code in _ORS and iced.op0_register and iced.immediate8 == 0xFF:
+        reads &= ~may_write
     flags_read, flags_written = int(iced.rflags_read) & STATUS_FLAGS, _defined_flags(iced)
     if iced.code == Code.SYSCALL:  # r11 receives them, and gives them back
         flags_read, flags_written = STATUS_FLAGS, 0
