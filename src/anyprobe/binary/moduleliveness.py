@@ -86,14 +86,14 @@ class _FunctionLines(SiteLiveness):
         self.lines = {head: self._line(head) for head in sorted(self._heads) if head < size}
         return {}
 
-    def destroyed(self) -> tuple[int, int]:
-        """Return the registers that the function may destroy itself, or by calling strangers, and those it may keep."""
+    def destroyed(self) -> tuple[int, int] | None:
+        """Return the registers that the function itself may destroy, and those it may keep; ``None`` if it may all."""
         found = moved = 0
         for _, _, _, changed, copied in self._masks:
             found |= changed
             moved |= copied
         if moved & SWITCHES_STACK:
-            return 0, SYSV_CLOBBERED
+            return None
         return found & SYSV_CLOBBERED, moved & moved >> FETCHED & SYSV_CLOBBERED
 
     def calls(self) -> tuple[list[int], bool]:
@@ -174,11 +174,13 @@ class ModuleLiveness:
         if kept is None:
             solver = _Solver(code_map)
             self._lines = solver.functions
-            kept = solver.places, solver.live
+            kept = solver.places, solver.live, solver.called
             if store is not None:
                 store.keep_liveness(*kept)
         self._live: dict[int, int] = dict(zip(kept[0].tolist(), kept[1].tolist(), strict=True))
         """By where a line begins; at the return of a function, by its negative start."""
+        self._called: dict[int, int] = dict(zip(kept[0].tolist(), kept[2].tolist(), strict=True))
+        """What is read by whoever is entered there; by the negative start, what a call of the function destroys."""
         self._known: dict[int, Scratch] = {}
 
     def scratch(self, function: FunctionCode, address: int) -> Scratch:
@@ -198,11 +200,24 @@ class ModuleLiveness:
         lines = self._lines.get(function.start)
         if lines is None:
             lines = self._lines[function.start] = _FunctionLines(self._map, function)
-        line = lines.line(number)
-        live = line.live
-        for successor in line.successors:
-            live |= line.pending & self._live.get(_place(function, successor), -1)
+        live, pending, successors = lines.line(number)
+        passing = -1
+        for successor in successors:
+            place = _place(function, successor)
+            if successor >= _RETURN:
+                live |= pending & passing & self._live.get(place, -1)
+                continue
+            live |= pending & self._called.get(place, -1)
+            if _returns_below(successors):
+                passing = ~self._called.get(successor, 0)
+            else:
+                live |= pending & self._live[-function.start]
         return live
+
+
+def _returns_below(successors: tuple[int, ...]) -> bool:
+    """Return whether a line ends in a call that comes back: a branch names what is below first."""
+    return len(successors) == 2 and successors[0] < _RETURN <= successors[1]
 
 
 def _place(function: FunctionCode, successor: int) -> int:
@@ -229,17 +244,19 @@ class _Solver:
         self._behind: list[int] = []
         """Edges from calls to what comes behind them."""
         self._called: list[int] = []
-        """For each of those the return of what is called; that of the function itself stands for strangers."""
+        """For each of those the return of the function that is called, or the last node, of which nothing is known."""
         self._entering: list[int] = []
         """Edges into functions, by calls and jumps."""
         self._returns: list[int] = []
         """Edges to returns, and from them."""
+        self._several: set[int] = set()
+        """The returns of functions that are called in their middle, too, and may do less then."""
         self._calls: list[int] = []
         """Edges from the returns of functions to those of the ones that they call."""
-        self.live = self._solve()
+        self.live, self.called = self._solve()
         self.places = np.fromiter(self._nodes.keys(), np.int64, len(self._nodes))
 
-    def _solve(self) -> "Masks":
+    def _solve(self) -> "tuple[Masks, Masks]":
         """Number the lines and returns, and go round: once for what functions read, once for all that is live."""
         nodes = self._nodes
         for start, lines in self.functions.items():
@@ -247,25 +264,27 @@ class _Solver:
             for head in lines.lines:
                 nodes[iced[head].ip] = len(nodes)
             nodes[-start] = len(nodes)
-        self._live, self._pending, self._kept = ([0] * len(nodes) for _ in range(3))
-        self._destroyed, self._strangers = [0] * len(nodes), [0] * len(nodes)
+        count = len(nodes) + 1
+        self._live, self._pending, self._kept = ([0] * count for _ in range(3))
+        self._destroyed, self._strangers = [0] * count, [0] * count
         for start, lines in self.functions.items():
             self._add(lines, start)
         live, pending = np.array(self._live, np.int64), np.array(self._pending, np.int64)
         destroyed, strangers = np.array(self._destroyed, np.int64), np.array(self._strangers, np.int64)
+        destroyed[sorted(self._several)] = strangers[sorted(self._several)] = 0
         kept, calls = np.array(self._kept, np.int64), _Edges(self._calls)
         inside, entering = _Edges(self._inside), _Edges(self._entering)
         overwritten = settled(destroyed & ~kept, ~kept, calls)
         behind = _Edges(self._behind, ~overwritten[np.array(self._called, np.int64)])
         read = settled(live, pending, inside, entering, behind)
-        starts = [start for start in self.functions if start in nodes]
-        entries, homes = (np.array([nodes[sign * start] for start in starts], np.int64) for sign in (1, -1))
-        kept[homes] &= read[entries]
+        homes = np.array([nodes[-start] for start in self.functions], np.int64)
+        kept[homes] &= read[[nodes.get(start, -1) for start in self.functions]]
         live |= entering.reach(read, len(live)) & pending
         live[homes] = _RESULTS | SYSV_CLOBBERED & ~settled(destroyed & ~kept, ~kept, calls)[homes]
         pending[homes] = ~(settled(strangers & ~kept, ~kept, calls)[homes] & _NO_RESULTS)
         live[sorted(self._open)] = -1
-        return settled(live, pending, inside, behind, _Edges(self._returns))
+        read[homes] = overwritten[homes]
+        return settled(live, pending, inside, behind, _Edges(self._returns))[:-1], read[:-1]
 
     def _add(self, lines: _FunctionLines, start: int) -> None:
         """Enter the lines of one function, and where its returns lead."""
@@ -278,7 +297,7 @@ class _Solver:
             node, successors = nodes[iced[head].ip], line.successors
             live[node], pending[node] = line.live, line.pending
             behind = home
-            if len(successors) == 2 and successors[0] < _RETURN <= successors[1]:  # a branch names what is below first
+            if _returns_below(successors):
                 behind = nodes.get(_place(function, successors[1])) or home
             for successor in successors:
                 other = nodes.get(_place(function, successor))
@@ -288,27 +307,30 @@ class _Solver:
                     self._returns.append(node << _NODE_BITS | other)
                 elif successor < _RETURN:
                     self._entering.append(node << _NODE_BITS | other)
-                    called = self._add_return(-successor, behind)
+                    self._add_return(-successor, behind)
                     if behind == home:  # whoever is jumped to returns for this function
                         self._returns.append(node << _NODE_BITS | home)
                     else:
                         self._behind.append(node << _NODE_BITS | behind)
-                        self._called.append(called if called is not None else home)
+                        self._called.append(nodes.get(successor, len(nodes)))
+                        if successor not in nodes:
+                            self._several.add(nodes.get(-(self._map.start_of(-successor) or start), len(nodes)))
                 elif behind == home:
                     inside.append(node << _NODE_BITS | other)
 
     def _add_facts(self, lines: _FunctionLines, home: int) -> None:
         """Note what a function destroys, itself and by those that it calls."""
-        if lines.function.broken is not None:
+        own = lines.destroyed() if lines.function.broken is None else None
+        if own is None:
             return
-        self._destroyed[home], self._kept[home] = lines.destroyed()
+        self._destroyed[home], self._kept[home] = own
         called, strangers = lines.calls()
         if strangers:
             self._destroyed[home] = self._strangers[home] = SYSV_CLOBBERED
         found = (self._nodes.get(-target) for target in called)
         self._calls += [home << _NODE_BITS | other for other in found if other is not None]
 
-    def _add_return(self, target: int, behind: int) -> int | None:
+    def _add_return(self, target: int, behind: int) -> None:
         """Note where the function around an address returns to: behind a call, or to who called the one that jumps."""
         owner = self._map.start_of(target)
         back = self._nodes.get(-owner) if owner is not None else None
@@ -316,7 +338,6 @@ class _Solver:
             self._returns.append(back << _NODE_BITS | behind)
         elif back is not None:
             self._open.add(back)
-        return back
 
 
 class _Edges:

@@ -197,9 +197,10 @@ def _moved_by(one: Instruction) -> int:
     if one.mnemonic not in _MOVING:
         return 0
     first, second = (_register_at(one, number) for number in (0, 1))
-    if one.mnemonic in _WRITING and first == _RSP and second != _RBP:
+    exchanges = one.mnemonic == Mnemonic.XCHG
+    if one.mnemonic in _WRITING and second != _RBP and (first == _RSP or (exchanges and second == _RSP)):
         return SWITCHES_STACK
-    if one.mnemonic == Mnemonic.XCHG:
+    if exchanges:
         return (first | second) * (1 | 1 << FETCHED)
     return first if one.mnemonic == Mnemonic.PUSH else second | first << FETCHED
 

@@ -118,12 +118,14 @@ class TableStore:
         self._store(_REFERENCES, {"targets": targets, "sources": sources, "kinds": kinds})
 
     def liveness(self) -> "Sequence[NDArray[np.int64]] | None":
-        """Return the places of which it is known what is live there, and that, if they are kept."""
-        return self._columns(_LIVENESS, ("places", "live"))
+        """Return the places of which it is known what is live there, and that, and what calls of them do, if kept."""
+        return self._columns(_LIVENESS, ("places", "live", "called"))
 
-    def keep_liveness(self, places: "NDArray[np.int64]", live: "NDArray[np.int64]") -> None:
-        """Keep what is live where."""
-        self._store(_LIVENESS, {"places": places, "live": live})
+    def keep_liveness(
+        self, places: "NDArray[np.int64]", live: "NDArray[np.int64]", called: "NDArray[np.int64]"
+    ) -> None:
+        """Keep what is live where, and what calls do."""
+        self._store(_LIVENESS, {"places": places, "live": live, "called": called})
 
     def _columns(self, kind: str, names: Sequence[str]) -> "Sequence[NDArray[np.int64]] | None":
         """Return arrays that are of one length."""

@@ -4,7 +4,7 @@ from anyprobe.binary import moduleliveness, survey
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.image import Image
 from anyprobe.binary.siteliveness import site_scratch
-from module_under_test import Module, function
+from module_under_test import HEADER, Module, function
 
 CALLEE = "xor ecx, ecx\n mov eax, edi\n nop\n ret"
 
@@ -72,6 +72,81 @@ table: .quad 1b, 2b
 .popsection"""
     assert not scratch(build, assembly).flags_dead
     assert scratch(build, assembly.replace("setc al", "test al, al")).flags_dead
+
+
+STRANGERS = "push rbx\n mov rbx, rdi\n call [rbx]\n pop rbx"
+
+
+@pytest.mark.parametrize("call", [STRANGERS, "sub rsp, 8\n call abs@PLT\n add rsp, 8", "call between"])
+def test_what_strangers_may_destroy_is_dead_at_a_return(build, call):
+    between = function("between", "jmp [rdi]")
+    caller = function("caller", f"xor r11d, r11d\n {call}\n ret")
+    found = scratch(build, f"{call}\n nop\n ret", between, caller)
+    assert {"rsi", "rdi", "r8", "r9", "r10", "r11"} <= set(found.dead)
+    assert not {"rax", "rdx"} & set(found.dead)
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        ("push r11", "pop r11"),
+        ("mov [rsp-24], r11", "mov r11, [rsp-24]"),
+        ("mov [rdi+8], r11", "mov r11, [rdi+8]"),
+        ("mov r12, r11", "mov r11, r12"),
+        ("movq xmm7, r11", "movq r11, xmm7"),
+        ("xchg rsp, [rdi]", "xchg rsp, [rdi]"),
+        ("mov rsp, [rdi]", "nop dword ptr [rax]"),
+    ],
+)
+def test_what_a_function_may_keep_for_its_caller_is_live_at_its_return(build, before, behind):
+    assert "r11" not in scratch(build, f"{before}\n {STRANGERS}\n {behind}\n nop\n ret").dead
+    own = f"xor r11d, r11d\n {before}\n {STRANGERS}\n {behind}\n nop\n ret"
+    assert ("r11" in scratch(build, own).dead) == ("rsp" not in before + behind or "[rsp" in before)
+
+
+def test_behind_a_call_that_destroys_it_nobody_finds_what_was_there(build):
+    caller = "xor r11d, r11d\n nop\n call callee\n add rax, r11\n ret"
+    assert "r11" in scratch(build, caller, function("callee", f"{STRANGERS}\n ret")).dead
+    assert "r11" in scratch(build, caller, function("callee", "xor r11d, r11d\n ret")).dead
+    entered = function("callee", "xor r11d, r11d\n inner: ret")
+    assert "r11" not in scratch(build, caller.replace("callee", "inner"), entered).dead
+
+
+def test_a_result_can_be_anywhere_unless_strangers_are_called(build):
+    caller = function("caller", "call tested\n add rax, r11\n add rax, rcx\n ret")
+    assert not {"r11", "rcx"} & set(scratch(build, "xor r11d, r11d\n xor ecx, ecx\n nop\n ret", caller).dead)
+    found = scratch(build, f"{STRANGERS}\n nop\n ret", caller).dead
+    assert "r11" in found
+    assert "rcx" not in found
+
+
+def test_what_a_callee_leaves_alone_is_live_in_front_of_a_call_only_if_it_is_used_behind(build):
+    leaf = function("callee", "mov eax, edi\n add eax, 1\n ret")
+    assert "r11" in scratch(build, "xor r11d, r11d\n nop\n call callee\n mov r11d, eax\n ret", leaf).dead
+
+
+@pytest.mark.parametrize(("instruction", "labels"), [(".byte 0x8b, 0x05", 1), (".byte 0xb8", 2)])
+def test_a_distance_that_looks_like_an_address_names_no_label(build, instruction, labels):
+    """What is 32 bits wide and equals an address is the operand of ``mov eax, [rip + x]``, or of ``mov eax, x``."""
+    assembly = f"""cmp rdi, rsi
+ lea rdx, [table]
+ nop
+ jmp [rdx + rcx*8]
+1: xor eax, eax
+ ret
+2: setc al
+ ret
+.pushsection .data, "aw"
+table: .quad 1b
+.popsection
+other: {instruction}
+ .long 2b
+ ret"""
+    source = HEADER + function("tested", assembly) + ".globl _start\n_start: ud2\n"
+    module = Module(build(source, "-no-pie", "-static", "-nostdlib", language="assembler"))
+    module.map.survey()
+    here = next(insn.address for insn in module["tested"].insns if insn.raw == b"\x90")
+    assert site_scratch(module.map, module["tested"], here).flags_dead == (labels == 1)
 
 
 def everywhere(path):

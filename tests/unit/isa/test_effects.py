@@ -21,6 +21,8 @@ EFFECTS = {
     "66b80100": ("rax", "", False, False),  # mov ax, 1
     "0f94c0": ("rax", "", True, False),  # sete al
     "31c0": ("", "rax", False, True),  # xor eax, eax reads nothing
+    "4983cbff": ("", "r11", False, True),  # or r11, -1 neither
+    "4983cb7f": ("r11", "r11", False, True),  # or r11, 127 does
     "4801d8": ("rax rbx", "rax", False, True),  # add rax, rbx
     "4811d8": ("rax rbx", "rax", True, True),  # adc rax, rbx
     "48ffc0": ("rax", "rax", False, False),  # inc rax keeps CF
