@@ -179,9 +179,13 @@ class ModuleLiveness:
                 store.keep_liveness(*kept)
         self._live: dict[int, int] = dict(zip(kept[0].tolist(), kept[1].tolist(), strict=True))
         """By where a line begins; at the return of a function, by its negative start."""
-        self._called: dict[int, int] = dict(zip(kept[0].tolist(), kept[2].tolist(), strict=True))
-        """What is read by whoever is entered there; by the negative start, what a call of the function destroys."""
+        self._places, self._called_there = kept[0], kept[2]
         self._known: dict[int, Scratch] = {}
+
+    @cached_property
+    def _called(self) -> dict[int, int]:
+        """What is read by whoever is entered there; by the negative start, what a call of the function destroys."""
+        return dict(zip(self._places.tolist(), self._called_there.tolist(), strict=True))
 
     def scratch(self, function: FunctionCode, address: int) -> Scratch:
         """Return what code in front of an instruction may destroy."""
