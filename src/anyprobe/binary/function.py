@@ -12,6 +12,7 @@ from anyprobe.binary.exits import Exit, Exits, find_exits
 from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
 from anyprobe.binary.padding import padding_length
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import FLOWS, Flow, Insn
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from anyprobe.binary.descent import Reached
 
 _MOST_PREFIXES = 5
-_JUMP_BYTES = 5
 _DIRECT = frozenset({Flow.JUMP, Flow.JCC, Flow.CALL, Flow.XBEGIN})
 
 FAR_ENOUGH = 32
@@ -430,7 +430,7 @@ class FunctionCode:
         if not self.iced:
             return 0
         last = self.iced[-1].ip
-        run = self.run_of(last, last - _JUMP_BYTES)
+        run = self.run_of(last, last - JUMP_BYTES)
         return run[-1].end - run[0].address if run else 0
 
     # -- bytes that never run

@@ -31,7 +31,6 @@ class Reason(StrEnum):
     SIGNAL_RETURN = "signal-return-trampoline"
     VSYSCALL = "vsyscall"
     SHARED_TEXT = "shared-text"
-    HUGE_PAGE_TEXT = "huge-page-text"
     FILELESS_TEXT = "file-less-text"
     FOREIGN_BYTES = "memory-differs-from-file"
     GONE = "gone"

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from anyprobe.core.errors import InternalError
 
+JUMP_BYTES = 5
+"""Length of ``jmp rel32``."""
 # jmp rel8, jcc rel8, loop and jrcxz
 _SHORT = frozenset(bytes([opcode]) for opcode in (0xEB, *range(0x70, 0x80), *range(0xE0, 0xE4)))
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import KprobeError
 from anyprobe.core.refusal import Reason
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
 
 if TYPE_CHECKING:
     from anyprobe.binary.function import FunctionCode
 
-JUMP_BYTES = 5
 ASSUMPTIONS = {
     1: "assumption i: the insertion address is not the first byte of an instruction",
     2: "assumption ii: an instruction of the DCR refers to the instruction pointer",

@@ -8,6 +8,7 @@ from anyprobe.binary.modules import LoadedObject, ProcessFiles, loaded_objects
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.data.leftover import Leftover
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.arena import MEMFD_PATH
 from anyprobe.splice.installed import find_journals
 from anyprobe.splice.journal import INTERNAL, FoundJournal, Record, RecordKind
@@ -18,7 +19,6 @@ from anyprobe.splice.roster import Entry, listed
 from anyprobe.target import procfs
 from anyprobe.target.process import Process
 
-_JUMP_BYTES = 5
 _DISPLACEMENT_BYTES = 4
 
 
@@ -159,4 +159,4 @@ def _strategy(record: Record) -> str:
         return "trap"
     if len(record.new) == _DISPLACEMENT_BYTES and record.new[:1] != b"\xe9" and record.new[:1] != b"\x36":
         return "retarget"
-    return "jump" if len(record.new) == _JUMP_BYTES else "punned"
+    return "jump" if len(record.new) == JUMP_BYTES else "punned"

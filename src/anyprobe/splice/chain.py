@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from anyprobe.binary.function import FunctionCode
 from anyprobe.core.address import page_floor
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
-from anyprobe.splice.planned import JUMP_BYTES, FunctionPlan, PlannedSplice, Pun, Strategy
+from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Pun, Strategy
 from anyprobe.splice.successor import Successors
 
 _SOME = (0x00, 0x10, 0x30, 0x50, 0x70, 0x05, 0xF0, 0xD0, 0xB0, 0x90)

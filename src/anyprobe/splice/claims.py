@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.splice.planned import JUMP_BYTES, PlannedSplice
+from anyprobe.isa.assemble import JUMP_BYTES
+from anyprobe.splice.planned import PlannedSplice
 
 
 class Places(Protocol):

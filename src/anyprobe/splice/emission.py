@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import InternalError, TargetError
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, head_bytes
 from anyprobe.splice.handlerchain import can_follow
@@ -14,7 +15,7 @@ from anyprobe.splice.handlerfacts import HandlerFacts
 from anyprobe.splice.moving import Moving, can_move
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import REPLACING, Action, ActionKind, BankCode, Clobbers, EmittedPatch
-from anyprobe.splice.planned import JUMP_BYTES, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.together import member_at
 from anyprobe.splice.transaction import FunctionChange, LiveSplice
 

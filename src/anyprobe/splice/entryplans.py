@@ -14,10 +14,11 @@ import numpy as np
 from anyprobe.binary import cache
 from anyprobe.binary.text import ModuleText
 from anyprobe.core.refusal import Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import decode_range
 from anyprobe.isa.registers import mask_of, names_of
 from anyprobe.splice.patchcode import SCRATCH_ORDER, Clobbers
-from anyprobe.splice.planned import JUMP_BYTES, PlannedSplice, Strategy, Want
+from anyprobe.splice.planned import PlannedSplice, Strategy, Want
 from anyprobe.splice.together import first_of
 
 if TYPE_CHECKING:

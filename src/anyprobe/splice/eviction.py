@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from anyprobe.binary.function import FunctionCode
 from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
-from anyprobe.splice.planned import JUMP_BYTES, SHORT_BYTES, FunctionPlan, PlannedSplice, Strategy
+from anyprobe.splice.planned import SHORT_BYTES, FunctionPlan, PlannedSplice, Strategy
 from anyprobe.splice.strategies import Strategies
 
 _BACK, _FORTH = 128, 127

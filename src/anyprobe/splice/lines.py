@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import FLOWS, Flow
 from anyprobe.isa.relocate import must_stay
-from anyprobe.splice.planned import JUMP_BYTES, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Strategy, Want, WantKind
 
 if TYPE_CHECKING:
     from anyprobe.binary.function import FunctionCode

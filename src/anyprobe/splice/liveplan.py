@@ -6,9 +6,10 @@ from functools import partial
 
 from anyprobe.binary.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
 from anyprobe.splice.plan import Planner
-from anyprobe.splice.planned import JUMP_BYTES, FunctionPlan, PlannedSplice, Strategy, Want
+from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Strategy, Want
 from anyprobe.splice.springboard import Springboards
 
 

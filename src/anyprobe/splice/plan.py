@@ -9,10 +9,11 @@ from functools import partial
 
 from anyprobe.binary.function import FAR_ENOUGH, FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.splice.behind import no_behind
 from anyprobe.splice.lines import LEAST_WANTS, Lines
-from anyprobe.splice.planned import AUTO, JUMP_BYTES, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.planned import AUTO, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.rows import Rows
 from anyprobe.splice.together import all_of, member_at
 

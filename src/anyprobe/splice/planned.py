@@ -14,8 +14,6 @@ from anyprobe.isa.decode import Insn
 if TYPE_CHECKING:
     from anyprobe.binary.function import FunctionCode
 
-JUMP_BYTES = 5
-"""Length of ``jmp rel32``."""
 SHORT_BYTES = 2
 """Length of ``jmp rel8``."""
 TRAP = b"\xcc"

@@ -16,17 +16,10 @@ from itertools import islice
 from anyprobe.binary.function import FunctionCode
 from anyprobe.core.address import page_floor
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
 from anyprobe.splice.chain import Chains
-from anyprobe.splice.planned import (
-    JUMP_BYTES,
-    OTHER_PREFIX,
-    REDUNDANT_PREFIX,
-    FunctionPlan,
-    PlannedSplice,
-    Pun,
-    Strategy,
-)
+from anyprobe.splice.planned import OTHER_PREFIX, REDUNDANT_PREFIX, FunctionPlan, PlannedSplice, Pun, Strategy
 
 _TOPS = (
     0x48, 0xF0, 0x50, 0x10, 0x58, 0xE0, 0x60, 0x20, 0x68, 0xD0, 0x70, 0x30, 0x78, 0xC0, 0x44, 0xB0, 0x54, 0xA0, 0x64,

@@ -10,11 +10,12 @@ from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
 from anyprobe.core.address import page_floor
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.faults import may_fault
 from anyprobe.isa.relocate import must_stay
 from anyprobe.splice.claims import Claims
-from anyprobe.splice.planned import AUTO, JUMP_BYTES, SHORT_BYTES, TRAP, PlannedSplice, Pun, Strategy, Want, WantKind
+from anyprobe.splice.planned import AUTO, SHORT_BYTES, TRAP, PlannedSplice, Pun, Strategy, Want, WantKind
 
 if TYPE_CHECKING:
     from anyprobe.binary.goroutines import ParkingPlaces

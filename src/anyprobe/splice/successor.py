@@ -14,17 +14,10 @@ from dataclasses import dataclass
 from anyprobe.binary.function import FunctionCode
 from anyprobe.core.address import page_floor
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
 from anyprobe.splice.eviction import Evictions
-from anyprobe.splice.planned import (
-    JUMP_BYTES,
-    OTHER_PREFIX,
-    REDUNDANT_PREFIX,
-    FunctionPlan,
-    PlannedSplice,
-    Pun,
-    Strategy,
-)
+from anyprobe.splice.planned import OTHER_PREFIX, REDUNDANT_PREFIX, FunctionPlan, PlannedSplice, Pun, Strategy
 
 _OPCODE = 0xE9
 _FAR = 1 << 10

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
 from anyprobe.core.address import page_floor
-from anyprobe.splice.planned import JUMP_BYTES
+from anyprobe.isa.assemble import JUMP_BYTES
 
 _MOST = 64
 """Functions of a few bytes each may follow one another."""
