@@ -42,6 +42,7 @@ def test_functions_blocks_and_instructions(name):
         assert run_at(program, level, functions, MOST[level]) == expected
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("name", "level"), WHOLE)
 def test_the_whole_of_a_program_and_its_libraries(name, level):
     program = FILTERS[name]()
