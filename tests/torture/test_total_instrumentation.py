@@ -28,6 +28,7 @@ def all_specs(name, level):
     return LEVELS[level]
 
 
+@pytest.mark.timeout(3600)  # cc1's levels take a quarter of an hour
 @pytest.mark.parametrize("name", FILTERS)
 def test_functions_blocks_and_instructions(name):
     program = FILTERS[name]()

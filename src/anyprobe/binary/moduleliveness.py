@@ -7,10 +7,11 @@ stub is taken to have arguments where the convention puts them, and a caller tha
 a pointer, to look at the result and at whatever the function does not destroy.
 
 A function destroys what it overwrites, what a function destroys that it calls, and by a call through a pointer or a
-stub all that the convention does not preserve. It may keep what it has from its caller and moves somewhere and back;
-functions that put the stack pointer elsewhere, as those that switch coroutines do, may keep all. What a call destroys
-is nobody's any more behind it. A result can be anywhere, as hand-written functions like it; but whoever calls strangers
-on the way has none where the convention and compilers never put one.
+stub ``r11``, which every convention and every linker leaves to callees. It may keep what it has from its caller and
+moves somewhere and back; functions that put the stack pointer elsewhere, as those that switch coroutines do, may keep
+all. What strangers destroy in a call is nobody's any more behind it, and holds no result of the function that called
+them. The functions behind thread-local descriptors are none: compilers know that they change ``rax`` only. A return
+right behind a ``push`` is a jump, as in retpolines, and may lead to who expects arguments.
 
 First it is found out what a function reads that it is entered with, wherever it may return to; with that it is known
 what calls read, and what is live in front of returns.
@@ -20,11 +21,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from iced_x86 import Mnemonic, OpKind, Register
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.codescan import Kind
 from anyprobe.binary.liveness import PREFERENCE, Scratch
-from anyprobe.binary.siteliveness import FETCHED, FLAGS, SWITCHES_STACK, Line, SiteLiveness
+from anyprobe.binary.siteliveness import FETCHED, FLAGS, KEEPS_ALL, Line, SiteLiveness
 from anyprobe.isa.decode import Flow
 from anyprobe.isa.registers import NUMBERS, SYSV_CLOBBERED, mask_of
 
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
     Masks = NDArray[np.int64]
 
 _RESULTS = mask_of(("rax", "rdx"))
-_NO_RESULTS = mask_of(("rsi", "rdi", "r9", "r10", "r11"))
-"""Rust and Swift have results in ``rcx`` and ``r8``, too."""
+_STRANGERS = mask_of(("r11",))
+"""What every convention leaves to callees, and to linkage stubs; compilers have neither arguments nor results in it."""
 _ARGUMENTS = SYSV_CLOBBERED & ~mask_of(("r11",))
 """``rax`` says how many vector registers are in use, ``r10`` is the frame of an enclosing function."""
 _RETURN = -1
@@ -88,12 +90,12 @@ class _FunctionLines(SiteLiveness):
 
     def destroyed(self) -> tuple[int, int] | None:
         """Return the registers that the function itself may destroy, and those it may keep; ``None`` if it may all."""
+        if self._may_keep_all:
+            return None
         found = moved = 0
         for _, _, _, changed, copied in self._masks:
             found |= changed
             moved |= copied
-        if moved & SWITCHES_STACK:
-            return None
         return found & SYSV_CLOBBERED, moved & moved >> FETCHED & SYSV_CLOBBERED
 
     def calls(self) -> tuple[list[int], bool]:
@@ -105,9 +107,28 @@ class _FunctionLines(SiteLiveness):
                 target = iced[number].near_branch_target
                 if not function.start <= target < function.end:
                     found.append(target)
-            elif flow is Flow.INDIRECT_CALL or (flow is Flow.INDIRECT_JUMP and self._leaves(iced[number].ip)):
+            elif flow is Flow.INDIRECT_CALL:
+                strangers |= not self._finds_variable(number)
+            elif flow is Flow.INDIRECT_JUMP and self._leaves(iced[number].ip):
                 strangers = True
         return found, strangers or any(is_stub(target) for target in found)
+
+    def _finds_variable(self, number: int) -> bool:
+        """Return whether a call may be that of a thread-local descriptor's function, which changes ``rax`` only.
+
+        The descriptor's address is in ``rax``, and was not read from memory.
+        """
+        one = self._function.iced[number]
+        if (one.memory_base, one.memory_index, one.memory_displacement) != (Register.RAX, Register.NONE, 0):
+            return False
+        for before in range(number - 1, -1, -1):
+            _, _, writes, changed, _ = self._masks[before]
+            if before + 1 in self._heads:
+                return True
+            if (writes | changed) & 1:
+                setting = self._function.iced[before]
+                return not (setting.mnemonic == Mnemonic.MOV and setting.op1_kind == OpKind.MEMORY)
+        return True
 
     def _leaves(self, address: int) -> bool:
         """Return whether an indirect jump is the call of another function that returns in the place of this one."""
@@ -121,12 +142,29 @@ class _FunctionLines(SiteLiveness):
 
     def _transfer(self, here: int, flow: Flow, live: int, pending: int) -> Line:
         if flow is Flow.RET:
-            return Line(live, pending, (_RETURN,))
+            if self._may_keep_all or self._names_target(here - 1):
+                live |= pending & _ARGUMENTS  # whoever runs there may be no caller
+            return Line(live, pending & ~live, (_RETURN,))
         if flow is Flow.CALL:
             return self._call(here, live, pending)
         if flow is Flow.INDIRECT_CALL:
             return self._behind_call(here, live | pending & _ARGUMENTS, pending)
         return super()._transfer(here, flow, live, pending)
+
+    @cached_property
+    def _may_keep_all(self) -> bool:
+        return any(moved & KEEPS_ALL for _, _, _, _, moved in self._masks)
+
+    def _names_target(self, number: int) -> bool:
+        """Return whether an instruction in front of a return puts there where it leads, as in retpolines."""
+        if number < 0:
+            return False
+        one = self._function.iced[number]
+        if one.mnemonic == Mnemonic.PUSH:
+            return True
+        to_memory = one.op_count > 0 and one.op0_kind == OpKind.MEMORY
+        place = one.memory_base, one.memory_index, one.memory_displacement
+        return to_memory and place == (Register.RSP, Register.NONE, 0)
 
     def _call(self, here: int, live: int, pending: int) -> Line:
         target = self._function.iced[here].near_branch_target
@@ -152,7 +190,8 @@ class _FunctionLines(SiteLiveness):
                 successors.append(_RETURN)
             else:
                 successors.append(-target)
-        return Line(live, pending & ~live, tuple(successors))
+        # what is elsewhere comes last: only calls name it first
+        return Line(live, pending & ~live, tuple(sorted(successors, reverse=True)))
 
     def _indirect_jump(self, address: int, live: int, pending: int) -> Line:
         if self._leaves(address):
@@ -275,17 +314,20 @@ class _Solver:
             self._add(lines, start)
         live, pending = np.array(self._live, np.int64), np.array(self._pending, np.int64)
         destroyed, strangers = np.array(self._destroyed, np.int64), np.array(self._strangers, np.int64)
-        destroyed[sorted(self._several)] = strangers[sorted(self._several)] = 0
+        several = sorted(self._several)
+        destroyed[several] = strangers[several] = 0
         kept, calls = np.array(self._kept, np.int64), _Edges(self._calls)
+        kept[several] = -1
         inside, entering = _Edges(self._inside), _Edges(self._entering)
-        overwritten = settled(destroyed & ~kept, ~kept, calls)
+        overwritten = settled(strangers & ~kept, ~kept, calls)
         behind = _Edges(self._behind, ~overwritten[np.array(self._called, np.int64)])
         read = settled(live, pending, inside, entering, behind)
         homes = np.array([nodes[-start] for start in self.functions], np.int64)
         kept[homes] &= read[[nodes.get(start, -1) for start in self.functions]]
+        kept[several] = -1
         live |= entering.reach(read, len(live)) & pending
         live[homes] = _RESULTS | SYSV_CLOBBERED & ~settled(destroyed & ~kept, ~kept, calls)[homes]
-        pending[homes] = ~(settled(strangers & ~kept, ~kept, calls)[homes] & _NO_RESULTS)
+        pending[homes] = ~(settled(strangers & ~kept, ~kept, calls)[homes])
         live[sorted(self._open)] = -1
         read[homes] = overwritten[homes]
         return settled(live, pending, inside, behind, _Edges(self._returns))[:-1], read[:-1]
@@ -297,6 +339,9 @@ class _Solver:
         self._add_facts(lines, home)
         for target in lines.targets_in_doubt():
             self._add_return(target, -1)
+        below = self._map.next_code(function.end) if function.runs_past_end is not None else None
+        if below is not None:
+            self._add_return(below, home)
         for head, line in lines.lines.items():
             node, successors = nodes[iced[head].ip], line.successors
             live[node], pending[node] = line.live, line.pending
@@ -312,15 +357,22 @@ class _Solver:
                 elif successor < _RETURN:
                     self._entering.append(node << _NODE_BITS | other)
                     self._add_return(-successor, behind)
+                    if successor not in nodes:
+                        self._note_middle(function, -successor, called=behind != home)
                     if behind == home:  # whoever is jumped to returns for this function
                         self._returns.append(node << _NODE_BITS | home)
                     else:
                         self._behind.append(node << _NODE_BITS | behind)
                         self._called.append(nodes.get(successor, len(nodes)))
-                        if successor not in nodes:
-                            self._several.add(nodes.get(-(self._map.start_of(-successor) or start), len(nodes)))
                 elif behind == home:
                     inside.append(node << _NODE_BITS | other)
+
+    def _note_middle(self, function: FunctionCode, target: int, *, called: bool) -> None:
+        """Note that a function is entered in its middle, by a call or from what is no part of it."""
+        owner = self._map.start_of(target)
+        own = (function.start, self._map.owner_of(function))
+        if called or (owner not in own and self._map.part_at(target, function) is None):
+            self._several.add(self._nodes.get(-(owner or function.start), len(self._nodes)))
 
     def _add_facts(self, lines: _FunctionLines, home: int) -> None:
         """Note what a function destroys, itself and by those that it calls."""
@@ -330,7 +382,8 @@ class _Solver:
         self._destroyed[home], self._kept[home] = own
         called, strangers = lines.calls()
         if strangers:
-            self._destroyed[home] = self._strangers[home] = SYSV_CLOBBERED
+            self._strangers[home] = _STRANGERS
+            self._destroyed[home] |= _STRANGERS
         found = (self._nodes.get(-target) for target in called)
         self._calls += [home << _NODE_BITS | other for other in found if other is not None]
 

@@ -22,11 +22,12 @@ _RESTORING = frozenset({Mnemonic.POP, Mnemonic.MOV})
 _FRAME = frozenset({Register.NONE, Register.RSP, Register.RBP})
 """Of a ``mov`` without a memory operand this says nothing; it is taken for one that restores, too."""
 _WRITING = frozenset({Mnemonic.POP, Mnemonic.MOV, Mnemonic.XCHG})
-_MOVING = _WRITING | {Mnemonic.PUSH, Mnemonic.MOVQ}
-_RSP, _RBP = mask_of(("rsp",)), mask_of(("rbp",))
+_MOVING = _WRITING | {Mnemonic.PUSH, Mnemonic.MOVQ, Mnemonic.VMOVQ, Mnemonic.LEA}
+_RSP, _RBP, _R11 = mask_of(("rsp",)), mask_of(("rbp",)), mask_of(("r11",))
 FETCHED = 16
 """How much higher stands what is moved into."""
-SWITCHES_STACK = 1 << 32
+KEEPS_ALL = 1 << 32
+"""The stack pointer is put elsewhere, or something is fetched from the stack that callers leave to callees."""
 _NOTHING = Scratch((), flags_dead=False)
 
 
@@ -186,7 +187,7 @@ class SiteLiveness:
 
 _Masks = tuple[Flow, int, int, int, int]
 """Where control goes, what is read, what is overwritten in full, the registers that are not what they were, and those
-whose content is moved: from them, sixteen bits higher into them, or as ``SWITCHES_STACK`` says."""
+whose content is moved: from them, sixteen bits higher into them, or as ``KEEPS_ALL`` says."""
 known_masks: dict[bytes, _Masks] = {}
 """By an instruction's bytes."""
 _MASKS_LIMIT = 200_000
@@ -199,7 +200,11 @@ def _moved_by(one: Instruction) -> int:
     first, second = (_register_at(one, number) for number in (0, 1))
     exchanges = one.mnemonic == Mnemonic.XCHG
     if one.mnemonic in _WRITING and second != _RBP and (first == _RSP or (exchanges and second == _RSP)):
-        return SWITCHES_STACK
+        return KEEPS_ALL
+    if one.mnemonic == Mnemonic.POP and first == _R11:
+        return KEEPS_ALL
+    if one.mnemonic == Mnemonic.LEA:
+        return KEEPS_ALL if first == _RSP and one.memory_base not in (Register.RSP, Register.RBP) else 0
     if exchanges:
         return (first | second) * (1 | 1 << FETCHED)
     return first if one.mnemonic == Mnemonic.PUSH else second | first << FETCHED
