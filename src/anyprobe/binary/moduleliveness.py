@@ -76,8 +76,8 @@ class _FunctionLines(SiteLiveness):
         insn = owner.covering(address) if owner is not None and owner.broken is None else None
         if insn is None or not insn.iced.is_ip_rel_memory_operand:
             return False
-        distance = insn.iced.ip_rel_memory_address - insn.end
-        return insn.raw[address - insn.address :][:4] == distance.to_bytes(8, "little", signed=True)[:4]
+        distance = insn.iced.ip_rel_memory_address - insn.end & (1 << 32) - 1
+        return insn.raw[address - insn.address :][:4] == distance.to_bytes(4, "little")
 
     def _solve(self) -> dict[int, int]:
         """Leave that to the module: remember the lines."""
