@@ -327,7 +327,7 @@ class _Solver:
         kept[several] = -1
         live |= entering.reach(read, len(live)) & pending
         live[homes] = _RESULTS | SYSV_CLOBBERED & ~settled(destroyed & ~kept, ~kept, calls)[homes]
-        pending[homes] = ~(settled(strangers & ~kept, ~kept, calls)[homes])
+        pending[homes] = ~settled(strangers & ~kept, ~kept, calls)[homes]
         live[sorted(self._open)] = -1
         read[homes] = overwritten[homes]
         return settled(live, pending, inside, behind, _Edges(self._returns))[:-1], read[:-1]
