@@ -50,6 +50,8 @@ _TRIES = 3
 _PATIENCE = 2.0
 _PAUSE = 0.002
 _QUIET_TRIES = 20
+_LAST_TRIES, _LONG_PAUSE = 6, 0.04
+"""Where many threads share few processors, one that stands in a patch has its turn now and then only."""
 _SLICE = 0.003
 """For how long, in seconds, a stop goes on giving memory back before the next one sees to the rest."""
 _AT_ONCE = 32
@@ -108,7 +110,7 @@ def _remove(process: Process, sessions: frozenset[bytes] | None, patches: Callab
         process.gadgets()
     pause = 0
     kept: tuple[str, ...] = ()
-    for attempt in range(_QUIET_TRIES):
+    for attempt in range(_QUIET_TRIES + _LAST_TRIES):
         while True:
             with process.stop() as stop:
                 stop.verify()
@@ -121,7 +123,8 @@ def _remove(process: Process, sessions: frozenset[bytes] | None, patches: Callab
             break
         if patches is not None:
             restored.sleepers = restored.sleepers or patches()
-        time.sleep(0.0005 * (attempt + 1))  # threads leave a patch within nanoseconds unless they sleep in one
+        # threads leave a patch within nanoseconds unless they sleep in one, or wait for a processor
+        time.sleep(0.0005 * (attempt + 1) if attempt < _QUIET_TRIES else _LONG_PAUSE)
     if not restored.is_restored:
         raise StopTimeout(f"process {process.pid}: its text cannot be restored now: in the way is {', '.join(kept)}")
     if kept:
