@@ -294,6 +294,8 @@ class _Solver:
         """Edges to returns, and from them."""
         self._several: set[int] = set()
         """The returns of functions that are called in their middle, too, and may do less then."""
+        self._related: set[tuple[int, int | None]] = set()
+        """Functions, and the starts of those that they are parts of, or that are parts of theirs."""
         self._calls: list[int] = []
         """Edges from the returns of functions to those of the ones that they call."""
         self.live, self.called = self._solve()
@@ -370,9 +372,13 @@ class _Solver:
     def _note_middle(self, function: FunctionCode, target: int, *, called: bool) -> None:
         """Note that a function is entered in its middle, by a call or from what is no part of it."""
         owner = self._map.start_of(target)
-        own = (function.start, self._map.owner_of(function))
-        if called or (owner not in own and self._map.part_at(target, function) is None):
-            self._several.add(self._nodes.get(-(owner or function.start), len(self._nodes)))
+        home = self._nodes.get(-(owner or function.start), len(self._nodes))
+        if home in self._several or (not called and (function.start, owner) in self._related):
+            return
+        if not called and (owner == self._map.owner_of(function) or self._map.part_at(target, function) is not None):
+            self._related.add((function.start, owner))
+        else:
+            self._several.add(home)
 
     def _add_facts(self, lines: _FunctionLines, home: int) -> None:
         """Note what a function destroys, itself and by those that it calls."""
