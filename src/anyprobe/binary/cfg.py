@@ -41,6 +41,7 @@ class CodeMap:
         self._parts = parts or {}
         self._functions: dict[int, FunctionCode | Refusal] = {}
         self._part_of: dict[tuple[int, int], bool] = {}
+        self._owners: dict[int, int | None] = {}
         self._stubs: dict[int, bool] = {}
         self.liveness: object = None
         """Where ``liveness`` keeps what it has found."""
@@ -165,6 +166,11 @@ class CodeMap:
         """Return the start of the function that some code is a part of."""
         if part.start in self._parts:
             return self._parts[part.start]
+        if part.start not in self._owners:
+            self._owners[part.start] = self._find_owner(part)
+        return self._owners[part.start]
+
+    def _find_owner(self, part: FunctionCode) -> int | None:
         for _, source, _ in self.references.into(part.start, part.end):
             home = self.start_of(source)
             if home is not None and home != part.start:

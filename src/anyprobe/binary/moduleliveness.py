@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _RESULTS = mask_of(("rax", "rdx"))
 _STRANGERS = mask_of(("r11",))
 """What every convention leaves to callees, and to linkage stubs; compilers have neither arguments nor results in it."""
-_ARGUMENTS = SYSV_CLOBBERED & ~mask_of(("r11",))
+_ARGUMENTS = SYSV_CLOBBERED & ~_STRANGERS
 """``rax`` says how many vector registers are in use, ``r10`` is the frame of an enclosing function."""
 _RETURN = -1
 """Among successors: to whoever has called the function. Other negative ones are addresses elsewhere."""
@@ -294,8 +294,6 @@ class _Solver:
         """Edges to returns, and from them."""
         self._several: set[int] = set()
         """The returns of functions that are called in their middle, too, and may do less then."""
-        self._related: set[tuple[int, int | None]] = set()
-        """Functions, and the starts of those that they are parts of, or that are parts of theirs."""
         self._calls: list[int] = []
         """Edges from the returns of functions to those of the ones that they call."""
         self.live, self.called = self._solve()
@@ -373,11 +371,7 @@ class _Solver:
         """Note that a function is entered in its middle, by a call or from what is no part of it."""
         owner = self._map.start_of(target)
         home = self._nodes.get(-(owner or function.start), len(self._nodes))
-        if home in self._several or (not called and (function.start, owner) in self._related):
-            return
-        if not called and (owner == self._map.owner_of(function) or self._map.part_at(target, function) is not None):
-            self._related.add((function.start, owner))
-        else:
+        if called or (owner != self._map.owner_of(function) and self._map.part_at(target, function) is None):
             self._several.add(home)
 
     def _add_facts(self, lines: _FunctionLines, home: int) -> None:

@@ -132,7 +132,7 @@ class SiteLiveness:
         content, start = self._function.content, self._function.start
         offsets = [address - start for address in (*self._function.addresses, self._function.end)]
         raws = [content[here:there] for here, there in pairwise(offsets)]
-        found = list(map(known_masks.get, raws))
+        found = list(map(_known_masks.get, raws))
         return [masks or self._learn(number, raws[number]) for number, masks in enumerate(found)]
 
     def _learn(self, number: int, raw: bytes) -> "_Masks":
@@ -141,9 +141,9 @@ class SiteLiveness:
         reads, writes = effect.reads | effect.flags_read << 16, effect.writes | effect.flags_written << 16
         restores = one.mnemonic in _RESTORING and one.memory_base in _FRAME
         masks = FLOWS[one.code], reads, writes, 0 if restores else effect.may_write, _moved_by(one)
-        if len(known_masks) > _MASKS_LIMIT:
-            known_masks.clear()
-        known_masks[raw] = masks
+        if len(_known_masks) > _MASKS_LIMIT:
+            _known_masks.clear()
+        _known_masks[raw] = masks
         return masks
 
     def _transfer(self, here: int, flow: Flow, live: int, pending: int) -> Line:
@@ -188,7 +188,7 @@ class SiteLiveness:
 _Masks = tuple[Flow, int, int, int, int]
 """Where control goes, what is read, what is overwritten in full, the registers that are not what they were, and those
 whose content is moved: from them, sixteen bits higher into them, or as ``KEEPS_ALL`` says."""
-known_masks: dict[bytes, _Masks] = {}
+_known_masks: dict[bytes, _Masks] = {}
 """By an instruction's bytes."""
 _MASKS_LIMIT = 200_000
 

@@ -49,9 +49,8 @@ from anyprobe.target.thread import Thread
 _TRIES = 3
 _PATIENCE = 2.0
 _PAUSE = 0.002
-_QUIET_TRIES = 20
-_LAST_TRIES, _LONG_PAUSE = 6, 0.04
-"""Where many threads share few processors, one that stands in a patch has its turn now and then only."""
+_QUIET_PAUSES = (*(0.0005 * number for number in range(1, 21)), *6 * (0.04,))
+"""Threads leave a patch within nanoseconds unless they sleep in one, or share few processors with many others."""
 _SLICE = 0.003
 """For how long, in seconds, a stop goes on giving memory back before the next one sees to the rest."""
 _AT_ONCE = 32
@@ -110,7 +109,7 @@ def _remove(process: Process, sessions: frozenset[bytes] | None, patches: Callab
         process.gadgets()
     pause = 0
     kept: tuple[str, ...] = ()
-    for attempt in range(_QUIET_TRIES + _LAST_TRIES):
+    for breath in _QUIET_PAUSES:
         while True:
             with process.stop() as stop:
                 stop.verify()
@@ -123,8 +122,7 @@ def _remove(process: Process, sessions: frozenset[bytes] | None, patches: Callab
             break
         if patches is not None:
             restored.sleepers = restored.sleepers or patches()
-        # threads leave a patch within nanoseconds unless they sleep in one, or wait for a processor
-        time.sleep(0.0005 * (attempt + 1) if attempt < _QUIET_TRIES else _LONG_PAUSE)
+        time.sleep(breath)
     if not restored.is_restored:
         raise StopTimeout(f"process {process.pid}: its text cannot be restored now: in the way is {', '.join(kept)}")
     if kept:
