@@ -420,9 +420,28 @@ def settled(live: "Masks", pending: "Masks", *edges: _Edges) -> "Masks":
         np.concatenate([getattr(each, name) for each in edges]) for name in ("sources", "targets", "masks")
     )
     passing = pending[sources] & masks
-    there = np.arange(len(sources))
+    begins, by_target = _by_target(targets, len(live))
+    there = np.flatnonzero(passing)
     while len(there):
-        before = live.copy()
-        np.bitwise_or.at(live, sources[there], live[targets[there]] & passing[there])
-        there = np.flatnonzero((live != before)[targets])
+        arriving = live[targets[there]] & passing[there]
+        news = np.flatnonzero(arriving & ~live[sources[there]])
+        changed = np.sort(sources[there[news]])
+        changed = changed[np.flatnonzero(np.diff(changed, prepend=-1))]
+        np.bitwise_or.at(live, sources[there[news]], arriving[news])
+        there = _all_of(begins[changed], begins[changed + 1], by_target)
     return live
+
+
+def _by_target(targets: "Masks", count: int) -> "tuple[Masks, Masks]":
+    """Return where the edges to each node begin among those that are sorted by nodes, and the sorted edges."""
+    begins = np.cumsum(np.bincount(targets + 1, minlength=count + 1))
+    ordered: Masks = np.sort(targets << _NODE_BITS | np.arange(len(targets)))
+    return begins, ordered & (1 << _NODE_BITS) - 1
+
+
+def _all_of(begins: "Masks", ends: "Masks", items: "Masks") -> "Masks":
+    """Return the items of several ranges."""
+    sizes = ends - begins
+    behind = np.cumsum(sizes)
+    places: Masks = np.arange(np.sum(sizes)) + np.repeat(ends - behind, sizes)
+    return items[places]
