@@ -13,7 +13,7 @@ from iced_x86 import Instruction, Mnemonic, OpKind, Register
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.liveness import PREFERENCE, Scratch, overwritten_at
 from anyprobe.isa.decode import FLOWS, Flow
-from anyprobe.isa.effects import STATUS_FLAGS, effects_of
+from anyprobe.isa.effects import STATUS_FLAGS, effects_of, shape_of
 from anyprobe.isa.registers import GPRS, NUMBERS, SYSV_CLOBBERED, mask_of
 
 FLAGS = STATUS_FLAGS << 16
@@ -137,10 +137,10 @@ class SiteLiveness:
 
     def _learn(self, number: int, raw: bytes) -> "_Masks":
         one = self._function.iced[number]
-        effect = effects_of(one, raw[: one.len])
-        reads, writes = effect.reads | effect.flags_read << 16, effect.writes | effect.flags_written << 16
-        restores = one.mnemonic in _RESTORING and one.memory_base in _FRAME
-        masks = FLOWS[one.code], reads, writes, 0 if restores else effect.may_write, _moved_by(one)
+        shape = shape_of(one, raw[: one.len])
+        masks = _known_shapes.get(shape)
+        if masks is None:
+            masks = _known_shapes[shape] = _masks_from(one, raw[: one.len])
         if len(_known_masks) > _MASKS_LIMIT:
             _known_masks.clear()
         _known_masks[raw] = masks
@@ -190,7 +190,16 @@ _Masks = tuple[Flow, int, int, int, int]
 whose content is moved: from them, sixteen bits higher into them, or as ``KEEPS_ALL`` says."""
 _known_masks: dict[bytes, _Masks] = {}
 """By an instruction's bytes."""
+_known_shapes: dict[bytes, _Masks] = {}
 _MASKS_LIMIT = 200_000
+
+
+def _masks_from(one: Instruction, raw: bytes) -> _Masks:
+    """Work out what an instruction does."""
+    effect = effects_of(one, raw)
+    reads, writes = effect.reads | effect.flags_read << 16, effect.writes | effect.flags_written << 16
+    restores = one.mnemonic in _RESTORING and one.memory_base in _FRAME
+    return FLOWS[one.code], reads, writes, 0 if restores else effect.may_write, _moved_by(one)
 
 
 def _moved_by(one: Instruction) -> int:

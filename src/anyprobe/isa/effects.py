@@ -5,9 +5,9 @@ Control transfer is not followed: what a callee or the kernel does is for livene
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from iced_x86 import Code, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, RegisterExt
+from iced_x86 import Code, Decoder, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, RegisterExt
 
-from anyprobe.isa.decode import FLOWS, Flow, Insn
+from anyprobe.isa.decode import Insn
 
 if TYPE_CHECKING:
     from iced_x86 import Register_
@@ -54,11 +54,11 @@ _REPEATED_COMPARES = frozenset(
 _factory = InstructionInfoFactory()
 _memo: dict[bytes, Effects] = {}
 """By the instruction's bytes."""
-_shapes: dict[object, Effects] = {}
+_shapes: dict[bytes, Effects] = {}
 """By all that they depend on."""
+_tails: dict[int, int] = {}
+"""The bytes behind an instruction's shape, by its code and the size of its displacement."""
 _full: dict[int, tuple[int, int]] = {}
-_DIRECT = frozenset({Flow.JUMP, Flow.JCC, Flow.CALL})
-"""Where these lead makes no difference, so their code says all."""
 
 
 def effects(insn: Insn) -> Effects:
@@ -70,11 +70,10 @@ def effects_of(iced: Instruction, raw: bytes) -> Effects:
     """Return what an iced instruction decoded from ``raw`` reads and writes."""
     known = _memo.get(raw)
     if known is None:
-        code = iced.code
-        key = code if FLOWS[code] in _DIRECT else _shape(iced, raw)
-        known = _shapes.get(key)
+        shape = shape_of(iced, raw)
+        known = _shapes.get(shape)
         if known is None:
-            known = _shapes[key] = _ask(iced)
+            known = _shapes[shape] = _ask(iced)
         if len(_memo) > _MEMO_LIMIT:
             _memo.clear()
         _memo[raw] = known
@@ -84,14 +83,25 @@ def effects_of(iced: Instruction, raw: bytes) -> Effects:
 _MEMO_LIMIT = 200_000
 
 
-def _shape(iced: Instruction, raw: bytes) -> object:
-    """Return what the effects of an instruction depend on: everything but displacements, and immediates of no shift."""
-    # xor and its like clear a register that is both operands, or with -1 sets it;
-    # with a count of zero a shift leaves the flags alone
-    registers = (iced.op0_register, iced.op1_register, iced.op2_register, iced.op3_register)
-    count = raw[-1] if iced.mnemonic in _COUNTED_FLAGS or iced.code in _ORS else -1
-    place = iced.memory_base, iced.memory_index, iced.segment_prefix, iced.memory_displ_size
-    return iced.code, registers, place, iced.has_rep_prefix, iced.has_repne_prefix, count, raw[0]
+def shape_of(iced: Instruction, raw: bytes) -> bytes:
+    """Return what the effects of an instruction depend on: its bytes without displacement and immediate.
+
+    Immediates of shifts and of ``or`` are part of it: a count of zero leaves the flags alone, -1 sets a register.
+    """
+    kind = iced.code << 4 | iced.memory_displ_size
+    tail = _tails.get(kind)
+    if tail is None:
+        tail = _tails[kind] = _tail_of(iced, raw)
+    return raw[: len(raw) - tail]
+
+
+def _tail_of(iced: Instruction, raw: bytes) -> int:
+    """Return how many bytes at the end of an instruction make no difference to what it does to registers and flags."""
+    if iced.mnemonic in _COUNTED_FLAGS or iced.code in _ORS:
+        return 0
+    decoder = Decoder(64, raw, ip=iced.ip)
+    offsets = decoder.get_constant_offsets(decoder.decode())
+    return int(offsets.displacement_size + offsets.immediate_size + offsets.immediate_size2)
 
 
 def _register(register: "Register_") -> tuple[int, int]:

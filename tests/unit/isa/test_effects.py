@@ -5,7 +5,7 @@ import platform
 import pytest
 
 from anyprobe.isa.decode import decode_one
-from anyprobe.isa.effects import STATUS_FLAGS, effects
+from anyprobe.isa.effects import STATUS_FLAGS, effects, shape_of
 from anyprobe.isa.registers import GPRS, mask_of, names_of
 from displaced import forms
 from displaced.oracle import judge
@@ -103,6 +103,25 @@ def test_registers_agree_with_the_decoder():
         assert mask_of([gpr.name]) == 1 << gpr.number
     for column in ("number", "dwarf", "ptrace", "sigcontext"):
         assert len({getattr(gpr, column) for gpr in GPRS}) == len(GPRS)
+
+
+@pytest.mark.parametrize(
+    ("code", "shape"),
+    [
+        ("488b4508", "488b45"),  # mov rax, [rbp+8]
+        ("c7842410000000fe000000", "c78424"),  # mov dword [rsp+16], 254
+        ("e811223344", "e8"),  # call
+        ("48b81122334455667788", "48b8"),  # mov rax, imm64
+        ("c8100001", "c8"),  # enter 16, 1
+        ("62f17c4858410f", "62f17c485841"),  # vaddps zmm0, zmm0, [rcx+15*64]
+        ("c1e000", "c1e000"),  # shl eax, 0
+        ("83c8ff", "83c8ff"),  # or eax, -1
+        ("4889d8", "4889d8"),  # mov rax, rbx
+    ],
+)
+def test_a_shape_is_an_instruction_without_the_constants_that_make_no_difference(code, shape):
+    raw = bytes.fromhex(code)
+    assert shape_of(decode_one(raw, 0x1000).iced, raw).hex() == shape
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="runs x86-64 instructions")
