@@ -304,6 +304,12 @@ class CodeMap:
         return found
 
     @property
+    def all_references(self) -> References:
+        """What leads anywhere in the module or takes an address of its code, once the module is surveyed."""
+        assert self._checked is not None
+        return self._checked
+
+    @property
     def is_surveyed(self) -> bool:
         """Whether all functions are being asked about."""
         return self._checked is not None

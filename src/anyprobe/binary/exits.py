@@ -230,10 +230,9 @@ class _Collector:
 
 def branches_into(part: "FunctionCode", low: int, high: int) -> Iterator[Insn]:
     """Return the direct jumps of a function into an address range."""
-    for insn in part.special:
-        target = insn.target
-        if target is not None and insn.flow is not Flow.CALL and low <= target < high:
-            yield insn
+    for number, target in part.jumps:
+        if low <= target < high:
+            yield part.insn(number)
 
 
 def ways_to(code_map: "CodeMap", parts: tuple["FunctionCode", ...], address: int) -> tuple[Insn, ...] | None:

@@ -221,6 +221,11 @@ class FunctionCode:
         return frozenset(target for target in targets if not self.start <= target < self.end)
 
     @property
+    def jumps(self) -> list[tuple[int, int]]:
+        """The numbers of the direct jumps, and where they lead."""
+        return self._facts.jumps
+
+    @property
     def direct_jumps(self) -> list[int]:
         """The numbers of the direct jumps."""
         return [number for number, _ in self._facts.jumps]

@@ -5,29 +5,16 @@ they read it is taken from ``liveness``, and as there no convention is relied up
 pointer or a linkage stub, a system call, a trap end every path, and what is undecided there is live.
 """
 
-from itertools import pairwise
 from typing import NamedTuple
 
-from iced_x86 import Instruction, Mnemonic, OpKind, Register
-
 from anyprobe.binary.cfg import CodeMap, FunctionCode
+from anyprobe.binary.instructionmasks import CANDIDATES, FLAGS, MASKS, mask_numbers
 from anyprobe.binary.liveness import PREFERENCE, Scratch, overwritten_at
-from anyprobe.isa.decode import FLOWS, Flow
-from anyprobe.isa.effects import STATUS_FLAGS, effects_of, shape_of
-from anyprobe.isa.registers import GPRS, NUMBERS, SYSV_CLOBBERED, mask_of
+from anyprobe.isa.decode import Flow
+from anyprobe.isa.registers import NUMBERS
 
-FLAGS = STATUS_FLAGS << 16
-_CANDIDATES = SYSV_CLOBBERED | FLAGS
-_RESTORING = frozenset({Mnemonic.POP, Mnemonic.MOV})
-_FRAME = frozenset({Register.NONE, Register.RSP, Register.RBP})
-"""Of a ``mov`` without a memory operand this says nothing; it is taken for one that restores, too."""
-_WRITING = frozenset({Mnemonic.POP, Mnemonic.MOV, Mnemonic.XCHG})
-_MOVING = _WRITING | {Mnemonic.PUSH, Mnemonic.MOVQ, Mnemonic.VMOVQ, Mnemonic.LEA}
-_RSP, _RBP, _R11 = mask_of(("rsp",)), mask_of(("rbp",)), mask_of(("r11",))
-FETCHED = 16
-"""How much higher stands what is moved into."""
-KEEPS_ALL = 1 << 32
-"""The stack pointer is put elsewhere, or something is fetched from the stack that callers leave to callees."""
+_ENDS_LINE = frozenset(Flow) - {Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL}
+"""Behind which instructions another line begins."""
 _NOTHING = Scratch((), flags_dead=False)
 
 
@@ -43,25 +30,13 @@ class Line(NamedTuple):
 class SiteLiveness:
     """What is dead in front of the instructions of one function; a part elsewhere is a function of its own."""
 
-    ends_line = frozenset(Flow) - {Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL}
-    """Behind which instructions another line begins."""
-
     def __init__(self, code_map: CodeMap, function: FunctionCode) -> None:
         """Solve the function's blocks."""
         self._map, self._function = code_map, function
-        self._masks = self._masks_of_all()
+        self._masks = [MASKS[number] for number in mask_numbers(function)]
         self._heads = self._find_heads()
         self._live = self._solve()
         self._known: dict[int, Scratch] = {}
-
-    @property
-    def function(self) -> FunctionCode:
-        """Whose lines these are."""
-        return self._function
-
-    def line(self, number: int) -> Line:
-        """Return the straight line from an instruction on."""
-        return self._line(number)
 
     def scratch(self, address: int) -> Scratch:
         """Return what code in front of the instruction at an address may destroy."""
@@ -70,7 +45,7 @@ class SiteLiveness:
             return _NOTHING
         known = self._live.get(number)
         live = self._before(self._line(number)) if known is None else known
-        dead = _CANDIDATES & ~live
+        dead = CANDIDATES & ~live
         found = self._known.get(dead)
         if found is None:
             names = tuple(name for name in PREFERENCE if dead >> NUMBERS[name] & 1)
@@ -81,7 +56,7 @@ class SiteLiveness:
         """Return the numbers of the instructions that lines begin with: what is jumped to, and what is behind jumps."""
         function = self._function
         targets = {function.index_of(target) for target in function.jump_targets | function.table_targets}
-        behind = {number + 1 for number, flow in function.turns if flow in self.ends_line}
+        behind = {number + 1 for number, flow in function.turns if flow in _ENDS_LINE}
         return frozenset({0} | behind | {number for number in targets if number is not None})
 
     def _solve(self) -> dict[int, int]:
@@ -112,7 +87,7 @@ class SiteLiveness:
     def _line(self, here: int) -> Line:
         """Go on from an instruction until a line begins or all is decided."""
         heads, masks = self._heads, self._masks
-        size, begin, live, pending = len(masks), here, 0, _CANDIDATES
+        size, begin, live, pending = len(masks), here, 0, CANDIDATES
         while pending:
             if here >= size:
                 return Line(live | pending, 0, ())  # off the end
@@ -126,25 +101,6 @@ class SiteLiveness:
             pending &= ~writes
             here += 1
         return Line(live, 0, ())
-
-    def _masks_of_all(self) -> "list[_Masks]":
-        """Return what each instruction does; behind it there may be bytes that are none."""
-        content, start = self._function.content, self._function.start
-        offsets = [address - start for address in (*self._function.addresses, self._function.end)]
-        raws = [content[here:there] for here, there in pairwise(offsets)]
-        found = list(map(_known_masks.get, raws))
-        return [masks or self._learn(number, raws[number]) for number, masks in enumerate(found)]
-
-    def _learn(self, number: int, raw: bytes) -> "_Masks":
-        one = self._function.iced[number]
-        shape = shape_of(one, raw[: one.len])
-        masks = _known_shapes.get(shape)
-        if masks is None:
-            masks = _known_shapes[shape] = _masks_from(one, raw[: one.len])
-        if len(_known_masks) > _MASKS_LIMIT:
-            _known_masks.clear()
-        _known_masks[raw] = masks
-        return masks
 
     def _transfer(self, here: int, flow: Flow, live: int, pending: int) -> Line:
         """Return the line up to an instruction that does not go on to the next one, or not at once."""
@@ -183,48 +139,6 @@ class SiteLiveness:
         if table is not None:
             return self._outcomes(live, pending, tuple(table.targets))
         return Line(live | pending, 0, ())
-
-
-_Masks = tuple[Flow, int, int, int, int]
-"""Where control goes, what is read, what is overwritten in full, the registers that are not what they were, and those
-whose content is moved: from them, sixteen bits higher into them, or as ``KEEPS_ALL`` says."""
-_known_masks: dict[bytes, _Masks] = {}
-"""By an instruction's bytes."""
-_known_shapes: dict[bytes, _Masks] = {}
-_MASKS_LIMIT = 200_000
-
-
-def _masks_from(one: Instruction, raw: bytes) -> _Masks:
-    """Work out what an instruction does."""
-    effect = effects_of(one, raw)
-    reads, writes = effect.reads | effect.flags_read << 16, effect.writes | effect.flags_written << 16
-    restores = one.mnemonic in _RESTORING and one.memory_base in _FRAME
-    return FLOWS[one.code], reads, writes, 0 if restores else effect.may_write, _moved_by(one)
-
-
-def _moved_by(one: Instruction) -> int:
-    """Return what an instruction copies in full."""
-    if one.mnemonic not in _MOVING:
-        return 0
-    first, second = (_register_at(one, number) for number in (0, 1))
-    exchanges = one.mnemonic == Mnemonic.XCHG
-    if one.mnemonic in _WRITING and second != _RBP and (first == _RSP or (exchanges and second == _RSP)):
-        return KEEPS_ALL
-    if one.mnemonic == Mnemonic.POP and first == _R11:
-        return KEEPS_ALL
-    if one.mnemonic == Mnemonic.LEA:
-        return KEEPS_ALL if first == _RSP and one.memory_base not in (Register.RSP, Register.RBP) else 0
-    if exchanges:
-        return (first | second) * (1 | 1 << FETCHED)
-    return first if one.mnemonic == Mnemonic.PUSH else second | first << FETCHED
-
-
-def _register_at(one: Instruction, number: int) -> int:
-    """Return a 64-bit register that is an operand as a mask; 0 for any other operand."""
-    if number >= one.op_count or one.op_kind(number) != OpKind.REGISTER:
-        return 0
-    register = one.op_register(number) - Register.RAX
-    return 1 << register if 0 <= register < len(GPRS) else 0
 
 
 def site_scratch(code_map: CodeMap, function: FunctionCode, address: int) -> Scratch:

@@ -117,15 +117,31 @@ class TableStore:
         """Keep the references that are what they look like."""
         self._store(_REFERENCES, {"targets": targets, "sources": sources, "kinds": kinds})
 
-    def liveness(self) -> "Sequence[NDArray[np.int64]] | None":
-        """Return the places of which it is known what is live there, and that, and what calls of them do, if kept."""
-        return self._columns(_LIVENESS, ("places", "live", "called"))
+    def liveness(self) -> "tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint32], NDArray[np.uint32]] | None":
+        """Return the starts of functions, the numbers of their first instructions, and what is live at all, if kept.
+
+        The numbers are one more than the functions. By them: how far instructions are behind the starts of their
+        functions, and what is live in front of them, as ``instructionmasks`` has it.
+        """
+        found = self._load(_LIVENESS, ("starts", "firsts", "offsets", "live"))
+        if found is None:
+            return None
+        starts, firsts, offsets, live = found
+        if starts.ndim != 1 or firsts.shape != (len(starts) + 1,) or live.shape != offsets.shape:
+            return None
+        if offsets.shape != (firsts[-1],) or firsts[0] != 0 or np.any(np.diff(firsts) < 0):
+            return None
+        return starts, firsts, offsets.astype(np.uint32), live.astype(np.uint32)
 
     def keep_liveness(
-        self, places: "NDArray[np.int64]", live: "NDArray[np.int64]", called: "NDArray[np.int64]"
+        self,
+        starts: NDArray[np.int64],
+        firsts: NDArray[np.int64],
+        offsets: NDArray[np.uint32],
+        live: NDArray[np.uint32],
     ) -> None:
-        """Keep what is live where, and what calls do."""
-        self._store(_LIVENESS, {"places": places, "live": live, "called": called})
+        """Keep what is live where."""
+        self._store(_LIVENESS, {"starts": starts, "firsts": firsts, "offsets": offsets, "live": live})
 
     def _columns(self, kind: str, names: Sequence[str]) -> "Sequence[NDArray[np.int64]] | None":
         """Return arrays that are of one length."""

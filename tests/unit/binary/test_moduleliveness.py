@@ -3,6 +3,7 @@ import pytest
 from anyprobe.binary import moduleliveness, survey
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.image import Image
+from anyprobe.binary.liveness import Scratch
 from anyprobe.binary.siteliveness import site_scratch
 from module_under_test import HEADER, Module, function
 
@@ -30,6 +31,32 @@ def test_what_a_caller_reads_behind_the_call_is_live(build, jump):
     between = function("between", "test edi, edi\n jz tested\n xor ecx, ecx\n ret")
     found = scratch(build, CALLEE, between, function("caller", jump))
     assert "rcx" not in found.dead
+
+
+ALL_WRITTEN = "\n".join(f"xor {name}, {name}" for name in ("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11"))
+
+
+@pytest.mark.parametrize("before", [ALL_WRITTEN, "syscall"])
+def test_what_is_read_behind_a_call_is_live_whatever_is_in_front_of_the_call(build, before):
+    found = scratch(build, CALLEE, function("caller", f"{before}\n call tested\n add eax, ecx\n ret"))
+    assert "rcx" not in found.dead
+
+
+def test_where_code_in_no_function_calls_nothing_is_dead_at_a_return(build):
+    assert scratch(build, CALLEE, ".p2align 4\n.Lnameless: add eax, 1\n ret\n").flags_dead
+    nameless = ".p2align 4\n.Lnameless: xor ecx, ecx\n call tested\n add eax, ecx\n ret\n"
+    assert "rcx" not in scratch(build, CALLEE, nameless).dead
+
+
+@pytest.mark.parametrize(
+    "body", [function("tested", "jmp .+3\n .byte 0x48, 0xb8, 0, 0\n ret"), ".Lnameless: nop\n ret"]
+)
+def test_a_module_may_have_no_function_that_is_understood(build, body):
+    module = Module.assembled(build, f"{body}\n.data\n.quad .text\n.text")
+    module.map.survey()
+    area = module.map.text.ranges[0]
+    code = module.map.function_at(area.start)
+    assert site_scratch(module.map, code, code.start) == Scratch((), flags_dead=False)
 
 
 def test_flags_that_a_caller_reads_are_live(build):
@@ -232,7 +259,7 @@ def everywhere(path):
 def test_what_is_kept_of_a_module_is_what_was_found(monkeypatch):
     path = "/lib64/ld-linux-x86-64.so.2"
     first = everywhere(path)
-    monkeypatch.setattr(moduleliveness, "_Solver", None)
+    monkeypatch.setattr(moduleliveness, "solved", None)
     monkeypatch.setattr(survey, "_clear_functions", None)
     assert everywhere(path) == first
     assert len(first[0]) > 1000

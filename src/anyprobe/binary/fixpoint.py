@@ -1,0 +1,65 @@
+"""What is live at the nodes of a graph, once all is that is live where its edges lead."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from anyprobe.core.arrays import unique
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+_NUMBER_BITS = 31
+"""For numbers of nodes and of edges."""
+
+
+class Edges:
+    """Edges from nodes to where control goes from there, and what may pass along each of them."""
+
+    def __init__(self, pairs: "Iterable[tuple[Ints, Ints]]", masks: "Ints | None" = None) -> None:
+        """Take edges as pairs of sources and targets; without masks all may pass."""
+        columns = list(zip(*pairs, strict=True)) or [(), ()]
+        self.sources, self.targets = (np.concatenate([*each, np.empty(0, np.int64)]) for each in columns)
+        self.masks = np.full(len(self.sources), -1, np.int64) if masks is None else masks
+
+    def reach(self, values: "Ints", count: int) -> "Ints":
+        """Return what comes along the edges to each of ``count`` nodes from the values of those they lead to."""
+        found = np.zeros(count, np.int64)
+        np.bitwise_or.at(found, self.sources, values[self.targets] & self.masks)
+        return found
+
+
+def settled(live: "Ints", pending: "Ints", *edges: Edges) -> "Ints":
+    """Return what is live at each node once all is that is live where its edges lead, as far as it is undecided."""
+    live = live.copy()
+    sources, targets, masks = (
+        np.concatenate([getattr(each, name) for each in edges]) for name in ("sources", "targets", "masks")
+    )
+    passing = pending[sources] & masks
+    begins, by_target = _by_target(targets, len(live))
+    there = np.flatnonzero(passing)
+    while len(there):
+        arriving = live[targets[there]] & passing[there]
+        news = np.flatnonzero(arriving & ~live[sources[there]])
+        changed = unique(sources[there[news]])
+        np.bitwise_or.at(live, sources[there[news]], arriving[news])
+        there = _all_of(begins[changed], begins[changed + 1], by_target)
+    return live
+
+
+def _by_target(targets: "Ints", count: int) -> "tuple[Ints, Ints]":
+    """Return where the edges to each node begin among those that are sorted by nodes, and the sorted edges."""
+    begins = np.cumsum(np.bincount(targets + 1, minlength=count + 1))
+    ordered: Ints = np.sort(targets << _NUMBER_BITS | np.arange(len(targets)))
+    return begins, ordered & (1 << _NUMBER_BITS) - 1
+
+
+def _all_of(begins: "Ints", ends: "Ints", items: "Ints") -> "Ints":
+    """Return the items of several ranges."""
+    sizes = ends - begins
+    behind = np.cumsum(sizes)
+    places: Ints = np.arange(np.sum(sizes)) + np.repeat(ends - behind, sizes)
+    return items[places]

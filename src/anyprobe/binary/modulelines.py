@@ -1,0 +1,162 @@
+"""The instructions of a module as arrays, and the straight lines that they make."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from anyprobe.binary.cfg import CodeMap, FunctionCode
+from anyprobe.binary.codescan import Kind
+from anyprobe.binary.instructionmasks import CANDIDATES, MASKS, mask_numbers
+from anyprobe.isa.decode import Flow
+
+if TYPE_CHECKING:
+    from anyprobe.binary.fixpoint import Ints
+
+
+class ModuleLines:
+    """All instructions of functions whose instructions are not in doubt, ascending, and their lines.
+
+    A line begins with what anything leads to, and behind whatever does not simply go on to the next instruction; it
+    goes to where the next one begins.
+    """
+
+    def __init__(self, code_map: CodeMap) -> None:
+        """Look at every instruction once, and at the functions with indirect jumps more closely."""
+        found = (code_map.function_at(start) for start in code_map.text.function_starts.tolist())
+        self.functions = [each for each in found if isinstance(each, FunctionCode)]
+        self._map = code_map
+        known = [each for each in self.functions if each.broken is None]
+        sizes = [0 if each.broken is not None else len(each.iced) for each in self.functions]
+        self.firsts: Ints = np.cumsum([0, *sizes])
+        """The first instruction of each function, and the number of all."""
+        self.starts: Ints = np.array([each.start for each in self.functions], np.int64)
+        self.addresses: Ints = _joined([np.frombuffer(each.addresses, np.int64) for each in known])
+        numbers = np.fromiter(chain.from_iterable(map(mask_numbers, known)), np.int64, len(self.addresses))
+        columns = np.array(MASKS, np.int64).reshape(-1, 5).T
+        self.flows, self.reads, writes, self.changed, self.moved = (column[numbers] for column in columns)
+        self._overwritten: Ints = np.where(self.flows == Flow.NEXT, writes, 0)
+        self.writes = writes
+        self.labels = {
+            number: stored_labels(code_map, each)
+            for number, each in enumerate(self.functions)
+            if each.broken is None and each.indirect_jumps
+        }
+        """By function: the addresses in it that are stored or taken, to which its jumps through pointers may lead."""
+        self.jumps = self._pairs([each.jumps for each in known])
+        """Numbers of the direct jumps, and where they lead."""
+        self.calls = self._pairs([_calls_of(each) for each in known])
+        """The same for direct calls."""
+        self.heads: Ints = np.flatnonzero(self._marked())
+        """The number of the instruction that each line begins with."""
+        self.stops: Ints = np.append(self.heads, len(self.addresses))[1:] - 1
+        """The one that it ends with."""
+        self.owners: Ints = np.searchsorted(self.firsts, self.heads, "right") - 1
+        """The function of each line."""
+
+    def _pairs(self, found: "Sequence[Sequence[tuple[int, int]]]") -> "tuple[Ints, Ints]":
+        """Return numbers that count all instructions, and targets, from numbers in functions that are not in doubt."""
+        pairs = np.array(list(chain.from_iterable(found)), np.int64).reshape(-1, 2)
+        known = np.array([each.broken is None for each in self.functions], np.bool_)
+        return pairs[:, 0] + np.repeat(self.firsts[:-1][known], [len(each) for each in found]), pairs[:, 1]
+
+    def _marked(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        """Return which instructions are entered other than from the one above."""
+        marks = np.zeros(len(self.addresses) + 1, np.bool_)
+        marks[self.firsts[:-1]] = True
+        marks[np.flatnonzero(self.flows != Flow.NEXT) + 1] = True
+        tables = [target for number in self.labels for target in self.functions[number].table_targets]
+        stored = [address for labels in self.labels.values() for address in labels]
+        listed = np.array([*self._map.static_entries(0, 1 << 63), *tables, *stored], np.int64)
+        for entered in (listed, self._map.all_references.columns()[0], self.jumps[1]):
+            marks[self.numbers_at(entered)] = True
+        for number, each in enumerate(self.functions):
+            if each.complete is not None:  # anything may be entered
+                marks[self.firsts[number] : self.firsts[number + 1]] = True
+        return marks[:-1]
+
+    def numbers_at(self, addresses: "Ints") -> "Ints":
+        """Return the numbers of the instructions at some addresses, the number of all where there is none."""
+        found: Ints = np.searchsorted(self.addresses, addresses)
+        there = found < len(self.addresses)
+        there[there] = self.addresses[found[there]] == addresses[there]
+        return np.where(there, found, len(self.addresses))
+
+    def lines_at(self, addresses: "Ints") -> "Ints":
+        """Return the lines that begin at some addresses, -1 where none does."""
+        numbers = self.numbers_at(addresses)
+        found: Ints = np.searchsorted(self.heads, numbers)
+        there = found < len(self.heads)
+        there[there] = self.heads[found[there]] == numbers[there]
+        return np.where(there, found, -1)
+
+    def any_of(self, masks: "Ints") -> "Ints":
+        """Return for each function what the masks of any of its instructions have."""
+        found = np.zeros(len(self.functions), np.int64)
+        filled = np.flatnonzero(np.diff(self.firsts))
+        if len(filled):
+            found[filled] = np.bitwise_or.reduceat(masks, self.firsts[filled])
+        return found
+
+    @cached_property
+    def _by_length(self) -> "tuple[Ints, list[int]]":
+        """Lines, the longest first, and how many are longer than 0, 1, 2 ... instructions."""
+        lengths = self.stops - self.heads + 1
+        order: Ints = np.argsort(-lengths, kind="stable")
+        longer = np.cumsum(np.bincount(lengths)[::-1])[::-1][1:]
+        return order, longer.tolist()
+
+    def composed(self) -> "tuple[Ints, Ints]":
+        """Return what is live in front of each line whatever follows it, and what is undecided behind it."""
+        order, longer = self._by_length
+        heads = self.heads[order]
+        live, pending = np.zeros(len(order), np.int64), np.full(len(order), CANDIDATES, np.int64)
+        for step, count in enumerate(longer):
+            at = heads[:count] + step
+            live[:count] |= pending[:count] & self.reads[at]
+            pending[:count] &= ~(live[:count] | self._overwritten[at])
+        back = np.argsort(order)
+        return live[back], pending[back]
+
+    def spread(self, behind: "Ints") -> "Ints":
+        """Return what is live in front of each instruction from what is live behind each line."""
+        order, longer = self._by_length
+        stops, now = self.stops[order], behind[order]
+        found = np.empty(len(self.addresses), np.int64)
+        for step, count in enumerate(longer):
+            at = stops[:count] - step
+            now[:count] = self.reads[at] | now[:count] & ~self._overwritten[at]
+            found[at] = now[:count]
+        return found & CANDIDATES
+
+
+def _joined(arrays: "Sequence[Ints]") -> "Ints":
+    return np.concatenate([*arrays, np.empty(0, np.int64)])
+
+
+def _calls_of(function: FunctionCode) -> list[tuple[int, int]]:
+    iced, call = function.iced, Flow.CALL
+    return [(number, iced[number].near_branch_target) for number, flow in function.turns if flow is call]
+
+
+def stored_labels(code_map: CodeMap, function: FunctionCode) -> list[int]:
+    """Return the addresses of a function that are stored or taken: where its jumps through pointers may lead."""
+    low, high = function.start + 1, function.end
+    taken = [
+        target
+        for target, source, kind in code_map.references.into(low, high)
+        if kind is Kind.LEA or (kind is Kind.ABSOLUTE and not _is_distance(code_map, source))
+    ]
+    return code_map.static_entries(low, high) + taken
+
+
+def _is_distance(code_map: CodeMap, address: int) -> bool:
+    """Return whether the bytes at an address say how far from an instruction its operand is, not where."""
+    owner = code_map.containing(address)
+    insn = owner.covering(address) if owner is not None and owner.broken is None else None
+    if insn is None or not insn.iced.is_ip_rel_memory_operand:
+        return False
+    distance = insn.iced.ip_rel_memory_address - insn.end & (1 << 32) - 1
+    return insn.raw[address - insn.address :][:4] == distance.to_bytes(4, "little")
