@@ -26,7 +26,7 @@ import gc, sys, time
 gc.disable()
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.image import Image
-from anyprobe.binary.siteliveness import SiteLiveness
+from anyprobe.binary.moduleliveness import ModuleLiveness
 import iced_x86, numpy
 begin = time.process_time()
 text = Image.open(sys.argv[1]).text()
@@ -36,9 +36,7 @@ functions = [f for s in text.function_starts.tolist() if isinstance(f := code_ma
 known = sum(function.complete is None for function in functions)
 blocks = sum(len(function.blocks) for function in functions)
 edges = time.process_time() - begin
-slowest = 0.0
-for function in functions:
-    SiteLiveness(code_map, function)
+ModuleLiveness(code_map)
 print(edges, time.process_time() - begin, blocks, known, len(functions), sum(len(r) for r in text.ranges))
 """
 KEPT = """

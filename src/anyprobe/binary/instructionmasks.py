@@ -60,15 +60,19 @@ def mask_numbers(function: FunctionCode) -> list[int]:
 
 
 def _learn(one: Instruction, raw: bytes) -> int:
-    own = raw[: one.len]
-    shape = shape_of(one, own)
+    if len(_numbers) > _NUMBERS_LIMIT:
+        _numbers.clear()
+    number = _numbers[raw] = shape_number(one, raw[: one.len])
+    return number
+
+
+def shape_number(one: Instruction, raw: bytes) -> int:
+    """Return what an instruction, and any other of its shape, does, as a number in ``MASKS``."""
+    shape = shape_of(one, raw)
     number = _shapes.get(shape)
     if number is None:
         number = _shapes[shape] = len(MASKS)
-        MASKS.append(_masks_of(one, own))
-    if len(_numbers) > _NUMBERS_LIMIT:
-        _numbers.clear()
-    _numbers[raw] = number
+        MASKS.append(_masks_of(one, raw))
     return number
 
 

@@ -274,11 +274,8 @@ class LineGraph:
         """Note which functions are entered in their middle, by a call or from what is no part of them."""
         lines = self._lines
         middle = targets != lines.starts[lines.owners[found]]
-        places: Iterable[tuple[int, int, int]] = zip(
-            lines.owners[sources[middle]].tolist(), targets[middle].tolist(), lines.owners[found[middle]].tolist(),
-            strict=True,
-        )  # fmt: skip
-        for source, target, owner in set(places):
+        owners = zip(lines.owners[sources[middle]].tolist(), lines.owners[found[middle]].tolist(), strict=True)
+        for source, owner in set(owners):
             function, start = lines.functions[source], lines.functions[owner].start
-            if called or (start != self._map.owner_of(function) and self._map.part_at(target, function) is None):
+            if called or (start != self._map.owner_of(function) and self._map.part_at(start, function) is None):
                 self.several.add(self.returns + owner)

@@ -9,7 +9,8 @@ import numpy as np
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.codescan import Kind
-from anyprobe.binary.instructionmasks import CANDIDATES, MASKS, mask_numbers
+from anyprobe.binary.instructionmasks import CANDIDATES, MASKS
+from anyprobe.binary.moduleshapes import module_mask_numbers
 from anyprobe.isa.decode import Flow
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class ModuleLines:
         """The first instruction of each function, and the number of all."""
         self.starts: Ints = np.array([each.start for each in self.functions], np.int64)
         self.addresses: Ints = _joined([np.frombuffer(each.addresses, np.int64) for each in known])
-        numbers = np.fromiter(chain.from_iterable(map(mask_numbers, known)), np.int64, len(self.addresses))
+        numbers = module_mask_numbers(known, self.addresses)
         columns = np.array(MASKS, np.int64).reshape(-1, 5).T
         self.flows, self.reads, writes, self.changed, self.moved = (column[numbers] for column in columns)
         self._overwritten: Ints = np.where(self.flows == Flow.NEXT, writes, 0)

@@ -1,0 +1,76 @@
+"""What the instructions of many functions do, found once for all that are of one shape."""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from anyprobe.binary.cfg import FunctionCode
+from anyprobe.binary.instructionmasks import shape_number
+from anyprobe.core.arrays import unique
+from anyprobe.isa.effects import shape_of
+
+if TYPE_CHECKING:
+    from iced_x86 import Instruction
+
+    from anyprobe.binary.fixpoint import Ints
+
+_LONGEST = 7
+"""Bytes of a shape that fit into a number beside their count. What is longer, as hardly any is, is looked at alone."""
+
+
+class _Instructions:
+    """The instructions of functions, one behind the other."""
+
+    def __init__(self, functions: Sequence[FunctionCode], addresses: "Ints") -> None:
+        self._all: list[Instruction] = list(chain.from_iterable(each.iced for each in functions))
+        sizes = [len(each.iced) for each in functions]
+        contents = [each.content for each in functions]
+        begins = np.cumsum([0, *map(len, contents)])[:-1] - np.array([each.start for each in functions], np.int64)
+        self._content = b"".join(contents) + bytes(_LONGEST)
+        self.places: Ints = addresses + np.repeat(begins, sizes)
+        """Where the bytes of each begin in ``content``."""
+
+    def column(self, name: str) -> "Ints":
+        """Return an attribute of each."""
+        return np.fromiter(map(attrgetter(name), self._all), np.int64, len(self._all))
+
+    def at(self, number: int) -> "tuple[Instruction, bytes]":
+        """Return one, and its bytes."""
+        one, place = self._all[number], int(self.places[number])
+        return one, self._content[place : place + one.len]
+
+    def packed(self, lengths: "Ints") -> "Ints":
+        """Return so many of the first bytes of each as a number, with their count above."""
+        content = np.frombuffer(self._content, np.uint8)
+        found = lengths << 8 * _LONGEST
+        for step in range(_LONGEST):
+            found |= np.where(step < lengths, content[self.places + step], 0).astype(np.int64) << 8 * step
+        return found
+
+
+def module_mask_numbers(functions: Sequence[FunctionCode], addresses: "Ints") -> "Ints":
+    """Return what each instruction of some functions does, as numbers in ``instructionmasks.MASKS``."""
+    found = _Instructions(functions, addresses)
+    kinds = found.column("code") << 4 | found.column("memory_displ_size")
+    lengths = found.column("len") - _by_example(kinds, lambda number: _tail(*found.at(number)))
+    short = lengths <= _LONGEST
+    shapes = found.packed(np.where(short, lengths, 0))
+    longer = np.flatnonzero(~short)
+    shapes[longer] = -1 - longer  # nobody else's
+    return _by_example(shapes, lambda number: shape_number(*found.at(number)))
+
+
+def _tail(one: "Instruction", raw: bytes) -> int:
+    return len(raw) - len(shape_of(one, raw))
+
+
+def _by_example(kinds: "Ints", ask: "Callable[[int], int]") -> "Ints":
+    """Return for each item what is said of one item of its kind."""
+    distinct = unique(kinds)
+    which = np.searchsorted(distinct, kinds)
+    example = np.empty(len(distinct), np.int64)
+    example[which] = np.arange(len(kinds))
+    return np.array([ask(number) for number in example.tolist()], np.int64)[which]
