@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from iced_x86 import Code
 
@@ -18,6 +19,9 @@ from anyprobe.binary.padding import padding_length
 from anyprobe.binary.text import ModuleText
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, decode_range
+
+if TYPE_CHECKING:
+    from anyprobe.binary.moduleliveness import ModuleLiveness
 
 _CALL = 0xE8
 _STUB_JUMP = b"\xff\x25"
@@ -49,7 +53,7 @@ class CodeMap:
         """The references that are what they look like, once all functions have been looked at."""
         self.site_liveness: dict[int, object] = {}
         """The same for ``siteliveness``, by function."""
-        self.liveness_of_all: object = None
+        self.liveness_of_all: ModuleLiveness | None = None
         """The same for ``moduleliveness``."""
         self.gap_entries: dict[int, list[int]] = {}
         """What is entered between functions, by where the last one ends."""

@@ -146,12 +146,13 @@ def site_scratch(code_map: CodeMap, function: FunctionCode, address: int) -> Scr
     part = function if function.start <= address < function.end else code_map.containing(address)
     if part is None:
         return _NOTHING
-    if code_map.is_surveyed and not code_map.text.is_go:
+    whole = code_map.liveness_of_all
+    if whole is None and code_map.is_surveyed and not code_map.text.is_go:
         from anyprobe.binary.moduleliveness import ModuleLiveness
 
-        if not isinstance(code_map.liveness_of_all, ModuleLiveness):
-            code_map.liveness_of_all = ModuleLiveness(code_map)
-        return code_map.liveness_of_all.scratch(part, address)
+        whole = code_map.liveness_of_all = ModuleLiveness(code_map)
+    if whole is not None:
+        return whole.scratch(part, address)
     known = code_map.site_liveness.get(part.start)
     if not isinstance(known, SiteLiveness):
         known = code_map.site_liveness[part.start] = SiteLiveness(code_map, part)

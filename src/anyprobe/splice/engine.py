@@ -173,7 +173,8 @@ class Engine:
     @staticmethod
     def _function_of(edit: Edit, want: Want) -> FunctionCode:
         code = edit.state.code
-        return code if want.address == code.entry else edit.module.code.containing(want.address) or code
+        own = code.start <= want.address < code.end
+        return code if own else edit.module.code.containing(want.address) or code
 
     def clobbers_of(self, edit: Edit, want: Want) -> Clobbers:
         """Return what code at a wanted instruction may overwrite; remember it with a plain entry's plan."""
