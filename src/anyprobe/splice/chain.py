@@ -73,7 +73,7 @@ class Chains(Successors):
         if not run or run[-1].end != head or head - run[0].address >= JUMP_BYTES:
             return 0
         start = run[0].address
-        return 0 if any(at in self.claims.written for at in range(start, head)) else head - start
+        return 0 if self.claims.written.has_any(start, head) else head - start
 
     def over_pun(
         self, function: FunctionCode, run: tuple[Insn, ...], start: int, index: int, plan: FunctionPlan

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from anyprobe.core.addressset import AddressSet
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.planned import PlannedSplice
@@ -29,13 +30,13 @@ class Places(Protocol):
 class Claims:
     """Which bytes of one module are written or borrowed by splices."""
 
-    written: set[int] = field(default_factory=set)
+    written: AddressSet = field(default_factory=AddressSet)
     borrowed: Counter[int] = field(default_factory=Counter)
     """How many splices depend on a byte: several puns may borrow the same one."""
 
-    displaced: set[int] = field(default_factory=set)
+    displaced: AddressSet = field(default_factory=AddressSet)
     """Bytes behind the written ones of instructions that run as copies in a patch: nobody comes by the originals."""
-    landings: set[int] = field(default_factory=set)
+    landings: AddressSet = field(default_factory=AddressSet)
     """Where patches, old ones too, jump back to: a thread may still be on its way there."""
     places: Places | None = None
     """Taken and given back together with the bytes of punned jumps."""
@@ -60,20 +61,17 @@ class Claims:
 
     def _are_free(self, start: int, written: int) -> bool:
         """Return whether some bytes are certainly nobody's: a look at all of them at once."""
-        wanted = range(start, start + written)
-        return (
-            self.written.isdisjoint(wanted)
-            and self.displaced.isdisjoint(wanted)
-            and self.landings.isdisjoint(wanted[1:])
-            and self.borrowed.keys().isdisjoint(wanted)
-        )
+        end = start + written
+        if self.written.has_any(start, end) or self.displaced.has_any(start, end):
+            return False
+        return not self.landings.has_any(start + 1, end) and self.borrowed.keys().isdisjoint(range(start, end))
 
     def overwritten(self, splice: PlannedSplice) -> Refusal | None:
         """Return which instruction that a splice displaces has been written to by another."""
-        behind = range(splice.write_at + splice.written, splice.end)
-        if self.written.isdisjoint(behind) and self.displaced.isdisjoint(behind):
+        middle, end = splice.write_at + splice.written, splice.end
+        if not self.written.has_any(middle, end) and not self.displaced.has_any(middle, end):
             return None
-        for address in behind:
+        for address in range(middle, end):
             if address in self.written:
                 return Refusal(Reason.OVERLAP, address, "an instruction to be displaced is spliced itself")
             if address in self.displaced:
@@ -82,14 +80,12 @@ class Claims:
 
     def displace(self, splice: PlannedSplice) -> None:
         """Take what the splice displaces by now."""
-        middle, end = splice.write_at + splice.written, splice.end
-        if middle < end:
-            self.displaced.update(range(middle, end))
+        self.displaced.add_range(splice.write_at + splice.written, splice.end)
 
     def claim(self, splice: PlannedSplice) -> None:
         """Take the splice's bytes."""
         middle = splice.write_at + splice.written
-        self.written.update(range(splice.write_at, middle))
+        self.written.add_range(splice.write_at, middle)
         if splice.borrowed:
             self.borrowed.update(range(middle, middle + splice.borrowed))
         self.displace(splice)
@@ -97,20 +93,19 @@ class Claims:
             self.places.take(splice)
         if splice.dead_springboard:
             end = splice.dead_springboard + JUMP_BYTES
-            self.written.update(range(splice.dead_springboard, end))
+            self.written.add_range(splice.dead_springboard, end)
             for host in splice.leans_on:
                 host.hosts_until = max(host.hosts_until, end)
 
     def release(self, splice: PlannedSplice) -> None:
         """Give the splice's bytes back."""
-        middle, end = splice.write_at + splice.written, splice.end
-        self.written.difference_update(range(splice.write_at, middle))
+        middle = splice.write_at + splice.written
+        self.written.discard_range(splice.write_at, middle)
         for address in range(middle, middle + splice.borrowed):
             if self.borrowed.get(address, 0) > 0:
                 self.borrowed[address] -= 1
-        if middle < end:
-            self.displaced.difference_update(range(middle, end))
+        self.displaced.discard_range(middle, splice.end)
         if splice.pun is not None and self.places is not None:
             self.places.give_back(splice)
         if splice.dead_springboard:
-            self.written.difference_update(range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES))
+            self.written.discard_range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES)

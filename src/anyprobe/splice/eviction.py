@@ -85,9 +85,9 @@ class Evictions(Strategies):
         places = range(max(first, low), min(end - JUMP_BYTES + 1, high, page + PAGE - JUMP_BYTES + 1))
         for at in places if place is None else {place}.intersection(places):
             room = range(at, at + JUMP_BYTES)
-            if any(address in claims.landings for address in range(host.head + 1, at + JUMP_BYTES)):
+            if claims.landings.has_any(host.head + 1, at + JUMP_BYTES):
                 return None
-            if any(address in claims.written or claims.borrowed[address] > 0 for address in room):
+            if claims.written.has_any(at, at + JUMP_BYTES) or any(claims.borrowed[address] > 0 for address in room):
                 continue
             if fresh or all(address in claims.displaced for address in room):
                 return at

@@ -102,7 +102,7 @@ class Ways:
         self._plan.shared |= shared
 
         def shrink() -> None:
-            claims.displaced.difference_update(range(line[0].address, line[-1].end))
+            claims.displaced.discard_range(line[0].address, line[-1].end)
             splice.insns = before
             self._plan.shared -= shared
 

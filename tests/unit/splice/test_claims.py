@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anyprobe.core.addressset import AddressSet
 from anyprobe.core.refusal import Reason
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.claims import Claims
@@ -28,7 +29,7 @@ def expected(claims, start, written, borrowed):
 
 @given(some, some, some, some, some, st.integers(0, 5), st.integers(0, 4))
 def test_the_first_byte_that_is_taken_is_named(written, borrowed, given_back, displaced, landings, size, behind):
-    claims = Claims(written=written, displaced=displaced, landings=landings)
+    claims = Claims(AddressSet(written), displaced=AddressSet(displaced), landings=AddressSet(landings))
     claims.borrowed.update(borrowed | given_back)
     claims.borrowed.subtract(given_back)
     found = claims.conflict(BASE + 4, size, behind)
@@ -37,7 +38,7 @@ def test_the_first_byte_that_is_taken_is_named(written, borrowed, given_back, di
 
 @given(some, some)
 def test_what_is_displaced_has_been_written_to_by_nobody(written, displaced):
-    claims = Claims(written=written, displaced=displaced)
+    claims = Claims(AddressSet(written), displaced=AddressSet(displaced))
     insns = tuple(decode_range(b"\x90" * 9, BASE))
     found = claims.overwritten(PlannedSplice(Strategy.JUMP, BASE, insns, [], 5, BASE))
     taken = [at for at in range(BASE + 5, BASE + 9) if at in written or at in displaced]

@@ -1,0 +1,41 @@
+"""The set of addresses against Python's own."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anyprobe.core.addressset import AddressSet
+
+EDGE = 0x41F000
+places = st.integers(EDGE - 20, EDGE + 20) | st.integers(0, 1 << 47)
+short = st.builds(range, places, places).filter(lambda each: len(each) < 50) | st.builds(
+    lambda start, size: range(start, start + size), places, st.integers(0, 5000)
+)
+changes = st.lists(st.tuples(st.booleans(), short), max_size=6)
+
+
+@given(changes, short)
+def test_it_has_what_was_added_and_not_removed(changes, asked):
+    found, expected = AddressSet(), set()
+    for adds, addresses in changes:
+        if adds:
+            found.add_range(addresses.start, addresses.stop)
+            expected.update(addresses)
+        else:
+            found.discard_range(addresses.start, addresses.stop)
+            expected.difference_update(addresses)
+    assert found == expected
+    assert list(found) == sorted(expected)
+    assert len(found) == len(expected)
+    assert found.has_any(asked.start, asked.stop) == (not expected.isdisjoint(asked))
+    assert [at in found for at in asked] == [at in expected for at in asked]
+
+
+def test_ranges_without_addresses_have_none():
+    found = AddressSet(range(EDGE - 8, EDGE + 8))
+    assert not found.has_any(EDGE + 2, EDGE - 2)
+    assert not found.has_any(EDGE, EDGE)
+    found.add_range(EDGE + 20, EDGE + 10)
+    found.discard_range(EDGE + 2, EDGE - 2)
+    found.discard(EDGE + 20)
+    assert found == set(range(EDGE - 8, EDGE + 8))
+    assert None not in found
