@@ -74,7 +74,7 @@ def _refused_by_kind(insn: Insn) -> Refusal | None:
     if insn.iced.memory_base == Register.EIP:
         return _refuse(insn, "its operand is relative to eip")
     # Intel ignores the prefix in 64-bit mode, AMD truncates the instruction pointer; rex.w overrides it on both.
-    if _OPERAND_SIZE in _prefixes(insn.raw) and not _has_rex_w(insn.raw):
+    if _OPERAND_SIZE in insn.raw and _OPERAND_SIZE in _prefixes(insn.raw) and not _has_rex_w(insn.raw):
         return _refuse(insn, "a branch with an operand size prefix depends on the processor's make")
     return None
 

@@ -233,6 +233,8 @@ def _ways_in(module: Module, live: LiveSplice) -> dict[int, int]:
     """Return where branches go that lead back to a function's entry, if that is spliced here, by their targets."""
     assert live.patch is not None
     entries = [want.address for want in live.planned.wants if want.kind is WantKind.ENTRY]
+    if not entries:
+        return {}
     targets = [*entries, *(module.code.start_of(address) or address for address in entries)]
     return dict.fromkeys((target + module.bias for target in targets), live.patch.behind)
 
