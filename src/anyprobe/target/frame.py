@@ -11,6 +11,10 @@ from anyprobe.target.ptrace import Registers
 
 _MAGIC1, _MAGIC2 = 0x46505853, 0x46505845
 _SOFTWARE_BYTES = 464  # of the 512 bytes of FXSAVE, 48 are for software; XCR0 is at their start in a ptrace image
+_COMPONENTS = 512
+"""Where in it stands which components are not as they are at first (XSTATE_BV)."""
+_TILE_DATA = 1 << 18
+_TILE_DATA_BYTES = 8192
 _UC_FLAGS = 7  # UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS
 _INVALID_STACK_FLAGS = 0x55  # sigaltstack(2) refuses it, so the alternate stack stays as it is
 _WORDS = 39
@@ -29,8 +33,10 @@ def build(top: int, registers: Registers, extended: bytes, mask: int, gadgets: G
     fpstate = (top - size - 4) & ~63
     state = bytearray(extended)
     features = struct.unpack_from("<Q", extended, _SOFTWARE_BYTES)[0]
-    struct.pack_into("<IIQI28x", state, _SOFTWARE_BYTES, _MAGIC1, size + 4, features, size)
+    own = _own_size(extended, features)
+    struct.pack_into("<IIQI28x", state, _SOFTWARE_BYTES, _MAGIC1, own + 4, features, own)
     state += struct.pack("<I", _MAGIC2)
+    struct.pack_into("<I", state, own, _MAGIC2)
     start = ((fpstate - 8 * _WORDS) & ~15) - 8  # as after a call: 16-byte aligned when the restorer is entered
     r = registers
     head = struct.pack(
@@ -48,6 +54,19 @@ def build(top: int, registers: Registers, extended: bytes, mask: int, gadgets: G
     if gadgets.restorer:
         return start, content
     return start - 16, struct.pack("<QQ", gadgets.pop_rax, _SYS_RT_SIGRETURN) + content
+
+
+def _own_size(extended: bytes, features: int) -> int:
+    """Return how much of its state the thread itself may have in a frame.
+
+    AMX's tile data comes last, and only threads that have asked for it (``ARCH_REQ_XCOMP_PERM``) and use it have
+    room for it in the kernel: all but SSE would be lost on return from a frame that is larger. Kernels before 6.8 go by
+    the size that the frame names, later ones look for the second magic word where the thread's state ends, which for
+    one that has used tiles before is behind them; so there is one in both places.
+    """
+    used = struct.unpack_from("<Q", extended, _COMPONENTS)[0]
+    has_none = features & _TILE_DATA and not used & _TILE_DATA
+    return len(extended) - _TILE_DATA_BYTES if has_none else len(extended)
 
 
 def fits(top: int, start: int) -> bool:

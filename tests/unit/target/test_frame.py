@@ -13,13 +13,14 @@ OFFSETS = {
 }  # fmt: skip
 
 
-def built():
+def built(size=832, features=0x7, used=0):
     registers = Registers()
     for number, name in enumerate(OFFSETS, 0x1000):
         setattr(registers, name, number)
     registers.cs, registers.ss = 0x33, 0x2B
-    extended = bytearray(832)
-    struct.pack_into("<Q", extended, 464, 0x7)
+    extended = bytearray(size)
+    struct.pack_into("<Q", extended, 464, features)
+    struct.pack_into("<Q", extended, 512, used)
     return (registers, *frame.build(TOP, registers, bytes(extended), MASK, Gadgets(0x402000, RESTORER)))
 
 
@@ -53,3 +54,21 @@ def test_extended_state_is_aligned_and_marked():
     at = pointer - start
     assert struct.unpack_from("<IIQI", content, at + 464) == (0x46505853, 836, 7, 832)
     assert struct.unpack_from("<I", content, at + 832) == (0x46505845,)
+
+
+TILES, WITH_TILES = 0x602E7, 2816 + 8192
+
+
+def test_where_tiles_are_not_in_use_the_state_ends_in_front_of_them():
+    _, start, content = built(WITH_TILES, TILES, used=0x202E7)
+    at = word(content, 232) - start
+    assert struct.unpack_from("<IIQI", content, at + 464) == (0x46505853, 2820, TILES, 2816)
+    assert struct.unpack_from("<I", content, at + 2816) == (0x46505845,)
+    assert struct.unpack_from("<I", content, at + WITH_TILES) == (0x46505845,)  # for who has used them before
+
+
+def test_tiles_in_use_are_part_of_the_state():
+    _, start, content = built(WITH_TILES, TILES, used=TILES)
+    at = word(content, 232) - start
+    assert struct.unpack_from("<IIQI", content, at + 464) == (0x46505853, WITH_TILES + 4, TILES, WITH_TILES)
+    assert struct.unpack_from("<I", content, at + 2816) == (0,)
