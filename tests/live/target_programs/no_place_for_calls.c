@@ -26,7 +26,7 @@ static __attribute__((noinline)) void below(void) {
     for (unsigned i = 0; i < sizeof canary; i++) if (canary[i] != 0xA5) { write(1, "FAILED: overwritten\n", 20); _exit(1); }
 }
 int main(int argc, char **argv) {
-    char alternate[65536];
+    char alternate[32768];
     if (!strcmp(argv[argc - 1], "alternate")) {
         stack_t s = {.ss_sp = lowest = alternate, .ss_size = sizeof alternate};
         struct sigaction a = {.sa_handler = handler, .sa_flags = SA_ONSTACK};

@@ -253,7 +253,7 @@ static void many_rounds(long n) {
 }
 static void one_round(void) { many_rounds(20); }
 
-/* Whether a function gets by without a signal: the kernel may be built without the system calls of old. */
+/* Whether a function gets by without a signal: the kernel may be built without the system calls of old, say. */
 static int runs(long (*function)(long, ...)) {
     pid_t child = fork();
     if (!child) {
@@ -276,7 +276,7 @@ static void setup(int argc, char **argv) {
     __get_cpuid_count(7, 0, &a, &b, &c, &d);
 #define HAVE(of, condition) if (condition) { of##_tally.name = #of; USE_TALLY(of); }
     HAVE(old_system_call, runs(old_system_call))
-    HAVE(no_transaction, !(b & bit_RTM))
+    HAVE(no_transaction, !runs(no_transaction)) /* a processor that has none may abort all instead */
     HAVE(processor_number, c & bit_RDPID)
     HAVE(saves_extended, __builtin_cpu_supports("avx"))
     HAVE(clears_upper, __builtin_cpu_supports("avx2"))

@@ -137,7 +137,8 @@ static void compare(const char *function) {
     for (int i = 0; i < RED; i++)
         if (out.red[i] != reference.red[i]) { say("BAD %s: red zone differs at rsp-%d\n", function, RED - i); _exit(1); }
     for (int i = 0; i < STATE; i++)
-        if (out.xsave[i] != reference.xsave[i]) { say("BAD %s: xsave area differs at byte %d: %#x, not %#x\n", function, i, out.xsave[i], reference.xsave[i]); _exit(1); }
+        /* the last x87 instruction, in bytes 6 to 23, is the copy, by design; Intel's processors always tell */
+        if ((i < 6 || i >= 24) && out.xsave[i] != reference.xsave[i]) { say("BAD %s: xsave area differs at byte %d: %#x, not %#x\n", function, i, out.xsave[i], reference.xsave[i]); _exit(1); }
 }
 
 #define FUNCTIONS(X) X(nop_five) X(nop_two) X(three_bytes) X(prologue) X(red_reader) X(red_writer) X(carry_user) X(flag_reader) \
