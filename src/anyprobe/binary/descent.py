@@ -97,7 +97,9 @@ def _overlap(found: "dict[int, Instruction]") -> int | None:
     """Return the first instruction that begins within another, unless it is the other without its ``lock``."""
     end = before = 0
     for address in sorted(found):
-        if address < end and not (address == before + 1 and end == found[address].next_ip):
+        if address < end and not (
+            address == before + 1 and found[before].has_lock_prefix and end == found[address].next_ip
+        ):
             return address
         if address >= end:
             end, before = found[address].next_ip, address

@@ -56,10 +56,13 @@ def mask_numbers(function: FunctionCode) -> list[int]:
     offsets = [address - start for address in (*function.addresses, function.end)]
     raws = [content[here:there] for here, there in pairwise(offsets)]  # behind one there may be bytes that are none
     found = list(map(_numbers.get, raws))
-    return [_learn(function.iced[at], raws[at]) if number is None else number for at, number in enumerate(found)]
+    return [_learn(function, at, raws[at]) if number is None else number for at, number in enumerate(found)]
 
 
-def _learn(one: Instruction, raw: bytes) -> int:
+def _learn(function: FunctionCode, at: int, raw: bytes) -> int:
+    one = function.iced[at]
+    if len(raw) < one.len:  # the next one begins behind its prefix
+        return shape_number(one, function.raw_at(at))
     if len(_numbers) > _NUMBERS_LIMIT:
         _numbers.clear()
     number = _numbers[raw] = shape_number(one, raw[: one.len])

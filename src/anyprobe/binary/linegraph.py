@@ -11,6 +11,7 @@ from anyprobe.binary.codescan import Kind
 from anyprobe.binary.fixpoint import Edges
 from anyprobe.binary.instructionmasks import FETCHED, KEEPS_ALL
 from anyprobe.binary.modulelines import ModuleLines
+from anyprobe.binary.nameless import runs_into
 from anyprobe.core.arrays import among
 from anyprobe.isa.decode import Flow
 from anyprobe.isa.registers import SYSV_CLOBBERED, mask_of
@@ -115,7 +116,7 @@ class LineGraph:
         self._back.append((ends, self._homes[ends]))
         for end, owner, stop in self._ending_in(Flow.RET):
             if self.keeps_all[owner] or self._names_target(owner, stop - 1):
-                self.decided[end] = ARGUMENTS
+                self.decided[end] |= ARGUMENTS
 
     def _names_target(self, owner: int, number: int) -> bool:
         """Return whether an instruction in front of a return puts there where it leads, as in retpolines."""
@@ -164,9 +165,9 @@ class LineGraph:
                 self.decided[end] = -1
             else:
                 leaving.append(end)
-                self.strangers[owner] = True
                 labels = lines.lines_at(np.array(lines.labels[owner], np.int64))
                 labels = labels[labels >= 0]
+                self.strangers[owner] |= not len(labels)  # else it may always stay
                 self._inside.append((np.full(len(labels), end), labels))
         return by_table, leaving
 
@@ -191,6 +192,7 @@ class LineGraph:
         sources, targets, found = sources[known], targets[known], found[known]
         self._entering.append((sources, found))
         ends = last[sources]
+        self._doubt_endless(sources[ends], found[ends])
         for_this = self._homes[sources[ends]]
         self._back += [(self._homes[found[ends]], for_this), (sources[ends], for_this)]
         self._note_middles(sources[ends], targets[ends], found[ends], called=False)
@@ -201,6 +203,14 @@ class LineGraph:
         begins = targets == lines.starts[lines.owners[found]]
         self._called.append(np.where(begins, homes, self.nothing))
         self._note_middles(sources, targets, found, called=True)
+
+    def _doubt_endless(self, sources: "Ints", found: "Ints") -> None:
+        """Take calls at the ends of functions for such that may come back, if there is something to come back to."""
+        lines = self._lines
+        for source, owner, called in zip(sources.tolist(), lines.owners[sources], lines.owners[found], strict=True):
+            if self._map.next_code(lines.functions[owner].end) is not None:
+                self.decided[source] = -1
+                self.open.add(self.returns + int(called))
 
     def _follow_indirect_calls(self) -> None:
         for end, owner, stop in self._ending_in(Flow.INDIRECT_CALL):
@@ -225,25 +235,32 @@ class LineGraph:
         return True
 
     def _follow_doubts(self) -> None:
-        """See to code in no function, to functions in doubt, and to those that run on into the next one."""
+        """See to functions that run on into the next one, and to all code of which little is known."""
+        self.open.update(home for home in map(self._return_at, self._led_to_from_doubt()) if home is not None)
         for number, function in enumerate(self._lines.functions):
-            if function.broken is not None:
-                targets = (insn.target for insn in function.special if insn.target is not None)
-                self.open.update(home for home in map(self._return_at, targets) if home is not None)
+            home = self.returns + number
+            if function.broken is not None or runs_into(self._map, function.start):
+                self.open.add(home)
             below = self._map.next_code(function.end) if function.runs_past_end is not None else None
-            home = self._return_at(below) if below is not None else None
-            if home is not None:
-                self._back.append((np.array([home]), np.array([self.returns + number])))
-        self.open.update(home for home in map(self._return_at, self._led_to_from_between()) if home is not None)
+            other = self._return_at(below) if below is not None else None
+            if other is not None:
+                self._back.append((np.array([other]), np.array([home])))
 
-    def _led_to_from_between(self) -> list[int]:
-        """Return where code branches to that is in no function."""
+    def _led_to_from_doubt(self) -> list[int]:
+        """Return where something may branch to that is in no function, or in one not all of which is understood."""
         lines = self._lines
-        targets, sources, kinds = self._map.all_references.columns()
-        owners = np.searchsorted(lines.starts, sources, "right") - 1
+        doubtful = [each.broken is not None or each.has_gaps for each in lines.functions]
         ends = np.array([each.end for each in lines.functions], np.int64)
-        between = (owners < 0) | (sources >= ends[owners])
-        found: list[int] = targets[between & among(kinds, _BRANCHES)].tolist()
+        found: list[int] = []
+        for references, everywhere in ((self._map.all_references, True), (self._map.references, False)):
+            targets, sources, kinds = references.columns()
+            owners = np.searchsorted(lines.starts, sources, "right") - 1
+            inside = owners >= 0
+            inside[inside] = sources[inside] < ends[owners[inside]]
+            wanted = ~inside if everywhere else inside.copy()
+            if not everywhere:
+                wanted[inside] = np.array(doubtful, np.bool_)[owners[inside]]
+            found += targets[wanted & among(kinds, _BRANCHES)].tolist()
         return found
 
     def _return_at(self, address: int) -> int | None:

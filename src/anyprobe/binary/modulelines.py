@@ -45,7 +45,7 @@ class ModuleLines:
             for number, each in enumerate(self.functions)
             if each.broken is None and each.indirect_jumps
         }
-        """By function: the addresses in it that are stored or taken, to which its jumps through pointers may lead."""
+        """By function: the addresses in it and its parts to which its jumps through pointers may lead."""
         self.jumps = self._pairs([each.jumps for each in known])
         """Numbers of the direct jumps, and where they lead."""
         self.calls = self._pairs([_calls_of(each) for each in known])
@@ -59,7 +59,9 @@ class ModuleLines:
 
     def _pairs(self, found: "Sequence[Sequence[tuple[int, int]]]") -> "tuple[Ints, Ints]":
         """Return numbers that count all instructions, and targets, from numbers in functions that are not in doubt."""
-        pairs = np.array(list(chain.from_iterable(found)), np.int64).reshape(-1, 2)
+        pairs = (
+            np.array(list(chain.from_iterable(found)), np.uint64).astype(np.int64).reshape(-1, 2)
+        )  # targets may wrap
         known = np.array([each.broken is None for each in self.functions], np.bool_)
         return pairs[:, 0] + np.repeat(self.firsts[:-1][known], [len(each) for each in found]), pairs[:, 1]
 
@@ -143,14 +145,18 @@ def _calls_of(function: FunctionCode) -> list[tuple[int, int]]:
 
 
 def stored_labels(code_map: CodeMap, function: FunctionCode) -> list[int]:
-    """Return the addresses of a function that are stored or taken: where its jumps through pointers may lead."""
-    low, high = function.start + 1, function.end
-    taken = [
-        target
-        for target, source, kind in code_map.references.into(low, high)
-        if kind is Kind.LEA or (kind is Kind.ABSOLUTE and not _is_distance(code_map, source))
-    ]
-    return code_map.static_entries(low, high) + taken
+    """Return the addresses that are stored or taken in a function and its parts: where its pointers may lead jumps."""
+    owner = code_map.owner_of(function)
+    whole = code_map.function_at(owner) if owner is not None else function
+    parts = whole.parts if isinstance(whole, FunctionCode) else (function,)
+    found: list[int] = []
+    for part in parts:
+        low, high = part.start + (part is whole), part.end  # the first byte of a part may have a label, too
+        found += code_map.static_entries(low, high)
+        for target, source, kind in code_map.references.into(low, high):
+            if kind is Kind.LEA or (kind is Kind.ABSOLUTE and not _is_distance(code_map, source)):
+                found.append(target)
+    return found
 
 
 def _is_distance(code_map: CodeMap, address: int) -> bool:

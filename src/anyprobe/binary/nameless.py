@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.codescan import Kind
 from anyprobe.binary.descent import Reached
 from anyprobe.binary.function import FunctionCode
+from anyprobe.binary.padding import padding_length
 from anyprobe.core.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ def nameless_code(code_map: "CodeMap", address: int) -> NamelessCode | None:
     if gap is None:
         return None
     low, content = gap
-    entries = code_map.gap_entries.get(low)
-    if entries is None:
-        entries = code_map.gap_entries[low] = sorted(_entries(code_map, low, low + len(content)))
+    entries = _sorted_entries(code_map, low, low + len(content))
     number = bisect_right(entries, address)
     if number == 0:
         return None
@@ -52,6 +51,23 @@ def nameless_code(code_map: "CodeMap", address: int) -> NamelessCode | None:
     if last is not None:  # what follows may be anything
         found = NamelessCode(code_map, start, content[start - low : last - low])
     return found if found.is_site(address) else None
+
+
+def runs_into(code_map: "CodeMap", start: int) -> bool:
+    """Return whether code in no function may run on into the function that begins at an address."""
+    gap = code_map.gap_around(start - 1)
+    if gap is None or padding_length(gap[1], 0) == len(gap[1]):
+        return False
+    entries = _sorted_entries(code_map, gap[0], start)
+    code = code_map.function_at(entries[-1]) if entries else None
+    return isinstance(code, FunctionCode) and (code.broken is not None or code.runs_past_end is not None)
+
+
+def _sorted_entries(code_map: "CodeMap", low: int, high: int) -> list[int]:
+    known = code_map.gap_entries.get(low)
+    if known is None:
+        known = code_map.gap_entries[low] = sorted(_entries(code_map, low, high))
+    return known
 
 
 def _entries(code_map: "CodeMap", low: int, high: int) -> set[int]:
