@@ -59,6 +59,97 @@ def test_a_module_may_have_no_function_that_is_understood(build, body):
     assert site_scratch(module.map, code, code.start) == Scratch((), flags_dead=False)
 
 
+UNKNOWN = ".byte 0xd5, 0x10, 0x89, 0xc8\n"
+"""An instruction that the decoder does not know."""
+GAPS = """cmp edi, 1
+ ja 3f
+ lea rax, [rip + table]
+ movsxd rdi, dword ptr [rax + rdi*4]
+ add rax, rdi
+ jmp rax
+ .byte 6, 6, 6
+2: call tested
+ add eax, ecx
+ ret
+ .byte 6, 6
+3: xor eax, eax
+ ret
+.pushsection .rodata
+ .p2align 2
+table: .long 2b - table, 3b - table
+.popsection"""
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [function("caller", f"{UNKNOWN} call tested\n add eax, ecx\n ret")],
+        [function("caller", GAPS)],
+        [
+            function("above", "push rbx\n call tested", align=1),
+            function("below", "add eax, ecx\n pop rbx\n ret", align=1),
+        ],
+    ],
+    ids=["behind what is not known", "beside data", "at the end of a function"],
+)
+def test_what_is_read_behind_a_call_is_live_wherever_the_call_is(build, others):
+    assert "rcx" not in scratch(build, CALLEE, *others).dead
+
+
+@pytest.mark.parametrize("way", ["call .Lnameless", "call between"])
+def test_what_is_read_behind_a_call_of_code_in_front_of_a_function_is_live(build, way):
+    nameless, between = ".p2align 4\n.Lnameless: add eax, 1\n", function("between", "jmp .Lnameless")
+    caller = function("caller", f"{way}\n add eax, ecx\n ret")
+    module = Module.assembled(
+        build, nameless, function("tested", CALLEE, align=1), caller, between, flags=["-Wl,-Bsymbolic"]
+    )
+    module.map.survey()
+    here = next(insn.address for insn in module["tested"].insns if insn.raw == b"\x90")
+    assert "rcx" not in site_scratch(module.map, module["tested"], here).dead
+
+
+INTERPRETER = """movzx eax, byte ptr [rdi]
+ lea rdx, [rip + table]
+ jmp [rdx + rax*8]
+1: inc rdi
+ movzx eax, byte ptr [rdi]
+ jmp [rdx + rax*8]
+2: mov eax, 3
+ ret
+.pushsection .data.rel, "aw"
+table: .quad 1b, 2b
+.popsection"""
+
+
+def test_a_computed_goto_is_no_call_of_a_stranger(build):
+    kept = "mov r11, rsi\n nop\n call interpreter\n add rax, r11\n ret"
+    assert "r11" not in scratch(build, kept, function("interpreter", INTERPRETER)).dead
+
+
+COLD = """.type tested.cold, @function
+tested.cold: neg rax
+ nop
+ jmp [rdx + rax*8]
+.size tested.cold, .-tested.cold
+"""
+
+
+def test_a_computed_goto_of_a_cold_part_leads_to_the_labels_of_the_whole(build):
+    hot = INTERPRETER.replace("inc rdi", "inc rdi\n js tested.cold").replace("mov eax, 3", "mov rax, r11")
+    module = Module.assembled(build, function("tested", hot), COLD)
+    (part,) = module.image.cold_parts
+    module.map = CodeMap(module.text, module.image.cold_parts)
+    module.map.survey()
+    cold = module.map.function_at(part)
+    here = next(insn.address for insn in cold.insns if insn.raw == b"\x90")
+    assert "r11" not in site_scratch(module.map, cold, here).dead
+
+
+@pytest.mark.parametrize("branch", ["jz .-0x100000", "call .-0x100000"])
+def test_branches_may_lead_in_front_of_the_first_address(build, branch):
+    assert not scratch(build, f"nop\n {branch}\n ret").flags_dead
+
+
 def test_flags_that_a_caller_reads_are_live(build):
     assert not scratch(build, CALLEE, function("caller", "call tested\n jc 1f\n ret\n1: ud2")).flags_dead
 
