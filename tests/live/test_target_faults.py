@@ -141,6 +141,18 @@ def test_controller_killed_at_every_call_of_a_static_musl_program():
         assert program.is_free()
 
 
+@pytest.mark.parametrize("tiles", ["held", "released"])
+def test_controller_killed_at_every_call_of_a_program_with_tiles(tiles):
+    with running("tiles", tiles, options=("-mamx-tile",)) as program:
+        if program.line() == "no":
+            pytest.skip("needs a processor with AMX")
+        call = 0
+        while visit_and_die(program.pid, FaultPlan("kill-after", call := call + 1)):
+            assert call < MOST_CALLS
+            assert program.ask() == "ok"
+        assert program.is_free()
+
+
 def test_random_moments():
     with running("self_check", "restartable") as program:
         program.line()
