@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anyprobe import isa
+from anyprobe import core, isa
 from anyprobe.binary import cache
 from anyprobe.binary.elf import ElfFile
 from anyprobe.binary.reconcile import Bounds, SymbolColumns
@@ -163,10 +163,10 @@ class TableStore:
 
 @once
 def reader() -> int:
-    """Return a number that changes with the code of this package, 0 where its files cannot be looked at."""
+    """Return a number that changes with the code that finds out what is kept, 0 where its files cannot be looked at."""
     try:
         states = []
-        for package in (__file__, isa.__file__):
+        for package in (__file__, core.__file__, isa.__file__):
             with os.scandir(os.path.dirname(package)) as listing:
                 states += [(each.name, each.stat()) for each in listing if each.name.endswith(".py")]
     except OSError:
