@@ -137,8 +137,8 @@ class LineGraph:
         direct = among(lines.flows[numbers], _JUMPS)
         sources = np.searchsorted(lines.stops, numbers[direct])
         by_table, through_pointers = self._indirect_jumps()
-        sources = np.concatenate([sources, [line for line, _ in by_table]]).astype(np.int64)
-        targets = np.concatenate([targets[direct], [target for _, target in by_table]]).astype(np.int64)
+        tables = np.array(by_table, np.int64).reshape(-1, 2)
+        sources, targets = np.append(sources, tables[:, 0]), np.append(targets[direct], tables[:, 1])
         found = lines.lines_at(targets)
         own = (found >= 0) & (lines.owners[found] == lines.owners[sources])
         self._inside.append((sources[own], found[own]))
@@ -169,6 +169,7 @@ class LineGraph:
                 labels = labels[labels >= 0]
                 self.strangers[owner] |= not len(labels)  # else it may always stay
                 self._inside.append((np.full(len(labels), end), labels))
+                self._back.append((self._homes[labels], np.full(len(labels), self._homes[end])))  # of other parts
         return by_table, leaving
 
     def _leave(self, sources: "Ints") -> None:
@@ -250,17 +251,16 @@ class LineGraph:
         """Return where something may branch to that is in no function, or in one not all of which is understood."""
         lines = self._lines
         doubtful = [each.broken is not None or each.has_gaps for each in lines.functions]
-        ends = np.array([each.end for each in lines.functions], np.int64)
+        ends = np.array([*(each.end for each in lines.functions), 0], np.int64)
         found: list[int] = []
-        for references, everywhere in ((self._map.all_references, True), (self._map.references, False)):
+        for references, wanted in (
+            (self._map.all_references, [*[False] * len(doubtful), True]),
+            (self._map.references, [*doubtful, False]),  # all that looks like a branch
+        ):
             targets, sources, kinds = references.columns()
             owners = np.searchsorted(lines.starts, sources, "right") - 1
-            inside = owners >= 0
-            inside[inside] = sources[inside] < ends[owners[inside]]
-            wanted = ~inside if everywhere else inside.copy()
-            if not everywhere:
-                wanted[inside] = np.array(doubtful, np.bool_)[owners[inside]]
-            found += targets[wanted & among(kinds, _BRANCHES)].tolist()
+            owners[sources >= ends[owners]] = -1
+            found += targets[np.array(wanted)[owners] & among(kinds, _BRANCHES)].tolist()
         return found
 
     def _return_at(self, address: int) -> int | None:
