@@ -193,25 +193,29 @@ class LineGraph:
         sources, targets, found = sources[known], targets[known], found[known]
         self._entering.append((sources, found))
         ends = last[sources]
-        self._doubt_endless(sources[ends], found[ends])
         for_this = self._homes[sources[ends]]
         self._back += [(self._homes[found[ends]], for_this), (sources[ends], for_this)]
         self._note_middles(sources[ends], targets[ends], found[ends], called=False)
-        sources, targets, found = sources[~ends], targets[~ends], found[~ends]
+        below = sources + 1
+        below[ends] = self._below_ends(sources[ends], found[ends])
+        comes_back = below >= 0
+        sources, targets, found, below = (each[comes_back] for each in (sources, targets, found, below))
         homes = self._homes[found]
-        self._back.append((homes, sources + 1))
-        self._behind.append((sources, sources + 1))
+        self._back += [(homes, below), (self._homes[below], self._homes[sources])]
+        self._behind.append((sources, below))
         begins = targets == lines.starts[lines.owners[found]]
         self._called.append(np.where(begins, homes, self.nothing))
         self._note_middles(sources, targets, found, called=True)
 
-    def _doubt_endless(self, sources: "Ints", found: "Ints") -> None:
-        """Take calls at the ends of functions for such that may come back, if there is something to come back to."""
+    def _below_ends(self, sources: "Ints", called: "Ints") -> "Ints":
+        """Return what is right behind the functions that some calls end, should these come back, or -1."""
         lines = self._lines
-        for source, owner, called in zip(sources.tolist(), lines.owners[sources], lines.owners[found], strict=True):
-            if self._map.next_code(lines.functions[owner].end) is not None:
-                self.decided[source] = -1
-                self.open.add(self.returns + int(called))
+        following = [self._map.next_code(lines.functions[owner].end) for owner in lines.owners[sources].tolist()]
+        found = lines.lines_at(np.array([-1 if each is None else each for each in following], np.int64))
+        doubtful = (found < 0) & np.array([each is not None for each in following], np.bool_)
+        self.decided[sources[doubtful]] = -1
+        self.open.update(self._homes[called[doubtful]].tolist())
+        return found
 
     def _follow_indirect_calls(self) -> None:
         for end, owner, stop in self._ending_in(Flow.INDIRECT_CALL):
