@@ -79,7 +79,9 @@ def test_extremes_of_eight_threads_are_those_of_a_recomputation(mode):
         own = target.go(3).calls["work"]
         snapshot = session.snapshot()
         target.finish()
-    assert {(site.hits, site.nmissed) for site in snapshot.sites} == {(own, 0)}
+    assert {site.hits + site.nmissed for site in snapshot.sites} == {own}
+    missed = sum(site.nmissed for site in snapshot.sites)
+    assert missed <= (8 * len(snapshot.sites) if mode else 0)  # a first hit is a call, which a signal may interrupt
     values = [mixed(step) for step in range(3 * 8 * 3500)]
     signed = [value - (value >> 63) * BITS for value in values]
     found = least.result().total.min, largest.result().total.max, narrow.result().total.min
@@ -90,7 +92,8 @@ def test_extremes_of_eight_threads_are_those_of_a_recomputation(mode):
         assert found[2] <= wanted[2]
     else:
         assert found == wanted
-    assert largest.result().total.count == narrow.result().total.count == returned.result().total.count == own
+    counts = [each.result().total.count for each in (largest, narrow, returned)]
+    assert own - missed <= min(counts) <= max(counts) <= own
 
 
 def test_children_count_too():
