@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from anyprobe.core.arrays import unique
+from anyprobe.core.arrays import joined, unique
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,7 +22,7 @@ class Edges:
     def __init__(self, pairs: "Iterable[tuple[Ints, Ints]]", masks: "Ints | None" = None) -> None:
         """Take edges as pairs of sources and targets; without masks all may pass."""
         columns = list(zip(*pairs, strict=True)) or [(), ()]
-        self.sources, self.targets = (np.concatenate([*each, np.empty(0, np.int64)]) for each in columns)
+        self.sources, self.targets = (joined(each) for each in columns)
         self.masks = np.full(len(self.sources), -1, np.int64) if masks is None else masks
 
     def reach(self, values: "Ints", count: int) -> "Ints":

@@ -225,11 +225,6 @@ class FunctionCode:
         """The numbers of the direct jumps, and where they lead."""
         return self._facts.jumps
 
-    @property
-    def direct_jumps(self) -> list[int]:
-        """The numbers of the direct jumps."""
-        return [number for number, _ in self._facts.jumps]
-
     def branches_to(self, address: int) -> Sequence[int]:
         """Return the numbers of the direct jumps inside the function to an address."""
         return self._sources.get(address, ())

@@ -3,7 +3,6 @@
 Registers are bits 0 to 15 by encoding number, status flags are bits from 16 on.
 """
 
-from itertools import pairwise
 from typing import NamedTuple
 
 from iced_x86 import Instruction, Mnemonic, OpKind, Register
@@ -42,31 +41,15 @@ class Masks(NamedTuple):
 
 
 MASKS: list[Masks] = []
-"""By the numbers that ``mask_numbers`` returns."""
-_numbers: dict[bytes, int] = {}
-"""By an instruction's bytes."""
-_NUMBERS_LIMIT = 300_000
+"""By the numbers that ``shape_number`` returns."""
 _shapes: dict[bytes, int] = {}
-"""By its bytes without displacement and immediate."""
+"""By an instruction's bytes without displacement and immediate."""
 
 
-def mask_numbers(function: FunctionCode) -> list[int]:
-    """Return what each instruction of a function does, as numbers in ``MASKS``."""
+def masks_of(function: FunctionCode) -> list[Masks]:
+    """Return what each instruction of a function does."""
     content, start = function.content, function.start
-    offsets = [address - start for address in (*function.addresses, function.end)]
-    raws = [content[here:there] for here, there in pairwise(offsets)]  # behind one there may be bytes that are none
-    found = list(map(_numbers.get, raws))
-    return [_learn(function, at, raws[at]) if number is None else number for at, number in enumerate(found)]
-
-
-def _learn(function: FunctionCode, at: int, raw: bytes) -> int:
-    one = function.iced[at]
-    if len(raw) < one.len:  # the next one begins behind its prefix
-        return shape_number(one, function.raw_at(at))
-    if len(_numbers) > _NUMBERS_LIMIT:
-        _numbers.clear()
-    number = _numbers[raw] = shape_number(one, raw[: one.len])
-    return number
+    return [MASKS[shape_number(one, content[one.ip - start : one.next_ip - start])] for one in function.iced]
 
 
 def shape_number(one: Instruction, raw: bytes) -> int:

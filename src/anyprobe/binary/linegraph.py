@@ -12,7 +12,7 @@ from anyprobe.binary.fixpoint import Edges
 from anyprobe.binary.instructionmasks import FETCHED, KEEPS_ALL
 from anyprobe.binary.modulelines import ModuleLines
 from anyprobe.binary.nameless import runs_into
-from anyprobe.core.arrays import among
+from anyprobe.core.arrays import among, joined, places_in
 from anyprobe.isa.decode import Flow
 from anyprobe.isa.registers import SYSV_CLOBBERED, mask_of
 
@@ -45,6 +45,7 @@ class LineGraph:
         """The node of the first function's return."""
         self.nothing = self.returns + len(lines.functions)
         self.count = self.nothing + 1
+        self._numbers = {each.start: number for number, each in enumerate(lines.functions)}
         self._homes: Ints = lines.owners + self.returns
         """By line: the return of its function."""
         self.decided: Ints = np.zeros(self.count, np.int64)
@@ -82,7 +83,7 @@ class LineGraph:
 
     def behind_calls(self, overwritten: "Ints") -> Edges:
         """Return the edges from calls to what comes behind them, which what calls overwrite does not pass."""
-        return Edges(self._behind, ~overwritten[np.concatenate([*self._called, np.empty(0, np.int64)])])
+        return Edges(self._behind, ~overwritten[joined(self._called)])
 
     def calls(self) -> Edges:
         """Return the edges from the returns of functions to those of the ones that they call or jump to."""
@@ -270,9 +271,8 @@ class LineGraph:
     def _return_at(self, address: int) -> int | None:
         """Return the return of the function around an address."""
         start = self._map.start_of(address)
-        number = int(np.searchsorted(self._lines.starts, start)) if start is not None else len(self._lines.starts)
-        known = number < len(self._lines.starts) and self._lines.starts[number] == start
-        return self.returns + number if known else None
+        number = self._numbers.get(start) if start is not None else None
+        return self.returns + number if number is not None else None
 
     # -- who is called
 
@@ -286,9 +286,8 @@ class LineGraph:
         lines = self._lines
         owners = lines.owners[sources]
         self.strangers[owners[stubs]] = True
-        called = np.searchsorted(lines.starts, targets)
-        known = called < len(lines.starts)
-        known[known] = (lines.starts[called[known]] == targets[known]) & ~self.keeps_all[owners[known]]
+        called = places_in(lines.starts, targets)
+        known = (called >= 0) & ~self.keeps_all[owners]
         self._calls.append((owners[known] + self.returns, called[known] + self.returns))
 
     def _note_middles(self, sources: "Ints", targets: "Ints", found: "Ints", *, called: bool) -> None:

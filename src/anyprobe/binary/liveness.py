@@ -10,19 +10,18 @@ for them either, the flags count as dead behind calls and returns, unless a call
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.codescan import Kind
+from anyprobe.binary.instructionmasks import CANDIDATES, FLAGS
 from anyprobe.isa.decode import FLOWS, Flow, Insn
-from anyprobe.isa.effects import STATUS_FLAGS, effects_of
+from anyprobe.isa.effects import effects_of
 from anyprobe.isa.registers import NUMBERS, SYSV_CLOBBERED
 
-PREFERENCE = ("r11", "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10")
+_PREFERENCE = ("r11", "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10")
 """In which order dead registers are offered: the ones that the convention leaves to linkers and callees first."""
 
-# One mask for all: bits 0-15 registers, bits 16-21 status flags.
-_FLAGS = STATUS_FLAGS << 16
-_CANDIDATES = SYSV_CLOBBERED | _FLAGS
 _CALL = 0xE8
 _DEPTH = 3
 _STEPS = 60
@@ -36,6 +35,15 @@ class Scratch:
 
     dead: tuple[str, ...]
     flags_dead: bool
+
+
+NOTHING = Scratch((), flags_dead=False)
+
+
+@cache
+def scratch_of(dead: int) -> Scratch:
+    """Return what may be destroyed where a mask says what is dead."""
+    return Scratch(tuple(name for name in _PREFERENCE if dead >> NUMBERS[name] & 1), dead & FLAGS == FLAGS)
 
 
 def entry_scratch(code_map: CodeMap, function: FunctionCode) -> Scratch:
@@ -64,10 +72,10 @@ class _Analysis:
 
     def scratch(self, function: FunctionCode) -> Scratch:
         dead = self._dead_at_entry(function, 0)
-        flags_dead = dead & _FLAGS == _FLAGS
+        flags_dead = dead & FLAGS == FLAGS
         if self._map.text.is_go and not flags_dead and not dead & SYSV_CLOBBERED:
             flags_dead = not self._go_reads_flags(function)
-        return Scratch(tuple(name for name in PREFERENCE if dead >> NUMBERS[name] & 1), flags_dead)
+        return Scratch(scratch_of(dead).dead, flags_dead)
 
     def _dead_at_entry(self, function: FunctionCode, depth: int) -> int:
         known = self._dead.get(function.start)
@@ -79,9 +87,9 @@ class _Analysis:
 
     def _search(self, function: FunctionCode, start: int, depth: int) -> int:
         """Look at the straight line from the entry first: most functions show enough there."""
-        live, pending, here = _straight(function, start, 0, _CANDIDATES)
-        dead = _CANDIDATES & ~live & ~pending
-        if dead & _FLAGS == _FLAGS and dead & SYSV_CLOBBERED:
+        live, pending, here = _straight(function, start, 0, CANDIDATES)
+        dead = CANDIDATES & ~live & ~pending
+        if dead & FLAGS == FLAGS and dead & SYSV_CLOBBERED:
             return dead
         return dead | pending & ~self._live(function, here, pending, depth)
 
@@ -134,7 +142,7 @@ class _Analysis:
     def _go_reads_flags(self, function: FunctionCode) -> bool:
         """Return whether a Go function, or the code behind a direct call of it, reads the flags it is entered with."""
         start = function.index_of(function.entry)
-        if start is None or _straight(function, start, 0, _FLAGS)[0]:
+        if start is None or _straight(function, start, 0, FLAGS)[0]:
             return True
         return any(
             kind is Kind.NEAR and self._reads_flags(source + 5)
@@ -147,7 +155,7 @@ class _Analysis:
         number = caller.index_of(address) if caller is not None else None
         if caller is None or number is None:
             return False
-        live, pending, number = _straight(caller, number, 0, _FLAGS)
+        live, pending, number = _straight(caller, number, 0, FLAGS)
         if pending and number < len(caller.iced):
             live |= _own_reads(caller, number) & pending
         return bool(live)

@@ -11,6 +11,7 @@ from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.codescan import Kind
 from anyprobe.binary.instructionmasks import CANDIDATES, MASKS
 from anyprobe.binary.moduleshapes import module_mask_numbers
+from anyprobe.core.arrays import joined, places_in
 from anyprobe.isa.decode import Flow
 
 if TYPE_CHECKING:
@@ -34,14 +35,13 @@ class ModuleLines:
         self.firsts: Ints = np.cumsum([0, *sizes])
         """The first instruction of each function, and the number of all."""
         self.starts: Ints = np.array([each.start for each in self.functions], np.int64)
-        self.addresses: Ints = _joined([np.frombuffer(each.addresses, np.int64) for each in known])
+        self.addresses: Ints = joined([np.frombuffer(each.addresses, np.int64) for each in known])
         numbers = module_mask_numbers(known, self.addresses)
         columns = np.array(MASKS, np.int64).reshape(-1, 5).T
-        self.flows, self.reads, writes, self.changed, self.moved = (column[numbers] for column in columns)
-        self._overwritten: Ints = np.where(self.flows == Flow.NEXT, writes, 0)
-        self.writes = writes
+        self.flows, self.reads, self.writes, self.changed, self.moved = (column[numbers] for column in columns)
+        self._overwritten: Ints = np.where(self.flows == Flow.NEXT, self.writes, 0)
         self.labels = {
-            number: stored_labels(code_map, each)
+            number: _stored_labels(code_map, each)
             for number, each in enumerate(self.functions)
             if each.broken is None and each.indirect_jumps
         }
@@ -52,6 +52,7 @@ class ModuleLines:
         """The same for direct calls."""
         self.heads: Ints = np.flatnonzero(self._marked())
         """The number of the instruction that each line begins with."""
+        self._begins: Ints = self.addresses[self.heads]
         self.stops: Ints = np.append(self.heads, len(self.addresses))[1:] - 1
         """The one that it ends with."""
         self.owners: Ints = np.searchsorted(self.firsts, self.heads, "right") - 1
@@ -59,15 +60,14 @@ class ModuleLines:
 
     def _pairs(self, found: "Sequence[Sequence[tuple[int, int]]]") -> "tuple[Ints, Ints]":
         """Return numbers that count all instructions, and targets, from numbers in functions that are not in doubt."""
-        pairs = (
-            np.array(list(chain.from_iterable(found)), np.uint64).astype(np.int64).reshape(-1, 2)
-        )  # targets may wrap
+        # in front of the first address targets wrap
+        pairs = np.array(list(chain.from_iterable(found)), np.uint64).astype(np.int64).reshape(-1, 2)
         known = np.array([each.broken is None for each in self.functions], np.bool_)
         return pairs[:, 0] + np.repeat(self.firsts[:-1][known], [len(each) for each in found]), pairs[:, 1]
 
     def _marked(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
         """Return which instructions are entered other than from the one above."""
-        marks = np.zeros(len(self.addresses) + 1, np.bool_)
+        marks = np.zeros(len(self.addresses) + 1, np.bool_)  # the last one for what is at no instruction
         marks[self.firsts[:-1]] = True
         marks[np.flatnonzero(self.flows != Flow.NEXT) + 1] = True
         tables = [target for number in self.labels for target in self.functions[number].table_targets]
@@ -81,19 +81,12 @@ class ModuleLines:
         return marks[:-1]
 
     def numbers_at(self, addresses: "Ints") -> "Ints":
-        """Return the numbers of the instructions at some addresses, the number of all where there is none."""
-        found: Ints = np.searchsorted(self.addresses, addresses)
-        there = found < len(self.addresses)
-        there[there] = self.addresses[found[there]] == addresses[there]
-        return np.where(there, found, len(self.addresses))
+        """Return the numbers of the instructions at some addresses, -1 where there is none."""
+        return places_in(self.addresses, addresses)
 
     def lines_at(self, addresses: "Ints") -> "Ints":
         """Return the lines that begin at some addresses, -1 where none does."""
-        numbers = self.numbers_at(addresses)
-        found: Ints = np.searchsorted(self.heads, numbers)
-        there = found < len(self.heads)
-        there[there] = self.heads[found[there]] == numbers[there]
-        return np.where(there, found, -1)
+        return places_in(self._begins, addresses)
 
     def any_of(self, masks: "Ints") -> "Ints":
         """Return for each function what the masks of any of its instructions have."""
@@ -135,16 +128,12 @@ class ModuleLines:
         return found & CANDIDATES
 
 
-def _joined(arrays: "Sequence[Ints]") -> "Ints":
-    return np.concatenate([*arrays, np.empty(0, np.int64)])
-
-
 def _calls_of(function: FunctionCode) -> list[tuple[int, int]]:
     iced, call = function.iced, Flow.CALL
     return [(number, iced[number].near_branch_target) for number, flow in function.turns if flow is call]
 
 
-def stored_labels(code_map: CodeMap, function: FunctionCode) -> list[int]:
+def _stored_labels(code_map: CodeMap, function: FunctionCode) -> list[int]:
     """Return the addresses that are stored or taken in a function and its parts: where its pointers may lead jumps."""
     owner = code_map.owner_of(function)
     whole = code_map.function_at(owner) if owner is not None else function

@@ -23,11 +23,11 @@ import numpy as np
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.fixpoint import settled
-from anyprobe.binary.instructionmasks import FLAGS
+from anyprobe.binary.instructionmasks import CANDIDATES
 from anyprobe.binary.linegraph import LineGraph
-from anyprobe.binary.liveness import PREFERENCE, Scratch
+from anyprobe.binary.liveness import NOTHING, Scratch, scratch_of
 from anyprobe.binary.modulelines import ModuleLines
-from anyprobe.isa.registers import NUMBERS, SYSV_CLOBBERED, mask_of
+from anyprobe.isa.registers import SYSV_CLOBBERED, mask_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from anyprobe.binary.fixpoint import Ints
 
 _RESULTS = mask_of(("rax", "rdx"))
-_NOTHING = Scratch((), flags_dead=False)
 
 
 class ModuleLiveness:
@@ -55,20 +54,14 @@ class ModuleLiveness:
         """By the start of a function: the number of its first instruction, and of the one behind its last."""
         self._offsets, self._live = offsets.data, live.data
         """By instruction: how far behind the function's start it is, and what is live in front of it."""
-        self._known: dict[int, Scratch] = {}
 
     def scratch(self, function: FunctionCode, address: int) -> Scratch:
         """Return what code in front of an instruction may destroy."""
         number = function.index_of(address)
         first, end = self._bounds.get(function.start, (0, 0))
         if number is None or first + number >= end or self._offsets[first + number] != address - function.start:
-            return _NOTHING
-        live = self._live[first + number]
-        found = self._known.get(live)
-        if found is None:
-            names = tuple(name for name in PREFERENCE if not live >> NUMBERS[name] & 1)
-            found = self._known[live] = Scratch(names, not live & FLAGS)
-        return found
+            return NOTHING
+        return scratch_of(CANDIDATES & ~self._live[first + number])
 
 
 def solved(code_map: CodeMap) -> "tuple[Ints, Ints, NDArray[np.uint32], NDArray[np.uint32]]":

@@ -30,8 +30,8 @@ class _Instructions:
         contents = [each.content for each in functions]
         begins = np.cumsum([0, *map(len, contents)])[:-1] - np.array([each.start for each in functions], np.int64)
         self._content = b"".join(contents) + bytes(_LONGEST)
-        self.places: Ints = addresses + np.repeat(begins, sizes)
-        """Where the bytes of each begin in ``content``."""
+        self._places: Ints = addresses + np.repeat(begins, sizes)
+        """Where the bytes of each begin in the content."""
 
     def column(self, name: str) -> "Ints":
         """Return an attribute of each."""
@@ -39,7 +39,7 @@ class _Instructions:
 
     def at(self, number: int) -> "tuple[Instruction, bytes]":
         """Return one, and its bytes."""
-        one, place = self._all[number], int(self.places[number])
+        one, place = self._all[number], int(self._places[number])
         return one, self._content[place : place + one.len]
 
     def packed(self, lengths: "Ints") -> "Ints":
@@ -47,7 +47,7 @@ class _Instructions:
         content = np.frombuffer(self._content, np.uint8)
         found = lengths << 8 * _LONGEST
         for step in range(_LONGEST):
-            found |= np.where(step < lengths, content[self.places + step], 0).astype(np.int64) << 8 * step
+            found |= np.where(step < lengths, content[self._places + step], 0).astype(np.int64) << 8 * step
         return found
 
 

@@ -8,14 +8,12 @@ pointer or a linkage stub, a system call, a trap end every path, and what is und
 from typing import NamedTuple
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
-from anyprobe.binary.instructionmasks import CANDIDATES, FLAGS, MASKS, mask_numbers
-from anyprobe.binary.liveness import PREFERENCE, Scratch, overwritten_at
+from anyprobe.binary.instructionmasks import CANDIDATES, masks_of
+from anyprobe.binary.liveness import NOTHING, Scratch, overwritten_at, scratch_of
 from anyprobe.isa.decode import Flow
-from anyprobe.isa.registers import NUMBERS
 
 _ENDS_LINE = frozenset(Flow) - {Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL}
 """Behind which instructions another line begins."""
-_NOTHING = Scratch((), flags_dead=False)
 
 
 class Line(NamedTuple):
@@ -33,24 +31,18 @@ class SiteLiveness:
     def __init__(self, code_map: CodeMap, function: FunctionCode) -> None:
         """Solve the function's blocks."""
         self._map, self._function = code_map, function
-        self._masks = [MASKS[number] for number in mask_numbers(function)]
+        self._masks = masks_of(function)
         self._heads = self._find_heads()
         self._live = self._solve()
-        self._known: dict[int, Scratch] = {}
 
     def scratch(self, address: int) -> Scratch:
         """Return what code in front of the instruction at an address may destroy."""
         number = self._function.index_of(address)
         if number is None or self._function.broken is not None:
-            return _NOTHING
+            return NOTHING
         known = self._live.get(number)
         live = self._before(self._line(number)) if known is None else known
-        dead = CANDIDATES & ~live
-        found = self._known.get(dead)
-        if found is None:
-            names = tuple(name for name in PREFERENCE if dead >> NUMBERS[name] & 1)
-            found = self._known[dead] = Scratch(names, dead & FLAGS == FLAGS)
-        return found
+        return scratch_of(CANDIDATES & ~live)
 
     def _find_heads(self) -> frozenset[int]:
         """Return the numbers of the instructions that lines begin with: what is jumped to, and what is behind jumps."""
@@ -145,7 +137,7 @@ def site_scratch(code_map: CodeMap, function: FunctionCode, address: int) -> Scr
     """Return what code in front of an instruction of a function, or of a part of it elsewhere, may destroy."""
     part = function if function.start <= address < function.end else code_map.containing(address)
     if part is None:
-        return _NOTHING
+        return NOTHING
     whole = code_map.liveness_of_all
     if whole is None and code_map.is_surveyed and not code_map.text.is_go:
         from anyprobe.binary.moduleliveness import ModuleLiveness

@@ -70,7 +70,7 @@ def _opcodes(function: "FunctionCode") -> Iterator[int]:
     for end in function.after_calls:
         if _is_direct_call(function, end):
             yield end - _NEAR_BYTES << 2 | Kind.NEAR
-    for number in function.direct_jumps:
+    for number, _ in function.jumps:
         one = function.iced[number]
         code = one.code
         if code in _SHORT:

@@ -4,6 +4,7 @@ numpy has functions for these, but its ``unique`` (and what is built on it) impo
 than everything that we look up in a library.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,19 @@ def unique(values: NDArray[Any]) -> NDArray[Any]:
     return ordered[first]
 
 
+def joined(arrays: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return arrays one behind the other, an empty one if there are none."""
+    return np.concatenate([*arrays, np.empty(0, np.int64)])
+
+
+def places_in(ordered: NDArray[Any], values: NDArray[Any]) -> NDArray[np.int64]:
+    """Return where values stand in an ascending array, -1 where they do not."""
+    found: NDArray[np.int64] = np.searchsorted(ordered, values)
+    there = found < len(ordered)
+    there[there] = ordered[found[there]] == values[there]
+    return np.where(there, found, -1)
+
+
 def among(values: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which values are some of the wanted ones."""
-    if not len(wanted):
-        return np.zeros(len(values), np.bool_)
-    ordered = np.sort(wanted)
-    place = np.searchsorted(ordered, values)
-    place[place == len(ordered)] = 0
-    return np.asarray(ordered[place] == values, np.bool_)
+    return places_in(np.sort(wanted), values) >= 0
