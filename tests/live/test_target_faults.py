@@ -28,7 +28,6 @@ def visit(pid):
     with closing(Process.open(pid)) as process:
         with process.borrow() as remote:
             area = remote.syscall(MMAP, 0, 65536, 3, 0x22, -1, 0)
-            remote.use_stack(area + 65536)
             assert remote.syscall(GETPID) == pid
             process.mem.write(area, b"anyprobe")
         with process.stop() as stop:
@@ -36,7 +35,6 @@ def visit(pid):
             assert process.mem.read(area, 8) == b"anyprobe"
             with stop.remote() as remote:
                 assert remote.syscall(GETPID) == pid
-                remote.use_stack(0)
                 assert remote.syscall(MUNMAP, area, 65536) == 0
 
 

@@ -21,11 +21,12 @@ from anyprobe.core.errors import (
 )
 from anyprobe.core.memory import MemoryFault
 from anyprobe.target import permission, procfs
+from anyprobe.target.batch import BatchedCall, batch_code
 from anyprobe.target.launch import launch
 from anyprobe.target.process import Process
 from live.target_driver import running
 
-GETPID = 39
+MMAP, GETPID = 9, 39
 
 
 def test_bad_pids():
@@ -354,14 +355,43 @@ def test_shadow_stacks_are_refused(monkeypatch):
         assert found.verdict == "no"
 
 
+def stack_in_memory(pid):
+    """Return how many KiB of its main stack a process has touched."""
+    content = Path(f"/proc/{pid}/smaps").read_text().partition("[stack]")[2]
+    return int(content.partition("Rss:")[2].split()[0])
+
+
 def test_no_call_is_made_on_an_alternate_stack_among_living_frames():
     with running("no_place_for_calls", "alternate", options=("-Wl,-z,now",)) as program:
         assert program.line() == "ready"
         process = Process.open(program.pid)
         with pytest.raises(StopTimeout, match="not on a stack known to be its own"), process.borrow(0.1):
             pass
-        for _ in range(4):  # each time in other memory
+        stack = stack_in_memory(program.pid)
+        for _ in range(100):
             with process.stop() as stop, stop.remote() as remote:
+                assert remote.syscall(GETPID) == program.pid
+        assert stack_in_memory(program.pid) <= stack + 20, "each use takes other memory"
+        process.close()
+        assert program.ask() == "fine"
+
+
+def test_a_thread_that_went_on_alone_makes_calls_only_where_there_is_room_then():
+    """Nobody looked for it in time: the memory it was on may have become the program's."""
+    with running("no_place_for_calls", "alternate", options=("-Wl,-z,now",)) as program:
+        assert program.line() == "ready"
+        process = Process.open(program.pid)
+        calls = [BatchedCall(GETPID, (), program.pid)]
+        with process.stop() as stop, stop.remote() as remote:
+            area = remote.syscall(MMAP, 0, 4096, 5, 0x22, -1, 0)
+        process.mem.write(area, batch_code(calls))
+        alone, rounds = False, 0
+        while not alone:
+            assert (rounds := rounds + 1) < 100
+            with process.stop() as stop, stop.remote() as remote:
+                remote._wait_us = 0
+                remote.run(calls, area)
+                alone = not remote._running
                 assert remote.syscall(GETPID) == program.pid
         process.close()
         assert program.ask() == "fine"

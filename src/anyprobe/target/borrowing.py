@@ -133,8 +133,7 @@ def _try_borrow(process: "Process", tid: int) -> tuple[Thread | None, str | Perm
             ptrace.interrupt(tid)
             if thread.wait(time.monotonic() + _BORROW_ONE) and thread.stopped:
                 thread.settle()
-                mappings = [] if process.scratch else process.mappings()
-                reason = fitness(thread, process, mappings)
+                reason = fitness(thread, process, process.mappings())
         except BaseException:
             _let_go(process, thread)
             raise

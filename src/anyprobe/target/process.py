@@ -46,8 +46,6 @@ class Process:
         self.pid = pid
         self.exit_status: int | None = None
         """The wait status of its end, if it is our child."""
-        self.scratch = 0
-        """Top of the memory that frames of injected calls are put in; see ``RemoteCalls.use_stack``."""
         self.held: Thread | None = None
         """The thread of a launched program that has not been let go yet."""
         self.stopped_threads: list[Thread] = []

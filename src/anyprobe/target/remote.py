@@ -28,6 +28,7 @@ from anyprobe.target.gadgets import Gadgets
 from anyprobe.target.memory import TargetMemory
 from anyprobe.target.procfs import Mapping
 from anyprobe.target.savedframes import frames_in
+from anyprobe.target.sparestack import give_back, spare_stack
 from anyprobe.target.thread import Thread
 from anyprobe.target.waitstatus import Kind
 
@@ -54,12 +55,16 @@ _SYSCALL_BYTES = 2
 class RemoteCalls:
     """Makes system calls in one stopped thread; afterwards its registers, mask and interrupted call are as before."""
 
-    def __init__(self, process: "Process", thread: Thread, top: int = 0, *, wait_us: int = WAIT_US) -> None:
+    def __init__(
+        self, process: "Process", thread: Thread, top: int = 0, *, spare: int = 0, wait_us: int = WAIT_US
+    ) -> None:
         """Choose the thread, which ``fitness`` has found fit; ``top``: of memory for the frame, 0 for its own stack.
 
-        ``wait_us`` is how long it waits behind many calls to be found.
+        ``spare`` is a top that ``spare_stack`` has returned, which is given back. ``wait_us`` is how long it waits
+        behind many calls to be found.
         """
-        self._process, self._thread, self._top, self._wait_us = process, thread, top, wait_us
+        self._process, self._thread, self._wait_us = process, thread, wait_us
+        self._top, self._spare = top or spare, spare
         self._frame = 0
         self._mask = 0
         self._gadgets = Gadgets(0, 0)
@@ -79,7 +84,7 @@ class RemoteCalls:
             self._thread.store_registers()
             self._gadgets = self._process.gadgets()
             self._mask = ptrace.get_signal_mask(self._thread.tid)
-            self._put_up_frame(self._top or self._process.scratch or self._thread.registers.rsp - frame.RED_ZONE)
+            self._put_up_frame(self._top or self._thread.registers.rsp - frame.RED_ZONE)
         return self
 
     def __exit__(
@@ -89,29 +94,17 @@ class RemoteCalls:
         if self._running:
             with self._process.translated("restoring a thread"):
                 self._finish()
+        if self._spare:
+            give_back(self._process.pid, self._process.mem, self._spare)
 
     @property
     def thread(self) -> Thread:
         """The thread that makes the calls."""
         return self._thread
 
-    def use_stack(self, top: int) -> None:
-        """Put frames below ``top`` from now on, in memory mapped for that; 0 goes back to the threads' own stacks.
-
-        ``frame.ROOM`` bytes must be writable there. With it any thread can make calls, whatever stack it is on. Unmap
-        that memory only after going back.
-        """
-        with self._process.translated("moving the frame"):
-            self._put_up_frame(top or self._thread.registers.rsp - frame.RED_ZONE)
-            if self._running:
-                registers = ptrace.Registers()
-                ptrace.get_registers(self._thread.tid, registers)
-                registers.rsp = self._frame
-                ptrace.set_registers(self._thread.tid, registers)
-        self._process.scratch = top
-
     def place(self, content: bytes) -> int:
         """Put bytes that a call's argument points to below the frame; return their address, good for this scope."""
+        self._check_room()
         address = (self._frame - _BELOW_FRAME - len(content)) & ~15
         self._process.mem.write(address, content)
         return address
@@ -178,7 +171,7 @@ class RemoteCalls:
         if not inside:
             self._running = False
             thread.settle()
-            self._put_up_frame(self._process.scratch or thread.registers.rsp - frame.RED_ZONE)
+            self._find_room()
 
     def settle(self) -> None:
         """Bring a call that an error interrupted to its end, so that its effects can be looked for and undone."""
@@ -237,6 +230,7 @@ class RemoteCalls:
 
     def _registers_at(self, pc: int) -> ptrace.Registers:
         """Return the registers to start something at ``pc`` with: on the frame, in no system call, not stepping."""
+        self._check_room()
         registers = self._thread.registers.copy()
         registers.rip, registers.rsp = pc, self._frame
         registers.orig_rax = _MASK64
@@ -289,6 +283,26 @@ class RemoteCalls:
             with contextlib.suppress(OSError):
                 ptrace.set_options(thread.tid, ptrace.OPTION_SYSGOOD)
 
+    def _find_room(self) -> None:
+        """Put up a frame where the thread is now, after it went on alone; without room it makes no more calls.
+
+        Memory that was spare before may have become the program's meanwhile.
+        """
+        process, thread = self._process, self._thread
+        self._frame = self._spare = 0
+        self._mask = ptrace.get_signal_mask(thread.tid)
+        mappings = process.mappings()
+        if not fitness(thread, process, mappings):
+            self._put_up_frame(thread.registers.rsp - frame.RED_ZONE)
+        elif not fitness(thread, process, mappings, own_stack=False):
+            self._spare = spare_stack(process.pid, mappings, process.mem)
+            if self._spare:
+                self._put_up_frame(self._spare)
+
+    def _check_room(self) -> None:
+        if not self._frame:
+            raise StopTimeout(f"thread {self._thread.tid} went on alone, and can make no system call where it is now")
+
     def _put_up_frame(self, top: int) -> None:
         registers = self._thread.registers.copy()
         before_pc = b""
@@ -330,12 +344,12 @@ class RemoteCalls:
 def fitness(thread: Thread, process: "Process", mappings: list[Mapping], *, own_stack: bool = True) -> str:
     """Return why no call can be injected into a stopped thread, or an empty string.
 
-    Without a scratch stack the mappings must be given. ``own_stack``: the frame is to go on the thread's own stack.
+    ``own_stack``: the frame is to go on the thread's own stack.
     """
     registers = thread.registers
     if registers.cs != _USER_CS:
         return "runs 32-bit code"
-    if own_stack and not process.scratch and not _has_stack(registers, mappings, process.mem):
+    if own_stack and not _has_stack(registers, mappings, process.mem):
         return "not on a stack known to be its own"
     if _in_restartable_sequence(thread, process):
         return "in a restartable sequence"

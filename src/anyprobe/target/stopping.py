@@ -66,21 +66,20 @@ class Stop:
         ``pid`` limits the choice to one process: relatives share the memory and nothing else.
         """
         process = self.process
-        mappings = [] if process.scratch else self.mappings
         order = sorted(
             (thread for thread in self.threads if pid is None or thread.pid == pid),
             key=lambda t: (bool(t.pending_signal), t.restart_pending, t.tid != process.pid),
         )
         reasons = []
         for own_stack in (True, False):
-            top = 0 if own_stack else spare_stack(process.pid, mappings)
-            for thread in order if own_stack or top else ():
+            spare = 0 if own_stack else spare_stack(process.pid, self.mappings, process.mem)
+            for thread in order if own_stack or spare else ():
                 with process.translated("choosing a thread of"):
-                    reason = fitness(thread, process, mappings, own_stack=own_stack)
+                    reason = fitness(thread, process, self.mappings, own_stack=own_stack)
                 if reason:
                     reasons.append(f"{thread.tid}: {reason}")
                     continue
-                with RemoteCalls(process, thread, top) as calls:
+                with RemoteCalls(process, thread, spare=spare) as calls:
                     yield calls
                 return
         if process.ended():

@@ -53,7 +53,7 @@ def _asked_one_by_one(process: "Process") -> tuple[int | None, int]:
 
 def _is_forbidden(process: "Process", thread: "Thread", mappings: "list[Mapping]") -> bool:
     """Ask one stopped thread; what cannot be asked now is taken to be as the others."""
-    if fitness(thread, process, [] if process.scratch else mappings):
+    if fitness(thread, process, mappings):
         return False
     with RemoteCalls(process, thread) as remote:
         place = remote.place(bytes(8))
