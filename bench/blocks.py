@@ -20,7 +20,8 @@ PYTHON = "/usr/bin/python3.11"
 MIX = HERE / "mix.py"
 ROUNDS = 20
 """Of every part of the mix, for one figure."""
-PAIRS = 5
+PAIRS = 12
+"""Runs of one process and of another by turns."""
 ONE_MODULE = """
 import gc, sys, time
 gc.disable()
@@ -144,29 +145,32 @@ def mix(*wrapper: str) -> Iterator[Mix]:
         running.process.wait()
 
 
+def _beside(target: Mix, other: Mix) -> list[float]:
+    """Return how long each part takes in one process as against another, by turns: the machine's speed changes."""
+    turns = [[mine / its for mine, its in zip(target.run(), other.run(), strict=True)] for _ in range(PAIRS)]
+    return [statistics.median(part) for part in zip(*turns, strict=True)]
+
+
 def _slow_down(report: Report, what: str, spec: str, limit: float) -> None:
-    """One row: the mix with everything counted against the same process without, before and afterwards."""
-    with mix() as target:
-        target.run()
-        bare = [target.run() for _ in range(PAIRS)]
+    """One row: the mix with everything counted against another process, as against that one without, before."""
+    with mix() as target, mix() as other:
+        bare = _beside(target, other)
         with anyprobe.attach(target.process.pid) as session:
             session.count(spec)
             for _ in range(3):  # pages of counters and patches are touched for the first time
                 target.run()
-            probed = [target.run() for _ in range(PAIRS)]
+            probed = _beside(target, other)
             snapshot = session.snapshot()
-        bare += [target.run() for _ in range(PAIRS)]
-    before = [statistics.median(part) for part in zip(*bare, strict=True)]
-    behind = [statistics.median(part) for part in zip(*probed, strict=True)]
-    ratio = statistics.geometric_mean([slow / fast for fast, slow in zip(before, behind, strict=True)])
-    parts = ", ".join(f"{slow / fast:.2f}" for fast, slow in zip(before, behind, strict=True))
+    parts = [slow / fast for fast, slow in zip(bare, probed, strict=True)]
+    ratio = statistics.geometric_mean(parts)
+    each = ", ".join(f"{part:.2f}" for part in parts)
     report.add(
         f"CPython, {what} counted, slow-down",
         f"{ratio:.2f} x",
         f"<= {limit} x",
         ratio <= limit,
-        f"parts {parts}; {sum(before):.3f} -> {sum(behind):.3f} CPU s; {len(snapshot.sites)} sites, "
-        f"{len(snapshot.refused)} refused, {snapshot.hits / (PAIRS + 3):.3g} hits a run",
+        f"parts {each}; {len(snapshot.sites)} sites, {len(snapshot.refused)} refused, "
+        f"{snapshot.hits / (PAIRS + 3):.3g} hits a run",
     )
 
 

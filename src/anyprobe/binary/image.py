@@ -250,6 +250,7 @@ class Image:
             is_pie=self.is_pie,
             store=self._store,
             parking=parking_places(self.elf) if self.is_go else None,
+            is_swift=any(section.name.startswith("swift5_") for section in self.elf.sections),
         )
 
     @cached_property

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from anyprobe.binary.fixpoint import Ints
 
 _RESULTS = mask_of(("rax", "rdx"))
+_SWIFT_RESULTS = mask_of(("rax", "rdx", "rcx", "r8"))
 
 
 class ModuleLiveness:
@@ -90,7 +91,8 @@ def solved(code_map: CodeMap) -> "tuple[Ints, Ints, NDArray[np.uint32], NDArray[
     kept[several] = -1
     decided = graph.decided | entering.reach(read, graph.count)
     live[ends] |= decided[ends] & pending[ends]
-    live[homes] = _RESULTS | SYSV_CLOBBERED & ~settled(destroyed & ~kept, ~kept, calls)[homes]
+    results = _SWIFT_RESULTS if code_map.text.is_swift else _RESULTS
+    live[homes] = results | SYSV_CLOBBERED & ~settled(destroyed & ~kept, ~kept, calls)[homes]
     pending[homes] = ~settled(strangers & ~kept, ~kept, calls)[homes]
     live[sorted(graph.open)] = -1
     live = settled(live, pending, inside, behind, returns)

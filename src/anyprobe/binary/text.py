@@ -51,3 +51,5 @@ class ModuleText:
     """Where what is found out about all of the code is kept for later sessions."""
     parking: "ParkingPlaces | None" = None
     """Where goroutines may be parked; ``None`` where that is not known, or for objects that are not Go's."""
+    is_swift: bool = False
+    """Whether there is code of Swift's compiler, whose functions have up to four registers of results."""

@@ -26,6 +26,19 @@ def test_a_return_leaves_what_it_may_destroy_and_nobody_reads(build):
     assert found.flags_dead
 
 
+def test_functions_of_swift_have_four_results(build):
+    swift = '.pushsection swift5_typeref, "a"\n.quad 0\n.popsection\n'
+    everything = "xor ecx, ecx\n xor r8d, r8d\n xor r9d, r9d\n call rsi\n nop\n ret"
+    assert {"rcx", "r8", "r9"} <= set(scratch(build, everything).dead)
+    assert {"rcx", "r8", "r9"} & set(scratch(build, everything, swift).dead) == {"r9"}
+
+
+@pytest.mark.parametrize("port", ["in eax, dx", "rep insb", "rep outsb"])
+def test_a_port_may_be_a_virtual_machines_door(build, port):
+    found = scratch(build, f"nop\n {port}\n {ALL_WRITTEN}\n ret", function("caller", "call tested\n ret"))
+    assert found.dead == ()
+
+
 @pytest.mark.parametrize("jump", ["call tested\n add eax, ecx\n ret", "call between\n add eax, ecx\n ret"])
 def test_what_a_caller_reads_behind_the_call_is_live(build, jump):
     between = function("between", "test edi, edi\n jz tested\n xor ecx, ecx\n ret")
