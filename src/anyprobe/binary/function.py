@@ -108,7 +108,7 @@ class FunctionCode:
     @cached_property
     def insns(self) -> tuple[Insn, ...]:
         """All instructions in address order."""
-        return tuple(self.insn(number) for number in range(len(self.iced)))
+        return tuple(self.insns_between(0, len(self.iced)))
 
     def insn(self, number: int) -> Insn:
         """Return the instruction with this number."""
@@ -118,6 +118,19 @@ class FunctionCode:
             offset = one.ip - self.start
             made = self._made[number] = Insn(one, self.content[offset : offset + one.len])
         return made
+
+    def insns_between(self, first: int, end: int) -> list[Insn]:
+        """Return the instructions numbered from ``first`` up to ``end``, not included."""
+        made, iced, content, start = self._made, self.iced, self.content, self.start
+        found: list[Insn] = []
+        for number in range(first, end):
+            insn = made.get(number)
+            if insn is None:
+                one = iced[number]
+                offset = one.ip - start
+                insn = made[number] = Insn(one, content[offset : offset + one.len])
+            found.append(insn)
+        return found
 
     def raw_at(self, index: int) -> bytes:
         """Return the bytes of the instruction with this number."""
@@ -149,8 +162,14 @@ class FunctionCode:
         """Return whether nothing known leads to an instruction, though all that leads to any is known."""
         if number <= self._straight_on:
             return False
-        proven = self._proven
+        proven = self._proven_but_for_data
         return proven is not None and number not in proven and not padding_length(self.raw_at(number), 0)
+
+    @cached_property
+    def _proven_but_for_data(self) -> "Reached | None":
+        """The same as ``_proven`` where there may be data: ``None`` where all else is padding, too."""
+        proven = self._proven
+        return None if proven is None or proven.is_all else proven
 
     @cached_property
     def _straight_on(self) -> int:
@@ -400,7 +419,7 @@ class FunctionCode:
                 first = max(first, place)
             elif place is not None:
                 last = min(last, place - 1)
-        return tuple(self.insn(n) for n in range(first, last + 1))
+        return tuple(self.insns_between(first, last + 1))
 
     def _entered_between(self, first: int, last: int) -> Iterable[int]:
         """Return what may be entered behind the instruction numbered ``first`` up to ``last``."""

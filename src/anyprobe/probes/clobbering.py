@@ -9,18 +9,18 @@ from anyprobe.binary.liveness import Scratch
 from anyprobe.splice.patchcode import Clobbers
 from anyprobe.splice.planned import Want, WantKind
 
-_known: dict[Scratch, Clobbers] = {}
-"""A few hundred at most."""
-
 
 def clobbers(code: CodeMap, function: FunctionCode, want: Want) -> Clobbers:
     """Return the dead registers and whether the flags are dead before the wanted instruction."""
     of_entry, of_site = _analyses()
     scratch = of_entry(code, function) if want.kind is WantKind.ENTRY else of_site(code, function, want.address)
-    found = _known.get(scratch)
-    if found is None:
-        found = _known[scratch] = Clobbers(scratch.dead, scratch.flags_dead)
-    return found
+    return _made(scratch.dead, scratch.flags_dead)
+
+
+@cache
+def _made(registers: tuple[str, ...], flags: bool) -> Clobbers:
+    """Return one of a few hundred at most."""
+    return Clobbers(registers, flags)
 
 
 @cache

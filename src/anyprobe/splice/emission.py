@@ -1,7 +1,7 @@
 """From planned functions to patches in memory of ours, and to the writes that are to lead there."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from anyprobe.splice.handlerchain import can_follow
 from anyprobe.splice.handlerfacts import HandlerFacts
 from anyprobe.splice.moving import Moving, can_move
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
-from anyprobe.splice.patchcode import REPLACING, Action, ActionKind, BankCode, Clobbers, EmittedPatch
+from anyprobe.splice.patchcode import REPLACING, Action, ActionKind, BankCode, EmittedPatch
 from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.together import member_at
 from anyprobe.splice.transaction import FunctionChange, LiveSplice
@@ -42,7 +42,7 @@ class Emission:
         self._homes_with_stubs: dict[int, Neighbourhood] = {}
         """By module."""
         self._within_reach: dict[Module, list[Neighbourhood]] = {}
-        self._known_actions: dict[tuple[Want, Neighbourhood], tuple[Action, ...]] = {}
+        self._known_actions: dict[Neighbourhood, dict[Want, tuple[Action, ...]]] = {}
 
     def emit(self, edit: Edit) -> Refusal | None:
         """Write the patches of a function and say in ``edit.change`` what leads to them, or return why it cannot be."""
@@ -61,13 +61,18 @@ class Emission:
         behind: dict[int, dict[int, int]] = {each.start: {} for each in members}
         """Where branches of a function back to its entry go; a branch of another function is a way in."""
         made: dict[PlannedSplice, LiveSplice] = {}
-        for planned in sorted(edit.plan.splices, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants)):
+        ordered: Sequence[PlannedSplice] = edit.plan.splices
+        with_entry = any(want.kind is WantKind.ENTRY for want in edit.wants)
+        if with_entry:
+            ordered = sorted(ordered, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants))
+        for planned in ordered:
             own = behind[member_at(members, planned.head).start]
             live = self._emit_splice(edit, planned, home, own, moved.get(planned))
             if isinstance(live, Refusal):
                 return live
             made[planned] = live
-            own |= _ways_in(edit.module, live)
+            if with_entry:
+                own |= _ways_in(edit.module, live)
         added: list[LiveSplice] = []
         for planned in edit.plan.splices:  # each behind what it leans on
             live = made[planned]
@@ -127,20 +132,12 @@ class Emission:
 
     def _move(self, edit: Edit, home: Neighbourhood) -> dict[PlannedSplice, EmittedPatch]:
         """Write the patches of the lines of a function in one piece; return them."""
-
-        @cache
-        def action_of(want: Want) -> Action | None:
-            actions = self._actions(want, home)
-            return actions[0] if len(actions) == 1 else None
-
-        @cache
-        def clobbers(want: Want) -> Clobbers:
-            return self._engine.clobbers_of(edit, want)
-
+        made = ((want, self._actions(want, home)) for want in edit.wants)
+        action_of = {want: actions[0] for want, actions in made if len(actions) == 1}.get
         lines = of_one_bank([splice for splice in edit.plan.splices if can_move(splice, action_of)], action_of)
         if not lines:
             return {}
-        moving = Moving(home.cursor, edit.module.bias, action_of, clobbers)
+        moving = Moving(home.cursor, edit.module.bias, action_of, partial(self._engine.clobbers_of, edit))
         written = moving.write(lines)
         if written is None or len(written[0]) > home.room():
             return {}
@@ -181,9 +178,10 @@ class Emission:
         return emit_patch(planned, home.cursor, edit.module.bias, source, behind, looped=looped)
 
     def _actions(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
-        known = self._known_actions.get((want, home))
+        of_home = self._known_actions.setdefault(home, {})
+        known = of_home.get(want)
         if known is None:
-            known = self._known_actions[want, home] = self._actions_of(want, home)
+            known = of_home[want] = self._actions_of(want, home)
         return known
 
     def _actions_of(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:

@@ -228,6 +228,10 @@ class Planner(Rows):
             detail = "runs in its place and as a copy in the patch of what stands above"
             plan.refused.append((want, Refusal(Reason.OVERLAP, want.address, detail)))
             return
+        insn = part.insn_at(want.address) if want.after else None
+        if insn is not None and (refusal := no_behind(insn)) is not None:
+            plan.refused.append((want, refusal))
+            return
         last = plan.last_before(want.address)
         if last is not None and last.covers(want.address) and self._may_join(last, want):
             last.wants.append(want)
@@ -284,8 +288,6 @@ class Planner(Rows):
             return _nothing_at(function, want.address)
         refusal = self.forbidden((insn,))
         if refusal is not None:
-            return refusal
-        if want.after and (refusal := no_behind(insn)) is not None:
             return refusal
         if want.kind is WantKind.LOOP and insn.target is None:
             return Refusal(Reason.ENTRY_IS_LOOP_HEAD, want.address, "a jump table leads back to the entry")

@@ -8,9 +8,11 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import Insn, decode_range
 from anyprobe.splice.behind import no_behind
+from anyprobe.splice.claims import Claims
 from anyprobe.splice.emit import ActionSource, emit_patch
 from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers
 from anyprobe.splice.patchrecipes import Bearings
+from anyprobe.splice.plan import Planner
 from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.recipes import Op, Step
 from anyprobe.splice.trampoline import Trampolines
@@ -149,3 +151,14 @@ def test_a_signal_handler_is_shown_the_return():
     assert at["lea rsp, [rsp-0x80]"] == (Step(Op.STACK, b=-8), Step(Op.SITE), Step(Op.AGAIN))
     assert at["push 0x1000"] == (Step(Op.STACK, b=120), Step(Op.SITE), Step(Op.AGAIN))
     assert at["lea rsp, [rsp+0x88]"] is None  # the handler has run
+
+
+@pytest.mark.parametrize("others", [(4,), (0, 2, 4)])
+def test_where_nothing_can_be_done_behind_a_wanted_instruction_it_is_refused_whatever_else_is_wanted(code_map, others):
+    """With few wants by the patch that has it already, with many as part of a line."""
+    code = bytes.fromhex("31 c0 31 c9 31 d2 c2 00 02")  # xor eax, eax; xor ecx, ecx; xor edx, edx; ret 512
+    planner = Planner(code_map(LINK, code, [(0, len(code))]), Claims(), lambda _: False)
+    wants = [*(Want(LINK + at, WantKind.OFFSET) for at in others), Want(LINK + 6, WantKind.OFFSET, after=True)]
+    plan = planner.plan(planner.code.function_at(LINK), wants)
+    assert [(want.address - LINK, why.reason) for want, why in plan.refused] == [(6, Reason.NO_DISPLACED_FORM)]
+    assert sum(len(splice.wants) for splice in plan.splices) == len(others)
