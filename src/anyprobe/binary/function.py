@@ -112,25 +112,16 @@ class FunctionCode:
 
     def insn(self, number: int) -> Insn:
         """Return the instruction with this number."""
-        made = self._made.get(number)
-        if made is None:
-            one = self.iced[number]
-            offset = one.ip - self.start
-            made = self._made[number] = Insn(one, self.content[offset : offset + one.len])
-        return made
+        return self._made.get(number) or self._make(number)
 
     def insns_between(self, first: int, end: int) -> list[Insn]:
         """Return the instructions numbered from ``first`` up to ``end``, not included."""
-        made, iced, content, start = self._made, self.iced, self.content, self.start
-        found: list[Insn] = []
-        for number in range(first, end):
-            insn = made.get(number)
-            if insn is None:
-                one = iced[number]
-                offset = one.ip - start
-                insn = made[number] = Insn(one, content[offset : offset + one.len])
-            found.append(insn)
-        return found
+        made, make = self._made.get, self._make
+        return [made(number) or make(number) for number in range(first, end)]
+
+    def _make(self, number: int) -> Insn:
+        made = self._made[number] = Insn(self.iced[number], self.raw_at(number))
+        return made
 
     def raw_at(self, index: int) -> bytes:
         """Return the bytes of the instruction with this number."""

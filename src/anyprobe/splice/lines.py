@@ -45,7 +45,7 @@ class Lines:
     def _find_breaks(self) -> list[int]:
         """Return the numbers of the instructions that lines begin with, whatever stands above, and of their end."""
         function = self._function
-        breaks = {function.index_of(address) for address in self._leaders} - {None}
+        breaks = {function.index_of(address) for address in self._leaders}
         if function.has_gaps:
             ends = enumerate(pairwise(function.iced), 1)
             breaks.update(number for number, (above, below) in ends if above.next_ip != below.ip)
@@ -86,7 +86,7 @@ class Lines:
         return line
 
     def _end_of(self, index: int) -> int:
-        """Return the number behind the last instruction of a line, which begins where nothing can be displaced if 0."""
+        """Return the number behind a line's last instruction; that of its first where this one cannot be displaced."""
         function, turns = self._function, self._function.turns
         end = min(index + LONGEST, self._breaks[bisect_right(self._breaks, index)])
         for place in range(bisect_left(turns, (index,)), len(turns)):

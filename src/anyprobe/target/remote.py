@@ -286,15 +286,16 @@ class RemoteCalls:
     def _find_room(self) -> None:
         """Put up a frame where the thread is now, after it went on alone; without room it makes no more calls.
 
-        Memory that was spare before may have become the program's meanwhile.
+        Memory that was spare before may have become the program's meanwhile; other is looked for only where it was
+        given some, which says that no other thread runs.
         """
-        process, thread = self._process, self._thread
+        process, thread, all_stopped = self._process, self._thread, self._spare != 0
         self._frame = self._spare = 0
         self._mask = ptrace.get_signal_mask(thread.tid)
         mappings = process.mappings()
         if not fitness(thread, process, mappings):
             self._put_up_frame(thread.registers.rsp - frame.RED_ZONE)
-        elif not fitness(thread, process, mappings, own_stack=False):
+        elif all_stopped and not fitness(thread, process, mappings, own_stack=False):
             self._spare = spare_stack(process.pid, mappings, process.mem)
             if self._spare:
                 self._put_up_frame(self._spare)
