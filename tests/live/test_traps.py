@@ -1,5 +1,6 @@
 """Acceptance: traps on demand. Exact counts, the program's own SIGTRAPs left to it, and no death by any of it."""
 
+import ctypes
 import json
 import random
 import signal
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import anyprobe
+from anyprobe.splice.signalactions import blocked_now, unsettled_now
+from anyprobe.target.process import Process
 from live.driver import Counts, MissingTool, Target, started, wait_until
 from live.image import Image
 from live.results import hits, missed, refusals, strategies
@@ -18,6 +21,7 @@ from live.situations import REGISTERS, SITUATIONS, Situation
 from live.test_controller_killed import Controller, one_death, one_failure
 from live.test_situations import arm, compare, since, usable
 
+TGKILL = 234
 TRAP_BIT = 1 << (signal.SIGTRAP - 1)
 ROUNDS = 300
 EXCEPTIONS = {
@@ -355,3 +359,20 @@ def test_every_call(controller, compiled, request, kind):
             assert not catches_trap(target.pid)
         target.halt()
         target.finish()
+
+
+def test_a_thread_that_has_met_a_trap_is_waited_for_until_it_has_run():
+    """Stopped again before it has, it would never come to its signal."""
+    child = subprocess.Popen(["sleep", "60"])
+    process = Process.open(child.pid)
+    try:
+        child.send_signal(signal.SIGSTOP)
+        stat = Path(f"/proc/{child.pid}/stat")
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it is stopped")
+        assert unsettled_now(process) == 0
+        ctypes.CDLL(None).syscall(TGKILL, child.pid, child.pid, signal.SIGTRAP)
+        assert (blocked_now(process), unsettled_now(process)) == (0, child.pid)
+    finally:
+        process.close()
+        child.kill()
+        child.wait()

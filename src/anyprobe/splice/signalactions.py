@@ -175,6 +175,15 @@ def _blocks(thread: "Thread") -> bool:
 
 def blocked_now(process: "Process") -> int:
     """Return a thread that has SIGTRAP blocked at this moment, 0 if there is none, without stopping anything."""
+    return _with_trap_in(process, "SigBlk")
+
+
+def unsettled_now(process: "Process") -> int:
+    """Return a thread that has SIGTRAP blocked or is about to be given one; the same otherwise."""
+    return _with_trap_in(process, "SigBlk", "SigPnd")
+
+
+def _with_trap_in(process: "Process", *sets: str) -> int:
     for tid in process.all_threads():
         try:
             status = procfs.parse_status(procfs.read_file(f"/proc/{process.pid}/task/{tid}/status"))
@@ -183,7 +192,7 @@ def blocked_now(process: "Process") -> int:
                 raise
             continue
         kernel_worker = status.get("Kthread", "0") != "0"
-        if not kernel_worker and int(status.get("SigBlk", "0"), 16) & TRAP_BIT:
+        if not kernel_worker and any(int(status.get(each, "0"), 16) & TRAP_BIT for each in sets):
             return tid
     if process.exited():
         raise TargetExited(process.pid, process.exit_status)

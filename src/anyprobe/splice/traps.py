@@ -20,11 +20,11 @@ from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.journal import MappingUse, journal_size
 from anyprobe.splice.planned import TRAP, Strategy
 from anyprobe.splice.signalactions import (
-    blocked_now,
     blocking_thread,
     current_action,
     record_of,
     set_action,
+    unsettled_now,
 )
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.traphandler import (
@@ -56,7 +56,7 @@ _TRIES = 12
 _PATIENCE = 2.0
 """Seconds to go on looking for a moment in which a thread can make system calls."""
 _CALM_PATIENCE = 0.02
-"""Seconds to wait before each stop for threads to unblock SIGTRAP."""
+"""Seconds to wait before each stop for threads to unblock SIGTRAP, and to come to traps that they have met."""
 
 
 def _trap_splices(change: "FunctionChange") -> "list[LiveSplice]":
@@ -232,7 +232,8 @@ class Traps:
         deadline = time.monotonic() + _CALM_PATIENCE
         pause = 0.0005
         with suppress(StopTimeout):  # the stop looks again
-            while blocked_now(self._engine.process) and time.monotonic() < deadline:
+            # a thread that is stopped again before it has run does not come to its trap
+            while unsettled_now(self._engine.process) and time.monotonic() < deadline:
                 time.sleep(pause)
                 pause = min(2 * pause, 0.01)
 
