@@ -35,6 +35,21 @@ def test_a_profiler_of_a_timed_function(run_target):
     target.finish()
 
 
+@pytest.mark.parametrize("level", ["", ":insn", ":block"], ids=["entry", "insn", "block"])
+def test_what_changes_the_x87_stack_runs_once(run_target, level):
+    """A pass that a signal interrupts is begun again only if that comes to the same."""
+    target = run_target("signals_beside_x87.c")
+    names = ("pushes", "compares", "rotates")
+    with anyprobe.attach(target.pid) as session:
+        session.count(*(f"a.out:{name}{level}" for name in names))
+        assert not session.refused
+        counts = target.go(100)
+        snapshot = session.snapshot()
+        for name in names:
+            assert {site.hits for site in snapshot.sites if site.function == name} == {counts.calls[name]}
+    target.finish()
+
+
 @pytest.mark.parametrize(
     "how", ["", "a", "n", "p", "b", "d", "dnab", "t"],
     ids=["plain", "alternate-stack", "nested", "no-siginfo", "backtrace", "called-directly", "all", "threads"],

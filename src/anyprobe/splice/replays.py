@@ -1,13 +1,23 @@
 """What is known of displaced instructions that have run: whether they may run once more, from the site on.
 
-They may, if that comes to the same. So they write no memory but the stack, where nothing has been read before, and no
-vector or other register that is not followed. A register that they overwrite before they read it may have any value.
+They may, if that comes to the same. So they write no memory but the stack, where nothing has been read before, no
+vector register, and nothing else that is not followed. A register that they overwrite before they read it may have
+any value.
 """
 
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from iced_x86 import InstructionInfoFactory, Mnemonic, OpAccess, Register, RegisterExt, UsedMemory
+from iced_x86 import (
+    CpuidFeature,
+    Instruction,
+    InstructionInfoFactory,
+    Mnemonic,
+    OpAccess,
+    Register,
+    RegisterExt,
+    UsedMemory,
+)
 
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.effects import STATUS_FLAGS, effects
@@ -25,6 +35,19 @@ _NUMBERS_DO_NOT_MATTER = frozenset(
     }
 )  # fmt: skip
 """Whatever their immediate and displacement, these read and write the same; not so shifts, which may be by zero."""
+_FOLLOWED = frozenset(
+    {
+        CpuidFeature.INTEL8086, CpuidFeature.INTEL186, CpuidFeature.INTEL286, CpuidFeature.INTEL386,
+        CpuidFeature.INTEL486, CpuidFeature.X64, CpuidFeature.CMOV, CpuidFeature.MULTIBYTENOP, CpuidFeature.PAUSE,
+        CpuidFeature.BMI1, CpuidFeature.BMI2, CpuidFeature.ADX, CpuidFeature.LZCNT, CpuidFeature.POPCNT,
+        CpuidFeature.MOVBE, CpuidFeature.SSE, CpuidFeature.SSE2, CpuidFeature.SSE4_1, CpuidFeature.SSE4_2,
+        CpuidFeature.AVX, CpuidFeature.CET_IBT, CpuidFeature.TSC, CpuidFeature.CPUID,
+    }
+)  # fmt: skip
+"""What these extensions change stands among an instruction's registers, flags and memory. It does not for x87's stack,
+shadow stacks, transactions and the like."""
+_SETTING_MODES = frozenset({Mnemonic.LDMXCSR, Mnemonic.VLDMXCSR})
+"""What has been rounded in front of these may be rounded otherwise behind them."""
 _factory = InstructionInfoFactory()
 
 
@@ -52,7 +75,7 @@ class Replay(NamedTuple):
 
 def replay_behind(replay: Replay, insn: Insn) -> Replay | None:
     """Return what is known behind a displaced instruction; ``None`` where it must not run twice."""
-    if insn.flow is not Flow.NEXT and insn.condition is None:
+    if (insn.flow is not Flow.NEXT and insn.condition is None) or not _is_followed_wholly(insn.iced):
         return None
     reads_memory, lowest = False, replay.lowest
     if insn.flow is Flow.NEXT:
@@ -100,6 +123,13 @@ def _place(replay: Replay, used: UsedMemory) -> int:
     if used.base == Register.RSP and used.index == Register.NONE:
         return replay.state.shift + signed(used.displacement)
     return _NOWHERE if used.base in (Register.NONE, Register.RIP) else replay.state.shift - _RED_ZONE
+
+
+def _is_followed_wholly(one: Instruction) -> bool:
+    """Return whether all that an instruction changes is known: registers, status flags and memory."""
+    if one.mnemonic in _SETTING_MODES or one.is_privileged or int(one.rflags_modified) & ~STATUS_FLAGS:
+        return False
+    return _FOLLOWED.issuperset(one.cpuid_features())
 
 
 def _is_followed(register: int) -> bool:

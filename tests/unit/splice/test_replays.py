@@ -1,0 +1,22 @@
+import pytest
+
+from anyprobe.isa.decode import decode_one
+from anyprobe.splice.replays import Replay, replay_behind
+from anyprobe.splice.statetracking import initial
+
+TWICE = {"mov rax, rdi": "4889f8", "mov eax, [rdi]": "8b07", "ucomisd xmm0, xmm1": "660f2ec1", "push rax": "50"}
+ONCE = {
+    "mov [rdi], eax": "8907", "in al, dx": "ec", "out dx, al": "ee", "std": "fd", "popfq": "9d",
+    "ldmxcsr [rdi]": "0fae17", "fld1": "d9e8", "fucompp": "dae9", "fincstp": "d9f7", "emms": "0f77",
+    "incsspq rax": "f3480faee8", "xend": "0f01d5", "wrpkru": "0f01ef", "wrfsbase rax": "f3480faed0", "movaps xmm0, xmm1": "0f28c1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", TWICE.values(), ids=list(TWICE))
+def test_what_may_run_once_more(code):
+    assert replay_behind(Replay(initial()), decode_one(bytes.fromhex(code), 0x1000)) is not None
+
+
+@pytest.mark.parametrize("code", ONCE.values(), ids=list(ONCE))
+def test_what_must_run_once(code):
+    assert replay_behind(Replay(initial()), decode_one(bytes.fromhex(code), 0x1000)) is None
