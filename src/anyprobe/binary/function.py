@@ -108,19 +108,13 @@ class FunctionCode:
     @cached_property
     def insns(self) -> tuple[Insn, ...]:
         """All instructions in address order."""
-        return tuple(self.insns_between(0, len(self.iced)))
+        return tuple(self.insn(number) for number in range(len(self.iced)))
 
     def insn(self, number: int) -> Insn:
         """Return the instruction with this number."""
-        return self._made.get(number) or self._make(number)
-
-    def insns_between(self, first: int, end: int) -> list[Insn]:
-        """Return the instructions numbered from ``first`` up to ``end``, not included."""
-        made, make = self._made.get, self._make
-        return [made(number) or make(number) for number in range(first, end)]
-
-    def _make(self, number: int) -> Insn:
-        made = self._made[number] = Insn(self.iced[number], self.raw_at(number))
+        made = self._made.get(number)
+        if made is None:
+            made = self._made[number] = Insn(self.iced[number], self.raw_at(number))
         return made
 
     def raw_at(self, index: int) -> bytes:
@@ -153,14 +147,8 @@ class FunctionCode:
         """Return whether nothing known leads to an instruction, though all that leads to any is known."""
         if number <= self._straight_on:
             return False
-        proven = self._proven_but_for_data
-        return proven is not None and number not in proven and not padding_length(self.raw_at(number), 0)
-
-    @cached_property
-    def _proven_but_for_data(self) -> "Reached | None":
-        """The same as ``_proven`` where there may be data: ``None`` where all else is padding, too."""
         proven = self._proven
-        return None if proven is None or proven.is_all else proven
+        return proven is not None and number not in proven and not padding_length(self.raw_at(number), 0)
 
     @cached_property
     def _straight_on(self) -> int:
@@ -410,7 +398,7 @@ class FunctionCode:
                 first = max(first, place)
             elif place is not None:
                 last = min(last, place - 1)
-        return tuple(self.insns_between(first, last + 1))
+        return tuple(self.insn(n) for n in range(first, last + 1))
 
     def _entered_between(self, first: int, last: int) -> Iterable[int]:
         """Return what may be entered behind the instruction numbered ``first`` up to ``last``."""

@@ -19,8 +19,6 @@ FETCHED = 16
 """How much higher stands what is moved into."""
 KEEPS_ALL = 1 << 32
 """The stack pointer is put elsewhere, or something is fetched from the stack that callers leave to callees."""
-_BACKDOOR = frozenset({Mnemonic.IN, Mnemonic.INSB, Mnemonic.INSD, Mnemonic.OUT, Mnemonic.OUTSB, Mnemonic.OUTSD})
-"""Where programs may read and write ports, these do; VMware's monitor looks at other registers, too."""
 _RESTORING = frozenset({Mnemonic.POP, Mnemonic.MOV})
 _FRAME = frozenset({Register.NONE, Register.RSP, Register.RBP})
 """Of a ``mov`` without a memory operand this says nothing; it is taken for one that restores, too."""
@@ -67,8 +65,6 @@ def shape_number(one: Instruction, raw: bytes) -> int:
 def _masks_of(one: Instruction, raw: bytes) -> Masks:
     effect = effects_of(one, raw)
     reads, writes = effect.reads | effect.flags_read << 16, effect.writes | effect.flags_written << 16
-    if one.mnemonic in _BACKDOOR:
-        reads, writes = SYSV_CLOBBERED, 0
     restores = one.mnemonic in _RESTORING and one.memory_base in _FRAME
     return Masks(FLOWS[one.code], reads, writes, 0 if restores else effect.may_write, _moved_by(one))
 

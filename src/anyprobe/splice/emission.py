@@ -42,7 +42,7 @@ class Emission:
         self._homes_with_stubs: dict[int, Neighbourhood] = {}
         """By module."""
         self._within_reach: dict[Module, list[Neighbourhood]] = {}
-        self._known_actions: dict[Neighbourhood, dict[Want, tuple[Action, ...]]] = {}
+        self._known_actions: dict[tuple[Want, Neighbourhood], tuple[Action, ...]] = {}
 
     def emit(self, edit: Edit) -> Refusal | None:
         """Write the patches of a function and say in ``edit.change`` what leads to them, or return why it cannot be."""
@@ -61,18 +61,13 @@ class Emission:
         behind: dict[int, dict[int, int]] = {each.start: {} for each in members}
         """Where branches of a function back to its entry go; a branch of another function is a way in."""
         made: dict[PlannedSplice, LiveSplice] = {}
-        ordered: Sequence[PlannedSplice] = edit.plan.splices
-        with_entry = any(want.kind is WantKind.ENTRY for want in edit.wants)
-        if with_entry:
-            ordered = sorted(ordered, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants))
-        for planned in ordered:
+        for planned in sorted(edit.plan.splices, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants)):
             own = behind[member_at(members, planned.head).start]
             live = self._emit_splice(edit, planned, home, own, moved.get(planned))
             if isinstance(live, Refusal):
                 return live
             made[planned] = live
-            if with_entry:
-                own |= _ways_in(edit.module, live)
+            own |= _ways_in(edit.module, live)
         added: list[LiveSplice] = []
         for planned in edit.plan.splices:  # each behind what it leans on
             live = made[planned]
@@ -178,10 +173,9 @@ class Emission:
         return emit_patch(planned, home.cursor, edit.module.bias, source, behind, looped=looped)
 
     def _actions(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
-        of_home = self._known_actions.setdefault(home, {})
-        known = of_home.get(want)
+        known = self._known_actions.get((want, home))
         if known is None:
-            known = of_home[want] = self._actions_of(want, home)
+            known = self._known_actions[want, home] = self._actions_of(want, home)
         return known
 
     def _actions_of(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:

@@ -6,16 +6,13 @@ one splice however many of its instructions are wanted, and one look at who ente
 Lines without room for a jump are left to the ladder of strategies.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
-from anyprobe.isa.decode import Flow
+from anyprobe.isa.decode import FLOWS, Flow
 from anyprobe.isa.relocate import must_stay
-from anyprobe.splice.behind import no_behind
 from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Strategy, Want, WantKind
 
 if TYPE_CHECKING:
@@ -27,8 +24,7 @@ LEAST_WANTS = 4
 """Fewer wants of one function are not worth the look at all of it."""
 LONGEST = 100
 """Instructions that move together at most: what is looked at again when the program stands still has an end."""
-_ADDRESS_SIZE = 0x67
-"""The prefix of what only one kind of plain instruction without a displaced form has."""
+_NEXT = Flow.NEXT
 _WITHIN = frozenset({Flow.NEXT, Flow.JCC})
 _MOVES = frozenset({Flow.NEXT, Flow.JCC, Flow.JUMP, Flow.RET, Flow.INDIRECT_JUMP})
 
@@ -40,16 +36,6 @@ class Lines:
         """Remember the plan, which splices are added to."""
         self._planner, self._function, self._plan = planner, function, plan
         self._leaders = function.leaders
-        self._breaks = self._find_breaks()
-
-    def _find_breaks(self) -> list[int]:
-        """Return the numbers of the instructions that lines begin with, whatever stands above, and of their end."""
-        function = self._function
-        breaks = {function.index_of(address) for address in self._leaders}
-        if function.has_gaps:
-            ends = enumerate(pairwise(function.iced), 1)
-            breaks.update(number for number, (above, below) in ends if above.next_ip != below.ip)
-        return [*sorted(number for number in breaks if number is not None), len(function.iced)]
 
     def place(self, todo: Sequence[Want]) -> list[Want]:
         """Place the lines that wants lie in; return the wants, ascending, that are left."""
@@ -78,26 +64,22 @@ class Lines:
 
     def _line_from(self, index: int) -> "list[Insn]":
         """Return the instructions from one on to the end of its line that can be displaced."""
-        function = self._function
-        line = function.insns_between(index, self._end_of(index))
-        for number, insn in enumerate(line):
-            if _ADDRESS_SIZE in insn.raw and must_stay(insn) is not None:
-                return line[:number]
-        return line
-
-    def _end_of(self, index: int) -> int:
-        """Return the number behind a line's last instruction; that of its first where this one cannot be displaced."""
-        function, turns = self._function, self._function.turns
-        end = min(index + LONGEST, self._breaks[bisect_right(self._breaks, index)])
-        for place in range(bisect_left(turns, (index,)), len(turns)):
-            number, flow = turns[place]
-            if number >= end:
+        function, leaders = self._function, self._leaders
+        found: list[Insn] = []
+        end = -1
+        for number, one in enumerate(function.iced[index : index + LONGEST], index):
+            flow, address = FLOWS[one.code], one.ip
+            if found and (address in leaders or address != end):
                 break
-            if flow not in _MOVES or must_stay(function.insn(number)) is not None:
-                return number
-            if flow is not Flow.JCC:
-                return number + 1
-        return end
+            insn = function.insn(number)
+            plain = flow is _NEXT and not one.is_ip_rel_memory_operand
+            if not plain and (flow not in _MOVES or must_stay(insn) is not None):
+                break
+            found.append(insn)
+            if flow is not _NEXT and flow is not Flow.JCC:
+                break
+            end = one.next_ip
+        return found
 
     def _place_line(self, index: int, line: "list[Insn]", wants: Sequence[Want]) -> bool:
         """Jump at the first wanted instruction, or at one above it in the same line if there is no room."""
@@ -106,7 +88,7 @@ class Lines:
         if alone and not isinstance(planner.retarget(line[0], wants[0]), Refusal):
             return False  # the ladder will find that
         last = line[-1]
-        if wants[-1].address > last.address or any(self._stays(want) for want in wants):
+        if wants[-1].address > last.address or any(function.insn_at(want.address) is None for want in wants[1:]):
             return False
         while True:
             head = line[0]
@@ -122,11 +104,6 @@ class Lines:
             if above.flow not in _WITHIN or above.end != head.address or must_stay(above) is not None:
                 return False
             line.insert(0, above)
-
-    def _stays(self, want: Want) -> bool:
-        """Return whether an instruction of a line may not be displaced for the sake of a want."""
-        insn = self._function.insn_at(want.address)
-        return insn is None or (want.after and no_behind(insn) is not None)
 
     def _adopt(self, splice: PlannedSplice, wants: Sequence[Want]) -> None:
         splice.wants += wants

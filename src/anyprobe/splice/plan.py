@@ -79,6 +79,9 @@ class Planner(Rows):
         plan = FunctionPlan(scope=self._scope(function, wants))
         todo = sorted(wants, key=lambda want: want.address)
         self._wanted = frozenset(want.address for want in todo)
+        plan.refused = self._without_behind(function, todo)
+        hopeless = {want for want, _ in plan.refused}
+        todo = [want for want in todo if want not in hopeless] if hopeless else todo
         entries = [want for want in todo if want.kind is WantKind.ENTRY]
         if entries:
             homes = dict.fromkeys(member_at(plan.scope, want.address) for want in entries)
@@ -93,6 +96,16 @@ class Planner(Rows):
         self._refuse_open_loops(plan, entries)
         self._drop_idle(plan)
         return plan
+
+    def _without_behind(self, function: FunctionCode, wants: Sequence[Want]) -> list[tuple[Want, Refusal]]:
+        """Return the wants behind instructions behind which nothing can be done, whatever displaces them, and why."""
+        refused = []
+        for want in wants:
+            part = self._part(function, want.address) if want.after else None
+            insn = part.insn_at(want.address) if part is not None else None
+            if insn is not None and (why := no_behind(insn)) is not None:
+                refused.append((want, why))
+        return refused
 
     def _scope(self, function: FunctionCode, wants: Sequence[Want]) -> tuple[FunctionCode, ...]:
         """Return the functions that are planned together because of some wants."""
@@ -227,10 +240,6 @@ class Planner(Rows):
         if want.address in plan.shared:
             detail = "runs in its place and as a copy in the patch of what stands above"
             plan.refused.append((want, Refusal(Reason.OVERLAP, want.address, detail)))
-            return
-        insn = part.insn_at(want.address) if want.after else None
-        if insn is not None and (refusal := no_behind(insn)) is not None:
-            plan.refused.append((want, refusal))
             return
         last = plan.last_before(want.address)
         if last is not None and last.covers(want.address) and self._may_join(last, want):

@@ -33,7 +33,8 @@ def spare_stack(pid: int, mappings: list[Mapping], memory: TargetMemory) -> int:
     free = 0
     for number in range(len(content) // ENTRY_BYTES):
         page = stack.start + number * PAGE
-        absent = not _entry(content, number) & IN_MEMORY
+        entry = int.from_bytes(content[number * ENTRY_BYTES : (number + 1) * ENTRY_BYTES], "little")
+        absent = not entry & IN_MEMORY
         free = free + 1 if absent or (number < _MOST_READ and _is_marked(memory, page)) else 0
         if free == _PAGES:
             return page + PAGE
@@ -46,16 +47,10 @@ def give_back(pid: int, memory: TargetMemory, top: int) -> None:
     Nothing but our calls may have run since, and no thread may still need what is there. What fails leaves memory
     unmarked, which is not used again.
     """
-    start = top - _PAGES * PAGE
     with suppress(OSError, MemoryFault, AnyprobeError), pagemap.opened(pid) as pages:
-        content = b"".join(entries for _, entries in pages.entries(start, top))
-        for number in range(_PAGES):
-            if _entry(content, number) & IN_MEMORY:
-                memory.write(start + number * PAGE, _MARK)
-
-
-def _entry(content: bytes, number: int) -> int:
-    return int.from_bytes(content[number * ENTRY_BYTES : (number + 1) * ENTRY_BYTES], "little")
+        for page in range(top - _PAGES * PAGE, top, PAGE):
+            if pages.entry(page) & IN_MEMORY:
+                memory.write(page, _MARK)
 
 
 def _is_marked(memory: TargetMemory, page: int) -> bool:

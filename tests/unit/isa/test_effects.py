@@ -42,6 +42,8 @@ EFFECTS = {
     "0f05": ("", "rcx r11", True, False),  # syscall: r11 receives the flags
     "f3480f1ec8": ("rax", "", False, False),  # rdsspq rax keeps it where there is no shadow stack
     "0f01e3": ("rbx", "", False, False),  # smsw ebx: the kernel may write 16 bits in its place
+    "ed": ("rax rcx rdx rsi rdi r8 r9 r10 r11", "", False, False),  # in eax, dx may call VMware's monitor
+    "6e": ("rax rcx rdx rsi rdi r8 r9 r10 r11", "", False, False),  # outsb too
     "48f7f1": ("rax rcx rdx", "rax rdx", False, False),  # div rcx leaves all flags undefined
 }
 
