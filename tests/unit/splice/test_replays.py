@@ -3,6 +3,9 @@ import pytest
 from anyprobe.isa.decode import decode_one
 from anyprobe.splice.replays import Replay, replay_behind
 from anyprobe.splice.statetracking import initial
+from displaced import encodings, forms
+from displaced.oracle import judge
+from displaced.verdicts import differences
 
 TWICE = {"mov rax, rdi": "4889f8", "mov eax, [rdi]": "8b07", "ucomisd xmm0, xmm1": "660f2ec1", "push rax": "50"}
 ONCE = {
@@ -21,3 +24,11 @@ def test_what_may_run_once_more(code):
 @pytest.mark.parametrize("code", ONCE.values(), ids=list(ONCE))
 def test_what_must_run_once(code):
     assert replay_behind(Replay(initial()), decode_one(bytes.fromhex(code), 0x1000)) is None
+
+
+def test_what_may_run_once_more_comes_to_the_same():
+    found = forms.Forms()
+    encodings.scan_every_opcode(found)
+    verdicts = judge(found.codes(), "low", states=4, seed=1, oracle="displaced.repetition")
+    assert differences(verdicts) == []
+    assert sum(verdict == "ran" for verdict, _ in verdicts.values()) > 500
