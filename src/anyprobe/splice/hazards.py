@@ -24,7 +24,12 @@ class Hazards:
 
     def __init__(self, changes: "Sequence[FunctionChange]") -> None:
         """Take the changes; each address is displaced by one splice at most."""
-        ranges = [(*splice.displaced, change) for change in changes for splice in change.added]
+        ranges = [
+            (*splice.displaced, change)
+            for change in changes
+            for splice in change.added
+            if not splice.is_springboard  # it stands in what another splice displaces
+        ]
         self._ranges = sorted(ranges, key=lambda item: item[0])
         self._lows = [low for low, _, _ in self._ranges]
         self._leaving = {

@@ -422,6 +422,15 @@ def test_who_comes_back_behind_a_springboard_does_no_harm(target):
     assert target.read(FIRST, 16) == NEW + code[5:10] + BOARD + code[15:]
 
 
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_thread_in_bytes_that_are_dead_from_now_on_moves_wherever_the_springboard_is(target, number):
+    _, change = hosted(target)
+    thread = target.thread(FIRST + 3 * number)
+    target.run(change)
+    assert change.refusal is None
+    assert thread.registers.rip == 0x500000 + 0x20 * number
+
+
 def test_a_thread_at_a_springboard_that_goes_must_still_come_to_its_patch(target):
     code, change = hosted(target)
     target.run(change)
