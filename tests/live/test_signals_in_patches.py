@@ -36,10 +36,10 @@ def test_a_profiler_of_a_timed_function(run_target):
 
 
 @pytest.mark.parametrize("level", ["", ":insn", ":block"], ids=["entry", "insn", "block"])
-def test_what_changes_the_x87_stack_runs_once(run_target, level):
+def test_what_must_not_run_twice_runs_once(run_target, level):
     """A pass that a signal interrupts is begun again only if that comes to the same."""
-    target = run_target("signals_beside_x87.c")
-    names = ("pushes", "compares", "rotates")
+    target = run_target("run_twice.c")
+    names = ("pushes", "compares", "rotates", "shifts")
     with anyprobe.attach(target.pid) as session:
         session.count(*(f"a.out:{name}{level}" for name in names))
         assert not session.refused

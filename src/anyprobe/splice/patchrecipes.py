@@ -20,7 +20,7 @@ from anyprobe.splice.recipes import (
     restoring,
     taking_back,
 )
-from anyprobe.splice.replays import Replay, replay_behind
+from anyprobe.splice.replays import Replay, is_repeated, replay_behind
 from anyprobe.splice.statetracking import BLOCK, State, initial, meet, number_of, step
 
 _DONE = Step(Op.DONE)
@@ -115,7 +115,8 @@ class Walk:
         original = self._copies.get(at)
         if original is None or where.in_copy:
             return where
-        return where._replace(original=original, in_copy=True)
+        half_done = original != self.site and is_repeated(self._originals[original])
+        return where._replace(original=original, in_copy=True, replay=None if half_done else where.replay)
 
     def _follow(self, at: int, where: Where) -> list[tuple[int, Where]] | None:
         """Return where control goes from an instruction; ``None`` where that is not understood."""

@@ -106,6 +106,15 @@ def replay_behind(replay: Replay, insn: Insn) -> Replay | None:
     )
 
 
+def is_repeated(insn: Insn) -> bool:
+    """Return whether a signal may come when an instruction is half done, with a count of what is left to do.
+
+    It can be gone on with, and not begun again together with what has set its count.
+    """
+    one = insn.iced
+    return one.is_string_instruction and (one.has_rep_prefix or one.has_repne_prefix)
+
+
 def likeness(insn: Insn) -> Hashable:
     """Return the same for displaced instructions of which the same is known, and that are as long."""
     one = insn.iced
