@@ -99,6 +99,8 @@ class Arrivals(Ways):
         if ways is None or any(line[0].address <= way.address <= line[-1].address for way in ways):
             return False
         above = part.insn(number - 1)
+        if not ways and not above.falls_through:
+            return False  # nothing is known to lead there: it could not be told from what is counted
         if self.is_resumed(above, ways) or not all(self._splice_branch(way, wants) for way in ways):
             return False
         if not above.falls_through:

@@ -58,6 +58,12 @@ def count(offset):
     return f"lock inc qword ptr [{0xB00000 + 8 * offset:#x}]"
 
 
+def test_what_nothing_leads_to_stays_refused(code_map):
+    planner = planner_of(code_map, code="85 ff  eb 01  cc  ff c0  83 c0 01  c3")  # jmp over an int3
+    plan = plan_of(planner, 4)
+    assert [want.address for want, _ in plan.refused] == [BASE + 4]
+
+
 def test_each_way_counts_once(code_map):
     planner = planner_of(code_map)
     plan = plan_of(planner, AT, BEHIND)
