@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import anyprobe
 from anyprobe.core.address import PAGE
 from anyprobe.core.errors import AnyprobeError, RemoteCallFailed, TargetError
 from anyprobe.core.memory import MemoryFault
+from anyprobe.core.refusal import Reason
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.journal import MappingUse, Owner
 from anyprobe.splice.recovery import remove
@@ -165,3 +167,20 @@ def test_the_controller_dies_at_every_call(process, kind):
         if status == 0:
             break
     assert call > 60
+
+
+def test_room_stays_for_a_heap_that_comes_later(run_target):
+    """Where it will begin is not told by the mappings, least of all once there are some of ours below the program."""
+    target = run_target("crowded.c", "2")
+    maps = Path(f"/proc/{target.pid}/maps")
+    assert "[heap]" not in maps.read_text()
+    with anyprobe.attach(target.pid) as session:
+        for function in ("loop", "table", "last_byte"):
+            session.count(f"a.out:{function}:insn", f"libc.so.6:str{function[0]}*")
+        assert not [why for _, why in session.refused if why.reason is Reason.PUN_OUT_OF_REACH]
+        heap = session.engine.process.heap_start
+        assert heap
+        taken = [tuple(int(each, 16) for each in line.split()[0].split("-")) for line in maps.read_text().splitlines()]
+        assert not [start for start, end in taken if start < heap + (1 << 30) and end > heap]
+        target.go(10)
+    target.finish()

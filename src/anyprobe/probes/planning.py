@@ -101,7 +101,7 @@ def explain(session: "Session", spec: str) -> Explanation:
 
 
 def _see_space(session: "Session") -> None:
-    session.engine.springboards.space = AddressSpace(session.mappings())
+    session.engine.springboards.space = AddressSpace(session.mappings(), session.engine.process.heap_start)
 
 
 def _lines(code: FunctionCode, address: int, splice: PlannedSplice | None, bias: int) -> list[Line]:

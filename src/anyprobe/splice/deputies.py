@@ -61,7 +61,7 @@ class Deputies:
             return
         engine.touched = True
         process.gadgets()
-        space = AddressSpace(process.mappings())
+        space = AddressSpace(process.mappings(), process.heap_start)
         space.reserve_all((page, page + PAGE) for page in engine.springboards.pages())
         journal_bytes = journal_size(_RECORDS + 1 + 8)
         size = page_ceil(ROOM) + PAGE

@@ -110,7 +110,7 @@ class Engine:
         self.note_losses(mappings)
         self.losses.check_session(self.process.pid)
         with self._timed("plan"):
-            self.springboards.space = AddressSpace(mappings)
+            self.springboards.space = AddressSpace(mappings, self.process.heap_start)
             self.view.look()
             self.faults.look(edits)
             edits = self._without_gone(self.view.with_handlers(edits), mappings)

@@ -24,20 +24,18 @@ REACH = (1 << 31) - (1 << 20)
 class AddressSpace:
     """Which address ranges are taken or must stay free. Ranges that we reserve are added as we go."""
 
-    def __init__(self, mappings: Iterable[MappingLike]) -> None:
-        """Read the taken ranges off the mappings."""
+    def __init__(self, mappings: Iterable[MappingLike], heap_start: int = 0) -> None:
+        """Read the taken ranges off the mappings; a heap that is not there yet will begin at ``heap_start``."""
         self._kept: tuple[tuple[int, int], ...] = ()
         taken = [(0, MINIMUM_ADDRESS), (TOP, 1 << 64)]
-        mappings = list(mappings)
-        has_heap = any(mapping.path == "[heap]" for mapping in mappings)
-        for index, mapping in enumerate(mappings):
+        if heap_start:
+            taken.append((heap_start, heap_start + HEAP_ROOM))
+        for mapping in mappings:
             start, end = mapping.start, mapping.end
             if mapping.path == "[heap]":
                 end += HEAP_ROOM
             elif mapping.path.startswith("[stack"):
                 start -= STACK_ROOM
-            elif not has_heap and index + 1 < len(mappings) and self._may_precede_heap(mapping, mappings[0]):
-                end += HEAP_ROOM
             taken.append((max(start, 0), end))
         self._set(taken)
 
@@ -50,11 +48,6 @@ class AddressSpace:
     def keep(self, start: int, end: int) -> None:
         """Let ``gap_near`` alone use a range: nothing small may cut it up."""
         self._kept = (*self._kept, (start, end))
-
-    @staticmethod
-    def _may_precede_heap(mapping: MappingLike, first: MappingLike) -> bool:
-        """Return whether the heap of a process without one yet would start behind this mapping."""
-        return mapping is first or mapping.path == first.path
 
     def _set(self, taken: list[tuple[int, int]]) -> None:
         merged: list[tuple[int, int]] = []

@@ -48,7 +48,7 @@ def map_stores(engine: "Engine", sizes: Sequence[int]) -> list[Store]:
     if not sizes:
         return []
     with exclusive(engine.process):
-        space = AddressSpace(engine.process.mappings())
+        space = AddressSpace(engine.process.mappings(), engine.process.heap_start)
         pieces: list[Piece] = []
         offset = 0
         for size in map(page_ceil, sizes):

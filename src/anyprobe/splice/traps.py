@@ -268,7 +268,7 @@ class Traps:
         """Map memory for tables, with a journal of its own."""
         engine = self._engine
         size = page_ceil(max(_LEAST_BYTES, size))
-        space = AddressSpace(engine.process.mappings())
+        space = AddressSpace(engine.process.mappings(), engine.process.heap_start)
         journal_bytes = journal_size(_RECORDS + 1 + 8)
         place = space.gap_near(near, near + len(TRAP), size + PAGE + journal_bytes)
         if place is None:

@@ -63,6 +63,8 @@ class Process:
         self.child = stat.parent == os.getpid()
         """Whether whoever started it is in our process."""
         self._identity = (stat.start_time, stat.start_stack)
+        self.heap_start = stat.start_heap
+        """Where the heap of ``brk`` begins or will begin; 0 where that is not known."""
         self.meets_traps = False
         """Whether traps of ours are in its text, or have been."""
         self.parks = False

@@ -62,6 +62,8 @@ class TaskStat(NamedTuple):
     start_time: int
     start_code: int
     start_stack: int
+    start_heap: int
+    """Where the heap of ``brk`` begins or will begin; 0 where we may not know."""
 
     @property
     def ended(self) -> bool:
@@ -125,6 +127,7 @@ def parse_stat(content: bytes) -> TaskStat:
         start_time=int(fields[19]),
         start_code=int(fields[23]),
         start_stack=int(fields[25]),
+        start_heap=int(fields[44]),
     )
 
 

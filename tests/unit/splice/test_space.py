@@ -17,10 +17,6 @@ class Line:
     path: str = ""
 
 
-PROGRAM = Line(0x10_0000, 0x10_1000, "/bin/x")
-"""Keeps the room for its heap away from the mappings under test."""
-
-
 def test_the_lowest_pages_and_the_kernel_half_are_taken():
     space = AddressSpace([])
     assert not space.is_free(0, 0x1000)
@@ -41,11 +37,13 @@ def test_room_stays_for_the_heap_and_the_stack():
 
 
 def test_room_stays_for_a_heap_that_does_not_exist_yet():
-    program = [Line(0x40_0000, 0x41_0000, "/bin/x"), Line(0x41_0000, 0x42_0000, "/bin/x")]
-    space = AddressSpace([*program, Line(LIBRARY, LIBRARY + 0x1000)])
-    assert not space.is_free(0x42_0000, 0x42_1000)
-    assert not space.is_free(0x42_0000 + HEAP_ROOM - 0x1000, 0x42_0000 + HEAP_ROOM)
-    assert space.is_free(0x42_0000 + HEAP_ROOM, 0x42_0000 + HEAP_ROOM + 0x1000)
+    low, heap = Line(0x10_0000, 0x20_0000), 0x43_0000
+    space = AddressSpace([low, Line(0x40_0000, 0x42_0000, "/bin/x"), Line(LIBRARY, LIBRARY + 0x1000)], heap)
+    assert space.is_free(low.end, 0x40_0000)
+    assert space.is_free(0x42_0000, heap)
+    assert not space.is_free(heap, heap + 0x1000)
+    assert not space.is_free(heap + HEAP_ROOM - 0x1000, heap + HEAP_ROOM)
+    assert space.is_free(heap + HEAP_ROOM, heap + HEAP_ROOM + 0x1000)
     assert space.is_free(LIBRARY + 0x1000, LIBRARY + 0x2000)
 
 
@@ -71,15 +69,15 @@ def test_gaps_are_near_to_the_last_page_within_reach(size):
     low, high = LIBRARY, LIBRARY + 0x20_0000
     furthest = page_floor(REACH - 1 - size - PAGE - (high - low))
     above = Line(high, high + REACH)
-    near = AddressSpace([PROGRAM, Line(low - furthest, high, "/lib/x.so"), above])
+    near = AddressSpace([Line(low - furthest, high, "/lib/x.so"), above])
     assert near.gap_near(low, high, size) == low - furthest - PAGE - size
-    far = AddressSpace([PROGRAM, Line(low - furthest - PAGE, high, "/lib/x.so"), above])
+    far = AddressSpace([Line(low - furthest - PAGE, high, "/lib/x.so"), above])
     assert far.gap_near(low, high, size) is None
 
 
 def test_a_gap_too_small_is_passed_over():
     module = Line(LIBRARY, LIBRARY + 0x1000, "/lib/x.so")
-    space = AddressSpace([PROGRAM, Line(LIBRARY - 0x10000, LIBRARY - 0x5000), module, Line(module.end, TOP)])
+    space = AddressSpace([Line(LIBRARY - 0x10000, LIBRARY - 0x5000), module, Line(module.end, TOP)])
     assert space.gap_near(LIBRARY, LIBRARY + 0x1000, 0x3000) == LIBRARY - 0x4000
     assert space.gap_near(LIBRARY, LIBRARY + 0x1000, 0x4000) == LIBRARY - 0x10000 - 0x5000
 
@@ -96,7 +94,7 @@ def test_reserved_ranges_are_taken():
 
 
 def test_far_gap_is_the_first_at_or_above_the_start():
-    space = AddressSpace([PROGRAM, Line(0x5000_0000, 0x6000_0000), Line(0x6000_4000, 0x7000_0000)])
+    space = AddressSpace([Line(0x5000_0000, 0x6000_0000), Line(0x6000_4000, 0x7000_0000)])
     assert space.far_gap(0x1000, 0x5000_0000) == 0x6000_1000
     assert space.far_gap(0x3000, 0x5000_0000) == 0x7000_1000
     assert space.far_gap(0x1000, 0x8000_0001) == 0x8000_1000

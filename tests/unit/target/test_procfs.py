@@ -48,7 +48,7 @@ def test_stat_with_parentheses_and_spaces_in_the_name():
     fields = " ".join(str(number) for number in range(4, 53))
     stat = parse_stat(f"17 (a) (b c) S {fields}\n".encode())
     assert (stat.comm, stat.state, stat.parent, stat.flags, stat.threads) == ("a) (b c", "S", 4, 9, 20)
-    assert (stat.start_time, stat.start_code, stat.start_stack) == (22, 26, 28)
+    assert (stat.start_time, stat.start_code, stat.start_stack, stat.start_heap) == (22, 26, 28, 47)
 
 
 def test_kinds_of_tasks():
