@@ -1,0 +1,66 @@
+"""Random functions probed in every way: they come to what they came to before, and hits are proportional to rounds."""
+
+from random import Random
+
+import pytest
+
+import anyprobe
+from live.random_functions import program
+
+MICROSECONDS = "50"
+"""Between two signals."""
+LEVELS = {
+    "entries": ["a.out:f*"],
+    "exits": ["a.out:f*%return"],
+    "blocks": ["a.out:f*%block"],
+    "instructions": ["a.out:f*:insn"],
+    "everything": ["a.out:f*", "a.out:f*%return", "a.out:f*:insn"],
+}
+
+
+def check_level(run_target, seed, specs, rounds):
+    """Run under signals with probes: each site has to be hit as often in each round as in the first."""
+    target = run_target("random_functions.c", MICROSECONDS, text=program(seed))
+    with anyprobe.attach(target.pid) as session:
+        session.count(*specs)
+        target.go(1)
+        first = hits_of(session)
+        target.go(rounds)
+        assert hits_of(session) == {site: hits * (rounds + 1) for site, hits in first.items()}
+    target.go(1)
+    target.finish()
+
+
+def hits_of(session):
+    return {(site.spec, site.address): site.hits for site in session.snapshot().sites if site.armed}
+
+
+def check_changes(run_target, seed, steps):
+    """Arm and remove at random while the program runs under signals."""
+    random = Random(seed)
+    target = run_target("random_functions.c", MICROSECONDS, text=program(seed))
+    target.run_freely()
+    with anyprobe.attach(target.pid, live=random.random() < 0.3) as session:
+        probes = []
+        for _ in range(steps):
+            if probes and random.random() < 0.45:
+                session.remove(*probes.pop(random.randrange(len(probes))))
+            elif random.random() < 0.2:
+                probes.append(session.time(f"a.out:f{random.randrange(12)}"))
+            else:
+                function = random.choice(("*", random.randrange(12), random.randrange(12)))
+                probes.append(session.count(f"a.out:f{function}{random.choice(('', '%return', '%block', ':insn'))}"))
+            target.check_alive()
+    target.halt()
+    target.finish()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("seed", [2, 17])
+def test_results_and_counts_under_signals(run_target, seed, level):
+    check_level(run_target, seed, LEVELS[level], 400)
+
+
+@pytest.mark.parametrize("seed", [20, 22])
+def test_probes_come_and_go_while_it_runs(run_target, seed):
+    check_changes(run_target, seed, 12)
