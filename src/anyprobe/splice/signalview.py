@@ -7,6 +7,7 @@ handled at all. Where a handler cannot be spliced it sees the true pcs.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.function import FunctionCode
@@ -14,6 +15,7 @@ from anyprobe.core.address import PAGE
 from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.faults import may_fault
 from anyprobe.splice.banks import Hook
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
@@ -61,6 +63,8 @@ class SignalView:
         """By the addresses of handlers."""
         self._homes: dict[int, _Described] = {}
         self._index: tuple[tuple[int, int], ...] = ()
+        self._boards: set[int] = set()
+        """Where springboards stand in displaced bytes, or will in a moment."""
 
     @property
     def faults(self) -> bool:
@@ -172,7 +176,9 @@ class SignalView:
         used = any(hook.armed or hook.refusal is None for hook in self.hooks.values())
         if not used and not self._engine.faults.wanted:
             return
-        splices = [splice for edit in edits if edit.change is not None for splice in edit.change.added]
+        changes = [edit.change for edit in edits if edit.change is not None]
+        splices = [splice for change in changes for splice in change.added]
+        leaving = {splice for change in changes for splice in change.removed}
         if not self._homes or not self._index:
             states = [state for module in self._engine.modules for state in module.functions.values()]
             splices += [splice for state in states for splice in state.splices]
@@ -181,7 +187,7 @@ class SignalView:
             described = self._described(home)
             here = [s for s in splices if s.patch is not None and s.patch.address in described.table.code]
             described.add(here, looped)
-        self._publish(splices)
+        self._publish(splices, leaving)
 
     def _described(self, home: "Neighbourhood") -> "_Described":
         known = self._homes.get(home.code.address)
@@ -189,10 +195,13 @@ class SignalView:
             known = self._homes[home.code.address] = _Described(home)
         return known
 
-    def _publish(self, splices: Iterable[LiveSplice]) -> None:
-        jumps = {(splice.address, len(splice.new)) for splice in splices if splice.is_springboard}
+    def _publish(self, splices: Sequence[LiveSplice], leaving: AbstractSet[LiveSplice]) -> None:
+        # where a site is, no springboard is left: who is brought back to the site would be led from it again, for ever
+        self._boards.difference_update(splice.address for splice in (*splices, *leaving))
+        self._boards |= {splice.address for splice in splices if splice.is_springboard and splice not in leaving}
+        jumps = {(board, JUMP_BYTES) for board in self._boards}
         jumps |= {(page, PAGE) for page in self._engine.springboards.pages()}
-        jumps |= {entry for entry in self._index if entry[1] < PAGE}
+        jumps |= {entry for entry in self._index if entry[1] == HANDLER}
         for handler in self.hooks:
             place = self.locate(handler) if self.locate is not None else None
             if isinstance(place, tuple):
