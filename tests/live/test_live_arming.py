@@ -37,6 +37,23 @@ def arming(probes: list) -> set[str]:
     return {place.hook.arming for probe in probes for place in probe.all_places}
 
 
+def test_a_short_jump_keeps_its_springboard_while_others_come_and_go(run_target):
+    target = run_target("short_end.c")
+    with anyprobe.attach(target.pid, live=True) as session:
+        first = [*session.count("a.out:ends%return"), *session.count("a.out:ends%return")]
+        assert {site.strategy for site in session.snapshot().sites} == {"short"}
+        for _ in range(2):
+            entry = session.count("a.out:ends")
+            assert arming(entry) == {"live"}
+            target.go(10)
+            session.remove(*entry)
+            target.go(10)
+        counts = target.counts
+        sites = session.snapshot().sites[: len(first)]
+        assert [site.hits for site in sites] == [counts.calls["ends"]] * len(first)
+    target.finish()
+
+
 @pytest.mark.parametrize(("strategy", "names"), [("auto", FUNCTIONS), ("jump", WINDOWS)])
 @pytest.mark.parametrize("kind", ["plain", "handler"])
 @pytest.mark.parametrize("threads", [1, 8])

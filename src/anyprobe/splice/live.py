@@ -355,7 +355,7 @@ def _staying(edit: Edit) -> list[LiveSplice]:
     staying = [
         splice
         for splice in state.splices
-        if not splice.planned.leans_on and not splice.is_springboard
+        if not splice.planned.leans_on  # a springboard stays and goes with the short jump that leads to it
         and all(want in kept or want.kind is WantKind.LOOP for want in splice.planned.wants)
         and not any(insn.address in changing for insn in splice.planned.insns)
     ]  # fmt: skip
