@@ -45,13 +45,14 @@ _COUNTED_FLAGS = frozenset(
 # glibc asks with a zeroed register, which stays zero where there is no shadow stack.
 # Where user mode may not ask for the others (UMIP), the kernel answers in their place, with 16 bits.
 _KEEP_THEIR_REGISTER = frozenset({Mnemonic.RDSSPD, Mnemonic.RDSSPQ, Mnemonic.SLDT, Mnemonic.STR, Mnemonic.SMSW})
-_PORTS = frozenset(
+_CALLING_OUT = frozenset(
     {
+        Mnemonic.ENCLU, Mnemonic.VMFUNC,
         Mnemonic.IN, Mnemonic.INSB, Mnemonic.INSW, Mnemonic.INSD,
         Mnemonic.OUT, Mnemonic.OUTSB, Mnemonic.OUTSW, Mnemonic.OUTSD,
     }
 )  # fmt: skip
-"""Where programs may use ports, these do; VMware's monitor is called by them, with arguments in other registers."""
+"""What is called by these reads any register: enclaves, functions of a hypervisor, and VMware's monitor by ports."""
 _ORS = frozenset({Code.OR_RM32_IMM8, Code.OR_RM64_IMM8})
 """With all bits set these put -1 into a register whatever was there, in fewer bytes than ``mov``."""
 _LOGIC = frozenset({Mnemonic.AND, Mnemonic.OR, Mnemonic.XOR, Mnemonic.TEST})
@@ -147,8 +148,8 @@ def _ask(iced: Instruction) -> Effects:
         flags_read, flags_written = STATUS_FLAGS, 0
     elif flags_written and _keeps_flags_sometimes(iced):
         flags_written = 0
-    if iced.mnemonic in _PORTS:
-        reads, writes = reads | SYSV_CLOBBERED, 0
+    if iced.mnemonic in _CALLING_OUT:
+        reads, writes, flags_written = reads | SYSV_CLOBBERED, 0, 0
     return Effects(reads, writes, may_write, flags_read, flags_written)
 
 

@@ -55,6 +55,8 @@ class Where(NamedTuple):
     in_copy: bool
     """Whether the instruction is the program's, not an action's."""
     effects: tuple[Effect, ...] = ()
+    entered: bool = False
+    """Whether a branch back to the entry may have led here, past what is done there."""
 
 
 @dataclass
@@ -112,6 +114,8 @@ class Walk:
 
     def _arrive(self, at: int, where: Where) -> Where:
         """Take note of a displaced copy that begins here."""
+        if at == self.patch.behind:
+            where = where._replace(entered=True)
         original = self._copies.get(at)
         if original is None or where.in_copy:
             return where
@@ -175,7 +179,7 @@ class Walk:
         """Return the state behind a displaced copy: that of the program in front of the next instruction."""
         replay = None if where.replay is None else replay_behind(where.replay, original)
         effects = () if replay is None else where.effects
-        return Where(initial(), replay, original.end + self.bias, in_copy=False, effects=effects)
+        return Where(initial(), replay, original.end + self.bias, in_copy=False, effects=effects, entered=where.entered)
 
     def _displaced(self, one: Instruction, flow: Flow, where: Where) -> list[tuple[int, Where]] | None:
         """Follow the copy of a displaced instruction."""
@@ -229,7 +233,8 @@ def _meet(one: Where, other: Where) -> Where | None:
         replay = None if since is None else one.replay._replace(state=since)
     done = [(effect.kind, effect.bank, effect.argument) for effect in one.effects]
     same = done == [(effect.kind, effect.bank, effect.argument) for effect in other.effects]
-    return one._replace(state=state, replay=replay, effects=one.effects if same else _UNKNOWN)
+    effects, entered = one.effects if same else _UNKNOWN, one.entered or other.entered
+    return one._replace(state=state, replay=replay, effects=effects, entered=entered)
 
 
 def recipes(walk: Walk, dead: Mapping[int, "Dead"], *, looped: bool = False) -> Positions:
@@ -241,7 +246,8 @@ def recipes(walk: Walk, dead: Mapping[int, "Dead"], *, looped: bool = False) -> 
     found: dict[int, Recipe] = {}
     for at, where in walk.found.items():
         recipe = _recipe(walk, at, where, dead)
-        if recipe is not None and looped and at == patch.behind and where.original == walk.site:
+        over = any(effect.kind is EffectKind.LEFT for effect in where.effects)
+        if recipe is not None and looped and where.entered and not over and recipe[0].op is not Op.FOLLOW:
             recipe = (Step(Op.IF_INTERRUPTED), *recipe)
         if recipe is not None:
             found[at - patch.address] = recipe

@@ -102,17 +102,23 @@ def restoring(state: State, dead: Iterable[int] = (), *, flags_dead: bool = Fals
         steps.append(flags)
     dead = frozenset(dead)
     loads: list[Step] = []
+    moves: dict[int, int] = {}
     for number in state.lost():
         if number in dead:
             continue
         value = (ORIGINAL, number)
         register, word = state.register_with(value), state.word_with(value)
         if register is not None:
-            steps.append(Step(Op.MOVE, frame_index(number), frame_index(register)))
+            moves[number] = register
         elif word is not None:
             loads.append(Step(Op.LOAD, frame_index(number), word - state.shift))
         else:
             return None
+    while moves:  # nothing is overwritten that another one still has to come from
+        ready = next((number for number in moves if number not in moves.values()), None)
+        if ready is None:
+            return None
+        steps.append(Step(Op.MOVE, frame_index(ready), frame_index(moves.pop(ready))))
     steps += loads
     if state.shift:
         steps.append(Step(Op.STACK, b=-state.shift))

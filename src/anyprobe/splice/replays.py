@@ -1,7 +1,7 @@
 """What is known of displaced instructions that have run: whether they may run once more, from the site on.
 
-They may, if that comes to the same. So they write no memory but the stack, where nothing has been read before, no
-vector register, and nothing else that is not followed. A register that they overwrite before they read it may have
+They may, if that comes to the same. So they write no memory but by pushes, before anything has been read, no vector
+register, and nothing else that is not followed. A register that they overwrite before they read it may have
 any value.
 """
 
@@ -30,7 +30,7 @@ _RED_ZONE = 128
 """What signals and code of ours leave alone below the stack pointer."""
 _NUMBERS_DO_NOT_MATTER = frozenset(
     {
-        Mnemonic.MOV, Mnemonic.LEA, Mnemonic.ADD, Mnemonic.SUB, Mnemonic.AND, Mnemonic.OR, Mnemonic.XOR,
+        Mnemonic.MOV, Mnemonic.LEA, Mnemonic.ADD, Mnemonic.SUB, Mnemonic.AND, Mnemonic.XOR,
         Mnemonic.CMP, Mnemonic.TEST, Mnemonic.IMUL, Mnemonic.MOVZX, Mnemonic.MOVSX, Mnemonic.MOVSXD, Mnemonic.NOP,
     }
 )  # fmt: skip
@@ -48,6 +48,9 @@ _FOLLOWED = frozenset(
 shadow stacks, transactions and the like."""
 _SETTING_MODES = frozenset({Mnemonic.LDMXCSR, Mnemonic.VLDMXCSR})
 """What has been rounded in front of these may be rounded otherwise behind them."""
+_PUSHES = frozenset({Mnemonic.PUSH, Mnemonic.PUSHFQ})
+"""Nobody else knows what is below the stack pointer. Other places on the stack may be shared: with another thread that
+answers a request there, or with the handler."""
 _factory = InstructionInfoFactory()
 
 
@@ -85,9 +88,8 @@ def replay_behind(replay: Replay, insn: Insn) -> Replay | None:
         for used in info.used_memory():
             if used.access in _READS:
                 reads_memory = True
-                lowest = min(lowest, _place(replay, used))
-            plain = used.access == OpAccess.WRITE and used.base == Register.RSP and used.index == Register.NONE
-            if used.access in _WRITES and (not plain or replay.memory_read or reads_memory):
+                lowest = min(lowest, _place(replay, used, by_bits=insn.iced.mnemonic == Mnemonic.BT))
+            if used.access in _WRITES and (insn.iced.mnemonic not in _PUSHES or replay.memory_read or reads_memory):
                 return None
     state = step(replay.state, insn.iced, insn.raw) if insn.flow is Flow.NEXT else replay.state
     if state is None or lowest < state.shift - _RED_ZONE:
@@ -127,11 +129,17 @@ def likeness(insn: Insn) -> Hashable:
     return one.code, insn.length, registers
 
 
-def _place(replay: Replay, used: UsedMemory) -> int:
-    """Return where on the stack something is read, or the lowest place where it can be."""
-    if used.base == Register.RSP and used.index == Register.NONE:
-        return replay.state.shift + signed(used.displacement)
-    return _NOWHERE if used.base in (Register.NONE, Register.RIP) else replay.state.shift - _RED_ZONE
+def _place(replay: Replay, used: UsedMemory, *, by_bits: bool) -> int:
+    """Return where on the stack something is read, or the lowest place where it can be.
+
+    ``by_bits``: by the number of a bit, which may be far away.
+    """
+    if used.index == Register.NONE and not by_bits:
+        if used.base == Register.RSP:
+            return replay.state.shift + signed(used.displacement)
+        if used.base in (Register.NONE, Register.RIP):
+            return _NOWHERE
+    return replay.state.shift - _RED_ZONE
 
 
 def _is_followed_wholly(one: Instruction) -> bool:

@@ -7,7 +7,7 @@ what it cannot say is lost: wrong code shows as a register that is nowhere.
 
 from typing import NamedTuple
 
-from iced_x86 import Instruction, Mnemonic, OpKind, Register
+from iced_x86 import Instruction, MemorySizeExt, Mnemonic, OpKind, Register
 
 from anyprobe.isa.effects import effects_of
 
@@ -163,7 +163,7 @@ def _move(state: State, one: Instruction, destination: int) -> State | None:
         value = (STACK, state.shift) if source == RSP else state.registers[source] if source >= 0 else _LOST
     elif one.op1_kind == OpKind.MEMORY and one.segment_prefix == Register.FS:
         value = (BLOCK, signed(one.memory_displacement))
-    elif one.op1_kind == OpKind.MEMORY and one.memory_base == Register.RSP:
+    elif one.op1_kind == OpKind.MEMORY and _is_plain_stack(one):
         value = dict(state.stack).get(state.shift + signed(one.memory_displacement))
     if destination != RSP:
         return _set(state, destination, value)
@@ -183,7 +183,8 @@ def _general(state: State, one: Instruction, raw: bytes) -> State | None:
     to_memory = one.op_count and one.op0_kind == OpKind.MEMORY and one.mnemonic not in _READ_ONLY
     if to_memory and one.memory_base == Register.RSP:
         place = state.shift + signed(one.memory_displacement)
-        kept = tuple((at, value) for at, value in state.stack if not place - 8 < at < place + 8)
+        size = MemorySizeExt.size(one.memory_size) or 1 << 16  # type: ignore[arg-type]
+        kept = tuple((at, value) for at, value in state.stack if not place - 8 < at < place + size)
         return state._replace(stack=kept)
     return state
 
@@ -200,6 +201,11 @@ def _moved(state: State, shift: int) -> State:
 
 def _without(stack: tuple[tuple[int, Value], ...], place: int) -> tuple[tuple[int, Value], ...]:
     return tuple((at, value) for at, value in stack if at != place)
+
+
+def _is_plain_stack(one: Instruction) -> bool:
+    plain = one.memory_index == Register.NONE and one.segment_prefix == Register.NONE
+    return plain and one.memory_base == Register.RSP
 
 
 def signed(displacement: int) -> int:

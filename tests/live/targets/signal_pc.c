@@ -8,7 +8,7 @@ TALLY(profiled);
 static volatile unsigned long strange, samples;
 static unsigned long ranges[64][2];
 static int known;
-PROBED long profiled(long x) { volatile long y = x; return y * 11; }
+PROBED long profiled(long x) { long y = x; asm volatile("" : "+r"(y)); return y * 11; }
 static void on_tick(int signal, siginfo_t *info, void *context) {
     (void)signal; (void)info;
     unsigned long pc = (unsigned long)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];

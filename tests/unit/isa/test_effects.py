@@ -43,6 +43,7 @@ EFFECTS = {
     "f3480f1ec8": ("rax", "", False, False),  # rdsspq rax keeps it where there is no shadow stack
     "0f01e3": ("rbx", "", False, False),  # smsw ebx: the kernel may write 16 bits in its place
     "ed": ("rax rcx rdx rsi rdi r8 r9 r10 r11", "", False, False),  # in eax, dx may call VMware's monitor
+    "0f01d7": ("rax rcx rdx rbx rsi rdi r8 r9 r10 r11", "", False, False),  # enclu may enter an enclave
     "6e": ("rax rcx rdx rsi rdi r8 r9 r10 r11", "", False, False),  # outsb too
     "48f7f1": ("rax rcx rdx", "rax rdx", False, False),  # div rcx leaves all flags undefined
 }

@@ -9,7 +9,8 @@ from displaced.verdicts import differences
 
 TWICE = {"mov rax, rdi": "4889f8", "mov eax, [rdi]": "8b07", "ucomisd xmm0, xmm1": "660f2ec1", "push rax": "50"}
 ONCE = {
-    "mov [rdi], eax": "8907", "in al, dx": "ec", "out dx, al": "ee", "std": "fd", "popfq": "9d",
+    "mov [rdi], eax": "8907", "mov [rsp+8], rax": "4889442408", "stmxcsr [rsp]": "0fae1c24",
+    "in al, dx": "ec", "out dx, al": "ee", "std": "fd", "popfq": "9d",
     "ldmxcsr [rdi]": "0fae17", "fld1": "d9e8", "fucompp": "dae9", "fincstp": "d9f7", "emms": "0f77",
     "incsspq rax": "f3480faee8", "xend": "0f01d5", "wrpkru": "0f01ef", "wrfsbase rax": "f3480faed0",
     "movaps xmm0, xmm1": "0f28c1",

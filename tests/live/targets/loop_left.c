@@ -1,0 +1,30 @@
+/* A function that begins with the head of its loop, and that signal handlers leave: a call counts once, however many
+ * times its first instructions have run. */
+#include <setjmp.h>
+#include "protocol.h"
+#include <signal.h>
+#include <sys/time.h>
+TALLY(loops);
+long loops(void);
+asm(".p2align 4\n" FUNCTION(loops) "nop\npause\nxor %eax,%eax\ntest %rsp,%rsp\njne loops\nret\n" END(loops) ".p2align 4\n");
+static sigjmp_buf out;
+static void on_tick(int signal, siginfo_t *info, void *context) {
+    (void)signal; (void)info; (void)context;
+    siglongjmp(out, 1);
+}
+static void one_round(void) {
+    struct itimerval once = {{0, 0}, {0, 300}};
+    if (!sigsetjmp(out, 1)) {
+        setitimer(ITIMER_REAL, &once, 0);
+        CALLED(loops);
+        loops();
+    }
+}
+static void setup(int argc, char **argv) {
+    (void)argc; (void)argv;
+    struct sigaction action = {0};
+    action.sa_sigaction = on_tick;
+    action.sa_flags = SA_RESTART | SA_SIGINFO;
+    sigaction(SIGALRM, &action, 0);
+    USE_TALLY(loops);
+}
