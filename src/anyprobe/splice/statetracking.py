@@ -183,7 +183,7 @@ def _general(state: State, one: Instruction, raw: bytes) -> State | None:
     to_memory = one.op_count and one.op0_kind == OpKind.MEMORY and one.mnemonic not in _READ_ONLY
     if to_memory and one.memory_base == Register.RSP:
         place = state.shift + signed(one.memory_displacement)
-        size = MemorySizeExt.size(one.memory_size) or 1 << 16  # type: ignore[arg-type]
+        size = MemorySizeExt.size(one.memory_size) or 1 << 16
         kept = tuple((at, value) for at, value in state.stack if not place - 8 < at < place + size)
         return state._replace(stack=kept)
     return state
