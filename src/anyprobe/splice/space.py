@@ -90,8 +90,10 @@ class AddressSpace:
                 place = page_floor(gap_end - size - PAGE)
                 distance = high - place
             else:
-                place = page_ceil(gap_start + PAGE)
+                place = page_ceil(max(gap_start + PAGE, high - REACH + 1))
                 distance = (place + size - low) * 2
+            if place + size + PAGE > gap_end:
+                continue
             if max(high - place, place + size - low) < REACH and (best is None or distance < best[0]):
                 best = (distance, place)
         return None if best is None else best[1]

@@ -59,6 +59,15 @@ def test_a_gap_above_where_below_is_taken():
     assert space.gap_near(LIBRARY, LIBRARY + 0x10000, 0x3000) == LIBRARY + 0x11000
 
 
+def test_a_gap_inside_what_is_to_be_reached_need_not_serve_from_its_beginning():
+    end = LIBRARY + REACH + 0x5000
+    space = AddressSpace([Line(LIBRARY - 3 * GB, LIBRARY + 0x1000), Line(end - 0x1000, end + 3 * GB)])
+    place = space.gap_near(LIBRARY, end, 0x2000)
+    assert LIBRARY + 0x1000 < end - REACH < place < end
+    assert space.is_free(place, place + 0x2000)
+    assert space.gap_near(LIBRARY, end, REACH - 0x3000) is None
+
+
 def test_no_gap_within_reach():
     lines = [Line(PIE - 3 * GB, PIE), Line(PIE, PIE + 0x1000, "/bin/x"), Line(PIE + 0x1000, PIE + 3 * GB)]
     assert AddressSpace(lines).gap_near(PIE, PIE + 0x1000, 0x1000) is None
