@@ -18,6 +18,7 @@ from live.random_instructions import (
 )
 
 TEXT = """
+#include "{header}"
 enum {{ FUNCTIONS = {functions}, CALLS = {calls} }};
 {declarations}
 static void (*functions[])(void) = {{{names}}};
@@ -216,12 +217,12 @@ class Function(Straight):
             self.emit("int3")
 
 
-def program(seed, functions=12, calls=24):
-    """Return the text of a program."""
+def program(seed, functions=12, calls=24, kind=Function, header="protocol.h"):
+    """Return the text of a program; ``kind``: what its functions are like, which may need a header of its own."""
     random = Random(seed)
-    lines = [line for number in range(functions) for line in Function(random, number, functions).text()]
+    lines = [line for number in range(functions) for line in kind(random, number, functions).text()]
     names = [f"f{number}" for number in range(functions)]
     body = "\n".join(f'"{line}\\n"' for statement in lines for line in statement.split("\n"))
     declarations = " ".join(f"void {name}(void);" for name in names)
-    facts = {"functions": functions, "calls": calls, "names": ", ".join(names)}
+    facts = {"functions": functions, "calls": calls, "names": ", ".join(names), "header": header}
     return TEXT.format(declarations=declarations, body=body, **facts)

@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 import anyprobe
+from live.random_faults import FaultingFunction
 from live.random_functions import program
 
 MICROSECONDS = "50"
@@ -18,11 +19,16 @@ LEVELS = {
 }
 
 
-def check_level(run_target, seed, specs, rounds):
+def faulting_program(seed):
+    return program(seed, kind=FaultingFunction, header="random_faults.h")
+
+
+def check_level(run_target, text, specs, rounds):
     """Run under signals with probes: each site has to be hit as often in each round as in the first."""
-    target = run_target("random_functions.c", MICROSECONDS, text=program(seed))
+    target = run_target("random_functions.c", MICROSECONDS, text=text)
     with anyprobe.attach(target.pid) as session:
         session.count(*specs)
+        assert session.snapshot().warnings == ()
         target.go(1)
         first = hits_of(session)
         target.go(rounds)
@@ -35,12 +41,13 @@ def hits_of(session):
     return {(site.spec, site.address): site.hits for site in session.snapshot().sites if site.armed}
 
 
-def check_changes(run_target, seed, steps):
+def check_changes(run_target, text, seed, steps, live=None):
     """Arm and remove at random while the program runs under signals."""
     random = Random(seed)
-    target = run_target("random_functions.c", MICROSECONDS, text=program(seed))
+    target = run_target("random_functions.c", MICROSECONDS, text=text)
     target.run_freely()
-    with anyprobe.attach(target.pid, live=random.random() < 0.3) as session:
+    by_chance = random.random() < 0.3
+    with anyprobe.attach(target.pid, live=by_chance if live is None else live) as session:
         probes = []
         for _ in range(steps):
             if probes and random.random() < 0.45:
@@ -58,9 +65,23 @@ def check_changes(run_target, seed, steps):
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("seed", [2, 17])
 def test_results_and_counts_under_signals(run_target, seed, level):
-    check_level(run_target, seed, LEVELS[level], 400)
+    check_level(run_target, program(seed), LEVELS[level], 400)
 
 
 @pytest.mark.parametrize("seed", [20, 22])
 def test_probes_come_and_go_while_it_runs(run_target, seed):
-    check_changes(run_target, seed, 12)
+    check_changes(run_target, program(seed), seed, 12)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("seed", [0, 3])
+def test_faults_that_the_program_handles(run_target, seed, level):
+    """By a handler that looks up where it is, mends what was wrong, or has the program go on behind the instruction."""
+    check_level(run_target, faulting_program(seed), LEVELS[level], 200)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_probes_come_and_go_among_faults(run_target, live):
+    """A thread that has not left a patch when the probes go may fault there, and be shown where it is."""
+    for _ in range(4):
+        check_changes(run_target, faulting_program(0), 0, 12, live=live)

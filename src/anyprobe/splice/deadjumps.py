@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import Memory
-from anyprobe.splice.journal import FoundJournal, Record, RecordKind
+from anyprobe.splice.journal import AT_HANDLER, FoundJournal, Record, RecordKind
 from anyprobe.splice.savedpcs import Stacks
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def listed(journals: Sequence[FoundJournal]) -> dict[int, int]:
 
 def is_dead_jump(record: Record) -> bool:
     """Return whether a splice has no patch of its own."""
-    return record.kind is RecordKind.SPLICE and record.extra == 0 and record.new[:1] == _JUMP
+    return record.kind is RecordKind.SPLICE and record.extra in (0, AT_HANDLER) and record.new[:1] == _JUMP
 
 
 def leave(memory: Memory, boards: dict[int, int], stop: "Stop") -> Iterator[str]:

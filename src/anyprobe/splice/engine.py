@@ -10,12 +10,12 @@ from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.isa.faults import may_fault
 from anyprobe.splice.arena import Arena
 from anyprobe.splice.banks import SLOT_ONLY, TIMING
 from anyprobe.splice.edits import Edit, Module, beside_handlers, hook_of
 from anyprobe.splice.emission import Emission, worth_moving
 from anyprobe.splice.faultcatching import FaultCatching
+from anyprobe.splice.faulting import fault_refusal
 from anyprobe.splice.journal import Owner, Record, RecordKind
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import Clobbers
@@ -132,7 +132,9 @@ class Engine:
                 refusal = emission.emit(edit)
                 if refusal is not None:
                     self.give_up(edit, refusal)
-            self.view.describe(edits)
+            for edit in self.view.describe(edits):
+                detail = "the program handles faults, and there is no room to say what its handlers are to be shown"
+                self.give_up(edit, Refusal(Reason.MAY_FAULT, edit.state.code.start, detail))
             self._open_gates()
             self.faults.install(edits)
             self._prepare_traps(edits)
@@ -164,7 +166,8 @@ class Engine:
         splice = plans.find(self._function_of(edit, want).start, want)
         if splice is None or edit.module.claims.conflict(splice.write_at, splice.written, 0) is not None:
             return False
-        if self.view.faults and any(may_fault(insn.iced) for insn in splice.insns[1:]):
+        end, shown = splice.write_at + splice.written, edit.module.code.text.is_go or self.view.is_complete
+        if self.view.faults and fault_refusal(splice.insns, end, shown=shown) is not None:
             return False
         edit.module.claims.claim(splice)
         edit.plan, edit.wants, edit.planned = FunctionPlan([splice]), [want], True
@@ -240,6 +243,7 @@ class Engine:
             plain_jumps_only=go,
             parking=module.code.text.parking,
             faults_handled=self.view.faults,
+            pcs_shown=go or self.view.is_complete,
         )
 
     def refuse_timing(self, edit: Edit, wants: list[Want]) -> list[Want]:

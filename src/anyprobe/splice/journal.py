@@ -30,6 +30,8 @@ RECORD_BYTES = 64
 
 INTERNAL = 1
 """Bit in the address of a patch, which is aligned."""
+AT_HANDLER = 2
+"""Another one: this is how the program's signal handlers come to see its own pcs, so it goes last."""
 
 
 class Request(IntEnum):
@@ -48,7 +50,8 @@ class RecordKind(IntEnum):
     MAPPING = 1
     """address, size; ``extra`` is a ``MappingUse``."""
     SPLICE = 2
-    """address, old and new bytes; ``extra`` is the patch's address, with ``INTERNAL`` where no user asked for it."""
+    """address, old and new bytes; ``extra`` is the patch's address, if it has one, with ``INTERNAL`` where no user
+    asked for it, and ``AT_HANDLER``."""
     BANK = 3
     """A data bank with thread slots: address, size; ``extra`` is the slot's offset."""
     ACTION = 4

@@ -25,8 +25,9 @@ from anyprobe.splice.viewroutine import assemble_view
 
 ROUTINE_BYTES = 8192
 """Room reserved for the routines of one bank and the signal view's."""
-_VIEW_SHARE, _VIEW_LEAST = 8, 4 * PAGE
-"""What the signal view may have of a code piece: one part of so many, and so many bytes. Used only where needed."""
+_VIEW_LEAST, _VIEW_SHARE, _VIEW_SHARE_OF_MORE, _MORE = 16 * PAGE, 3, 9, 6 << 20
+"""What the signal view may have of a code piece: so many bytes, and one part of so many; of what is more than a few
+megabytes a smaller one, since patches by the thousand have much in common. Used only where needed."""
 
 
 @dataclass(eq=False)
@@ -242,11 +243,18 @@ def _chain_key(actions: Sequence[Action]) -> tuple[int, ...]:
 
 def code_piece_bytes(code_bytes: int) -> int:
     """Return the size of the piece that has room for so much code, and for what the signal view says of it."""
-    return page_ceil((code_bytes + _VIEW_LEAST) * _VIEW_SHARE // (_VIEW_SHARE - 1) + 2 * PAGE)
+    least = code_bytes + _VIEW_LEAST + 2 * PAGE
+    few = page_ceil(least * _VIEW_SHARE // (_VIEW_SHARE - 1))
+    if few <= _MORE:
+        return few
+    rest = least - (_MORE - _MORE // _VIEW_SHARE)
+    return page_ceil(_MORE + rest * _VIEW_SHARE_OF_MORE // (_VIEW_SHARE_OF_MORE - 1))
 
 
 def _view_bytes(piece_bytes: int) -> int:
-    return min(page_ceil(piece_bytes // _VIEW_SHARE) + _VIEW_LEAST, piece_bytes // 2)
+    few = min(piece_bytes, _MORE)
+    share = few // _VIEW_SHARE + (piece_bytes - few) // _VIEW_SHARE_OF_MORE
+    return min(page_ceil(share) + _VIEW_LEAST, piece_bytes // 2)
 
 
 def neighbourhood_pieces(place: int, code_bytes: int, near: BankLayout | None, offset: int) -> list[Piece]:

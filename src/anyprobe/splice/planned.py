@@ -110,6 +110,11 @@ class PlannedSplice:
         wanted = [want.internal for want in self.wants if want.kind is not WantKind.LOOP]
         return bool(wanted) and all(wanted)
 
+    @property
+    def shows_pcs(self) -> bool:
+        """Whether it is at a signal handler of the program's, which sees the program's own pcs by it."""
+        return any(want.first and want.internal for want in self.wants)
+
     def covers(self, address: int) -> bool:
         """Return whether an instruction that starts at ``address`` is displaced here."""
         return any(insn.address == address for insn in self.insns)

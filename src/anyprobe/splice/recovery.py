@@ -51,6 +51,9 @@ _PATIENCE = 2.0
 _PAUSE = 0.002
 _QUIET_PAUSES = (*(0.0005 * number for number in range(1, 21)), *6 * (0.04,))
 """Threads leave a patch within nanoseconds unless they sleep in one, or share few processors with many others."""
+_PATIENT = 20
+"""In so many stops, splices at signal handlers stay as long as a thread is in a patch: a fault there is to be shown as
+the program's. It may be asleep in one, so that is not for ever."""
 _SLICE = 0.003
 """For how long, in seconds, a stop goes on giving memory back before the next one sees to the rest."""
 _AT_ONCE = 32
@@ -109,7 +112,8 @@ def _remove(process: Process, sessions: frozenset[bytes] | None, patches: Callab
         process.gadgets()
     pause = 0
     kept: tuple[str, ...] = ()
-    for breath in _QUIET_PAUSES:
+    for number, breath in enumerate(_QUIET_PAUSES):
+        restored.hurried = number >= _PATIENT
         while True:
             with process.stop() as stop:
                 stop.verify()
@@ -152,26 +156,31 @@ class _Restoration:
         with suppress(TargetError, OSError):
             self._copies = copied_pages(process, process.mappings())
         self.look_for_leaks()
-        self._restored = False
+        self._begun = self._restored = False
+        self.hurried = False
+        """Whether the program's signal handlers may see true pcs."""
         self._prepare()
         self.sleepers: Sleepers | None = None
 
     def _prepare(self) -> None:
         """Derive from the journals what takes time and can be known before anything is stopped."""
         meant = self._meant(self._found)
-        pid = self._process.pid
-        self._text = TextRestoration(self._process.mem, meant, lambda page: bool(never_written(pid, (page,))))
+        memory, pid = self._process.mem, self._process.pid
+        self._text, self._at_handlers = (
+            TextRestoration(memory, meant, lambda page: bool(never_written(pid, (page,))), at_handlers=which)
+            for which in (False, True)
+        )
         self._dead_jumps = listed(meant)
 
     @property
     def splices(self) -> int:
         """How many splices were taken out."""
-        return self._text.splices
+        return self._text.splices + self._at_handlers.splices
 
     @property
     def foreign(self) -> tuple[int, ...]:
         """Where bytes were found that are nobody's known."""
-        return self._text.foreign
+        return self._text.foreign + self._at_handlers.foreign
 
     @property
     def is_restored(self) -> bool:
@@ -214,14 +223,18 @@ class _Restoration:
             held = tuple(leave(process.mem, self._dead_jumps, stop))
             if held:
                 return held
-            self._text.write(mappings)
-            self._pages = sorted({*self._text.pages, *self._copies})
-            self._restored = True
+            if not self._begun:
+                self._text.write(mappings)
+                self._begun = True
+            if self.hurried:
+                self._finish_text(mappings)
         if self.sleepers is not None:
             self.sleepers.wake_in_original(process.mem, stop.threads)
         ranges = ranges_of(journals, mappings)
         ranges += _unlisted(found, mappings, thorough=self._sessions is None)
         about_to = _about_to_call(process, stop.threads) or _on_our_stacks(ranges, stop.threads)
+        if not about_to and not ranges:
+            self._finish_text(mappings)
         if about_to or (not ranges and not self._leaks):
             return about_to
         busy = self._make_quiet(stop, journals, ranges, mappings)
@@ -242,12 +255,21 @@ class _Restoration:
         parked = parked_pcs(process, mappings, stop.threads)
         busy = busy_code(process.mem, stop.threads, stop.waiting, code_of(ranges, mappings), mappings, parked)
         busy += tuple(f"the trap handler for thread {tid}" for tid in trapped(journals, stop.threads))
+        if not busy:
+            self._finish_text(mappings)
         busy = busy or restore_returns(process, stop.threads, journals, mappings)
         if busy:
             return busy
         put_back(process, stop, journals, mappings)
         self._clear_slots(journals, stop.threads, mappings)
         return ()
+
+    def _finish_text(self, mappings: Sequence[Mapping]) -> None:
+        """Take the splices at signal handlers out, too: no thread is in a patch, or they have been waited for."""
+        if not self._restored:
+            self._at_handlers.write(mappings)
+            self._pages = sorted({*self._text.pages, *self._at_handlers.pages, *self._copies})
+            self._restored = True
 
     def _give_back(self, stop: Stop, mappings: Sequence[Mapping]) -> None:
         """Give memory back until a while has passed."""
@@ -299,7 +321,7 @@ class _Restoration:
         same = [known.get(address) for address in find_owners(self._process.mem, mappings)]
         if not all(journal is not None and journal_unchanged(self._process.mem, journal) for journal in same):
             self._found = find_journals(self._process.mem, mappings)
-            self._restored = False
+            self._begun = self._restored = False
             self._prepare()
             return self._found
         return [journal for journal in same if journal is not None]

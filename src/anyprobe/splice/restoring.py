@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.journal import FoundJournal, Record, RecordKind, Writer
+from anyprobe.splice.journal import AT_HANDLER, FoundJournal, Record, RecordKind, Writer
 from anyprobe.splice.livewrites import in_window
 
 if TYPE_CHECKING:
@@ -40,16 +40,21 @@ class TextRestoration:
         memory: Writer,
         journals: Sequence[FoundJournal],
         never_written: Callable[[int], bool] = lambda page: False,  # noqa: ARG005 - as it is called
+        *,
+        at_handlers: bool | None = None,
     ) -> None:
         """Lay out what is to be written, from what memory holds now; nothing needs to be stopped.
 
         ``never_written`` tells of a page just read that it is the file's own. Where a splice of one byte or two seems
-        to be in such a page, another library has come to its address.
+        to be in such a page, another library has come to its address. ``at_handlers``: only those splices that show
+        signal handlers the program's pcs, or only the others.
         """
         self._memory, self._never_written = memory, never_written
         self._windows = windows_of(journals)
         self._records: dict[int, list[Record]] = {}
         for record in (r for journal in journals for r in journal.of(RecordKind.SPLICE)):
+            if at_handlers is not None and bool(record.extra & AT_HANDLER) is not at_handlers:
+                continue
             self._records.setdefault(page_floor(record.address), []).append(record)
         self._pages: dict[int, _Page] = {}
         for address in self._records:

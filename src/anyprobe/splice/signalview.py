@@ -8,6 +8,7 @@ handled at all. Where a handler cannot be spliced it sees the true pcs.
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from signal import SIGTRAP
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.function import FunctionCode
@@ -16,9 +17,9 @@ from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
-from anyprobe.isa.faults import may_fault
 from anyprobe.splice.banks import Hook
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
+from anyprobe.splice.faulting import fault_refusal
 from anyprobe.splice.fronts import Front, Fronts, form_of
 from anyprobe.splice.landing import with_landings
 from anyprobe.splice.moving import is_described
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from anyprobe.splice.neighbourhood import Neighbourhood
 
 Place = tuple[Module, FunctionCode]
+_TRAP_BIT = 1 << SIGTRAP - 1
 _FAULT_BITS = sum(1 << signal - 1 for signal in FAULT_SIGNALS)
 
 
@@ -57,6 +59,8 @@ class SignalView:
         """Why handlers see the true pcs, by their addresses."""
         self._complained: set[int] = set()
         self._handled = 0
+        self._untold = 0
+        """Signals whose handlers are not told where the program is: without ``SA_SIGINFO``."""
         self._asked = False
         """Whether the handlers of these signals are known; others in their stead are noticed by ``settings``."""
         self.hooks: dict[int, Hook] = {}
@@ -65,11 +69,19 @@ class SignalView:
         self._index: tuple[tuple[int, int], ...] = ()
         self._boards: set[int] = set()
         """Where springboards stand in displaced bytes, or will in a moment."""
+        self._no_room = False
 
     @property
     def faults(self) -> bool:
-        """Whether the program handles faults of its own, or a probe does."""
-        return bool(self._handled & _FAULT_BITS) or self._engine.faults.wanted
+        """Whether the program handles faults of its own and is told where, or a probe does."""
+        traps = self._engine.traps
+        ours = _TRAP_BIT if traps.code and not traps.serves_program else 0
+        return bool(self._handled & _FAULT_BITS & ~self._untold & ~ours) or self._engine.faults.wanted
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all handlers see the program's own pcs, as far as that is known."""
+        return self._engine.live is None and not self.refused
 
     # -- handlers
 
@@ -85,22 +97,29 @@ class SignalView:
 
     def due(self) -> Sequence[Edit]:
         """Return the edits that handlers set since need, and functions that were planned for a program without any."""
+        self._untold = 0  # until they are asked, in a moment
         states = [(module, state) for module in self._engine.modules for state in module.functions.values()]
-        risky = [Edit(module, state) for module, state in states if self.faults and _may_fault_inside(state)]
+        risky = [Edit(module, state) for module, state in states if self.faults and _hides_faults(state)]
         return self._with_handlers(risky if self._engine.live is None else [])
 
     def _with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
-        used = self._handled or self._engine.faults.wanted
-        if self.locate is None or not used or self._engine.live is not None:
+        engine = self._engine
+        used = self._handled or engine.faults.wanted
+        if self.locate is None or not (used if engine.live is None else self._handled & _FAULT_BITS):
             return edits
+        self._untold = 0
         try:
-            with self._engine.process.borrow() as remote:
-                self._engine.process.verify()  # after an exec, what a call borrows is somewhere else
-                actions = query_actions(self._engine.process, remote, self._handled)
+            with engine.process.borrow() if engine.live is None else engine.live.deputies.calls("arm") as remote:
+                engine.process.verify()  # after an exec, what a call borrows is somewhere else
+                actions = query_actions(engine.process, remote, self._handled)
         except TargetExited:
             return edits
         except (TargetError, MemoryFault) as error:
             self.refused[0] = Refusal(Reason.NO_STACK, 0, f"which handlers there are could not be asked: {error}")
+            return edits
+        told = {signal for signal, action in actions.items() if action.is_handler and action.flags & SA_SIGINFO}
+        self._untold = sum(1 << signal - 1 for signal in actions if signal not in told)
+        if engine.live is not None:
             return edits
         self._asked = True
         masks: dict[int, int] = {}
@@ -162,7 +181,11 @@ class SignalView:
         """Return what is to be said of handlers that see the true pcs, once for each."""
         fresh = [handler for handler in self.refused if handler not in self._complained]
         self._complained.update(fresh)
-        return [f"a signal handler sees pcs of probes as they are: {self.refused[handler]}" for handler in fresh]
+        found = [f"a signal handler sees pcs of probes as they are: {self.refused[handler]}" for handler in fresh]
+        if self._no_room:
+            found.append("signal handlers see some pcs of probes as they are: there is no room to describe them")
+            self._no_room = False
+        return found
 
     # -- tables
 
@@ -171,23 +194,30 @@ class SignalView:
         """Where the index's address is kept."""
         return self._described(self._engine.neighbourhoods[0]).table.root
 
-    def describe(self, edits: Iterable[Edit]) -> None:
-        """Say in the tables what is to be done in the patches that the edits bring; they are not in use yet."""
+    def describe(self, edits: Sequence[Edit]) -> Sequence[Edit]:
+        """Say in the tables what is to be done in the patches that the edits bring; they are not in use yet.
+
+        Return the edits that must not be made: the program handles faults, and there is no room to say what it sees.
+        """
         used = any(hook.armed or hook.refusal is None for hook in self.hooks.values())
         if not used and not self._engine.faults.wanted:
-            return
+            return ()
         changes = [edit.change for edit in edits if edit.change is not None]
         splices = [splice for change in changes for splice in change.added]
         leaving = {splice for change in changes for splice in change.removed}
         if not self._homes or not self._index:
             states = [state for module in self._engine.modules for state in module.functions.values()]
             splices += [splice for state in states for splice in state.splices]
-        looped = _looped(splices)
+        looped, left_out = _looped(splices), set[LiveSplice]()
         for home in self._engine.neighbourhoods:
             described = self._described(home)
             here = [s for s in splices if s.patch is not None and s.patch.address in described.table.code]
-            described.add(here, looped)
+            left_out |= described.add(here, looped)
         self._publish(splices, leaving)
+        self._no_room |= bool(left_out)
+        if not left_out or not self.faults:
+            return ()
+        return [edit for edit in edits if edit.change is not None and not left_out.isdisjoint(edit.change.added)]
 
     def _described(self, home: "Neighbourhood") -> "_Described":
         known = self._homes.get(home.code.address)
@@ -226,15 +256,22 @@ class _Described:
         self._known: dict[Hashable, int] = {}
         """Where the positions are of patches that differ in nothing but what they count and where they lie."""
 
-    def add(self, splices: Iterable[LiveSplice], looped: frozenset[int]) -> None:
-        """Describe patches, and routines that were emitted since."""
+    def add(self, splices: Sequence[LiveSplice], looped: frozenset[int]) -> set[LiveSplice]:
+        """Describe patches, and routines that were emitted since; return those for which there is no room."""
+        self.table.expect(len(splices) + len(self._home.blobs) - self._blobs)
         entries = list(self._routine_entries())
         bearings = Bearings(self._routines, self._banks, self.table.code)
+        left_out = set()
         for splice in splices:
             assert splice.patch is not None
+            if not is_described(splice.patch):
+                continue
             positions = self._positions_of(splice, bearings, looped)
+            if not positions:
+                left_out.add(splice)
             entries.append((splice.patch.address, positions, splice.planned.insns[0].address + splice.bias))
         self.table.add(sorted(entries))
+        return left_out
 
     def _routine_entries(self) -> Iterable[tuple[int, int, int]]:
         home = self._home
@@ -258,8 +295,6 @@ class _Described:
     def _positions_of(self, splice: LiveSplice, bearings: Bearings, looped: frozenset[int]) -> int:
         patch = splice.patch
         assert patch is not None
-        if not is_described(patch):
-            return 0
         loops = splice.bias + splice.planned.insns[0].address in looped
         planned = splice.planned
         key = form_of(planned, patch, bearings.ours, looped=loops)
@@ -281,9 +316,12 @@ class _Described:
         return 0 if shared is None else self.table.positions(own, shared)
 
 
-def _may_fault_inside(state: FunctionState) -> bool:
-    """Return whether a splice of a function displaces what may fault behind another instruction."""
-    return any(may_fault(insn.iced) for splice in state.splices for insn in splice.planned.insns[1:])
+def _hides_faults(state: FunctionState) -> bool:
+    """Return whether a splice of a function is not as it has to be where the program handles faults."""
+    planned = (splice.planned for splice in state.splices)
+    return any(
+        fault_refusal(each.insns, max(each.write_at + each.written, each.hosts_until)) is not None for each in planned
+    )
 
 
 def _looped(splices: Iterable[LiveSplice]) -> frozenset[int]:

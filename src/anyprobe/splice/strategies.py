@@ -12,9 +12,9 @@ from anyprobe.core.address import page_floor
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
-from anyprobe.isa.faults import may_fault
 from anyprobe.isa.relocate import must_stay
 from anyprobe.splice.claims import Claims
+from anyprobe.splice.faulting import fault_refusal
 from anyprobe.splice.planned import AUTO, SHORT_BYTES, TRAP, PlannedSplice, Pun, Strategy, Want, WantKind
 
 if TYPE_CHECKING:
@@ -40,8 +40,10 @@ class Strategies:
     says that nobody is parked."""
     parking: "ParkingPlaces | None" = None
     faults_handled: bool = False
-    """The program handles faults: nothing that may fault is displaced behind another instruction, where its own address
-    is not executable any more."""
+    """The program handles faults: what may fault is only displaced alone, so that its address and what follows it are
+    executable, where a handler may have the program go on."""
+    pcs_shown: bool = True
+    """Its handlers are shown the program's own pcs. Where they are not, nothing that may fault is displaced at all."""
     _wanted: frozenset[int] = frozenset()
 
     def retarget(self, insn: Insn, want: Want) -> PlannedSplice | Refusal:
@@ -232,7 +234,7 @@ class Strategies:
         if page_floor(start) != page_floor(start + JUMP_BYTES - 1):
             return Refusal(Reason.PAGE_BOUNDARY, start, "the bytes to write cross a page boundary")
         taken = self.claims.conflict(start, JUMP_BYTES, 0) or self.claims.overwritten(splice)
-        return taken or self._held(splice.insns) or splice
+        return taken or self._held(splice.insns, start + JUMP_BYTES) or splice
 
     def _checked(self, splice: PlannedSplice) -> PlannedSplice | Refusal:
         """Return the splice if its bytes may be written and its instructions displaced."""
@@ -243,21 +245,17 @@ class Strategies:
         unknown = [at for at in range(end, end + splice.borrowed) if at not in known]
         taken = self.claims.conflict(start, splice.written, 0) or self.claims.overwritten(splice)
         taken = taken or next((why for at in unknown if (why := self.claims.conflict(at, 0, 1))), None)
-        return self.forbidden(splice.insns) or taken or splice
+        return self.forbidden(splice.insns, end) or taken or splice
 
-    def forbidden(self, insns: tuple[Insn, ...]) -> Refusal | None:
-        """Return why some instructions must stay where they are."""
-        held = self._held(insns)
+    def forbidden(self, insns: tuple[Insn, ...], end: int = 0) -> Refusal | None:
+        """Return why some instructions must stay where they are; ``end``: bytes below it would be overwritten."""
+        held = self._held(insns, end)
         return held or next((refusal for refusal in map(must_stay, insns) if refusal is not None), None)
 
-    def _held(self, insns: tuple[Insn, ...]) -> Refusal | None:
+    def _held(self, insns: tuple[Insn, ...], end: int) -> Refusal | None:
         """Return the same of instructions that have displaced forms."""
         low, high = insns[0].address, insns[-1].end
         for area, reason in self.code.text.forbidden:
             if area.start < high and low < area.end:
                 return Refusal(Reason(reason), low, "this code must never be displaced")
-        faulting = next((insn for insn in insns[1:] if may_fault(insn.iced)), None) if self.faults_handled else None
-        if faulting is not None:
-            detail = f"{faulting.text} may fault, and the program handles faults: it can only be displaced first"
-            return Refusal(Reason.MAY_FAULT, faulting.address, detail)
-        return None
+        return fault_refusal(insns, end, shown=self.pcs_shown) if self.faults_handled else None

@@ -97,7 +97,9 @@ class Successors(Evictions):
         if isinstance(found, Refusal):
             return found
         for prefix in (b"", bytes([REDUNDANT_PREFIX]), bytes([OTHER_PREFIX])):
-            if found.insns[-1].end + self._dead_behind(found.insns[-1]) < found.head + len(prefix) + JUMP_BYTES:
+            over = found.head + len(prefix) + JUMP_BYTES
+            room = found.insns[-1].end + self._dead_behind(found.insns[-1])
+            if room < over or self.forbidden(found.insns, over) is not None:
                 continue
             for own, behind in self._pairs(head, size, prefix):
                 splice = PlannedSplice(Strategy.PUNNED, head, insns, [], size, head, JUMP_BYTES - size, own)

@@ -19,7 +19,7 @@ from anyprobe.isa.decode import Flow
 from anyprobe.splice.asleep import SYSCALL, is_asleep
 from anyprobe.splice.deadjumps import destination_of
 from anyprobe.splice.hazards import FAULTS, NOWHERE, Hazards, destination
-from anyprobe.splice.journal import INTERNAL, Journal, Record, RecordKind
+from anyprobe.splice.journal import AT_HANDLER, INTERNAL, Journal, Record, RecordKind
 from anyprobe.splice.parked import may_park
 from anyprobe.splice.patchcode import EmittedPatch
 from anyprobe.splice.planned import PlannedSplice, Strategy
@@ -88,6 +88,11 @@ class FunctionChange:
     def traps(self) -> bool:
         """Whether a trap is among what is put in."""
         return any(splice.planned.strategy is Strategy.TRAP for splice in self.added)
+
+    @property
+    def shows_pcs(self) -> bool:
+        """Whether a signal handler of the program's is among what is changed."""
+        return any(splice.planned.shows_pcs for splice in self.added)
 
     @property
     def gone(self) -> bool:
@@ -443,7 +448,11 @@ class Transaction:
         if not added:
             return
         assert self._journal is not None
-        records = [Record(RecordKind.SPLICE, s.address, len(s.old), _patch_of(s), s.old, s.new) for s in added]
+        at_handlers = {splice for change in self._changes if change.shows_pcs for splice in change.added}
+        records = [
+            Record(RecordKind.SPLICE, s.address, len(s.old), _patch_of(s, at_handler=s in at_handlers), s.old, s.new)
+            for s in added
+        ]
         for splice, index in zip(added, self._journal.add(records), strict=True):
             splice.journal, splice.record = self._journal, index
 
@@ -474,6 +483,9 @@ def _extent(splice: LiveSplice) -> tuple[int, int]:
     return start, end
 
 
-def _patch_of(splice: LiveSplice) -> int:
+def _patch_of(splice: LiveSplice, *, at_handler: bool) -> int:
     """Return what the journal says of a splice's patch."""
-    return 0 if splice.patch is None else splice.patch.address | (INTERNAL if splice.planned.internal else 0)
+    flags = AT_HANDLER if at_handler else 0
+    if splice.patch is None:
+        return flags
+    return splice.patch.address | flags | (INTERNAL if splice.planned.internal else 0)

@@ -94,6 +94,12 @@ def _recognise(asm: Assembler) -> None:
     asm.jump(b"\x0f\x87", "step", "ja step")
     asm.emit(b"\xb8\xb0\x09\x00\x00\x0f\xa3\xf8", "mov eax, fault signals; bt eax, edi")
     asm.jump(b"\x0f\x83", "step", "jnc step")
+    asm.emit(b"\x83\xff\x05", "cmp edi, SIGTRAP")
+    asm.jump(b"\x0f\x85", "no step", "jne no step")
+    # a program that steps itself would come back to the site for ever
+    asm.emit(b"\xf6\x82\xb1\x00\x00\x00\x01", "test byte [rdx+UC_EFLAGS+1], 1")
+    asm.jump(b"\x0f\x85", "done", "jne done")
+    asm.label("no step")
     asm.emit(b"\x41\x0f\xa3\xf9", "bt r9d, edi")
     asm.jump(b"\x0f\x82", "fault", "jc fault")
     asm.emit(b"\x83\x7e\x08\x00", "cmp dword [rsi+SI_CODE], 0")

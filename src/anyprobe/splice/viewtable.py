@@ -38,6 +38,8 @@ class ViewTable:
     _heap: int = field(default=0, init=False)
     _count: int = field(default=0, init=False)
     _last: int = field(default=0, init=False)
+    _kept: int = field(default=0, init=False)
+    """Room for so many entries is not given away."""
     _recipes: dict[Recipe, int] = field(default_factory=dict, init=False)
     _positions: dict[bytes, int] = field(default_factory=dict, init=False)
     _banks: dict[tuple[int, int, int], int] = field(default_factory=dict, init=False)
@@ -61,6 +63,10 @@ class ViewTable:
     def code(self) -> range:
         """The code that it describes."""
         return range(self.piece.address, self.address)
+
+    def expect(self, entries: int) -> None:
+        """Keep room for entries that are about to be added."""
+        self._kept = self._count + entries
 
     def bank(self, slot: int, gate: int, shared: int) -> int:
         """Return where a bank is described, relative to the table."""
@@ -126,7 +132,7 @@ class ViewTable:
     def _take(self, content: bytes) -> int | None:
         """Write bytes into the heap and return where; ``None`` where there is no room."""
         at = (self._heap - len(content)) & -8
-        if at < _HEADER + self._count * _ENTRY.size:
+        if at < _HEADER + max(self._count, self._kept) * _ENTRY.size:
             return None
         self._heap = at
         self._write(at, content)

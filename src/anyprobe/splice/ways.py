@@ -64,14 +64,14 @@ class Ways:
         """Let the patch of the instruction right above a line serve the wants and carry on into the line."""
         if above.is_call or part.insn_at(above.address) is None:
             return False
-        over, rest = self.over(above.address), list(wants)
-        if over is None:
-            over = self.detour(above)
-            if over is None or over.insns[-1].address != above.address:
-                return False
-            self.add(over, rest.pop(0))
-        elif over.strategy in self.IN_PLACE or over.insns[-1].address != above.address:
+        known, rest = self.over(above.address), list(wants)
+        over = known or self.detour(above)
+        if over is None or over.insns[-1].address != above.address or over.strategy in self.IN_PLACE:
             return False
+        if self._planner.forbidden((*over.insns, *line)) is not None:
+            return False
+        if known is None:
+            self.add(over, rest.pop(0))
         for want in rest:
             self.serve(over, want)
         self.carry_on(over, line)

@@ -45,7 +45,7 @@ def test_where_a_springboard_has_been_a_site_is_none(monkeypatch):
     table = SimpleNamespace(
         code=range(0x600000, 0x601000), address=0x700000, publish=lambda index: [published.append(index)]
     )
-    home = SimpleNamespace(table=table, add=lambda *_: None)
+    home = SimpleNamespace(table=table, add=lambda *_: set())
     engine = SimpleNamespace(
         faults=SimpleNamespace(wanted=True), modules=[], neighbourhoods=["first"],
         springboards=SimpleNamespace(pages=lambda: ()),
