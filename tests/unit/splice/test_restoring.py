@@ -5,7 +5,7 @@ import pytest
 from anyprobe.core.address import PAGE
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.journal import FoundJournal, Owner, Record, RecordKind
+from anyprobe.splice.journal import AT_HANDLER, FoundJournal, Owner, Record, RecordKind
 from anyprobe.splice.restoring import TextRestoration
 from anyprobe.target.procfs import Mapping
 
@@ -27,6 +27,15 @@ def memory(plain_memory):
 def text_of(memory, sites=SITES):
     records = [Record(RecordKind.SPLICE, site, 5, 0x1000, OLD, NEW) for site in sites]
     return TextRestoration(memory, [FoundJournal(0, 0, Owner(bytes(16), 1, 1), tuple(enumerate(records)), 0)])
+
+
+def test_what_is_at_signal_handlers_goes_by_itself(memory):
+    extras = (0x1000, 0x2000 | AT_HANDLER, AT_HANDLER)
+    records = [Record(RecordKind.SPLICE, site, 5, x, OLD, NEW) for site, x in zip(SITES, extras, strict=True)]
+    journal = FoundJournal(0, 0, Owner(bytes(16), 1, 1), tuple(enumerate(records)), 0)
+    for at_handlers, left in ((False, [OLD, NEW, NEW]), (True, [OLD, OLD, OLD])):
+        TextRestoration(memory, [journal], at_handlers=at_handlers).write(MAPPED)
+        assert [memory.read(site, 5) for site in SITES] == left
 
 
 def test_each_page_is_written_once(memory, monkeypatch):

@@ -9,9 +9,9 @@ import pytest
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
-from anyprobe.splice.journal import Journal, Owner, RecordKind, read_journal
+from anyprobe.splice.journal import AT_HANDLER, INTERNAL, Journal, Owner, RecordKind, read_journal
 from anyprobe.splice.patchcode import EmittedPatch
-from anyprobe.splice.planned import PlannedSplice, Strategy
+from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
 
 LINK, BIAS = 0x1000, 0x3FF000
@@ -87,6 +87,15 @@ def test_bytes_are_written_and_listed(target):
     ((_, record),) = read_journal(target.mem, JOURNAL, 0x1000).records
     assert record.kind is RecordKind.SPLICE
     assert (record.address, record.old, record.new, record.extra) == (FIRST, CODE[:5], NEW, 0x500000)
+
+
+def test_the_journal_tells_what_is_at_signal_handlers(target):
+    """With all that is in the same function: it may lean on that."""
+    change = FunctionChange(FIRST, added=[splice_at(FIRST), splice_at(SECOND)])
+    change.added[0].planned.wants.append(Want(FIRST - BIAS, WantKind.ENTRY, first=True, internal=True))
+    target.run(change)
+    records = [record for _, record in read_journal(target.mem, JOURNAL, 0x1000).records]
+    assert [record.extra & (INTERNAL | AT_HANDLER) for record in records] == [INTERNAL | AT_HANDLER, AT_HANDLER]
 
 
 def test_the_journal_lists_a_splice_before_its_bytes_change(target):

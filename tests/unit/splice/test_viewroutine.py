@@ -87,6 +87,15 @@ def test_everything_else_is_left_alone():
 
 
 @native
+def test_who_steps_himself_is_left_where_he_is():
+    """Brought back to the site, he would take the same step for ever."""
+    stepping = case(TO_SITE, at=7, registers={EFLAGS: 0x302}, signal=5)
+    results = run(stepping, {**stepping, "registers": {RIP: [PATCH + 7], EFLAGS: 0x202}})
+    assert results[0]["changed"] == {}
+    assert results[1]["pc"] == SITE
+
+
+@native
 def test_registers_come_from_registers_and_stack():
     recipe = [
         step(Op.MOVE, RAX, RBX), step(Op.LOAD, RCX, 16), step(Op.STACK, b=24), *TO_SITE,
