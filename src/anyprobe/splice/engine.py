@@ -15,7 +15,6 @@ from anyprobe.splice.banks import SLOT_ONLY, TIMING
 from anyprobe.splice.edits import Edit, Module, beside_handlers, hook_of
 from anyprobe.splice.emission import Emission, worth_moving
 from anyprobe.splice.faultcatching import FaultCatching
-from anyprobe.splice.faulting import fault_refusal
 from anyprobe.splice.journal import Owner, Record, RecordKind
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import Clobbers
@@ -166,8 +165,7 @@ class Engine:
         splice = plans.find(self._function_of(edit, want).start, want)
         if splice is None or edit.module.claims.conflict(splice.write_at, splice.written, 0) is not None:
             return False
-        end, shown = splice.write_at + splice.written, edit.module.code.text.is_go or self.view.is_complete
-        if self.view.faults and fault_refusal(splice.insns, end, shown=shown) is not None:
+        if self.view.faults and self.planner(edit.module).fault_refusal(splice.insns, splice.write_at + splice.written):
             return False
         edit.module.claims.claim(splice)
         edit.plan, edit.wants, edit.planned = FunctionPlan([splice]), [want], True
@@ -244,6 +242,7 @@ class Engine:
             parking=module.code.text.parking,
             faults_handled=self.view.faults,
             pcs_shown=go or self.view.is_complete,
+            faults_skipped=not go,
         )
 
     def refuse_timing(self, edit: Edit, wants: list[Want]) -> list[Want]:

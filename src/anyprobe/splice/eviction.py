@@ -15,7 +15,6 @@ from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
-from anyprobe.splice.faulting import fault_refusal
 from anyprobe.splice.planned import SHORT_BYTES, FunctionPlan, PlannedSplice, Strategy
 from anyprobe.splice.strategies import Strategies
 
@@ -81,7 +80,7 @@ class Evictions(Strategies):
             return None
         claims, end = self.claims, next((i.address for i in host.insns if i.address in plan.shared), host.end)
         end = min(end, self.moving(host.insns)[-1].end)  # behind that goroutines may be parked, though the copies run
-        if self.faults_handled and fault_refusal(host.insns[:1], end) is not None:
+        if self.fault_refusal(host.insns[:1], end) is not None:
             end = host.insns[0].end
         low, high = head + SHORT_BYTES - _BACK, head + SHORT_BYTES + _FORTH + 1
         first = host.write_at + host.written + host.borrowed

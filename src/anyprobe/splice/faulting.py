@@ -7,11 +7,12 @@ from anyprobe.isa.decode import Insn
 from anyprobe.isa.faults import may_fault
 
 
-def fault_refusal(insns: Sequence[Insn], end: int = 0, *, shown: bool = True) -> Refusal | None:
+def fault_refusal(insns: Sequence[Insn], end: int = 0, *, shown: bool = True, skipped: bool = True) -> Refusal | None:
     """Return why faults that the program handles keep instructions from running as copies in a patch.
 
     Behind others, an instruction's own address is not executable any more, and a handler may have it run again. What
-    follows it a handler may go on with, so that is neither overwritten, up to ``end``, nor displaced with it. Where
+    follows it a handler may go on with, so that is neither overwritten, up to ``end``, nor displaced with it, unless no
+    fault is ``skipped``. Where
     handlers are not ``shown`` the program's pcs, they would see another than the instruction's.
     """
     first = insns[0]
@@ -20,7 +21,7 @@ def fault_refusal(insns: Sequence[Insn], end: int = 0, *, shown: bool = True) ->
             return _refused(insn, "it can only be displaced first")
     if not shown and may_fault(first.iced):
         return _refused(first, "its handlers would see another pc")
-    if (len(insns) > 1 or first.end < end) and first.may_go_on and may_fault(first.iced):
+    if skipped and (len(insns) > 1 or first.end < end) and first.may_go_on and may_fault(first.iced):
         return _refused(first, "it can only be displaced alone")
     return None
 

@@ -19,7 +19,6 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.banks import Hook
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
-from anyprobe.splice.faulting import fault_refusal
 from anyprobe.splice.fronts import Front, Fronts, form_of
 from anyprobe.splice.landing import with_landings
 from anyprobe.splice.moving import is_described
@@ -99,8 +98,14 @@ class SignalView:
         """Return the edits that handlers set since need, and functions that were planned for a program without any."""
         self._untold = 0  # until they are asked, in a moment
         states = [(module, state) for module in self._engine.modules for state in module.functions.values()]
-        risky = [Edit(module, state) for module, state in states if self.faults and _hides_faults(state)]
+        risky = [Edit(module, state) for module, state in states if self.faults and self._hides_faults(module, state)]
         return self._with_handlers(risky if self._engine.live is None else [])
+
+    def _hides_faults(self, module: Module, state: FunctionState) -> bool:
+        """Return whether a splice of a function is not as it has to be where the program handles faults."""
+        planner, planned = self._engine.planner(module), (splice.planned for splice in state.splices)
+        ends = ((each, max(each.write_at + each.written, each.hosts_until)) for each in planned)
+        return any(planner.fault_refusal(each.insns, end) is not None for each, end in ends)
 
     def _with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
         engine = self._engine
@@ -314,14 +319,6 @@ class _Described:
                 self._front_rows[front] = self.table.rows(front.positions)
             shared = self._front_rows[front]
         return 0 if shared is None else self.table.positions(own, shared)
-
-
-def _hides_faults(state: FunctionState) -> bool:
-    """Return whether a splice of a function is not as it has to be where the program handles faults."""
-    planned = (splice.planned for splice in state.splices)
-    return any(
-        fault_refusal(each.insns, max(each.write_at + each.written, each.hosts_until)) is not None for each in planned
-    )
 
 
 def _looped(splices: Iterable[LiveSplice]) -> frozenset[int]:

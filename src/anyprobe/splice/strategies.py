@@ -44,6 +44,8 @@ class Strategies:
     executable, where a handler may have the program go on."""
     pcs_shown: bool = True
     """Its handlers are shown the program's own pcs. Where they are not, nothing that may fault is displaced at all."""
+    faults_skipped: bool = True
+    """They may have the program go on behind what has faulted; Go's runtime never does, for instance."""
     _wanted: frozenset[int] = frozenset()
 
     def retarget(self, insn: Insn, want: Want) -> PlannedSplice | Refusal:
@@ -258,4 +260,10 @@ class Strategies:
         for area, reason in self.code.text.forbidden:
             if area.start < high and low < area.end:
                 return Refusal(Reason(reason), low, "this code must never be displaced")
-        return fault_refusal(insns, end, shown=self.pcs_shown) if self.faults_handled else None
+        return self.fault_refusal(insns, end)
+
+    def fault_refusal(self, insns: tuple[Insn, ...], end: int = 0) -> Refusal | None:
+        """Return why faults that the program handles keep instructions where they are, if it handles any."""
+        if not self.faults_handled:
+            return None
+        return fault_refusal(insns, end, shown=self.pcs_shown, skipped=self.faults_skipped)
