@@ -14,6 +14,10 @@ class FaultingFunction(Function):
 
     faults = 0
 
+    def __init__(self, random, number, functions):
+        super().__init__(random, number, functions)
+        self.calls = 1  # a fault takes microseconds, and two calls in each function are thousands in all
+
     def straight(self):
         if self.random.random() >= _RATE:
             super().straight()

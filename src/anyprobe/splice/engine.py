@@ -36,6 +36,7 @@ from anyprobe.target.procfs import Mapping
 from anyprobe.target.stopping import Stop
 
 if TYPE_CHECKING:
+    from anyprobe.binary.skippedkills import SkippedKills
     from anyprobe.splice.live import LiveArming
 
 MAXACTIVE = 1024
@@ -78,6 +79,8 @@ class Engine:
         self.faults = FaultCatching(self)
         self.view = SignalView(self)
         self.losses = Losses()
+        self._skipped_kills: dict[tuple[int, int], SkippedKills] = {}
+        """By module and function."""
         self.roster = Roster(self)
         self.stubs = StubDirectory()
         self.live: LiveArming | None = None
@@ -178,7 +181,23 @@ class Engine:
         return code if own else edit.module.code.containing(want.address) or code
 
     def clobbers_of(self, edit: Edit, want: Want) -> Clobbers:
-        """Return what code at a wanted instruction may overwrite; remember it with a plain entry's plan."""
+        """Return what code at a wanted instruction may overwrite."""
+        found = self._planned_clobbers(edit, want)
+        if not (found.registers or found.flags) or not self.view.faults or edit.module.code.text.is_go:
+            return found
+        from anyprobe.binary.instructionmasks import FLAGS
+        from anyprobe.binary.skippedkills import SkippedKills
+        from anyprobe.isa.registers import NUMBERS
+
+        function = self._function_of(edit, want)
+        key = id(edit.module), function.start
+        kills = self._skipped_kills.get(key) or self._skipped_kills.setdefault(key, SkippedKills(function))
+        doubtful = kills.doubtful(want.address)
+        kept = tuple(name for name in found.registers if not doubtful >> NUMBERS[name] & 1)
+        return Clobbers(kept, found.flags and not doubtful & FLAGS)
+
+    def _planned_clobbers(self, edit: Edit, want: Want) -> Clobbers:
+        """Return the same if no fault is skipped; remember it with a plain entry's plan."""
         module, function = edit.module, self._function_of(edit, want)
         start = function.start
         plain = want.kind is WantKind.ENTRY and len(edit.wants) == 1 and module.plans is not None

@@ -15,7 +15,8 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
     long pc = registers[REG_RIP] - (long)f0;
     (void)info;
     for (struct fault *fault = __start_faults; fault < __stop_faults; fault++) {
-        if (pc != fault->pc + (fault->what == SKIPPED ? fault->length : 0)) continue;
+        if ((signal == SIGTRAP) != (fault->what == SKIPPED)) continue;
+        if (pc != fault->pc + (signal == SIGTRAP ? fault->length : 0)) continue;
         if (fault->what == SKIP) registers[REG_RIP] += fault->length;
         else if (fault->what == DIVIDE) registers[REG_RCX] = 5;
         else if (fault->what == MEND) {
