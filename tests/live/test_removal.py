@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -390,6 +391,8 @@ def test_memory_is_given_back_in_several_stops(run_target, monkeypatch, dies_beh
         target.check_alive()
         if seconds == recovery._BREATH:
             pauses.append(seconds)
+        else:
+            time.sleep(seconds)  # for threads to leave their patches
         if len(pauses) == dies_behind:
             raise DeathError
 

@@ -22,10 +22,14 @@ def destination_of(address: int, jump: bytes) -> int:
     return address + len(jump) + int.from_bytes(jump[1:], "little", signed=True)
 
 
-def listed(journals: Sequence[FoundJournal]) -> dict[int, int]:
-    """Return the jumps in dead bytes that journals list, by address, and where they lead."""
+def listed(journals: Sequence[FoundJournal], *, at_handlers: bool = False) -> dict[int, int]:
+    """Return the jumps in dead bytes that journals list, by address, and where they lead.
+
+    ``at_handlers``: only those of splices at the program's signal handlers.
+    """
     records = (record for journal in journals for record in journal.of(RecordKind.SPLICE))
-    return {each.address: destination_of(each.address, each.new) for each in records if is_dead_jump(each)}
+    found = (each for each in records if is_dead_jump(each) and (each.extra & AT_HANDLER or not at_handlers))
+    return {each.address: destination_of(each.address, each.new) for each in found}
 
 
 def is_dead_jump(record: Record) -> bool:

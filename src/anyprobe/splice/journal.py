@@ -29,7 +29,7 @@ RECORD_BYTES = 64
 
 
 INTERNAL = 1
-"""Bit in the address of a patch, which is aligned."""
+"""Bit in the address of a patch, in place of its own."""
 AT_HANDLER = 2
 """Another one: this is how the program's signal handlers come to see its own pcs, so it goes last."""
 

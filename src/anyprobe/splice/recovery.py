@@ -226,6 +226,8 @@ class _Restoration:
             if not self._begun:
                 self._text.write(mappings)
                 self._begun = True
+                # elsewhere the program's own instructions are back, and whoever is there runs them
+                self._dead_jumps = listed(journals, at_handlers=True)
             if self.hurried:
                 self._finish_text(mappings)
         if self.sleepers is not None:

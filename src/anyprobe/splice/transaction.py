@@ -484,8 +484,9 @@ def _extent(splice: LiveSplice) -> tuple[int, int]:
 
 
 def _patch_of(splice: LiveSplice, *, at_handler: bool) -> int:
-    """Return what the journal says of a splice's patch."""
+    """Return what the journal says of a splice's patch: where it is, but for two bits, and those."""
     flags = AT_HANDLER if at_handler else 0
     if splice.patch is None:
         return flags
-    return splice.patch.address | flags | (INTERNAL if splice.planned.internal else 0)
+    address = splice.patch.address & ~(INTERNAL | AT_HANDLER)  # a moved line begins anywhere
+    return address | flags | (INTERNAL if splice.planned.internal else 0)

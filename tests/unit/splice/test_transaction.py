@@ -98,6 +98,13 @@ def test_the_journal_tells_what_is_at_signal_handlers(target):
     assert [record.extra & (INTERNAL | AT_HANDLER) for record in records] == [INTERNAL | AT_HANDLER, AT_HANDLER]
 
 
+def test_a_patch_may_begin_anywhere(target):
+    """As lines do that have moved into one piece of code: that tells nothing of what it is for."""
+    target.run(adding(FIRST, patch=0x500003))
+    ((_, record),) = read_journal(target.mem, JOURNAL, 0x1000).records
+    assert record.extra == 0x500000
+
+
 def test_the_journal_lists_a_splice_before_its_bytes_change(target):
     transaction = Transaction(target, [adding(FIRST)], target.journal)
     assert target.recorded() == {FIRST}
