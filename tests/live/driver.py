@@ -196,7 +196,7 @@ class Target:
     def check_alive(self) -> None:
         """Fail if the program has ended."""
         if self.process.poll() is not None:
-            raise TargetFailed(f"the target ended: {self._status()}")
+            self._expect("a reason")
 
     def close(self) -> None:
         """Kill the program if it still runs."""

@@ -40,9 +40,10 @@ class Function(Straight):
             self.emit("endbr64")
         if self.random.random() < 0.15:
             self.entry_loop()
-        self.emit(*(f"push {name}" for name in self.saved))
+        for saved in self.saved:
+            self.emit(f"push {saved}", ".cfi_adjust_cfa_offset 8", f".cfi_rel_offset {saved}, 0")
         if self.framed:
-            self.emit(f"sub rsp, {8 * SLOTS}", "mov rbx, rdi")
+            self.emit(f"sub rsp, {8 * SLOTS}", f".cfi_adjust_cfa_offset {8 * SLOTS}", "mov rbx, rdi")
         for slot in range(SLOTS):
             self.emit(f"mov {self.slot(slot)}, {self.read()}")
         self.statements(self.random.randint(3, 9))
@@ -209,10 +210,16 @@ class Function(Straight):
         else:
             self.emit(*(f"mov {name}, {self.read()}" for name in RESULTS if name not in self.defined))
             self.emit(*(f"pxor xmm{number}, xmm{number}" for number in (0, 1) if number not in self.vectors))
+        if not last:
+            self.emit(".cfi_remember_state")
         if self.framed:
-            self.emit(f"add rsp, {8 * SLOTS}", *(f"pop {name}" for name in reversed(self.saved)))
+            self.emit(f"add rsp, {8 * SLOTS}", f".cfi_adjust_cfa_offset -{8 * SLOTS}")
+            for name in reversed(self.saved):
+                self.emit(f"pop {name}", ".cfi_adjust_cfa_offset -8", f".cfi_restore {name}")
         ends = [f"jmp f{number}" for number in self.callees] if tail else ["ret", "ret", "repz ret"]
         self.emit(self.random.choice(ends))
+        if not last:
+            self.emit(".cfi_restore_state")
         if last and self.random.random() < 0.3:
             self.emit("int3")
 

@@ -238,11 +238,11 @@ class Straight:
 
     @contextmanager
     def kept(self, push, pop):
-        self.emit(push)
+        self.emit(push, ".cfi_adjust_cfa_offset 8")
         self.pushed += 8
         yield
         self.pushed -= 8
-        self.emit(pop)
+        self.emit(pop, ".cfi_adjust_cfa_offset -8")
 
     def do_fill(self):
         if {"rax", "rcx", "rsi", "rdi"} & self.reserved:

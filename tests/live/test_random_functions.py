@@ -7,9 +7,12 @@ import pytest
 import anyprobe
 from live.random_faults import FaultingFunction
 from live.random_functions import program
+from live.random_unwinding import UnwoundFunction
 
 MICROSECONDS = "50"
 """Between two signals."""
+LONGER = "200"
+"""The same where the stack is looked at."""
 LEVELS = {
     "entries": ["a.out:f*"],
     "exits": ["a.out:f*%return"],
@@ -23,9 +26,13 @@ def faulting_program(seed):
     return program(seed, kind=FaultingFunction, header="random_faults.h")
 
 
-def check_level(run_target, text, specs, rounds):
+def unwound_program(seed):
+    return program(seed, kind=UnwoundFunction, header="random_unwinding.h")
+
+
+def check_level(run_target, text, specs, rounds, microseconds=MICROSECONDS):
     """Run under signals with probes: each site has to be hit as often in each round as in the first."""
-    target = run_target("random_functions.c", MICROSECONDS, text=text)
+    target = run_target("random_functions.c", microseconds, text=text)
     with anyprobe.attach(target.pid) as session:
         session.count(*specs)
         assert session.snapshot().warnings == ()
@@ -34,17 +41,17 @@ def check_level(run_target, text, specs, rounds):
         target.go(rounds)
         assert hits_of(session) == {site: hits * (rounds + 1) for site, hits in first.items()}
     target.go(1)
-    target.finish()
+    return target.finish()
 
 
 def hits_of(session):
     return {(site.spec, site.address): site.hits for site in session.snapshot().sites if site.armed}
 
 
-def check_changes(run_target, text, seed, steps, live=None):
+def check_changes(run_target, text, seed, steps, live=None, microseconds=MICROSECONDS, threads=1):
     """Arm and remove at random while the program runs under signals."""
     random = Random(seed)
-    target = run_target("random_functions.c", MICROSECONDS, text=text)
+    target = run_target("random_functions.c", microseconds, str(threads), text=text)
     target.run_freely()
     by_chance = random.random() < 0.3
     with anyprobe.attach(target.pid, live=by_chance if live is None else live) as session:
@@ -85,3 +92,21 @@ def test_probes_come_and_go_among_faults(run_target, live):
     """A thread that has not left a patch when the probes go may fault there, and be shown where it is."""
     for _ in range(1 if live else 4):
         check_changes(run_target, faulting_program(0), 0, 12, live=live)
+
+
+@pytest.mark.parametrize(("seed", "live"), [(21, True), (1, False)])
+def test_probes_come_and_go_in_threads_among_faults(run_target, seed, live):
+    """Among them the program's own ``int3``: who has met it has still to come to the site behind it."""
+    check_changes(run_target, faulting_program(seed), seed, 12, live=live, threads=4)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_callers_and_their_registers_are_found(run_target, level):
+    """By a handler that looks back from wherever it comes, and by what is thrown past the functions."""
+    counts = check_level(run_target, unwound_program(3), LEVELS[level], 200, LONGER)
+    assert counts.returns["look_back"] > 0.9 * counts.calls["look_back"] > 0  # between two copies it may not be known
+
+
+@pytest.mark.parametrize("seed", [1, 18])
+def test_callers_are_found_while_probes_come_and_go(run_target, seed):
+    check_changes(run_target, unwound_program(seed), seed, 12, live=False, microseconds=LONGER, threads=4)

@@ -5,24 +5,26 @@ import time
 import pytest
 
 from live.random_functions import program
-from live.test_random_functions import LEVELS, check_changes, check_level, faulting_program
+from live.test_random_functions import LEVELS, LONGER, check_changes, check_level, faulting_program, unwound_program
 
 SEED = time.time_ns() & 0xFFFFFF
 PROGRAMS = 100
 
 
-@pytest.mark.parametrize("text", [program, faulting_program])
+@pytest.mark.parametrize("text", [program, faulting_program, unwound_program])
 @pytest.mark.timeout(7200)
 def test_results_and_counts_under_signals(run_target, text):
     for seed in range(SEED, SEED + PROGRAMS):
         for level, specs in LEVELS.items():
             print(f"seed {seed}: {level}", flush=True)
-            check_level(run_target, text(seed), specs, 1000)
+            check_level(run_target, text(seed), specs, 1000, LONGER)
 
 
-@pytest.mark.parametrize("text", [program, faulting_program])
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("text", [program, faulting_program, unwound_program])
 @pytest.mark.timeout(7200)
-def test_probes_come_and_go_while_they_run(run_target, text):
+def test_probes_come_and_go_while_they_run(run_target, text, threads):
+    live = False if text is unwound_program else None
     for seed in range(SEED, SEED + PROGRAMS):
         print(f"seed {seed}", flush=True)
-        check_changes(run_target, text(seed), seed, 25)
+        check_changes(run_target, text(seed), seed, 25, live, LONGER, threads)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from anyprobe.splice.transaction import FunctionChange
 
 NOWHERE = -1
-FAULTS = (signal.SIGILL, signal.SIGTRAP, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
-"""What an instruction may bring upon its thread."""
+FAULTS = (signal.SIGILL, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
+"""What an instruction may bring upon its thread, at its own pc: behind an ``int3`` the next one has still to be met."""
 
 
 class Hazards:

@@ -7,7 +7,7 @@
 enum { SKIP, MEND, DIVIDE, SKIPPED };
 extern struct fault { long pc, what, base, length; } __start_faults[], __stop_faults[];
 void f0(void);
-static char elsewhere[8192];
+static _Thread_local char elsewhere[8192];
 static void on_fault(int signal, siginfo_t *info, void *context) {
     greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
     static const int bases[] = {REG_R8, REG_R9, REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15, REG_RDI,
