@@ -374,7 +374,8 @@ class Engine:
         need = sum(len(change.added) for change in changes)
         journal = next((a.journal for a in reversed(self.arenas) if a.journal.room() >= need), None)
         trapping = [change for change in changes if change.traps] if Strategy.TRAP in self.allowed else []
-        transaction = Transaction(self.process, changes, journal, self.traps if trapping else None)
+        traps = self.traps if trapping else None
+        transaction = Transaction(self.process, changes, journal, traps, shown=self.view.is_used)
         what = "arm" if any(change.added for change in changes) else "disarm"
         modules = modules_of(edits)
         transaction.rehearse()

@@ -34,6 +34,14 @@ AT_HANDLER = 2
 """Another one: this is how the program's signal handlers come to see its own pcs, so it goes last."""
 
 
+def marked(patch: int, *, internal: bool, at_handler: bool) -> int:
+    """Return what a record of a splice says of its patch (0: it has none): where it is, but for two bits, and those."""
+    flags = AT_HANDLER if at_handler else 0
+    if not patch:
+        return flags
+    return patch & ~(INTERNAL | AT_HANDLER) | flags | (INTERNAL if internal else 0)  # a moved line begins anywhere
+
+
 class Request(IntEnum):
     """What others may ask of a session."""
 

@@ -78,6 +78,11 @@ class SignalView:
         return bool(self._handled & _FAULT_BITS & ~self._untold & ~ours) or self._engine.faults.wanted
 
     @property
+    def is_used(self) -> bool:
+        """Whether some signal is handled, by the program or a probe."""
+        return bool(self._handled or self._engine.faults.wanted)
+
+    @property
     def is_complete(self) -> bool:
         """Whether all handlers see the program's own pcs, as far as that is known."""
         return self._engine.live is None and not self.refused

@@ -19,11 +19,12 @@ from anyprobe.isa.decode import Flow
 from anyprobe.splice.asleep import SYSCALL, is_asleep
 from anyprobe.splice.deadjumps import destination_of
 from anyprobe.splice.hazards import FAULTS, NOWHERE, Hazards, destination
-from anyprobe.splice.journal import AT_HANDLER, INTERNAL, Journal, Record, RecordKind
+from anyprobe.splice.journal import Journal, Record, RecordKind, marked
 from anyprobe.splice.parked import may_park
 from anyprobe.splice.patchcode import EmittedPatch
 from anyprobe.splice.planned import PlannedSplice, Strategy
 from anyprobe.splice.savedpcs import Stacks
+from anyprobe.splice.waysback import WaysBack
 
 if TYPE_CHECKING:
     from anyprobe.splice.traps import Traps
@@ -128,8 +129,13 @@ class Transaction:
         changes: Sequence[FunctionChange],
         journal: Journal | None,
         traps: "Traps | None" = None,
+        *,
+        shown: bool = False,
     ) -> None:
-        """Prepare; changes whose bytes are not what they should be get their refusal here."""
+        """Prepare; changes whose bytes are not what they should be get their refusal here.
+
+        ``shown``: the program's signal handlers bring threads in patches back to the sites.
+        """
         self._process, self._changes, self._journal, self._traps = process, changes, journal, traps
         self._pages: dict[int, _Page] = {}
         self.pages_written = 0
@@ -165,6 +171,7 @@ class Transaction:
         }
         """The jumps in dead bytes that go: who stands at one has left its site and must still come to the patch."""
         self._lows = [low for low, _, _ in self._interiors]
+        self._ways_back = WaysBack(changes if shown else (), self._interiors)
 
     def _read(self, change: FunctionChange) -> None:
         known = self._pages
@@ -219,12 +226,17 @@ class Transaction:
         self._reread()
 
     def struck(self, stop: "Stop") -> Refusal | None:
-        """Return a refusal if a thread has met a trap where something is to be changed, and does not know it yet."""
+        """Return a refusal if threads have to run a little first, until none is in the way of a change.
+
+        One has met a trap where something is to be changed, and does not know it yet; or is in a patch that goes and
+        whose site does not stay.
+        """
         for thread in stop.threads if self._process.meets_traps else ():
             pc = thread.registers.rip
             if self._hazards.at(pc) is not None and thread.awaits_trap():
                 return Refusal(Reason.TRAP_UNSAFE, pc, f"thread {thread.tid} has just met a trap before {pc:#x}")
-        return None
+        taken = self._ways_back.taken(self._process.mem, stop, self._hazards.leaving)
+        return next((why for _, why in taken), None)
 
     def bytes_at(self, address: int, size: int) -> tuple[bytes, bytes]:
         """Return what memory has, and what it will have, at a place that a change writes to; it lies on one page."""
@@ -241,6 +253,8 @@ class Transaction:
         moves = self._check_threads(stop.threads)
         self._check_waiting_parents(stop)
         self._check_stacks(stop)
+        for change, why in self._ways_back.taken(self._process.mem, stop, self._hazards.leaving):
+            self.refuse(change, why)
         moved = [(thread, thread.registers.rip, target) for thread, change, target in moves if change.refusal is None]
         # before the heads change: a thread let go by our death must not meet them inside
         for thread, _, target in moved:
@@ -449,10 +463,11 @@ class Transaction:
             return
         assert self._journal is not None
         at_handlers = {splice for change in self._changes if change.shows_pcs for splice in change.added}
-        records = [
-            Record(RecordKind.SPLICE, s.address, len(s.old), _patch_of(s, at_handler=s in at_handlers), s.old, s.new)
-            for s in added
-        ]
+        records = []
+        for splice in added:
+            patch = splice.patch.address if splice.patch is not None else 0
+            extra = marked(patch, internal=splice.planned.internal, at_handler=splice in at_handlers)
+            records.append(Record(RecordKind.SPLICE, splice.address, len(splice.old), extra, splice.old, splice.new))
         for splice, index in zip(added, self._journal.add(records), strict=True):
             splice.journal, splice.record = self._journal, index
 
@@ -481,12 +496,3 @@ def _extent(splice: LiveSplice) -> tuple[int, int]:
     if splice.whole:
         start, end = min(start, splice.whole_at), max(end, splice.whole_at + len(splice.whole))
     return start, end
-
-
-def _patch_of(splice: LiveSplice, *, at_handler: bool) -> int:
-    """Return what the journal says of a splice's patch: where it is, but for two bits, and those."""
-    flags = AT_HANDLER if at_handler else 0
-    if splice.patch is None:
-        return flags
-    address = splice.patch.address & ~(INTERNAL | AT_HANDLER)  # a moved line begins anywhere
-    return address | flags | (INTERNAL if splice.planned.internal else 0)

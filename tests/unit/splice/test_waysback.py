@@ -1,0 +1,60 @@
+"""Who is in a patch that goes, where its site does not stay."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from anyprobe.core.memory import MemoryFault
+from anyprobe.splice.arena import MEMFD_PATH
+from anyprobe.splice.waysback import WaysBack
+
+BIAS, SITE, PATCH, ROUTINE, STACK = 0x400000, 0x1027, 0x700000, 0x700800, 0x10000
+OURS = SimpleNamespace(start=PATCH, end=PATCH + 0x1000, perms="r-xs", offset=0x1000, path=MEMFD_PATH, writable=False)
+
+
+def splice_at(site, *, patch=True):
+    code = SimpleNamespace(address=PATCH, code=bytes(64)) if patch else None
+    return SimpleNamespace(planned=SimpleNamespace(insns=[SimpleNamespace(address=site)]), bias=BIAS, patch=code)
+
+
+class Memory:
+    """A stack with one word on it."""
+
+    def __init__(self, word):
+        self.word = word
+
+    def read(self, address, size):
+        if not STACK <= address < STACK + 0x10000:
+            raise MemoryFault(address, size)
+        return self.word.to_bytes(8, "little") + bytes(size - 8)
+
+
+def found(pc, *, site=SITE, patch=True, word=0, asleep=False, stack=STACK):
+    change = SimpleNamespace(address=BIAS + 0x1000, removed=[splice_at(site, patch=patch)], added=[])
+    ways = WaysBack([change], [(BIAS + SITE - 3, BIAS + SITE + 1, change)])
+    thread = SimpleNamespace(tid=7, registers=SimpleNamespace(rip=pc, rsp=stack))
+    stop = SimpleNamespace(threads=[thread], mappings=[OURS])
+    return [(each is change, str(why.reason.value)) for each, why in ways.taken(Memory(word), stop, lambda _: asleep)]
+
+
+TAKEN = [(True, "signal-context-in-jtpr")]
+
+
+@pytest.mark.parametrize("pc", [PATCH, PATCH + 63])
+def test_a_thread_in_the_patch_has_to_leave_it(pc):
+    assert found(pc) == TAKEN
+
+
+def test_one_in_a_routine_comes_back_into_the_patch():
+    assert found(ROUTINE, word=PATCH + 20) == TAKEN
+    assert found(ROUTINE) == []
+    assert found(BIAS + 0x5000, word=PATCH + 20) == []  # a stale word
+    assert found(ROUTINE, word=PATCH + 20, stack=0x500) == []  # no stack
+
+
+def test_where_the_site_stays_or_nobody_is_in_the_patch_nothing_has_to_wait():
+    assert found(PATCH, site=SITE + 1) == []
+    assert found(PATCH, site=SITE - 4) == []
+    assert found(PATCH, patch=False) == []
+    assert found(PATCH + 64) == []
+    assert found(PATCH, asleep=True) == []
