@@ -141,7 +141,10 @@ class Engine:
             self.faults.install(edits)
             self._prepare_traps(edits)
         with self._timed("arm"):
-            self._arm(edits, [edit.change for edit in edits if edit.change is not None])
+            try:
+                self._arm(edits, [edit.change for edit in edits if edit.change is not None])
+            finally:
+                self.view.settle(edits)
         self.view.note_refusals()
         for module in modules_of(edits):
             if module.plans is not None:

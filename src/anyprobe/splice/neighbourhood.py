@@ -100,6 +100,8 @@ class Neighbourhood:
     _open: set[int] = field(default_factory=set, init=False)
     blobs: list["RoutineCode"] = field(default_factory=list, init=False)
     """The routines emitted so far."""
+    _describable: int = field(init=False)
+    """How far code may go for the signal view to have room for it, by what it has needed so far."""
     view: int = field(default=0, init=False)
     """Address of the signal view's routine, once it is there."""
     unlisted: list[Trampolines] = field(default_factory=list, init=False)
@@ -117,7 +119,7 @@ class Neighbourhood:
     def __post_init__(self) -> None:
         """Start with an empty code piece."""
         self.cursor = self.code.address
-        self.limit = self.code.end - _view_bytes(self.code.size)
+        self.limit = self._describable = self.code.end - _view_bytes(self.code.size)
 
     def reaches(self, low: int, high: int) -> bool:
         """Return whether code here reaches every byte of ``[low, high)`` and back."""
@@ -125,8 +127,12 @@ class Neighbourhood:
         return max(high - start, self.code.end - low) < REACH
 
     def room(self) -> int:
-        """Return how many bytes of code still fit."""
-        return self.limit - self.cursor
+        """Return how many bytes of code still fit, and can be described where that is needed."""
+        return min(self.limit, self._describable) - self.cursor
+
+    def described(self, used: int, free: int) -> None:
+        """Take note of how many bytes the signal view has used for the code here, and how many it has left."""
+        self._describable = self.cursor + free * (self.cursor - self.code.address) // used
 
     def put(self, code: bytes) -> int:
         """Write code at the cursor and return its address."""

@@ -68,6 +68,8 @@ class SignalView:
         self._index: tuple[tuple[int, int], ...] = ()
         self._boards: set[int] = set()
         """Where springboards stand in displaced bytes, or will in a moment."""
+        self._changing: AbstractSet[int] = frozenset()
+        """Where they may go, or sites may come, in a change that is under way."""
         self._no_room = False
 
     @property
@@ -223,7 +225,11 @@ class SignalView:
             described = self._described(home)
             here = [s for s in splices if s.patch is not None and s.patch.address in described.table.code]
             left_out |= described.add(here, looped)
-        self._publish(splices, leaving)
+        self._changing = {splice.address for splice in (*splices, *leaving)}
+        # where a site is, no springboard is left: who is brought back to the site would be led from it again, for ever
+        sites = {splice.address for splice in (*splices, *leaving) if not splice.is_springboard}
+        boards = {splice.address for splice in splices if splice.is_springboard}
+        self._publish((self._boards | boards) - sites)
         self._no_room |= bool(left_out)
         if not left_out or not self.faults:
             return ()
@@ -235,11 +241,16 @@ class SignalView:
             known = self._homes[home.code.address] = _Described(home)
         return known
 
-    def _publish(self, splices: Sequence[LiveSplice], leaving: AbstractSet[LiveSplice]) -> None:
-        # where a site is, no springboard is left: who is brought back to the site would be led from it again, for ever
-        self._boards.difference_update(splice.address for splice in (*splices, *leaving))
-        self._boards |= {splice.address for splice in splices if splice.is_springboard and splice not in leaving}
-        jumps = {(board, JUMP_BYTES) for board in self._boards}
+    def settle(self, edits: Sequence[Edit]) -> None:
+        """After a change, whatever came of it: take note of where springboards are now."""
+        if self._changing:
+            there = {splice.address for edit in edits for splice in edit.state.splices if splice.is_springboard}
+            self._publish(self._boards - self._changing | there)
+            self._changing = frozenset()
+
+    def _publish(self, boards: set[int]) -> None:
+        self._boards = boards
+        jumps = {(board, JUMP_BYTES) for board in boards}
         jumps |= {(page, PAGE) for page in self._engine.springboards.pages()}
         jumps |= {entry for entry in self._index if entry[1] == HANDLER}
         for handler in self.hooks:
@@ -248,8 +259,14 @@ class SignalView:
                 jumps |= {(handler, HANDLER), (place[1].entry + place[0].bias, HANDLER)}
         tables = {(d.table.code.start, d.table.address) for d in self._homes.values()}
         index = tuple(sorted(tables | jumps))
-        if index != self._index and self._described(self._engine.neighbourhoods[0]).table.publish(index):
+        if index == self._index:
+            return
+        homes = self._engine.neighbourhoods
+        written = next((at for home in reversed(homes) if (at := self._described(home).table.index(index))), 0)
+        if written:
+            self._described(homes[0]).table.point_to(written)
             self._index = index
+        self._no_room |= not written
 
 
 class _Described:
@@ -271,7 +288,7 @@ class _Described:
         self.table.expect(len(splices) + len(self._home.blobs) - self._blobs)
         entries = list(self._routine_entries())
         bearings = Bearings(self._routines, self._banks, self.table.code)
-        left_out = set()
+        left_out = set[LiveSplice]()
         for splice in splices:
             assert splice.patch is not None
             if not is_described(splice.patch):
@@ -280,7 +297,9 @@ class _Described:
             if not positions:
                 left_out.add(splice)
             entries.append((splice.patch.address, positions, splice.planned.insns[0].address + splice.bias))
-        self.table.add(sorted(entries))
+        unlisted = self.table.add(sorted(entries))
+        self._home.described(self.table.size - self.table.free, self.table.free)
+        left_out |= {splice for splice in splices if splice.patch is not None and splice.patch.address in unlisted}
         return left_out
 
     def _routine_entries(self) -> Iterable[tuple[int, int, int]]:

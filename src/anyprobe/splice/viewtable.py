@@ -8,7 +8,7 @@ An index leads to the tables, and says where springboards are. It is replaced as
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from anyprobe.splice.arena import Arena, Piece
@@ -53,6 +53,11 @@ class ViewTable:
     def size(self) -> int:
         """Bytes of the table."""
         return self.piece.end - self.address
+
+    @property
+    def free(self) -> int:
+        """Bytes that are not used."""
+        return self._heap - _HEADER - self._count * _ENTRY.size
 
     @property
     def root(self) -> int:
@@ -105,29 +110,36 @@ class ViewTable:
             known = self._recipes[recipe] = self._take(content) or 0
         return known
 
-    def add(self, entries: Sequence[tuple[int, int, int]]) -> None:
-        """Add (address, positions, site) of code behind all code that was added before, in order of address."""
+    def add(self, entries: Sequence[tuple[int, int, int]]) -> set[int]:
+        """Add (address, positions, site) of code behind all code that was added before, in order of address.
+
+        Return the addresses of those for which there is no room.
+        """
         fresh = [entry for entry in entries if entry[1] and entry[0] > self._last]
-        room = (self._heap - _HEADER) // _ENTRY.size - self._count
-        fresh = fresh[: max(room, 0)]
+        room = max(self.free // _ENTRY.size, 0)
+        fresh, left_out = fresh[:room], {address for address, _, _ in fresh[room:]}
         if not fresh:
-            return
+            return left_out
         packed = b"".join(_ENTRY.pack(at, positions, site - at) for at, positions, site in fresh)
         self._write(_HEADER + self._count * _ENTRY.size, packed)
         self._count += len(fresh)
         self._last = fresh[-1][0]
         self._write(_COUNT, struct.pack("<Q", self._count))
+        return left_out
 
-    def publish(self, index: Iterable[tuple[int, int]]) -> bool:
-        """Make a new index valid: (address, table's address or size of a piece that jumps on); this is the root."""
-        entries = sorted(index)
+    def index(self, entries: Sequence[tuple[int, int]]) -> int:
+        """Write an index and return its address, 0 where there is no room.
+
+        Its entries: (address, table's address or size of a piece that jumps on), sorted.
+        """
         content = struct.pack("<QQ", len(entries), 0) + b"".join(_INDEX_ENTRY.pack(*entry) for entry in entries)
         at = self._take(content)
-        if at is None:
-            return False
+        return 0 if at is None else self.address + at
+
+    def point_to(self, index: int) -> None:
+        """Make an index valid, wherever it is: this is the session's first table."""
         with self.arena.view(self._offset(_ROOT), 8) as view, view.cast("Q") as word:
-            word[0] = self.address + at  # one aligned store: signal handlers may be reading it
-        return True
+            word[0] = index  # one aligned store: signal handlers may be reading it
 
     def _take(self, content: bytes) -> int | None:
         """Write bytes into the heap and return where; ``None`` where there is no room."""

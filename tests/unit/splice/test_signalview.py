@@ -36,26 +36,67 @@ def splice_at(address, *, board=False):
 
 
 def change(added=(), removed=()):
-    return SimpleNamespace(change=SimpleNamespace(added=list(added), removed=list(removed)))
+    changed = SimpleNamespace(added=list(added), removed=list(removed))
+    return SimpleNamespace(change=changed, state=SimpleNamespace(splices=list(removed)))
+
+
+class Tables:
+    """What has been published."""
+
+    def __init__(self, monkeypatch, room=lambda: True):
+        self.published, self.latest = [], {}
+        table = SimpleNamespace(
+            code=range(0x600000, 0x601000), address=0x700000, index=self.index, point_to=self.point_to
+        )
+        home = SimpleNamespace(table=table, add=lambda *_: set())
+        engine = SimpleNamespace(
+            faults=SimpleNamespace(wanted=True), modules=[], neighbourhoods=["first"],
+            springboards=SimpleNamespace(pages=lambda: ()),
+        )  # fmt: skip
+        self.room, self.view = room, signalview.SignalView(engine)
+        monkeypatch.setattr(self.view, "_described", lambda _: home)
+
+    def index(self, entries):
+        self.published.append(dict(entries))
+        return len(self.published) if self.room() else 0
+
+    def point_to(self, index):
+        self.latest = self.published[index - 1]
+
+    def make(self, edit, *, refused=False):
+        """Make a change; return what is published on the way, and afterwards."""
+        self.view.describe([edit])
+        before = self.latest
+        if not refused:
+            edit.state.splices = edit.change.added
+        self.view.settle([edit])
+        return before, self.latest
 
 
 def test_where_a_springboard_has_been_a_site_is_none(monkeypatch):
     """Who is brought back to the site would be taken for one on his way from it, and brought back again, for ever."""
-    published = []
-    table = SimpleNamespace(
-        code=range(0x600000, 0x601000), address=0x700000, publish=lambda index: [published.append(index)]
-    )
-    home = SimpleNamespace(table=table, add=lambda *_: set())
-    engine = SimpleNamespace(
-        faults=SimpleNamespace(wanted=True), modules=[], neighbourhoods=["first"],
-        springboards=SimpleNamespace(pages=lambda: ()),
-    )  # fmt: skip
-    view = signalview.SignalView(engine)
-    monkeypatch.setattr(view, "_described", lambda _: home)
-    board = splice_at(BOARD, board=True)
-    view.describe([change([splice_at(SITE), board])])
-    assert (BOARD, 5) in published[-1]
-    view.describe([change([splice_at(BOARD)], [board])])
-    assert BOARD not in dict(published[-1])
-    view.describe([change([splice_at(BOARD, board=True)], [splice_at(BOARD)])])
-    assert (BOARD, 5) in published[-1]
+    tables, board = Tables(monkeypatch), splice_at(BOARD, board=True)
+    assert all(each[BOARD] == 5 for each in tables.make(change([splice_at(SITE), board])))
+    assert not any(BOARD in each for each in tables.make(change([splice_at(BOARD)], [board])))
+    before, after = tables.make(change([splice_at(BOARD, board=True)], [splice_at(BOARD)]))
+    assert BOARD not in before
+    assert after[BOARD] == 5
+
+
+def test_a_springboard_that_goes_is_one_until_it_has_gone(monkeypatch):
+    """A thread may stand at it for as long as the change is not made, and for good if it is refused."""
+    tables, board = Tables(monkeypatch), splice_at(BOARD, board=True)
+    tables.make(change([splice_at(SITE), board]))
+    before, after = tables.make(change([], [board]), refused=True)
+    assert before[BOARD] == after[BOARD] == 5
+    before, after = tables.make(change([], [board]))
+    assert before[BOARD] == 5
+    assert BOARD not in after
+
+
+def test_springboards_that_are_not_listed_are_complained_of(monkeypatch):
+    tables = Tables(monkeypatch, room=lambda: False)
+    tables.make(change([splice_at(SITE), splice_at(BOARD, board=True)]))
+    assert tables.view.complaints() == [
+        "signal handlers see some pcs of probes as they are: there is no room to describe them"
+    ]

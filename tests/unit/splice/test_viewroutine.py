@@ -251,12 +251,13 @@ def test_a_full_table_takes_nothing_more():
     table = small_table(0x100)
     assert table.bank(0x208, 0x1000, 0x2000)
     found = table.positions({0: (Step(Op.SITE), Step(Op.DONE))})
-    table.add([(0x10000 + 16 * number, found, 0x5000) for number in range(20)])
+    left_out = table.add([(0x10000 + 16 * number, found, 0x5000) for number in range(20)])
     entries = int.from_bytes(table.arena.content[0x100:0x108], "little")
     assert 0 < entries < 20
+    assert left_out == {0x10000 + 16 * number for number in range(entries, 20)}
     assert table.bank(0x210, 0x1000, 0x2000) == 0
     assert table.positions({1: (Step(Op.SITE, b=3), Step(Op.DONE))}) == 0
-    assert not table.publish([(0x10000, 0x10100)])
+    assert not table.index([(0x10000, 0x10100)])
     assert table.positions({0: (Step(Op.SITE), Step(Op.DONE))}) == found
 
 

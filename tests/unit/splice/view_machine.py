@@ -58,7 +58,9 @@ class ViewMachine:
         for at, recipe in recipes.items():
             steps[int(at)] = tuple(Step(Op(op), a, bank if b == "bank" else b, c) for op, a, b, c in recipe)
         table.add([(base + PATCH, table.positions(steps), base + SITE)])
-        assert table.publish([(base + PIECE, base + TABLE), (base + SITE + 0x100, 1), (base + SITE + 0x200, 14)])
+        index = table.index([(base + PIECE, base + TABLE), (base + SITE + 0x100, 1), (base + SITE + 0x200, 14)])
+        assert index
+        table.point_to(index)
         machine.put(ROOT, machine.memory[TABLE + 16 : TABLE + 24])
 
     def frame(self, at, registers, info=(0, 0)):
