@@ -30,12 +30,12 @@ def unwound_program(seed):
     return program(seed, kind=UnwoundFunction, header="random_unwinding.h")
 
 
-def check_level(run_target, text, specs, rounds, microseconds=MICROSECONDS):
+def check_level(run_target, text, specs, rounds, microseconds=MICROSECONDS, live=False):
     """Run under signals with probes: each site has to be hit as often in each round as in the first."""
     target = run_target("random_functions.c", microseconds, text=text)
-    with anyprobe.attach(target.pid) as session:
+    with anyprobe.attach(target.pid, live=live) as session:
         session.count(*specs)
-        assert session.snapshot().warnings == ()
+        assert not any("handler" in warning for warning in session.snapshot().warnings)
         target.go(1)
         first = hits_of(session)
         target.go(rounds)
@@ -87,6 +87,34 @@ def test_faults_that_the_program_handles(run_target, seed, level):
     check_level(run_target, faulting_program(seed), LEVELS[level], 200)
 
 
+def test_faults_under_live_arming(run_target):
+    """The handlers are spliced first and know where the program is: what may fault is displaced as it is in a stop."""
+    refused = []
+    for live in (False, True):
+        target = run_target("random_functions.c", MICROSECONDS, text=faulting_program(0))
+        with anyprobe.attach(target.pid, live=live) as session:
+            session.count("a.out:f*:insn")
+            refused.append(sum(refusal.reason == "may-fault" for _, refusal in session.refused))
+            target.go(100)
+        target.finish()
+    assert refused[1] <= refused[0] + 10
+
+
+def test_what_is_shown_of_faults_has_room_for_every_change(run_target):
+    """Each change makes new patches, and what the handlers see in them has to be said, too."""
+    target = run_target("random_functions.c", MICROSECONDS, text=faulting_program(36))
+    target.run_freely()
+    with anyprobe.attach(target.pid) as session:
+        first = session.count("a.out:f*:insn")
+        second = session.count("a.out:f*:insn")
+        session.remove(*first)
+        assert not any("room" in why.detail for _, why in session.refused)
+        session.remove(*second)
+        assert session.snapshot().warnings == ()
+    target.halt()
+    target.finish()
+
+
 @pytest.mark.parametrize("live", [False, True])
 def test_probes_come_and_go_among_faults(run_target, live):
     """A thread that has not left a patch when the probes go may fault there, and be shown where it is."""
@@ -107,6 +135,6 @@ def test_callers_and_their_registers_are_found(run_target, level):
     assert counts.returns["look_back"] > 0.9 * counts.calls["look_back"] > 0  # between two copies it may not be known
 
 
-@pytest.mark.parametrize("seed", [1, 18])
-def test_callers_are_found_while_probes_come_and_go(run_target, seed):
-    check_changes(run_target, unwound_program(seed), seed, 12, live=False, microseconds=LONGER, threads=4)
+@pytest.mark.parametrize(("seed", "live"), [(1, False), (18, True)])
+def test_callers_are_found_while_probes_come_and_go(run_target, seed, live):
+    check_changes(run_target, unwound_program(seed), seed, 12, live=live, microseconds=LONGER, threads=4)

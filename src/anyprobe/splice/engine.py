@@ -97,6 +97,11 @@ class Engine:
 
         When it raises (the target is gone, would not stop), everything is as before.
         """
+        if self.live is not None and any(edit.added for edit in edits):
+            self._change_all(self.view.unspliced())
+        self._change_all(edits)
+
+    def _change_all(self, edits: Sequence[Edit]) -> None:
         if not edits:
             return
         try:

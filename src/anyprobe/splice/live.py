@@ -113,9 +113,12 @@ class LiveArming:
                     if edit.change is not None:
                         edit.change.refusal = None
         for edit, why in left.items():
+            if _serves_view(edit):
+                self._engine.give_up(edit, why)
+                continue
             edit.arming = f"stop: {why.detail}"
             self.reasons[why.detail] = self.reasons.get(why.detail, 0) + 1
-        return list(left)
+        return [edit for edit in left if not edit.given_up]
 
     def notes(self) -> Sequence[str]:
         """Return what to tell the user: which changes were made in a stop, and why."""
@@ -165,7 +168,7 @@ class LiveArming:
         places = module.claims.places = PunPlaces(engine.springboards, module.bias)
         planner = LivePlanner(
             module.code, module.claims, places.reachable, engine.allowed - {Strategy.TRAP}, plain_jumps_only=True,
-            faults_handled=engine.view.faults, pcs_shown=module.code.text.is_go,
+            faults_handled=engine.view.faults, pcs_shown=module.code.text.is_go or engine.view.is_complete,
             faults_skipped=not module.code.text.is_go, bias=module.bias, retired=self._retired,
         )  # fmt: skip
         if len(all_of(module.code, code)) > 1:
@@ -348,10 +351,17 @@ class LiveArming:
             self._listed = ()
 
 
+def _serves_view(edit: Edit) -> bool:
+    """Return whether nobody has asked for what an edit adds: nothing is stopped for that."""
+    return bool(edit.added) and all(want.internal for want in (*edit.added, *edit.removed))
+
+
 def _staying(edit: Edit) -> list[LiveSplice]:
     """Return the splices of a function that an edit need not touch."""
     state = edit.state
     kept = {want for want in state.wants if want not in edit.removed}
+    if not kept and not edit.added:
+        return []  # not even what hosts a springboard and serves no want itself
     changing = {want.address for want in (*edit.added, *edit.removed)}
     staying = [
         splice

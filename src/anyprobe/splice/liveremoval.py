@@ -14,7 +14,7 @@ from anyprobe.core.address import page_floor
 from anyprobe.core.errors import StopTimeout, TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.arena import Arena, Piece, drop_pages
-from anyprobe.splice.edits import Edit
+from anyprobe.splice.edits import Edit, FunctionState, Module
 from anyprobe.splice.filepages import droppable
 from anyprobe.splice.installed import find_journals
 from anyprobe.splice.journal import FoundJournal, MappingUse, Record, RecordKind
@@ -50,7 +50,16 @@ class LiveRemoval:
 
     def run(self) -> None:
         """Do as much as can be done; what is left shows in the memory map."""
-        self._take_out()
+        states = [(module, state) for module in self._engine.modules for state in module.functions.values()]
+        at_handlers = [each for each in states if any(splice.planned.shows_pcs for splice in each[1].splices)]
+        others = [each for each in states if each not in at_handlers]
+        self._take_out(others)
+        if at_handlers:  # who is in a patch still may be interrupted there, and it is they that know what to show
+            with exclusive(self._process):
+                self._read()
+                if any(state.splices for _, state in others) or not self._is_quiet():
+                    return
+            self._take_out(at_handlers)
         with exclusive(self._process):
             self._deputies.prepare_stack("disarm")
             self._read()
@@ -62,13 +71,12 @@ class LiveRemoval:
             if pointers is not None and self._journals and home is not None:
                 self._unmap(pointers, *home)
 
-    def _take_out(self) -> None:
-        """Remove all splices, without a stop where that can be."""
-        engine = self._engine
-        states = [(module, state) for module in engine.modules for state in module.functions.values() if state.splices]
-        for _, state in states:
+    def _take_out(self, states: Sequence[tuple[Module, FunctionState]]) -> None:
+        """Remove all splices of functions, without a stop where that can be."""
+        spliced = [(module, state) for module, state in states if state.splices]
+        for _, state in spliced:
             self._live.pages |= {page_floor(splice.address) for splice in state.splices}
-        engine.change([Edit(module, state, removed=list(state.wants)) for module, state in states])
+        self._engine.change([Edit(module, state, removed=list(state.wants)) for module, state in spliced])
 
     def _drop_pages(self) -> None:
         """Give restored pages back to the file."""

@@ -87,7 +87,7 @@ class SignalView:
     @property
     def is_complete(self) -> bool:
         """Whether all handlers see the program's own pcs, as far as that is known."""
-        return self._engine.live is None and not self.refused
+        return not self.refused
 
     # -- handlers
 
@@ -97,6 +97,11 @@ class SignalView:
         self._asked &= self._handled == before
         return self._handled
 
+    def unspliced(self) -> Sequence[Edit]:
+        """Return the edits that handlers without a splice need, where a change is not made all at once."""
+        self.look()
+        return [] if self._asked else self._with_handlers([])
+
     def with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
         """Return the edits with those that handlers without a splice need."""
         return edits if self._asked or not any(edit.added for edit in edits) else self._with_handlers(edits)
@@ -105,19 +110,20 @@ class SignalView:
         """Return the edits that handlers set since need, and functions that were planned for a program without any."""
         self._untold = 0  # until they are asked, in a moment
         states = [(module, state) for module in self._engine.modules for state in module.functions.values()]
-        risky = [Edit(module, state) for module, state in states if self.faults and self._hides_faults(module, state)]
-        return self._with_handlers(risky if self._engine.live is None else [])
+        risky = [Edit(module, state, anew=True) for module, state in states if self._hides_faults(module, state)]
+        return self._with_handlers(risky)
 
     def _hides_faults(self, module: Module, state: FunctionState) -> bool:
-        """Return whether a splice of a function is not as it has to be where the program handles faults."""
+        """Return whether the program handles faults, and a splice of a function is not as it has to be there."""
+        if not self.faults:
+            return False
         planner, planned = self._engine.planner(module), (splice.planned for splice in state.splices)
         ends = ((each, max(each.write_at + each.written, each.hosts_until)) for each in planned)
         return any(planner.fault_refusal(each.insns, end) is not None for each, end in ends)
 
     def _with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
         engine = self._engine
-        used = self._handled or engine.faults.wanted
-        if self.locate is None or not (used if engine.live is None else self._handled & _FAULT_BITS):
+        if self.locate is None or not self.is_used:
             return edits
         self._untold = 0
         try:
@@ -131,8 +137,6 @@ class SignalView:
             return edits
         told = {signal for signal, action in actions.items() if action.is_handler and action.flags & SA_SIGINFO}
         self._untold = sum(1 << signal - 1 for signal in actions if signal not in told)
-        if engine.live is not None:
-            return edits
         self._asked = True
         masks: dict[int, int] = {}
         for signal, action in actions.items():
