@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.arena import is_ours
+from anyprobe.splice.deadjumps import destination_of
 from anyprobe.splice.savedpcs import Stacks
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ _FRAME = 1024
 
 
 class WaysBack:
-    """The patches of some changes that nobody may be in."""
+    """The patches of some changes that nobody may be in, nor on the way to from a springboard."""
 
     def __init__(
         self, changes: "Sequence[FunctionChange]", interiors: "Sequence[tuple[int, int, FunctionChange]]"
@@ -36,9 +38,17 @@ class WaysBack:
             for splice in change.removed:
                 index = bisect_right(lows, _site(splice)) - 1
                 if splice.patch is not None and index >= 0 and _site(splice) < interiors[index][1]:
-                    low = splice.patch.address
-                    found.append((low, low + len(splice.patch.code), interiors[index][2]))
-        self._patches = sorted(found, key=lambda each: each[0])
+                    blocked = interiors[index][2]
+                    found.append((splice.patch.address, len(splice.patch.code), blocked))
+                    if splice.springboard:
+                        found.append((splice.springboard, JUMP_BYTES, blocked))
+        starts = {start: change for start, _, change in found}
+        boards = [splice for change in changes if found for splice in change.removed if splice.is_springboard]
+        for splice in boards:
+            leads_to = destination_of(splice.address, splice.new)
+            if leads_to in starts:
+                found.append((splice.address, JUMP_BYTES, starts[leads_to]))
+        self._patches = sorted(((low, low + size, change) for low, size, change in found), key=lambda each: each[0])
         self._lows = [low for low, _, _ in self._patches]
 
     def taken(

@@ -9,12 +9,21 @@ from anyprobe.splice.arena import MEMFD_PATH
 from anyprobe.splice.waysback import WaysBack
 
 BIAS, SITE, PATCH, ROUTINE, STACK = 0x400000, 0x1027, 0x700000, 0x700800, 0x10000
+SPRINGBOARD, BOARD = 0x500000, 0x402000
 OURS = SimpleNamespace(start=PATCH, end=PATCH + 0x1000, perms="r-xs", offset=0x1000, path=MEMFD_PATH, writable=False)
 
 
 def splice_at(site, *, patch=True):
     code = SimpleNamespace(address=PATCH, code=bytes(64)) if patch else None
-    return SimpleNamespace(planned=SimpleNamespace(insns=[SimpleNamespace(address=site)]), bias=BIAS, patch=code)
+    planned = SimpleNamespace(insns=[SimpleNamespace(address=site)])
+    return SimpleNamespace(planned=planned, bias=BIAS, patch=code, springboard=SPRINGBOARD, is_springboard=False)
+
+
+def dead_jump():
+    """A springboard in dead bytes that leads to the patch."""
+    new = b"\xe9" + (PATCH - BOARD - 5).to_bytes(4, "little")
+    planned = SimpleNamespace(insns=[SimpleNamespace(address=BOARD - BIAS)])
+    return SimpleNamespace(planned=planned, bias=BIAS, address=BOARD, new=new, patch=None, is_springboard=True)
 
 
 class Memory:
@@ -30,7 +39,7 @@ class Memory:
 
 
 def found(pc, *, site=SITE, patch=True, word=0, asleep=False, stack=STACK):
-    change = SimpleNamespace(address=BIAS + 0x1000, removed=[splice_at(site, patch=patch)], added=[])
+    change = SimpleNamespace(address=BIAS + 0x1000, removed=[splice_at(site, patch=patch), dead_jump()], added=[])
     ways = WaysBack([change], [(BIAS + SITE - 3, BIAS + SITE + 1, change)])
     thread = SimpleNamespace(tid=7, registers=SimpleNamespace(rip=pc, rsp=stack))
     stop = SimpleNamespace(threads=[thread], mappings=[OURS])
@@ -43,6 +52,12 @@ TAKEN = [(True, "signal-context-in-jtpr")]
 @pytest.mark.parametrize("pc", [PATCH, PATCH + 63])
 def test_a_thread_in_the_patch_has_to_leave_it(pc):
     assert found(pc) == TAKEN
+
+
+@pytest.mark.parametrize("pc", [SPRINGBOARD, BOARD])
+def test_so_has_one_on_the_way_there(pc):
+    assert found(pc) == TAKEN
+    assert found(pc + 5) == found(pc, site=SITE + 1) == []
 
 
 def test_one_in_a_routine_comes_back_into_the_patch():
