@@ -9,7 +9,7 @@ import pytest
 
 import anyprobe
 from anyprobe.core.address import PAGE
-from anyprobe.core.errors import AnyprobeError, RemoteCallFailed, TargetError
+from anyprobe.core.errors import AnyprobeError, InternalError, RemoteCallFailed, TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason
 from anyprobe.splice.arena import Arena, Piece
@@ -184,3 +184,18 @@ def test_room_stays_for_a_heap_that_comes_later(run_target):
         assert not [start for start, end in taken if start < heap + (1 << 30) and end > heap]
         target.go(10)
     target.finish()
+
+
+def test_nothing_is_written_behind_a_piece(process):
+    place = SOMEWHERE
+    with process.stop() as stop, stop.remote() as remote:
+        arena = Arena.create(process, remote, OWNER, pieces_at(place), journal_at=place + 32 * PAGE, records=8)
+    try:
+        piece = next(each for each in arena.pieces if each.address == place + 9 * PAGE)
+        arena.write(piece, piece.end - 4, b"\x90" * 4)
+        for address, size in ((piece.end - 4, 5), (piece.end, 1), (piece.address - 1, 2)):
+            with pytest.raises(InternalError):
+                arena.write(piece, address, b"\x90" * size)
+    finally:
+        arena.close()
+        remove(process)

@@ -192,6 +192,49 @@ def test_nothing_is_stopped(run_target, monkeypatch):
     target.finish()
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("what", ["libc:*%return", "libstdc++:*%return", "libstdc++:*%call"])
+def test_whole_libraries(run_target, what):
+    """Thousands of sites in one change: those that take an int3 for a moment are many portions of it.
+
+    The program makes threads all the time, for which the C library blocks all signals: no int3 stands there.
+    """
+    target = run_target("live_arming.c", "2", options=("-Wl,--no-as-needed", "-lstdc++"))
+    image = Image.of(target.pid)
+    target.run_freely()
+    with anyprobe.attach(target.pid, live=True) as session:
+        (probe,) = session.count(what)
+        splices = [place.hook.splice for place in probe.all_places if place.hook.arming == "live"]
+        assert len(splices) > 1000
+        several = sum(splice.planned.written > 1 for splice in splices)
+        assert several > 1000 if what.startswith("libstdc++") else several == 0
+        session.remove(probe)
+        target.check_alive()
+    image.assert_restored(target.pid)
+    target.halt()
+    target.finish()
+
+
+def test_on_one_processor(run_target):
+    """Who waits for the program does not keep it from its processor."""
+    allowed = os.sched_getaffinity(0)
+    target = run_target("live_arming.c", "2")
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        for tid in os.listdir(f"/proc/{target.pid}/task"):
+            os.sched_setaffinity(int(tid), {min(allowed)})
+        target.run_freely()
+        with anyprobe.attach(target.pid, live=True) as session:
+            for _ in range(4):
+                probes = session.count("a.out:one_byte", "a.out:loaded", "libc:getenv")
+                assert arming(probes) == {"live"}
+                session.remove(*probes)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    target.halt()
+    target.finish()
+
+
 def test_a_program_that_is_started(compiled):
     """Before it begins there is nobody to disturb; from then on nothing is stopped unless it has to be."""
     reading, writing = os.pipe()

@@ -253,6 +253,9 @@ def test_functions_that_libc_calls_with_signals_blocked(run_target):
         listed = {site.spec: site for site in session.list("libc:dup2", "libc:getppid")}
         assert {site.strategy for site in listed.values()} == {"trap", None}
         assert dict(session.explain("libc:getppid").verdicts) == {"trap": "chosen"}
+        inside = session.count("libc:pthread_create%insn")[0]
+        assert inside.places == []
+        assert {why.reason.value for _, why in inside.refused} == {"trap-unsafe"}
     with anyprobe.attach(target.pid) as session:
         assert not session.warnings
         assert dict(session.explain("libc:getppid").verdicts)["trap"].startswith("not used")

@@ -22,6 +22,7 @@ PF_X, PF_W = 1, 2
 SHT_SYMTAB, SHT_RELA, SHT_NOBITS = 2, 4, 8
 SHF_ALLOC, SHF_EXECINSTR, SHF_COMPRESSED = 2, 4, 0x800
 NT_GNU_BUILD_ID = 3
+_DT_SONAME = 14
 _DT_NEEDED, _DT_STRTAB, _DT_STRSZ = 1, 5, 10
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -184,6 +185,14 @@ class ElfFile:
     @cached_property
     def needed(self) -> tuple[str, ...]:
         """The names of the libraries that are loaded with this object."""
+        return self._dynamic_texts(_DT_NEEDED)
+
+    @cached_property
+    def soname(self) -> str:
+        """The name by which others need this library; empty if it says none."""
+        return next(iter(self._dynamic_texts(_DT_SONAME)), "")
+
+    def _dynamic_texts(self, wanted: int) -> tuple[str, ...]:
         segment = next((each for each in self.segments if each.kind == PT_DYNAMIC), None)
         if segment is None or segment.offset + segment.filesz > self.size or _DT_STRTAB not in self.dynamic:
             return ()
@@ -193,7 +202,7 @@ class ElfFile:
         return tuple(
             _text_at(strings, value)
             for tag, value in zip(pairs[::2], pairs[1::2], strict=True)
-            if tag == _DT_NEEDED and value < size
+            if tag == wanted and value < size
         )
 
     @cached_property

@@ -7,7 +7,6 @@ from anyprobe.binary.modules import VDSO, LoadedObject
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.objects import ObjectTable, imports
-from anyprobe.probes.trapping import blocked_call
 from anyprobe.splice.edits import Module
 
 _BLOCKERS = """
@@ -15,7 +14,9 @@ _BLOCKERS = """
     epoll_pwait2 pthread_attr_setsigmask_np setcontext swapcontext makecontext
 """
 """What runs code of a program with signals blocked, or on stacks whose size nobody knows."""
-_LIBC = ("libc.so", "libpthread", "librt.so", "libanl", "ld-linux", "ld-musl", "libc.musl")
+_LIBC = ("libc.so", "libpthread", "librt.so", "libanl", "libresolv", "libnss_", "ld-linux", "ld-musl", "libc.musl")
+"""The C library and what it consists of. It blocks all signals inside ``pthread_create``, ``posix_spawn``, at the end of
+threads, and in threads of its own (for ``aio_read``, ``getaddrinfo_a``), from which it calls most of itself."""
 
 
 class LiveProof:
@@ -44,11 +45,9 @@ class LiveProof:
         address = code.start
         if module.code.text.is_go:
             return Refusal(Reason.TRAP_UNSAFE, address, "Go's runtime runs code with all signals blocked")
-        loaded = self._object_of(module)
-        function = None if loaded is None else loaded.image.functions.containing(address)
-        if loaded is None or function is None:
-            return None
-        return blocked_call(self._objects, loaded, function.names, address)
+        if module.name.startswith(_LIBC):
+            return Refusal(Reason.TRAP_UNSAFE, address, "the C library runs code of its own with all signals blocked")
+        return None
 
     def refresh(self) -> None:
         """Forget what was found out of objects that may not be the present ones."""
@@ -67,7 +66,10 @@ class LiveProof:
                 needed = loaded.image.elf.needed
             except TargetError:
                 continue
-            found += [each for each in self._objects.objects if each.name in needed and each not in found]
+            for name in needed:
+                called = [each for each in self._objects.objects if name in (each.name, _soname(each))]
+                if len(called) == 1 and called[0] not in found:  # else one may be in a namespace of its own (dlmopen)
+                    found += called
         return found
 
     @cached_property
@@ -79,4 +81,11 @@ class LiveProof:
         for loaded in self._objects.objects:
             if loaded.name != VDSO and not loaded.name.startswith(_LIBC) and imports(loaded, _BLOCKERS.split()):
                 return f"{loaded.name} may block SIGTRAP"
+        return ""
+
+
+def _soname(loaded: LoadedObject) -> str:
+    try:
+        return loaded.image.elf.soname
+    except TargetError:
         return ""

@@ -56,8 +56,10 @@ def detach(process: Process, engine: Engine) -> list[str]:
 
     try:
         _forget_lost(process, engine)
-        end_live(engine)
-        removal = remove(process, sessions, patches)
+        try:
+            end_live(engine)
+        finally:  # whatever went wrong there: the splices do not stay
+            removal = remove(process, sessions, patches)
         engine.pause_us["disarm"] += removal.pause_us
         remaining += [f"the bytes at {at:#x} were changed by somebody else and left alone" for at in removal.foreign]
         remaining += [f"{kept} is not quiet yet; run: anyprobe detach -p {process.pid}" for kept in removal.kept]

@@ -1,9 +1,7 @@
 """What a demand for traps cannot have, and what is said to whoever makes it."""
 
 import re
-from collections.abc import Sequence
 
-from anyprobe.binary.modules import LoadedObject
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.objects import ObjectTable
 from anyprobe.probes.resolve import ResolvedSite
@@ -32,24 +30,27 @@ _THREADS = """
     __pthread_kill_internal __pthread_kill_implementation __pthread_setxid __nptl_setxid __nptl_setxid_sighandler
     sighandler_setxid do_setxid __synccall
 """
-_BLOCKED = frozenset((_SPAWN + _THREADS).split())
+_MASKS = """
+    pthread_create __pthread_create __pthread_create_2_1 __pthread_create_2_0 posix_spawn timer_sigev_thread
+    notify_func_wrapper getcontext __getcontext setcontext __setcontext swapcontext __swapcontext
+"""
+"""What blocks signals itself, between its entry and its returns."""
+_BLOCKED, _BLOCKING = frozenset((_SPAWN + _THREADS).split()), frozenset(_MASKS.split())
 _BLOCKED_STRINGS = re.compile(r"_*(memcpy|mempcpy|memmove|memset|strchrnul|strlen|strnlen|strchr|strncmp)(_\w+)?")
 """String functions, each in many forms: the search for a program along PATH uses them in the child of posix_spawn."""
 
 
 def trap_refusal(objects: ObjectTable, site: ResolvedSite) -> Refusal | None:
     """Return why a site in the C library must not trap, by the names of its function."""
-    return blocked_call(objects, site.object, site.function.names, site.address)
-
-
-def blocked_call(objects: ObjectTable, loaded: LoadedObject, names: Sequence[str], address: int) -> Refusal | None:
-    """Return a refusal if the C library calls a function of these names with all signals blocked."""
     libc = objects.libc()
-    static = libc is None and loaded.is_executable and len(objects.objects) == 1
-    if loaded is not libc and not static and not loaded.name.startswith(("ld-musl", "libc.", "libpthread.")):
+    static = libc is None and site.object.is_executable and len(objects.objects) == 1
+    if site.object is not libc and not static and not site.object.name.startswith(("ld-musl", "libc.", "libpthread.")):
         return None
-    for name in names:
+    for name in site.function.names:
         if name in _BLOCKED or _BLOCKED_STRINGS.fullmatch(name):
             detail = f"the C library calls {name} with all signals blocked, where a trap kills"
-            return Refusal(Reason.TRAP_UNSAFE, address, detail)
+            return Refusal(Reason.TRAP_UNSAFE, site.address, detail)
+        if name in _BLOCKING and site.kind not in ("entry", "return"):
+            detail = f"{name} blocks all signals, where a trap kills"
+            return Refusal(Reason.TRAP_UNSAFE, site.address, detail)
     return None

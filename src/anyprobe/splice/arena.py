@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from anyprobe.core.address import PAGE, page_ceil
-from anyprobe.core.errors import AnyprobeError, RemoteCallFailed
+from anyprobe.core.errors import AnyprobeError, InternalError, RemoteCallFailed
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.journal import Journal, MappingUse, Owner, Record, RecordKind, journal_size
 from anyprobe.target import gateway
@@ -89,7 +89,9 @@ class Arena:
             os.posix_fallocate(self._fd, offset, size)
 
     def write(self, piece: Piece, address: int, content: bytes) -> None:
-        """Write into a piece by its address in the target."""
+        """Write into a piece by its address in the target; raise ``InternalError`` if that is not inside of it."""
+        if not piece.address <= address <= address + len(content) <= piece.end:
+            raise InternalError(f"{len(content)} bytes at {address:#x} are not in {piece}")
         start = piece.offset + address - piece.address
         self._memory[start : start + len(content)] = content
 

@@ -250,7 +250,11 @@ class LiveArming:
         began = ticks_now()
         try:
             self._check(transaction, edits)
-            for portion in self._portions(transaction, sites):
+            portions = list(self._portions(transaction, sites))
+            # in one table: each table has all earlier entries again, and there is room for one with all of these
+            windows = [each for portion in portions for each in portion if not each.is_single]
+            engine.traps.publish_entries({w.address: w.patch | (AMBIGUOUS if w.ambiguous else 0) for w in windows})
+            for portion in portions:
                 self._write(portion, journal, what)
         except BaseException as error:
             self._undo(what)
@@ -259,7 +263,6 @@ class LiveArming:
                 raise NotNowError(Refusal(Reason.NEEDS_STOP, edits[0].state.code.start, str(error))) from error
             raise
         transaction.done = True
-        windows = [each for each in self._begun if not each.is_single]
         complete_in_children(engine.process, frozenset(arena.inode for arena in engine.arenas), windows, began)
         engine.conclude(transaction, edits)
         for change in changes:
@@ -313,12 +316,14 @@ class LiveArming:
     def _write_windows(
         self, rewrites: Sequence[Rewrite], windows: Sequence[Rewrite], journal: Journal, what: str
     ) -> None:
-        """Write what needs an ``int3`` for a moment. Everything that a trap needs comes before it."""
+        """Write what needs an ``int3`` for a moment. Everything that a trap needs comes before it.
+
+        Precondition: the sites are in the table.
+        """
         engine, site = self._engine, windows[0].address
         first, tails, last = steps(rewrites)
         records = journal.add([Record(RecordKind.WINDOW, w.address, len(w.old), 0, w.old, w.new) for w in windows])
         self._listed = journal, records
-        engine.traps.publish_entries({w.address: w.patch | (AMBIGUOUS if w.ambiguous else 0) for w in windows})
         why = disturbed(engine.process, site)
         if why is None:
             with self.deputies.deputy(what) as remote:

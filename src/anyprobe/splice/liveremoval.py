@@ -15,7 +15,7 @@ from anyprobe.core.errors import StopTimeout, TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.arena import Arena, Piece, drop_pages
 from anyprobe.splice.edits import Edit, FunctionState, Module
-from anyprobe.splice.filepages import droppable
+from anyprobe.splice.filepages import copied_pages, droppable
 from anyprobe.splice.installed import find_journals
 from anyprobe.splice.journal import FoundJournal, MappingUse, Record, RecordKind
 from anyprobe.splice.parked import may_park
@@ -79,7 +79,9 @@ class LiveRemoval:
         self._engine.change([Edit(module, state, removed=list(state.wants)) for module, state in spliced])
 
     def _drop_pages(self) -> None:
-        """Give restored pages back to the file."""
+        """Give restored pages back to the file, those too that a stop wrote to."""
+        with suppress(OSError):
+            self._live.pages |= set(copied_pages(self._process, self._mappings))
         pages = droppable(self._process, sorted(self._live.pages), self._mappings)
         if pages:
             with self._deputies.deputy("disarm") as remote:

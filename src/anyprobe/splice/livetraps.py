@@ -7,6 +7,7 @@ from anyprobe.core.errors import StopTimeout
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.signalactions import blocked_now, current_action, handled_signals, query_actions
 from anyprobe.splice.traphandler import TRAP_BIT
+from anyprobe.target import procfs
 
 if TYPE_CHECKING:
     from anyprobe.splice.traps import Traps
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from anyprobe.target.remote import RemoteCalls
 
 _PATIENCE = 0.05
-"""Seconds to wait for threads to unblock SIGTRAP: libc blocks all signals for moments."""
+"""Seconds to wait for threads that sleep to unblock SIGTRAP: libc blocks all signals for moments."""
+_RUNNING_PATIENCE = 1.0
+"""The same for threads that run, or would if they had a processor: on a busy machine moments are longer."""
 _PAUSE = 0.001
 
 
@@ -25,21 +28,40 @@ def wrong_action(process: "Process", remote: "RemoteCalls", traps: "Traps", site
 
 def disturbed(process: "Process", site: int) -> Refusal | None:
     """Return why no ``int3`` may be placed at this moment, after waiting a little for a better one."""
-    deadline = time.monotonic() + _PATIENCE
+    patience = _Patience()
     while relatives := process.relatives.find():
-        if time.monotonic() > deadline:
+        if patience.has_ended(is_running=False):
             detail = f"process {relatives[0]} runs in the same memory with signal actions of its own"
             return Refusal(Reason.TRAP_UNSAFE, site, detail)
         time.sleep(_PAUSE)
     try:
         while tid := blocked_now(process):
-            if time.monotonic() > deadline:
+            if patience.has_ended(is_running=_is_running(process.pid, tid)):
                 detail = f"thread {tid} has SIGTRAP blocked: a trap would kill the program"
                 return Refusal(Reason.TRAP_UNSAFE, site, detail)
             time.sleep(_PAUSE)
     except StopTimeout as error:
         return Refusal(Reason.TRAP_UNSAFE, site, str(error))
     return None
+
+
+class _Patience:
+    """For how long something is waited for, which depends on whether it is under way."""
+
+    def __init__(self) -> None:
+        """Begin to wait."""
+        self._began = time.monotonic()
+
+    def has_ended(self, *, is_running: bool) -> bool:
+        """Return whether it has been waited for long enough."""
+        return time.monotonic() - self._began > (_RUNNING_PATIENCE if is_running else _PATIENCE)
+
+
+def _is_running(pid: int, tid: int) -> bool:
+    try:
+        return procfs.read_stat(pid, tid).state == "R"
+    except OSError:  # it ends
+        return True
 
 
 def _masking_handler(process: "Process", remote: "RemoteCalls", site: int) -> Refusal | None:

@@ -106,7 +106,8 @@ def remove(
 
 def _remove(process: Process, sessions: frozenset[bytes] | None, patches: Callable[[], Sleepers] | None) -> Removal:
     restored = _Restoration(process, sessions)
-    if not restored.has_work():
+    # where everything is to go, a thread may still have a dead controller's first call to make: only a stop shows that
+    if sessions is not None and not restored.has_work():
         return Removal(process.pid, 0, (), (), 0)
     with suppress(UnsupportedTarget):  # spliced over by another tool; found again once the text is restored
         process.gadgets()

@@ -29,7 +29,7 @@ from anyprobe.target.memory import TargetMemory
 from anyprobe.target.procfs import Mapping
 from anyprobe.target.savedframes import frames_in
 from anyprobe.target.sparestack import give_back, spare_stack
-from anyprobe.target.thread import Thread
+from anyprobe.target.thread import Thread, looks
 from anyprobe.target.waitstatus import Kind
 
 if TYPE_CHECKING:
@@ -145,9 +145,11 @@ class RemoteCalls:
         self._thread.resume_with(ptrace.resume)
         deadline = time.monotonic() + _CALL_TIMEOUT
         outcome = Outcome(False, 0, 0)
-        while not outcome.done and time.monotonic() < deadline:
+        for _ in looks():
             outcome = read_outcome(self._process.mem.read(place, len(blank)))
-            if not outcome.done and self._thread.poll():
+            if outcome.done or time.monotonic() >= deadline:
+                break
+            if self._thread.poll():
                 if self._thread.ended:
                     raise self._process.gone()
                 self._thread.resume_with(ptrace.resume)  # job control; signals are blocked

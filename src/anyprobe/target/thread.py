@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from anyprobe.target import gateway, procfs, ptrace, restarting, waitstatus
 from anyprobe.target.ptrace import Registers
@@ -13,6 +13,22 @@ from anyprobe.target.waitstatus import Kind
 _SPINS = 40
 _SHORTEST_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3
 _NO_ORIG_RAX = 1 << 63
+
+
+def looks() -> Iterator[None]:
+    """Yield whenever it is time to look again whether a thread has come to somewhere: often at first.
+
+    Between the looks others may run; soon this thread sleeps for that, since ``sched_yield`` lets go of the processor
+    for those of its own priority only, and whom it waits for may have a lower one (see ``urgent``) or share it.
+    """
+    for _ in range(_SPINS):
+        yield
+        os.sched_yield()
+    pause = _SHORTEST_SLEEP
+    while True:
+        yield
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_SLEEP)
 
 
 class Thread:
@@ -112,17 +128,13 @@ class Thread:
 
     def wait(self, deadline: float) -> bool:
         """Wait until it has stopped or ended; return whether it has."""
-        for _ in range(_SPINS):
+        for _ in looks():
+            late = time.monotonic() >= deadline
             if self.poll():
                 return True
-            os.sched_yield()
-        pause = _SHORTEST_SLEEP
-        while time.monotonic() < deadline:
-            if self.poll():
-                return True
-            time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_SLEEP)
-        return self.poll()
+            if late:
+                return False
+        raise AssertionError
 
     def settle(self) -> None:
         """Read the registers of a thread that has just stopped, and see that the stop does not show as EINTR.
