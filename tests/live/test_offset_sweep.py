@@ -87,7 +87,7 @@ def test_sweep(python, name):
                 assert refusal.reason == "not-an-instruction-boundary"
                 assert refusal.detail.endswith(f"nearest: {nearest}"), (hex(offset), refusal.detail)
                 continue
-            assert probe.armed or session.refused, f"{name}+{offset:#x} is neither armed nor refused"
+            assert probe.armed or probe.places[0].hook.refusal, f"{name}+{offset:#x} is neither armed nor refused"
             accepted += probe.armed
             before = hits(session.snapshot(), site.function.name)
             assert work(python) == expected

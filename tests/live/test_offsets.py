@@ -46,8 +46,19 @@ def test_every_offset(run_target, function):
             except anyprobe.UsageError:
                 assert offset not in wanted, f"+{offset:#x} {wanted[offset]} is a boundary"
                 continue
+            if offset not in wanted:
+                near = [max(at for at in wanted if at < offset), *[at for at in sorted(wanted) if at > offset][:1]]
+                nearest = "nearest: " + ", ".join(f"+{at:#x}" for at in near)
+                ((_, why),) = probes[0].refused
+                assert why.detail.endswith(nearest)
+                with pytest.raises(anyprobe.SiteRefused, match=re.escape(nearest)):
+                    session.explain(f"a.out:{function}+{offset:#x}")
+                (listed,) = session.list(f"a.out:{function}+{offset:#x}")
+                assert listed.strategy is None
+                assert listed.refusal == why
+                continue
             if not probes[0].armed:
-                assert session.refused
+                assert probes[0].places[0].hook.refusal
                 continue
             assert offset in wanted, f"+{offset:#x} lies inside an instruction"
             target.go(3)

@@ -170,6 +170,18 @@ def test_faults_in_functions_counted_at_every_instruction(run_target):
     target.finish()
 
 
+def test_what_handlers_see_of_long_lines_has_room(run_target):
+    """Some hundred sites of which each takes more room to describe than the usual share."""
+    target = run_target("faults_handled.c", options=("-Wl,--no-as-needed", "-lstdc++"))
+    with anyprobe.attach(target.pid) as session:
+        (probe,) = session.count("libstdc++:__cxa_*%insn")
+        assert len(probe.places) > 500
+        assert not [why.detail for _, why in session.refused if "no room" in why.detail]
+        assert not session.warnings
+        target.go(2)
+    target.finish()
+
+
 def test_handlers_that_come_later(run_target):
     target = run_target("late_handlers.c")
     with anyprobe.attach(target.pid) as session:

@@ -15,8 +15,8 @@ _BLOCKERS = """
 """
 """What runs code of a program with signals blocked, or on stacks whose size nobody knows."""
 _LIBC = ("libc.so", "libpthread", "librt.so", "libanl", "libresolv", "libnss_", "ld-linux", "ld-musl", "libc.musl")
-"""The C library and what it consists of. It blocks all signals inside ``pthread_create``, ``posix_spawn``, at the end of
-threads, and in threads of its own (for ``aio_read``, ``getaddrinfo_a``), from which it calls most of itself."""
+"""The C library and what it consists of. It blocks all signals inside ``pthread_create``, ``posix_spawn``, at the end
+of threads, and in threads of its own (for ``aio_read``, ``getaddrinfo_a``), from which it calls most of itself."""
 
 
 class LiveProof:

@@ -25,15 +25,23 @@ def add_counted(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Mo
     elif site.kind == "entry":
         _add(probe, site, code, module, (code.entry,), WantKind.ENTRY)
     else:
-        address = site.function.start + site.offset
-        if code.is_boundary(address):
-            _add(probe, site, code, module, (address,), WantKind.OFFSET)
-            return
-        in_module = ":-:" in site.canonical  # as the user counts
-        places = [at if in_module else at - site.function.start for at in code.boundaries_near(address)]
-        near = ", ".join(f"{'' if in_module else '+'}{at:#x}" for at in places)
-        detail = f"no instruction starts here; nearest: {near}"
-        probe.refused.append((site.canonical, Refusal(Reason.NOT_A_BOUNDARY, address + module.bias, detail)))
+        why = off_boundary(site, code, module)
+        if why is None:
+            _add(probe, site, code, module, (site.function.start + site.offset,), WantKind.OFFSET)
+        else:
+            probe.refused.append((site.canonical, why))
+
+
+def off_boundary(site: ResolvedSite, code: FunctionCode, module: Module) -> Refusal | None:
+    """Return a refusal that names the nearest instructions if a site is an offset at which none starts."""
+    address = site.function.start + site.offset
+    if site.kind != "offset" or code.is_boundary(address):
+        return None
+    in_module = ":-:" in site.canonical  # as the user counts
+    places = [at if in_module else at - site.function.start for at in code.boundaries_near(address)]
+    near = ", ".join(f"{'' if in_module else '+'}{at:#x}" for at in places)
+    detail = f"no instruction starts here; nearest: {near}"
+    return Refusal(Reason.NOT_A_BOUNDARY, address + module.bias, detail)
 
 
 def see_places(probe: Probe, beside: Probe | None, sites: Sequence[ResolvedSite]) -> None:

@@ -11,6 +11,7 @@ from anyprobe.data.explanation import Explanation, Line, ListedSite
 from anyprobe.isa import disassemble
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.forms import EACH
+from anyprobe.probes.placing import off_boundary
 from anyprobe.probes.probe import exit_want, instructions_of
 from anyprobe.probes.trampolining import TRAMPOLINE_SERVES
 from anyprobe.splice.edits import Module
@@ -70,6 +71,9 @@ def explain(session: "Session", spec: str) -> Explanation:
         raise SiteRefused(refusal)
     if isinstance(code, Refusal):
         raise SiteRefused(code)
+    refusal = off_boundary(site, code, module)
+    if refusal is not None:
+        raise SiteRefused(refusal)
     _see_space(session)
     wants = _wants(site, code)
     plan = _planned(session, module, code, wants)
@@ -188,6 +192,9 @@ def _list_site(session: "Session", site: "ResolvedSite") -> list[ListedSite]:
         return [entry(site.address, None, refusal)]
     if isinstance(code, Refusal):
         return [entry(site.address, None, code)]
+    refusal = off_boundary(site, code, module)
+    if refusal is not None:
+        return [entry(site.address, None, refusal)]
     if site.kind == "return" and code.exits_complete is not None:
         return [entry(site.address, None, code.exits_complete)]
     plan = _planned(session, module, code, _wants(site, code))

@@ -92,10 +92,14 @@ class Neighbourhood:
     gate: Piece
     code: Piece
     near: NearBank | None
+    view_bytes: int = 0
+    """What the signal view has of the code piece in any case, besides its share."""
     cursor: int = field(init=False)
     limit: int = field(init=False)
     """End of the code; what is behind it is for the signal view."""
     templates: CounterTemplates = field(default_factory=CounterTemplates, init=False)
+    view_room: int = field(init=False)
+    """How many bytes the signal view has left."""
     _codes: dict[int, BankCode] = field(default_factory=dict, init=False)
     _open: set[int] = field(default_factory=set, init=False)
     blobs: list["RoutineCode"] = field(default_factory=list, init=False)
@@ -119,7 +123,8 @@ class Neighbourhood:
     def __post_init__(self) -> None:
         """Start with an empty code piece."""
         self.cursor = self.code.address
-        self.limit = self._describable = self.code.end - _view_bytes(self.code.size)
+        self.view_room = self.view_bytes + _view_bytes(self.code.size - self.view_bytes)
+        self.limit = self._describable = self.code.end - self.view_room
 
     def reaches(self, low: int, high: int) -> bool:
         """Return whether code here reaches every byte of ``[low, high)`` and back."""
@@ -132,6 +137,7 @@ class Neighbourhood:
 
     def described(self, used: int, free: int) -> None:
         """Take note of how many bytes the signal view has used for the code here, and how many it has left."""
+        self.view_room = free
         self._describable = self.cursor + free * (self.cursor - self.code.address) // used
 
     def put(self, code: bytes) -> int:

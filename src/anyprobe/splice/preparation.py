@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from anyprobe.core.address import PAGE
+from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layout import NEXT_BLOCK, BankLayout
@@ -48,6 +48,9 @@ _CLUSTER = 1 << 30
 """Modules that lie within this distance share a neighbourhood."""
 _MANY, _MOST = 1000, 640
 """So many new wants in one module are worth keeping room for, and so many bytes of code and counter for each."""
+_VIEW_BYTES, _VIEW_MOST = 600, 6 << 20
+"""For how much the signal view has room beside its share of the code, for each want of a change and at most: a few
+copies of instructions may take that much each; thousands share most of it."""
 _DIVISIONS = (1, 2, 4, 8, 16, 32)
 """Into how many places code may be divided: springboards all over the place leave gaps of some megabytes."""
 
@@ -67,13 +70,19 @@ class _Cluster:
     """Bytes of code of the largest function."""
     near: BankLayout | None = None
     modules: list["Module"] = field(default_factory=list)
+    view_bytes: int = 0
+    """Room for the signal view beside its share."""
     homes: list[list[Piece]] = field(default_factory=list)
     """The pieces of each neighbourhood: one, or several where the address space is cut up."""
+
+    def view_in_each(self, count: int) -> int:
+        """Return how much of it each of ``count`` neighbourhoods has."""
+        return page_ceil(-(-self.view_bytes // count))
 
     def sizes(self, count: int) -> list[int]:
         """Return the bytes of ``count`` neighbourhoods that hold everything, however functions are spread over them."""
         code = -(-self.code_bytes // count) + (self.largest if count > 1 else 0) + 4 * ROUTINE_BYTES
-        size = PAGE + code_piece_bytes(max(_LEAST_CODE, code))
+        size = PAGE + code_piece_bytes(max(_LEAST_CODE, code)) + self.view_in_each(count)
         return [size + (self.near.stride if self.near else 0), *([size] * (count - 1))]
 
 
@@ -133,7 +142,8 @@ class Preparation:
     def _want_code(self) -> None:
         """Find modules whose neighbourhood lacks room or near counters, and cluster them."""
         engine = self._engine
-        needs: dict[int, tuple[Module, int, int]] = {}
+        needs: dict[int, tuple[Module, int, int, int]] = {}
+        is_viewed = engine.view.is_used
         largest: dict[int, int] = {}
         replacing: set[int] = set()
         stubs = TRAMPOLINE_BYTES * (1 + sum(bank.layout.returns > 0 for bank in engine.banks))
@@ -146,23 +156,25 @@ class Preparation:
                 size += handler_bytes(hooks) + LANDING_ESTIMATE * sum(hook.kind is ActionKind.FAULT for hook in hooks)
             largest[id(edit.module)] = max(size, largest.get(id(edit.module), 0))
             near = 0 if self._uses_slots(edit) else demand(hooks).counters
-            _, old_size, old_near = needs.get(id(edit.module), (edit.module, 0, 0))
+            view = _VIEW_BYTES * len(edit.wants) if is_viewed and edit.plan.splices else 0
+            _, old_size, old_near, old_view = needs.get(id(edit.module), (edit.module, 0, 0, 0))
             if special:
                 if any(hook.kind in REPLACING for hook in special) and id(edit.module) not in replacing:
                     replacing.add(id(edit.module))
                     size += stubs  # a function's old hooks are in earlier banks
                 size += AT_RETURN_BYTES * sum(hook.kind is ActionKind.HANDLE_RETURN for hook in special)
-            needs[id(edit.module)] = (edit.module, old_size + size, old_near + near)
-        used_code = used_near = 0
-        for module, size, near in sorted(needs.values(), key=lambda need: need[0].low):
+            needs[id(edit.module)] = (edit.module, old_size + size, old_near + near, old_view + view)
+        used_code = used_near = used_view = 0
+        for module, size, near, view in sorted(needs.values(), key=lambda need: need[0].low):
             if size == 0:
                 continue
             homes = [h for h in engine.neighbourhoods if h.reaches(module.low, module.high)]
-            roomy = any(home.room() - used_code >= size + ROUTINE_BYTES for home in homes)
+            code, shown = used_code + size + ROUTINE_BYTES, used_view + min(view, _VIEW_MOST)
+            roomy = any(home.room() >= code and home.view_room >= shown for home in homes)
             if roomy and (
                 near == 0 or any(h.near and h.near.layout.counters_left() - used_near >= near for h in homes)
             ):
-                used_code, used_near = used_code + size, used_near + near
+                used_code, used_near, used_view = used_code + size, used_near + near, used_view + view
                 continue
             cluster = self._clusters[-1] if self._clusters else None
             if cluster is None or module.high - cluster.low > _CLUSTER:
@@ -170,6 +182,7 @@ class Preparation:
                 self._clusters.append(cluster)
             cluster.high = max(cluster.high, module.high)
             cluster.code_bytes += size
+            cluster.view_bytes = min(cluster.view_bytes + view, _VIEW_MOST)
             cluster.largest = max(cluster.largest, largest[id(module)])
             cluster.modules.append(module)
             if near:
@@ -332,12 +345,13 @@ class Preparation:
         engine = self._engine
         mapped = {piece.address: piece for piece in arena.pieces}
         for cluster in self._clusters:
+            view_bytes = cluster.view_in_each(len(cluster.homes))
             for home in cluster.homes:
                 pieces = {piece.use: mapped[piece.address] for piece in home}
                 counters = pieces.get(MappingUse.COUNTERS)
                 near = NearBank(arena, counters, cluster.near) if counters is not None and cluster.near else None
                 gate, code = pieces[MappingUse.GATE], pieces[MappingUse.CODE]
-                engine.neighbourhoods.append(Neighbourhood(arena, gate, code, near))
+                engine.neighbourhoods.append(Neighbourhood(arena, gate, code, near, view_bytes))
         if self._layout is not None and self._region is not None:
             piece = mapped[self._region[0]]
             numbered = sum(bank.layout.blocks for bank in engine.banks)
