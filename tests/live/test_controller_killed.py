@@ -9,6 +9,7 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -219,3 +220,35 @@ def test_fork_children_are_cleaned_too(controller, compiled):
         assert Image.of(child).text == before.text
         target.go(2)
         target.finish()
+
+
+DIES_BEFORE_ITS_FIRST_CALL = """
+import os, signal, sys
+import anyprobe
+from anyprobe.target import ptrace
+
+pid = int(sys.argv[1])
+
+def die(*_):
+    os.kill(pid, signal.SIGSTOP)  # who is let go by our death stops again where it is: in front of the call
+    os.kill(os.getpid(), signal.SIGKILL)
+
+ptrace.resume_to_syscall = die
+anyprobe.attach(pid).count("a.out:work")
+"""
+
+
+def test_a_call_is_still_to_be_made_when_its_controller_is_dead(controller, target):
+    """Nothing of ours is there yet, and still it is not over: the thread will make the call when it runs."""
+    target.go(1)
+    whole_session(controller, target)
+    before = Image.of(target.pid)
+    ended = subprocess.run([sys.executable, "-c", DIES_BEFORE_ITS_FIRST_CALL, str(target.pid)], check=False, timeout=60)
+    assert ended.returncode == -signal.SIGKILL
+    answer = controller.ask("cli", "detach", "-p", target.pid, "--json")
+    assert "a call in thread" in answer["out"], answer
+    os.kill(target.pid, signal.SIGCONT)
+    target.go(1)
+    detach(controller, target, before)
+    target.go(1)
+    target.finish()

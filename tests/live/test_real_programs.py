@@ -177,6 +177,26 @@ def test_cplusplus_program(run_target):
     target.finish()
 
 
+@pytest.mark.parametrize("live", [False, True], ids=["stopped", "live"])
+@pytest.mark.parametrize("kind", ["insn", "block", "call"])
+def test_exceptions_fly_where_everything_is_displaced(run_target, kind, live):
+    """The unwinder, the personality and the program that throws, each instruction, block or call of theirs."""
+    target = run_target("exceptions.cpp")
+    specs = [f"{where}%{kind}" for where in ("a.out:*", "libgcc_s:*", "libstdc++:__cxa_*", "libstdc++:__gxx_*")]
+    with anyprobe.attach(target.pid, live=live) as session:
+        probes = session.count(*specs)
+        places = [place for probe in probes for place in probe.all_places]
+        assert sum(place.hook.armed for place in places) > 0.99 * len(places) > 100
+        assert all(place.hook.armed or place.hook.refusal is not None for place in places)
+        entry = session.count("a.out:thrower")
+        counts = target.go(500)
+        snapshot = session.snapshot()
+        assert hits(snapshot, "thrower", "entry") == counts.calls["thrower"]
+        assert all(probe.armed for probe in entry)
+    target.go(5)
+    target.finish()
+
+
 TIMES = """
 import sys, time
 print("ready", flush=True)
