@@ -1,11 +1,13 @@
 """The commands as programs, on real processes."""
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,37 @@ def test_a_signal_brings_the_results_and_removes_everything(busy, number):
     assert controller.returncode == 0, err
     assert json.loads(out)["sites"][0]["hits"] > 0
     assert installed(busy.pid) == []
+
+
+@pytest.mark.parametrize("started", [False, True], ids=["attached", "started"])
+def test_a_signal_ends_the_planning_of_very_many_probes(busy, started):
+    """It would take half a minute; nothing has been changed when it ends."""
+    before = maps(busy.pid)
+    target = ["--", sys.executable, "-c", COUNTED] if started else ["-p", str(busy.pid)]
+    controller = start("count", "libc:*%insn", *target)
+    deadline = time.monotonic() + PATIENCE
+    while processor_seconds(controller.pid) < 3:
+        assert controller.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    spent = processor_seconds(controller.pid)
+    controller.send_signal(signal.SIGINT)
+    while controller.poll() is None and time.monotonic() < deadline:
+        with suppress(OSError, ValueError):
+            spent = processor_seconds(controller.pid)
+        time.sleep(0.01)
+    out, err = controller.communicate(timeout=PATIENCE)
+    assert controller.returncode == 1, err
+    assert "interrupted before these probes were placed" in err
+    assert spent < 10
+    assert ("its own output" in out) == started
+    assert maps(busy.pid) == before
+
+
+def processor_seconds(pid):
+    """Return how much time a process has spent, so that the test is the same on a busy machine."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_started_command_is_counted_from_its_first_instruction_to_its_end():

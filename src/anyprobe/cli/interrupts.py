@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from anyprobe.core.errors import Interrupted
+
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SCRIPT = "__anyprobe__"
 """The ``__name__`` of scripts."""
@@ -21,8 +23,8 @@ _WAITING = frozenset({"wait", "__next__"})
 class Interrupts:
     """While entered, the first signal is only remembered and ends ``wait``; the third one raises KeyboardInterrupt.
 
-    A signal may arrive while sites are being armed. The transaction is left to finish (it is short), then results are
-    printed and everything is removed, as always.
+    A signal may arrive while sites are being armed. Planning ends at the next ``check``, before anything is changed;
+    the transaction is left to finish (it is short). Then results are printed and everything is removed, as always.
     """
 
     def __init__(self) -> None:
@@ -35,6 +37,11 @@ class Interrupts:
     def requested(self) -> bool:
         """Whether somebody asked us to end."""
         return self.count > 0
+
+    def check(self) -> None:
+        """Raise ``Interrupted`` if somebody asked us to end."""
+        if self.requested:
+            raise Interrupted("interrupted before these probes were placed")
 
     def __enter__(self) -> Self:
         """Install the handlers."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 from anyprobe.cli import ExitStatus, output, targets
 from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
-from anyprobe.core.errors import TargetError, TargetExited, UsageError
+from anyprobe.core.errors import Interrupted, TargetError, TargetExited, UsageError
 from anyprobe.core.refusal import Reason
 from anyprobe.data.snapshot import Snapshot
 
@@ -81,7 +81,9 @@ def measure(target: targets.Target, plan: Plan) -> int:
             }
             sessions = targets.open_sessions(stack, target, **settings)
         ends = targets.end_descriptors(stack, [session.pid for session in sessions])
-        with mistakes_end(target, sessions):
+        with mistakes_end(target, sessions), ExitStack() as preparing:
+            for session in sessions:
+                preparing.enter_context(session.engine.interruptible(interrupts.check))
             with output.progress("arming", quiet=plan.quiet), collection_paused():
                 for session in sessions:
                     arm(session, plan)
@@ -98,7 +100,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
         show(snapshots, plan, stream)
         if target.program and status is None and not plan.quiet:
             output.warn(f"process {sessions[0].pid} runs on, without probes")
-        return exit_status(snapshots, status, plan, placed=placed)
+        return exit_status(snapshots, status, plan, placed=placed, interrupted=interrupts.requested)
 
 
 @contextmanager
@@ -120,24 +122,24 @@ def has_placed(session: "Session") -> bool:
 
 
 def arm(session: "Session", plan: Plan) -> None:
-    """Arm the probes that are meant for this process; a target that dies meanwhile is an ordinary end."""
+    """Arm the probes that are meant for this process; a target that dies, and Ctrl-C, are ordinary ends."""
     specs = [spec for spec in plan.specs if not targets.meant_elsewhere(spec, [session.pid])]
     if plan.specs and not specs:
         return
     try:
         plan.arm(session, specs)
-    except TargetExited as death:
+    except (TargetExited, Interrupted) as event:
         if not plan.quiet:
-            output.warn(str(death))
+            output.warn(str(event))
 
 
 def release(session: "Session", plan: Plan) -> None:
     """Let a started command go; the probes in its libraries are armed on the way."""
     try:
         session.resume()
-    except TargetExited as death:
+    except (TargetExited, Interrupted) as event:
         if not plan.quiet:
-            output.warn(str(death))
+            output.warn(str(event))
 
 
 def wait(
@@ -226,13 +228,15 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO) -> None:
     stream.flush()
 
 
-def exit_status(snapshots: Sequence[Snapshot], ended: int | None, plan: Plan, *, placed: bool) -> int:
-    """Return the command's own status on demand; 1 when nothing that was asked for could be placed, 2 when that is
-    because there are no such instructions; else 0.
+def exit_status(
+    snapshots: Sequence[Snapshot], ended: int | None, plan: Plan, *, placed: bool, interrupted: bool
+) -> int:
+    """Return the command's own status on demand; 1 when nothing that was asked for could be placed, or had been when
+    the end was asked for, 2 when there are no such instructions; else 0.
     """  # noqa: D205 - one sentence
     if plan.exit_status and ended is not None:
         return ended
     reasons = {site.reason for snapshot in snapshots for site in snapshot.refused}
-    if placed or not reasons:
+    if placed or not (reasons or (interrupted and plan.specs)):
         return ExitStatus.DONE
     return ExitStatus.USAGE if reasons == {Reason.NOT_A_BOUNDARY.value} else ExitStatus.NOT_PERMITTED

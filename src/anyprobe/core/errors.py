@@ -52,6 +52,12 @@ class HandlerError(UsageError):
         super().__init__("\n".join(lines))
 
 
+class Interrupted(AnyprobeError):  # noqa: N818 - an event, not a mistake
+    """Somebody asked for the end while a change was prepared; nothing of it was made."""
+
+    exit_status = 1
+
+
 class TargetError(AnyprobeError):
     """The target's or the machine's state does not permit it."""
 

@@ -8,10 +8,9 @@ from itertools import zip_longest
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.modules import VDSO, LoadedObject
 from anyprobe.core.collection import collect_what_was_made, collection_paused
-from anyprobe.core.errors import SpecError, TargetError, UsageError
+from anyprobe.core.errors import Interrupted, SpecError, TargetError, UsageError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import Snapshot
@@ -391,7 +390,11 @@ class Session(Decorators):
         if timed and self._clock is None:
             self._clock = self._choice.start()
         self.probes += probes
-        self._place(probes)
+        try:
+            self._place(probes)
+        except Interrupted:
+            self.probes = [probe for probe in self.probes if probe not in probes]
+            raise
         self._fall_back(probes)
         registering.enter(self, probes)
         if self._began is None:
@@ -452,6 +455,7 @@ class Session(Decorators):
             self.module(loaded).code.survey()
         module_of = cache(self.module)
         for site in sites:
+            self.engine.checkpoint()
             loaded = site.object
             if (self._awaits_libraries or beside is not None) and (
                 self._objects.is_loader(loaded) != self._awaits_libraries
@@ -461,9 +465,9 @@ class Session(Decorators):
             if self.engine.clock and loaded.name == VDSO:
                 refusal = own_clock(self.engine.clock)
             module = module_of(loaded)
-            code = module.code.function_at(site.function.start)
-            if refusal is not None or isinstance(code, Refusal):
-                probe.refused.append((site.canonical, refusal or _as_refusal(code)))
+            code = refusal or module.code.function_at(site.function.start)
+            if isinstance(code, Refusal):
+                probe.refused.append((site.canonical, code))
             elif timed:
                 add_timed(probe, site, code, module)
             else:
@@ -483,11 +487,6 @@ def typed(process: Process, doing: str) -> Iterator[None]:
         if process.exited():
             raise process.gone() from fault
         raise TargetError(f"{doing} process {process.pid} failed: {fault}") from fault
-
-
-def _as_refusal(code: FunctionCode | Refusal) -> Refusal:
-    assert isinstance(code, Refusal)
-    return code
 
 
 def _allowed(strategy: str) -> frozenset[Strategy]:

@@ -85,12 +85,25 @@ class Engine:
         self.stubs = StubDirectory()
         self.live: LiveArming | None = None
         """What makes changes without a stop, where that is wanted."""
+        self.checkpoint: Callable[[], object] = bool
+        """Called now and then while a change is prepared."""
         self.touched = False
         """Whether something may have been installed, by whatever failed attempt."""
         self._mappings: Sequence[Mapping] = ()
         """The memory map in the present stop."""
 
     # -- the change
+
+    @contextmanager
+    def interruptible(self, checkpoint: Callable[[], object]) -> Iterator[None]:
+        """Have ``checkpoint`` called now and then while changes are prepared; what it raises ends them, and nothing of
+        them is made.
+        """  # noqa: D205 - one sentence
+        before, self.checkpoint = self.checkpoint, checkpoint
+        try:
+            yield
+        finally:
+            self.checkpoint = before
 
     def change(self, edits: Sequence[Edit]) -> None:
         """Apply edits. Each added hook then has a splice or a refusal; functions fail one by one, never half.
@@ -124,6 +137,8 @@ class Engine:
             self._keep_gadgets(edits)
             keep_room(self.springboards.space, edits)
             for edit in edits:
+                if edit.added:
+                    self.checkpoint()
                 if edit.removed or not self._plan_from_memory(edit):
                     self._plan(edit)
         with exclusive(self.process):
@@ -136,6 +151,8 @@ class Engine:
             self._prepare(edits)
             emission = Emission(self, moves=worth_moving(edits) and not self.view.faults)
             for edit in edits:
+                if edit.added:
+                    self.checkpoint()
                 refusal = emission.emit(edit)
                 if refusal is not None:
                     self.give_up(edit, refusal)

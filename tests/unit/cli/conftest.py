@@ -1,5 +1,6 @@
 """A session made of nothing, so that the command line is tested without a process."""
 
+import contextlib
 import subprocess
 import sys
 import types
@@ -20,6 +21,7 @@ class FakeSession:
         self.fakes, self.pid, self.settings, self.calls = fakes, pid, settings, []
         self.looks = 0
         self.probes = fakes.probes
+        self.engine = types.SimpleNamespace(interruptible=lambda _: contextlib.nullcontext())
 
     def __enter__(self):
         return self
