@@ -34,7 +34,9 @@ class Evictions(Strategies):
             return insns
         head = insns[0].address
         page = page_floor(head)
-        near = [host for host in plan.splices if page <= host.head < page + PAGE]  # the others have no room for it
+        low, high = head + SHORT_BYTES - _BACK, min(head + SHORT_BYTES + _FORTH, page + PAGE)
+        # the others have no room for it
+        near = [host for host in plan.splices if page <= host.head < high and host.insns[-1].end > low]
         rooms = [(self.room_in(host, head, plan), host) for host in near]
         found = [(abs(place - head), place, host) for place, host in rooms if place is not None]
         if not found:
@@ -53,10 +55,8 @@ class Evictions(Strategies):
         lines = [line for each in dict.fromkeys((function, *plan.scope)) for line in self.lines_near(each, head)]
         for _, host in sorted(lines, key=lambda line: _cost(line[0], line[1], head)):
             apart = host.end <= head or max(insns[-1].end, head + SHORT_BYTES) <= host.head
-            if not apart or isinstance(self._checked(host), Refusal):
-                continue
-            place = self.room_in(host, head, plan, fresh=True)
-            if place is not None:
+            place = self.room_in(host, head, plan, fresh=True) if apart else None
+            if place is not None and not isinstance(self._checked(host), Refusal):
                 return self._into(insns, place, host)
         return Refusal(Reason.NO_ROOM_NEARBY, head, "no straight line within reach of a short jump can be evicted")
 

@@ -117,7 +117,9 @@ class PlannedSplice:
 
     def covers(self, address: int) -> bool:
         """Return whether an instruction that starts at ``address`` is displaced here."""
-        return any(insn.address == address for insn in self.insns)
+        insns = self.insns
+        within = insns[0].address <= address <= insns[-1].address  # of most it is not, and thousands are asked
+        return within and any(insn.address == address for insn in insns)
 
 
 @dataclass(frozen=True, slots=True)
