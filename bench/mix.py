@@ -1,10 +1,14 @@
-"""A mix like pyperformance's, in miniature: told to go, it runs every part once and prints CPU seconds by part."""
+"""A mix like pyperformance's, in miniature: told to go, it runs every part and prints CPU seconds by part.
+
+An argument says how many threads beside the one that is told run the parts over and over.
+"""
 
 import json
 import pickle
 import random
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -140,10 +144,19 @@ PARTS: tuple[Callable[[], object], ...] = (
 """Each takes some milliseconds for as long as nothing is probed."""
 
 
+def forever() -> None:
+    """Run the parts over and over."""
+    while True:
+        for part in PARTS:
+            part()
+
+
 def main() -> None:
-    """For each line of input run every part so many times; print the CPU seconds of each and a sum of its results."""
+    """For each line of input run every part so many times; print the CPU seconds of each."""
     for part in PARTS:
         part()
+    for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 0):
+        threading.Thread(target=forever, daemon=True).start()
     print("ready", flush=True)
     for line in sys.stdin:
         seconds = []

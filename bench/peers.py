@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -19,6 +20,33 @@ MOUNT = ("mount", "-t", "tracefs", "tracefs", str(TRACEFS))
 
 class Missing(Exception):  # noqa: N818
     """A peer that cannot be measured here, and why."""
+
+
+TRANSLATORS = {"DynamoRIO": ("drrun", "dynamorio"), "Dyninst": ("parseThat", "dyninst")}
+"""Tools that could count blocks as well, by the program they come with and what packages of them are called."""
+
+
+def why_unmeasured(tool: str) -> str:
+    """Return why a translator has no figure: where it was looked for, and that it is not there."""
+    program, package = TRANSLATORS[tool]
+    if where := shutil.which(program):
+        return f"{where} is there, and nothing here drives it"
+    found = [
+        f"no {program} on the PATH",
+        f"apt-cache search --names-only {package}: {_first_line('apt-cache', 'search', '--names-only', package)}",
+        f"pip index versions {package}: {_first_line(sys.executable, '-m', 'pip', 'index', 'versions', package)}",
+    ]
+    return f"not installable here ({'; '.join(found)})"
+
+
+def _first_line(*command: str) -> str:
+    """Return the first line that a program has to say, warnings left out, or that it says nothing."""
+    try:
+        outcome = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return type(error).__name__
+    lines = [line for line in (outcome.stdout + outcome.stderr).splitlines() if not line.startswith("WARNING")]
+    return lines[0] if lines else "nothing"
 
 
 class Peer(Protocol):

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
@@ -20,21 +21,17 @@ from anyprobe.binary.image import Image
 from anyprobe.core.refusal import Refusal
 
 
-class Survey:
-    """The functions of one file, those with complete control flow, and the reasons of the others."""
+@dataclass(frozen=True)
+class ControlFlow:
+    """Functions, and those of them whose control flow is not known, with the reason."""
 
-    def __init__(self, path: str) -> None:
-        """Analyse the whole file."""
-        began = time.process_time()
-        image = Image.open(path)
-        text = image.text()
-        code_map = CodeMap(text, image.cold_parts)
-        found = [code_map.function_at(start) for start in text.function_starts.tolist()]
-        self.functions = [function for function in found if isinstance(function, FunctionCode)]
-        self.refused = [(function, why) for function in self.functions if (why := function.complete) is not None]
-        self.seconds = time.process_time() - began
-        self.image = image
-        self.megabytes = sum(len(area) for area in text.ranges) / 1e6
+    functions: Sequence[FunctionCode]
+    refused: Sequence[tuple[FunctionCode, Refusal]]
+
+    @classmethod
+    def of(cls, functions: Sequence[FunctionCode]) -> "ControlFlow":
+        """Follow the indirect jumps of all of them."""
+        return cls(functions, [(function, why) for function in functions if (why := function.complete) is not None])
 
     @property
     def share(self) -> float:
@@ -44,6 +41,22 @@ class Survey:
     def reasons(self) -> Counter[str]:
         """Return how often each reason occurs, addresses left out."""
         return Counter(_without_addresses(why.detail) for _, why in self.refused)
+
+
+class Survey:
+    """One file, its functions, and what finding out took."""
+
+    def __init__(self, path: str) -> None:
+        """Analyse the whole file."""
+        began = time.process_time()
+        image = Image.open(path)
+        text = image.text()
+        code_map = CodeMap(text, image.cold_parts)
+        found = [code_map.function_at(start) for start in text.function_starts.tolist()]
+        self.flow = ControlFlow.of([function for function in found if isinstance(function, FunctionCode)])
+        self.seconds = time.process_time() - began
+        self.image = image
+        self.megabytes = sum(len(area) for area in text.ranges) / 1e6
 
     def name_of(self, function: FunctionCode) -> str:
         """Return a function's name, or its address."""
@@ -74,15 +87,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for file in options.files:
             one = Survey(file)
             surveys.append(one)
-            figures = f"{one.megabytes:.1f} | {len(one.functions):,} | {one.share:.2f} %"
+            figures = f"{one.megabytes:.1f} | {len(one.flow.functions):,} | {one.flow.share:.2f} %"
             cost = f"{one.seconds:.1f} | {one.seconds / one.megabytes:.2f}"
             print(f"| {Path(file).name} | {figures} | {cost} |", flush=True)
     for file, one in zip(options.files, surveys, strict=True):
-        print(f"\n{Path(file).name}: {len(one.refused):,} not known")
-        for reason, count in one.reasons().most_common():
+        print(f"\n{Path(file).name}: {len(one.flow.refused):,} not known")
+        for reason, count in one.flow.reasons().most_common():
             print(f"  {count:6,}  {reason}")
         if options.list:
-            print("\n".join(_line(each, one) for each in one.refused))
+            print("\n".join(_line(each, one) for each in one.flow.refused))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Print which share of entries, exits and instructions of some files jumps can reach, and why not the rest.
 
-    .venv/bin/python tools/coverage.py [--sample N] [--list N] [--only ends|alone|once] FILE...
+    .venv/bin/python tools/coverage.py [--sample N] [--list N] [--only flow|ends|alone|once] FILE...
 
-Three plans of each file, as a session would make them if the file were mapped alone, with nothing changed anywhere:
-every entry and exit together, every instruction by itself (or N of them, the same for the same N), every instruction
-together. Strategies are those that need no demand: never a trap.
+First the functions whose control flow is known (``tools/control_flow.py`` says more). Then three plans of each file, as
+a session would make them if the file were mapped alone, with nothing changed anywhere: every entry and exit together,
+every instruction by itself (or N of them, the same for the same N), every instruction together. Strategies are those
+that need no demand: never a trap.
 """
 
 import argparse
@@ -13,7 +14,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+
+from control_flow import ControlFlow
 
 from anyprobe.binary.cfg import CodeMap, Exit, FunctionCode
 from anyprobe.binary.image import Image
@@ -112,6 +116,15 @@ class Survey:
         """The number of pages of springboards: each is a mapping of the program."""
         return len(self.springboards._pages)  # noqa: SLF001 - a figure that nobody else asks for
 
+    @cached_property
+    def instruction_count(self) -> int:
+        """The number of instructions."""
+        return sum(len(function.addresses) for function in self.pieces)
+
+    def flow(self) -> ControlFlow:
+        """Follow the indirect jumps of all code, parts of functions included."""
+        return ControlFlow.of(self.pieces)
+
     def ends(self) -> Tally:
         """Plan every entry and every exit, together; exits of which not all are known count as refused."""
         tally = self._together(self.functions, self._ends_of, ends=True)
@@ -131,7 +144,7 @@ class Survey:
 
     def at_once(self, most: int | None = None) -> Tally:
         """Plan every instruction, together; or those of functions side by side, from several places, with ``most``."""
-        total = sum(len(function.addresses) for function in self.pieces)
+        total = self.instruction_count
         step = max(1, round(total / (most or total)))
         blocks = [self.pieces[at : at + _SIDE_BY_SIDE] for at in range(0, len(self.pieces), _SIDE_BY_SIDE * step)]
         return self._together(
@@ -175,7 +188,7 @@ class Survey:
 
     def instructions(self, sample: int | None = None) -> Iterator[tuple[FunctionCode, int]]:
         """Yield all instructions, or ``sample`` of them: the same ones for the same number."""
-        total = sum(len(function.addresses) for function in self.pieces)
+        total = self.instruction_count
         chosen = None if sample is None or sample >= total else set(random.Random(sample).sample(range(total), sample))
         number = 0
         for function in self.pieces:
@@ -200,15 +213,26 @@ def _row(file: str, what: str, tally: Tally) -> str:
     return f"| {file} | {what} | {tally.wanted:,} | {tally.share:.3f} | {', '.join(shares)} | {tally.seconds:.0f} |"
 
 
+def _print_flow(survey: Survey, file: str, most: int) -> None:
+    began = time.process_time()
+    flow = survey.flow()
+    seconds = time.process_time() - began
+    print(f"| {file} | flow | {len(flow.functions):,} | {flow.share:.3f} | | {seconds:.0f} |", flush=True)
+    for reason, count in flow.reasons().most_common():
+        print(f"    {count:7,}  {reason}")
+    for function, why in flow.refused[:most]:
+        print(f"      {survey.name_of(function)}: {why.address:#x} {why.detail}")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Plan the files and print the table."""
-    parser = argparse.ArgumentParser(description="Print which share of the instructions of some files can be reached.")
+    parser = argparse.ArgumentParser(description="Print which share of some files can be reached.")
     parser.add_argument("--sample", type=int, help="plan only so many instructions alone; all if absent")
     parser.add_argument("--list", type=int, default=0, help="list so many refusals of each plan")
-    parser.add_argument("--only", choices=("ends", "alone", "once"), action="append")
+    parser.add_argument("--only", choices=("flow", "ends", "alone", "once"), action="append")
     parser.add_argument("files", nargs="+")
     options = parser.parse_args(arguments)
-    print("| file | what | sites | reached, % | by | CPU seconds |")
+    print("| file | what | functions, sites | known, reached, % | by | CPU seconds |")
     print("|---|---|---:|---:|---|---:|")
     for path in options.files:
         survey = Survey(path)
@@ -217,7 +241,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "alone": lambda survey=survey: survey.alone(options.sample),
             "once": survey.at_once,
         }
-        for what in options.only or plans:
+        chosen = options.only or ["flow", *plans]
+        if "flow" in chosen:
+            _print_flow(survey, Path(path).name, options.list)
+        for what in (each for each in chosen if each in plans):
             tally = plans[what]()
             print(_row(Path(path).name, what, tally), flush=True)
             _print_refused(survey, tally, options.list)
