@@ -169,6 +169,17 @@ def test_explain_and_list_touch_nothing(busy):
     assert maps(busy.pid) == before
 
 
+def test_explain_has_a_line_for_each_instruction(busy):
+    explained = anyprobe("explain", "libc:getenv%insn", "-p", str(busy.pid), "--json")
+    assert explained.returncode == 0, explained.stderr
+    sites = json.loads(explained.stdout)["sites"]
+    listed = json.loads(anyprobe("list", "libc:getenv%insn", "-p", str(busy.pid), "--json").stdout)["sites"]
+    assert [site["address"] for site in sites] == sorted(site["address"] for site in listed)
+    assert {site["verdict"] for site in sites if ":" not in site["verdict"]} == {
+        site["strategy"] for site in listed if site["strategy"]
+    }
+
+
 def test_explain_says_why_a_site_is_refused_that_no_strategy_was_tried_for(busy):
     explained = anyprobe("explain", "libc:__restore_rt", "-p", str(busy.pid))
     assert explained.returncode == 0, explained.stderr

@@ -21,7 +21,8 @@ class Explanation:
 
     ``verdicts`` has each strategy with ``chosen``, ``possible`` or the text of its refusal. ``patch`` is the generated
     code as (address, bytes, assembly); its addresses are made up where nothing is placed yet. ``refused`` is why the
-    site is not probed at all, whatever the strategy.
+    site is not probed at all, whatever the strategy. ``sites`` are all that the spec means in this function, planned
+    together: addresses in order, each with its strategy or the text of its refusal.
     """
 
     spec: str
@@ -37,6 +38,7 @@ class Explanation:
     patch: tuple[tuple[int, bytes, str], ...] = ()
     notes: tuple[str, ...] = ()
     refused: str | None = None
+    sites: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """``explain`` and ``list``: plans without a change."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -81,7 +81,8 @@ def explain(session: "Session", spec: str) -> Explanation:
     splice = next((s for want, s in _served(plan).items() if want.address == first), None)
     part = code if code.start <= first < code.end else module.code.containing(first) or code
     free = clobbers(module.code, code, wants[0]) if wants else None
-    notes = [f"{len(sites) - 1} more sites match"] if len(sites) > 1 else []
+    more = "1 more function matches" if len(sites) == 2 else f"{len(sites) - 1} more functions match"
+    notes = [f"{more}: `anyprobe list` shows the sites of all"] if len(sites) > 1 else []
     notes += [*([site.note] if site.note else []), *plan.notes]
     if site.kind == "return" and (code.exits_complete is not None or plan.refused):
         notes += [str(code.exits_complete)] if code.exits_complete is not None else []
@@ -101,7 +102,16 @@ def explain(session: "Session", spec: str) -> Explanation:
         patch=tuple(_patch(session, module, code, splice)) if splice else (),
         notes=tuple(notes),
         refused=None if splice else _refused(plan, first),
+        sites=tuple(sorted(_outcomes(plan, module.bias))),
     )
+
+
+def _outcomes(plan: FunctionPlan, bias: int) -> Iterator[tuple[int, str]]:
+    """Yield the address of each wanted site with the strategy that serves it, or why none does."""
+    for want, splice in _served(plan).items():
+        yield want.address + bias, splice.strategy.value
+    for want, why in plan.refused:
+        yield want.address + bias, f"{why.reason.value}: {why.detail}"
 
 
 def _see_space(session: "Session") -> None:

@@ -1,6 +1,7 @@
 """Hits per site, the busiest first."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -31,8 +32,9 @@ def print_sites(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     if shown:
         console.print()
         console.print(_table(shown, snapshot))
-    _print_left_out(hit[len(shown) :], silent, console)
-    _print_strategies(snapshot, console)
+    noun = _row_noun(snapshot.sites)
+    _print_left_out(hit[len(shown) :], silent, noun, console)
+    _print_strategies(snapshot.sites, noun, console)
 
 
 def site_name(site: SiteResult) -> str:
@@ -76,18 +78,24 @@ def _table(sites: list[SiteResult], snapshot: Snapshot) -> Table:
     return table
 
 
-def _print_left_out(rest: list[SiteResult], silent: list[SiteResult], console: Console) -> None:
+def _row_noun(sites: Sequence[SiteResult]) -> str:
+    """Return what a row is: a site, a function of which sites were folded, or one of either."""
+    folded = [site.folded_sites > 0 for site in sites]
+    return "site" if not any(folded) else "function" if all(folded) else "row"
+
+
+def _print_left_out(rest: list[SiteResult], silent: list[SiteResult], noun: str, console: Console) -> None:
     parts = []
     if rest:
-        parts.append(f"{counted(len(rest), 'more site')} with {counted(sum(site.hits for site in rest), 'hit')}")
+        parts.append(f"{counted(len(rest), f'more {noun}')} with {counted(sum(site.hits for site in rest), 'hit')}")
     if silent:
-        parts.append(f"{counted(len(silent), 'site')} without a hit")
+        parts.append(f"{counted(len(silent), noun)} without a hit")
     if parts:
         console.print("… and " + ", ".join(parts), style="dim", soft_wrap=True)
 
 
-def _print_strategies(snapshot: Snapshot, console: Console) -> None:
-    strategies = Counter(site.strategy for site in snapshot.sites)
-    if len(snapshot.sites) > 1:
+def _print_strategies(sites: Sequence[SiteResult], noun: str, console: Console) -> None:
+    strategies = Counter(site.strategy for site in sites)
+    if len(sites) > 1:
         shares = ", ".join(f"{count:,} {strategy}" for strategy, count in strategies.most_common())
-        console.print(f"sites by strategy: {shares}", style="dim", soft_wrap=True)
+        console.print(f"{noun}s by strategy: {shares}", style="dim", soft_wrap=True)

@@ -69,6 +69,7 @@ class FakeSession:
             verdicts=(("retarget", "not-a-direct-branch: push"), ("jump", "chosen"), ("punned", "possible")),
             patch=((0x9000, b"\x48\xff\x05\x00\x00\x00\x00", "inc qword [rip]"),),
             notes=("behind endbr64",),
+            sites=self.fakes.explained,
         )
 
     def list(self, *specs):
@@ -84,6 +85,7 @@ class Fakes:
         self.snapshot, self.failure, self.sessions = snapshot(functions=(timing(),)), None, []
         place = types.SimpleNamespace(hook=types.SimpleNamespace(armed=True))
         self.probes = [types.SimpleNamespace(all_places=[place])]
+        self.explained = ()
 
     def attach(self, pid, **settings):
         self.sessions.append(FakeSession(self, pid, settings))

@@ -31,6 +31,24 @@ def test_explain_as_json(fakes, capsys):
     assert document["patch"][0]["bytes"] == "48 ff 05 00 00 00 00"
 
 
+def test_explain_has_a_line_for_each_site_of_a_spec_that_means_several(fakes, capsys):
+    command = ["explain", "libc:malloc%insn", "-p", "4242"]
+    fakes.explained = ((0x1004, "jump"),)
+    assert main(command) == 0
+    assert "planned together" not in capsys.readouterr().out
+    fakes.explained = ((0x1004, "jump"), (0x1005, "lone-ret: nothing but ret"))
+    assert main(command) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["all", "2", "sites", "in", "this", "function,", "planned", "together"] in lines
+    assert ["0x1004", "malloc+0x4", "jump"] in lines
+    assert ["0x1005", "malloc+0x5", "lone-ret:", "nothing", "but", "ret"] in lines
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sites"][0] == {"address": 0x1004, "verdict": "jump"}
+    fakes.explained = tuple((0x1004 + number, "short" if number % 2 else "jump") for number in range(164))
+    assert main(command) == 0
+    assert "… and 104 more, which `anyprobe list` shows: 52 jump, 52 short" in capsys.readouterr().out
+
+
 def test_list_shows_strategies_and_refusals(fakes, capsys):
     assert main(["list", "libc:*", "-p", "4242"]) == 0
     shown = capsys.readouterr().out

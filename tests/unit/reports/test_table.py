@@ -30,6 +30,17 @@ def test_folded_sites_are_counted_one_by_one():
     assert "7 hits at 4 sites" in shown(snapshot(sites=(site(hits=6, kind="insn", folded_sites=3), site("f", 1))))
 
 
+def test_folded_rows_are_called_functions_where_they_are_summed_up():
+    folded = [site(f"f{number}", number, kind="insn", folded_sites=3) for number in range(4)]
+    text = shown(snapshot(sites=tuple(folded)), top=1)
+    assert "… and 2 more functions with 3 hits, 1 function without a hit" in text
+    assert "functions by strategy: 4 jump" in text
+    text = shown(snapshot(sites=(*folded, site("g", 9))), top=1)
+    assert "… and 3 more rows with 6 hits, 1 row without a hit" in text
+    assert "rows by strategy: 5 jump" in text
+    assert "\nsites by strategy: 2 jump" in shown(snapshot(sites=(site(), site("g"))))
+
+
 def test_an_ended_target_is_called_so():
     assert "which has ended" in shown(snapshot(target=TargetInfo(1, "/bin/true", exited=0)))
 

@@ -1,6 +1,7 @@
 """``anyprobe explain``: what would be done at one site, or why not."""
 
 import dataclasses
+from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from anyprobe.data.explanation import Explanation
     from anyprobe.probes.rehearsal import RehearsedHandler
 
+MOST_SITES = 60
+"""So many sites have a line of their own; the others are summed up."""
 MARK_STYLES = {"IA": "bold green", "DCR": "yellow", "JTPR": "red"}
 
 
@@ -45,6 +48,7 @@ def command(
 ) -> None:
     """Show the plan or the refusals for one site, liveness and the generated code. Changes nothing.
 
+    Where a spec means several sites of a function, the first is shown, and a line with the strategy of each.
     IA is the insertion address, DCR the code that would move, JTPR the part of it that no jump may enter.
     """
     import sys
@@ -97,6 +101,7 @@ def as_document(explanation: "Explanation") -> dict[str, Any]:
     document["patch"] = [
         {"address": address, "bytes": code.hex(" "), "text": text} for address, code, text in explanation.patch
     ]
+    document["sites"] = [{"address": address, "verdict": verdict} for address, verdict in explanation.sites]
     return document
 
 
@@ -121,8 +126,25 @@ def render(explanation: "Explanation", console: "Console") -> None:
         console.print("\n[bold]patch[/bold]")
         for address, code, text in explanation.patch:
             console.print(f"  {address:#14x}  {code.hex(' '):<32}  {escape(text)}", soft_wrap=True)
+    if len(explanation.sites) > 1:
+        _print_sites(explanation, console)
     for note in explanation.notes:
         console.print(f"note: {escape(note)}", style="dim", soft_wrap=True)
+
+
+def _print_sites(explanation: "Explanation", console: "Console") -> None:
+    """Print a line for each site of the function that the spec means, this one among them; of very many, the first."""
+    from rich.markup import escape
+
+    console.print(f"\n[bold]all {len(explanation.sites):,} sites in this function, planned together[/bold]")
+    for address, verdict in explanation.sites[:MOST_SITES]:
+        place = f"{explanation.function}{address - explanation.function_start:+#x}"
+        style = "yellow" if ": " in verdict else None
+        console.print(f"  {address:#14x}  {escape(place)}  {escape(verdict)}", style=style, soft_wrap=True)
+    rest = Counter(verdict.partition(": ")[0] for _, verdict in explanation.sites[MOST_SITES:])
+    if rest:
+        shares = ", ".join(f"{count:,} {verdict}" for verdict, count in rest.most_common())
+        console.print(f"  … and {rest.total():,} more, which `anyprobe list` shows: {shares}", soft_wrap=True)
 
 
 def _print_disassembly(explanation: "Explanation", console: "Console") -> None:
