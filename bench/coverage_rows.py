@@ -24,7 +24,7 @@ ALONE = 20_000
 MOST = 400_000
 """Instructions of each file that are planned together, at most: functions side by side, from several places."""
 ARMED = 10_500
-"""Instructions of an interpreter and its libraries that are armed and run."""
+"""Instructions of an interpreter and its libraries that are armed and run; fewer where one comes up twice."""
 RUST = """
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, Write};
@@ -95,7 +95,7 @@ def _file_rows(report: Report, name: str, path: Path, share: float) -> None:
     survey = Survey(str(path))
     flow = survey.flow()
     report.add(
-        f"{name}: functions with complete control flow", f"{flow.share:.3f} % of {len(flow.functions):,}", ">= 99 %",
+        f"{name}: complete control flow", f"{flow.share:.3f} % of {len(flow.functions):,} functions", ">= 99 %",
         flow.share >= 99, *(f"{survey.name_of(f)}: {why.detail}" for f, why in flow.refused[:20]),
     )  # fmt: skip
     ends = survey.ends()
@@ -130,12 +130,12 @@ def _armed_row(report: Report, count: int) -> None:
     """Arm a sample of instructions of a working interpreter, each alone in its function, in rounds; run and remove."""
     from live.test_sampled_instructions import SEED, armed_and_run
 
-    with redirect_stderr(StringIO()):
-        share, hit, refused = armed_and_run(count, 400)
+    with redirect_stderr(StringIO()) as said:
+        share, _, _ = armed_and_run(count, 400)
     report.add(
-        f"instructions armed and run, each alone, {count:,}", f"{100 * share:.3f} %", ">= 99.9 %", share >= 0.999,
-        f"of python3.11, libc, libcrypto, libz and libm, half of them in functions that ran; seed {SEED}; {hit:,} hit",
-        _said(refused),
+        "a sample of instructions armed and run, each alone", f"{100 * share:.3f} %", ">= 99.9 %", share >= 0.999,
+        f"of python3.11, libc, libcrypto, libz and libm, half of them in functions that ran; seed {SEED}",
+        said.getvalue().strip(),
     )  # fmt: skip
 
 
