@@ -45,7 +45,8 @@ class LiveProof:
         address = code.start
         if module.code.text.is_go:
             return Refusal(Reason.TRAP_UNSAFE, address, "Go's runtime runs code with all signals blocked")
-        if module.name.startswith(_LIBC):
+        loaded = self._object_of(module)
+        if loaded is None or _is_libc(loaded):
             return Refusal(Reason.TRAP_UNSAFE, address, "the C library runs code of its own with all signals blocked")
         return None
 
@@ -79,9 +80,14 @@ class LiveProof:
         if libc is None or libc.is_executable:
             return "the program has no C library of its own to tell who blocks SIGTRAP"
         for loaded in self._objects.objects:
-            if loaded.name != VDSO and not loaded.name.startswith(_LIBC) and imports(loaded, _BLOCKERS.split()):
+            if loaded.name != VDSO and not _is_libc(loaded) and imports(loaded, _BLOCKERS.split()):
                 return f"{loaded.name} may block SIGTRAP"
         return ""
+
+
+def _is_libc(loaded: LoadedObject) -> bool:
+    """Return whether an object is a part of the C library, whose files may have a version in their names."""
+    return loaded.name.startswith(_LIBC) or _soname(loaded).startswith(_LIBC)
 
 
 def _soname(loaded: LoadedObject) -> str:

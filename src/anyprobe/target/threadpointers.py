@@ -19,8 +19,10 @@ _SELF = (0, 16)
 """Words of the control block that point to itself."""
 _LEAST, _MOST = 0x100, 0x800
 """Between which the distance lies in every glibc."""
-_PATIENCE = 0.2
+_PATIENCE, _BUSY_PATIENCE = 0.2, 1.0
+"""Seconds to wait for a thread to register its list, and for one that only waits for a processor to do so."""
 _PAUSE = 0.0005
+_RUNNING = "R"
 
 
 def thread_pointers(process: "Process") -> list[int] | None:
@@ -32,10 +34,14 @@ def thread_pointers(process: "Process") -> list[int] | None:
         distance = _distance(process, gateway.robust_list(process.pid))
         if distance is None:
             return None
-        deadline = time.monotonic() + _PATIENCE
-        while (found := _pointers(process, distance)) is None and time.monotonic() < deadline:
+        began = time.monotonic()
+        while True:
+            found, unknown = _pointers(process, distance)
+            if not unknown:
+                return found
+            if time.monotonic() - began > (_BUSY_PATIENCE if unknown == _RUNNING else _PATIENCE):
+                return None
             time.sleep(_PAUSE)
-    return found
 
 
 def _distance(process: "Process", head: int) -> int | None:
@@ -56,8 +62,9 @@ def _word(content: bytes, at: int) -> int:
     return int.from_bytes(content[at : at + 8], "little")
 
 
-def _pointers(process: "Process", distance: int) -> list[int] | None:
-    found = []
+def _pointers(process: "Process", distance: int) -> tuple[list[int], str]:
+    """Return the thread pointers, and the state of a thread whose pointer is not known, empty if there is none."""
+    found: list[int] = []
     for tid in process.all_threads():
         try:
             stat = procfs.read_stat(process.pid, tid)
@@ -69,9 +76,9 @@ def _pointers(process: "Process", distance: int) -> list[int] | None:
                 continue
             raise
         if not _is_control_block(process, pointer, tid, distance):
-            return None
+            return [], stat.state
         found.append(pointer)
-    return found
+    return found, ""
 
 
 def _is_control_block(process: "Process", pointer: int, tid: int, distance: int) -> bool:
