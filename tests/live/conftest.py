@@ -1,5 +1,7 @@
 """Fixtures of the live tests."""
 
+import ctypes
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,3 +35,11 @@ def run_target(compiled: Callable[..., Path]) -> Iterator[Callable[..., Target]]
             return target
 
         yield start
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small() -> Iterator[None]:
+    """Give memory back behind each module: many tests fork this process, which takes the longer the larger it is."""
+    yield
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
