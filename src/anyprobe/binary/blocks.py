@@ -19,15 +19,16 @@ _GOES_ON = frozenset({Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL})
 def block_starts(code_map: "CodeMap", function: "FunctionCode") -> tuple[int, ...]:
     """Return where the function's basic blocks begin, ascending; the first one behind ``endbr64``, as entry probes."""
     entered = code_map.entered(function.start + 1, function.end) | function.table_targets
-    entry, end, iced = function.entry, function.end, function.iced
+    entry, start, end, iced, content = function.entry, function.start, function.end, function.iced, function.content
     for number, flow in function.turns:
         one = iced[number]
         if flow in _GOES_ON or (flow is Flow.OTHER and flow_of(one) in _GOES_ON):
             continue
         behind = one.next_ip
-        if behind < end and not _is_padding(function, behind, number + 1):
-            entered.add(behind)
-    return tuple(sorted({entry, *(at for at in entered if at > entry and function.is_site(at))}))
+        if behind >= end or (content[behind - start] in _PADDING_BEGINS and _is_padding(function, behind, number + 1)):
+            continue
+        entered.add(behind)
+    return tuple(sorted({entry, *function.sites_among(at for at in entered if at > entry)}))
 
 
 def calls_of(function: "FunctionCode") -> tuple[int, ...]:
@@ -39,8 +40,7 @@ def _is_padding(function: "FunctionCode", address: int, number: int) -> bool:
     """Return whether the instruction with a number, if it starts at an address at all, is padding."""
     if number >= len(function.iced) or function.iced[number].ip != address:
         return False
-    raw = function.raw_at(number)
-    return raw[0] in _PADDING_BEGINS and padding_length(raw, 0) > 0
+    return padding_length(function.raw_at(number), 0) > 0
 
 
 _PADDING_BEGINS = frozenset(b"\x66\x2e\x0f\x90\xcc\x00")

@@ -183,11 +183,9 @@ class References:
     def into(self, low: int, high: int) -> list[tuple[int, int, Kind]]:
         """Return (target, source, kind) of every candidate with a target in ``[low, high)``."""
         first = bisect_left(self._targets, low)
-        targets, sources, found = self._targets, self._sources, []
-        while first < len(targets) and targets[first] < high:
-            found.append((targets[first], sources[first] >> 2, _KINDS[sources[first] & 3]))
-            first += 1
-        return found
+        last = bisect_left(self._targets, high, first)
+        pairs = zip(self._targets[first:last], self._sources[first:last], strict=True)
+        return [(target, source >> 2, _KINDS[source & 3]) for target, source in pairs]
 
 
 class DataReferences:

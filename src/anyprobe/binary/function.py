@@ -121,7 +121,7 @@ class FunctionCode:
         """Return the bytes of the instruction with this number."""
         one = self.iced[index]
         offset = one.ip - self.start
-        return self.content[offset : offset + one.len]
+        return self._whole[offset : offset + one.len]
 
     def is_boundary(self, address: int) -> bool:
         """Return whether an instruction starts here."""
@@ -142,6 +142,15 @@ class FunctionCode:
         """Return whether an instruction starts here that is no data."""
         number = self._index.get(address)
         return number is not None and not self._may_be_data(number)
+
+    def sites_among(self, addresses: Iterable[int]) -> list[int]:
+        """Return those of many addresses at which an instruction starts that is no data."""
+        number_at, straight_on = self._index.get, self._straight_on
+        found = [(number, at) for at in addresses if (number := number_at(at)) is not None]
+        doubtful = [number for number, _ in found if number > straight_on]
+        if not doubtful or self._proven is None or self._proven.is_all:
+            return [at for _, at in found]
+        return [at for number, at in found if not self._may_be_data(number)]
 
     def _may_be_data(self, number: int) -> bool:
         """Return whether nothing known leads to an instruction, though all that leads to any is known."""

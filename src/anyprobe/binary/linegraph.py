@@ -277,7 +277,8 @@ class LineGraph:
     # -- who is called
 
     def _are_stubs(self, targets: "Ints") -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-        return np.fromiter(map(self._map.is_stub, targets.tolist()), np.bool_, len(targets))
+        each, places = np.unique(targets, return_inverse=True)  # functions are called from many places
+        return np.fromiter(map(self._map.is_stub, each.tolist()), np.bool_, len(each))[places]
 
     def _note_calls(
         self, sources: "Ints", targets: "Ints", stubs: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
