@@ -1,10 +1,12 @@
 """What DTrace's own tests of its pid provider ask, asked here: named after them, written anew."""
 
 import subprocess
+import time
 
 import pytest
 
 import anyprobe
+from live.compilation import compiled_under, instructions_of, is_there
 from live.results import hits, sites_of
 from live.test_offsets import boundaries
 
@@ -90,7 +92,7 @@ def test_coverage(target):
 
 
 def test_program_made_by_gcc(compiled):
-    """tst.gcc: every instruction of a program that gcc has made, from its first one on; the torture has gcc itself."""
+    """Every instruction of a program that gcc has made, from its first one on."""
     program = compiled("every_kind.c", "-nostdlib", "-static", "-fno-builtin", "-fno-stack-protector", "-O3")
     plain = subprocess.run([program], capture_output=True)
     with anyprobe.run([str(program)], stdout=subprocess.DEVNULL) as session:
@@ -98,3 +100,20 @@ def test_program_made_by_gcc(compiled):
         session.resume()
         assert session.wait(20) == plain.returncode << 8
         assert session.snapshot().hits > 10_000
+
+
+@pytest.mark.skipif(not is_there(), reason="needs gcc")
+def test_gcc(tmp_path):
+    """tst.gcc: the driver and the assembler that it executes, each instruction of what runs; the torture has all."""
+    plain, _ = compiled_under({}, tmp_path)
+    output, entered = compiled_under({"gcc": ["a.out:*"], "as": ["a.out:*"]}, tmp_path)
+    assert output == plain
+    seed = time.time_ns() & 0xFFFFFF
+    print(f"seed {seed}")
+    plan = {
+        "gcc": instructions_of(entered["gcc"]["functions"]),
+        "as": instructions_of(entered["as"]["functions"], 60, seed),
+    }
+    output, counted = compiled_under(plan, tmp_path)
+    assert output == plain
+    assert counted["gcc"]["hits"] > 400_000

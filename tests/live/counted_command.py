@@ -1,0 +1,42 @@
+"""Run a command with what a plan says counted from its first instruction on, and report; for ``gcc -wrapper``.
+
+Arguments: a folder, with ``plan.json`` in it (specs by the command's name; others run as they are), and the command.
+"""
+
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+import anyprobe
+from live.filters import functions_run
+
+PATIENCE = 600
+
+
+def main(folder: Path, argv: list[str]) -> int:
+    """Run the command, leave a report called after it, and return its exit status."""
+    name = Path(argv[0]).name
+    specs = json.loads((folder / "plan.json").read_text()).get(name)
+    if not specs:
+        os.execvp(argv[0], argv)  # noqa: S606
+    with anyprobe.run(argv) as session:
+        session.count(*specs)
+        session.resume()
+        status = session.wait(PATIENCE)
+        snapshot = session.snapshot()
+    report = {
+        "sites": len(snapshot.sites),
+        "armed": sum(site.armed for site in snapshot.sites),
+        "hits": snapshot.hits,
+        "missed": snapshot.nmissed,
+        "refused": Counter(str(each.reason) for each in snapshot.refused),
+        "functions": functions_run(snapshot),
+    }
+    (folder / f"{name}.json").write_text(json.dumps(report))
+    return 1 if status is None else os.waitstatus_to_exitcode(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
