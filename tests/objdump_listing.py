@@ -9,8 +9,9 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow, decode_one, decode_range
 from anyprobe.isa.relocate import displace
 
-_LINE = re.compile(r"^\s*([0-9a-f]+):\t((?:[0-9a-f]{2} )+)\s*(.*)$")
 _LABEL = re.compile(r"^[0-9a-f]+ <.*>:$")
+_LONGEST = 100_000
+"""Instructions of a block: of a stripped file there is one label for all."""
 
 
 class Disagreement(NamedTuple):
@@ -25,18 +26,29 @@ class Disagreement(NamedTuple):
 
 def blocks(path) -> Iterator[list[tuple[int, bytes, str]]]:
     """Yield the (address, bytes, assembly) between two labels or gaps of objdump's listing of all code."""
-    process = subprocess.Popen(["objdump", "-dwMintel", path], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        ["objdump", "-dwMintel", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace"
+    )
     block: list[tuple[int, bytes, str]] = []
+    end = 0
     with process:
         for line in process.stdout:
-            found = _LINE.match(line)
-            address = int(found[1], 16) if found else None
-            # It leaves zeros out.
-            if block and (_LABEL.match(line) or (found and address != block[-1][0] + len(block[-1][1]))):
+            where, separator, rest = line.partition(":\t")
+            if not separator:
+                if block and _LABEL.match(line):
+                    yield block
+                    block = []
+                continue
+            code, separator, text = rest.partition("\t")
+            if not separator:  # bytes that it takes for data
+                continue
+            address, content = int(where, 16), bytes.fromhex(code)
+            if block and (address != end or len(block) >= _LONGEST):  # it leaves zeros out
                 yield block
                 block = []
-            if found:
-                block.append((address, bytes.fromhex(found[2]), found[3].strip()))
+            block.append((address, content, text.strip()))
+            end = address + len(content)
+    assert process.returncode == 0, f"objdump cannot read {path}"
     if block:
         yield block
 
@@ -44,11 +56,14 @@ def blocks(path) -> Iterator[list[tuple[int, bytes, str]]]:
 def disagreements(block) -> Iterator[Disagreement]:
     """Compare one block; after a disagreement go on at the next address where both begin an instruction."""
     start = block[0][0]
-    content = b"".join(code for _, code, _ in block)
+    content = b"".join([code for _, code, _ in block])
     theirs = {address: (code, text) for address, code, text in block}
-    ours = {insn.address: insn for insn in decode_range(content, start)}
-    for address in sorted(theirs.keys() & ours.keys()):
-        (code, text), insn = theirs[address], ours[address]
+    for insn in decode_range(content, start):
+        address = insn.address
+        found = theirs.get(address)
+        if found is None:
+            continue
+        code, text = found
         if insn.length != len(code) or (insn.flow is Flow.INVALID) != ("(bad)" in text):
             offset = address - start
             yield Disagreement(address, content[offset : offset + 15], text, insn.text, insn.length)
