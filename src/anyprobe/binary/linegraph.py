@@ -12,7 +12,7 @@ from anyprobe.binary.fixpoint import Edges
 from anyprobe.binary.instructionmasks import FETCHED, KEEPS_ALL
 from anyprobe.binary.modulelines import ModuleLines
 from anyprobe.binary.nameless import runs_into
-from anyprobe.core.arrays import among, joined, places_in
+from anyprobe.core.arrays import among, joined, places_in, unique
 from anyprobe.isa.decode import Flow
 from anyprobe.isa.registers import SYSV_CLOBBERED, mask_of
 
@@ -277,8 +277,9 @@ class LineGraph:
     # -- who is called
 
     def _are_stubs(self, targets: "Ints") -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-        each, places = np.unique(targets, return_inverse=True)  # functions are called from many places
-        return np.fromiter(map(self._map.is_stub, each.tolist()), np.bool_, len(each))[places]
+        each = unique(targets)  # functions are called from many places
+        stubs = np.fromiter(map(self._map.is_stub, each.tolist()), np.bool_, len(each))
+        return stubs[np.searchsorted(each, targets)]
 
     def _note_calls(
         self, sources: "Ints", targets: "Ints", stubs: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
