@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from live import counted_command
 
 SOURCE = """
@@ -29,6 +31,7 @@ int ordered(int *a, int n) {
     return swaps;
 }
 """
+needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 Plan = Mapping[str, Sequence[str]]
 """Specs by program: the driver is called ``gcc``, what it executes ``cc1`` and ``as``."""
 
@@ -59,8 +62,3 @@ def instructions_of(functions: Sequence[Sequence[str]], most: int | None = None,
         functions = random.Random(seed).sample(functions, most)
     # as a glob the name means all functions that have it, where an ambiguous one is an error
     return [f"pid:{module}:[{name[0]}]{name[1:]}:insn" for module, name in functions]
-
-
-def is_there() -> bool:
-    """Return whether there is a gcc to compile with."""
-    return shutil.which("gcc") is not None

@@ -3,14 +3,16 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from live.driver import wait_until
 
 CALLS = 1000
 PATIENCE = 60.0
@@ -90,18 +92,12 @@ def test_a_signal_ends_the_planning_of_very_many_probes(busy, started):
     before = maps(busy.pid)
     target = ["--", sys.executable, "-c", COUNTED] if started else ["-p", str(busy.pid)]
     controller = start("count", "libc:*%insn", *target)
-    deadline = time.monotonic() + PATIENCE
-    while processor_seconds(controller.pid) < 3:
-        assert controller.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    spent = processor_seconds(controller.pid)
+    earlier = processor_seconds_of_children()
+    wait_until(lambda: processor_seconds(controller.pid) >= 3, "it plans", PATIENCE)
+    assert controller.poll() is None
     controller.send_signal(signal.SIGINT)
-    while controller.poll() is None and time.monotonic() < deadline:
-        with suppress(OSError, ValueError):
-            spent = processor_seconds(controller.pid)
-        time.sleep(0.01)
     out, err = controller.communicate(timeout=PATIENCE)
+    spent = processor_seconds_of_children() - earlier
     assert controller.returncode == 1, err
     assert "interrupted before these probes were placed" in err
     assert spent < 10
@@ -113,6 +109,12 @@ def processor_seconds(pid):
     """Return how much time a process has spent, so that the test is the same on a busy machine."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def processor_seconds_of_children():
+    """Return the same of all children that have ended, with theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_a_started_command_is_counted_from_its_first_instruction_to_its_end():

@@ -6,7 +6,7 @@ import time
 import pytest
 
 import anyprobe
-from live.compilation import compiled_under, instructions_of, is_there
+from live.compilation import compiled_under, instructions_of, needs_gcc
 from live.results import hits, sites_of
 from live.test_offsets import boundaries
 
@@ -102,7 +102,7 @@ def test_program_made_by_gcc(compiled):
         assert session.snapshot().hits > 10_000
 
 
-@pytest.mark.skipif(not is_there(), reason="needs gcc")
+@needs_gcc
 def test_gcc(tmp_path):
     """tst.gcc: the driver and the assembler that it executes, each instruction of what runs; the torture has all."""
     plain, _ = compiled_under({}, tmp_path)

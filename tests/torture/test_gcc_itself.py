@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from live.compilation import compiled_under, instructions_of, is_there
+from live.compilation import compiled_under, instructions_of, needs_gcc
 
-pytestmark = pytest.mark.skipif(not is_there(), reason="needs gcc")
+pytestmark = needs_gcc
 EVERYTHING = ["a.out:*:insn"]
 FUNCTIONS = 300
 SEED = time.time_ns() & 0xFFFFFF

@@ -33,7 +33,7 @@ def block_starts(code_map: "CodeMap", function: "FunctionCode") -> tuple[int, ..
 
 def calls_of(function: "FunctionCode") -> tuple[int, ...]:
     """Return the addresses of the function's call instructions, ascending."""
-    return tuple(insn.address for insn in function.special if insn.is_call and function.is_site(insn.address))
+    return tuple(function.sites_among(insn.address for insn in function.special if insn.is_call))
 
 
 def _is_padding(function: "FunctionCode", address: int, number: int) -> bool:

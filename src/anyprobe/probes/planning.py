@@ -65,15 +65,9 @@ def explain(session: "Session", spec: str) -> Explanation:
         raise SiteRefused(refused[0][1])
     site = sites[0]
     module = session.module(site.object)
-    code = module.code.function_at(site.function.start)
-    refusal = session.refusal_of(site)
-    if refusal is not None:
-        raise SiteRefused(refusal)
+    code = _code_of(session, site, module)
     if isinstance(code, Refusal):
         raise SiteRefused(code)
-    refusal = off_boundary(site, code, module)
-    if refusal is not None:
-        raise SiteRefused(refusal)
     _see_space(session)
     wants = _wants(site, code)
     plan = _planned(session, module, code, wants)
@@ -102,16 +96,26 @@ def explain(session: "Session", spec: str) -> Explanation:
         patch=tuple(_patch(session, module, code, splice)) if splice else (),
         notes=tuple(notes),
         refused=None if splice else _refused(plan, first),
-        sites=tuple(sorted(_outcomes(plan, module.bias))),
+        sites=tuple(sorted((address, _said(verdict)) for address, verdict in _outcomes(plan, module.bias))),
     )
 
 
-def _outcomes(plan: FunctionPlan, bias: int) -> Iterator[tuple[int, str]]:
+def _code_of(session: "Session", site: "ResolvedSite", module: Module) -> FunctionCode | Refusal:
+    """Return the code in which a site can be planned, or why it cannot be."""
+    code = session.refusal_of(site) or module.code.function_at(site.function.start)
+    return code if isinstance(code, Refusal) else off_boundary(site, code, module) or code
+
+
+def _outcomes(plan: FunctionPlan, bias: int) -> Iterator[tuple[int, str | Refusal]]:
     """Yield the address of each wanted site with the strategy that serves it, or why none does."""
     for want, splice in _served(plan).items():
         yield want.address + bias, splice.strategy.value
     for want, why in plan.refused:
-        yield want.address + bias, f"{why.reason.value}: {why.detail}"
+        yield want.address + bias, why
+
+
+def _said(verdict: str | Refusal) -> str:
+    return verdict if isinstance(verdict, str) else f"{verdict.reason.value}: {verdict.detail}"
 
 
 def _see_space(session: "Session") -> None:
@@ -140,14 +144,14 @@ def _lines(code: FunctionCode, address: int, splice: PlannedSplice | None, bias:
 
 def _refused(plan: FunctionPlan, address: int) -> str | None:
     """Return why no plan has the site: what forbids it is found before strategies are tried, so that none says so."""
-    return next((f"{why.reason.value}: {why.detail}" for want, why in plan.refused if want.address == address), None)
+    return next((_said(why) for want, why in plan.refused if want.address == address), None)
 
 
 def _verdicts(plan: FunctionPlan, address: int) -> list[tuple[str, str]]:
     seen: dict[str, str] = {}
     for site, strategy, refusal in plan.verdicts:
         if site == address and seen.get(strategy.value) != "chosen":
-            verdict = "chosen" if refusal is None else f"{refusal.reason.value}: {refusal.detail}"
+            verdict = _said(refusal or "chosen")
             if refusal is None or strategy.value not in seen:
                 seen[strategy.value] = verdict
     if "trap" not in seen:
@@ -190,27 +194,20 @@ def listed(session: "Session", specs: Sequence[str]) -> list[ListedSite]:
 
 def _list_site(session: "Session", site: "ResolvedSite") -> list[ListedSite]:
     module = session.module(site.object)
-    code = module.code.function_at(site.function.start)
     name, offset = site.function.demangled, site.offset
 
-    def entry(address: int, strategy: str | None, refusal: Refusal | None) -> ListedSite:
+    def entry(address: int, verdict: str | Refusal) -> ListedSite:
         inside = address - site.address if site.kind in EACH else offset
+        strategy, refusal = (verdict, None) if isinstance(verdict, str) else (None, verdict)
         return ListedSite(site.canonical, site.object.name, name, inside, address, strategy, refusal)
 
-    refusal = session.refusal_of(site)
-    if refusal is not None:
-        return [entry(site.address, None, refusal)]
+    code = _code_of(session, site, module)
     if isinstance(code, Refusal):
-        return [entry(site.address, None, code)]
-    refusal = off_boundary(site, code, module)
-    if refusal is not None:
-        return [entry(site.address, None, refusal)]
+        return [entry(site.address, code)]
     if site.kind == "return" and code.exits_complete is not None:
-        return [entry(site.address, None, code.exits_complete)]
+        return [entry(site.address, code.exits_complete)]
     plan = _planned(session, module, code, _wants(site, code))
-    refused = [entry(want.address + module.bias, None, why) for want, why in plan.refused]
-    placed = [entry(want.address + module.bias, splice.strategy.value, None) for want, splice in _served(plan).items()]
-    return placed + refused
+    return [entry(address, verdict) for address, verdict in _outcomes(plan, module.bias)]
 
 
 def _served(plan: FunctionPlan) -> dict[Want, PlannedSplice]:

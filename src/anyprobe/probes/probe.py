@@ -120,7 +120,7 @@ def instructions_of(code: FunctionCode, kind: str) -> Sequence[int]:
     """Return the link-time addresses of the instructions that a spec's name means."""
     if kind == "block":
         return code.blocks
-    return calls_of(code) if kind == "call" else [address for address in code.addresses if code.is_site(address)]
+    return calls_of(code) if kind == "call" else code.sites_among(code.addresses)
 
 
 def has_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module, *, timed: bool) -> bool:

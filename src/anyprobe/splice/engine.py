@@ -85,7 +85,7 @@ class Engine:
         self.stubs = StubDirectory()
         self.live: LiveArming | None = None
         """What makes changes without a stop, where that is wanted."""
-        self.checkpoint: Callable[[], object] = bool
+        self.checkpoint: Callable[[], None] = lambda: None
         """Called now and then while a change is prepared."""
         self.touched = False
         """Whether something may have been installed, by whatever failed attempt."""
@@ -95,7 +95,7 @@ class Engine:
     # -- the change
 
     @contextmanager
-    def interruptible(self, checkpoint: Callable[[], object]) -> Iterator[None]:
+    def interruptible(self, checkpoint: Callable[[], None]) -> Iterator[None]:
         """Have ``checkpoint`` called now and then while changes are prepared; what it raises ends them, and nothing of
         them is made.
         """  # noqa: D205 - one sentence

@@ -28,15 +28,15 @@ def wrong_action(process: "Process", remote: "RemoteCalls", traps: "Traps", site
 
 def disturbed(process: "Process", site: int) -> Refusal | None:
     """Return why no ``int3`` may be placed at this moment, after waiting a little for a better one."""
-    patience = _Patience()
+    began = time.monotonic()
     while relatives := process.relatives.find():
-        if patience.has_ended(is_running=False):
+        if time.monotonic() - began > _PATIENCE:
             detail = f"process {relatives[0]} runs in the same memory with signal actions of its own"
             return Refusal(Reason.TRAP_UNSAFE, site, detail)
         time.sleep(_PAUSE)
     try:
         while tid := blocked_now(process):
-            if patience.has_ended(is_running=_is_running(process.pid, tid)):
+            if time.monotonic() - began > _patience_with(process.pid, tid):
                 detail = f"thread {tid} has SIGTRAP blocked: a trap would kill the program"
                 return Refusal(Reason.TRAP_UNSAFE, site, detail)
             time.sleep(_PAUSE)
@@ -45,23 +45,11 @@ def disturbed(process: "Process", site: int) -> Refusal | None:
     return None
 
 
-class _Patience:
-    """For how long something is waited for, which depends on whether it is under way."""
-
-    def __init__(self) -> None:
-        """Begin to wait."""
-        self._began = time.monotonic()
-
-    def has_ended(self, *, is_running: bool) -> bool:
-        """Return whether it has been waited for long enough."""
-        return time.monotonic() - self._began > (_RUNNING_PATIENCE if is_running else _PATIENCE)
-
-
-def _is_running(pid: int, tid: int) -> bool:
+def _patience_with(pid: int, tid: int) -> float:
     try:
-        return procfs.read_stat(pid, tid).state == "R"
+        return _RUNNING_PATIENCE if procfs.read_stat(pid, tid).running else _PATIENCE
     except OSError:  # it ends
-        return True
+        return _RUNNING_PATIENCE
 
 
 def _masking_handler(process: "Process", remote: "RemoteCalls", site: int) -> Refusal | None:

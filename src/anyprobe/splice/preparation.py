@@ -60,6 +60,19 @@ class ThreadSlotUnusable(Exception):  # noqa: N818 - a verdict on the target's t
 
 
 @dataclass(eq=False)
+class _Need:
+    """What the changed functions of one module need: bytes of code, of these the largest function's, near counters,
+    and bytes for the signal view.
+    """  # noqa: D205 - one sentence
+
+    module: "Module"
+    code: int = 0
+    largest: int = 0
+    near: int = 0
+    view: int = 0
+
+
+@dataclass(eq=False)
 class _Cluster:
     """Modules that will share a new neighbourhood."""
 
@@ -142,9 +155,8 @@ class Preparation:
     def _want_code(self) -> None:
         """Find modules whose neighbourhood lacks room or near counters, and cluster them."""
         engine = self._engine
-        needs: dict[int, tuple[Module, int, int, int]] = {}
+        needs: dict[int, _Need] = {}
         is_viewed = engine.view.is_used
-        largest: dict[int, int] = {}
         replacing: set[int] = set()
         stubs = TRAMPOLINE_BYTES * (1 + sum(bank.layout.returns > 0 for bank in engine.banks))
         for edit in self._edits:
@@ -154,36 +166,37 @@ class Preparation:
             if any(hook.handler is not None for hook in special):
                 size += chains_bytes(edit.wants)
                 size += handler_bytes(hooks) + LANDING_ESTIMATE * sum(hook.kind is ActionKind.FAULT for hook in hooks)
-            largest[id(edit.module)] = max(size, largest.get(id(edit.module), 0))
-            near = 0 if self._uses_slots(edit) else demand(hooks).counters
-            view = _VIEW_BYTES * len(edit.wants) if is_viewed and edit.plan.splices else 0
-            _, old_size, old_near, old_view = needs.get(id(edit.module), (edit.module, 0, 0, 0))
+            need = needs.setdefault(id(edit.module), _Need(edit.module))
+            need.largest = max(size, need.largest)
+            need.near += 0 if self._uses_slots(edit) else demand(hooks).counters
+            need.view += _VIEW_BYTES * len(edit.wants) if is_viewed and edit.plan.splices else 0
             if special:
                 if any(hook.kind in REPLACING for hook in special) and id(edit.module) not in replacing:
                     replacing.add(id(edit.module))
                     size += stubs  # a function's old hooks are in earlier banks
                 size += AT_RETURN_BYTES * sum(hook.kind is ActionKind.HANDLE_RETURN for hook in special)
-            needs[id(edit.module)] = (edit.module, old_size + size, old_near + near, old_view + view)
+            need.code += size
         used_code = used_near = used_view = 0
-        for module, size, near, view in sorted(needs.values(), key=lambda need: need[0].low):
-            if size == 0:
+        for need in sorted(needs.values(), key=lambda need: need.module.low):
+            if need.code == 0:
                 continue
+            module, near = need.module, need.near
             homes = [h for h in engine.neighbourhoods if h.reaches(module.low, module.high)]
-            code, shown = used_code + size + ROUTINE_BYTES, used_view + min(view, _VIEW_MOST)
+            code, shown = used_code + need.code + ROUTINE_BYTES, used_view + min(need.view, _VIEW_MOST)
             roomy = any(home.room() >= code and home.view_room >= shown for home in homes)
             if roomy and (
                 near == 0 or any(h.near and h.near.layout.counters_left() - used_near >= near for h in homes)
             ):
-                used_code, used_near, used_view = used_code + size, used_near + near, used_view + view
+                used_code, used_near, used_view = used_code + need.code, used_near + near, used_view + need.view
                 continue
             cluster = self._clusters[-1] if self._clusters else None
             if cluster is None or module.high - cluster.low > _CLUSTER:
                 cluster = _Cluster(module.low, module.high)
                 self._clusters.append(cluster)
             cluster.high = max(cluster.high, module.high)
-            cluster.code_bytes += size
-            cluster.view_bytes = min(cluster.view_bytes + view, _VIEW_MOST)
-            cluster.largest = max(cluster.largest, largest[id(module)])
+            cluster.code_bytes += need.code
+            cluster.view_bytes = min(cluster.view_bytes + need.view, _VIEW_MOST)
+            cluster.largest = max(cluster.largest, need.largest)
             cluster.modules.append(module)
             if near:
                 counters = near + (cluster.near.counters if cluster.near else _LEAST_COUNTERS)

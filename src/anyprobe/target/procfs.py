@@ -71,6 +71,11 @@ class TaskStat(NamedTuple):
         return self.state in "ZX"
 
     @property
+    def running(self) -> bool:
+        """Whether it runs, or would if it had a processor."""
+        return self.state == "R"
+
+    @property
     def kernel_thread(self) -> bool:
         """Whether it has no user memory."""
         return bool(self.flags & _KERNEL_THREAD)

@@ -143,11 +143,10 @@ class RemoteCalls:
         self._start(registers)
         self._unclear, self._batch = True, code
         self._thread.resume_with(ptrace.resume)
-        deadline = time.monotonic() + _CALL_TIMEOUT
         outcome = Outcome(False, 0, 0)
-        for _ in looks():
+        for _ in looks(time.monotonic() + _CALL_TIMEOUT):
             outcome = read_outcome(self._process.mem.read(place, len(blank)))
-            if outcome.done or time.monotonic() >= deadline:
+            if outcome.done:
                 break
             if self._thread.poll():
                 if self._thread.ended:

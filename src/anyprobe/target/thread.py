@@ -15,20 +15,22 @@ _SHORTEST_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3
 _NO_ORIG_RAX = 1 << 63
 
 
-def looks() -> Iterator[None]:
+def looks(deadline: float) -> Iterator[None]:
     """Yield whenever it is time to look again whether a thread has come to somewhere: often at first.
 
-    Between the looks others may run; soon this thread sleeps for that, since ``sched_yield`` lets go of the processor
-    for those of its own priority only, and whom it waits for may have a lower one (see ``urgent``) or share it.
+    The last look is behind the deadline. Between the looks others may run; soon this thread sleeps for that, since
+    ``sched_yield`` lets go of the processor for those of its own priority only, and whom it waits for may have a lower
+    one (see ``urgent``) or share it.
     """
     for _ in range(_SPINS):
         yield
         os.sched_yield()
     pause = _SHORTEST_SLEEP
-    while True:
+    while time.monotonic() < deadline:
         yield
         time.sleep(pause)
         pause = min(pause * 2, _LONGEST_SLEEP)
+    yield
 
 
 class Thread:
@@ -128,13 +130,7 @@ class Thread:
 
     def wait(self, deadline: float) -> bool:
         """Wait until it has stopped or ended; return whether it has."""
-        for _ in looks():
-            late = time.monotonic() >= deadline
-            if self.poll():
-                return True
-            if late:
-                return False
-        raise AssertionError
+        return any(self.poll() for _ in looks(deadline))
 
     def settle(self) -> None:
         """Read the registers of a thread that has just stopped, and see that the stop does not show as EINTR.

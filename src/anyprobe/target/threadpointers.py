@@ -22,7 +22,6 @@ _LEAST, _MOST = 0x100, 0x800
 _PATIENCE, _BUSY_PATIENCE = 0.2, 1.0
 """Seconds to wait for a thread to register its list, and for one that only waits for a processor to do so."""
 _PAUSE = 0.0005
-_RUNNING = "R"
 
 
 def thread_pointers(process: "Process") -> list[int] | None:
@@ -36,10 +35,10 @@ def thread_pointers(process: "Process") -> list[int] | None:
             return None
         began = time.monotonic()
         while True:
-            found, unknown = _pointers(process, distance)
-            if not unknown:
+            found = _pointers(process, distance)
+            if not isinstance(found, procfs.TaskStat):
                 return found
-            if time.monotonic() - began > (_BUSY_PATIENCE if unknown == _RUNNING else _PATIENCE):
+            if time.monotonic() - began > (_BUSY_PATIENCE if found.running else _PATIENCE):
                 return None
             time.sleep(_PAUSE)
 
@@ -62,8 +61,8 @@ def _word(content: bytes, at: int) -> int:
     return int.from_bytes(content[at : at + 8], "little")
 
 
-def _pointers(process: "Process", distance: int) -> tuple[list[int], str]:
-    """Return the thread pointers, and the state of a thread whose pointer is not known, empty if there is none."""
+def _pointers(process: "Process", distance: int) -> list[int] | procfs.TaskStat:
+    """Return the thread pointers, or a thread of which it is not known."""
     found: list[int] = []
     for tid in process.all_threads():
         try:
@@ -76,9 +75,9 @@ def _pointers(process: "Process", distance: int) -> tuple[list[int], str]:
                 continue
             raise
         if not _is_control_block(process, pointer, tid, distance):
-            return [], stat.state
+            return stat
         found.append(pointer)
-    return found, ""
+    return found
 
 
 def _is_control_block(process: "Process", pointer: int, tid: int, distance: int) -> bool:

@@ -33,7 +33,7 @@ def clock(monkeypatch):
 def process(state, monkeypatch, clock, *, until):
     """A process with one thread in ``state``, which has SIGTRAP blocked until some time."""
     monkeypatch.setattr(livetraps, "blocked_now", lambda _: TID if clock.now < until else 0)
-    monkeypatch.setattr(livetraps.procfs, "read_stat", lambda *_: SimpleNamespace(state=state))
+    monkeypatch.setattr(livetraps.procfs, "read_stat", lambda *_: SimpleNamespace(running=state == "R"))
     return SimpleNamespace(pid=1, relatives=SimpleNamespace(find=list))
 
 
