@@ -3,7 +3,7 @@
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from anyprobe.binary.demangle import is_mangled, spellings
@@ -86,6 +86,11 @@ def resolve_all(
         return _absolute(spec, chosen)
     glob = spec.function.text or "*"
     found = [(each, function) for each in chosen for function in _matches(each, glob, with_parts=spec.name in EACH)]
+    if not found and spec.offset is not None:  # "bare+0x1139" is what a function without a name is called
+        called = f"{glob}+{spec.offset:#x}"
+        found = [(each, function) for each in chosen for function in each.image.functions.match(called)]
+        if found:
+            spec = replace(spec, function=replace(spec.function, text=called), name="entry", offset=None)
     if not found:
         raise _no_function(spec, chosen)
     _refuse_ambiguity(spec, found)

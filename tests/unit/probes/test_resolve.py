@@ -110,6 +110,16 @@ def test_a_glob_lists_no_unnamed_part_of_a_function_but_its_code(process, stripp
         assert site.function.start == start
 
 
+def test_functions_without_names_are_found_by_what_lists_call_them(process):
+    process.load("static int hidden(int x) { return x + 3; } int main(int n) { return hidden(n); }", "bare", "-O0", "-s")
+    for site in resolve("bare:*", process.objects()):
+        (again,) = resolve(f"bare:{site.name}", process.objects())
+        assert (again.address, again.kind, again.canonical) == (site.address, "entry", site.canonical)
+        assert site.name == f"bare+{site.function.start:#x}"
+        (inside,) = resolve(f"{site.name}+0x1", process.objects())
+        assert (inside.address, inside.kind) == (site.address + 1, "offset")
+
+
 def test_several_names_of_one_address_are_one_site(fruit):
     assert len([site for site in resolve("libfruit:*", fruit) if "apple" in site.function.names]) == 1
     (site,) = resolve("libfruit:alias_of_apple", fruit)
