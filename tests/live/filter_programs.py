@@ -30,6 +30,8 @@ select rank, t from (select row_number() over (order by b) as rank, a as t from 
 PYTHON_MODULES = (
     *("test_json", "test_struct", "test_zlib", "test_hashlib", "test_re", "test_collections", "test_generators"),
     *("test_exceptions", "test_itertools", "test_bytes", "test_heapq", "test_sort", "test_pickle"),
+    *("test_thread", "test_threading", "test_threading_local", "test_queue", "test_context"),
+    *("test_asyncio.test_tasks", "test_asyncio.test_locks", "test_asyncio.test_base_events"),
 )
 PYTHON_TESTS = """
 import contextlib, io, sys, unittest

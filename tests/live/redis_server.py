@@ -13,6 +13,26 @@ from live.driver import wait_until
 
 COMMANDS = "set,get,incr,lpush,zadd"
 ADDING = "local s=0; for i=1,1000 do s=s+redis.call('incrby','k',i) end; return s"
+ALL_TYPES = """
+local c, found = redis.call, {}
+for i = 1, 600 do
+  local n = i * 7919 % 1000
+  c('rpush', 'list', n); c('sadd', 'set', n % 331, 'm' .. n % 77); c('hset', 'hash', 'f' .. i % 90, i * i)
+  c('zadd', 'scores', n / 8, 'm' .. i % 400); c('append', 'text', i); c('pfadd', 'seen', n)
+  c('setbit', 'bits', i * i, 1); c('xadd', 'stream', i .. '-1', 'n', n); c('geoadd', 'places', n / 9, i / 9, 'p' .. n)
+  if i % 3 == 0 then c('lpop', 'list'); c('srem', 'set', n % 331); c('zpopmin', 'scores'); c('hdel', 'hash', 'f' .. n % 9) end
+end
+local function add(name, values) found[#found + 1] = name .. ' ' .. table.concat(values, ' ') end
+add('list', c('lrange', 'list', 0, -1)); add('sorted', c('sort', 'list', 'limit', 5, 50, 'desc'))
+add('set', c('sort', 'set', 'alpha')); add('scores', c('zrange', 'scores', 0, -1, 'withscores'))
+local fields = c('hkeys', 'hash'); table.sort(fields); add('hash', fields); add('values', c('hmget', 'hash', unpack(fields)))
+add('text', {c('get', 'text'), c('bitcount', 'bits'), c('bitpos', 'bits', 0, 3), c('pfcount', 'seen'), c('xlen', 'stream')})
+for _, entry in ipairs(c('xrange', 'stream', 100, 130)) do add(entry[1], entry[2]) end
+add('near', c('geosearch', 'places', 'fromlonlat', 30, 20, 'byradius', 900, 'km', 'asc'))
+add('packed', {redis.sha1hex(cmsgpack.pack(fields)), cjson.encode(c('lrange', 'list', 0, 40))})
+return found
+"""
+"""Fills keys of every type, changes them, and says what is in them."""
 
 
 class Redis:
@@ -26,15 +46,22 @@ class Redis:
         command = ["redis-cli", "-s", self.path, *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.strip()
 
-    def benchmark(self) -> None:
-        """Run Redis's own benchmark, a script, and a save in a fork child; fail where an answer is wrong."""
+    def benchmark(self) -> str:
+        """Run Redis's own benchmark, scripts, and a save in a fork child; fail where an answer is wrong.
+
+        Return what is then in keys of every type, the same for every server.
+        """
+        assert self.ask("flushall") == "OK"
         command = ["redis-benchmark", "-s", self.path, "-n", "5000", "-q", "-t", COMMANDS]
         outcome = subprocess.run(command, capture_output=True, text=True, timeout=150)
         assert outcome.returncode == 0, outcome.stderr
-        self.ask("del", "k")
+        assert (self.ask("get", "counter:__rand_int__"), self.ask("llen", "mylist")) == ("5000", "5000")
         assert self.ask("eval", ADDING, "0") == "167167000"
+        contents = self.ask("eval", ALL_TYPES, "0")
+        assert contents.startswith("list ")
         wait_until(lambda: self.ask("bgsave").startswith("Background saving started"), "redis saves in a child")
         assert self.ask("get", "k") == "500500"
+        return contents
 
 
 @contextmanager

@@ -67,16 +67,18 @@ def test_a_module_of_cpythons_tests(module):
 @pytest.mark.parametrize("level", EACH)
 def test_redis_under_its_benchmark(level, tmp_path):
     """First all entries, then blocks or instructions of what runs, in one server: the data are what they should be."""
-    with redis(tmp_path) as server, anyprobe.attach(server.pid) as session:
-        probes = session.count("*:*")
-        server.benchmark()
-        functions = functions_run(session.snapshot())
-        session.remove(*probes)
-        session.count(*specs_of(session, sample(functions, MOST[level]), level))
-        server.benchmark()
-        snapshot = session.snapshot()
-        print_shares(f"redis-server, {level}", snapshot)
-        assert snapshot.nmissed == 0
+    with redis(tmp_path) as server:
+        expected = server.benchmark()
+        with anyprobe.attach(server.pid) as session:
+            probes = session.count("*:*")
+            assert server.benchmark() == expected
+            functions = functions_run(session.snapshot())
+            session.remove(*probes)
+            session.count(*specs_of(session, sample(functions, MOST[level]), level))
+            assert server.benchmark() == expected
+            snapshot = session.snapshot()
+            print_shares(f"redis-server, {level}", snapshot)
+            assert snapshot.nmissed == 0
 
 
 @pytest.mark.parametrize("level", EACH)

@@ -111,7 +111,9 @@ def test_a_glob_lists_no_unnamed_part_of_a_function_but_its_code(process, stripp
 
 
 def test_functions_without_names_are_found_by_what_lists_call_them(process):
-    process.load("static int hidden(int x) { return x + 3; } int main(int n) { return hidden(n); }", "bare", "-O0", "-s")
+    process.load(
+        "static int hidden(int x) { return x + 3; } int main(int n) { return hidden(n); }", "bare", "-O0", "-s"
+    )
     for site in resolve("bare:*", process.objects()):
         (again,) = resolve(f"bare:{site.name}", process.objects())
         assert (again.address, again.kind, again.canonical) == (site.address, "entry", site.canonical)
