@@ -20,13 +20,16 @@ for i = 1, 600 do
   c('rpush', 'list', n); c('sadd', 'set', n % 331, 'm' .. n % 77); c('hset', 'hash', 'f' .. i % 90, i * i)
   c('zadd', 'scores', n / 8, 'm' .. i % 400); c('append', 'text', i); c('pfadd', 'seen', n)
   c('setbit', 'bits', i * i, 1); c('xadd', 'stream', i .. '-1', 'n', n); c('geoadd', 'places', n / 9, i / 9, 'p' .. n)
-  if i % 3 == 0 then c('lpop', 'list'); c('srem', 'set', n % 331); c('zpopmin', 'scores'); c('hdel', 'hash', 'f' .. n % 9) end
+  if i % 5 == 0 then c('hdel', 'hash', 'f' .. n % 9) end
+  if i % 3 == 0 then c('lpop', 'list'); c('srem', 'set', n % 331); c('zpopmin', 'scores') end
 end
 local function add(name, values) found[#found + 1] = name .. ' ' .. table.concat(values, ' ') end
 add('list', c('lrange', 'list', 0, -1)); add('sorted', c('sort', 'list', 'limit', 5, 50, 'desc'))
 add('set', c('sort', 'set', 'alpha')); add('scores', c('zrange', 'scores', 0, -1, 'withscores'))
-local fields = c('hkeys', 'hash'); table.sort(fields); add('hash', fields); add('values', c('hmget', 'hash', unpack(fields)))
-add('text', {c('get', 'text'), c('bitcount', 'bits'), c('bitpos', 'bits', 0, 3), c('pfcount', 'seen'), c('xlen', 'stream')})
+local fields = c('hkeys', 'hash'); table.sort(fields); add('hash', fields)
+add('values', c('hmget', 'hash', unpack(fields)))
+add('text', {c('get', 'text'), c('bitcount', 'bits'), c('bitpos', 'bits', 0, 3), c('pfcount', 'seen')})
+add('stream', {c('xlen', 'stream')})
 for _, entry in ipairs(c('xrange', 'stream', 100, 130)) do add(entry[1], entry[2]) end
 add('near', c('geosearch', 'places', 'fromlonlat', 30, 20, 'byradius', 900, 'km', 'asc'))
 add('packed', {redis.sha1hex(cmsgpack.pack(fields)), cjson.encode(c('lrange', 'list', 0, 40))})

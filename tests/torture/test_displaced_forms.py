@@ -4,8 +4,11 @@ import random
 import time
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from displaced import encodings, forms
+from displaced.drawn import instructions
 from displaced.oracle import WORLDS, judge
 from displaced.verdicts import differences, refused_without_reason, report
 
@@ -67,6 +70,15 @@ def test_random_bytes(world):
     found = forms.Forms()
     found.scan(random.Random(f"{SEED} {world}").randbytes(3_000_000))
     check("random bytes", found.codes(), world, states=4)
+
+
+@pytest.mark.timeout(900)
+@settings(max_examples=400, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(instructions(), min_size=200, max_size=200), st.integers(0, 1 << 32), st.sampled_from(sorted(WORLDS)))
+def test_whatever_is_drawn(drawn, seed, world):
+    verdicts = judge(sorted({raw.hex() for raw in drawn}), world, states=8, seed=seed)
+    assert differences(verdicts) == []
+    assert refused_without_reason(verdicts) == {}
 
 
 @pytest.mark.timeout(900)

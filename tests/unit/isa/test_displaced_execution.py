@@ -4,8 +4,11 @@ import platform
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from displaced import encodings, forms
+from displaced.drawn import instructions
 from displaced.oracle import WORLDS, judge
 from displaced.verdicts import PREFIXED_BRANCH, differences, refused_without_reason
 
@@ -125,6 +128,14 @@ def test_calls_through_every_kind_of_operand():
     assert refused_without_reason(verdicts) == {}
     refused = [verdict for verdict, _ in verdicts.values()].count("refused")
     assert 0 < refused < 0.1 * len(verdicts)
+
+
+@settings(max_examples=25, deadline=None, database=None, derandomize=True)
+@given(st.lists(instructions(), min_size=60, max_size=60), st.integers(0, 1 << 32), st.sampled_from(sorted(WORLDS)))
+def test_whatever_is_drawn(drawn, seed, world):
+    verdicts = judge(sorted({raw.hex() for raw in drawn}), world, states=3, seed=seed)
+    assert differences(verdicts) == []
+    assert refused_without_reason(verdicts) == {}
 
 
 BROKEN = {
