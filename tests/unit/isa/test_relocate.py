@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa import disassemble
-from anyprobe.isa.decode import Insn, decode_one, decode_range
+from anyprobe.isa.decode import Flow, Insn, decode_one, decode_range
 from anyprobe.isa.relocate import displace, displaced_length, push_address
 from case_files import Case, read_cases
-from displaced.encodings import direct_branches
+from displaced.encodings import direct_branches, scan_every_opcode
+from displaced.forms import Forms
 
 CASES = read_cases("relocate.case")
 
@@ -48,6 +49,32 @@ def test_the_length_does_not_depend_on_the_place(case: Case, distance):
         assert isinstance(copy, Refusal)
     else:
         assert len(copy) == length
+
+
+@pytest.mark.parametrize("place", [0x7F0000401000, 0x7EFFA0000000])
+def test_copies_of_every_opcode_say_the_same(place):
+    """By their bytes, for the processors that have these instructions: the one that runs this lacks some."""
+    found = Forms()
+    scan_every_opcode(found)
+    compared = 0
+    for code in found.codes():
+        insn = decode_one(bytes.fromhex(code), 0x7F0000000000)
+        copy = displace(insn, place)
+        if insn.target is not None or insn.flow is Flow.INDIRECT_CALL or isinstance(copy, Refusal):
+            continue  # branches become others, which have tests of their own
+        assert len(copy) == len(insn.raw)
+        again = decode_one(copy, place)
+        assert again.text == insn.text
+        if insn.iced.is_ip_rel_memory_operand:
+            assert again.iced.ip_rel_memory_address == insn.iced.ip_rel_memory_address
+            displacement = insn.offsets.displacement_offset
+            assert copy[:displacement] + copy[displacement + 4 :] == (
+                insn.raw[:displacement] + insn.raw[displacement + 4 :]
+            )
+        else:
+            assert copy == insn.raw
+        compared += 1
+    assert compared > 16_000
 
 
 def test_out_of_reach_is_refused_by_name():
