@@ -10,6 +10,10 @@ from live.results import hits, missed, timing
 ROUNDS = 3000
 
 
+def hits_of(session):
+    return [site.hits for site in session.snapshot().sites]
+
+
 @pytest.mark.parametrize("spec", ["a.out:profiled", "a.out:profiled%return", "a.out:profiled:insn"])
 def test_a_profiler_never_meets_a_pc_of_ours(run_target, spec):
     target = run_target("signal_pc.c")
@@ -43,6 +47,22 @@ def test_registers_are_brought_back_to_where_they_were(run_target, level):
         counts = target.go(150)
         first = {site.function: site.hits for site in session.snapshot().sites if site.offset == 0}
         assert first == counts.calls
+    target.finish()
+
+
+def test_who_was_stopped_in_a_repeated_instruction_goes_on_with_it(run_target):
+    """The signal that is due then does not have him begin anew what he has half done."""
+    target = run_target("half_done.c")
+    for _ in range(20):
+        with anyprobe.attach(target.pid) as session:
+            target.run_freely()
+            session.count("a.out:fills+0x6", "a.out:fills+0x9")  # one jump, and a counter in front of either
+            target.halt()
+            before = hits_of(session)
+            calls = target.counts.calls["fills"]
+            calls = target.go(20).calls["fills"] - calls
+            assert [later - earlier for earlier, later in zip(before, hits_of(session), strict=True)] == [calls, calls]
+            assert {site.strategy for site in session.snapshot().sites} == {"jump"}
     target.finish()
 
 

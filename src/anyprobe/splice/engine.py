@@ -29,6 +29,7 @@ from anyprobe.splice.standing import Losses, check_sessions, gone, gone_modules,
 from anyprobe.splice.stubdirectory import StubDirectory
 from anyprobe.splice.transaction import FunctionChange, Transaction
 from anyprobe.splice.traps import Traps
+from anyprobe.splice.waysback import Lingering
 from anyprobe.target import procfs
 from anyprobe.target.exclusion import exclusive
 from anyprobe.target.process import Process
@@ -78,6 +79,7 @@ class Engine:
         self.traps = Traps(self)
         self.faults = FaultCatching(self)
         self.view = SignalView(self)
+        self._lingering = Lingering()
         self.losses = Losses()
         self._skipped_kills: dict[tuple[int, int], SkippedKills] = {}
         """By module and function."""
@@ -400,7 +402,8 @@ class Engine:
         journal = next((a.journal for a in reversed(self.arenas) if a.journal.room() >= need), None)
         trapping = [change for change in changes if change.traps] if Strategy.TRAP in self.allowed else []
         traps = self.traps if trapping else None
-        transaction = Transaction(self.process, changes, journal, traps, shown=self.view.is_used)
+        lingering = self._lingering if self.view.is_used else None
+        transaction = Transaction(self.process, changes, journal, traps, lingering)
         what = "arm" if any(change.added for change in changes) else "disarm"
         modules = modules_of(edits)
         transaction.rehearse()
@@ -421,6 +424,10 @@ class Engine:
     def conclude(self, transaction: Transaction, edits: Sequence[Edit]) -> None:
         """Take note of what has changed."""
         transaction.finish()
+        if self.view.is_used:
+            self._lingering.note(
+                [edit.change for edit in edits if edit.change is not None], transaction.ways_back.empty
+            )
         for edit in edits:
             if edit.change is not None:
                 self._settle(edit, edit.change)

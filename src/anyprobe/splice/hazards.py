@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.splice.asleep import SYSCALL, Sleepers, behind_copy
+from anyprobe.splice.replays import is_repeated
 
 if TYPE_CHECKING:
-    from anyprobe.splice.transaction import FunctionChange
+    from anyprobe.splice.transaction import FunctionChange, LiveSplice
 
 NOWHERE = -1
 FAULTS = (signal.SIGILL, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
@@ -56,7 +57,8 @@ def destination(change: "FunctionChange", pc: int, *, asleep: bool = False, faul
     """Return where a thread at ``pc`` must go when the change is made: ``None`` it may stay, ``NOWHERE`` it cannot.
 
     A thread that is asleep before ``pc`` may come back to the system call's instruction, which is displaced. One that
-    has ``faulted`` at ``pc`` has arrived there: its handler is shown the copy, and may skip it.
+    has ``faulted`` at ``pc`` has arrived there: its handler is shown the copy, and may skip it. So has one at a repeated
+    instruction, which may be half done: in front of the copy a signal would have it begin the line again.
     """
     for splice in change.added:
         low, high = splice.displaced
@@ -69,5 +71,10 @@ def destination(change: "FunctionChange", pc: int, *, asleep: bool = False, faul
         if faulted and low <= pc < high:
             return next((copy for old, copy in patch.copies if old == pc), None if pc == low else NOWHERE)
         if not asleep and low < pc < high:
-            return next((start for old, start in patch.starts if old == pc), NOWHERE)
+            places = patch.copies if _is_repeated(splice, pc) else patch.starts
+            return next((place for old, place in places if old == pc), NOWHERE)
     return None
+
+
+def _is_repeated(splice: "LiveSplice", pc: int) -> bool:
+    return any(insn.address + splice.bias == pc and is_repeated(insn) for insn in splice.planned.insns)

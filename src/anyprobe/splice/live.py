@@ -346,11 +346,14 @@ class LiveArming:
             self._engine.process.mem.write(address, content)
 
     def _undo(self, what: str) -> None:
-        """Put back in a stop what was written. If that fails too, the journal still lists it."""
+        """Put back in a stop what was written. If that fails too, the journal still lists it.
+
+        What was to go and would overwrite several instructions is gone all the same: threads may be between them.
+        """
         if self._begun:
             with self._engine.stop(what):
                 for rewrite in reversed(self._begun):
-                    self._engine.process.mem.write(rewrite.address, rewrite.old)
+                    self._engine.process.mem.write(rewrite.address, rewrite.if_undone)
         if self._listed:
             self._listed[0].clear(self._listed[1])
             self._listed = ()

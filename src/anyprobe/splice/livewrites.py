@@ -41,6 +41,13 @@ class Rewrite:
     """The place in the order in which sites begin to count; they end in the reverse order."""
     ambiguous: bool = False
     """Whether the byte behind the first is an instruction too: see ``PlannedSplice.ambiguous``."""
+    several: bool = False
+    """Whether the old bytes overwrite several instructions: once these are back, threads may stand between them."""
+
+    @property
+    def if_undone(self) -> bytes:
+        """The bytes of a change that failed: the old ones, where nobody can stand between what they overwrite."""
+        return self.new if self.several else self.old
 
     @property
     def is_single(self) -> bool:
@@ -73,8 +80,9 @@ class Site:
         rank = min((_ORDER[want.kind] for want in splice.planned.wants), default=0)
         first = splice.planned.insns[0].length
         return Rewrite(
-            self.address, before, after, splice.patch.address, self.added is not None, rank, ambiguous=first == 1
-        )
+            self.address, before, after, splice.patch.address, self.added is not None, rank,
+            ambiguous=first == 1, several=self.removed is not None and self.removed.interior is not None,
+        )  # fmt: skip
 
 
 def sites_of(change: FunctionChange) -> list[Site] | Refusal:
@@ -90,6 +98,9 @@ def sites_of(change: FunctionChange) -> list[Site] | Refusal:
     sites = []
     for splice in change.added:
         old = removed.pop(splice.address, None)
+        if old is not None and old.interior is not None:
+            # whom an int3 leads into the new patch comes back between the instructions that are still overwritten
+            return Refusal(Reason.NEEDS_STOP, splice.address, "several instructions make room for the jump that goes")
         size = max(len(each.old) for each in (splice, old) if each is not None)
         sites.append(Site(splice.address, size, splice, old))
     sites += [Site(splice.address, len(splice.old), None, splice) for splice in removed.values()]

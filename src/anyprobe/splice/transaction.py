@@ -24,7 +24,7 @@ from anyprobe.splice.parked import may_park
 from anyprobe.splice.patchcode import EmittedPatch
 from anyprobe.splice.planned import PlannedSplice, Strategy
 from anyprobe.splice.savedpcs import Stacks
-from anyprobe.splice.waysback import WaysBack
+from anyprobe.splice.waysback import Lingering, WaysBack
 
 if TYPE_CHECKING:
     from anyprobe.splice.traps import Traps
@@ -129,12 +129,11 @@ class Transaction:
         changes: Sequence[FunctionChange],
         journal: Journal | None,
         traps: "Traps | None" = None,
-        *,
-        shown: bool = False,
+        lingering: Lingering | None = None,
     ) -> None:
         """Prepare; changes whose bytes are not what they should be get their refusal here.
 
-        ``shown``: the program's signal handlers bring threads in patches back to the sites.
+        ``lingering``: given where the program's signal handlers bring threads in patches back to the sites.
         """
         self._process, self._changes, self._journal, self._traps = process, changes, journal, traps
         self._pages: dict[int, _Page] = {}
@@ -171,7 +170,7 @@ class Transaction:
         }
         """The jumps in dead bytes that go: who stands at one has left its site and must still come to the patch."""
         self._lows = [low for low, _, _ in self._interiors]
-        self._ways_back = WaysBack(changes if shown else (), self._interiors)
+        self.ways_back = WaysBack(() if lingering is None else lingering.with_removed(changes), self._interiors)
 
     def _read(self, change: FunctionChange) -> None:
         known = self._pages
@@ -235,7 +234,7 @@ class Transaction:
             pc = thread.registers.rip
             if self._hazards.at(pc) is not None and thread.awaits_trap():
                 return Refusal(Reason.TRAP_UNSAFE, pc, f"thread {thread.tid} has just met a trap before {pc:#x}")
-        taken = self._ways_back.taken(self._process.mem, stop, self._hazards.leaving)
+        taken = self.ways_back.taken(self._process.mem, stop, self._hazards.leaving)
         return next((why for _, why in taken), None)
 
     def bytes_at(self, address: int, size: int) -> tuple[bytes, bytes]:
@@ -253,7 +252,7 @@ class Transaction:
         moves = self._check_threads(stop.threads)
         self._check_waiting_parents(stop)
         self._check_stacks(stop)
-        for change, why in self._ways_back.taken(self._process.mem, stop, self._hazards.leaving):
+        for change, why in self.ways_back.taken(self._process.mem, stop, self._hazards.leaving):
             self.refuse(change, why)
         moved = [(thread, thread.registers.rip, target) for thread, change, target in moves if change.refusal is None]
         # before the heads change: a thread let go by our death must not meet them inside

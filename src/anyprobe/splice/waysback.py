@@ -2,12 +2,14 @@
 
 What a handler of the program is shown of a thread in a patch is the site (see ``signalview``), and there the thread
 goes on. So a change that arranges a function's splices anew, such that an earlier site lies in the middle of a jump,
-has to wait until nobody is in that site's patch.
+has to wait until nobody is in that site's patch. On a busy machine a thread may be there for long: the site may have
+been taken out by the change before, or by any since the thread last ran.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
@@ -25,37 +27,70 @@ _FRAME = 1024
 """Bytes above the stack pointer of a thread in one of our routines among which its return address into a patch is."""
 
 
-class WaysBack:
-    """The patches of some changes that nobody may be in, nor on the way to from a springboard."""
+class Way(NamedTuple):
+    """Code of a splice that is in the text no more: a thread may be in it, whom a signal would bring to the site."""
 
-    def __init__(
-        self, changes: "Sequence[FunctionChange]", interiors: "Sequence[tuple[int, int, FunctionChange]]"
-    ) -> None:
+    start: int
+    end: int
+    site: int
+
+
+class Lingering:
+    """The ways back that a session's changes have left, until nobody was found on them."""
+
+    def __init__(self) -> None:
+        """No change was made yet."""
+        self._ways: list[Way] = []
+
+    def with_removed(self, changes: "Sequence[FunctionChange]") -> "list[Way]":
+        """Return the ways back from all that some changes take out, and from what earlier ones have."""
+        return [*self._ways, *(way for change in changes for way in _ways_of(change.removed))]
+
+    def note(self, changes: "Sequence[FunctionChange]", empty: AbstractSet[Way]) -> None:
+        """Take note of what changes that are made have taken out, and that nobody is on some ways any more."""
+        done = [change for change in changes if change.refusal is None]
+        self._ways = [way for way in self.with_removed(done) if way not in empty]
+
+
+def _ways_of(removed: "Sequence[LiveSplice]") -> "list[Way]":
+    found = []
+    for splice in removed:
+        if splice.patch is not None:
+            found.append(Way(splice.patch.address, splice.patch.address + len(splice.patch.code), _site(splice)))
+            if splice.springboard:
+                found.append(Way(splice.springboard, splice.springboard + JUMP_BYTES, _site(splice)))
+    sites = {way.start: way.site for way in found}
+    for splice in removed:
+        site = sites.get(destination_of(splice.address, splice.new)) if splice.is_springboard else None
+        if site is not None:
+            found.append(Way(splice.address, splice.address + JUMP_BYTES, site))
+    return found
+
+
+class WaysBack:
+    """The code that nobody may be in when some changes are made."""
+
+    def __init__(self, ways: Iterable[Way], interiors: "Sequence[tuple[int, int, FunctionChange]]") -> None:
         """Take the instruction boundaries that nobody may come back to, sorted, with the changes that make them so."""
         lows = [low for low, _, _ in interiors]
         found = []
-        for change in changes if interiors else ():
-            for splice in change.removed:
-                index = bisect_right(lows, _site(splice)) - 1
-                if splice.patch is not None and index >= 0 and _site(splice) < interiors[index][1]:
-                    blocked = interiors[index][2]
-                    found.append((splice.patch.address, len(splice.patch.code), blocked))
-                    if splice.springboard:
-                        found.append((splice.springboard, JUMP_BYTES, blocked))
-        starts = {start: change for start, _, change in found}
-        boards = [splice for change in changes if found for splice in change.removed if splice.is_springboard]
-        for splice in boards:
-            leads_to = destination_of(splice.address, splice.new)
-            if leads_to in starts:
-                found.append((splice.address, JUMP_BYTES, starts[leads_to]))
-        self._patches = sorted(((low, low + size, change) for low, size, change in found), key=lambda each: each[0])
-        self._lows = [low for low, _, _ in self._patches]
+        for way in ways if interiors else ():
+            index = bisect_right(lows, way.site) - 1
+            if index >= 0 and way.site < interiors[index][1]:
+                found.append((way, interiors[index][2]))
+        self._ways = sorted(found, key=lambda each: each[0])
+        self._lows = [way.start for way, _ in self._ways]
+
+    @property
+    def empty(self) -> AbstractSet[Way]:
+        """The ways on which nobody was when the changes were made: none leads there any more."""
+        return {way for way, change in self._ways if change.refusal is None}
 
     def taken(
         self, memory: Memory, stop: "Stop", asleep: Callable[[int], object]
     ) -> "Iterator[tuple[FunctionChange, Refusal]]":
         """Yield the changes that a thread in a patch is in the way of; who may be ``asleep`` there is moved."""
-        if not self._patches:
+        if not self._ways:
             return
         stacks = Stacks(memory, stop.mappings)
         ours = [(mapping.start, mapping.end) for mapping in stop.mappings if is_ours(mapping)]
@@ -71,7 +106,7 @@ class WaysBack:
 
     def _change_at(self, pc: int) -> "FunctionChange | None":
         index = bisect_right(self._lows, pc) - 1
-        return self._patches[index][2] if index >= 0 and pc < self._patches[index][1] else None
+        return self._ways[index][1] if index >= 0 and pc < self._ways[index][0].end else None
 
 
 def _site(splice: "LiveSplice") -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.arena import MEMFD_PATH
-from anyprobe.splice.waysback import WaysBack
+from anyprobe.splice.waysback import Lingering, WaysBack
 
 BIAS, SITE, PATCH, ROUTINE, STACK = 0x400000, 0x1027, 0x700000, 0x700800, 0x10000
 SPRINGBOARD, BOARD = 0x500000, 0x402000
@@ -16,7 +16,15 @@ OURS = SimpleNamespace(start=PATCH, end=PATCH + 0x1000, perms="r-xs", offset=0x1
 def splice_at(site, *, patch=True):
     code = SimpleNamespace(address=PATCH, code=bytes(64)) if patch else None
     planned = SimpleNamespace(insns=[SimpleNamespace(address=site)])
-    return SimpleNamespace(planned=planned, bias=BIAS, patch=code, springboard=SPRINGBOARD, is_springboard=False)
+    return SimpleNamespace(
+        planned=planned,
+        bias=BIAS,
+        address=BIAS + site,
+        new=b"",
+        patch=code,
+        springboard=SPRINGBOARD,
+        is_springboard=False,
+    )
 
 
 def dead_jump():
@@ -38,15 +46,26 @@ class Memory:
         return self.word.to_bytes(8, "little") + bytes(size - 8)
 
 
-def found(pc, *, site=SITE, patch=True, word=0, asleep=False, stack=STACK):
-    change = SimpleNamespace(address=BIAS + 0x1000, removed=[splice_at(site, patch=patch), dead_jump()], added=[])
-    ways = WaysBack([change], [(BIAS + SITE - 3, BIAS + SITE + 1, change)])
+def removing(*removed):
+    return SimpleNamespace(address=BIAS + 0x1000, removed=removed, added=[], refusal=None)
+
+
+def ways_back(lingering, change):
+    return WaysBack(lingering.with_removed([change]), [(BIAS + SITE - 3, BIAS + SITE + 1, change)])
+
+
+def taken(ways, pc, *, word=0, asleep=False, stack=STACK):
     thread = SimpleNamespace(tid=7, registers=SimpleNamespace(rip=pc, rsp=stack))
     stop = SimpleNamespace(threads=[thread], mappings=[OURS])
-    return [(each is change, str(why.reason.value)) for each, why in ways.taken(Memory(word), stop, lambda _: asleep)]
+    return [(each.address, str(why.reason.value)) for each, why in ways.taken(Memory(word), stop, lambda _: asleep)]
 
 
-TAKEN = [(True, "signal-context-in-jtpr")]
+def found(pc, *, site=SITE, patch=True, **options):
+    ways = ways_back(Lingering(), removing(splice_at(site, patch=patch), dead_jump()))
+    return taken(ways, pc, **options)
+
+
+TAKEN = [(BIAS + 0x1000, "signal-context-in-jtpr")]
 
 
 @pytest.mark.parametrize("pc", [PATCH, PATCH + 63])
@@ -73,3 +92,26 @@ def test_where_the_site_stays_or_nobody_is_in_the_patch_nothing_has_to_wait():
     assert found(PATCH, patch=False) == []
     assert found(PATCH + 64) == []
     assert found(PATCH, asleep=True) == []
+
+
+def test_who_is_in_a_patch_that_an_earlier_change_took_out_is_waited_for():
+    """Until nobody was found there: what is in the text no more is entered no more."""
+    lingering, nothing = Lingering(), removing()
+    lingering.note([removing(splice_at(SITE), dead_jump())], set())
+    for pc in (PATCH + 63, SPRINGBOARD, BOARD):
+        ways = ways_back(lingering, nothing)
+        assert taken(ways, pc) == TAKEN
+        nothing.refusal = "somebody is there"
+        lingering.note([nothing], ways.empty)
+        nothing.refusal = None
+    ways = ways_back(lingering, nothing)
+    assert taken(ways, PATCH + 64) == []
+    lingering.note([nothing], ways.empty)
+    assert taken(ways_back(lingering, nothing), PATCH) == []
+
+
+def test_what_a_refused_change_did_not_take_out_is_no_way_back():
+    lingering, refused = Lingering(), removing(splice_at(SITE))
+    refused.refusal = "not now"
+    lingering.note([refused], set())
+    assert taken(ways_back(lingering, removing()), PATCH) == []
