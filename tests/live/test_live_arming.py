@@ -15,6 +15,7 @@ import pytest
 import anyprobe
 from anyprobe.core.errors import StopTimeout
 from anyprobe.splice.deputies import Deputies
+from anyprobe.splice.live import LiveArming
 from anyprobe.target import membarrier
 from anyprobe.target.process import Process
 from live.driver import Counts, MissingTool, Target, started
@@ -51,6 +52,28 @@ def test_a_short_jump_keeps_its_springboard_while_others_come_and_go(run_target)
         counts = target.counts
         sites = session.snapshot().sites[: len(first)]
         assert [site.hits for site in sites] == [counts.calls["ends"]] * len(first)
+    target.finish()
+
+
+def test_a_jump_over_several_instructions_is_replaced_in_a_stop(run_target, monkeypatch):
+    """Whom an int3 led into the patch of the first one alone would come back between them, where the jump still is."""
+    target = run_target("live_arming.c", "8", "plain")
+    serialise, plan = membarrier.serialise, LiveArming.plan
+
+    def serialise_late(remote):
+        time.sleep(0.05)
+        serialise(remote)
+
+    with anyprobe.attach(target.pid, live=True) as session:
+        target.run_freely()
+        monkeypatch.setattr(membarrier, "serialise", serialise_late)
+        monkeypatch.setattr(LiveArming, "plan", lambda *_: None)  # as if something else needed a stop
+        (first,) = session.count("a.out:one_byte")
+        assert len(first.places[0].hook.splice.planned.insns) == 2
+        monkeypatch.setattr(LiveArming, "plan", plan)
+        (second,) = session.count("a.out:one_byte")
+        assert len(second.places[0].hook.splice.planned.insns) == 1
+        target.halt()
     target.finish()
 
 

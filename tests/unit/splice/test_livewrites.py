@@ -123,7 +123,18 @@ def test_a_jump_over_several_instructions_goes_without_a_stop_but_does_not_come(
     several = splice(bytes.fromhex("55 48 89 e5 5d"), count=3)
     assert sites_of(change([several])).reason is Reason.NEEDS_STOP
     (site,) = sites_of(change(removed=[several]))
-    assert site.rewrite(*site.expected).ambiguous  # push rbp is one byte: a pc behind it need not mean an int3
+    rewrite = site.rewrite(*site.expected)
+    assert rewrite.ambiguous  # push rbp is one byte: a pc behind it need not mean an int3
+    assert rewrite.if_undone == several.old  # threads may be between the instructions by then
+
+
+def test_a_jump_over_several_instructions_is_not_replaced_by_one_over_the_first():
+    """Who is led into the new patch by the int3 comes back to where the old jump still is."""
+    code = bytes.fromhex("55 48 89 e5 5d")
+    several, first = splice(code, count=3), splice(code, written=1, new=b"\xe9", strategy=Strategy.PUNNED)
+    assert sites_of(change([first], [several])).reason is Reason.NEEDS_STOP
+    (site,) = sites_of(change([first]))
+    assert site.rewrite(*site.expected).if_undone == first.old
 
 
 @pytest.mark.parametrize(
