@@ -57,8 +57,8 @@ def destination(change: "FunctionChange", pc: int, *, asleep: bool = False, faul
     """Return where a thread at ``pc`` must go when the change is made: ``None`` it may stay, ``NOWHERE`` it cannot.
 
     A thread that is asleep before ``pc`` may come back to the system call's instruction, which is displaced. One that
-    has ``faulted`` at ``pc`` has arrived there: its handler is shown the copy, and may skip it. So has one at a repeated
-    instruction, which may be half done: in front of the copy a signal would have it begin the line again.
+    has ``faulted`` at ``pc`` has arrived there: its handler is shown the copy, and may skip it. So has one at a
+    repeated instruction, which may be half done: in front of the copy a signal would have it begin the line again.
     """
     for splice in change.added:
         low, high = splice.displaced
