@@ -3,7 +3,9 @@
 import pytest
 
 import anyprobe
+from anyprobe.core.errors import StopTimeout
 from anyprobe.core.refusal import Reason, Refusal
+from live.changes import patiently
 from live.image import Image
 from live.results import hits, missed, timing
 
@@ -12,6 +14,14 @@ ROUNDS = 3000
 
 def hits_of(session):
     return [site.hits for site in session.snapshot().sites]
+
+
+def arm(session, change, *specs):
+    """Arm probes; a thread in a signal handler may be about to return to what would be overwritten."""
+    probes = change(*specs)
+    if session.refused:
+        session.remove(*probes)
+        raise StopTimeout("not now")
 
 
 @pytest.mark.parametrize("spec", ["a.out:profiled", "a.out:profiled%return", "a.out:profiled:insn"])
@@ -56,13 +66,30 @@ def test_who_was_stopped_in_a_repeated_instruction_goes_on_with_it(run_target):
     for _ in range(20):
         with anyprobe.attach(target.pid) as session:
             target.run_freely()
-            session.count("a.out:fills+0x6", "a.out:fills+0x9")  # one jump, and a counter in front of either
+            # one jump, and a counter in front of either
+            patiently(arm, session, session.count, "a.out:fills+0x6", "a.out:fills+0x9")
             target.halt()
             before = hits_of(session)
             calls = target.counts.calls["fills"]
             calls = target.go(20).calls["fills"] - calls
             assert [later - earlier for earlier, later in zip(before, hits_of(session), strict=True)] == [calls, calls]
             assert {site.strategy for site in session.snapshot().sites} == {"jump"}
+    target.finish()
+
+
+def test_who_was_behind_the_entry_when_it_was_armed_has_missed_nothing(run_target):
+    """The signal that is due then has him enter, and there is no entry to take back."""
+    target = run_target("entered_before.c")
+    for _ in range(20):
+        with anyprobe.attach(target.pid) as session:
+            target.run_freely()
+            patiently(arm, session, session.time, "a.out:fetches")
+            target.halt()
+            before = timing(session.snapshot(), "fetches")
+            calls = target.counts.calls["fetches"]
+            calls = target.go(2).calls["fetches"] - calls
+            after = timing(session.snapshot(), "fetches")
+            assert (before.nmissed, after.nmissed, after.count - before.count) == (0, 0, calls)
     target.finish()
 
 

@@ -1,5 +1,5 @@
 /* A repeated instruction takes nearly all the time; what stands in front of it in the same line remembers where it began.
- * A timer signals every 100 microseconds: after a stop, a signal is due before the thread has gone on. */
+ * A timer signals every 500 microseconds: after a stop, a signal is due before the thread has gone on. */
 #include "protocol.h"
 #include <signal.h>
 #include <sys/time.h>
@@ -27,7 +27,7 @@ static void one_round(void) {
 static void setup(int argc, char **argv) {
     (void)argc; (void)argv;
     struct sigaction action = {0};
-    struct itimerval often = {{0, 100}, {0, 100}};
+    struct itimerval often = {{0, 500}, {0, 500}};
     action.sa_sigaction = on_tick;
     action.sa_flags = SA_RESTART | SA_SIGINFO;
     sigaction(SIGALRM, &action, 0);
