@@ -5,6 +5,7 @@ import pytest
 from live.thrown_in_threads import check_session
 
 
+@pytest.mark.parametrize("busy", [False, True], ids=["free", "held-up"])
 @pytest.mark.parametrize(("seed", "live"), [(4, True), (5, False)])
-def test_random_session(seed, live):
-    assert check_session(seed, {}, steps=2, live=live) > 0
+def test_random_session(seed, live, busy):
+    assert check_session(seed, {}, steps=2, live=live, busy=busy) > 0

@@ -1,6 +1,11 @@
 """Random sessions on a program whose threads throw, interrupted by timers: results, counts and memory are right."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from random import Random
 
 import anyprobe
@@ -129,10 +134,39 @@ def counted(session) -> list[tuple[Place, int]]:
     return found
 
 
-def check_session(seed, per_round, options=(), steps=4, live=None):
+HOLDING_UP = """
+import os, random, signal, sys, time
+pid, chance, ended = int(sys.argv[1]), random.Random(int(sys.argv[2])), []
+signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
+while not ended:
+    time.sleep(chance.random() ** 2 * 0.1)
+    if not ended:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.005 + chance.random() ** 2 * 0.08)
+        os.kill(pid, signal.SIGCONT)
+"""
+
+
+@contextmanager
+def held_up(seed: int) -> Iterator[None]:
+    """Have this process stopped for moments at random, as a busy machine does: what it does takes long, now and then.
+
+    Threads are stopped until signals are due, threads that wait for us go on alone, an ``int3`` stands for long.
+    """
+    with subprocess.Popen([sys.executable, "-c", HOLDING_UP, str(os.getpid()), str(seed)]) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+def check_session(seed, per_round, options=(), steps=4, live=None, busy=False):
     """Have one program go through a random session; ``per_round`` keeps what is found of a round for the next ones."""
     chance = Random(seed)
-    with started(build("thrown_in_threads.cpp", *options), MICROSECONDS) as target:
+    with (
+        held_up(seed) if busy else nullcontext(),
+        started(build("thrown_in_threads.cpp", *options), MICROSECONDS) as target,
+    ):
         run = Thrown(target, chance, per_round)
         run.random_session(steps, chance.random() < 0.5 if live is None else live)
         counts = target.finish()
