@@ -46,11 +46,11 @@ class BankValues:
         if isinstance(bank, NearBank):
             if id(bank) not in self._near:
                 self._near[id(bank)] = NearReader(_view(bank), _extents(bank))
-            return self._near[id(bank)].counter(hook.offset)
+            return at_least_none(self._near[id(bank)].counter(hook.offset))
         reader = self.reader(bank)
         if id(bank) not in self._counters:
             self._counters[id(bank)] = reader.counters()
-        return int(self._counters[id(bank)][reader.counter_index(hook.offset)])
+        return at_least_none(int(self._counters[id(bank)][reader.counter_index(hook.offset)]))
 
     def missed(self, hook: Hook) -> int:
         """Return how many hits a hook has seen and not counted: returns that no address could be replaced for."""
@@ -71,6 +71,14 @@ class BankValues:
         if id(bank) not in self._in_flight:
             self._in_flight[id(bank)] = self.reader(bank).in_flight()
         return self._in_flight[id(bank)].get(record, 0)
+
+
+def at_least_none(counter: int) -> int:
+    """Return the hits that a counter tells of, which a signal handler may have below zero for as long as it runs.
+
+    It takes back what its thread, in the middle of a line when that was armed, has yet to count: see ``viewroutine``.
+    """
+    return counter if counter < 1 << 63 else 0
 
 
 def _view(bank: SlotBank | NearBank) -> memoryview:

@@ -340,26 +340,21 @@ def _flags(asm: Assembler) -> None:
 def _counts(asm: Assembler) -> None:
     """Emit the steps that take back what a pass has counted; each changes a shared word by one instruction.
 
-    A thread that was in the middle of the line when it was armed has not been counted: nothing goes below zero.
+    A thread that was in the middle of the line when it was armed has not been counted: what is taken back too
+    much comes again when it passes the site. It has neither entered nor missed: then nothing is taken back.
     """
     asm.label(Op.UNCOUNT.name)
     asm.emit(b"\x4a\x63\x44\x05\x00", "movsxd rax, dword [rbp+r8]")
     asm.jump(b"\xe8", "block", "call block")
     asm.jump(b"\x0f\x84", "uncount_shared", "jz uncount_shared")
-    asm.emit(b"\x48\x83\x3c\x01\x00", "cmp qword [rcx+rax], 0")
-    asm.jump(b"\x0f\x84", "next", "je next")
     asm.emit(b"\x48\xff\x0c\x01", "dec qword [rcx+rax]")
     asm.jump(b"\xe9", "next", "jmp next")
     asm.label("uncount_shared")
     asm.emit(b"\x48\x8b\x4c\x3b\x10", "mov rcx, [rbx+rdi+SHARED]")
-    asm.emit(b"\x48\x83\x3c\x01\x00", "cmp qword [rcx+rax], 0")
-    asm.jump(b"\x0f\x84", "next", "je next")
     asm.emit(b"\xf0\x48\xff\x0c\x01", "lock dec qword [rcx+rax]")
     asm.jump(b"\xe9", "next", "jmp next")
     asm.label(Op.UNCOUNT_NEAR.name)
     asm.emit(b"\x4a\x8d\x4c\x05\x00\x48\x63\x01", "lea rcx, [rbp+r8]; movsxd rax, dword [rcx]")
-    asm.emit(b"\x48\x83\x7c\x01\x04\x00", "cmp qword [rcx+rax+4], 0")
-    asm.jump(b"\x0f\x84", "next", "je next")
     asm.emit(b"\xf0\x48\xff\x4c\x01\x04", "lock dec qword [rcx+rax+4]")
     asm.jump(b"\xe9", "next", "jmp next")
     asm.label(Op.UNENTER.name)

@@ -31,8 +31,8 @@ _THREAD, _SYSVSEM, _PARENT_SETTID = 0x10000, 0x40000, 0x100000
 _FLAGS = _VM | _FS | _SIGHAND | _PTRACE | _THREAD | _SYSVSEM | _PARENT_SETTID
 _PATIENCE = 2.0
 _PAUSE = 50e-6
-_WAIT_US = 1_000_000
-"""How long it waits for us behind many calls: nobody waits for it, and once it has left it cannot be found again."""
+_WAIT_US = 50_000
+"""How long it waits for us behind many calls: a thread that has left could not be found again."""
 ROOM = 3 * frame.ROOM
 """What must be free below the top: one frame ends the deputy, one is for its calls; what they point to lies below."""
 
