@@ -88,7 +88,6 @@ with anyprobe.attach(pid) as session:
     snapshot, engine = session.snapshot(), session.engine
     threads = len(os.listdir(f"/proc/{pid}/task"))
     pauses = [snapshot.pause_us[name] / 1e3 for name in ("prepare", "arm")]
-    sys.path.insert(0, "bench")
     from bytes_of import memfd_bytes
     code = sum(home.cursor - home.code.address for home in engine.neighbourhoods) / 1e6
     print(seconds, cpu, len(snapshot.sites), threads, *pauses, memfd_bytes(pid) / 1e6, code, *engine.seconds.values())
@@ -121,17 +120,20 @@ def analysis_rows(report: Report, _share: float) -> None:
 
 
 def _measured(program: str, cache: str, *arguments: str) -> list[float]:
+    """Return what a program prints, nothing being in the cache."""
     shutil.rmtree(os.path.join(cache, "anyprobe"), ignore_errors=True)
-    environment = dict(os.environ, XDG_CACHE_HOME=cache, PYTHONPATH=str(HERE))
+    return _printed(program, cache, *arguments)
+
+
+def _printed(program: str, cache: str, *arguments: str) -> list[float]:
+    environment = dict(os.environ, XDG_CACHE_HOME=cache, PYTHONPATH=os.pathsep.join(sys.path))
     command = [sys.executable, "-c", program, PYTHON, *arguments]
     outcome = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return [float(word) for word in outcome.stdout.split()]
 
 
 def _kept_seconds(cache: str) -> float:
-    environment = dict(os.environ, XDG_CACHE_HOME=cache)
-    command = [sys.executable, "-c", KEPT, PYTHON]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
+    return _printed(KEPT, cache)[0]
 
 
 class Mix:

@@ -61,7 +61,7 @@ def test_a_jump_over_several_instructions_is_replaced_in_a_stop(run_target, monk
     serialise, plan = membarrier.serialise, LiveArming.plan
 
     def serialise_late(remote):
-        time.sleep(0.05)
+        time.sleep(0.05)  # the int3 stands for as long as on a machine that is busy with others
         serialise(remote)
 
     with anyprobe.attach(target.pid, live=True) as session:

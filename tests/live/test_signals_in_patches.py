@@ -1,5 +1,7 @@
 """Signals and faults in patches: handlers see the program's own pcs and registers, and counts stay exact."""
 
+from contextlib import contextmanager
+
 import pytest
 
 import anyprobe
@@ -12,13 +14,28 @@ from live.results import hits, missed, timing
 ROUNDS = 3000
 
 
+def calls_in(target, name, rounds):
+    before = target.counts.calls[name]
+    return target.go(rounds).calls[name] - before
+
+
 def hits_of(session):
     return [site.hits for site in session.snapshot().sites]
 
 
+@contextmanager
+def armed_in_passing(target, change, *specs):
+    """Arm probes while a program runs, and have it rest."""
+    with anyprobe.attach(target.pid) as session:
+        target.run_freely()
+        patiently(arm, session, change, *specs)
+        target.halt()
+        yield session
+
+
 def arm(session, change, *specs):
     """Arm probes; a thread in a signal handler may be about to return to what would be overwritten."""
-    probes = change(*specs)
+    probes = change(session, *specs)
     if session.refused:
         session.remove(*probes)
         raise StopTimeout("not now")
@@ -64,14 +81,10 @@ def test_who_was_stopped_in_a_repeated_instruction_goes_on_with_it(run_target):
     """The signal that is due then does not have him begin anew what he has half done."""
     target = run_target("half_done.c")
     for _ in range(20):
-        with anyprobe.attach(target.pid) as session:
-            target.run_freely()
-            # one jump, and a counter in front of either
-            patiently(arm, session, session.count, "a.out:fills+0x6", "a.out:fills+0x9")
-            target.halt()
+        # one jump, and a counter in front of either
+        with armed_in_passing(target, anyprobe.Session.count, "a.out:fills+0x6", "a.out:fills+0x9") as session:
             before = hits_of(session)
-            calls = target.counts.calls["fills"]
-            calls = target.go(20).calls["fills"] - calls
+            calls = calls_in(target, "fills", 20)
             assert [later - earlier for earlier, later in zip(before, hits_of(session), strict=True)] == [calls, calls]
             assert {site.strategy for site in session.snapshot().sites} == {"jump"}
     target.finish()
@@ -81,13 +94,9 @@ def test_who_was_behind_the_entry_when_it_was_armed_has_missed_nothing(run_targe
     """The signal that is due then has him enter, and there is no entry to take back."""
     target = run_target("entered_before.c")
     for _ in range(20):
-        with anyprobe.attach(target.pid) as session:
-            target.run_freely()
-            patiently(arm, session, session.time, "a.out:fetches")
-            target.halt()
+        with armed_in_passing(target, anyprobe.Session.time, "a.out:fetches") as session:
             before = timing(session.snapshot(), "fetches")
-            calls = target.counts.calls["fetches"]
-            calls = target.go(2).calls["fetches"] - calls
+            calls = calls_in(target, "fetches", 2)
             after = timing(session.snapshot(), "fetches")
             assert (before.nmissed, after.nmissed, after.count - before.count) == (0, 0, calls)
     target.finish()

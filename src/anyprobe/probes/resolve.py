@@ -84,17 +84,22 @@ def resolve_all(
     chosen = _readable(spec, _modules(spec, objects))
     if spec.is_absolute:
         return _absolute(spec, chosen)
-    glob = spec.function.text or "*"
-    found = [(each, function) for each in chosen for function in _matches(each, glob, with_parts=spec.name in EACH)]
+    found = _named(spec, chosen)
     if not found and spec.offset is not None:  # "bare+0x1139" is what a function without a name is called
-        called = f"{glob}+{spec.offset:#x}"
-        found = [(each, function) for each in chosen for function in each.image.functions.match(called)]
-        if found:
-            spec = replace(spec, function=replace(spec.function, text=called), name="entry", offset=None)
+        called = replace(spec.function, text=f"{spec.function.text}+{spec.offset:#x}")
+        whole = replace(spec, function=called, name="entry", offset=None)
+        if found := _named(whole, chosen):
+            spec = whole
     if not found:
         raise _no_function(spec, chosen)
     _refuse_ambiguity(spec, found)
     return _sites(spec, found, objects, ifunc_targets)
+
+
+def _named(spec: Spec, objects: Sequence[LoadedObject]) -> list[tuple[LoadedObject, Function]]:
+    """Return the functions that the function part means, with the objects that have them."""
+    glob, with_parts = spec.function.text or "*", spec.name in EACH
+    return [(each, function) for each in objects for function in _matches(each, glob, with_parts=with_parts)]
 
 
 def _matches(loaded: LoadedObject, glob: str, *, with_parts: bool) -> list[Function]:

@@ -42,9 +42,11 @@ class Lingering:
         """No change was made yet."""
         self._ways: list[Way] = []
 
-    def with_removed(self, changes: "Sequence[FunctionChange]") -> "list[Way]":
-        """Return the ways back from all that some changes take out, and from what earlier ones have."""
-        return [*self._ways, *(way for change in changes for way in _ways_of(change.removed))]
+    def with_removed(self, changes: "Sequence[FunctionChange]") -> Iterator[Way]:
+        """Yield the ways back from what earlier changes have taken out, and from all that some are about to."""
+        yield from self._ways
+        for change in changes:
+            yield from _ways_of(change.removed)
 
     def note(self, changes: "Sequence[FunctionChange]", empty: AbstractSet[Way]) -> None:
         """Take note of what changes that are made have taken out, and that nobody is on some ways any more."""

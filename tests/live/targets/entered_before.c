@@ -1,8 +1,7 @@
 /* A function most of whose time passes between the instructions at its entry: one of them waits for memory.
  * A signal comes every 500 microseconds: after a stop one is due before the thread has gone on. */
 #include "protocol.h"
-#include <signal.h>
-#include <sys/time.h>
+#include "interrupted.h"
 TALLY(fetches);
 enum { LONGS = 1 << 23 };
 static long *far_away;
@@ -13,7 +12,6 @@ asm(".p2align 4\n" FUNCTION(fetches)
     "inc %rax\n" /* a jump takes all three */
     "pop %rbx\n"
     "ret\n" END(fetches) ".p2align 4\n");
-static void on_tick(int signal, siginfo_t *info, void *context) { (void)signal; (void)info; (void)context; }
 static void one_round(void) {
     static unsigned long at;
     for (int i = 0; i < 2000; i++) {
@@ -23,13 +21,8 @@ static void one_round(void) {
 }
 static void setup(int argc, char **argv) {
     (void)argc; (void)argv;
-    struct sigaction action = {0};
-    struct itimerval often = {{0, 500}, {0, 500}};
     far_away = calloc(LONGS, sizeof *far_away);
     for (long i = 0; i < LONGS; i += 512) far_away[i] = 0;
-    action.sa_sigaction = on_tick;
-    action.sa_flags = SA_RESTART | SA_SIGINFO;
-    sigaction(SIGALRM, &action, 0);
-    setitimer(ITIMER_REAL, &often, 0);
+    be_interrupted_every(500);
     USE_TALLY(fetches);
 }

@@ -1,8 +1,7 @@
 /* A repeated instruction takes nearly all the time; what stands in front of it in the same line remembers where it began.
  * A timer signals every 500 microseconds: after a stop, a signal is due before the thread has gone on. */
 #include "protocol.h"
-#include <signal.h>
-#include <sys/time.h>
+#include "interrupted.h"
 TALLY(fills);
 enum { SIZE = 1 << 20 };
 static char filled[SIZE + 2];
@@ -16,7 +15,6 @@ asm(".p2align 4\n" FUNCTION(fills)
     "mov %rbx,%rax\n"
     "pop %rbx\n"
     "ret\n" END(fills) ".p2align 4\n");
-static void on_tick(int signal, siginfo_t *info, void *context) { (void)signal; (void)info; (void)context; }
 static void one_round(void) {
     static int with;
     with = (with + 1) & 0x7f;
@@ -26,11 +24,6 @@ static void one_round(void) {
 }
 static void setup(int argc, char **argv) {
     (void)argc; (void)argv;
-    struct sigaction action = {0};
-    struct itimerval often = {{0, 500}, {0, 500}};
-    action.sa_sigaction = on_tick;
-    action.sa_flags = SA_RESTART | SA_SIGINFO;
-    sigaction(SIGALRM, &action, 0);
-    setitimer(ITIMER_REAL, &often, 0);
+    be_interrupted_every(500);
     USE_TALLY(fills);
 }

@@ -16,15 +16,8 @@ OURS = SimpleNamespace(start=PATCH, end=PATCH + 0x1000, perms="r-xs", offset=0x1
 def splice_at(site, *, patch=True):
     code = SimpleNamespace(address=PATCH, code=bytes(64)) if patch else None
     planned = SimpleNamespace(insns=[SimpleNamespace(address=site)])
-    return SimpleNamespace(
-        planned=planned,
-        bias=BIAS,
-        address=BIAS + site,
-        new=b"",
-        patch=code,
-        springboard=SPRINGBOARD,
-        is_springboard=False,
-    )
+    known = {"planned": planned, "bias": BIAS, "patch": code, "springboard": SPRINGBOARD}
+    return SimpleNamespace(**known, address=BIAS + site, new=b"", is_springboard=False)
 
 
 def dead_jump():
