@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 import anyprobe
 from anyprobe.splice.signalactions import blocked_now, unsettled_now
+from anyprobe.target import ptrace
 from anyprobe.target.process import Process
 from live.driver import Counts, MissingTool, Target, started, wait_until
 from live.image import Image
@@ -158,6 +160,30 @@ def test_own_sigtraps_go_to_the_program(run_target, kind):
         for name in names:
             assert hits(snapshot, name) == hits(snapshot, name, "return") == counts.calls[name] - before[name]
     assert catches_trap(target.pid) == (kind != "ignore")
+    target.go(10)
+    target.finish()
+
+
+@pytest.mark.parametrize("kind", ["info", "plain", "ignore"])
+def test_probes_come_where_a_thread_meets_traps_all_the_time(run_target, monkeypatch, kind):
+    """The only thread meets a trap between being seized and being interrupted, each time, so it stops there."""
+    target = run_target("trap_handler.c", kind)
+    interrupt = ptrace.interrupt
+
+    def interrupt_late(tid):
+        time.sleep(0.002)
+        interrupt(tid)
+
+    with anyprobe.attach(target.pid, strategy="trap") as session:
+        session.count("a.out:one_byte")
+        target.run_freely()
+        monkeypatch.setattr(ptrace, "interrupt", interrupt_late)
+        for _ in range(3):
+            session.remove(*session.count("a.out:before", "a.out:inside%return"))
+            assert not session.refused
+        monkeypatch.undo()
+        counts = target.halt()
+        assert hits(session.snapshot(), "one_byte") == counts.calls["one_byte"]
     target.go(10)
     target.finish()
 

@@ -24,7 +24,6 @@ _PATIENCE = 0.002
 _RELEASE_TIMEOUT = 10.0
 _REFUSALS = 5
 """How often attaching must fail without a tracer in sight to be a matter of permission."""
-_TRAP_TRIES = 50
 _PAUSE_BETWEEN_SCANS = 0.0005
 
 
@@ -131,6 +130,18 @@ class Stopper:
                 thread.settle()
         if not all(thread.known for thread in self.stop.threads) or not self.stop.threads:
             raise self._process.gone()
+
+    def lead_into_handlers(self) -> None:
+        """Have all come to the handlers of the traps that they have met: before, calls cannot be made, see ``fitness``.
+
+        To let them go and stop them again is no way: where traps come as often as every microsecond, each thread meets
+        one between being seized and being interrupted, and stops there.
+        """
+        for thread in self.stop.threads:
+            if not thread.come_to_handler(self._deadline):
+                self._give_up([(thread.pid, thread.tid)])
+            if thread.ended:
+                raise self._process.gone()
 
     def release(self) -> None:
         """Let everything go."""
@@ -304,12 +315,8 @@ def stopped(process: "Process", timeout: float) -> Iterator[Stop]:
     try:
         with process.translated("stopping"):
             stopper.collect()
-            for _ in range(_TRAP_TRIES):
-                if not process.meets_traps or not all(thread.awaits_trap() for thread in stopper.stop.threads):
-                    break
-                stopper.release()  # nobody to make calls in, see fitness
-                stopper = Stopper(process, timeout)
-                stopper.collect()
+            if process.meets_traps and all(thread.awaits_trap() for thread in stopper.stop.threads):
+                stopper.lead_into_handlers()
         process.stopped_threads = stopper.stop.threads
         yield stopper.stop
     finally:

@@ -83,6 +83,20 @@ class Thread:
         waiting = int(status.get("SigPnd", "0"), 16) & ~int(status.get("SigBlk", "0"), 16)
         return any(waiting >> each - 1 & 1 for each in signals)
 
+    def come_to_handler(self, deadline: float) -> bool:
+        """Let it come to the first instruction of the handler of a trap that it awaits; return whether it did in time.
+
+        None of the program's instructions runs: the kernel gives one signal after the other, and stops at each.
+        """
+        while not self.ended and self.awaits_trap():
+            if self.pending_signal:
+                ptrace.interrupt(self.tid)  # before it runs: then it stops as soon as the handler's frame is there
+            self.resume_with(ptrace.resume)
+            if not self.wait(deadline):
+                return False
+            self.settle()
+        return True
+
     @property
     def dirty(self) -> bool:
         """Whether the registers here differ from the thread's."""
