@@ -16,7 +16,7 @@ import anyprobe
 from anyprobe.core.errors import StopTimeout
 from anyprobe.splice.deputies import Deputies
 from anyprobe.splice.live import LiveArming
-from anyprobe.target import membarrier
+from anyprobe.target import membarrier, remote
 from anyprobe.target.process import Process
 from live.driver import Counts, MissingTool, Target, started
 from live.image import Image
@@ -60,9 +60,9 @@ def test_a_jump_over_several_instructions_is_replaced_in_a_stop(run_target, monk
     target = run_target("live_arming.c", "8", "plain")
     serialise, plan = membarrier.serialise, LiveArming.plan
 
-    def serialise_late(remote):
+    def serialise_late(calls):
         time.sleep(0.05)  # the int3 stands for as long as on a machine that is busy with others
-        serialise(remote)
+        serialise(calls)
 
     with anyprobe.attach(target.pid, live=True) as session:
         target.run_freely()
@@ -74,6 +74,33 @@ def test_a_jump_over_several_instructions_is_replaced_in_a_stop(run_target, monk
         (second,) = session.count("a.out:one_byte")
         assert len(second.places[0].hook.splice.planned.insns) == 1
         target.halt()
+    target.finish()
+
+
+@pytest.mark.parametrize("late", ["before", "behind"])
+def test_a_controller_that_is_kept_from_running(run_target, monkeypatch, late):
+    """The thread that made calls for it has ended when it looks, or right behind that: the calls were made."""
+    target = run_target("live_arming.c", "8", "plain")
+    image = Image.of(target.pid)
+    read = remote.read_outcome
+
+    def read_late(content):
+        if late == "before" or read(content).done:
+            time.sleep(0.1)
+        return read(content)
+
+    with anyprobe.attach(target.pid, live=True) as session:
+        target.run_freely()
+        with monkeypatch.context() as patching:
+            patching.setattr(remote, "read_outcome", read_late)
+            armed = session.count(*(f"a.out:{name}" for name in FUNCTIONS))
+        assert not session.refused
+        assert all(how.startswith(("live", "stop: ")) for how in arming(armed))
+        target.halt()
+        elsewhere = target.counts.calls["loaded"] - hits(session.snapshot(), "loaded")
+        counts = target.go(1000)
+        assert counts.calls["loaded"] - hits(session.snapshot(), "loaded") == elsewhere
+    image.assert_restored(target.pid)
     target.finish()
 
 

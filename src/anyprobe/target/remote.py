@@ -145,12 +145,13 @@ class RemoteCalls:
         self._thread.resume_with(ptrace.resume)
         outcome = Outcome(False, 0, 0)
         for _ in looks(time.monotonic() + _CALL_TIMEOUT):
-            outcome = read_outcome(self._process.mem.read(place, len(blank)))
+            stopped = self._thread.poll()
+            outcome = read_outcome(self._process.mem.read(place, len(blank)))  # behind: its end does not outrun this
             if outcome.done:
                 break
-            if self._thread.poll():
-                if self._thread.ended:
-                    raise self._process.gone()
+            if self._thread.ended:
+                raise self._process.gone()
+            if stopped:
                 self._thread.resume_with(ptrace.resume)  # job control; signals are blocked
         self._park()
         return outcome
@@ -158,9 +159,14 @@ class RemoteCalls:
     def _park(self) -> None:
         """Stop a batch, wherever it is; if it has left by itself already, its thread is as it was."""
         thread = self._thread
-        if not thread.stopped:
-            ptrace.interrupt(thread.tid)
-            self._wait(time.monotonic() + _CALL_TIMEOUT)
+        if not (thread.stopped or thread.ended):
+            with contextlib.suppress(ProcessLookupError):
+                ptrace.interrupt(thread.tid)
+            if not thread.wait(time.monotonic() + _CALL_TIMEOUT):
+                raise StopTimeout(f"system calls in thread {thread.tid} take too long")
+        if thread.ended:  # as a deputy does that was left alone
+            self._unclear, self._batch, self._running, self._frame = False, range(0), False, 0
+            return
         registers = ptrace.Registers()
         ptrace.get_registers(thread.tid, registers)
         inside = registers.rip in self._batch
