@@ -86,6 +86,7 @@ SITUATIONS = (
         ("red_zone", "red_zone_entry", "flags_jcc", "flags_adc", "x87", "x87_stack", "avx", "avx512"),
         3000,
     ),
+    Situation("tiles", "tiles.c", ("multiplied", "beside"), 3000),
     Situation("threads-sharing-a-thread-pointer", "raw_clones.c", ("cloned",), 20),
     Situation("processes-sharing-memory", "raw_clones.c", ("cloned",), 20, arguments=("processes",)),
     Situation("coroutines", "coroutines.c", ("generator", "yielding", "on_stack"), 100),
