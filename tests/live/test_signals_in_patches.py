@@ -5,9 +5,9 @@ from contextlib import contextmanager
 import pytest
 
 import anyprobe
-from anyprobe.core.errors import StopTimeout
 from anyprobe.core.refusal import Reason, Refusal
 from live.changes import patiently
+from live.driver import wait_until
 from live.image import Image
 from live.results import hits, missed, timing
 
@@ -28,17 +28,18 @@ def armed_in_passing(target, change, *specs):
     """Arm probes while a program runs, and have it rest."""
     with anyprobe.attach(target.pid) as session:
         target.run_freely()
-        patiently(arm, session, change, *specs)
+        wait_until(lambda: arm(session, change, *specs), "no thread is to return to what is overwritten")
         target.halt()
         yield session
 
 
 def arm(session, change, *specs):
-    """Arm probes; a thread in a signal handler may be about to return to what would be overwritten."""
-    probes = change(session, *specs)
-    if session.refused:
-        session.remove(*probes)
-        raise StopTimeout("not now")
+    """Arm probes; return whether none was refused, for a thread in a signal handler, say."""
+    probes = patiently(change, session, *specs)
+    if not session.refused:
+        return True
+    session.remove(*probes)
+    return False
 
 
 @pytest.mark.parametrize("spec", ["a.out:profiled", "a.out:profiled%return", "a.out:profiled:insn"])
