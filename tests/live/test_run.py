@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+import time
 
 import anyprobe
+from anyprobe.target import remote
 from live.results import hits, missed, timing
 
 
@@ -29,6 +31,22 @@ def test_loader_exits_and_timing(compiled):
         session.resume()
         assert os.waitstatus_to_exitcode(session.wait(20)) == 42
         assert timing(session.snapshot(), "plain").count == 7
+
+
+def test_a_controller_that_is_kept_from_running(compiled, monkeypatch):
+    """The program does not begin without its probes."""
+    read = remote.read_outcome
+
+    def read_late(content):
+        time.sleep(0.1)
+        return read(content)
+
+    with anyprobe.run([str(compiled("run_alone.c"))]) as session:
+        monkeypatch.setattr(remote, "read_outcome", read_late)
+        session.count("a.out:plain")
+        session.resume()
+        assert os.waitstatus_to_exitcode(session.wait(20)) == 42
+        assert hits(session.snapshot(), "plain") == 7
 
 
 def test_static_program(compiled):

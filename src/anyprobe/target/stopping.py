@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import StopTimeout
 from anyprobe.target import permission, procfs, ptrace
+from anyprobe.target.batch import WAIT_US
 from anyprobe.target.remote import RemoteCalls, fitness
 from anyprobe.target.sparestack import spare_stack
 from anyprobe.target.thread import VFORK_CALLS, Thread
@@ -25,6 +26,8 @@ _RELEASE_TIMEOUT = 10.0
 _REFUSALS = 5
 """How often attaching must fail without a tracer in sight to be a matter of permission."""
 _PAUSE_BETWEEN_SCANS = 0.0005
+_HELD_WAIT_US = 500_000
+"""How long a program that has not begun waits behind many calls: one that went on would run without its probes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ class Stop:
                 if reason:
                     reasons.append(f"{thread.tid}: {reason}")
                     continue
-                with RemoteCalls(process, thread, spare=spare) as calls:
+                wait = _HELD_WAIT_US if thread is process.held else WAIT_US
+                with RemoteCalls(process, thread, spare=spare, wait_us=wait) as calls:
                     yield calls
                 return
         if process.ended():
