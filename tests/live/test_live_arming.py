@@ -86,7 +86,7 @@ def test_a_controller_that_is_kept_from_running(run_target, monkeypatch, late):
 
     def read_late(content):
         if late == "before" or read(content).done:
-            time.sleep(0.1)
+            time.sleep(0.1)  # as if stopped by SIGSTOP: longer than the deputy waits for us
         return read(content)
 
     with anyprobe.attach(target.pid, live=True) as session:

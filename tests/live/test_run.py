@@ -38,7 +38,7 @@ def test_a_controller_that_is_kept_from_running(compiled, monkeypatch):
     read = remote.read_outcome
 
     def read_late(content):
-        time.sleep(0.1)
+        time.sleep(0.1)  # as if stopped by SIGSTOP: longer than a program waits for us that has begun
         return read(content)
 
     with anyprobe.run([str(compiled("run_alone.c"))]) as session:

@@ -171,7 +171,7 @@ def test_probes_come_where_a_thread_meets_traps_all_the_time(run_target, monkeyp
     interrupt = ptrace.interrupt
 
     def interrupt_late(tid):
-        time.sleep(0.002)
+        time.sleep(0.002)  # many turns of the program: it has met a trap by then
         interrupt(tid)
 
     with anyprobe.attach(target.pid, strategy="trap") as session:
