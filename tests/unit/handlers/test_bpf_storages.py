@@ -17,7 +17,7 @@ from anyprobe.handlers.bpf import compile_bpf
 from anyprobe.handlers.bpf_storages import KernelStorages
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.storages import Table
-from unit.handlers import bpf_running
+from unit.handlers import bpf_running, generating
 
 REFUSED = bpf_running.refused_because()
 pytestmark = pytest.mark.skipif(REFUSED is not None, reason=str(REFUSED))
@@ -198,6 +198,21 @@ def test_extremes_that_threads_raise_at_the_same_time():
         result = runner.storages.result(0)
     assert (result.entries[()].max, result.entries[()].count + result.dropped) == (9_999, 20_000)
     assert result.dropped == 0
+
+
+@pytest.mark.parametrize("choose", ["min(value, -5)", "max(value, -5)"])
+def test_a_signed_choice_compared_without_sign(choose):
+    """LLVM splits comparisons with a minimum or maximum, in loops such as that in which a cell is raised."""
+    top = Max("top", by=("key",))
+    collect = generating.define(
+        f"def collect(key: u64, value: i64):\n    top.add(u64({choose}), key=(key,))\n", "collect", top=top
+    )
+    values = [0, -1, -5, -6, 7, -(1 << 63), (1 << 63) - 1]
+    with bpf_running.Runner(intermediate(collect)) as runner:
+        for key, value in enumerate(values):
+            runner.call([key, value % (1 << 64)])
+        found = {key: cell.max for (key,), cell in runner.storages.result(0).entries.items()}
+    assert found == {key: eval(choose) % (1 << 64) for key, value in enumerate(values)}  # noqa: S307 - one of ours
 
 
 def test_texts_and_negative_numbers_in_keys():
