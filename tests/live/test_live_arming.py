@@ -213,6 +213,19 @@ def test_a_program_that_gets_sigtraps_from_elsewhere(run_target):
     target.finish()
 
 
+def test_sessions_come_and_go_while_sigtraps_come(run_target):
+    """Our handler goes when nobody is in it: the program's SIGTRAPs lead there until the old action is back."""
+    target = run_target("trap_storm.c")
+    target.run_freely()
+    for _ in range(10):
+        with anyprobe.attach(target.pid, live=True, strategy="jump") as session:
+            assert arming(session.count("a.out:wide")) == {"live"}
+        target.check_alive()
+    target.halt()
+    target.go(1)
+    target.finish()
+
+
 def test_nothing_is_stopped(run_target, monkeypatch):
     """From the first probe to the end of the session, and what is shown as a pause is one thread's."""
     stops = []

@@ -1,8 +1,9 @@
 """The end of a session while the program runs: everything is taken out and unmapped, one thread visited after another.
 
-Once all splices are gone, a thread that is seen outside of our code never gets into it again. So it is enough to have
-seen each of them there once, at whatever times. What cannot be done so is left to ``recovery``, which stops everything
-and finds in the journals what is still to be done: here nothing is forgotten before it is done.
+Once all splices are gone, a thread that is seen outside of our code gets into it by signals only: traps of the
+program's own go through our handler until the old action is back. So it is enough to have seen each thread outside
+once before that, and once after, at whatever times. What cannot be done so is left to ``recovery``, which stops
+everything and finds in the journals what is still to be done: here nothing is forgotten before it is done.
 """
 
 import time
@@ -66,9 +67,16 @@ class LiveRemoval:
             self._drop_pages()
             if self._has_more_than_code() or not self._is_quiet():
                 return
-            pointers = thread_pointers(self._process) if self._banks() else []
             home = self._home()
-            if pointers is not None and self._journals and home is not None:
+            if not self._journals or home is None:
+                return
+            if any(journal.of(RecordKind.ACTION) for journal in self._journals):
+                with self._deputies.deputy("disarm") as remote:
+                    put_back_live(self._process, remote, self._journals, self._mappings)
+                if not self._is_quiet():
+                    return
+            pointers = thread_pointers(self._process) if self._banks() else []
+            if pointers is not None:
                 self._unmap(pointers, *home)
 
     def _take_out(self, states: Sequence[tuple[Module, FunctionState]]) -> None:
@@ -128,19 +136,17 @@ class LiveRemoval:
     # -- memory
 
     def _unmap(self, pointers: Sequence[int], arena: Arena, home: Piece) -> None:
-        """Put the signal's action back, clear the threads' slots, unmap. Precondition: nobody is in our code."""
-        process, engine = self._process, self._engine
+        """Clear the threads' slots and unmap. Precondition: nobody is in our code, and no signal leads there."""
         ranges = ranges_of(self._journals, self._mappings)
         late = self._needed_last(arena, home, ranges)
         calls = [BatchedCall(_SYS_MUNMAP, (low, high - low)) for low, high in ranges if (low, high) not in late]
         with self._deputies.deputy("disarm") as remote:
-            put_back_live(process, remote, self._journals, self._mappings)
             self._clear_slots(pointers)
             self._run(remote, calls, arena, home)
         with self._deputies.calls("disarm") as remote:
             for low, high in late:
                 remote.syscall(_SYS_MUNMAP, low, high - low)
-        engine.traps.forget()
+        self._engine.traps.forget()
 
     def _home(self) -> tuple[Arena, Piece] | None:
         """Return the largest piece of code, in which the calls are made that unmap the others, if there is any."""
