@@ -5,6 +5,7 @@ arming, analysis, blocks, python, coverage, data, handlers, kprobes.
 """
 
 import argparse
+import compileall
 import os
 import platform
 import time
@@ -65,6 +66,7 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", help="groups of rows; all if none is named")
     arguments = parser.parse_args()
     compiled(HERE / "target.c")
+    compileall.compile_dir(HERE.parent / "src", quiet=1)  # as after a first run, whatever the environment says
     print(machine())
     print(interpreter())
     if not wait_idle():
