@@ -154,7 +154,7 @@ def compile_bpf(handler: ir.Function, *, result_word: bool = False, tracepoint: 
     Lowering(builder, machine).run(handler, finish)
     text = str(module).replace(" nounwind", ' nounwind "no-builtins" "no-jump-tables"="true"')
     try:
-        content = toolchain.object_code(text, TRIPLE, PROCESSOR, toolchain.without_extremes)
+        content = toolchain.kernel_code(text, TRIPLE, PROCESSOR)
     except RuntimeError as error:
         raise InternalError(f"LLVM: {error}") from None
     return _program(ObjectFile(content), handler)
