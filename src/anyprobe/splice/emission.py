@@ -1,7 +1,6 @@
 """From planned functions to patches in memory of ours, and to the writes that are to lead there."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
@@ -42,7 +41,8 @@ class Emission:
         self._homes_with_stubs: dict[int, Neighbourhood] = {}
         """By module."""
         self._within_reach: dict[Module, list[Neighbourhood]] = {}
-        self._known_actions: dict[tuple[Want, Neighbourhood], tuple[Action, ...]] = {}
+        self._known_actions: dict[Want, tuple[Action, ...]] = {}
+        """Of the present function."""
 
     def emit(self, edit: Edit) -> Refusal | None:
         """Write the patches of a function and say in ``edit.change`` what leads to them, or return why it cannot be."""
@@ -52,8 +52,8 @@ class Emission:
             edit.change = FunctionChange(edit.state.code.start + edit.module.bias, edit.leaving)
             return None
         home = self._home_for(edit)
-        for want in edit.wants:
-            self._actions(want, home)  # the routines of a bank come before the first patch that uses them
+        # the routines of a bank come before the first patch that uses them
+        self._known_actions = {want: self._actions_of(want, home) for want in edit.wants}
         moved = self._move(edit, home) if self._moves else {}
         if len(edit.plan.splices) == 1 and not edit.plan.splices[0].dead_springboard:
             return self._emit_only(edit, home, moved)
@@ -127,12 +127,11 @@ class Emission:
 
     def _move(self, edit: Edit, home: Neighbourhood) -> dict[PlannedSplice, EmittedPatch]:
         """Write the patches of the lines of a function in one piece; return them."""
-        made = ((want, self._actions(want, home)) for want in edit.wants)
-        action_of = {want: actions[0] for want, actions in made if len(actions) == 1}.get
+        action_of = {want: actions[0] for want, actions in self._known_actions.items() if len(actions) == 1}.get
         lines = of_one_bank([splice for splice in edit.plan.splices if can_move(splice, action_of)], action_of)
         if not lines:
             return {}
-        moving = Moving(home.cursor, edit.module.bias, action_of, partial(self._engine.clobbers_of, edit))
+        moving = Moving(home.cursor, edit.module.bias, action_of, self._engine.clobbers.of_edit(edit))
         written = moving.write(lines)
         if written is None or len(written[0]) > home.room():
             return {}
@@ -146,13 +145,13 @@ class Emission:
         actions = self._actions(want, home)
         if len(actions) != 1:
             return None
-        clobbers = self._engine.clobbers_of
+        clobbers = self._engine.clobbers.of
         return home.templates.fill(planned, home.cursor, edit.module.bias, actions[0], lambda: clobbers(edit, want))
 
     def _write_patch(
         self, edit: Edit, planned: PlannedSplice, home: Neighbourhood, behind: dict[int, int]
     ) -> EmittedPatch | Refusal:
-        clobbers = self._engine.clobbers_of
+        clobbers = self._engine.clobbers.of
         missing: list[tuple[Action, ...]] = []
 
         def together(actions: Sequence[Action]) -> tuple[int, int]:
@@ -173,10 +172,8 @@ class Emission:
         return emit_patch(planned, home.cursor, edit.module.bias, source, behind, looped=looped)
 
     def _actions(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
-        known = self._known_actions.get((want, home))
-        if known is None:
-            known = self._known_actions[want, home] = self._actions_of(want, home)
-        return known
+        known = self._known_actions.get(want)
+        return self._actions_of(want, home) if known is None else known
 
     def _actions_of(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
         hook = hook_of(want)

@@ -6,23 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.cfg import CodeMap
-from anyprobe.binary.function import FunctionCode
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import Arena
 from anyprobe.splice.banks import SLOT_ONLY, TIMING
-from anyprobe.splice.edits import Edit, Module, beside_handlers, hook_of
+from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.emission import Emission, worth_moving
 from anyprobe.splice.faultcatching import FaultCatching
 from anyprobe.splice.journal import Owner, Record, RecordKind
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
-from anyprobe.splice.patchcode import Clobbers
 from anyprobe.splice.plan import Planner
 from anyprobe.splice.planned import AUTO, FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable, keep_room
 from anyprobe.splice.roster import Roster
 from anyprobe.splice.signalview import SignalView
+from anyprobe.splice.siteclobbers import ClobberSource, SiteClobbers, function_of
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import PunPlaces, Springboards
 from anyprobe.splice.standing import Losses, check_sessions, gone, gone_modules, in_modules, lose, modules_of
@@ -37,7 +35,6 @@ from anyprobe.target.procfs import Mapping
 from anyprobe.target.stopping import Stop
 
 if TYPE_CHECKING:
-    from anyprobe.binary.skippedkills import SkippedKills
     from anyprobe.splice.live import LiveArming
 
 MAXACTIVE = 1024
@@ -45,8 +42,6 @@ MAXACTIVE = 1024
 
 _GADGET_BYTES = 9
 """The longest of the instructions that injected calls borrow."""
-
-ClobberSource = Callable[[CodeMap, FunctionCode, Want], Clobbers]
 
 
 class Engine:
@@ -74,15 +69,14 @@ class Engine:
         """Blocks of each bank that are for threads left out."""
         self.pause_us: dict[str, int] = {"prepare": 0, "arm": 0, "disarm": 0}
         self.seconds: dict[str, float] = {"resolve": 0.0, "plan": 0.0, "prepare": 0.0, "arm": 0.0}
-        self._clobbers, self.allowed = clobbers, allowed
+        self.allowed = allowed
         self.springboards = Springboards(AddressSpace([]))
         self.traps = Traps(self)
         self.faults = FaultCatching(self)
         self.view = SignalView(self)
         self._lingering = Lingering()
         self.losses = Losses()
-        self._skipped_kills: dict[tuple[int, int], SkippedKills] = {}
-        """By module and function."""
+        self.clobbers = SiteClobbers(self.view, clobbers)
         self.roster = Roster(self)
         self.stubs = StubDirectory()
         self.live: LiveArming | None = None
@@ -192,7 +186,7 @@ class Engine:
         hook = hook_of(want)
         if hook is None or hook.kind in TIMING:
             return False
-        splice = plans.find(self._function_of(edit, want).start, want)
+        splice = plans.find(function_of(edit, want).start, want)
         if splice is None or edit.module.claims.conflict(splice.write_at, splice.written, 0) is not None:
             return False
         if self.view.faults and self.planner(edit.module).fault_refusal(splice.insns, splice.write_at + splice.written):
@@ -200,43 +194,6 @@ class Engine:
         edit.module.claims.claim(splice)
         edit.plan, edit.wants, edit.planned = FunctionPlan([splice]), [want], True
         return True
-
-    @staticmethod
-    def _function_of(edit: Edit, want: Want) -> FunctionCode:
-        code = edit.state.code
-        own = code.start <= want.address < code.end
-        return code if own else edit.module.code.containing(want.address) or code
-
-    def clobbers_of(self, edit: Edit, want: Want) -> Clobbers:
-        """Return what code at a wanted instruction may overwrite."""
-        found = self._planned_clobbers(edit, want)
-        if not (found.registers or found.flags) or not self.view.faults or edit.module.code.text.is_go:
-            return found
-        from anyprobe.binary.instructionmasks import FLAGS
-        from anyprobe.binary.skippedkills import SkippedKills
-        from anyprobe.isa.registers import NUMBERS
-
-        function = self._function_of(edit, want)
-        key = id(edit.module), function.start
-        kills = self._skipped_kills.get(key) or self._skipped_kills.setdefault(key, SkippedKills(function))
-        doubtful = kills.doubtful(want.address)
-        kept = tuple(name for name in found.registers if not doubtful >> NUMBERS[name] & 1)
-        return Clobbers(kept, found.flags and not doubtful & FLAGS)
-
-    def _planned_clobbers(self, edit: Edit, want: Want) -> Clobbers:
-        """Return the same if no fault is skipped; remember it with a plain entry's plan."""
-        module, function = edit.module, self._function_of(edit, want)
-        start = function.start
-        plain = want.kind is WantKind.ENTRY and len(edit.wants) == 1 and module.plans is not None
-        if plain and module.plans is not None and (known := module.plans.clobbers(start)) is not None:
-            return known
-        if want.address in module.shown:
-            return beside_handlers(edit, self._clobbers(module.code, function, want))
-        found = self._clobbers(module.code, function, want)
-        splices = edit.plan.splices
-        if plain and module.plans is not None and len(splices) == 1 and splices[0].strategy is Strategy.JUMP:
-            module.plans.remember(start, splices[0], found)
-        return found
 
     def _plan(self, edit: Edit) -> None:
         """Plan the function anew with all its wants; additions that would cost an armed hook its place are refused."""
@@ -316,7 +273,7 @@ class Engine:
             hook = hook_of(want)
             if hook is not None and hook.group is not None:
                 groups[id(hook.group)] = why
-        for want in wants:
+        for want in wants if groups else ():
             hook = hook_of(want)
             if want not in found and hook is not None and id(hook.group) in groups:
                 why = groups[id(hook.group)]

@@ -40,7 +40,7 @@ class FaultCatching:
 
     def install(self, edits: Sequence[Edit]) -> None:
         """Have the signals come to us first; refuse the edits for which that cannot be."""
-        catching = [edit for edit in edits if edit.plan.splices and _catches(edit)]
+        catching = [edit for edit in edits if edit.plan.splices and _catches(edit)] if self.wanted else []
         if not catching:
             return
         why = self._objection() or self._set_handlers()

@@ -88,7 +88,9 @@ class Lines:
         if alone and not isinstance(planner.retarget(line[0], wants[0]), Refusal):
             return False  # the ladder will find that
         last = line[-1]
-        if wants[-1].address > last.address or any(function.insn_at(want.address) is None for want in wants[1:]):
+        if wants[-1].address > last.address:
+            return False
+        if len(wants) > 1 and any(function.insn_at(want.address) is None for want in wants[1:]):
             return False
         while True:
             head = line[0]
