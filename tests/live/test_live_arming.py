@@ -16,6 +16,7 @@ import anyprobe
 from anyprobe.core.errors import StopTimeout
 from anyprobe.splice.deputies import Deputies
 from anyprobe.splice.live import LiveArming
+from anyprobe.splice.traps import Traps
 from anyprobe.target import membarrier, remote
 from anyprobe.target.process import Process
 from live.driver import Counts, MissingTool, Target, started
@@ -354,6 +355,44 @@ def test_a_program_that_can_block_signals(run_target):
         assert how.startswith("stop: ")
         counts = target.go(5)
         assert hits(session.snapshot(), "quietly") == counts.calls["quietly"]
+    target.finish()
+
+
+def test_a_library_that_can_block_signals_comes_later(run_target, compiled):
+    """What was found out when the probes came does not hold when they go."""
+    target = run_target("settles_late.c", str(compiled("blocking_library.c", "-shared", "-fPIC")))
+    with anyprobe.attach(target.pid, live=True, strategy="jump") as session:
+        probes = session.count("a.out:loaded")
+        assert arming(probes) == {"live"}
+        target.go(2)
+        assert hits(session.snapshot(), "loaded") == 2
+        session.remove(*probes)
+        assert "blocking_library may block SIGTRAP" in reason(session)
+        target.go(2)
+    target.finish()
+
+
+def test_a_handler_that_the_program_sets_meanwhile(run_target, monkeypatch):
+    """Between the look at its action and the setting of ours: the program's comes back, and no int3 is placed."""
+    target = run_target("settles_late.c")
+    mapped, rounds = Traps._map, []
+
+    def late(self, *arguments):
+        found = mapped(self, *arguments)
+        rounds.append(target.go(1))
+        return found
+
+    with anyprobe.attach(target.pid, live=True, strategy="jump") as session:
+        with monkeypatch.context() as patched:
+            patched.setattr(Traps, "_map", late)
+            probes = session.count("a.out:loaded")
+        assert len(rounds) == 1
+        (how,) = arming(probes)
+        assert how == "stop: the program has just set another action for SIGTRAP"
+        before = target.counts.calls["loaded"]
+        target.go(2)
+        assert hits(session.snapshot(), "loaded") == target.counts.calls["loaded"] - before == 2
+    target.go(1)
     target.finish()
 
 

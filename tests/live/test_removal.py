@@ -173,11 +173,12 @@ def test_a_failed_detach_can_be_repeated(run_target, monkeypatch):
     target.finish()
 
 
-def test_a_child_that_cannot_be_cleaned_does_not_hold_up_the_rest(run_target):
-    """A traced fork child keeps its probes; the parent is cleaned, a warning names the child."""
+@pytest.mark.parametrize("live", [False, True])
+def test_a_child_that_cannot_be_cleaned_does_not_hold_up_the_rest(run_target, live):
+    """A traced fork child keeps its probes, and runs on with them; the parent is cleaned, a warning names the child."""
     target = run_target("living_child.c")
     before = Image.of(target.pid)
-    with anyprobe.attach(target.pid) as session:
+    with anyprobe.attach(target.pid, live=live) as session:
         session.count("a.out:shared_work")
         child = target.go(1).calls["child"]
         tracer = os.fork()
@@ -194,6 +195,7 @@ def test_a_child_that_cannot_be_cleaned_does_not_hold_up_the_rest(run_target):
         (warning,) = session.warnings
         assert f"process {child} still has probes" in warning
     before.assert_restored(target.pid)
+    target.go(3)
     report = leftover.remove(child)
     assert report.restored == 1
     assert Image.of(child).text == before.text

@@ -188,6 +188,22 @@ def test_probes_come_where_a_thread_meets_traps_all_the_time(run_target, monkeyp
     target.finish()
 
 
+def test_detaching_from_a_parent_that_waits_in_vfork(run_target):
+    """Its child can make calls, and has signal actions of its own: the parent's are put back when it has gone on."""
+    target = run_target("trap_and_vfork.c")
+    target.go(1)
+    with anyprobe.attach(target.pid, strategy="trap") as session:
+        session.count("a.out:work")
+        target.start(1)
+        target.wait_for("waiting")
+        wait_until(Process.open(target.pid).relatives.find, "the child")
+        session.detach()
+        assert not any("still has probes" in warning for warning in session.warnings)
+    target.wait_done()
+    target.go(1)
+    target.finish()
+
+
 def test_storm_of_signals(run_target):
     """SIGTRAPs from another thread at the very moments of traps, and timer signals on alternate stacks."""
     target = run_target("trap_storm.c")

@@ -51,7 +51,8 @@ class LiveProof:
         return None
 
     def refresh(self) -> None:
-        """Forget what was found out of objects that may not be the present ones."""
+        """Look at what the program has loaded by now; raise ``TargetError`` if that cannot be found out."""
+        self._objects.refresh()
         for name in ("_permanent", "_blocker"):
             self.__dict__.pop(name, None)
 

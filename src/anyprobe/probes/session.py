@@ -373,7 +373,6 @@ class Session(Decorators):
         self._check_attached()
         begin = time.perf_counter()
         with typed(self._process, "resolving specs in"):
-            self._objects.refresh()
             self._proof.refresh()
             if timed:
                 self._clock_refusal = self._choice.choose(self._objects.objects, probed=self._probes_vdso())

@@ -48,6 +48,10 @@ class NotNowError(TargetError):
 class Proof(Protocol):
     """What is known of the program by its files: why threads must stand still for a change."""
 
+    def refresh(self) -> None:
+        """Look at what the program has loaded by now."""
+        ...
+
     def may_vanish(self, module: Module) -> Refusal | None:
         """Return why the module's text may go while it is written to."""
         ...
@@ -66,7 +70,7 @@ class LiveArming:
 
     def __init__(self, engine: "Engine", proof: Proof) -> None:
         """Nothing is done to the target yet."""
-        self._engine, self._proof = engine, proof
+        self._engine, self.proof = engine, proof
         self.deputies = Deputies(engine)
         self.left: list[EmittedPatch] = []
         """Patches that were taken out, in which threads may be asleep."""
@@ -90,6 +94,7 @@ class LiveArming:
         process = self._engine.process
         if process.held is not None or not edits:  # a program that has not begun has no threads to disturb
             return edits
+        self.proof.refresh()
         what = "arm" if any(edit.change.added for edit in edits if edit.change is not None) else "disarm"
         sites: dict[Edit, list[Site]] = {}
         left: dict[Edit, Refusal] = {}
@@ -162,7 +167,7 @@ class LiveArming:
     def plan_for(self, module: Module, code: FunctionCode, wants: Sequence[Want]) -> FunctionPlan | Refusal:
         """Return a plan that can be carried out while the program runs, its bytes claimed, or why there is none."""
         engine = self._engine
-        why = self._proof.may_vanish(module)
+        why = self.proof.may_vanish(module)
         if why is not None:
             return why
         places = module.claims.places = PunPlaces(engine.springboards, module.bias)
@@ -179,7 +184,7 @@ class LiveArming:
         elif (several := next((each for each in plan.splices if len(each.insns) > 1), None)) is not None:
             why = Refusal(Reason.NEEDS_STOP, several.head, SEVERAL)
         elif any(splice.written > 1 for splice in plan.splices):
-            why = self._proof.blocks_traps(code.start) or self._proof.is_called_blocked(module, code)
+            why = self.proof.blocks_traps(code.start) or self.proof.is_called_blocked(module, code)
         if why is None:
             return plan
         for splice in plan.splices:
@@ -188,7 +193,7 @@ class LiveArming:
 
     def _sites(self, edit: Edit) -> list[Site] | Refusal:
         assert edit.change is not None
-        return edit.needs_stop or self._proof.may_vanish(edit.module) or sites_of(edit.change)
+        return edit.needs_stop or self.proof.may_vanish(edit.module) or sites_of(edit.change)
 
     # -- int3
 
@@ -210,8 +215,8 @@ class LiveArming:
         return refused
 
     def _unsafe(self, edit: Edit, windows: Sequence[Site]) -> Refusal | None:
-        why = self._proof.blocks_traps(windows[0].address)
-        return why or self._proof.is_called_blocked(edit.module, edit.state.code)
+        why = self.proof.blocks_traps(windows[0].address)
+        return why or self.proof.is_called_blocked(edit.module, edit.state.code)
 
     def _prepare(self, near: int, sites: int, what: str) -> Refusal | None:
         """See that there are handler, table and registration."""

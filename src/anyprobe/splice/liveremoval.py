@@ -14,22 +14,24 @@ from typing import TYPE_CHECKING
 from anyprobe.core.address import page_floor
 from anyprobe.core.errors import StopTimeout, TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.arena import Arena, Piece, drop_pages
+from anyprobe.splice.arena import drop_pages
 from anyprobe.splice.edits import Edit, FunctionState, Module
 from anyprobe.splice.filepages import copied_pages, droppable
 from anyprobe.splice.installed import find_journals
-from anyprobe.splice.journal import FoundJournal, MappingUse, Record, RecordKind
+from anyprobe.splice.journal import FoundJournal, Record, RecordKind
 from anyprobe.splice.parked import may_park
-from anyprobe.splice.recovery import busy_code, code_of, ranges_of
+from anyprobe.splice.recovery import busy_code, code_of, on_our_stacks, ranges_of
+from anyprobe.splice.savedpcs import Stacks
 from anyprobe.splice.signalactions import put_back_live, trapped
 from anyprobe.splice.threadslot import clear_slots
-from anyprobe.target.batch import BatchedCall, batch_code, capacity
+from anyprobe.target.batch import BatchedCall, batch_code, batch_size, capacity
 from anyprobe.target.exclusion import exclusive
 from anyprobe.target.threadpointers import thread_pointers
 
 if TYPE_CHECKING:
     from anyprobe.splice.engine import Engine
     from anyprobe.splice.live import LiveArming
+    from anyprobe.splice.neighbourhood import Neighbourhood
     from anyprobe.target.procfs import Mapping
     from anyprobe.target.remote import RemoteCalls
 
@@ -77,7 +79,7 @@ class LiveRemoval:
                     return
             pointers = thread_pointers(self._process) if self._banks() else []
             if pointers is not None:
-                self._unmap(pointers, *home)
+                self._unmap(pointers, home)
 
     def _take_out(self, states: Sequence[tuple[Module, FunctionState]]) -> None:
         """Remove all splices of functions, without a stop where that can be."""
@@ -87,10 +89,15 @@ class LiveRemoval:
         self._engine.change([Edit(module, state, removed=list(state.wants)) for module, state in spliced])
 
     def _drop_pages(self) -> None:
-        """Give restored pages back to the file, those too that a stop wrote to."""
+        """Give restored pages back to the file, those too that a stop wrote to.
+
+        Where something else may be mapped by then they stay copies.
+        """
         with suppress(OSError):
             self._live.pages |= set(copied_pages(self._process, self._mappings))
-        pages = droppable(self._process, sorted(self._live.pages), self._mappings)
+        lasting = [module for module in self._engine.modules if self._live.proof.may_vanish(module) is None]
+        own = sorted(page for page in self._live.pages if any(each.low <= page < each.high for each in lasting))
+        pages = droppable(self._process, own, self._mappings)
         if pages:
             with self._deputies.deputy("disarm") as remote:
                 for low, size in pages:
@@ -109,63 +116,74 @@ class LiveRemoval:
 
     def _is_quiet(self) -> bool:
         """Visit every thread until each was seen outside of our code."""
-        code = code_of(ranges_of(self._journals, self._mappings), self._mappings)
+        ranges = ranges_of(self._journals, self._mappings)
+        code = code_of(ranges, self._mappings)
         seen: set[int] = set()
         deadline = time.monotonic() + _PATIENCE
         while fresh := [tid for tid in self._process.all_threads() if tid not in seen]:
             for tid in fresh:
                 with suppress(StopTimeout):
-                    if self._is_outside(tid, code):
+                    if self._is_outside(tid, code, ranges):
                         seen.add(tid)
             if time.monotonic() > deadline:
                 return False
             time.sleep(_PAUSE)
+            self._mappings = self._process.mappings()
         return True
 
-    def _is_outside(self, tid: int, code: Sequence[Range]) -> bool:
+    def _is_outside(self, tid: int, code: Sequence[Range], ranges: Sequence[Range]) -> bool:
+        """Return whether a thread is certainly not in our code, and will not come back to it from a signal handler."""
         process = self._process
         with process.visit(tid) as thread:
             begin = time.monotonic_ns()
             if thread is None:
                 return True
-            inside = busy_code(process.mem, [thread], (), code, self._mappings) or trapped(self._journals, [thread])
+            inside = (
+                busy_code(process.mem, [thread], (), code, self._mappings)
+                or trapped(self._journals, [thread])
+                or on_our_stacks(ranges, [thread])
+                or not Stacks(process.mem, self._mappings).are_known(thread)
+            )
         pause = (time.monotonic_ns() - begin) // 1000
         self._live.longest_visit_us = max(self._live.longest_visit_us, pause)
         return not inside
 
     # -- memory
 
-    def _unmap(self, pointers: Sequence[int], arena: Arena, home: Piece) -> None:
+    def _unmap(self, pointers: Sequence[int], home: "Neighbourhood") -> None:
         """Clear the threads' slots and unmap. Precondition: nobody is in our code, and no signal leads there."""
         ranges = ranges_of(self._journals, self._mappings)
-        late = self._needed_last(arena, home, ranges)
+        late = self._needed_last(home, ranges)
         calls = [BatchedCall(_SYS_MUNMAP, (low, high - low)) for low, high in ranges if (low, high) not in late]
         with self._deputies.deputy("disarm") as remote:
             self._clear_slots(pointers)
-            self._run(remote, calls, arena, home)
+            self._run(remote, calls, home)
         with self._deputies.calls("disarm") as remote:
             for low, high in late:
                 remote.syscall(_SYS_MUNMAP, low, high - low)
         self._engine.traps.forget()
 
-    def _home(self) -> tuple[Arena, Piece] | None:
-        """Return the largest piece of code, in which the calls are made that unmap the others, if there is any."""
-        pieces = [(arena, p) for arena in self._engine.arenas for p in arena.pieces if p.use is MappingUse.CODE]
-        return max(pieces, key=lambda each: each[1].size, default=None)
+    def _home(self) -> "Neighbourhood | None":
+        """Return where code memory is left over, if there is any: there the calls are made that unmap the rest.
 
-    def _needed_last(self, arena: Arena, home: Piece, ranges: Sequence[Range]) -> list[Range]:
+        What is in use must stay as it is: forked children, which are seen to later, run it.
+        """
+        roomy = [each for each in self._engine.neighbourhoods if each.limit - each.cursor >= batch_size(1)]
+        return max(roomy, key=lambda each: each.limit - each.cursor, default=None)
+
+    def _needed_last(self, home: "Neighbourhood", ranges: Sequence[Range]) -> list[Range]:
         """Return what must stay until the others are unmapped: their code, the deputy's stack, the journals of both."""
         stack = next(each for each in self._engine.arenas if any(p.end == self._deputies.stack for p in each.pieces))
-        needed = {piece.address for piece in (arena.pieces[0], home, *stack.pieces)}
+        needed = {piece.address for piece in (home.arena.pieces[0], home.code, *stack.pieces)}
         return [(low, high) for low, high in ranges if any(low <= address < high for address in needed)]
 
     @staticmethod
-    def _run(remote: "RemoteCalls", calls: Sequence[BatchedCall], arena: Arena, home: Piece) -> None:
-        each = capacity(home.size)
+    def _run(remote: "RemoteCalls", calls: Sequence[BatchedCall], home: "Neighbourhood") -> None:
+        each = capacity(home.limit - home.cursor)
         for first in range(0, len(calls), each):
             batch = calls[first : first + each]
-            arena.write(home, home.address, batch_code(batch))
-            remote.run(batch, home.address)
+            home.arena.write(home.code, home.cursor, batch_code(batch))
+            remote.run(batch, home.cursor)
 
     def _clear_slots(self, pointers: Sequence[int]) -> None:
         def mapped(address: int) -> bool:

@@ -37,7 +37,7 @@ from anyprobe.splice.parked import may_park, parked_pcs
 from anyprobe.splice.restoring import TextRestoration
 from anyprobe.splice.returnaddresses import restore_returns
 from anyprobe.splice.savedpcs import Stacks
-from anyprobe.splice.signalactions import has_traps, put_back, trapped
+from anyprobe.splice.signalactions import has_traps, put_back, trapped, unreached
 from anyprobe.splice.threadslot import clear_slots
 from anyprobe.target.exclusion import exclusive
 from anyprobe.target.process import Process
@@ -235,7 +235,7 @@ class _Restoration:
             self.sleepers.wake_in_original(process.mem, stop.threads)
         ranges = ranges_of(journals, mappings)
         ranges += _unlisted(found, mappings, thorough=self._sessions is None)
-        about_to = _about_to_call(process, stop.threads) or _on_our_stacks(ranges, stop.threads)
+        about_to = _about_to_call(process, stop.threads) or on_our_stacks(ranges, stop.threads)
         if not about_to and not ranges:
             self._finish_text(mappings)
         if about_to or (not ranges and not self._leaks):
@@ -258,6 +258,7 @@ class _Restoration:
         parked = parked_pcs(process, mappings, stop.threads)
         busy = busy_code(process.mem, stop.threads, stop.waiting, code_of(ranges, mappings), mappings, parked)
         busy += tuple(f"the trap handler for thread {tid}" for tid in trapped(journals, stop.threads))
+        busy += unreached(stop, journals, mappings)
         if not busy:
             self._finish_text(mappings)
         busy = busy or restore_returns(process, stop.threads, journals, mappings)
@@ -376,7 +377,7 @@ def _about_to_call(process: Process, threads: Iterable[Thread]) -> tuple[str, ..
     return ()
 
 
-def _on_our_stacks(ranges: Sequence[tuple[int, int]], threads: Iterable[Thread]) -> tuple[str, ...]:
+def on_our_stacks(ranges: Sequence[tuple[int, int]], threads: Iterable[Thread]) -> tuple[str, ...]:
     """Return the deputies that a dead controller has left: they end when they run, and not without their stack."""
     return tuple(
         f"thread {thread.tid}, which is about to end"

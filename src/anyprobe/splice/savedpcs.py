@@ -73,6 +73,11 @@ class Stacks:
                 found += memoryview(content[: len(content) & -8]).cast("Q").tolist()
         return found
 
+    def are_known(self, thread: "Thread") -> bool:
+        """Whether the stacks that a thread is on and will come back to are in the memory map, which may be older."""
+        pointer = thread.registers.rsp
+        return all(self._end_of_stack(each) for each in (pointer, *self._frames(pointer)[1]))
+
     def _frames(self, pointer: int) -> tuple[list[int], list[int]]:
         """Return the pcs and stack pointers that signal frames saved, on one stack after the other.
 

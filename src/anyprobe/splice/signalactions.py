@@ -33,6 +33,15 @@ def set_action(remote: "RemoteCalls", action: SignalAction, signal: int = SIGTRA
     remote.syscall(_RT_SIGACTION, signal, remote.place(action.pack()), 0, _MASK_BYTES)
 
 
+def exchange_action(
+    process: "Process", remote: "RemoteCalls", action: SignalAction, signal: int = SIGTRAP
+) -> SignalAction:
+    """Set the action of a signal; return the one that it had until then."""
+    place = remote.place(action.pack() + bytes(SignalAction.SIZE))
+    remote.syscall(_RT_SIGACTION, signal, place, place + SignalAction.SIZE, _MASK_BYTES)
+    return SignalAction.unpack(process.mem.read(place + SignalAction.SIZE, SignalAction.SIZE))
+
+
 def handled_signals(process: "Process") -> int:
     """Return which signals the process handles, as a mask."""
     return int(procfs.read_status(process.pid).get("SigCgt", "0"), 16)
@@ -85,13 +94,25 @@ def _status(thread: "Thread") -> dict[str, str]:
     return procfs.parse_status(procfs.read_file(f"/proc/{thread.pid}/task/{thread.tid}/status"))
 
 
+def unreached(stop: "Stop", journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]") -> tuple[str, ...]:
+    """Return what stands in the way of ``put_back``: processes all of whose threads wait for a child by ``vfork``.
+
+    The child, which can make calls, has actions of its own.
+    """
+    if not any(_in_place(journals, mappings, signal) for signal in FAULT_SIGNALS):
+        return ()
+    reached = {thread.pid for thread in stop.threads}
+    waiting = sorted({parent.pid for parent in stop.waiting} - reached)
+    return tuple(f"the signal actions of process {pid}, which waits for its child" for pid in waiting)
+
+
 def put_back(
     process: "Process", stop: "Stop", journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]"
 ) -> None:
     """Give signals the actions that the journals say they had, where they still have our handlers.
 
-    Preconditions: no trap is left in the text, and no thread has yet to run a handler. Where the program has set
-    another action since, that one stays.
+    Preconditions: no trap is left in the text, no thread has yet to run a handler, every process has a thread that can
+    make calls. Where the program has set another action since, that one stays.
     """
     for signal in FAULT_SIGNALS:
         recorded = _in_place(journals, mappings, signal)
@@ -111,9 +132,7 @@ def put_back_live(
         old = replaced_action(recorded, current_action(process, remote, signal).handler) if recorded else None
         if old is None:
             continue
-        place = remote.place(old.pack() + bytes(SignalAction.SIZE))
-        remote.syscall(_RT_SIGACTION, signal, place, place + SignalAction.SIZE, _MASK_BYTES)
-        replaced = SignalAction.unpack(process.mem.read(place + SignalAction.SIZE, SignalAction.SIZE))
+        replaced = exchange_action(process, remote, old, signal)
         if replaced.handler not in recorded:
             set_action(remote, replaced, signal)  # the program's, set since we looked
 

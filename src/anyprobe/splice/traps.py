@@ -22,6 +22,7 @@ from anyprobe.splice.planned import TRAP, Strategy
 from anyprobe.splice.signalactions import (
     blocking_thread,
     current_action,
+    exchange_action,
     record_of,
     set_action,
     unsettled_now,
@@ -249,7 +250,10 @@ class Traps:
         handler = self._write_handler(arena, piece, old)
         arena.journal.add([record_of(handler.entry, old)])
         with calls(process.pid) as remote:
-            set_action(remote, handler.action(old))
+            replaced = exchange_action(process, remote, handler.action(old))
+            if replaced != old:  # the program ran on while memory was mapped
+                set_action(remote, replaced)
+                return Refusal(Reason.TRAP_UNSAFE, site, "the program has just set another action for SIGTRAP")
         self._old = old
         process.meets_traps = True
         self._handler, self._home, self._room = handler, (arena, piece), (arena, piece)

@@ -104,6 +104,16 @@ def test_a_stack_pointer_that_leads_nowhere_has_no_frames():
     assert Stacks(Words(), MAPPINGS).saved_pcs(thread(0x1234)) == []
 
 
+def test_stacks_that_an_older_memory_map_does_not_have_are_told():
+    """The one a thread is on, and the one that a handler on another will come back to."""
+    memory = Words()
+    memory.frame(ALTERNATE + 0x1100, STACK + 0x1000, CODE + 7)
+    before = [each for each in MAPPINGS if each.start != STACK]
+    assert Stacks(memory, MAPPINGS).are_known(thread(ALTERNATE + 0x1000))
+    assert not Stacks(memory, before).are_known(thread(ALTERNATE + 0x1000))
+    assert not Stacks(memory, before).are_known(thread(STACK + 0x1000))
+
+
 def test_frames_of_breakpoints_are_known_by_what_the_kernel_says_of_the_signal():
     saved = struct.pack("<3Q", 0x7000, 0x1234, 0x246) + b"\x33\0\0\0\0\0\0\0" + struct.pack("<3Q", 0, 3, 0)
     frame = saved.ljust(144, b"\0") + struct.pack("<3i", 5, 0, 0x80)
