@@ -21,6 +21,8 @@ _ATTRIBUTE_BYTES = 144
 _MAP, _MAP_VALUE = 1, 2
 """In the source register of a 16-byte load: a map, and the address of a value in a map."""
 _LOG_BYTES = 1 << 20
+_LOAD_TRIES = 5
+"""As libbpf has it: the verifier gives up with ``EAGAIN`` when a signal is to be handled."""
 
 
 class VerifierRefusal(TargetError):  # noqa: N818 - like the refusals of sites
@@ -109,17 +111,27 @@ def load(code: bytes, kind: int = PROGRAM_OF_A_SYSTEM_CALL) -> int:
     flags = _SLEEPABLE if kind == PROGRAM_OF_A_SYSTEM_CALL else 0
     head = struct.pack("<IIQQ", kind, len(code) // 8, ctypes.addressof(instructions), ctypes.addressof(licence))
     try:
-        return _bpf(_PROG_LOAD, head + struct.pack("<IIQII", 0, 0, 0, 0, flags))
+        return _load(head + struct.pack("<IIQII", 0, 0, 0, 0, flags))
     except OSError as failure:
         if failure.errno == errno.EPERM:
             raise
         log = ctypes.create_string_buffer(_LOG_BYTES)
         logged = struct.pack("<IIQII", 1, _LOG_BYTES, ctypes.addressof(log), 0, flags)
         try:
-            return _bpf(_PROG_LOAD, head + logged)
+            return _load(head + logged)
         except OSError as again:
             words = log.value.decode(errors="replace").strip().splitlines()
             raise VerifierRefusal("\n".join([f"the kernel refuses the program: {again}", *words[-6:]])) from None
+
+
+def _load(attributes: bytes) -> int:
+    for _ in range(_LOAD_TRIES - 1):
+        try:
+            return _bpf(_PROG_LOAD, attributes)
+        except OSError as failure:
+            if failure.errno != errno.EAGAIN:
+                raise
+    return _bpf(_PROG_LOAD, attributes)
 
 
 def run(descriptor: int, context: ctypes.Array[ctypes.c_uint64]) -> int:

@@ -1,5 +1,6 @@
 """Handlers at which LLVM would end the process, or read what others write by halves."""
 
+import errno
 import struct
 
 import pytest
@@ -77,3 +78,16 @@ def test_words_that_others_write_are_read_at_once():
     program = compile_bpf(lowered("key: u64, value: u64", "top.add(value, key=(key,))", top=top), result_word=True)
     codes = [code for code, *_ in struct.iter_unpack("<BBhi", program.code)]
     assert LOAD_HALF not in codes
+
+
+def test_a_load_that_a_signal_interrupts_is_tried_again(monkeypatch):
+    call, failures = bpfsyscall._bpf, [OSError(errno.EAGAIN, "again")] * 4
+
+    def interrupted(command, attribute):
+        if command == bpfsyscall._PROG_LOAD and failures:
+            raise failures.pop()
+        return call(command, attribute)
+
+    monkeypatch.setattr(bpfsyscall, "_bpf", interrupted)
+    assert results(lowered("n: u64", "return n + 1"), [(4,)]) == [5]
+    assert not failures
