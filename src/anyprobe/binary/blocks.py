@@ -19,12 +19,11 @@ _GOES_ON = frozenset({Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL})
 def block_starts(code_map: "CodeMap", function: "FunctionCode") -> tuple[int, ...]:
     """Return where the function's basic blocks begin, ascending; the first one behind ``endbr64``, as entry probes."""
     entered = code_map.entered(function.start + 1, function.end) | function.table_targets
-    entry, start, end, iced, content = function.entry, function.start, function.end, function.iced, function.content
+    entry, start, end, ends, content = function.entry, function.start, function.end, function.ends, function.content
     for number, flow in function.turns:
-        one = iced[number]
-        if flow in _GOES_ON or (flow is Flow.OTHER and flow_of(one) in _GOES_ON):
+        if flow in _GOES_ON or (flow is Flow.OTHER and flow_of(function.iced[number]) in _GOES_ON):
             continue
-        behind = one.next_ip
+        behind = ends[number]
         if behind >= end or (content[behind - start] in _PADDING_BEGINS and _is_padding(function, behind, number + 1)):
             continue
         entered.add(behind)
@@ -38,7 +37,7 @@ def calls_of(function: "FunctionCode") -> tuple[int, ...]:
 
 def _is_padding(function: "FunctionCode", address: int, number: int) -> bool:
     """Return whether the instruction with a number, if it starts at an address at all, is padding."""
-    if number >= len(function.iced) or function.iced[number].ip != address:
+    if number >= len(function.addresses) or function.addresses[number] != address:
         return False
     return padding_length(function.raw_at(number), 0) > 0
 

@@ -1,6 +1,9 @@
 """The instructions of one function, as its bytes decode, and what one pass over them tells."""
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
+from itertools import compress, count
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code
@@ -15,6 +18,7 @@ LOCK = 0xF0
 ENDS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.INVALID})
 """Behind these control does not go on."""
 _INT3 = Code.INT3
+_CODE, _ADDRESS = attrgetter("code"), attrgetter("ip")
 
 
 class Facts(NamedTuple):
@@ -27,14 +31,19 @@ class Facts(NamedTuple):
     invalid: int | None
     turns: list[tuple[int, Flow]]
     """(number, flow) of the instructions behind which control does not simply go on."""
+    codes: "array[int]"
+    """What iced calls each instruction: to ask it again costs more than to look it up."""
 
 
 class Body(NamedTuple):
-    """The instructions, what they tell, their numbers by address, and where decoding makes no sense."""
+    """The instructions, what they tell, where they are, and where decoding makes no sense."""
 
     iced: "Sequence[Instruction]"
     facts: Facts
+    addresses: "array[int]"
+    """Where each instruction begins, ascending."""
     numbers: dict[int, int]
+    """The numbers of the instructions by address."""
     doubt: tuple[int, str] | None
     has_gaps: bool = False
     """Whether these are only the instructions that something leads to, with data between them."""
@@ -55,9 +64,10 @@ def scan(instructions: "Sequence[Instruction]") -> Facts:
     indirect: list[int] = []
     after_calls: list[int] = []
     invalid = None
-    flows = FLOWS
-    plain, jump, jcc, xbegin = Flow.NEXT, Flow.JUMP, Flow.JCC, Flow.XBEGIN
-    turns = [(number, flow) for number, one in enumerate(instructions) if (flow := flows[one.code]) is not plain]
+    jump, jcc, xbegin = Flow.JUMP, Flow.JCC, Flow.XBEGIN
+    codes = array("H", map(_CODE, instructions))
+    flows = list(map(FLOWS.__getitem__, codes))
+    turns = list(compress(enumerate(flows), flows))  # what goes on to the next one is 0
     for number, flow in turns:
         one = instructions[number]
         if flow is jcc or flow is jump or flow is xbegin:
@@ -68,12 +78,12 @@ def scan(instructions: "Sequence[Instruction]") -> Facts:
             indirect.append(number)
         elif flow is Flow.INVALID and invalid is None:
             invalid = number
-    return Facts(jumps, indirect, tuple(after_calls), invalid, turns)
+    return Facts(jumps, indirect, tuple(after_calls), invalid, turns, codes)
 
 
-def _numbers(instructions: "Sequence[Instruction]") -> dict[int, int]:
-    """Return the numbers of instructions by address."""
-    return dict(zip([one.ip for one in instructions], range(len(instructions)), strict=True))
+def _body(iced: "Sequence[Instruction]", doubt: tuple[int, str] | None, *, has_gaps: bool) -> Body:
+    addresses = array("Q", map(_ADDRESS, iced))
+    return Body(iced, scan(iced), addresses, dict(zip(addresses, count())), doubt, has_gaps)
 
 
 def decode_to_end(content: bytes, start: int) -> "tuple[Sequence[Instruction], int]":
@@ -86,7 +96,7 @@ def decode_to_end(content: bytes, start: int) -> "tuple[Sequence[Instruction], i
     if keep == 0 or keep == len(iced):
         return iced, limit
     one = iced[keep - 1]
-    last = Insn(one, content[one.ip - start : one.next_ip - start])
+    last = Insn(one, content[one.ip - start : one.next_ip - start], one.ip, one.code)
     if (last.falls_through and not last.is_call) or last.flow is Flow.INVALID:
         return iced, limit
     tail = last.end - start
@@ -105,10 +115,10 @@ def examine(
     noreturn: frozenset[int],
 ) -> Body:
     """Return what ``iced`` tells of ``content``; decode by control flow where it makes no sense as a whole."""
-    made = Body(iced, scan(iced), _numbers(iced), None)
+    made = _body(iced, None, has_gaps=False)
     if made.facts.invalid is None and made.misses(content, start) is None:
         return made
     from anyprobe.binary.descent import descend
 
     iced, doubt = descend(content, start, entries(), noreturn)
-    return Body(iced, scan(iced), _numbers(iced), doubt, has_gaps=True)
+    return _body(iced, doubt, has_gaps=True)

@@ -175,7 +175,7 @@ class CodeMap:
         return self._owners[part.start]
 
     def _find_owner(self, part: FunctionCode) -> int | None:
-        for _, source, _ in self.references.into(part.start, part.end):
+        for source in self.references.sources(part.start, part.end):
             home = self.start_of(source)
             if home is not None and home != part.start:
                 function = self.function_at(home)
@@ -302,6 +302,8 @@ class CodeMap:
     def entered(self, low: int, high: int, *, addresses: bool = True) -> set[int]:
         """Return what symbols, stored pointers, branches and, if asked for, taken addresses name in ``[low, high)``."""
         found = set(self.static_entries(low, high))
+        if addresses and self._checked is not None:
+            return found.union(self._checked.targets(low, high))
         for target, _, kind in self._references_into(low, high):
             if addresses or kind is Kind.NEAR or kind is Kind.SHORT:
                 found.add(target)

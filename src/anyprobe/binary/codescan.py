@@ -7,6 +7,7 @@ that matter and drops those that are not what they look like.
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -186,6 +187,17 @@ class References:
         last = bisect_left(self._targets, high, first)
         pairs = zip(self._targets[first:last], self._sources[first:last], strict=True)
         return [(target, source >> 2, _KINDS[source & 3]) for target, source in pairs]
+
+
+    def targets(self, low: int, high: int) -> "array[int]":
+        """Return the targets in ``[low, high)`` of all candidates, ascending."""
+        first = bisect_left(self._targets, low)
+        return self._targets[first : bisect_left(self._targets, high, first)]
+
+    def sources(self, low: int, high: int) -> Iterator[int]:
+        """Yield the sources of the candidates with a target in ``[low, high)``, in the order of ``into``."""
+        first = bisect_left(self._targets, low)
+        return (packed >> 2 for packed in self._sources[first : bisect_left(self._targets, high, first)])
 
 
 class DataReferences:

@@ -106,6 +106,28 @@ def _overlap(found: "dict[int, Instruction]") -> int | None:
     return None
 
 
+def leads_on(function: "FunctionCode", entries: Iterable[int]) -> bool:
+    """Return whether every instruction but padding is led to from ``entries`` or by what stands above it.
+
+    That is so of most functions, and takes one look at each turn; of the others ``Reached`` knows more.
+    """
+    addresses, jumps, next_jump = function.addresses, function.jumps, 0
+    aims = set(entries)
+    if not addresses or addresses[0] not in aims:
+        return False
+    for number, flow in function.turns:
+        if flow in _JUMPS:
+            aims.add(jumps[next_jump][1])
+            next_jump += 1
+        if flow in ENDS:
+            following = number + 1
+            while following < len(addresses) and addresses[following] not in aims:
+                if not padding_length(function.raw_at(following), 0):
+                    return False
+                following += 1
+    return True
+
+
 class Reached:
     """Which instructions of a function, decoded from the first byte to the last, something is known to lead to."""
 

@@ -83,7 +83,21 @@ class FunctionCode:
     @cached_property
     def addresses(self) -> "array[int]":
         """The instruction starts, ascending."""
-        return array("Q", self._index)
+        return self._body.addresses
+
+    @cached_property
+    def ends(self) -> "array[int]":
+        """Where each instruction ends."""
+        if self.has_gaps or not self.iced:
+            return array("Q", [one.next_ip for one in self.iced])
+        found = self.addresses[1:]
+        found.append(self.iced[-1].next_ip)
+        return found
+
+    @cached_property
+    def codes(self) -> "array[int]":
+        """What iced calls each instruction."""
+        return self._facts.codes
 
     @cached_property
     def special(self) -> tuple[Insn, ...]:
@@ -114,14 +128,14 @@ class FunctionCode:
         """Return the instruction with this number."""
         made = self._made.get(number)
         if made is None:
-            made = self._made[number] = Insn(self.iced[number], self.raw_at(number))
+            address = self.addresses[number]
+            raw = self._whole[address - self.start : self.ends[number] - self.start]
+            made = self._made[number] = Insn(self.iced[number], raw, address, self.codes[number])
         return made
 
     def raw_at(self, index: int) -> bytes:
         """Return the bytes of the instruction with this number."""
-        one = self.iced[index]
-        offset = one.ip - self.start
-        return self._whole[offset : offset + one.len]
+        return self._whole[self.addresses[index] - self.start : self.ends[index] - self.start]
 
     def is_boundary(self, address: int) -> bool:
         """Return whether an instruction starts here."""
@@ -147,14 +161,14 @@ class FunctionCode:
         """Return those of many addresses at which an instruction starts that is no data."""
         number_at, straight_on = self._index.get, self._straight_on
         found = [(number, at) for at in addresses if (number := number_at(at)) is not None]
-        doubtful = [number for number, _ in found if number > straight_on]
-        if not doubtful or self._proven is None or self._proven.is_all:
+        doubtful = any(number > straight_on for number, _ in found)
+        if not doubtful or self._is_all_led_to or self._proven is None or self._proven.is_all:
             return [at for _, at in found]
         return [at for number, at in found if not self._may_be_data(number)]
 
     def _may_be_data(self, number: int) -> bool:
         """Return whether nothing known leads to an instruction, though all that leads to any is known."""
-        if number <= self._straight_on:
+        if number <= self._straight_on or self._is_all_led_to:
             return False
         proven = self._proven
         return proven is not None and number not in proven and not padding_length(self.raw_at(number), 0)
@@ -162,9 +176,19 @@ class FunctionCode:
     @cached_property
     def _straight_on(self) -> int:
         """The number of the last instruction that control comes to from the start without a jump, as all before it."""
-        if not self.iced or self.iced[0].ip != self.start:
+        if not self.iced or self.addresses[0] != self.start:
             return -1
         return next((number for number, flow in self.turns if flow in ENDS), len(self.iced) - 1)
+
+    @cached_property
+    def _is_all_led_to(self) -> bool:
+        """Whether one pass shows what ``_proven`` would: all but padding is led to, as a rule from further above."""
+        from anyprobe.binary.descent import leads_on
+
+        if self.complete is not None:
+            return False
+        entries = {self.start, self.entry, *self.table_targets, *self._map.static_entries(self.start, self.end)}
+        return leads_on(self, entries)
 
     @cached_property
     def _proven(self) -> "Reached | None":
@@ -396,10 +420,11 @@ class FunctionCode:
         if self.complete is not None or address in self.overlapped:
             return (self.insn(number),)
         first = last = number
-        while first > 0 and self.iced[first - 1].ip >= since and self._continues(first - 1):
+        addresses = self.addresses
+        while first > 0 and addresses[first - 1] >= since and self._continues(first - 1):
             first -= 1
         end = address + FAR_ENOUGH
-        while last + 1 < len(self.iced) and self.iced[last + 1].ip < end and self._continues(last):
+        while last + 1 < len(addresses) and addresses[last + 1] < end and self._continues(last):
             last += 1
         for leader in self._entered_between(first, last):
             place = self._index.get(leader)
@@ -412,8 +437,8 @@ class FunctionCode:
     def _entered_between(self, first: int, last: int) -> Iterable[int]:
         """Return what may be entered behind the instruction numbered ``first`` up to ``last``."""
         if "leaders" in self.__dict__:  # known already
-            return [one.ip for one in self.iced[first + 1 : last + 1] if one.ip in self.leaders]
-        low, high = self.iced[first].ip, self.iced[last].ip + 1
+            return self.leaders.intersection(self.addresses[first + 1 : last + 1])
+        low, high = self.addresses[first], self.addresses[last] + 1
         return {where for where, _ in self._map.enterable(low + 1, high)} if first < last else ()
 
     def note_entry(self) -> None:
@@ -423,10 +448,9 @@ class FunctionCode:
 
     def _continues(self, number: int) -> bool:
         """Return whether a line goes on behind an instruction and neither side is entered in its middle."""
-        one = self.iced[number]
-        if self.overlapped and {one.ip, one.next_ip} & self.overlapped:
+        if self.overlapped and {self.addresses[number], self.ends[number]} & self.overlapped:
             return False
-        if FLOWS[one.code] is Flow.NEXT:
+        if FLOWS[self.codes[number]] is Flow.NEXT:
             return True
         insn = self.insn(number)
         return insn.falls_through and not insn.is_call
@@ -436,7 +460,7 @@ class FunctionCode:
         """The number of bytes of the straight line that the code ends with, looked at a jump's length back; 0: none."""
         if not self.iced:
             return 0
-        last = self.iced[-1].ip
+        last = self.addresses[-1]
         run = self.run_of(last, last - JUMP_BYTES)
         return run[-1].end - run[0].address if run else 0
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from anyprobe.binary.cfg import FunctionCode
 from anyprobe.binary.instructionmasks import shape_number
-from anyprobe.core.arrays import unique
+from anyprobe.core.arrays import joined, unique
 from anyprobe.isa.effects import shape_of
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class _Instructions:
         sizes = [len(each.iced) for each in functions]
         contents = [each.content for each in functions]
         begins = np.cumsum([0, *map(len, contents)])[:-1] - np.array([each.start for each in functions], np.int64)
+        self.codes: Ints = joined([np.frombuffer(each.codes, np.uint16).astype(np.int64) for each in functions])
+        self.lengths: Ints = joined([np.frombuffer(each.ends, np.int64) for each in functions]) - addresses
         self._content = b"".join(contents) + bytes(_LONGEST)
         self._places: Ints = addresses + np.repeat(begins, sizes)
         """Where the bytes of each begin in the content."""
@@ -54,8 +56,8 @@ class _Instructions:
 def module_mask_numbers(functions: Sequence[FunctionCode], addresses: "Ints") -> "Ints":
     """Return what each instruction of some functions does, as numbers in ``instructionmasks.MASKS``."""
     found = _Instructions(functions, addresses)
-    kinds = found.column("code") << 4 | found.column("memory_displ_size")
-    lengths = found.column("len") - _by_example(kinds, lambda number: _tail(*found.at(number)))
+    kinds = found.codes << 4 | found.column("memory_displ_size")
+    lengths = found.lengths - _by_example(kinds, lambda number: _tail(*found.at(number)))
     short = lengths <= _LONGEST
     shapes = found.packed(np.where(short, lengths, 0))
     longer = np.flatnonzero(~short)

@@ -70,13 +70,13 @@ def _opcodes(function: "FunctionCode") -> Iterator[int]:
     for end in function.after_calls:
         if _is_direct_call(function, end):
             yield end - _NEAR_BYTES << 2 | Kind.NEAR
+    codes, ends = function.codes, function.ends
     for number, _ in function.jumps:
-        one = function.iced[number]
-        code = one.code
+        code = codes[number]
         if code in _SHORT:
-            yield one.next_ip - _SHORT_BYTES << 2 | Kind.SHORT
+            yield ends[number] - _SHORT_BYTES << 2 | Kind.SHORT
         else:
-            yield one.next_ip - (_NEAR_BYTES if FLOWS[code] is Flow.JUMP else _WIDE_BYTES) << 2 | Kind.NEAR
+            yield ends[number] - (_NEAR_BYTES if FLOWS[code] is Flow.JUMP else _WIDE_BYTES) << 2 | Kind.NEAR
 
 
 def _is_direct_call(function: "FunctionCode", end: int) -> bool:

@@ -113,13 +113,13 @@ class Insn:
     """Where a direct branch goes."""
     iced: Instruction
 
-    def __init__(self, iced: Instruction, raw: bytes) -> None:
-        """Wrap what iced decoded from ``raw``."""
+    def __init__(self, iced: Instruction, raw: bytes, address: int, code: int) -> None:
+        """Wrap what iced decoded from ``raw``; its ``ip`` and ``code`` are known to who has decoded many at once."""
         self.iced = iced
         self.raw = raw
-        self.address = iced.ip
-        self.length = iced.len
-        flow = FLOWS[iced.code]
+        self.address = address
+        self.length = len(raw)
+        flow = FLOWS[code]
         if flow is _NEXT:
             self.flow, self.target = flow, None
             return
@@ -178,7 +178,8 @@ class Insn:
 
     def at(self, address: int) -> "Insn":
         """Return the same bytes decoded at another address, for instance at run time instead of link time."""
-        return Insn(Decoder(64, self.raw, ip=address).decode(), self.raw)
+        iced = Decoder(64, self.raw, ip=address).decode()
+        return Insn(iced, self.raw, address, iced.code)
 
     def __repr__(self) -> str:
         """Return address, bytes and assembly."""
@@ -192,7 +193,7 @@ def decode_range(content: bytes, address: int) -> list[Insn]:
     offset = 0
     for iced in Decoder(64, content, ip=address):
         end = offset + iced.len
-        append(Insn(iced, content[offset:end]))
+        append(Insn(iced, content[offset:end], address + offset, iced.code))
         offset = end
     return made
 
@@ -203,7 +204,7 @@ def decode_one(content: bytes, address: int) -> Insn | Refusal:
     if iced.code == Code.INVALID:
         shown = content[:15].hex(" ")
         return Refusal(Reason.UNDECODABLE, address, f"the decoder does not know the instruction {shown}")
-    return Insn(iced, content[: iced.len])
+    return Insn(iced, content[: iced.len], address, iced.code)
 
 
 def decode_iced(content: bytes, address: int) -> list[Instruction]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
-from anyprobe.isa.decode import FLOWS, Flow
+from anyprobe.isa.decode import Flow
 from anyprobe.isa.relocate import must_stay
 from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Strategy, Want, WantKind
 
@@ -64,21 +64,21 @@ class Lines:
 
     def _line_from(self, index: int) -> "list[Insn]":
         """Return the instructions from one on to the end of its line that can be displaced."""
-        function, leaders = self._function, self._leaders
+        function, leaders, last = self._function, self._leaders, index + LONGEST
         found: list[Insn] = []
         end = -1
-        for number, one in enumerate(function.iced[index : index + LONGEST], index):
-            flow, address = FLOWS[one.code], one.ip
+        for number, address in enumerate(function.addresses[index:last], index):
             if found and (address in leaders or address != end):
                 break
             insn = function.insn(number)
-            plain = flow is _NEXT and not one.is_ip_rel_memory_operand
+            flow = insn.flow
+            plain = flow is _NEXT and not insn.iced.is_ip_rel_memory_operand
             if not plain and (flow not in _MOVES or must_stay(insn) is not None):
                 break
             found.append(insn)
             if flow is not _NEXT and flow is not Flow.JCC:
                 break
-            end = one.next_ip
+            end = address + insn.length
         return found
 
     def _place_line(self, index: int, line: "list[Insn]", wants: Sequence[Want]) -> bool:

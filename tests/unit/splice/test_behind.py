@@ -6,7 +6,7 @@ import pytest
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa import disassemble
-from anyprobe.isa.decode import Insn, decode_range
+from anyprobe.isa.decode import decode_range
 from anyprobe.splice.behind import no_behind
 from anyprobe.splice.claims import Claims
 from anyprobe.splice.emit import ActionSource, emit_patch
@@ -139,7 +139,7 @@ def test_what_has_no_behind():
     assert refusal.reason is Reason.NO_DISPLACED_FORM
     pops_much = decode_range(bytes.fromhex("c2 00 10"), LINK)[0]
     assert isinstance(no_behind(pops_much), Refusal)
-    assert no_behind(Insn(pops_much.iced, pops_much.raw).at(LINK)) is not None
+    assert no_behind(pops_much.at(LINK)) is not None
 
 
 def test_a_signal_handler_is_shown_the_return():
