@@ -6,7 +6,7 @@ call does not end a block: as a rule it comes back. Padding that nothing reaches
 
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.padding import padding_length
+from anyprobe.binary.padding import PADDING_BEGINS, padding_length
 from anyprobe.isa.decode import Flow, flow_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def block_starts(code_map: "CodeMap", function: "FunctionCode") -> tuple[int, ..
         if flow in _GOES_ON or (flow is Flow.OTHER and flow_of(function.iced[number]) in _GOES_ON):
             continue
         behind = ends[number]
-        if behind >= end or (content[behind - start] in _PADDING_BEGINS and _is_padding(function, behind, number + 1)):
+        if behind >= end or (content[behind - start] in PADDING_BEGINS and _is_padding(function, behind, number + 1)):
             continue
         entered.add(behind)
     return tuple(sorted({entry, *function.sites_among(at for at in entered if at > entry)}))
@@ -40,6 +40,3 @@ def _is_padding(function: "FunctionCode", address: int, number: int) -> bool:
     if number >= len(function.addresses) or function.addresses[number] != address:
         return False
     return padding_length(function.raw_at(number), 0) > 0
-
-
-_PADDING_BEGINS = frozenset(b"\x66\x2e\x0f\x90\xcc\x00")

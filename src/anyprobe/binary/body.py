@@ -26,6 +26,8 @@ class Facts(NamedTuple):
 
     jumps: list[tuple[int, int]]
     """(number, target) of direct jumps."""
+    calls: list[tuple[int, int]]
+    """The same of direct calls."""
     indirect_jumps: list[int]
     after_calls: tuple[int, ...]
     invalid: int | None
@@ -61,10 +63,11 @@ class Body(NamedTuple):
 def scan(instructions: "Sequence[Instruction]") -> Facts:
     """Look at each instruction once."""
     jumps: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     indirect: list[int] = []
     after_calls: list[int] = []
     invalid = None
-    jump, jcc, xbegin = Flow.JUMP, Flow.JCC, Flow.XBEGIN
+    jump, jcc, xbegin, call = Flow.JUMP, Flow.JCC, Flow.XBEGIN, Flow.CALL
     codes = array("H", map(_CODE, instructions))
     flows = list(map(FLOWS.__getitem__, codes))
     turns = list(compress(enumerate(flows), flows))  # what goes on to the next one is 0
@@ -72,13 +75,16 @@ def scan(instructions: "Sequence[Instruction]") -> Facts:
         one = instructions[number]
         if flow is jcc or flow is jump or flow is xbegin:
             jumps.append((number, one.near_branch_target))
-        elif flow is Flow.CALL or flow is Flow.INDIRECT_CALL:
+        elif flow is call:
+            calls.append((number, one.near_branch_target))
+            after_calls.append(one.next_ip)
+        elif flow is Flow.INDIRECT_CALL:
             after_calls.append(one.next_ip)
         elif flow is Flow.INDIRECT_JUMP:
             indirect.append(number)
         elif flow is Flow.INVALID and invalid is None:
             invalid = number
-    return Facts(jumps, indirect, tuple(after_calls), invalid, turns, codes)
+    return Facts(jumps, calls, indirect, tuple(after_calls), invalid, turns, codes)
 
 
 def _body(iced: "Sequence[Instruction]", doubt: tuple[int, str] | None, *, has_gaps: bool) -> Body:

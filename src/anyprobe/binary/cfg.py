@@ -6,7 +6,6 @@ Nothing is analysed before it is asked for, and nothing twice. Addresses are lin
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from iced_x86 import Code
@@ -17,6 +16,7 @@ from anyprobe.binary.exits import Exit, ExitKind, branches_into
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.padding import padding_length
 from anyprobe.binary.text import ModuleText
+from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, decode_range
 
@@ -251,8 +251,8 @@ class CodeMap:
             home = self.containing(source)
             if (home is not function and home is not part) or kind in (Kind.LEA, Kind.ABSOLUTE):
                 return False
-            insn = home.covering(source)
-            if insn is not None and insn.is_call and home is function:
+            insn = home.covering(source) if home is function else None
+            if insn is not None and insn.is_call:
                 return False
         return True
 

@@ -188,7 +188,6 @@ class References:
         pairs = zip(self._targets[first:last], self._sources[first:last], strict=True)
         return [(target, source >> 2, _KINDS[source & 3]) for target, source in pairs]
 
-
     def targets(self, low: int, high: int) -> "array[int]":
         """Return the targets in ``[low, high)`` of all candidates, ascending."""
         first = bisect_left(self._targets, low)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from iced_x86 import Code, Decoder
 
 from anyprobe.binary.body import ENDS, LOCK
-from anyprobe.binary.padding import padding_length
+from anyprobe.binary.padding import PADDING_BEGINS, padding_length
 from anyprobe.isa.decode import FLOWS, Flow
 
 if TYPE_CHECKING:
@@ -107,24 +107,40 @@ def _overlap(found: "dict[int, Instruction]") -> int | None:
 
 
 def leads_on(function: "FunctionCode", entries: Iterable[int]) -> bool:
-    """Return whether every instruction but padding is led to from ``entries`` or by what stands above it.
+    """Return whether every instruction but padding is led to, as far as one look at each turn tells.
 
-    That is so of most functions, and takes one look at each turn; of the others ``Reached`` knows more.
+    That is so of nearly all functions; of the others ``Reached`` knows more.
     """
     addresses, jumps, next_jump = function.addresses, function.jumps, 0
     aims = set(entries)
     if not addresses or addresses[0] not in aims:
         return False
+    waiting: list[tuple[int, list[int]]] = []
+    """Where it goes on behind what ends, though nothing above leads there, and what leads on from there."""
+    own: list[int] | None = None
+    """What leads on from where nothing is known to lead."""
     for number, flow in function.turns:
         if flow in _JUMPS:
-            aims.add(jumps[next_jump][1])
+            target = jumps[next_jump][1]
             next_jump += 1
+            aims.add(target) if own is None else own.append(target)
         if flow in ENDS:
             following = number + 1
             while following < len(addresses) and addresses[following] not in aims:
-                if not padding_length(function.raw_at(following), 0):
-                    return False
+                raw = function.raw_at(following)
+                if raw[0] not in PADDING_BEGINS or not padding_length(raw, 0):
+                    own = []
+                    waiting.append((addresses[following], own))
+                    break
                 following += 1
+            else:
+                own = None
+    while waiting:
+        left = [each for each in waiting if each[0] not in aims]
+        if len(left) == len(waiting):
+            return False
+        aims.update(target for head, targets in waiting if head in aims for target in targets)
+        waiting = left
     return True
 
 

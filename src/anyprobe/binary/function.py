@@ -3,7 +3,7 @@
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.blocks import block_starts
@@ -11,6 +11,7 @@ from anyprobe.binary.body import ENDS, LOCK, Body, Facts, decode_to_end, examine
 from anyprobe.binary.exits import Exit, Exits, find_exits
 from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
 from anyprobe.binary.padding import padding_length
+from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import FLOWS, Flow, Insn
@@ -255,6 +256,11 @@ class FunctionCode:
     def jumps(self) -> list[tuple[int, int]]:
         """The numbers of the direct jumps, and where they lead."""
         return self._facts.jumps
+
+    @property
+    def calls(self) -> list[tuple[int, int]]:
+        """The numbers of the direct calls, and what they call."""
+        return self._facts.calls
 
     def branches_to(self, address: int) -> Sequence[int]:
         """Return the numbers of the direct jumps inside the function to an address."""

@@ -1,8 +1,6 @@
 """The instructions of a module as arrays, and the straight lines that they make."""
 
-from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +9,7 @@ from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.codescan import Kind
 from anyprobe.binary.instructionmasks import CANDIDATES, MASKS
 from anyprobe.binary.moduleshapes import module_mask_numbers
+from anyprobe.binary.survey import numbered
 from anyprobe.core.arrays import joined, places_in
 from anyprobe.isa.decode import Flow
 
@@ -46,9 +45,10 @@ class ModuleLines:
             if each.broken is None and each.indirect_jumps
         }
         """By function: the addresses in it and its parts to which its jumps through pointers may lead."""
-        self.jumps = self._pairs([each.jumps for each in known])
+        firsts = self.firsts[:-1][[each.broken is None for each in self.functions]]
+        self.jumps = numbered([each.jumps for each in known], firsts)
         """Numbers of the direct jumps, and where they lead."""
-        self.calls = self._pairs([_calls_of(each) for each in known])
+        self.calls = numbered([each.calls for each in known], firsts)
         """The same for direct calls."""
         self.heads: Ints = np.flatnonzero(self._marked())
         """The number of the instruction that each line begins with."""
@@ -57,13 +57,6 @@ class ModuleLines:
         """The one that it ends with."""
         self.owners: Ints = np.searchsorted(self.firsts, self.heads, "right") - 1
         """The function of each line."""
-
-    def _pairs(self, found: "Sequence[Sequence[tuple[int, int]]]") -> "tuple[Ints, Ints]":
-        """Return numbers that count all instructions, and targets, from numbers in functions that are not in doubt."""
-        # in front of the first address targets wrap
-        pairs = np.array(list(chain.from_iterable(found)), np.uint64).astype(np.int64).reshape(-1, 2)
-        known = np.array([each.broken is None for each in self.functions], np.bool_)
-        return pairs[:, 0] + np.repeat(self.firsts[:-1][known], [len(each) for each in found]), pairs[:, 1]
 
     def _marked(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
         """Return which instructions are entered other than from the one above."""
@@ -126,11 +119,6 @@ class ModuleLines:
             now[:count] = self.reads[at] | now[:count] & ~self._overwritten[at]
             found[at] = now[:count]
         return found & CANDIDATES
-
-
-def _calls_of(function: FunctionCode) -> list[tuple[int, int]]:
-    iced, call = function.iced, Flow.CALL
-    return [(number, iced[number].near_branch_target) for number, flow in function.turns if flow is call]
 
 
 def _stored_labels(code_map: CodeMap, function: FunctionCode) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from anyprobe.binary.cfg import FunctionCode
 from anyprobe.binary.instructionmasks import shape_number
-from anyprobe.core.arrays import joined, unique
+from anyprobe.core.arrays import joined
 from anyprobe.isa.effects import shape_of
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _LONGEST = 7
 """Bytes of a shape that fit into a number beside their count. What is longer, as hardly any is, is looked at alone."""
+
+_SPREAD_BITS, _SPREADING = 17, 0x9E3779B97F4A7C15
+"""The size of a table, and what to multiply by so that the highest bits of all numbers differ (Fibonacci hashing)."""
 
 
 class _Instructions:
@@ -70,9 +73,23 @@ def _tail(one: "Instruction", raw: bytes) -> int:
 
 
 def _by_example(kinds: "Ints", ask: "Callable[[int], int]") -> "Ints":
-    """Return for each item what is said of one item of its kind."""
-    distinct = unique(kinds)
-    which = np.searchsorted(distinct, kinds)
-    example = np.empty(len(distinct), np.int64)
-    example[which] = np.arange(len(kinds))
-    return np.array([ask(number) for number in example.tolist()], np.int64)[which]
+    """Return for each item what is said of one item of its kind.
+
+    The kinds are spread over a table; a kind that shares its place there with another is tried again elsewhere. To sort
+    them takes several times as long.
+    """
+    said = np.empty(len(kinds), np.int64)
+    left, factor = np.arange(len(kinds)), _SPREADING
+    table = np.zeros(1 << _SPREAD_BITS, np.int64)
+    while len(left):
+        places = (kinds[left].view(np.uint64) * np.uint64(factor) >> np.uint64(64 - _SPREAD_BITS)).astype(np.int64)
+        table[places] = left
+        examples = table[places]
+        same = kinds[examples] == kinds[left]
+        asked = np.zeros(len(kinds), np.bool_)
+        asked[examples] = True
+        chosen = np.flatnonzero(asked)
+        said[chosen] = [ask(number) for number in chosen.tolist()]
+        said[left[same]] = said[examples[same]]
+        left, factor = left[~same], factor * _SPREADING % (1 << 64)
+    return said

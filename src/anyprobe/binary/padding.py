@@ -12,6 +12,9 @@ _NOPS = (
 _ZEROS = b"\x00\x00"
 _PREFIXES = b"\x66\x2e"
 
+PADDING_BEGINS = frozenset(b"\x66\x2e\x0f\x90\xcc\x00")
+"""The first bytes of everything that may be padding."""
+
 
 def padding_length(content: bytes, offset: int, *, zeros: bool = True) -> int:
     """Return how many bytes from ``offset`` on are padding, in whole instructions. They must be unreachable.

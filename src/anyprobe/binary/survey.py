@@ -5,7 +5,8 @@ a few functions that is little; where it needs all of them, the branches that we
 candidates in a few array operations.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from iced_x86 import Code
 
 from anyprobe.binary.codescan import Kind, References
 from anyprobe.binary.function import FunctionCode
-from anyprobe.core.arrays import among
+from anyprobe.core.arrays import among, joined
 from anyprobe.isa.decode import FLOWS, Flow
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from anyprobe.binary.cfg import CodeMap
 
 _SHORT = frozenset(value for name, value in vars(Code).items() if isinstance(value, int) and "_REL8_" in name)
-_CALL = 0xE8
 _SHORT_BYTES, _NEAR_BYTES, _WIDE_BYTES = 2, 5, 6
 """How far in front of a branch's end its opcode lies: ``jmp rel8``, ``jmp rel32`` and ``call``, ``jcc rel32``."""
 
@@ -37,7 +37,7 @@ def checked_references(code_map: "CodeMap") -> References:
     codes = [each for each in functions if isinstance(each, FunctionCode)]
     targets, sources, kinds = code_map.references.columns()
     clear = _clear_functions(codes)
-    branches = np.array([at for each in codes for at in _opcodes(each)], np.int64)
+    branches = _opcodes(codes)
     certain = (kinds <= Kind.SHORT) & _lies_in(sources, clear)
     keep = ~certain | among(sources << 2 | kinds, branches)
     doubtful = np.flatnonzero(~certain)
@@ -65,26 +65,38 @@ def _lies_in(addresses: "NDArray[np.int64]", bounds: "NDArray[np.int64]") -> "ND
     return found
 
 
-def _opcodes(function: "FunctionCode") -> Iterator[int]:
-    """Yield where the opcodes of the function's direct branches lie, prefixes not counted, with their kinds."""
-    for end in function.after_calls:
-        if _is_direct_call(function, end):
-            yield end - _NEAR_BYTES << 2 | Kind.NEAR
-    codes, ends = function.codes, function.ends
-    for number, _ in function.jumps:
-        code = codes[number]
-        if code in _SHORT:
-            yield ends[number] - _SHORT_BYTES << 2 | Kind.SHORT
-        else:
-            yield ends[number] - (_NEAR_BYTES if FLOWS[code] is Flow.JUMP else _WIDE_BYTES) << 2 | Kind.NEAR
+def _opcodes(codes: "list[FunctionCode]") -> "NDArray[np.int64]":
+    """Return where the opcodes of the functions' direct branches lie, prefixes not counted, with their kinds."""
+    firsts = np.cumsum([0, *(len(each.codes) for each in codes)])[:-1]
+    kinds = np.concatenate([np.frombuffer(each.codes, np.uint16) for each in codes] or [np.empty(0, np.uint16)])
+    ends = joined([np.frombuffer(each.ends, np.int64) for each in codes])
+    jumps, _ = numbered([each.jumps for each in codes], firsts)
+    calls, _ = numbered([each.calls for each in codes], firsts)
+    numbers = np.append(jumps, calls)
+    behind, kind = _OPCODES[kinds[numbers]].T
+    found: NDArray[np.int64] = ends[numbers] - behind << 2 | kind
+    return found
 
 
-def _is_direct_call(function: "FunctionCode", end: int) -> bool:
-    """Return whether the call that ends at an address is a direct one."""
-    opcode = end - _NEAR_BYTES
-    if opcode < function.start or function.content[opcode - function.start] != _CALL:
-        return False
-    if function.is_boundary(opcode):
-        return True
-    insn = function.covering(opcode)
-    return insn is not None and insn.end == end and insn.flow is Flow.CALL
+def numbered(
+    found: "Sequence[Sequence[tuple[int, int]]]", firsts: "NDArray[np.int64]"
+) -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
+    """Return the (number, target) pairs of some functions as columns, with numbers that count all instructions.
+
+    ``firsts`` are the numbers of their first ones. In front of the first address targets wrap.
+    """
+    sizes = [len(each) for each in found]
+    flat = np.fromiter(chain.from_iterable(chain.from_iterable(found)), np.uint64, 2 * sum(sizes))
+    pairs = flat.astype(np.int64).reshape(-1, 2)
+    return pairs[:, 0] + np.repeat(firsts, sizes), pairs[:, 1]
+
+
+def _opcode_table() -> "NDArray[np.int64]":
+    """Return, by what iced calls a branch, how far in front of its end the opcode lies, and its kind for the scan."""
+    found = np.tile(np.array([_WIDE_BYTES, Kind.NEAR], np.int64), (len(FLOWS), 1))
+    found[[code for code, flow in enumerate(FLOWS) if flow in (Flow.JUMP, Flow.CALL)], 0] = _NEAR_BYTES
+    found[sorted(_SHORT)] = _SHORT_BYTES, Kind.SHORT
+    return found
+
+
+_OPCODES = _opcode_table()

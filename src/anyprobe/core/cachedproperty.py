@@ -1,0 +1,31 @@
+"""``functools.cached_property`` without the lock that Python 3.11 takes for every value: analysis finds a million."""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+__all__ = ["cached_property"]
+
+_T = TypeVar("_T")
+
+if TYPE_CHECKING or sys.version_info >= (3, 12):
+    from functools import cached_property
+else:
+
+    class cached_property(Generic[_T]):  # noqa: N801 - as in functools
+        """What a method returns, worked out when it is first asked for."""
+
+        def __init__(self, find: Callable[[Any], _T]) -> None:
+            """Take the method."""
+            self._find, self.__doc__ = find, find.__doc__
+
+        def __set_name__(self, owner: type, name: str) -> None:
+            """Keep the name under which the value is found afterwards, without asking here."""
+            self._name = name
+
+        def __get__(self, instance: object, owner: type | None = None) -> object:
+            """Work it out, and keep it."""
+            if instance is None:
+                return self
+            found = instance.__dict__[self._name] = self._find(instance)
+            return found
