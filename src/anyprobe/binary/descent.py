@@ -106,41 +106,24 @@ def _overlap(found: "dict[int, Instruction]") -> int | None:
     return None
 
 
-def leads_on(function: "FunctionCode", entries: Iterable[int]) -> bool:
-    """Return whether every instruction but padding is led to, as far as one look at each turn tells.
+def is_all_led_to(function: "FunctionCode", entries: Iterable[int]) -> bool:
+    """Return whether every instruction but padding is led to from ``entries``, by a jump, or from above.
 
-    That is so of nearly all functions; of the others ``Reached`` knows more.
+    That is so of nearly all functions, and takes one look behind each end; of the others ``Reached`` knows more.
     """
-    addresses, jumps, next_jump = function.addresses, function.jumps, 0
-    aims = set(entries)
+    addresses = function.addresses
+    aims = {target for _, target in function.jumps}.union(entries)
     if not addresses or addresses[0] not in aims:
         return False
-    waiting: list[tuple[int, list[int]]] = []
-    """Where it goes on behind what ends, though nothing above leads there, and what leads on from there."""
-    own: list[int] | None = None
-    """What leads on from where nothing is known to lead."""
     for number, flow in function.turns:
-        if flow in _JUMPS:
-            target = jumps[next_jump][1]
-            next_jump += 1
-            aims.add(target) if own is None else own.append(target)
-        if flow in ENDS:
-            following = number + 1
-            while following < len(addresses) and addresses[following] not in aims:
-                raw = function.raw_at(following)
-                if raw[0] not in PADDING_BEGINS or not padding_length(raw, 0):
-                    own = []
-                    waiting.append((addresses[following], own))
-                    break
-                following += 1
-            else:
-                own = None
-    while waiting:
-        left = [each for each in waiting if each[0] not in aims]
-        if len(left) == len(waiting):
-            return False
-        aims.update(target for head, targets in waiting if head in aims for target in targets)
-        waiting = left
+        if flow not in ENDS:
+            continue
+        following = number + 1
+        while following < len(addresses) and addresses[following] not in aims:
+            raw = function.raw_at(following)
+            if raw[0] not in PADDING_BEGINS or not padding_length(raw, 0):
+                return False
+            following += 1
     return True
 
 

@@ -183,13 +183,13 @@ class FunctionCode:
 
     @cached_property
     def _is_all_led_to(self) -> bool:
-        """Whether one pass shows what ``_proven`` would: all but padding is led to, as a rule from further above."""
-        from anyprobe.binary.descent import leads_on
+        """Whether a quick look shows what ``_proven`` would: that all but padding is led to."""
+        from anyprobe.binary.descent import is_all_led_to
 
         if self.complete is not None:
             return False
         entries = {self.start, self.entry, *self.table_targets, *self._map.static_entries(self.start, self.end)}
-        return leads_on(self, entries)
+        return is_all_led_to(self, entries)
 
     @cached_property
     def _proven(self) -> "Reached | None":

@@ -254,6 +254,30 @@ def test_an_exit_that_nothing_leads_to_is_none(build):
     assert len(module["plain"].exits) == 2
 
 
+def test_what_is_led_to_from_below_is_a_site(build):
+    """Loops are often entered at their condition, and cold pieces jumped back from."""
+    module = Module.assembled(
+        build,
+        function("loops", "jmp 2f\n .p2align 4\n 1: inc eax\n jmp 3f\n 2: dec edi\n jg 1b\n ret\n 3: dec esi\n jmp 2b"),
+    )
+    loops = module["loops"]
+    instructions = [insn.address for insn in loops.insns if "nop" not in insn.text]
+    assert len(instructions) == 8
+    assert loops.sites_among(instructions) == instructions
+
+
+def test_what_nothing_leads_to_is_no_site_and_padding_is_harmless(build):
+    """Behind an end, and up to what something leads to."""
+    module = Module.assembled(
+        build,
+        function("gap", "test edi, edi\n je 1f\n ret\n nop\n inc eax\n dec eax\n 1: mov eax, 1\n ret\n nop\n ret"),
+    )
+    gap = module["gap"]
+    addresses = [insn.address for insn in gap.insns]
+    assert len(addresses) == 10
+    assert gap.sites_among(addresses) == [*addresses[:4], *addresses[6:9]]
+
+
 # -- exits
 
 
