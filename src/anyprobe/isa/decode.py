@@ -149,6 +149,11 @@ class Insn:
         return self.flow in _CALLS
 
     @property
+    def is_near_jump(self) -> bool:
+        """Whether it is ``jmp`` with a 32-bit displacement."""
+        return self.flow is Flow.JUMP and self.length >= 5 and self.raw[-5] == 0xE9
+
+    @property
     def is_endbr(self) -> bool:
         """Whether it is ``endbr64``."""
         return self.raw == b"\xf3\x0f\x1e\xfa"

@@ -9,6 +9,7 @@ Lines without room for a jump are left to the ladder of strategies.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from anyprobe.binary.function import FAR_ENOUGH
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow
@@ -51,8 +52,11 @@ class Lines:
                 while end < len(todo) and todo[end].address < behind:
                     end += 1
             wants = todo[number:end]
-            if index is None or not line or not self._place_line(index, line, wants):
+            if index is None:
                 left += wants
+            elif not line or not self._place_line(index, line, wants):
+                apart = not left or wants[0].address - left[-1].address >= FAR_ENOUGH
+                left += wants[1:] if apart and self._place_one(index, wants[0]) else wants
             number = end
         return left
 
@@ -83,11 +87,9 @@ class Lines:
 
     def _place_line(self, index: int, line: "list[Insn]", wants: Sequence[Want]) -> bool:
         """Jump at the first wanted instruction, or at one above it in the same line if there is no room."""
-        planner, function = self._planner, self._function
-        alone = len(wants) == 1 and line[0].flow is Flow.JUMP
-        if alone and not isinstance(planner.retarget(line[0], wants[0]), Refusal):
-            return False  # the ladder will find that
-        last = line[-1]
+        planner, function, last = self._planner, self._function, line[-1]
+        if len(wants) == 1 and line[0].is_near_jump:
+            return False  # it is retargeted
         if wants[-1].address > last.address:
             return False
         if len(wants) > 1 and any(function.insn_at(want.address) is None for want in wants[1:]):
@@ -107,8 +109,37 @@ class Lines:
                 return False
             line.insert(0, above)
 
+    def _place_one(self, index: int, want: Want) -> bool:
+        """Place what has no line with room, if that is as simple as for most: the ladder would come to the same.
+
+        What the ladder has to place right above it may need the same bytes, and comes first.
+        """
+        planner, function = self._planner, self._function
+        found = planner.retarget(function.insn(index), want)
+        if isinstance(found, Refusal):
+            insns = self._few_from(index)
+            if insns[-1].end - want.address < JUMP_BYTES:
+                return False
+            found = planner.jump(function, insns, 0, 0)
+        if isinstance(found, Refusal):
+            return False
+        self._adopt(found, (want,))
+        return True
+
+    def _few_from(self, index: int) -> "tuple[Insn, ...]":
+        """Return the instructions from one on that a jump needs, calls included, but none that may be entered."""
+        function = self._function
+        found = [function.insn(index)]
+        for number in range(index + 1, len(function.addresses)):
+            last, address = found[-1], function.addresses[number]
+            over = last.end - found[0].address >= JUMP_BYTES or not last.falls_through
+            if over or address != last.end or address in self._leaders:
+                break
+            found.append(function.insn(number))
+        return tuple(found)
+
     def _adopt(self, splice: PlannedSplice, wants: Sequence[Want]) -> None:
         splice.wants += wants
         self._plan.splices.append(splice)
         self._planner.claims.claim(splice)
-        self._plan.verdicts += [(want.address, Strategy.JUMP, None) for want in wants]
+        self._plan.verdicts += [(want.address, splice.strategy, None) for want in wants]
