@@ -78,13 +78,15 @@ class Evictions(Strategies):
         page = page_floor(head)
         if host.strategy in _IN_PLACE or page_floor(host.head) != page:
             return None
+        low, high = head + SHORT_BYTES - _BACK, head + SHORT_BYTES + _FORTH + 1
+        first = max(host.write_at + host.written + host.borrowed, low)
+        if first >= high or host.end - JUMP_BYTES < first:
+            return None  # as most are, out of reach or too short
         claims, end = self.claims, next((i.address for i in host.insns if i.address in plan.shared), host.end)
         end = min(end, self.moving(host.insns)[-1].end)  # behind that goroutines may be parked, though the copies run
         if self.fault_refusal(host.insns[:1], end) is not None:
             end = host.insns[0].end
-        low, high = head + SHORT_BYTES - _BACK, head + SHORT_BYTES + _FORTH + 1
-        first = host.write_at + host.written + host.borrowed
-        places = range(max(first, low), min(end - JUMP_BYTES + 1, high, page + PAGE - JUMP_BYTES + 1))
+        places = range(first, min(end - JUMP_BYTES + 1, high, page + PAGE - JUMP_BYTES + 1))
         for at in places if place is None else {place}.intersection(places):
             room = range(at, at + JUMP_BYTES)
             if claims.landings.has_any(host.head + 1, at + JUMP_BYTES):

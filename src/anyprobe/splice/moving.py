@@ -44,6 +44,11 @@ _HOLDERS = ("r11", "r10", "r9", "r8", "rcx", "rdx", "rsi", "rdi", "rax")
 _MOVED = frozenset({Flow.NEXT, Flow.JCC, Flow.JUMP, Flow.RET, Flow.INDIRECT_JUMP})
 _I32 = struct.Struct("<i")
 _HOLDING = mask_of(_HOLDERS)
+_NUMBERED = [(name, NUMBERS[name] >> 3, NUMBERS[name] & 7) for name in _HOLDERS]
+_LOAD = {name: bytes((0x64, 0x48 | high << 2, 0x8B, 0x04 | low << 3, 0x25)) for name, high, low in _NUMBERED}
+_TEST = {name: bytes((0x48 | high << 2, 0x85, 0x05 | low << 3)) for name, high, low in _NUMBERED}
+_INCREMENT = {name: bytes((0x48 | high, 0xFF, 0x80 | low)) for name, high, low in _NUMBERED}
+"""``mov holder, fs:[...]``, ``test [rip+...], holder`` and ``inc qword [holder+...]``, without the displacement."""
 
 
 class _Line:
@@ -97,6 +102,8 @@ class Moving:
         self._ways: list[_Way] = []
         self._holders: Sequence[str] = _HOLDERS
         """What is most often free comes first, so that those who come from one line have what the next one wants."""
+        self._best: dict[int, str] = {}
+        """The first of these that is one of some registers."""
         self._free: dict[Want, tuple[int, bool]] = {}
         """The registers that a counter may overwrite, and whether it may overwrite the flags."""
         self._slow: list[tuple[int, int]] = []
@@ -195,20 +202,23 @@ class Moving:
 
     def _first(self, registers: int) -> str:
         """Return the best of some registers."""
-        return next((name for name in self._holders if registers >> NUMBERS[name] & 1), "")
+        found = self._best.get(registers)
+        if found is None:
+            found = next((name for name in self._holders if registers >> NUMBERS[name] & 1), "")
+            self._best[registers] = found
+        return found
 
     def _load(self, want: Want, holder: str, *, known: bool) -> None:
         """Append the loading of the block; ``known``: this thread is known to have one, and not to be a fork child."""
-        action, number = self._action_of(want), NUMBERS[holder]
+        action, out = self._action_of(want), self._writer.out
         assert action is not None
         assert action.bank.slot is not None
-        high, low, writer = number >> 3, number & 7, self._writer
-        writer.raw(bytes((0x64, 0x48 | high << 2, 0x8B, 0x04 | low << 3, 0x25)) + _I32.pack(action.bank.slot))
+        out += _LOAD[holder] + _I32.pack(action.bank.slot)  # mov holder, fs:[slot]
         if not known:
-            # mov holder, fs:[slot]; test [gate], holder; jz slow
-            writer.relative(bytes((0x48 | high << 2, 0x85, 0x05 | low << 3)), action.bank.gate)
-            writer.raw(b"\x0f\x84\0\0\0\0")
-            self._slow.append((len(writer.out) - 4, want.address))
+            behind = self._writer.address + len(out) + 7
+            out += _TEST[holder] + _I32.pack(action.bank.gate - behind) + b"\x0f\x84\0\0\0\0"
+            # test [gate], holder; jz slow
+            self._slow.append((len(out) - 4, want.address))
 
     def _count(self, want: Want, holder: str, *, known: bool) -> str:
         """Count, and return the register that has the block behind it."""
@@ -226,9 +236,7 @@ class Moving:
             writer.raw(b"\x48\xff\x80" + _I32.pack(action.offset) + b"\x58\x48\x8d\xa4\x24\x80\0\0\0")
             # lea rsp, [rsp-128]; push rax; mov rax, fs:[slot]; inc qword [rax+counter]; pop rax; lea rsp, [rsp+128]
         else:
-            number = NUMBERS[holder]
-            writer.out += bytes((0x48 | number >> 3, 0xFF, 0x80 | number & 7)) + _I32.pack(action.offset)
-            # inc qword [holder+counter]
+            writer.out += _INCREMENT[holder] + _I32.pack(action.offset)  # inc qword [holder+counter]
         return holder
 
     def _copy(self, insn: Insn, form: Form, holder: str, heads: set[int]) -> bool:
