@@ -19,10 +19,10 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
-ALONE = 20_000
-"""Instructions of each file that are planned by themselves, where not all rows are wanted in full; else all of them."""
-MOST = 400_000
-"""Instructions of each file that are planned together, at most: functions side by side, from several places."""
+ALONE = 2_000
+"""Instructions of each file that are planned by themselves where rows are not wanted in full; else all of them."""
+MOST = 40_000
+"""Those that are planned together then: functions side by side, from several places; else whole files."""
 ARMED = 10_500
 """Instructions of an interpreter and its libraries that are armed and run; fewer where one comes up twice."""
 RUST = """
@@ -108,12 +108,13 @@ def _file_rows(report: Report, name: str, path: Path, share: float) -> None:
         "  of functions with complete control flow", f"{complete.share:.4f} % of {complete.wanted:,}", ">= 99.99 %",
         complete.share >= 99.99, *(f"{survey.name_of(f)}: {why}" for f, _, why in complete.refused[:20]),
     )  # fmt: skip
-    alone = survey.alone(None if share == 1.0 else round(ALONE * share))
+    whole = share == 1.0
+    alone = survey.alone(None if whole else ALONE)
     report.add(
         f"  instructions, each alone, {_part(survey, alone)}", f"{alone.share:.3f} %", ">= 99.9 %",
         alone.share >= 99.9, _said(alone.reasons()),
     )  # fmt: skip
-    once = survey.at_once(round(MOST * share))
+    once = survey.at_once(None if whole else MOST)
     report.add(
         f"  instructions, at once, {_part(survey, once)}", f"{once.share:.3f} %", ">= 99 %", once.share >= 99,
         f"{_said(once.reasons())}; {survey.mappings} pages of springboards",
