@@ -19,6 +19,7 @@ from anyprobe.binary.tableforms import (
     checked_count,
     follow_index,
     operand,
+    pass_call,
     register_number,
 )
 from anyprobe.core.memory import MemoryFault
@@ -129,14 +130,21 @@ class Indices:
         limit: int | None = None  # what a ja or jae below says of the compare above it: imm + limit values
         for current in self._above(place):
             insn = current[0].iced[current[1]]
-            if flow_of(insn) is Flow.JCC:
+            flow = flow_of(insn)
+            if flow is Flow.JCC:
                 limit = LIMITS.get(insn.mnemonic, limit)
                 continue
             if insn.mnemonic == Mnemonic.CMP and limit is not None and operand(insn, 0) in aliases:
                 count = checked_count(insn, limit)
                 return Bound(count) if count is not None else None
-            if flow_of(insn) is not Flow.NEXT:
+            if flow in (Flow.CALL, Flow.INDIRECT_CALL):
+                pass_call(aliases)
+                limit = None
                 continue
+            if flow is Flow.JUMP:
+                continue
+            if flow is not Flow.NEXT:
+                return None
             effects = effects_of(insn, current[0].raw_at(current[1]))
             of_twin = twins.above(insn, aliases, effects.may_write, limit)
             if of_twin is not None:

@@ -3,9 +3,11 @@
 from struct import calcsize
 from typing import TYPE_CHECKING
 
-from iced_x86 import Code, Instruction, Mnemonic, OpKind, Register, RegisterExt
+from iced_x86 import Code, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register, RegisterExt
 
 from anyprobe.binary.flowgraph import CALLER
+from anyprobe.isa.effects import WRITES
+from anyprobe.isa.registers import SYSV_CLOBBERED
 
 if TYPE_CHECKING:
     from anyprobe.binary.flowgraph import FlowGraph, Place
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 MOST_ENTRIES = 4096
 """A table that is longer is taken for a mistake."""
 MOST_SHIFT = 12
+_factory = InstructionInfoFactory()
 COPIES = 8
 """How many copies between registers a slice follows."""
 NEAR = "<i"
@@ -122,10 +125,29 @@ def follow_index(insn: Instruction, aliases: set[object], written: int) -> int |
         aliases.discard(target)
         aliases.add(register_number(insn.memory_index))
         return None
-    for number in range(16):
-        if written >> number & 1:
-            aliases.discard(number)
+    for alias in list(aliases):
+        if isinstance(alias, tuple) and (_may_store(insn) or written & _addressing(alias)):
+            aliases.discard(alias)  # a place in memory may hold something else above, or be another place
+        elif isinstance(alias, int) and written >> alias & 1:
+            aliases.discard(alias)
     return None
+
+
+def pass_call(aliases: set[object]) -> None:
+    """Step the aliases of the index above a call: registers that callees keep stay what they are, memory may not."""
+    kept = {alias for alias in aliases if isinstance(alias, int) and not SYSV_CLOBBERED >> alias & 1}
+    aliases &= kept
+
+
+def _may_store(insn: Instruction) -> bool:
+    """Return whether an instruction may change memory."""
+    return any(used.access in WRITES for used in _factory.info(insn).used_memory())
+
+
+def _addressing(place: tuple[int, ...]) -> int:
+    """Return the registers that the address of a memory operand depends on, as a mask."""
+    numbers = [register_number(register) for register in place[:2]]
+    return sum(1 << number for number in {*numbers} if number >= 0)
 
 
 class Compared:

@@ -32,7 +32,8 @@ class Effects(NamedTuple):
 
 
 _READS = frozenset({OpAccess.READ, OpAccess.COND_READ, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE})
-_WRITES = frozenset({OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE})
+WRITES = frozenset({OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE})
+"""Ways of access by which something may change."""
 _CERTAIN = frozenset({OpAccess.WRITE, OpAccess.READ_WRITE})
 
 # With a count of zero these leave the flags alone.
@@ -135,7 +136,7 @@ def _ask(iced: Instruction) -> Effects:
         access = used.access
         if access in _READS:
             reads |= bit
-        if access in _WRITES:
+        if access in WRITES:
             may_write |= bit
             if access in _CERTAIN and size >= 4 and iced.mnemonic not in _KEEP_THEIR_REGISTER:
                 writes |= bit

@@ -80,6 +80,8 @@ CHECKED = {
     "distance of a word": "lea ecx, [rdi-300]\n cmp cx, 2\n ja .Lout\n movzx eax, di\n sub eax, 300\n cdqe",
     "distance": "lea ecx, [rdi-32]\n cmp ecx, 2\n ja .Lout\n mov eax, edi\n nop\n lea eax, [rax-32]",
     "negative": "cmp edi, -3\n jb .Lout\n lea eax, [rdi+3]",
+    "spilled": "mov [rsp-4], edi\n cmp dword ptr [rsp-4], 2\n ja .Lout\n mov eax, [rsp-4]",
+    "kept by what is called": "cmp ebx, 2\n ja .Lout\n call [rsi]\n mov eax, ebx",
     "behind padding": "cmp edi, 2\n mov eax, edi\n jbe .Lgo\n ret\n .p2align 5\n.Lgo:",
 }
 UNCHECKED = {
@@ -89,6 +91,11 @@ UNCHECKED = {
     "fewer bytes compared": "lea ecx, [rdi-32]\n cmp cl, 2\n ja .Lout\n movzx eax, di\n sub eax, 32\n cdqe",
     "a sum": "lea ecx, [rdi+32]\n cmp cl, 2\n ja .Lout\n movzx eax, dil\n add eax, 32\n cdqe",
     "flags of something else": "cmp edi, 2\n test esi, esi\n ja .Lout\n mov eax, edi",
+    "spilled and changed": "cmp dword ptr [rsp-4], 2\n ja .Lout\n inc dword ptr [rsp-4]\n mov eax, [rsp-4]",
+    "spilled where something is stored": "cmp dword ptr [rsp-4], 2\n ja .Lout\n mov [rsi], edx\n mov eax, [rsp-4]",
+    "spilled elsewhere": "cmp dword ptr [rbx+4], 2\n ja .Lout\n mov rbx, rsi\n mov eax, [rbx+4]",
+    "spilled around a call": "cmp dword ptr [rsp+4], 2\n ja .Lout\n call [rsi]\n mov eax, [rsp+4]",
+    "changed by what is called": "cmp edi, 2\n ja .Lout\n call [rsi]\n mov eax, edi",
     "another number": "cmp edi, -4\n jb .Lout\n lea eax, [rdi+3]",
 }
 NOT_WHOLE = entries(".Ltable", ".La", ".Lb", ".Lc", ".La+1")
