@@ -46,11 +46,12 @@ class TableStore:
     def __init__(self, elf: ElfFile, tables: Sequence[SymbolTable]) -> None:
         """Serve ``elf`` as it is named by ``tables``."""
         self._build_id = elf.build_id if elf.identity is not None and reader() else None
-        self._source = {
+        self.source: dict[str, object] = {
             "reader": reader(),
             "file": list(elf.identity or ()),
             "tables": [[len(each.symbols), len(each.strings), *each.identity] for each in tables],
         }
+        """What the tables are made of: which file with which content, named by what, read by which code."""
 
     def bounds(self) -> Bounds | None:
         """Return the bounds of all functions, if they are kept."""
@@ -153,21 +154,26 @@ class TableStore:
     def _load(self, kind: str, names: Sequence[str]) -> list[NDArray[Any]] | None:
         """Return the arrays of an entry if it was made from the same sources."""
         found = cache.load(self._build_id, kind)
-        if found is None or found[0].get("source") != self._source or not found[1].keys() >= set(names):
+        if found is None or found[0].get("source") != self.source or not found[1].keys() >= set(names):
             return None
         return [found[1][name] for name in names]
 
     def _store(self, kind: str, arrays: cache.Arrays) -> None:
-        cache.store(self._build_id, kind, {"source": self._source}, arrays)
+        cache.store(self._build_id, kind, {"source": self.source}, arrays)
+
+
+def reader() -> int:
+    """Return a number that changes with the code that finds out what is kept, 0 where its files cannot be looked at."""
+    return state_of_code(__file__, core.__file__, isa.__file__)
 
 
 @once
-def reader() -> int:
-    """Return a number that changes with the code that finds out what is kept, 0 where its files cannot be looked at."""
+def state_of_code(*modules: str) -> int:
+    """Return a number that changes with our code beside some modules, 0 where its files cannot be looked at."""
     try:
         states = []
-        for package in (__file__, core.__file__, isa.__file__):
-            with os.scandir(os.path.dirname(package)) as listing:
+        for module in modules:
+            with os.scandir(os.path.dirname(module)) as listing:
                 states += [(each.name, each.stat()) for each in listing if each.name.endswith(".py")]
     except OSError:
         return 0

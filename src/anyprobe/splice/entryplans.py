@@ -2,8 +2,8 @@
 
 Only the commonest outcome is kept: a jump at the entry of a function without branches back to it. Everything else is
 planned anew. Of every function that was probed it is kept which others it is planned together with. All this holds for
-the same code seen with the same knowledge of who may enter it where, so what is known (symbols, unwind tables, stored
-pointers) is part of the key.
+one file with one content, read and planned by this very version of our code with the same knowledge of who may enter it
+where (symbols, unwind tables, stored pointers): all of that stands beside the plans.
 """
 
 import zlib
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from anyprobe.binary import cache
+from anyprobe.binary.tablestore import state_of_code
 from anyprobe.binary.text import ModuleText
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
     from anyprobe.binary.cfg import CodeMap
     from anyprobe.binary.function import FunctionCode
 
-_KIND, _VERSION = "entryplans", 4
+_KIND, _VERSION = "entryplans", 5
 _WORTH_SAVING = 64
+_PLANNED = ("start", "head", "size", "dead", "flags")
+_TOGETHER = ("member", "first")
 
 
 class _EntryPlan(NamedTuple):
@@ -41,20 +44,25 @@ class EntryPlans:
 
     def __init__(self, text: ModuleText, build_id: str | None) -> None:
         """Load what earlier sessions found."""
-        self._text, self._build_id = text, build_id
+        self._text = text
+        self._build_id = build_id if text.store is not None and state_of_code(__file__) else None
         self._fresh = 0
         self._plans: dict[int, _EntryPlan] = {}
         self._firsts: dict[int, int] = {}
-        found = cache.load(build_id, _KIND, version=_VERSION)
-        if found is not None and found[0].get("knowledge") == self._knowledge():
-            rows = zip(*(found[1][name].tolist() for name in ("start", "head", "size", "dead", "flags")), strict=True)
+        found = cache.load(self._build_id, _KIND, version=_VERSION)
+        if found is not None and found[0] == self._source() and _fits(found[1]):
+            rows = zip(*(found[1][name].tolist() for name in _PLANNED), strict=True)
             self._plans = {start: _EntryPlan(head, size, dead, bool(flags)) for start, head, size, dead, flags in rows}
-            self._firsts = dict(zip(found[1]["member"].tolist(), found[1]["first"].tolist(), strict=True))
+            self._firsts = dict(zip(*(found[1][name].tolist() for name in _TOGETHER), strict=True))
         self._clobbers: dict[tuple[int, bool], Clobbers] = {}
 
-    def _knowledge(self) -> int:
-        known = zlib.crc32(self._text.entries.tobytes())
-        return zlib.crc32(self._text.function_ends.tobytes(), zlib.crc32(self._text.function_starts.tobytes(), known))
+    def _source(self) -> dict[str, object]:
+        """Return what the plans hold for."""
+        text = self._text
+        known = zlib.crc32(text.entries.tobytes())
+        known = zlib.crc32(text.function_ends.tobytes(), zlib.crc32(text.function_starts.tobytes(), known))
+        source = text.store.source if text.store is not None else {}
+        return {**source, "planner": state_of_code(__file__), "knowledge": known}
 
     def find(self, start: int, want: Want) -> PlannedSplice | None:
         """Return the remembered splice for the entry of the function at ``start``."""
@@ -102,11 +110,20 @@ class EntryPlans:
         rows = sorted((start, *plan) for start, plan in self._plans.items())
         columns = list(zip(*rows, strict=True))
         arrays = {
-            name: np.array(column, dtype=np.int64)
-            for name, column in zip(("start", "head", "size", "dead", "flags"), columns or [()] * 5, strict=True)
+            name: np.array(column, dtype=np.int64) for name, column in zip(_PLANNED, columns or [()] * 5, strict=True)
         }
         arrays |= {
-            "member": np.fromiter(self._firsts.keys(), np.int64, len(self._firsts)),
-            "first": np.fromiter(self._firsts.values(), np.int64, len(self._firsts)),
+            name: np.array(column, dtype=np.int64)
+            for name, column in zip(_TOGETHER, ([*self._firsts], [*self._firsts.values()]), strict=True)
         }
-        cache.store(self._build_id, _KIND, {"knowledge": self._knowledge()}, arrays, version=_VERSION)
+        cache.store(self._build_id, _KIND, self._source(), arrays, version=_VERSION)
+
+
+def _fits(arrays: cache.Arrays) -> bool:
+    """Return whether what was kept has the form of what ``save`` writes."""
+    for names in (_PLANNED, _TOGETHER):
+        if not arrays.keys() >= set(names) or len({arrays[name].shape for name in names}) != 1:
+            return False
+        if any(arrays[name].ndim != 1 or arrays[name].dtype.kind != "i" for name in names):
+            return False
+    return True
