@@ -109,7 +109,8 @@ def _overlap(found: "dict[int, Instruction]") -> int | None:
 def is_all_led_to(function: "FunctionCode", entries: Iterable[int]) -> bool:
     """Return whether every instruction but padding is led to from ``entries``, by a jump, or from above.
 
-    That is so of nearly all functions, and takes one look behind each end; of the others ``Reached`` knows more.
+    That is so of nearly all functions, and takes one look behind each end; of the others ``Reached`` knows more. A jump
+    counts wherever it is, as it does in ``CodeMap.entered``.
     """
     addresses = function.addresses
     aims = {target for _, target in function.jumps}.union(entries)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from anyprobe.binary.cfg import CodeMap
     from anyprobe.binary.descent import Reached
 
-_MOST_PREFIXES = 5
+_MOST_PREFIXES = 13
+"""Bytes that fit in front of the opcode of a short branch."""
 _DIRECT = frozenset({Flow.JUMP, Flow.JCC, Flow.CALL, Flow.XBEGIN})
 
 FAR_ENOUGH = 32
@@ -107,7 +108,7 @@ class FunctionCode:
 
     def branches_from(self, opcode: int, target: int) -> bool:
         """Return whether a direct branch whose opcode (behind prefixes) lies here goes to ``target``."""
-        for start in range(opcode, opcode - _MOST_PREFIXES, -1):
+        for start in range(opcode, opcode - _MOST_PREFIXES - 1, -1):
             number = self._index.get(start)
             if number is not None:
                 one = self.iced[number]
@@ -188,8 +189,7 @@ class FunctionCode:
 
         if self.complete is not None:
             return False
-        entries = {self.start, self.entry, *self.table_targets, *self._map.static_entries(self.start, self.end)}
-        return is_all_led_to(self, entries)
+        return is_all_led_to(self, self._known_entries())
 
     @cached_property
     def _proven(self) -> "Reached | None":
@@ -201,11 +201,14 @@ class FunctionCode:
 
         if self.complete is not None:
             return None
-        entries = {self.start, self.entry, *self.table_targets, *self._map.static_entries(self.start, self.end)}
-        reached = Reached(self, entries)
+        reached = Reached(self, self._known_entries())
         if not reached.is_all:
             reached.follow(self._map.entered(self.start, self.end, addresses=self.indirect_jumps > 0))
         return reached
+
+    def _known_entries(self) -> set[int]:
+        """Return where the function is entered, by its tables, too, as far as its own branches do not say it."""
+        return {self.start, self.entry, *self.table_targets, *self._map.static_entries(self.start, self.end)}
 
     def never_runs(self, insn: Insn) -> bool:
         """Return whether an instruction is certainly never come to: it is padding or data."""

@@ -97,7 +97,7 @@ class ExitWays(Ways):
         run = part.run_of(want.address)
         block = tuple(insn for insn in run if insn.address <= want.address)
         plain = all(insn.flow is Flow.NEXT and insn.address not in self._wanted for insn in block[:-1])
-        if block and block[-1].falls_through:
+        if not block or block[-1].falls_through:
             return ()
         if not plain or len(block) > _LONGEST_BLOCK or self._planner.forbidden(block) is not None:
             return ()

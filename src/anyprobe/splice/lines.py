@@ -3,7 +3,8 @@
 A line begins where something may enter and ends where something else may, or where control does not simply go on. One
 jump in it leads all that comes by into a patch, which runs the line to its end with the actions in it. So a line takes
 one splice however many of its instructions are wanted, and one look at who enters where serves the whole function.
-Lines without room for a jump are left to the ladder of strategies.
+Of lines without room for a jump the first instruction may be retargeted, or moved with the call behind it; all else is
+left to the ladder of strategies.
 """
 
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ class Lines:
         self._leaders = function.leaders
 
     def place(self, todo: Sequence[Want]) -> list[Want]:
-        """Place the lines that wants lie in; return the wants, ascending, that are left."""
+        """Place the lines that wants lie in, or what they begin with; return the wants, ascending, that are left."""
         left: list[Want] = []
         number = 0
         while number < len(todo):
@@ -115,8 +116,10 @@ class Lines:
         What the ladder has to place right above it may need the same bytes, and comes first.
         """
         planner, function = self._planner, self._function
-        found = planner.retarget(function.insn(index), want)
-        if isinstance(found, Refusal):
+        found: PlannedSplice | Refusal | None = None
+        if Strategy.RETARGET in planner.allowed:
+            found = planner.retarget(function.insn(index), want)
+        if not isinstance(found, PlannedSplice):
             insns = self._few_from(index)
             if insns[-1].end - want.address < JUMP_BYTES:
                 return False

@@ -173,3 +173,10 @@ def test_bytes_of_the_next_function_are_the_last_resort(code_map):
     (splice,) = plan_of(planner, (2, WantKind.EXIT)).splices
     assert splice.strategy is Strategy.PUNNED
     assert planner.claims.borrowed[BASE + 3] == 1
+
+
+def test_an_exit_that_may_be_data_has_no_ways(code_map):
+    """lea rax, [rip+2]; ret; nop; inc eax; ret: nothing but a taken address leads to the second exit."""
+    planner = planner_of(code_map, "48 8d 05 02 00 00 00  c3  90  ff c0  c3")
+    plan = plan_of(planner, (7, WantKind.EXIT), (11, WantKind.EXIT))
+    assert [(want.address - BASE, why.reason) for want, why in plan.refused][-1] == (11, Reason.NOT_CODE)

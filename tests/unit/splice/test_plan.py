@@ -424,3 +424,26 @@ def test_what_serves_handlers_never_traps(case):
     assert splice.strategy is Strategy.JUMP
     assert splice.internal
     assert case("53 48 89 f3 c3", allowed=frozenset({Strategy.TRAP})).plan(ENTRY).splices[0].strategy is Strategy.TRAP
+
+
+def test_nothing_is_retargeted_unless_that_is_allowed(case):
+    """However many of a function's instructions are wanted."""
+    calls = "e8 fb ff ff ff  b8 01 00 00 00  e8 f1 ff ff ff  e8 ec ff ff ff  c3"
+    wants = [(at, WantKind.OFFSET) for at in (0, 5, 10, 15)]
+    found = {
+        strategies: [
+            splice.strategy for splice in case(calls, NEXT, allowed=frozenset(strategies)).plan(*wants).splices
+        ]
+        for strategies in ((Strategy.JUMP,), (Strategy.JUMP, Strategy.RETARGET))
+    }
+    assert found[(Strategy.JUMP,)] == [Strategy.JUMP] * 4
+    assert sorted(found[(Strategy.JUMP, Strategy.RETARGET)]) == [Strategy.JUMP, *[Strategy.RETARGET] * 3]
+
+
+@pytest.mark.parametrize("prefixes", range(14))
+def test_no_jump_over_the_target_of_a_branch_whatever_its_prefixes(case, prefixes):
+    """inc eax; inc ecx; inc edx; jne to the last of these, behind prefixes without a meaning."""
+    code = f"ff c0  ff c1  ff c2  {'2e ' * prefixes} 75 {256 - 4 - prefixes:02x}  c3"
+    plan = case(code, NEXT).plan(ENTRY)
+    assert len(plan.refused) == (prefixes < 5)  # else the branch has room for a springboard
+    assert not any(splice.write_at < BASE + 4 < splice.write_at + splice.written for splice in plan.splices)
