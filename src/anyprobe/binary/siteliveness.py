@@ -5,15 +5,13 @@ they read it is taken from ``liveness``, and as there no convention is relied up
 pointer or a linkage stub, a system call, a trap end every path, and what is undecided there is live.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.instructionmasks import CANDIDATES, masks_of
 from anyprobe.binary.liveness import NOTHING, Scratch, overwritten_at, scratch_of
 from anyprobe.isa.decode import Flow
-
-_ENDS_LINE = frozenset(Flow) - {Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL}
-"""Behind which instructions another line begins."""
 
 
 class Line(NamedTuple):
@@ -28,27 +26,41 @@ class Line(NamedTuple):
 class SiteLiveness:
     """What is dead in front of the instructions of one function; a part elsewhere is a function of its own."""
 
+    candidates = CANDIDATES
+    """What it looks for."""
+    ends = frozenset(Flow) - {Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL}
+    """Behind which instructions another line begins."""
+
     def __init__(self, code_map: CodeMap, function: FunctionCode) -> None:
         """Solve the function's blocks."""
         self._map, self._function = code_map, function
-        self._masks = masks_of(function)
+        self._masks = self._steps()
         self._heads = self._find_heads()
         self._live = self._solve()
 
     def scratch(self, address: int) -> Scratch:
         """Return what code in front of the instruction at an address may destroy."""
+        dead = self.dead_at(address)
+        return scratch_of(dead) if dead else NOTHING
+
+    def dead_at(self, address: int) -> int:
+        """Return the same as a mask, 0 where nothing is known."""
         number = self._function.index_of(address)
         if number is None or self._function.broken is not None:
-            return NOTHING
+            return 0
         known = self._live.get(number)
         live = self._before(self._line(number)) if known is None else known
-        return scratch_of(CANDIDATES & ~live)
+        return self.candidates & ~live
+
+    def _steps(self) -> Sequence[tuple[Flow, int, int]]:
+        """Return of each instruction the flow, what it reads, and what it overwrites in full."""
+        return [each[:3] for each in masks_of(self._function)]
 
     def _find_heads(self) -> frozenset[int]:
         """Return the numbers of the instructions that lines begin with: what is jumped to, and what is behind jumps."""
         function = self._function
         targets = {function.index_of(target) for target in function.jump_targets | function.table_targets}
-        behind = {number + 1 for number, flow in function.turns if flow in _ENDS_LINE}
+        behind = {number + 1 for number, flow in function.turns if flow in self.ends}
         return frozenset({0} | behind | {number for number in targets if number is not None})
 
     def _solve(self) -> dict[int, int]:
@@ -79,13 +91,13 @@ class SiteLiveness:
     def _line(self, here: int) -> Line:
         """Go on from an instruction until a line begins or all is decided."""
         heads, masks = self._heads, self._masks
-        size, begin, live, pending = len(masks), here, 0, CANDIDATES
+        size, begin, live, pending = len(masks), here, 0, self.candidates
         while pending:
             if here >= size:
                 return Line(live | pending, 0, ())  # off the end
             if here in heads and here != begin:
                 return Line(live, pending, (here,))
-            flow, reads, writes, _, _ = masks[here]
+            flow, reads, writes = masks[here]
             live |= pending & reads
             pending &= ~live
             if flow is not Flow.NEXT:

@@ -33,6 +33,8 @@ class Explanation:
     disassembly: tuple[Line, ...]
     live_registers: tuple[str, ...]
     dead_registers: tuple[str, ...]
+    dead_vectors: tuple[str, ...]
+    """Vector registers (``xmm3``: the low 128 bits alone, ``zmm3[128:]``: the rest), masks, ``x87`` for its stack."""
     flags_live: bool
     verdicts: tuple[tuple[str, str], ...]
     patch: tuple[tuple[int, bytes, str], ...] = ()

@@ -31,9 +31,9 @@ class Effects(NamedTuple):
     """Set to a value that does not depend on the old one, whatever happens."""
 
 
-_READS = frozenset({OpAccess.READ, OpAccess.COND_READ, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE})
+READS = frozenset({OpAccess.READ, OpAccess.COND_READ, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE})
 WRITES = frozenset({OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE})
-"""Ways of access by which something may change."""
+"""Ways of access by which something matters that was there before, and by which something may change."""
 _CERTAIN = frozenset({OpAccess.WRITE, OpAccess.READ_WRITE})
 
 # With a count of zero these leave the flags alone.
@@ -134,7 +134,7 @@ def _ask(iced: Instruction) -> Effects:
         if not bit:
             continue
         access = used.access
-        if access in _READS:
+        if access in READS:
             reads |= bit
         if access in WRITES:
             may_write |= bit

@@ -21,6 +21,7 @@ from anyprobe.splice.patchcode import SCRATCH_ORDER, Action, ActionKind, BankCod
 from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Want, WantKind
 from anyprobe.splice.routines import Routines
 from anyprobe.splice.space import AddressSpace
+from anyprobe.target import procfs
 
 if TYPE_CHECKING:
     from anyprobe.probes.resolve import ResolvedSite
@@ -68,6 +69,8 @@ def explain(session: "Session", spec: str) -> Explanation:
     code = _code_of(session, site, module)
     if isinstance(code, Refusal):
         raise SiteRefused(code)
+    from anyprobe.binary.vectorliveness import VectorLiveness, names_of
+
     _see_space(session)
     wants = _wants(site, code)
     plan = _planned(session, module, code, wants)
@@ -91,6 +94,7 @@ def explain(session: "Session", spec: str) -> Explanation:
         disassembly=tuple(_lines(part, first, splice, module.bias)),
         live_registers=tuple(name for name in SCRATCH_ORDER if free is None or name not in free.registers),
         dead_registers=free.registers if free else (),
+        dead_vectors=names_of(VectorLiveness(module.code, part).dead(first)),
         flags_live=free is None or not free.flags,
         verdicts=tuple(_verdicts(plan, first)),
         patch=tuple(_patch(session, module, code, splice)) if splice else (),
@@ -119,7 +123,8 @@ def _said(verdict: str | Refusal) -> str:
 
 
 def _see_space(session: "Session") -> None:
-    session.engine.springboards.space = AddressSpace(session.mappings(), session.engine.process.heap_start)
+    mappings, engine = session.mappings(), session.engine
+    engine.springboards.look(AddressSpace(mappings, engine.process.heap_start), len(mappings), procfs.most_mappings())
 
 
 def _lines(code: FunctionCode, address: int, splice: PlannedSplice | None, bias: int) -> list[Line]:

@@ -126,7 +126,8 @@ class Engine:
         self.note_losses(mappings)
         self.losses.check_session(self.process.pid)
         with self._timed("plan"):
-            self.springboards.space = AddressSpace(mappings, self.process.heap_start)
+            space = AddressSpace(mappings, self.process.heap_start)
+            self.springboards.look(space, len(mappings), procfs.most_mappings())
             self.view.look()
             self.faults.look(edits)
             edits = self._without_gone(self.view.with_handlers(edits), mappings)

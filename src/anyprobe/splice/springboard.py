@@ -1,9 +1,11 @@
 """Springboards: jumps at places that punned jumps can reach, leading on to far patches.
 
 One physical page can stand at many addresses: pages mapped in one go share memfd pages where their offsets are free,
-which costs no memory. Each page is a mapping of its own, so mind ``vm.max_map_count``.
+which costs no memory. Each page is a mapping of its own, and the kernel allows a process ``vm.max_map_count`` of them:
+what comes on top of that fails, in the program, too. So half of what is left stays the program's.
 """
 
+import sys
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator
@@ -45,10 +47,20 @@ class Springboards:
     """Taken by plans, and nothing written there yet."""
     _plans_on: Counter[int] = field(default_factory=Counter)
     """How many of those lie on a page."""
+    room: int = sys.maxsize
+    """How many pages may be mapped in the present change."""
+
+    def look(self, space: AddressSpace, mappings: int, most: int) -> None:
+        """See the address space as it is now; ``most``: how many mappings it may have, of which there are some."""
+        self.space, self.room = space, max(most - mappings, 0) // 2
 
     def can_reach(self, base: int, count: int) -> bool:
         """Return whether a springboard may stand at some address in ``[base, base + count)``."""
-        return next(self._places(base, count), None) is not None
+        places = self._places(base, count)
+        found = next(places, None)
+        if found is None or len(self._fresh) < self.room or found[0] in self._pages:
+            return found is not None
+        return any(page in self._pages for page, _ in places)
 
     def choose(self, base: int, count: int) -> int | None:
         """Take an address in ``[base, base + count)`` for a springboard; pages already in use first."""

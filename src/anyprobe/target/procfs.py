@@ -86,6 +86,10 @@ class TaskStat(NamedTuple):
         return bool(self.flags & _IO_WORKER) or self.comm.startswith("iou-")
 
 
+_USUAL_MAPPINGS = 65530
+"""The kernel's default for ``vm.max_map_count``."""
+
+
 def read_file(path: str) -> bytes:
     """Return a whole small file."""
     fd = gateway.open_file(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -220,6 +224,14 @@ def read_mappings(pid: int) -> list[Mapping]:
         parsed = parse_maps(content)
         _last_maps = content, parsed
     return list(parsed)
+
+
+def most_mappings() -> int:
+    """Return how many mappings a process may have."""
+    try:
+        return int(read_file("/proc/sys/vm/max_map_count"))
+    except (OSError, ValueError):
+        return _USUAL_MAPPINGS
 
 
 def parse_maps(content: bytes) -> list[Mapping]:

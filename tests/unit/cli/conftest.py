@@ -65,6 +65,7 @@ class FakeSession:
             ),
             live_registers=("rdi", "rsp"),
             dead_registers=("rax", "r11"),
+            dead_vectors=("zmm2", "zmm3", "zmm4", "xmm7", "k1"),
             flags_live=False,
             verdicts=(("retarget", "not-a-direct-branch: push"), ("jump", "chosen"), ("punned", "possible")),
             patch=((0x9000, b"\x48\xff\x05\x00\x00\x00\x00", "inc qword [rip]"),),

@@ -16,6 +16,7 @@ def test_explain_marks_the_regions_and_names_the_verdicts(fakes, capsys):
     assert "not-a-direct-branch" in shown
     assert "inc qword [rip]" in shown
     assert "flags      dead" in shown
+    assert "vectors    dead: zmm2-zmm4 xmm7 k1\n" in shown
 
 
 def test_explain_as_json(fakes, capsys):

@@ -181,3 +181,16 @@ def test_pages_that_share_memory_have_the_places_of_both_taken(boards):
     assert not boards.can_reach(second + 100, 1)
     assert boards.choose(first + 300, 1) == first + 300
     assert not boards.can_reach(second + 300, 1)
+
+
+def test_half_of_what_is_left_of_a_programs_mappings_stays_its_own(boards):
+    """Pages in use are shared by whoever can reach them; new ones are mapped up to a number."""
+    boards.look(AddressSpace([TAKEN]), 65_526, 65_530)
+    places = [BASE + number * 0x100_0000 for number in range(1, 4)]
+    for place in places[:2]:
+        assert boards.can_reach(place, 256)
+        boards.choose(place, 256)
+    assert not boards.can_reach(places[2], 256)
+    assert boards.can_reach(places[0], 256)
+    boards.give_back(boards.pages()[0])
+    assert boards.can_reach(places[2], 256)

@@ -10,7 +10,7 @@ import click
 from anyprobe.cli import options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
@@ -164,3 +164,14 @@ def _print_liveness(explanation: "Explanation", console: "Console") -> None:
     console.print(f"  registers  {' '.join(explanation.live_registers) or 'none'}", soft_wrap=True)
     console.print(f"  dead       {' '.join(explanation.dead_registers) or 'none'}", soft_wrap=True)
     console.print(f"  flags      {'live' if explanation.flags_live else 'dead'}")
+    console.print(f"  vectors    dead: {' '.join(_runs(explanation.dead_vectors)) or 'none'}", soft_wrap=True)
+
+
+def _runs(names: "Sequence[str]") -> "Iterator[str]":
+    """Yield names, of those that differ in ascending numbers the first and the last."""
+    numbered = [(name.rstrip("0123456789"), int(name[len(name.rstrip("0123456789")) :] or -1)) for name in names]
+    begin = 0
+    for place, (kind, number) in enumerate(numbered):
+        if place + 1 == len(names) or numbered[place + 1] != (kind, number + 1):
+            yield names[begin] if begin == place else f"{names[begin]}-{names[place]}"
+            begin = place + 1
