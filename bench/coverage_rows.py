@@ -73,6 +73,7 @@ def files() -> Iterator[tuple[str, Path | None]]:
     yield "libcrypto", LIBRARIES / "libcrypto.so.3"
     yield "cc1", cc1[-1] if cc1 else None
     yield "a Rust program", _built("coverage_rust.rs", RUST, ["rustc", "-O"])
+    yield "ripgrep (Rust)", Path("/usr/bin/rg")
     yield "a Go program", _built("coverage_go.go", GO, ["go", "build"])
 
 

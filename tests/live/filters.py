@@ -113,21 +113,22 @@ def specs_of(session: "anyprobe.Session", functions: Iterable[tuple[str, str]], 
     return specs
 
 
-def print_shares(name: str, snapshot: "anyprobe.Snapshot") -> None:
-    """Print strategies and refusals."""
+def share(name: str, snapshot: "anyprobe.Snapshot") -> float:
+    """Print strategies and refusals; return the share of sites that are counted."""
     chosen = collections.Counter(str(site.strategy) for site in snapshot.sites if site.armed)
     refused = collections.Counter(str(each.reason) for each in snapshot.refused)
     total = sum(chosen.values()) + sum(refused.values())
-    share = ", ".join(f"{k} {v} ({100 * v / total:.2f} %)" for k, v in chosen.most_common())
+    shares = ", ".join(f"{k} {v} ({100 * v / total:.2f} %)" for k, v in chosen.most_common())
     why = ", ".join(f"{k} {v}" for k, v in refused.most_common()) or "nothing"
-    print(f"{name}: {total} sites: {share}; refused: {why}; hits {snapshot.hits}, missed {snapshot.nmissed}")
+    print(f"{name}: {total} sites: {shares}; refused: {why}; hits {snapshot.hits}, missed {snapshot.nmissed}")
+    return sum(chosen.values()) / total
 
 
 def run_at(program: Filter, level: str, functions: Sequence[tuple[str, str]], most: int) -> bytes:
     """Return the output with the blocks or instructions of functions, ``most`` at most, counted; print the shares."""
     chosen = sample(functions, most)
     output, snapshot = program.probed(lambda session: session.count(*specs_of(session, chosen, level)))
-    print_shares(f"{program.name}, {level} of {len(chosen)} functions", snapshot)
+    share(f"{program.name}, {level} of {len(chosen)} functions", snapshot)
     assert snapshot.hits > 100
     assert snapshot.nmissed == 0
     return output

@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import anyprobe
-from anyprobe.binary import codescan, image
+from anyprobe.binary import codescan, function, image
+from anyprobe.binary.body import decode_to_end
 
 BUILDERS = ("reconcile", "unwind_table", "code_entries", "forbidden_ranges", "noreturn_addresses", "relocations")
 IMPORTED = """
@@ -64,4 +65,23 @@ def test_what_counting_does_not_need_is_not_imported(run_target, tmp_path):
         env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path)),
     )
     assert NOT_FOR_COUNTING.isdisjoint(outcome.stdout.split())
+    target.finish()
+
+
+def test_one_probe_has_few_functions_looked_at(run_target, monkeypatch):
+    """Of thousands, those that it may have to do with; nothing is worked out for a whole module."""
+    target = run_target("counts.c", "1")
+    looked_at = []
+
+    def decoded(content, start):
+        looked_at.append(start)
+        return decode_to_end(content, start)
+
+    monkeypatch.setattr(function, "decode_to_end", decoded)
+    with anyprobe.attach(target.pid) as session:
+        session.count("libc:malloc")
+        (libc,) = (module for module in session.engine.modules if module.name.startswith("libc."))
+        assert 0 < len(looked_at) < 50 < len(libc.code.text.function_starts)
+        assert not libc.code.is_surveyed
+        assert libc.code.liveness_of_all is None
     target.finish()

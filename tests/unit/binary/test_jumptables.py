@@ -3,6 +3,8 @@ import subprocess
 
 import pytest
 
+from anyprobe.binary.cfg import CodeMap
+from anyprobe.binary.image import Image
 from anyprobe.core.refusal import Reason
 from module_under_test import Module, function
 
@@ -637,3 +639,17 @@ def test_a_way_through_a_part_elsewhere_is_the_functions_own(build):
     cold = function("dispatch_cold", "xor edx, edx\n jmp .Lback")
     module = Module.assembled(build, cold, function("other", "ret"), function("dispatch", body), TABLE.format(more=""))
     assert module["dispatch"].complete is None
+
+
+def test_the_loop_of_an_interpreter():
+    """CPython's, with computed gotos: its labels are in a table of addresses, and all of it is known."""
+    image = Image.open("/usr/bin/python3.11")
+    (loop,) = image.functions.lookup("_PyEval_EvalFrameDefault")
+    code_map = CodeMap(image.text(), image.cold_parts)
+    function = code_map.function_at(loop.start)
+    assert function.complete is None
+    jumps = function.indirect_jumps
+    assert jumps > 100
+    assert len(function.blocks) > 2000
+    unknown = [address for address in function.addresses if not function.is_site(address)]
+    assert not unknown
