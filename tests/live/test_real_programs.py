@@ -113,7 +113,7 @@ def test_redis_under_its_benchmark(tmp_path):
         with anyprobe.attach(server.pid) as session:
             count_everything(session, exits=True)
             assert server.benchmark() == expected
-            assert share("redis-server", session.snapshot()) > 0.99
+            assert share("redis-server", session.snapshot()) > 0.98  # it handles faults
         assert server.ask("get", "k") == "500500"
 
 
