@@ -83,6 +83,7 @@ def _ask(one: Instruction) -> VectorEffects:
     if one.mnemonic in _SAVING:  # by a mask that nobody knows
         return VectorEffects(ALL, 0, ALL, 0)
     reads = writes = may_write = 0
+    # iced names the whole register where the upper part is cleared, as all VEX and EVEX forms do
     for used in _factory.info(one).used_registers():
         parts = _parts(used.register)
         reads |= parts if used.access in READS else 0
@@ -117,10 +118,6 @@ class VectorLiveness(SiteLiveness):
         """Solve the function's blocks; ``looks_into_calls``: and those of the functions that it calls itself."""
         self._looks_into_calls, self._called = looks_into_calls, dict[int, int]()
         super().__init__(code_map, function)
-
-    def dead(self, address: int) -> int:
-        """Return what is dead in front of an instruction, as a mask of ``names_of``; 0 where nothing is known."""
-        return self.dead_at(address)
 
     def _steps(self) -> Sequence[tuple[Flow, int, int]]:
         function = self._function
@@ -160,6 +157,6 @@ class VectorLiveness(SiteLiveness):
             callee = self._map.containing(target) if self._looks_into_calls else None
             known = 0
             if callee is not None and callee.index_of(target) is not None and not self._map.text.is_go:
-                known = VectorLiveness(self._map, callee, looks_into_calls=False).dead(target)
+                known = VectorLiveness(self._map, callee, looks_into_calls=False).dead_at(target)
             self._called[target] = known
         return known

@@ -94,7 +94,7 @@ def explain(session: "Session", spec: str) -> Explanation:
         disassembly=tuple(_lines(part, first, splice, module.bias)),
         live_registers=tuple(name for name in SCRATCH_ORDER if free is None or name not in free.registers),
         dead_registers=free.registers if free else (),
-        dead_vectors=names_of(VectorLiveness(module.code, part).dead(first)),
+        dead_vectors=names_of(VectorLiveness(module.code, part).dead_at(first)),
         flags_live=free is None or not free.flags,
         verdicts=tuple(_verdicts(plan, first)),
         patch=tuple(_patch(session, module, code, splice)) if splice else (),

@@ -9,7 +9,7 @@ from module_under_test import Module, function
 def dead_in(module, number=0, name="code"):
     """Return what is dead in front of an instruction of a function, by names."""
     code = module[name]
-    return set(names_of(VectorLiveness(code._map, code).dead(code.insns[number].address)))
+    return set(names_of(VectorLiveness(code._map, code).dead_at(code.insns[number].address)))
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_every_instruction_of_a_library_has_known_effects(build):
         if isinstance(each, FunctionCode) and each.complete is None:
             liveness = VectorLiveness(code_map, each)
             for number, address in enumerate(each.addresses):
-                dead = liveness.dead(address)
+                dead = liveness.dead_at(address)
                 assert dead & vector_effects(each.iced[number], each.raw_at(number)).reads == 0
                 assert 0 <= dead <= ALL
                 seen += dead != 0
