@@ -53,6 +53,26 @@ return xh * yh + (c >> 32) + (d >> 32)"""
     assert results(lowered("x: u64, y: u64", body), rows) == [x * y >> 64 for x, y in rows]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if a == 0:\n    return b\nreturn c",
+        "x = b\nif a > b:\n    x = c\nelif a == 7:\n    x = a\nreturn x * 3",
+        "return b if a == 0 else c",
+    ],
+)
+def test_parameters_of_which_one_is_chosen(body):
+    """The kernel takes no offset into the context that depends on anything."""
+    rows = [(0, 5, 9), (7, 8, 9), (3, 2, 1), (7, 1, 4)]
+    expected = [
+        generating.define(
+            "def handler(a: u64, b: u64, c: u64):\n" + "".join(f"    {line}\n" for line in body.splitlines()), "handler"
+        )(*row)
+        for row in rows
+    ]
+    assert results(lowered("a: u64, b: u64, c: u64", body), rows) == expected
+
+
 def test_a_variable_named_like_what_is_made():
     body = "extreme = max(n, m)\nif extreme > 5:\n    extreme = min(extreme * 3, 700)\nreturn extreme"
     assert results(lowered("n: i64, m: i64", body), [(1, 2), (6, 1), (900, 5)]) == [2, 18, 700]
