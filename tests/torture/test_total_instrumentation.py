@@ -16,7 +16,7 @@ from live.results import hits
 MOST = {"blocks": 3000, "instructions": 300}
 SMALL = ("gzip", "xz", "bc", "unzstd")
 WHOLE = [*((name, level) for name in SMALL for level in EACH), ("gunzip", "blocks"), ("unxz", "blocks"),
-         ("sqlite3", "blocks"), ("sqlite3", "instructions")]  # fmt: skip
+         ("sqlite3", "blocks"), ("sqlite3", "instructions"), ("python", "blocks"), ("python", "instructions")]  # fmt: skip
 
 
 def all_specs(name, level):
