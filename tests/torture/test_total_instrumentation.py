@@ -15,8 +15,11 @@ from live.results import hits
 
 MOST = {"blocks": 3000, "instructions": 300}
 SMALL = ("gzip", "xz", "bc", "unzstd")
-WHOLE = [*((name, level) for name in SMALL for level in EACH), ("gunzip", "blocks"), ("unxz", "blocks"),
-         ("sqlite3", "blocks"), ("sqlite3", "instructions"), ("python", "blocks"), ("python", "instructions")]  # fmt: skip
+WHOLE = [
+    *((name, level) for name in (*SMALL, "sqlite3", "python") for level in EACH),
+    ("gunzip", "blocks"),
+    ("unxz", "blocks"),
+]
 
 
 def all_specs(name, level):
