@@ -113,7 +113,7 @@ def specs_of(session: "anyprobe.Session", functions: Iterable[tuple[str, str]], 
     return specs
 
 
-def share(name: str, snapshot: "anyprobe.Snapshot") -> float:
+def print_shares(name: str, snapshot: "anyprobe.Snapshot") -> float:
     """Print strategies and refusals; return the share of sites that are counted."""
     chosen = collections.Counter(str(site.strategy) for site in snapshot.sites if site.armed)
     refused = collections.Counter(str(each.reason) for each in snapshot.refused)
@@ -128,7 +128,7 @@ def run_at(program: Filter, level: str, functions: Sequence[tuple[str, str]], mo
     """Return the output with the blocks or instructions of functions, ``most`` at most, counted; print the shares."""
     chosen = sample(functions, most)
     output, snapshot = program.probed(lambda session: session.count(*specs_of(session, chosen, level)))
-    share(f"{program.name}, {level} of {len(chosen)} functions", snapshot)
+    print_shares(f"{program.name}, {level} of {len(chosen)} functions", snapshot)
     assert snapshot.hits > 100
     assert snapshot.nmissed == 0
     return output

@@ -11,7 +11,7 @@ import pytest
 import anyprobe
 from live.driver import Target
 from live.filter_programs import FILTERS, PYTHON, PYTHON_MODULES, python_tests
-from live.filters import EACH, LEVELS, functions_run, sample, share, specs_of
+from live.filters import EACH, LEVELS, functions_run, print_shares, sample, specs_of
 from live.redis_server import redis
 from live.results import hits
 
@@ -34,7 +34,7 @@ def test_functions(name, level):
     """Compressed and unpacked, an SQL script, a checksum by a static program: the output is the unprobed one."""
     program = FILTERS[name]()
     output, snapshot = program.probed(lambda session: session.count(*LEVELS[level]))
-    share(f"{name}, {level}", snapshot)
+    print_shares(f"{name}, {level}", snapshot)
     assert snapshot.hits > 100
     assert output == program.plain()
 
@@ -48,7 +48,7 @@ def test_blocks_and_instructions(name, level):
     _, snapshot = program.probed(lambda session: session.count("*:*"))
     functions = sample(functions_run(snapshot), 60)
     output, snapshot = program.probed(lambda session: session.count(*specs_of(session, functions, level)))
-    share(f"{name}, {level} of {len(functions)} functions", snapshot)
+    print_shares(f"{name}, {level} of {len(functions)} functions", snapshot)
     assert snapshot.hits > 100
     assert output == expected
 
@@ -57,7 +57,7 @@ def test_cpythons_own_tests():
     """Modules of ``python3 -m test``: as many tests run, fail and are skipped as without probes."""
     program = python_tests(*PYTHON_MODULES[:4])()
     output, snapshot = program.probed(lambda session: session.count("*:*"))
-    share("python3 -m test", snapshot)
+    print_shares("python3 -m test", snapshot)
     assert output == program.plain()
 
 
@@ -98,7 +98,7 @@ def test_python_with_entries_and_exits_counted():
         with anyprobe.attach(process.pid) as session:
             count_everything(session, exits=True)
             assert work() == expected
-            share("python3, entries and exits", session.snapshot())
+            print_shares("python3, entries and exits", session.snapshot())
             assert session.snapshot().hits > 100_000
         assert work() == expected
         process.stdin.close()
@@ -113,7 +113,7 @@ def test_redis_under_its_benchmark(tmp_path):
         with anyprobe.attach(server.pid) as session:
             count_everything(session, exits=True)
             assert server.benchmark() == expected
-            assert share("redis-server", session.snapshot()) > 0.98  # it handles faults
+            assert print_shares("redis-server", session.snapshot()) > 0.98  # it handles faults
         assert server.ask("get", "k") == "500500"
 
 
@@ -125,7 +125,7 @@ def test_go_program(compiled):
         with anyprobe.attach(target.pid) as session:
             session.count("a.out:*")
             counts = target.go(30)
-            share("a Go program", session.snapshot())
+            print_shares("a Go program", session.snapshot())
             assert hits(session.snapshot(), "main.Work") == counts.calls["main.Work"] - before
         target.go(5)
         target.finish()
@@ -159,7 +159,7 @@ def test_static_musl_program(run_target):
     with anyprobe.attach(target.pid) as session:
         count_everything(session, exits=True)
         counts = target.go(2000)
-        share("a static musl program", session.snapshot())
+        print_shares("a static musl program", session.snapshot())
         assert hits(session.snapshot(), "plain") == counts.calls["plain"]
         assert hits(session.snapshot(), "plain", "return") == counts.calls["plain"]
     target.go(5)
@@ -172,7 +172,7 @@ def test_cplusplus_program(run_target):
     with anyprobe.attach(target.pid) as session:
         count_everything(session, exits=True)
         counts = target.go(500)
-        share("C++ exceptions", session.snapshot())
+        print_shares("C++ exceptions", session.snapshot())
         assert hits(session.snapshot(), "thrower") == counts.calls["thrower"]
     target.go(5)
     target.finish()

@@ -7,7 +7,7 @@ import pytest
 
 from live.debian_sources import original_of, run
 from live.driver import cache_directory
-from live.filters import EACH, LEVELS, Filter, functions_run, run_at, share
+from live.filters import EACH, LEVELS, Filter, functions_run, print_shares, run_at
 
 pytestmark = [pytest.mark.live, pytest.mark.torture]
 MOST = {"blocks": 1500, "instructions": 200}
@@ -65,7 +65,7 @@ def expected(program):
 
 def test_entries_and_exits_then_what_runs(program, expected):
     output, snapshot = program.probed(lambda session: session.count(*LEVELS["exits"]))
-    share("Perl's tests, exits", snapshot)
+    print_shares("Perl's tests, exits", snapshot)
     assert differences(output, expected) == []
     for level in EACH:
         assert differences(run_at(program, level, functions_run(snapshot), MOST[level]), expected) == []

@@ -9,7 +9,7 @@ import pytest
 
 import anyprobe
 from live.filter_programs import FILTERS, PYTHON_MODULES, python_tests
-from live.filters import EACH, LEVELS, functions_run, run_at, sample, share, specs_of
+from live.filters import EACH, LEVELS, functions_run, print_shares, run_at, sample, specs_of
 from live.redis_server import redis
 from live.results import hits
 
@@ -38,7 +38,7 @@ def test_functions_blocks_and_instructions(name):
     expected = program.plain()
     for level in ("entries", "exits"):
         output, snapshot = program.probed(lambda session, level=level: session.count(*all_specs(name, level)))
-        assert share(f"{program.name}, {level}", snapshot) > 0.9  # less is counted where faults are handled
+        assert print_shares(f"{program.name}, {level}", snapshot) > 0.9  # less is counted where faults are handled
         assert output == expected
         assert snapshot.nmissed == 0
     functions = functions_run(snapshot)
@@ -51,7 +51,7 @@ def test_functions_blocks_and_instructions(name):
 def test_the_whole_of_a_program_and_its_libraries(name, level):
     program = FILTERS[name]()
     output, snapshot = program.probed(lambda session: session.count(*LEVELS[level]))
-    assert share(f"{program.name}, all {level}", snapshot) > 0.999
+    assert print_shares(f"{program.name}, all {level}", snapshot) > 0.999
     assert output == program.plain()
     assert snapshot.nmissed == 0
 
@@ -80,7 +80,7 @@ def test_redis_under_its_benchmark(level, tmp_path):
             session.count(*specs_of(session, sample(functions, MOST[level]), level))
             assert server.benchmark() == expected
             snapshot = session.snapshot()
-            share(f"redis-server, {level}", snapshot)
+            print_shares(f"redis-server, {level}", snapshot)
             assert snapshot.nmissed == 0
 
 
@@ -96,7 +96,7 @@ def test_go_program(level, run_target):
         session.count("a.out:main.Work", *specs_of(session, sample(functions, MOST[level]), level))
         counts = target.go(20)
         snapshot = session.snapshot()
-        share(f"a Go program, {level}", snapshot)
+        print_shares(f"a Go program, {level}", snapshot)
         assert hits(snapshot, "main.Work") == counts.calls["main.Work"]  # both probes
     target.go(5)
     target.finish()

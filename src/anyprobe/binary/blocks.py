@@ -6,7 +6,7 @@ call does not end a block: as a rule it comes back. Padding that nothing reaches
 
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.padding import PADDING_BEGINS, padding_length
+from anyprobe.binary.padding import PADDING_BEGINS, is_padding
 from anyprobe.isa.decode import Flow, flow_of
 
 if TYPE_CHECKING:
@@ -39,4 +39,4 @@ def _is_padding(function: "FunctionCode", address: int, number: int) -> bool:
     """Return whether the instruction with a number, if it starts at an address at all, is padding."""
     if number >= len(function.addresses) or function.addresses[number] != address:
         return False
-    return padding_length(function.raw_at(number), 0) > 0
+    return is_padding(function.raw_at(number))

@@ -183,20 +183,21 @@ class References:
 
     def into(self, low: int, high: int) -> list[tuple[int, int, Kind]]:
         """Return (target, source, kind) of every candidate with a target in ``[low, high)``."""
-        first = bisect_left(self._targets, low)
-        last = bisect_left(self._targets, high, first)
-        pairs = zip(self._targets[first:last], self._sources[first:last], strict=True)
+        within = self._within(low, high)
+        pairs = zip(self._targets[within], self._sources[within], strict=True)
         return [(target, source >> 2, _KINDS[source & 3]) for target, source in pairs]
 
     def targets(self, low: int, high: int) -> "array[int]":
         """Return the targets in ``[low, high)`` of all candidates, ascending."""
-        first = bisect_left(self._targets, low)
-        return self._targets[first : bisect_left(self._targets, high, first)]
+        return self._targets[self._within(low, high)]
 
     def sources(self, low: int, high: int) -> Iterator[int]:
         """Yield the sources of the candidates with a target in ``[low, high)``, in the order of ``into``."""
+        return (packed >> 2 for packed in self._sources[self._within(low, high)])
+
+    def _within(self, low: int, high: int) -> slice:
         first = bisect_left(self._targets, low)
-        return (packed >> 2 for packed in self._sources[first : bisect_left(self._targets, high, first)])
+        return slice(first, bisect_left(self._targets, high, first))
 
 
 class DataReferences:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from iced_x86 import Code, Decoder
 
 from anyprobe.binary.body import ENDS, LOCK
-from anyprobe.binary.padding import PADDING_BEGINS, padding_length
+from anyprobe.binary.padding import is_padding
 from anyprobe.isa.decode import FLOWS, Flow
 
 if TYPE_CHECKING:
@@ -121,8 +121,7 @@ def is_all_led_to(function: "FunctionCode", entries: Iterable[int]) -> bool:
             continue
         following = number + 1
         while following < len(addresses) and addresses[following] not in aims:
-            raw = function.raw_at(following)
-            if raw[0] not in PADDING_BEGINS or not padding_length(raw, 0):
+            if not is_padding(function.raw_at(following)):
                 return False
             following += 1
     return True
@@ -163,7 +162,7 @@ class Reached:
         """Whether every instruction but padding is reached."""
         body, at = self._function, self._flags.find(0)
         while at >= 0:
-            if not padding_length(body.raw_at(at), 0):
+            if not is_padding(body.raw_at(at)):
                 return False
             at = self._flags.find(0, at + 1)
         return True

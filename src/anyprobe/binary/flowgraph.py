@@ -8,7 +8,7 @@ new. What holds then holds for all of them together.
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.codescan import Kind
-from anyprobe.binary.padding import padding_length
+from anyprobe.binary.padding import is_padding
 from anyprobe.isa.decode import Flow, flow_of
 from anyprobe.isa.effects import effects_of
 from anyprobe.isa.registers import SYSV_CLOBBERED
@@ -55,7 +55,7 @@ class FlowGraph:
 
     def _is_padding(self, body: "FunctionCode", number: int) -> bool:
         """Return whether an instruction is padding that nothing of the function leads to."""
-        while padding_length(body.raw_at(number), 0) and not body.branches_to(body.iced[number].ip):
+        while is_padding(body.raw_at(number)) and not body.branches_to(body.iced[number].ip):
             if not self._falls_to(body, number):
                 return True
             number -= 1
@@ -106,7 +106,7 @@ class FlowGraph:
 
     def _never_runs(self, body: "FunctionCode", number: int) -> bool:
         """Return whether an instruction to which no way is known has none: padding, or behind an endless call."""
-        return padding_length(body.raw_at(number), 0) > 0 or (number > 0 and self._is_endless(body.iced[number - 1]))
+        return is_padding(body.raw_at(number)) or (number > 0 and self._is_endless(body.iced[number - 1]))
 
     def _from_elsewhere(self, body: "FunctionCode", address: int) -> "list[Place] | None":
         """Return the jumps of other functions to an address behind the start; ``None`` if it is entered otherwise."""

@@ -10,7 +10,7 @@ from anyprobe.binary.blocks import block_starts
 from anyprobe.binary.body import ENDS, LOCK, Body, Facts, decode_to_end, examine
 from anyprobe.binary.exits import Exit, Exits, find_exits
 from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
-from anyprobe.binary.padding import padding_length
+from anyprobe.binary.padding import is_padding, padding_length
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
@@ -173,7 +173,7 @@ class FunctionCode:
         if number <= self._straight_on or self._is_all_led_to:
             return False
         proven = self._proven
-        return proven is not None and number not in proven and not padding_length(self.raw_at(number), 0)
+        return proven is not None and number not in proven and not is_padding(self.raw_at(number))
 
     @cached_property
     def _straight_on(self) -> int:

@@ -16,6 +16,11 @@ PADDING_BEGINS = frozenset(b"\x66\x2e\x0f\x90\xcc\x00")
 """The first bytes of everything that may be padding."""
 
 
+def is_padding(raw: bytes) -> bool:
+    """Return whether an instruction that nothing leads to is padding."""
+    return raw[0] in PADDING_BEGINS and padding_length(raw, 0) > 0  # of most the first byte says that they are not
+
+
 def padding_length(content: bytes, offset: int, *, zeros: bool = True) -> int:
     """Return how many bytes from ``offset`` on are padding, in whole instructions. They must be unreachable.
 

@@ -40,8 +40,7 @@ class SiteLiveness:
 
     def scratch(self, address: int) -> Scratch:
         """Return what code in front of the instruction at an address may destroy."""
-        dead = self.dead_at(address)
-        return scratch_of(dead) if dead else NOTHING
+        return scratch_of(self.dead_at(address))
 
     def dead_at(self, address: int) -> int:
         """Return the same as a mask, 0 where nothing is known."""

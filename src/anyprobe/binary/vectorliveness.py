@@ -120,22 +120,21 @@ class VectorLiveness(SiteLiveness):
         super().__init__(code_map, function)
 
     def _steps(self) -> Sequence[tuple[Flow, int, int]]:
+        flows = map(FLOWS.__getitem__, self._function.codes)
+        return [(flow, each.reads, each.writes) for flow, each in zip(flows, self._effects, strict=True)]
+
+    @cached_property
+    def _effects(self) -> list[VectorEffects]:
         function = self._function
-        found = []
-        for number, one in enumerate(function.iced):
-            effects = vector_effects(one, function.raw_at(number))
-            found.append((FLOWS[one.code], effects.reads, effects.writes))
-        return found
+        return [vector_effects(one, function.raw_at(number)) for number, one in enumerate(function.iced)]
 
     @cached_property
     def _left_by_return(self) -> int:
         """What is live behind the function's returns."""
-        function = self._function
-        each = [vector_effects(one, function.raw_at(number)) for number, one in enumerate(function.iced)]
-        if self._map.text.is_go or any(masks.moved & KEEPS_ALL for masks in masks_of(function)):
+        if self._map.text.is_go or any(masks.moved & KEEPS_ALL for masks in masks_of(self._function)):
             return ALL
         destroyed = kept = stored = 0
-        for effects in each:
+        for effects in self._effects:
             destroyed |= effects.may_write
             kept |= effects.fetched
             stored |= effects.reads

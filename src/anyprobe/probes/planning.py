@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.function import FunctionCode
+from anyprobe.binary.vectorliveness import VectorLiveness, names_of
 from anyprobe.core.errors import SiteRefused
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.explanation import Explanation, Line, ListedSite
@@ -20,8 +21,6 @@ from anyprobe.splice.live import explained
 from anyprobe.splice.patchcode import SCRATCH_ORDER, Action, ActionKind, BankCode
 from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Want, WantKind
 from anyprobe.splice.routines import Routines
-from anyprobe.splice.space import AddressSpace
-from anyprobe.target import procfs
 
 if TYPE_CHECKING:
     from anyprobe.probes.resolve import ResolvedSite
@@ -69,9 +68,7 @@ def explain(session: "Session", spec: str) -> Explanation:
     code = _code_of(session, site, module)
     if isinstance(code, Refusal):
         raise SiteRefused(code)
-    from anyprobe.binary.vectorliveness import VectorLiveness, names_of
-
-    _see_space(session)
+    session.engine.see_space(session.mappings())
     wants = _wants(site, code)
     plan = _planned(session, module, code, wants)
     first = wants[0].address if wants else code.entry
@@ -120,11 +117,6 @@ def _outcomes(plan: FunctionPlan, bias: int) -> Iterator[tuple[int, str | Refusa
 
 def _said(verdict: str | Refusal) -> str:
     return verdict if isinstance(verdict, str) else f"{verdict.reason.value}: {verdict.detail}"
-
-
-def _see_space(session: "Session") -> None:
-    mappings, engine = session.mappings(), session.engine
-    engine.springboards.look(AddressSpace(mappings, engine.process.heap_start), len(mappings), procfs.most_mappings())
 
 
 def _lines(code: FunctionCode, address: int, splice: PlannedSplice | None, bias: int) -> list[Line]:
@@ -186,7 +178,7 @@ def listed(session: "Session", specs: Sequence[str]) -> list[ListedSite]:
     """Return the sites that specs mean, each with the strategy that would be used or the reason against it."""
     from anyprobe.probes.prototypes import Prototypes
 
-    _see_space(session)
+    session.engine.see_space(session.mappings())
     prototypes = Prototypes(lambda spec: session.resolve(spec)[0])
     found = []
     for spec in specs:

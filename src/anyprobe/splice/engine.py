@@ -126,8 +126,7 @@ class Engine:
         self.note_losses(mappings)
         self.losses.check_session(self.process.pid)
         with self._timed("plan"):
-            space = AddressSpace(mappings, self.process.heap_start)
-            self.springboards.look(space, len(mappings), procfs.most_mappings())
+            self.see_space(mappings)
             self.view.look()
             self.faults.look(edits)
             edits = self._without_gone(self.view.with_handlers(edits), mappings)
@@ -168,6 +167,11 @@ class Engine:
         for module in modules_of(edits):
             if module.plans is not None:
                 module.plans.save()
+
+    def see_space(self, mappings: Sequence[Mapping]) -> None:
+        """Have springboards placed in the address space as the memory map has it now."""
+        space = AddressSpace(mappings, self.process.heap_start)
+        self.springboards.look(space, len(mappings), procfs.most_mappings())
 
     def _keep_gadgets(self, edits: Sequence[Edit]) -> None:
         """See that no splice takes the instructions that our own calls in the target borrow."""

@@ -251,7 +251,7 @@ class Preparation:
                     if not (taken or isinstance(error, StopTimeout)) or time.monotonic() > deadline:
                         raise
                 time.sleep(_PAUSE)
-                engine.springboards.space = AddressSpace(engine.process.mappings(), engine.process.heap_start)
+                engine.see_space(engine.process.mappings())
                 if taken and time.monotonic() > deadline - _PATIENCE / 2:
                     self._give_up_taken()
                 engine.springboards.reserve_fresh()

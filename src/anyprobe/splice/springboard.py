@@ -56,11 +56,8 @@ class Springboards:
 
     def can_reach(self, base: int, count: int) -> bool:
         """Return whether a springboard may stand at some address in ``[base, base + count)``."""
-        places = self._places(base, count)
-        found = next(places, None)
-        if found is None or len(self._fresh) < self.room or found[0] in self._pages:
-            return found is not None
-        return any(page in self._pages for page, _ in places)
+        found = next(self._places(base, count), None)
+        return found is not None and (found[0] in self._pages or len(self._fresh) < self.room)
 
     def choose(self, base: int, count: int) -> int | None:
         """Take an address in ``[base, base + count)`` for a springboard; pages already in use first."""
