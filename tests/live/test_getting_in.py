@@ -34,7 +34,7 @@ def counted(monkeypatch):
 
     for name in BUILDERS:
         monkeypatch.setattr(image, name, counting(name, getattr(image, name)))
-    monkeypatch.setattr(codescan, "branch_targets", counting("branch_targets", codescan.branch_targets))
+    monkeypatch.setattr(codescan, "calls_into", counting("calls_into", codescan.calls_into))
     monkeypatch.setattr(codescan.References, "__init__", counting("References", codescan.References.__init__))
     return calls
 

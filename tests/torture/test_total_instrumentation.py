@@ -15,8 +15,9 @@ from live.results import hits
 
 MOST = {"blocks": 3000, "instructions": 300}
 SMALL = ("gzip", "xz", "bc", "unzstd")
+LARGER = ("zstd", "sqlite3", "sha256", "aes-ctr", "busybox", "rust", "ripgrep", "perl", "python")
 WHOLE = [
-    *((name, level) for name in (*SMALL, "sqlite3", "python") for level in EACH),
+    *((name, level) for name in (*SMALL, *LARGER) for level in EACH),
     ("gunzip", "blocks"),
     ("unxz", "blocks"),
 ]

@@ -57,6 +57,8 @@ class CodeMap:
         """The same for ``moduleliveness``."""
         self.gap_entries: dict[int, list[int]] = {}
         """What is entered between functions, by where the last one ends."""
+        self._doubts: dict[int, Refusal | None] = {}
+        """The same for ``unlisted_doubt``, by the number of the function."""
         self.dead_in_callees: dict[int, int] = {}
         """What the functions that are called overwrite before they read it."""
 
@@ -123,6 +125,31 @@ class CodeMap:
         from anyprobe.binary.nameless import nameless_code
 
         return nameless_code(self, address) if self.start_of(address) is None else None
+
+    def unlisted_doubt(self, start: int) -> Refusal | None:
+        """Return what is not known of a function that nothing lists, and of what may be further pieces of it.
+
+        It ends where the next one begins. Where that is not called, but pointed or jumped to, it may be a place inside
+        of the one in front, and a jump that nobody can follow may lead there.
+        """
+        number = bisect_left(self._starts, start)
+        if number not in self._doubts:
+            first, last = number, number + 1
+            while self._may_continue(first):
+                first -= 1
+            while self._may_continue(last):
+                last += 1
+            pieces = [self.function_at(self._starts[each]) for each in range(first, last)]
+            doubts = (each.own_doubt for each in pieces if isinstance(each, FunctionCode))
+            self._doubts.update(dict.fromkeys(range(first, last), next((each for each in doubts if each), None)))
+        return self._doubts[number]
+
+    def _may_continue(self, number: int) -> bool:
+        """Return whether the function with a number may be a part of the one in front, and both are listed nowhere."""
+        if not 0 < number < len(self._starts):
+            return False
+        start, before = self._starts[number], self._starts[number - 1]
+        return start in self.text.unlisted and start not in self.text.called and before in self.text.unlisted
 
     def gap_around(self, address: int) -> tuple[int, bytes] | None:
         """Return where the bytes outside of all functions begin that hold an address, and those bytes."""

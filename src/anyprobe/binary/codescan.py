@@ -7,7 +7,7 @@ that matter and drops those that are not what they look like.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -120,24 +120,64 @@ def _lea(part: CodeBytes) -> "Pair":
 
 def _absolute(part: CodeBytes) -> "Pair":
     """Return every 4-byte window that, as an unsigned number, may be a code address."""
+    return _words(part, part.start, part.end)
+
+
+def _words(part: CodeBytes, low: int, high: int) -> "Pair":
+    """Return the values of the 4-byte windows that lie in ``[low, high)``, and where the windows are."""
     view = np.frombuffer(part.content, dtype=np.uint8)
     words = np.ndarray((max(len(view) - 3, 0),), dtype="<u4", buffer=view, strides=(1,))
-    at = np.flatnonzero((words >= part.start) & (words < part.end))
+    at = np.flatnonzero((words >= low) & (words < high))
     return words[at].astype(np.int64), at.astype(np.int64) + part.start
 
 
-def branch_targets(text: ModuleText) -> "Pair":
-    """Return (targets, sources), ordered by target, of all that looks like a 32-bit direct branch into the code."""
-    code = code_bytes(text)
-    bounds = _Bounds(code)
-    pairs = [_near(part) for part in code]
-    if not pairs:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    targets, sources = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    keep = bounds.inside(targets)
-    targets, sources = targets[keep], sources[keep]
-    order = np.argsort(targets, kind="stable")
-    return targets[order], sources[order]
+def calls_into(code: tuple[CodeBytes, ...], starts: "Positions", ends: "Positions") -> "Pair":
+    """Return (targets, opcode addresses) of what looks like direct calls into some ranges, which ascend."""
+    return _into(code, starts, ends, lambda part, *_: _calls(part))
+
+
+def words_into(code: tuple[CodeBytes, ...], starts: "Positions", ends: "Positions") -> "Pair":
+    """Return (values, addresses) of the 4-byte windows that, as numbers, lie in some ranges, which ascend."""
+    return _into(code, starts, ends, _words)
+
+
+def leas_into(code: tuple[CodeBytes, ...], starts: "Positions", ends: "Positions") -> "Pair":
+    """Return (targets, opcode addresses) of what looks like ``lea reg, [rip + x]`` of some ranges, which ascend."""
+    return _into(code, starts, ends, lambda part, *_: _lea(part))
+
+
+def _into(
+    code: tuple[CodeBytes, ...],
+    starts: "Positions",
+    ends: "Positions",
+    scan: "Callable[[CodeBytes, int, int], Pair]",
+) -> "Pair":
+    found: list[Pair] = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for part in code if len(starts) else ():
+        targets, sources = scan(part, int(starts[0]), int(ends[-1]))
+        rough = (targets >= starts[0]) & (targets < ends[-1])
+        targets, sources = targets[rough], sources[rough]
+        row = np.searchsorted(starts, targets, side="right") - 1
+        inside = targets < ends[row]
+        found.append((targets[inside], sources[inside]))
+    targets, sources = (np.concatenate(column) for column in zip(*found, strict=True))
+    return targets, sources
+
+
+def _calls(part: CodeBytes) -> "Pair":
+    view = np.frombuffer(part.content, dtype=np.uint8)
+    at = np.flatnonzero(view[:-4] == 0xE8)
+    return at + 5 + _displacements(view, at + 1) + part.start, at + part.start
+
+
+def jump_tables(code: Iterable[CodeBytes]) -> list[int]:
+    """Return the addresses in what looks like ``jmp [table + index*8]``, ascending."""
+    found: set[int] = set()
+    for part in code:
+        view = np.frombuffer(part.content, dtype=np.uint8)
+        at = np.flatnonzero((view[:-6] == 0xFF) & (view[1:-5] == 0x24) & (view[2:-4] & 0xC7 == 0xC5))
+        found.update(_displacements(view, at + 3).tolist())
+    return sorted(each for each in found if each > 0)
 
 
 class References:

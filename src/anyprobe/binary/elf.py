@@ -237,7 +237,7 @@ class ElfFile:
             if into >= 0 and into + size <= segment.memsz:
                 start = segment.offset + into
                 kept = max(min(segment.filesz - into, size), 0)
-                if start + kept > self.size:
+                if kept and start + kept > self.size:
                     break
                 return self.content[start : start + kept] + bytes(size - kept)
         for segment in self.loads:  # whole pages are mapped: around a segment stands what the file has there

@@ -27,16 +27,20 @@ def code_entries(image: "Image", more: list[int]) -> NDArray[np.int64]:
         image.functions.labels,
         image.unwind.starts,
         landing_pads(elf, image.unwind),
-        _relocated_pointers(elf, image.relocations, image.dynamic_table),
-        np.array([elf.entry, *_initialisers(elf), *more], np.uint64).astype(np.int64),
+        image.stored_pointers,
+        np.array([*loader_entries(elf), *more], np.uint64).astype(np.int64),
     ]
-    if not image.is_pie:
-        parts.append(_absolute_pointers(image))
     found = unique(np.concatenate(parts))
     inside = np.zeros(len(found), np.bool_)
     for area in image.code_ranges:
         inside |= (found >= area.start) & (found < area.end)
     return found[inside]
+
+
+def stored_pointers(image: "Image") -> NDArray[np.int64]:
+    """Return the addresses that the loader, or the linker in a fixed-address object, has stored in the data."""
+    found = _relocated_pointers(image.elf, image.relocations, image.dynamic_table)
+    return found if image.is_pie else np.concatenate([found, _absolute_pointers(image)])
 
 
 def _relocated_pointers(elf: ElfFile, fixes: Relocations, dynamic: SymbolTable | None) -> NDArray[np.int64]:
@@ -51,9 +55,9 @@ def _relocated_pointers(elf: ElfFile, fixes: Relocations, dynamic: SymbolTable |
     return np.concatenate(parts)
 
 
-def _initialisers(elf: ElfFile) -> list[int]:
-    """Return the functions that the loader calls by the dynamic table."""
-    found = [elf.dynamic[tag] for tag in _SINGLE if tag in elf.dynamic]
+def loader_entries(elf: ElfFile) -> list[int]:
+    """Return what the kernel or the loader calls: the program's entry, and what the dynamic table names."""
+    found = [elf.entry, *(elf.dynamic[tag] for tag in _SINGLE if tag in elf.dynamic)]
     for tag, size in _ARRAYS:
         if elf.dynamic.get(tag) and elf.dynamic.get(size):
             try:

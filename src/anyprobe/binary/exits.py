@@ -101,7 +101,7 @@ class _Collector:
             self.refusal = Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, why)
 
     def _check_end(self, part: "FunctionCode") -> None:
-        doubt = part.complete if part.has_gaps else part.broken
+        doubt = part.complete if part.has_gaps or part.is_unlisted else part.broken
         if doubt is not None:
             self._refuse(doubt.address, doubt.detail)
         elif part.runs_past_end is not None:
@@ -162,9 +162,9 @@ class _Collector:
         if self._joins(target):
             return
         owner = self.map.start_of(target)
-        inner = owner is not None and owner != target and not self.map.is_stub(target)
-        if inner and self._may_come_back(target):
-            self._refuse(insn.address, f"jumps into the middle of the function at {owner:#x}")
+        if owner != target and not self.map.is_stub(target) and self._may_come_back(target):
+            home = "code of no function" if owner is None else f"the middle of the function at {owner:#x}"
+            self._refuse(insn.address, f"jumps into {home}")
             return
         self.found.append(Exit(insn.address, ExitKind.TAIL, insn.flow is not Flow.JUMP, False, target))
 

@@ -333,6 +333,16 @@ class FunctionCode:
     @cached_property
     def complete(self) -> Refusal | None:
         """``None`` if everything that may enter the function's middle is known, else the first thing that is not."""
+        return self._map.unlisted_doubt(self.start) if self.is_unlisted else self.own_doubt
+
+    @property
+    def is_unlisted(self) -> bool:
+        """Whether neither a symbol nor an unwind entry tells of it."""
+        return self.start in self._map.text.unlisted
+
+    @cached_property
+    def own_doubt(self) -> Refusal | None:
+        """What is not known of the function's own control flow; ``None`` if all of it is."""
         if self.broken is not None:
             return self.broken
         for address, outcome in self._resolved[1].items():

@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
 from anyprobe.binary.debugfiles import mini_symbols, separate_symbols
 from anyprobe.binary.elf import PF_X, PT_INTERP, SHF_ALLOC, SHF_EXECINSTR, ElfFile, Segment
-from anyprobe.binary.entries import code_entries
+from anyprobe.binary.entries import code_entries, loader_entries, stored_pointers
 from anyprobe.binary.forbidden import forbidden_ranges
 from anyprobe.binary.functions import Function, FunctionTable
 from anyprobe.binary.golang import go_symbols, is_go, parking_places, recovery_entries
@@ -22,11 +25,13 @@ from anyprobe.binary.threadpointer import moves_thread_pointer
 from anyprobe.binary.unwind import UnwindTable, unwind_table
 from anyprobe.binary.unwindrules import UnwindRules, unwind_rules
 from anyprobe.core.address import AddressRange, page_floor
-from anyprobe.core.arrays import among
+from anyprobe.core.arrays import among, unique
 from anyprobe.core.memory import MemoryFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from anyprobe.binary.debuginfo import DebugInfo
 
@@ -196,23 +201,62 @@ class Image:
     @cached_property
     def stubs(self) -> "tuple[Function, ...]":
         """The linker's stubs outside of all functions, named ``sym@plt``."""
-        if self.dynamic_table is None:
-            return ()
-        found = named_stubs(self.elf, self.dynamic_table, self.relocations, self.code_ranges)
-        outside = [each for each in found if self.functions.containing(each[0]) is None]
+        outside = [each for each in self._named_stubs if self.functions.containing(each[0]) is None]
         return tuple(Function(start, end, (name + SUFFIX,)) for start, end, name in outside)
+
+    @cached_property
+    def _named_stubs(self) -> list[tuple[int, int, str]]:
+        if self.dynamic_table is None:
+            return []
+        return named_stubs(self.elf, self.dynamic_table, self.relocations, self.code_ranges)
+
+    @cached_property
+    def stored_pointers(self) -> "NDArray[np.int64]":
+        """What the data has addresses of, as far as relocations, or the words of a fixed-address object, say."""
+        return stored_pointers(self)
 
     @cached_property
     def _store(self) -> TableStore:
         return TableStore(self.elf, self.symbol_tables)
 
     def _find_bounds(self) -> Bounds:
-        stubs = [
-            AddressRange(each.address, each.address + each.size)
-            for each in self.elf.sections
-            if each.name in _STUB_SECTIONS
+        """Return the bounds of the listed functions, and of those that only calls and addresses tell of."""
+        listed = self._listed
+        if self.is_go:
+            return listed
+        from anyprobe.binary.unlisted import unlisted_functions
+
+        stubs = [(each.start, each.end) for each in self._stub_sections]
+        stubs += [
+            (start, end) for start, end, _ in self._named_stubs if not any(low <= start < high for low, high in stubs)
         ]
-        return reconcile(self.symbol_tables, self.unwind, self.code_ranges, stubs)
+        around = listed.and_between(*np.array(sorted(stubs), np.int64).reshape(-1, 2).T)
+        certain = np.array(loader_entries(self.elf), np.uint64).astype(np.int64)
+        text = ModuleText(
+            name=self.name,
+            ranges=self.code_ranges,
+            memory=self.elf,
+            function_starts=around.starts,
+            function_ends=around.ends,
+            entries=unique(np.concatenate([around.starts, certain, self.stored_pointers])),
+            forbidden=(),
+            noreturn=self._noreturn,
+            own_stubs={},
+            is_go=False,
+            is_pie=self.is_pie,
+        )
+        found = unlisted_functions(text, certain, self.stored_pointers)
+        bounds = listed.and_between(found.starts, found.ends)
+        return replace(bounds, unlisted=found.starts, called=found.called)
+
+    @cached_property
+    def _listed(self) -> Bounds:
+        return reconcile(self.symbol_tables, self.unwind, self.code_ranges, self._stub_sections)
+
+    @property
+    def _stub_sections(self) -> list[AddressRange]:
+        sections = (each for each in self.elf.sections if each.name in _STUB_SECTIONS)
+        return [AddressRange(each.address, each.address + each.size) for each in sections]
 
     @property
     def cold_parts(self) -> dict[int, int]:
@@ -250,6 +294,8 @@ class Image:
             is_pie=self.is_pie,
             store=self._store,
             parking=parking_places(self.elf) if self.is_go else None,
+            unlisted=frozenset(functions.bounds.unlisted.tolist()),
+            called=frozenset(functions.bounds.called.tolist()),
             is_swift=any(section.name.startswith("swift5_") for section in self.elf.sections),
         )
 
@@ -265,12 +311,16 @@ class Image:
         functions = self.functions
         forbidden, sequences = forbidden_ranges(self.elf, self.code_ranges, self.unwind, self.relocations)
         entries = code_entries(self, [*sequences, *(recovery_entries(self.elf) if self.is_go else ())])
-        noreturn = noreturn_addresses(self.elf, functions, self.dynamic_table, self.relocations, self.code_ranges)
         framed = self.unwind.starts[self.unwind.framed]
         unnamed = framed[among(framed, functions.starts) & ~among(framed, functions.labels)]
         dynamic = self.dynamic_table
         stubs = own_stubs(self.elf, dynamic, self.relocations, self.code_ranges) if dynamic is not None else {}
-        return CodeFacts(entries, forbidden, noreturn, stubs, functions.cold_parts, unnamed)
+        return CodeFacts(entries, forbidden, self._noreturn, stubs, functions.cold_parts, unnamed)
+
+    @cached_property
+    def _noreturn(self) -> frozenset[int]:
+        functions = FunctionTable(self.name, self.symbol_tables, self._listed)
+        return noreturn_addresses(self.elf, functions, self.dynamic_table, self.relocations, self.code_ranges)
 
     def _checked(self, read: "Callable[[], T]", what: str) -> T:
         """Read a part of the file; a table that leads out of it is a damaged file, not a crash."""

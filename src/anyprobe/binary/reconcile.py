@@ -1,7 +1,7 @@
 """Symbols and unwind tables reconciled: where the functions of an object start and end."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,16 @@ class Bounds:
     ends: NDArray[np.int64]
     labels: NDArray[np.int64]
     symbols: SymbolColumns
+    unlisted: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """The starts of those that neither a symbol nor an unwind entry tells of, ascending."""
+    called: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """The starts of those of them that calls lead to."""
+
+    def and_between(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> "Bounds":
+        """Return the bounds together with those of something between the functions."""
+        every = np.concatenate([self.starts, starts])
+        order = np.argsort(every)
+        return replace(self, starts=every[order], ends=np.concatenate([self.ends, ends])[order])
 
 
 def reconcile(

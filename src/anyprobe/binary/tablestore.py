@@ -55,19 +55,26 @@ class TableStore:
 
     def bounds(self) -> Bounds | None:
         """Return the bounds of all functions, if they are kept."""
-        arrays = self._load(_BOUNDS, ("starts", "ends", "labels", "symbols"))
+        arrays = self._load(_BOUNDS, ("starts", "ends", "labels", "symbols", "unlisted", "called"))
         if arrays is None:
             return None
-        starts, ends, labels, symbols = arrays
+        starts, ends, labels, symbols, unlisted, called = arrays
         if symbols.shape[:1] != (6,) or starts.shape != ends.shape:
             return None
-        return Bounds(starts, ends, labels, SymbolColumns(*symbols))
+        return Bounds(starts, ends, labels, SymbolColumns(*symbols), unlisted, called)
 
     def keep_bounds(self, bounds: Bounds) -> None:
         """Keep the bounds of all functions."""
         symbols = bounds.symbols
         columns = (symbols.value, symbols.size, symbols.table, symbols.index, symbols.kind, symbols.bind)
-        arrays = {"starts": bounds.starts, "ends": bounds.ends, "labels": bounds.labels, "symbols": np.stack(columns)}
+        arrays: cache.Arrays = {
+            "starts": bounds.starts,
+            "ends": bounds.ends,
+            "labels": bounds.labels,
+            "symbols": np.stack(columns),
+            "unlisted": bounds.unlisted,
+            "called": bounds.called,
+        }
         self._store(_BOUNDS, arrays)
 
     def facts(self) -> CodeFacts | None:

@@ -29,7 +29,7 @@ class ModuleText:
     memory: Memory
     """Pristine bytes of all loaded segments (text, rodata, data as in the file)."""
     function_starts: "NDArray[np.int64]"
-    """Starts of known functions (symbols and unwind tables reconciled), ascending and unique."""
+    """Starts of known functions (symbols, unwind tables and what is called reconciled), ascending and unique."""
     function_ends: "NDArray[np.int64]"
     """The end of each of them, never beyond the next start."""
     entries: "NDArray[np.int64]"
@@ -51,5 +51,9 @@ class ModuleText:
     """Where what is found out about all of the code is kept for later sessions."""
     parking: "ParkingPlaces | None" = None
     """Where goroutines may be parked; ``None`` where that is not known, or for objects that are not Go's."""
+    unlisted: frozenset[int] = frozenset()
+    """The starts of functions that neither a symbol nor an unwind entry tells of."""
+    called: frozenset[int] = frozenset()
+    """Those of them that calls lead to, rather than a pointer or a jump only."""
     is_swift: bool = False
     """Whether there is code of Swift's compiler, whose functions have up to four registers of results."""

@@ -439,7 +439,7 @@ def test_calls_are_direct_and_indirect_ones(build):
 def test_code_outside_of_all_functions_is_known_from_where_something_leads_to(build):
     body = "lea eax, [rdi+1]\n cmp eax, 7\n jle .Lout\n nop\n.Lout: ret"
     nameless = f".byte 0xeb, 0x03\n.Lhere: {body}\n.byte 0x48, 0x8b"  # a table that looks like a jump
-    caller = function("caller", "call .Lhere\n ret")
+    caller = function("caller", "jmp .Lhere")
     module = Module.assembled(build, f".p2align 4\n{nameless}\n.p2align 4\n", caller)
     start = module["caller"].insns[0].target
     code = module.map.function_at(start)

@@ -3,7 +3,7 @@ import time
 import numpy as np
 import pytest
 
-from anyprobe.binary.codescan import Kind, References, branch_targets, code_bytes
+from anyprobe.binary.codescan import Kind, References, calls_into, code_bytes, jump_tables, leas_into, words_into
 from module_under_test import Module, function
 
 
@@ -36,11 +36,28 @@ def test_loops_and_short_jumps_are_found(module):
     assert any(module.map.byte_at(source) == 0xE2 for source in loop)
 
 
-def test_targets_come_in_order_and_lie_in_the_code(module):
-    targets, sources = branch_targets(module.text)
-    assert len(targets) == len(sources)
-    assert np.all(np.diff(targets) >= 0)
-    assert all(any(int(target) in area for area in module.text.ranges) for target in targets)
+def test_what_leads_into_ranges_of_addresses(module):
+    middle = module.start("callee") + 2
+    code = code_bytes(module.text)
+    inside = np.array([middle]), np.array([middle + 1])
+    found = References(module.text, code).into(middle, middle + 1)
+    calls = [source for _, source, kind in found if kind is Kind.NEAR and module.map.byte_at(source) == 0xE8]
+    leas = [source for _, source, kind in found if kind is Kind.LEA]
+    assert len(calls) == len(leas) == 1
+    for scan, expected in ((calls_into, calls), (leas_into, leas)):
+        targets, sources = scan(code, *inside)
+        assert (targets.tolist(), sources.tolist()) == ([middle], expected)
+    nowhere = np.array([middle + 1]), np.array([middle + 1])
+    assert [len(each) for each in calls_into(code, *nowhere)] == [0, 0]
+
+
+def test_addresses_as_numbers_and_tables_of_them(build):
+    body = "mov eax, 0x405060\n jmp qword ptr [0x405070 + rax*8]\n notrack jmp qword ptr [0x405080 + r9*8]"
+    code = code_bytes(Module.assembled(build, function("looking", body)).text)
+    targets, sources = words_into(code, np.array([0x405060, 0x405080]), np.array([0x405061, 0x405090]))
+    assert targets.tolist() == [0x405060, 0x405080]
+    assert [source - code[0].start for source in sources.tolist()] == [1, 17]
+    assert jump_tables(code) == [0x405070, 0x405080]
 
 
 def test_branches_at_every_alignment_are_found(build):

@@ -1,0 +1,135 @@
+"""Whether an address in code that nothing lists is where a function begins.
+
+What data has the address of may be an entry of a jump table, or in a fixed-address object any number; what only an
+instruction takes the address of may be a table.
+"""
+
+from collections.abc import Container
+from typing import TYPE_CHECKING
+
+from iced_x86 import Code, Mnemonic
+
+from anyprobe.binary.padding import padding_length
+from anyprobe.binary.stackdepth import Balance, balance
+from anyprobe.binary.text import ModuleText
+from anyprobe.core.memory import MemoryFault
+from anyprobe.isa.decode import FLOWS, Flow
+
+if TYPE_CHECKING:
+    from iced_x86 import Instruction
+
+    from anyprobe.binary.gapcode import GapCode
+
+ENDS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.INVALID, Flow.TRAP, Flow.OTHER})
+JUMPS = frozenset({Flow.JUMP, Flow.JCC, Flow.XBEGIN})
+CALLS = frozenset({Flow.CALL, Flow.INDIRECT_CALL})
+TAKERS = frozenset({Code.MOV_R32_IMM32, Code.MOV_RM64_IMM32, Code.MOV_R64_IMM64, Code.PUSHQ_IMM32})
+"""What takes an address as a number."""
+ALIGNED = 15
+_CALL_BYTES = 5
+_MOST_SEEN = 2000
+_RET, _CALL_OR_JUMP = b"\xc3", b"\xe8\xe9"
+
+
+class Judge:
+    """Knows the signs by which starts are told from labels, tables and numbers."""
+
+    def __init__(self, code: "GapCode", text: ModuleText, known: Container[int]) -> None:
+        """Judge by what ``code`` has come to so far; ``known`` are functions that are listed, and stubs."""
+        self._code, self._text, self._known = code, text, known
+        self._balances: dict[int, Balance] = {}
+
+    def looks_like_start(self, address: int, *, is_stored: bool) -> bool:
+        """Return whether a function begins at an address that is stored, or that an instruction takes."""
+        if address in self._code.labels or address in self._code.refused or address in self._code.middles:
+            return False
+        if self._code.gaps.number(address) is None or (
+            address in self._code.reached and not self._is_behind_call(address)
+        ):
+            return False
+        if not is_stored:
+            return self._refers_to_known(address)
+        if address not in self._balances:
+            self._balances[address] = balance(address, self._code.gaps.instruction_at, self._code.seen)
+        if self._balances[address] is not Balance.KEPT:
+            return False
+        if self._text.is_pie or self._is_behind_end(
+            address
+        ):  # in what may be moved the loader knows what is an address
+            return True
+        return self._seems_behind_end(address) and self._refers_to_known(address)
+
+    def _is_behind_end(self, address: int) -> bool:
+        """Return whether code may begin at an address: behind padding, or behind what does not go on."""
+        above = self._above(address)
+        if above is not None:
+            return FLOWS[above.code] in CALLS | ENDS
+        front = self._code.gaps.front(address, ALIGNED)
+        if not front:
+            return True
+        starts = range(len(front)) if not address & ALIGNED else ()
+        return any(padding_length(front, at, zeros=False) == len(front) - at for at in starts)
+
+    def _seems_behind_end(self, address: int) -> bool:
+        """Return whether the bytes in front look like a return, a jump or a call (which may never return)."""
+        front = self._code.gaps.front(address, _CALL_BYTES)
+        if front[-1:] == _RET or len(front) < _CALL_BYTES or front[0] not in _CALL_OR_JUMP:
+            return front[-1:] == _RET
+        aim = address + int.from_bytes(front[1:], "little", signed=True)
+        return any(aim in part for part in self._text.ranges)
+
+    def _refers_to_known(self, address: int) -> bool:
+        """Return whether code, as which the bytes at an address decode, refers to what there is, and to nothing else.
+
+        Displacements of 32 bits in what is no code lead nowhere.
+        """
+        seen: set[int] = set()
+        todo, is_meant = [address], False
+        while todo:
+            at = todo.pop()
+            while at not in seen and len(seen) < _MOST_SEEN:
+                seen.add(at)
+                one = self._code.gaps.instruction_at(at)
+                if one is None or one.code == Code.INVALID or one.is_privileged:
+                    return False
+                flow = FLOWS[one.code]
+                if flow in JUMPS or flow is Flow.CALL:
+                    aim = one.near_branch_target
+                    if self._code.gaps.number(aim) is None or aim in self._code.starts:
+                        if not any(aim in part for part in self._text.ranges):
+                            return False
+                        is_meant = is_meant or aim in self._code.starts or aim in self._known
+                    else:
+                        todo.append(aim)
+                elif one.is_ip_rel_memory_operand:
+                    if not self._memory_holds(one.memory_displacement):
+                        return False
+                    is_meant = True
+                elif one.code in TAKERS and not self._text.is_pie:
+                    is_meant = is_meant or self._memory_holds(one.immediate(one.op_count - 1) & 0xFFFF_FFFF)
+                if flow in ENDS:
+                    break
+                at = one.next_ip
+                if flow in CALLS and self._code.gaps.number(at) is not None and self._padded(at):
+                    break
+        return is_meant
+
+    def _memory_holds(self, address: int) -> bool:
+        try:
+            return bool(self._text.memory.read(address, 1))
+        except MemoryFault:
+            return False
+
+    def _padded(self, address: int) -> bool:
+        one = self._code.gaps.instruction_at(address)
+        return one is not None and one.mnemonic == Mnemonic.NOP
+
+    def _above(self, address: int) -> "Instruction | None":
+        """Return the instruction that was reached and ends at an address."""
+        above = (self._code.reached.get(address - length) for length in range(1, 16))
+        return next((one for one in above if one is not None and one.next_ip == address), None)
+
+    def _is_behind_call(self, address: int) -> bool:
+        """Return whether control comes to an aligned instruction only from a call, which may never return."""
+        one = self._above(address) if not address & ALIGNED and address not in self._code.aims else None
+        return one is not None and FLOWS[one.code] in CALLS

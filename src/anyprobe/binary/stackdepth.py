@@ -1,0 +1,131 @@
+"""Whether code keeps its stack in balance, as a function does from its entry to its returns, and a part of one not."""
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from iced_x86 import Code, Mnemonic, OpKind, Register
+
+from anyprobe.isa.decode import FLOWS, Flow
+
+if TYPE_CHECKING:
+    from iced_x86 import Instruction
+
+_READERS = frozenset({Mnemonic.CMP, Mnemonic.TEST, Mnemonic.PUSH})
+_ADDING = frozenset({Code.ADD_RM64_IMM8, Code.ADD_RM64_IMM32})
+_SUBTRACTING = frozenset({Code.SUB_RM64_IMM8, Code.SUB_RM64_IMM32})
+_IMMEDIATES = _ADDING | _SUBTRACTING
+_MOVES = frozenset({Code.MOV_R64_RM64, Code.MOV_RM64_R64})
+_CALLS = frozenset({Flow.CALL, Flow.INDIRECT_CALL})
+_SIGN, _WRAP = 1 << 63, 1 << 64
+
+
+class Balance(Enum):
+    """What following the code has shown."""
+
+    KEPT = "kept"
+    """Every return found the stack as it was at the beginning, and something was pushed or returned from."""
+    OPEN = "open"
+    """The same, and somewhere it jumps where nobody can follow, with nothing put on the stack."""
+    BROKEN = "broken"
+    """It takes from the stack what it did not put there."""
+
+
+class _Frame(NamedTuple):
+    depth: int | None
+    """Bytes between the return address and the stack pointer; ``None`` where it was aligned at run time."""
+    base: int | None
+    """The same for ``rbp``, where that holds a stack pointer."""
+
+
+class Seen(NamedTuple):
+    """What an analysis of functions tells."""
+
+    endless: Container[int]
+    """Functions that never return."""
+    tables: Mapping[int, Sequence[int]]
+    """The targets of indirect jumps, as far as they are known: none, where a jump leaves."""
+
+
+def balance(start: int, instruction_at: "Callable[[int], Instruction | None]", seen: Seen) -> Balance:
+    """Follow the code from ``start``; ``instruction_at`` returns ``None`` outside of it, where jumps leave for good.
+
+    Calls are taken to return unless they are known not to, or padding follows. Loops are followed once.
+    """
+    shown = is_open = False
+    done: set[int] = set()
+    todo = [(start, _Frame(0, None))]
+    while todo:
+        at, frame = todo.pop()
+        while at not in done:
+            done.add(at)
+            one = instruction_at(at)
+            flow = FLOWS[one.code] if one is not None else None
+            if one is None or flow is Flow.RET:
+                if frame.depth != 0:
+                    return Balance.BROKEN
+                shown = True
+                break
+            if flow is Flow.INDIRECT_JUMP:
+                targets = seen.tables.get(at)
+                is_open = is_open or (frame.depth == 0 and targets is None)
+                shown = True
+                todo += [(target, frame) for target in targets or ()]
+                break
+            if flow is Flow.INVALID or flow is Flow.OTHER:
+                return Balance.BROKEN
+            if flow is Flow.JCC or flow is Flow.JUMP or flow is Flow.XBEGIN:
+                todo.append((one.near_branch_target, frame))
+            if flow is Flow.JUMP or flow is Flow.TRAP:
+                break
+            if flow is Flow.NEXT:
+                frame = _behind(one, frame)
+                if frame.depth is not None and frame.depth < 0:
+                    return Balance.BROKEN
+                shown = shown or bool(frame.depth)
+            at = one.next_ip
+            if flow is Flow.CALL and one.near_branch_target in seen.endless:
+                break
+            if flow in _CALLS and _is_nop(instruction_at(at)):
+                break  # it may be one that never returns, with another function behind the padding
+    if not shown:
+        return Balance.BROKEN
+    return Balance.OPEN if is_open else Balance.KEPT  # pieces of a function may go on to the next by such a jump
+
+
+def _is_nop(one: "Instruction | None") -> bool:
+    return one is not None and one.mnemonic == Mnemonic.NOP
+
+
+def _behind(one: "Instruction", frame: _Frame) -> _Frame:
+    """Return the frame behind an instruction that goes on to the next."""
+    depth, base = frame
+    if one.mnemonic == Mnemonic.LEAVE:
+        return _Frame(None if base is None else base - 8, None)
+    moved = one.stack_pointer_increment
+    if moved:
+        to_base = one.mnemonic == Mnemonic.POP and one.op0_kind == OpKind.REGISTER and one.op0_register == Register.RBP
+        return _Frame(None if depth is None else depth - moved, None if to_base else base)
+    if one.op_count == 0 or one.op0_kind != OpKind.REGISTER or one.mnemonic in _READERS:
+        return frame
+    written = one.op0_register
+    if written == Register.RBP:
+        copied = one.code in _MOVES and one.op1_kind == OpKind.REGISTER and one.op1_register == Register.RSP
+        return _Frame(depth, depth if copied else None)
+    if written not in (Register.RSP, Register.ESP):
+        return frame
+    if one.code in _IMMEDIATES and depth is not None:
+        value = _signed(one.immediate(1))
+        return _Frame(depth - value if one.code in _ADDING else depth + value, base)
+    if one.code in _MOVES and one.op1_kind == OpKind.REGISTER and one.op1_register == Register.RBP:
+        return _Frame(base, base)
+    if one.code == Code.LEA_R64_M and one.memory_index == Register.NONE:
+        offset = _signed(one.memory_displacement)
+        start = {Register.RSP: depth, Register.RBP: base}.get(one.memory_base)
+        return _Frame(None if start is None else start - offset, base)
+    return _Frame(None, base)
+
+
+def _signed(value: int) -> int:
+    value &= _WRAP - 1
+    return value - _WRAP if value & _SIGN else value

@@ -1,0 +1,154 @@
+"""Functions that neither a symbol nor an unwind entry tells of: code between the others that is called or pointed to.
+
+Programs that were compiled without unwind tables and stripped consist of them; elsewhere it is hand-written code. They
+begin where a direct call leads, where a stored pointer points, or where a jump leaves another one; what only an
+instruction takes the address of may be a table, and is not taken for code. They end behind the last instruction that
+control comes to, as far as that can be followed, and in front of the next one.
+
+A stored pointer may be an entry of a jump table, too. It is taken for that of a function only if the code there keeps
+its stack in balance, and if no jump looks it up in a table of addresses.
+"""
+
+from collections.abc import Callable, Collection, Container, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from iced_x86 import Code
+
+from anyprobe.binary.codescan import CodeBytes, calls_into, code_bytes, leas_into, words_into
+from anyprobe.binary.gapcode import GapCode
+from anyprobe.binary.gapfunctions import Division
+from anyprobe.binary.gaps import Gaps
+from anyprobe.binary.gapstarts import TAKERS
+from anyprobe.binary.stackdepth import Seen
+from anyprobe.binary.text import ModuleText
+from anyprobe.core.arrays import among
+from anyprobe.isa.decode import FLOWS, Flow, decode_iced
+
+if TYPE_CHECKING:
+    from iced_x86 import Instruction
+    from numpy.typing import NDArray
+
+    Positions = NDArray[np.int64]
+
+_MOST_ROUNDS = 6
+_CALL_BYTES, _LEA_BYTES, _NUMBER_BYTES = 5, 6, (4, 8)
+
+
+class Unlisted(NamedTuple):
+    """Functions that nothing lists, ascending."""
+
+    starts: "Positions"
+    ends: "Positions"
+    called: "Positions"
+    """Those starts that a call, or the loader, leads to."""
+
+
+def unlisted_functions(text: ModuleText, certain: "Positions", pointers: "Positions") -> Unlisted:
+    """Return the functions outside of those of ``text``, among which are the linker's stubs.
+
+    ``certain`` are called by the loader; ``pointers`` are stored somewhere.
+    """
+    code = code_bytes(text)
+    gaps = Gaps(code, text.function_starts, text.function_ends)
+    called, stored, taken = gaps.holding(certain), gaps.holding(pointers), set[int]()
+    known = frozenset(text.function_starts.tolist()) | text.noreturn
+    seen = Seen(frozenset(), {})
+    found = _explored(gaps, text, known, seen, called, stored, taken)
+    if found.explains_everything():
+        bounds = Division(found, are_closed=True).bounds()
+    else:
+        called |= _called_from(code, gaps, text)
+        taken |= _taken_in(code, gaps, text)
+        before = None
+        for _ in range(_MOST_ROUNDS):
+            found = _explored(gaps, text, known, seen, called, stored, taken)
+            division = Division(found, are_closed=False)
+            bounds = division.bounds()
+            if bounds == before:
+                break
+            before, seen = bounds, _look_at(text, bounds, division.jumping)
+    starts, ends = np.array(bounds, np.int64).reshape(-1, 2).T
+    return Unlisted(starts, ends, starts[among(starts, np.array(sorted(found.called), np.int64))])
+
+
+def _explored(
+    gaps: Gaps,
+    text: ModuleText,
+    known: Container[int],
+    seen: Seen,
+    called: Collection[int],
+    stored: Collection[int],
+    taken: Collection[int],
+) -> GapCode:
+    """Follow what leads into the gaps, without the pointers that lead into the middle of other instructions."""
+    refused: set[int] = set()
+    while True:
+        found = GapCode(gaps, text, known, seen, refused)
+        found.begin(called)
+        found.take(stored, taken)
+        doubtful = found.doubtful()
+        if not doubtful:
+            return found
+        refused |= doubtful
+
+
+def _look_at(text: ModuleText, bounds: list[tuple[int, int]], jumping: Iterable[int]) -> Seen:
+    """Analyse some functions together with the known ones; ``jumping`` are those with indirect jumps."""
+    from anyprobe.binary.cfg import CodeMap
+    from anyprobe.binary.function import FunctionCode
+
+    starts = np.concatenate([text.function_starts, np.array([start for start, _ in bounds], np.int64)])
+    ends = np.concatenate([text.function_ends, np.array([end for _, end in bounds], np.int64)])
+    order = np.argsort(starts)
+    code_map = CodeMap(replace(text, function_starts=starts[order], function_ends=ends[order]))
+    tables: dict[int, tuple[int, ...]] = {}
+    for function in map(code_map.function_at, jumping):
+        if isinstance(function, FunctionCode):
+            jumps = [insn.address for insn in function.special if insn.flow is Flow.INDIRECT_JUMP]
+            resolved = [(at, function.table_of(at)) for at in jumps if at not in function.unresolved]
+            tables.update((at, table.targets if table is not None else ()) for at, table in resolved)
+    return Seen(code_map.endless, tables)
+
+
+def _called_from(code: tuple[CodeBytes, ...], gaps: Gaps, text: ModuleText) -> set[int]:
+    """Return where in the gaps calls of the known functions lead."""
+    targets, sources = calls_into(code, *gaps.bounds())
+    return _certain(code, text, targets, sources + _CALL_BYTES, lambda one: FLOWS[one.code] is Flow.CALL)
+
+
+def _taken_in(code: tuple[CodeBytes, ...], gaps: Gaps, text: ModuleText) -> set[int]:
+    """Return what in the gaps the known functions take the addresses of."""
+    targets, sources = leas_into(code, *gaps.bounds())
+    found = _certain(code, text, targets, sources + _LEA_BYTES, lambda one: one.code == Code.LEA_R64_M)
+    if not text.is_pie:
+        values, sources = words_into(code, *gaps.bounds())
+        for size in _NUMBER_BYTES:
+            found |= _certain(code, text, values, sources + size, lambda one: one.code in TAKERS)
+    return found
+
+
+def _certain(
+    code: tuple[CodeBytes, ...],
+    text: ModuleText,
+    targets: "Positions",
+    behind: "Positions",
+    is_meant: "Callable[[Instruction], bool]",
+) -> set[int]:
+    """Return the targets of which an instruction of a function, of some kind, ends at ``behind``."""
+    starts, ends = text.function_starts, text.function_ends
+    rows = np.searchsorted(starts, behind - 1, side="right") - 1
+    known = (rows >= 0) & (behind <= ends[rows])
+    found: set[int] = set()
+    places: dict[int, set[int]] = {}
+    for target, end, row in zip(targets[known].tolist(), behind[known].tolist(), rows[known].tolist(), strict=True):
+        if target not in found:
+            if row not in places:
+                start = int(starts[row])
+                part = next(each for each in code if each.start <= start < each.end)
+                body = decode_iced(part.content[start - part.start : int(ends[row]) - part.start], start)
+                places[row] = {one.next_ip for one in body if is_meant(one)}
+            if end in places[row]:
+                found.add(target)
+    return found
