@@ -4,6 +4,7 @@ import hashlib
 import subprocess
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +82,14 @@ process.stdin.once('data', async () => {
     lines.push(text.replace(/[0-9]+/g, m => m.length).split(',').sort().slice(0, 3).join());
     await new Promise(done => setTimeout(done, 1));
   }
+  const code = Uint8Array.from([0, 97, 115, 109, 1, 0, 0, 0, 1, 6, 1, 96, 1, 127, 1, 127, 3, 2, 1, 0, 5, 3, 1, 0, 1,
+    7, 5, 1, 1, 102, 0, 0, 10, 9, 1, 7, 0, 32, 0, 40, 2, 0, 11]);  // (func (param i32) (i32.load (local.get 0)))
+  const load = new WebAssembly.Instance(new WebAssembly.Module(code)).exports.f;
+  let traps = 0;
+  for (let i = 0; i < 1000; i++) {
+    try { load(i * 100); } catch (e) { if (!(e instanceof WebAssembly.RuntimeError)) throw e; traps++; }
+  }
+  lines.push(traps);
   function fib(n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
   lines.push(fib(24), await new Promise((done, fail) =>
     crypto.pbkdf2('a', 'b', 100, 20, 'sha1', (e, key) => e ? fail(e) : done(key.toString('hex')))));
@@ -147,6 +156,14 @@ def openssl(*arguments: str) -> Callable[[], Filter]:
     return lambda: Filter(" ".join(("openssl", *arguments[:2])), ("openssl", *arguments), TEXT)
 
 
+def node() -> Filter:
+    return Filter("node", ("node", "-e", NODE), b"go\n", announces=True)
+
+
+def java() -> Filter:
+    return Filter("java", ("java", Path(__file__).parent / "targets" / "JvmFaults.java"), b"go\n", announces=True)
+
+
 KEY = ("-K", "00112233445566778899aabbccddeeff" * 2, "-iv", "0f0e0d0c0b0a09080706050403020100")
 FILTERS: dict[str, Callable[[], Filter]] = {
     "gzip": lambda: Filter("gzip", ("gzip", "-c"), TEXT),
@@ -172,5 +189,6 @@ FILTERS: dict[str, Callable[[], Filter]] = {
         "rg", ("rg", "-c", "-e", r"t\w+ (that|which) .*[0-9a-f]+", "-e", "repeats", "-"), RG_TEXT
     ),
     "rust": built("rust_program.rs"),
-    "node": lambda: Filter("node", ("node", "-e", NODE), b"go\n", announces=True),
+    "node": node,
+    "java": java,
 }

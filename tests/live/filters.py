@@ -50,12 +50,12 @@ class Filter:
         assert outcome.returncode == 0
         return outcome.stdout
 
-    def probed(self, arm: Arm) -> tuple[bytes, "anyprobe.Snapshot"]:
+    def probed(self, arm: Arm, *, live: bool = False) -> tuple[bytes, "anyprobe.Snapshot"]:
         """Return the output, and what was counted, with probes that ``arm`` places while the program waits."""
         with subprocess.Popen(self.argv, bufsize=0, stdin=subprocess.PIPE, **self._options()) as process:
             try:
                 seen = self._await(process)
-                with anyprobe.attach(process.pid) as session:
+                with anyprobe.attach(process.pid, live=live) as session:
                     arm(session)
                     output, _ = process.communicate(self.given, timeout=self.patience)
                     snapshot = session.snapshot()

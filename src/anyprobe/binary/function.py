@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.blocks import block_starts
-from anyprobe.binary.body import ENDS, LOCK, Body, Facts, decode_to_end, examine
+from anyprobe.binary.body import LOCK, Body, Facts, decode_to_end, examine
 from anyprobe.binary.exits import Exit, Exits, find_exits
 from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
-from anyprobe.binary.padding import is_padding, padding_length
+from anyprobe.binary.padding import padding_length
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from iced_x86 import Instruction
 
     from anyprobe.binary.cfg import CodeMap
-    from anyprobe.binary.descent import Reached
+    from anyprobe.binary.ledto import LedTo
 
 _MOST_PREFIXES = 13
 """Bytes that fit in front of the opcode of a short branch."""
@@ -161,67 +161,25 @@ class FunctionCode:
 
     def sites_among(self, addresses: Iterable[int]) -> list[int]:
         """Return those of many addresses at which an instruction starts that is no data."""
-        number_at, straight_on = self._index.get, self._straight_on
+        number_at = self._index.get
         found = [(number, at) for at in addresses if (number := number_at(at)) is not None]
-        doubtful = any(number > straight_on for number, _ in found)
-        if not doubtful or self._is_all_led_to or self._proven is None or self._proven.is_all:
+        if not self._led.may_be_data_among(number for number, _ in found):
             return [at for _, at in found]
         return [at for number, at in found if not self._may_be_data(number)]
 
     def _may_be_data(self, number: int) -> bool:
         """Return whether nothing known leads to an instruction, though all that leads to any is known."""
-        if number <= self._straight_on or self._is_all_led_to:
-            return False
-        proven = self._proven
-        return proven is not None and number not in proven and not is_padding(self.raw_at(number))
+        return self._led.may_be_data(number)
 
     @cached_property
-    def _straight_on(self) -> int:
-        """The number of the last instruction that control comes to from the start without a jump, as all before it."""
-        if not self.iced or self.addresses[0] != self.start:
-            return -1
-        return next((number for number, flow in self.turns if flow in ENDS), len(self.iced) - 1)
+    def _led(self) -> "LedTo":
+        from anyprobe.binary.ledto import LedTo
 
-    @cached_property
-    def _is_all_led_to(self) -> bool:
-        """Whether a quick look shows what ``_proven`` would: that all but padding is led to."""
-        from anyprobe.binary.descent import is_all_led_to
-
-        if self.complete is not None:
-            return False
-        return is_all_led_to(self, self._known_entries())
-
-    @cached_property
-    def _proven(self) -> "Reached | None":
-        """The instructions that something other than an address leads to; ``None`` where anything may lead anywhere.
-
-        An address that is taken may be that of a table. If there are indirect jumps it may be that of a label.
-        """
-        from anyprobe.binary.descent import Reached
-
-        if self.complete is not None:
-            return None
-        reached = Reached(self, self._known_entries())
-        if not reached.is_all:
-            reached.follow(self._map.entered(self.start, self.end, addresses=self.indirect_jumps > 0))
-        return reached
-
-    def _known_entries(self) -> set[int]:
-        """Return where the function is entered, by its tables, too, as far as its own branches do not say it."""
-        return {self.start, self.entry, *self.table_targets, *self._map.static_entries(self.start, self.end)}
+        return LedTo(self._map, self)
 
     def never_runs(self, insn: Insn) -> bool:
         """Return whether an instruction is certainly never come to: it is padding or data."""
-        number = self._index[insn.address]
-        if self._proven is None or number in self._proven:
-            return False
-        return number not in self._possible
-
-    @cached_property
-    def _possible(self) -> "Reached":
-        from anyprobe.binary.descent import Reached
-
-        return Reached(self, {self.start, self.entry, *self.table_targets, *self._map.entered(self.start, self.end)})
+        return self._led.never_runs(self._index[insn.address])
 
     def boundaries_near(self, address: int) -> tuple[int, ...]:
         """Return the instruction starts before and behind an address, for messages."""

@@ -6,13 +6,14 @@ table.
 """
 
 from bisect import bisect_right
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.codescan import Kind
 from anyprobe.binary.descent import Reached
 from anyprobe.binary.function import FunctionCode
+from anyprobe.binary.ledto import LedTo
 from anyprobe.binary.padding import padding_length
+from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -30,8 +31,16 @@ class NamelessCode(FunctionCode):
         return self.broken or Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.start, "code that belongs to no function")
 
     @cached_property
-    def _proven(self) -> Reached:
-        return Reached(self, {self.start})
+    def _led(self) -> LedTo:
+        return _LedFromStart(self._map, self)
+
+
+class _LedFromStart(LedTo):
+    """Only what the start leads to is certain: the rest may be a table."""
+
+    @cached_property
+    def proven(self) -> Reached:
+        return Reached(self._function, {self._function.start})
 
 
 def nameless_code(code_map: "CodeMap", address: int) -> NamelessCode | None:

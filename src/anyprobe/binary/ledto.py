@@ -1,0 +1,80 @@
+"""Which instructions of a function something leads to: what else is among its bytes may be data."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.body import ENDS
+from anyprobe.binary.descent import Reached, is_all_led_to
+from anyprobe.binary.padding import is_padding
+from anyprobe.core.cachedproperty import cached_property
+
+if TYPE_CHECKING:
+    from anyprobe.binary.cfg import CodeMap
+    from anyprobe.binary.function import FunctionCode
+
+
+class LedTo:
+    """What leads to the instructions of one function, by their numbers."""
+
+    def __init__(self, code_map: "CodeMap", function: "FunctionCode") -> None:
+        """Look at nothing before it is asked for."""
+        self._map, self._function = code_map, function
+
+    def may_be_data(self, number: int) -> bool:
+        """Return whether nothing known leads to an instruction, though all that leads to any is known."""
+        if number <= self._straight_on or self._is_all:
+            return False
+        proven = self.proven
+        return proven is not None and number not in proven and not is_padding(self._function.raw_at(number))
+
+    def may_be_data_among(self, numbers: Iterable[int]) -> bool:
+        """Return whether some of many instructions have to be asked about one by one."""
+        straight_on = self._straight_on
+        if not any(number > straight_on for number in numbers) or self._is_all:
+            return False
+        return self.proven is not None and not self.proven.is_all
+
+    def never_runs(self, number: int) -> bool:
+        """Return whether an instruction is certainly never come to: it is padding or data."""
+        if self.proven is None or number in self.proven:
+            return False
+        return number not in self._possible
+
+    @cached_property
+    def _straight_on(self) -> int:
+        """The number of the last instruction that control comes to from the start without a jump, as all before it."""
+        function = self._function
+        if not function.iced or function.addresses[0] != function.start:
+            return -1
+        return next((number for number, flow in function.turns if flow in ENDS), len(function.iced) - 1)
+
+    @cached_property
+    def _is_all(self) -> bool:
+        """Whether a quick look shows what ``proven`` would: that all but padding is led to."""
+        return self._function.complete is None and is_all_led_to(self._function, self._known_entries())
+
+    @cached_property
+    def proven(self) -> "Reached | None":
+        """The instructions that something other than an address leads to; ``None`` where anything may lead anywhere.
+
+        An address that is taken may be that of a table. If there are indirect jumps it may be that of a label.
+        """
+        function = self._function
+        if function.complete is not None:
+            return None
+        reached = Reached(function, self._known_entries())
+        if not reached.is_all:
+            reached.follow(self._map.entered(function.start, function.end, addresses=function.indirect_jumps > 0))
+        return reached
+
+    def _known_entries(self) -> set[int]:
+        """Return where the function is entered, by its tables, too, as far as its own branches do not say it."""
+        function = self._function
+        inner = self._map.static_entries(function.start, function.end)
+        return {function.start, function.entry, *function.table_targets, *inner}
+
+    @cached_property
+    def _possible(self) -> "Reached":
+        function = self._function
+        entered = self._map.entered(function.start, function.end)
+        return Reached(function, {function.start, function.entry, *function.table_targets, *entered})
