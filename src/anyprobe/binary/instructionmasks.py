@@ -10,6 +10,7 @@ from iced_x86 import Instruction, Mnemonic, OpKind, Register
 from anyprobe.binary.function import FunctionCode
 from anyprobe.isa.decode import FLOWS, Flow
 from anyprobe.isa.effects import STATUS_FLAGS, effects_of, shape_of
+from anyprobe.isa.faults import may_fault
 from anyprobe.isa.registers import GPRS, SYSV_CLOBBERED, mask_of
 
 FLAGS = STATUS_FLAGS << 16
@@ -38,6 +39,7 @@ class Masks(NamedTuple):
     """The registers that are not what they were."""
     moved: int
     """Those whose content is moved: from them, ``FETCHED`` bits higher into them, or as ``KEEPS_ALL`` says."""
+    may_fault: bool
 
 
 MASKS: list[Masks] = []
@@ -50,6 +52,11 @@ def masks_of(function: FunctionCode) -> list[Masks]:
     """Return what each instruction of a function does."""
     content, start = function.content, function.start
     return [MASKS[shape_number(one, content[one.ip - start : one.next_ip - start])] for one in function.iced]
+
+
+def masks_at(function: FunctionCode, number: int) -> Masks:
+    """Return what the instruction of a function with this number does."""
+    return MASKS[shape_number(function.iced[number], function.raw_at(number))]
 
 
 def shape_number(one: Instruction, raw: bytes) -> int:
@@ -66,7 +73,8 @@ def _masks_of(one: Instruction, raw: bytes) -> Masks:
     effect = effects_of(one, raw)
     reads, writes = effect.reads | effect.flags_read << 16, effect.writes | effect.flags_written << 16
     restores = one.mnemonic in _RESTORING and one.memory_base in _FRAME
-    return Masks(FLOWS[one.code], reads, writes, 0 if restores else effect.may_write, _moved_by(one))
+    changed = 0 if restores else effect.may_write
+    return Masks(FLOWS[one.code], reads, writes, changed, _moved_by(one), may_fault(one))
 
 
 def _moved_by(one: Instruction) -> int:

@@ -47,12 +47,12 @@ class SiteClobbers:
             return found
         from anyprobe.binary.instructionmasks import FLAGS
         from anyprobe.binary.skippedkills import SkippedKills
-        from anyprobe.isa.registers import NUMBERS
+        from anyprobe.isa.registers import NUMBERS, mask_of
 
         function = function_of(edit, want)
         key = id(edit.module), function.start
         kills = self._skipped_kills.get(key) or self._skipped_kills.setdefault(key, SkippedKills(function))
-        doubtful = kills.doubtful(want.address)
+        doubtful = kills.doubtful(want.address, mask_of(found.registers) | (FLAGS if found.flags else 0))
         kept = tuple(name for name in found.registers if not doubtful >> NUMBERS[name] & 1)
         return Clobbers(kept, found.flags and not doubtful & FLAGS)
 
