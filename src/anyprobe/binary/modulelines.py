@@ -7,7 +7,7 @@ import numpy as np
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.codescan import Kind
-from anyprobe.binary.instructionmasks import CANDIDATES, MASKS
+from anyprobe.binary.instructionmasks import CANDIDATES, MASKS, Masks
 from anyprobe.binary.moduleshapes import module_mask_numbers
 from anyprobe.binary.survey import numbered
 from anyprobe.core.arrays import joined, places_in
@@ -36,7 +36,7 @@ class ModuleLines:
         self.starts: Ints = np.array([each.start for each in self.functions], np.int64)
         self.addresses: Ints = joined([np.frombuffer(each.addresses, np.int64) for each in known])
         numbers = module_mask_numbers(known, self.addresses)
-        columns = np.array(MASKS, np.int64).reshape(-1, 5).T
+        columns = np.array(MASKS, np.int64).reshape(-1, len(Masks._fields)).T[:5]
         self.flows, self.reads, self.writes, self.changed, self.moved = (column[numbers] for column in columns)
         self._overwritten: Ints = np.where(self.flows == Flow.NEXT, self.writes, 0)
         self.labels = {
