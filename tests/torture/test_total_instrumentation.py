@@ -101,6 +101,7 @@ def test_redis_under_its_benchmark(level, tmp_path):
             assert snapshot.nmissed == 0
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("level", EACH)
 def test_the_whole_of_redis(level, tmp_path):
     with redis(tmp_path) as server:
@@ -113,6 +114,7 @@ def test_the_whole_of_redis(level, tmp_path):
             assert snapshot.nmissed == 0
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("level", EACH)
 def test_the_whole_of_a_go_program(level, run_target):
     target = run_target("go_program.go")
