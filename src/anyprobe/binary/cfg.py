@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from iced_x86 import Code
 
 from anyprobe.binary.codescan import CodeBytes, DataReferences, Kind, References, code_bytes
+from anyprobe.binary.doubts import Doubts
 from anyprobe.binary.endless import EndlessFunctions
 from anyprobe.binary.exits import Exit, ExitKind, branches_into
 from anyprobe.binary.function import FunctionCode
@@ -57,8 +58,6 @@ class CodeMap:
         """The same for ``moduleliveness``."""
         self.gap_entries: dict[int, list[int]] = {}
         """What is entered between functions, by where the last one ends."""
-        self._doubts: dict[int, Refusal | None] = {}
-        """The same for ``unlisted_doubt``, by the number of the function."""
         self.dead_in_callees: dict[int, int] = {}
         """What the functions that are called overwrite before they read it."""
 
@@ -127,29 +126,12 @@ class CodeMap:
         return nameless_code(self, address) if self.start_of(address) is None else None
 
     def unlisted_doubt(self, start: int) -> Refusal | None:
-        """Return what is not known of a function that nothing lists, and of what may be further pieces of it.
+        """Return what is not known of the control flow of a function that nothing lists."""
+        return self._doubts.of(start)
 
-        It ends where the next one begins. Where that is not called, but pointed or jumped to, it may be a place inside
-        of the one in front, and a jump that nobody can follow may lead there.
-        """
-        number = bisect_left(self._starts, start)
-        if number not in self._doubts:
-            first, last = number, number + 1
-            while self._may_continue(first):
-                first -= 1
-            while self._may_continue(last):
-                last += 1
-            pieces = [self.function_at(self._starts[each]) for each in range(first, last)]
-            doubts = (each.own_doubt for each in pieces if isinstance(each, FunctionCode))
-            self._doubts.update(dict.fromkeys(range(first, last), next((each for each in doubts if each), None)))
-        return self._doubts[number]
-
-    def _may_continue(self, number: int) -> bool:
-        """Return whether the function with a number may be a part of the one in front, and both are listed nowhere."""
-        if not 0 < number < len(self._starts):
-            return False
-        start, before = self._starts[number], self._starts[number - 1]
-        return start in self.text.unlisted and start not in self.text.called and before in self.text.unlisted
+    @cached_property
+    def _doubts(self) -> Doubts:
+        return Doubts(self)
 
     def gap_around(self, address: int) -> tuple[int, bytes] | None:
         """Return where the bytes outside of all functions begin that hold an address, and those bytes."""
@@ -166,6 +148,16 @@ class CodeMap:
         if number < 0 or address >= self._ends[number]:
             return None
         return self._starts[number]
+
+    def start_before(self, start: int) -> int | None:
+        """Return the start of the function in front of one."""
+        number = bisect_left(self._starts, start)
+        return self._starts[number - 1] if number else None
+
+    def start_behind(self, start: int) -> int | None:
+        """Return the start of the function behind one."""
+        number = bisect_right(self._starts, start)
+        return self._starts[number] if number < len(self._starts) else None
 
     def starts_between(self, low: int, high: int) -> list[int]:
         """Return the function starts in ``[low, high)``."""

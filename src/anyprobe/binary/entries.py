@@ -64,7 +64,7 @@ def loader_entries(elf: ElfFile) -> list[int]:
                 found += elf.array("<u8", elf.dynamic[tag], elf.dynamic[size] // 8).tolist()
             except MemoryFault:
                 continue
-    return found
+    return [each for each in found if 0 < each < 1 << 63]  # none is 0, and words of arrays that are filled later, or -1
 
 
 def _absolute_pointers(image: "Image") -> NDArray[np.int64]:

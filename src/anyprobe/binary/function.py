@@ -232,6 +232,17 @@ class FunctionCode:
         """The number of indirect jumps."""
         return len(self._facts.indirect_jumps)
 
+    @property
+    def jumps_through_pointers(self) -> list[int]:
+        """The numbers of the indirect jumps that go neither by a table nor where nobody knows."""
+        known = self.tables.keys() | set(self.unresolved)
+        return [number for number in self._facts.indirect_jumps if self.addresses[number] not in known]
+
+    @property
+    def is_led_to(self) -> bool:
+        """Whether something leads to every instruction but padding."""
+        return self._led.is_everything
+
     @cached_property
     def overlapped(self) -> frozenset[int]:
         """Instructions that are also entered behind their ``lock`` prefix (single-threaded programs skip it)."""
@@ -318,10 +329,15 @@ class FunctionCode:
 
     @cached_property
     def runs_past_end(self) -> int | None:
-        """The last instruction, if control goes on behind it. A call there is taken to be one that never returns."""
+        """The last instruction, if control goes on behind it. A call there is taken to be one that never returns.
+
+        Where nothing lists the function, and so says where it ends, the call has to be known for that.
+        """
         if not self.iced:
             return self.start
         last = self.insn(len(self.iced) - 1)
+        if last.is_call and self.is_unlisted:
+            return last.address if last.target is None or last.target not in self._map.endless else None
         return last.address if last.falls_through and not last.is_call else None
 
     @property

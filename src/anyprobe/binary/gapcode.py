@@ -12,7 +12,7 @@ from anyprobe.binary.codescan import jump_tables, words_into
 from anyprobe.binary.gaps import Gaps
 from anyprobe.binary.gapstarts import ALIGNED, CALLS, ENDS, JUMPS, TAKERS, Judge
 from anyprobe.binary.padding import padding_length
-from anyprobe.binary.stackdepth import Balance, Seen, balance
+from anyprobe.binary.stackdepth import Balance, Seen, balance, is_zeros
 from anyprobe.binary.text import ModuleText
 from anyprobe.core.arrays import unique
 from anyprobe.core.memory import MemoryFault
@@ -86,6 +86,10 @@ class GapCode:
         """Return the starts that nothing but pointers lead to, and that make no sense together with others."""
         return {start for pair in self._clashes for start in pair if start in self.starts} - self.called
 
+    def suspected(self) -> set[int]:
+        """Return the calls that are taken for the last of their functions only since code may begin behind them."""
+        return {call for aim, call in self._awaited.items() if aim not in self.starts}
+
     def _follow(self, start: int) -> list[int]:
         """Reach what a start leads to; return what is called there."""
         called: list[int] = []
@@ -99,7 +103,7 @@ class GapCode:
                 one = self.gaps.instruction_at(at)
                 if one is None:
                     break
-                if one.code == Code.INVALID:
+                if one.code == Code.INVALID or is_zeros(one):
                     self._clashes.append((start, start))
                     break
                 self._homes[at] = start

@@ -17,20 +17,44 @@ class Division:
         self._code = code
         self._starts = sorted(code.starts)
         jumps = ((at, one.near_branch_target) for at, one in code.reached.items() if FLOWS[one.code] is Flow.JUMP)
-        self._jumps = [(at, aim) for at, aim in jumps if aim in code.reached]
+        self._jumps = {at: aim for at, aim in jumps if aim in code.reached}
+        self._balances: dict[int, Balance] = {}
         self._bodies: dict[int, tuple[set[int], int]] = {}
         """By start: the instructions of a function, and its end."""
         self.jumping: set[int] = set()
         """The functions with indirect jumps."""
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Return the bounds of the functions, after more have been found at the targets of jumps between them."""
+        """Return the bounds of the functions, after more have been found at the targets of jumps between them.
+
+        Those are left out whose ends are in doubt.
+        """
         pending = list(self._starts)
         while pending:
-            for start in pending:
-                self._bodies[start] = self._body(start)
-            pending = self._found_by_jumps()
-        return [(start, self._bodies[start][1]) for start in self._starts if self._bodies[start][1] > start]
+            start = pending.pop()
+            body, _ = self._bodies[start] = self._body(start)
+            for at in body & self._jumps.keys():
+                pending += self._begun_at(self._jumps[at])
+        found = ((start, *self._bodies[start]) for start in self._starts)
+        suspected = self._code.suspected()
+        return [(start, end) for start, body, end in found if end > start and suspected.isdisjoint(body)]
+
+    def _begun_at(self, aim: int) -> list[int]:
+        """Take what a jump leads to, if no function comes to it, for a start; return which functions have changed."""
+        number = bisect_right(self._starts, aim) - 1
+        home = self._starts[number] if number >= 0 else -1
+        if home >= 0 and home not in self._bodies:
+            self._bodies[home] = self._body(home)
+        if home == aim or (home >= 0 and aim in self._bodies[home][0]):
+            return []
+        if aim not in self._balances:
+            seen = Seen(self._code.seen.endless, self._tables)
+            self._balances[aim] = balance(aim, self._gaps.instruction_at, seen)
+        kept = self._balances[aim]
+        if kept is Balance.BROKEN or (kept is Balance.OPEN and aim & ALIGNED):
+            return []
+        insort(self._starts, aim)
+        return [aim] if home < 0 else [home, aim]
 
     def _limit(self, start: int) -> int:
         number = bisect_right(self._starts, start)
@@ -65,22 +89,3 @@ class Division:
         if jumps:
             self.jumping.add(start)
         return found, limit if is_open else min(end, limit)
-
-    def _found_by_jumps(self) -> list[int]:
-        """Take what jumps from elsewhere lead to, where no function comes to it, for starts; return what changed."""
-        changed: list[int] = []
-        claimed = set().union(*(body for body, _ in self._bodies.values()))
-        for at, aim in self._jumps:
-            if at not in claimed:
-                continue
-            number = bisect_right(self._starts, aim) - 1
-            home = self._starts[number] if number >= 0 else -1
-            if home == aim or (home >= 0 and aim in self._bodies[home][0]):
-                continue
-            kept = balance(aim, self._reached.get, Seen(self._code.seen.endless, self._tables))
-            if kept is Balance.BROKEN or (kept is Balance.OPEN and aim & ALIGNED):
-                continue
-            insort(self._starts, aim)
-            self._bodies[aim] = set(), aim
-            changed += [aim] if home < 0 else [aim, home]
-        return changed

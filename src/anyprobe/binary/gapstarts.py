@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from iced_x86 import Code, Mnemonic
 
 from anyprobe.binary.padding import padding_length
-from anyprobe.binary.stackdepth import Balance, balance
+from anyprobe.binary.stackdepth import Balance, balance, is_zeros
 from anyprobe.binary.text import ModuleText
 from anyprobe.core.memory import MemoryFault
 from anyprobe.isa.decode import FLOWS, Flow
@@ -81,36 +81,43 @@ class Judge:
     def _refers_to_known(self, address: int) -> bool:
         """Return whether code, as which the bytes at an address decode, refers to what there is, and to nothing else.
 
-        Displacements of 32 bits in what is no code lead nowhere.
+        Displacements of 32 bits in what is no code lead nowhere, or beside it. It may not run on into what is known.
         """
         seen: set[int] = set()
         todo, is_meant = [address], False
         while todo:
-            at = todo.pop()
-            while at not in seen and len(seen) < _MOST_SEEN:
-                seen.add(at)
+            at, falls = todo.pop(), False
+            while at not in seen:
                 one = self._code.gaps.instruction_at(at)
-                if one is None or one.code == Code.INVALID or one.is_privileged:
+                if falls and (
+                    at in self._code.starts or (at in self._code.reached and address not in self._code.reached)
+                ):
                     return False
-                flow = FLOWS[one.code]
+                if one is None or one.code == Code.INVALID or one.is_privileged or is_zeros(one):
+                    return False
+                seen.add(at)
+                if len(seen) > _MOST_SEEN:
+                    return False
+                falls, flow = True, FLOWS[one.code]
                 if flow in JUMPS or flow is Flow.CALL:
                     aim = one.near_branch_target
-                    if self._code.gaps.number(aim) is None or aim in self._code.starts:
-                        if not any(aim in part for part in self._text.ranges):
-                            return False
-                        is_meant = is_meant or aim in self._code.starts or aim in self._known
-                    else:
+                    if not any(aim in part for part in self._text.ranges):
+                        return False
+                    is_meant = is_meant or aim in self._code.starts or aim in self._known
+                    if flow in JUMPS and self._code.gaps.number(aim) is not None and aim not in self._code.starts:
                         todo.append(aim)
                 elif one.is_ip_rel_memory_operand:
                     if not self._memory_holds(one.memory_displacement):
                         return False
-                    is_meant = True
+                    is_meant = is_meant or not any(one.memory_displacement in part for part in self._text.ranges)
                 elif one.code in TAKERS and not self._text.is_pie:
-                    is_meant = is_meant or self._memory_holds(one.immediate(one.op_count - 1) & 0xFFFF_FFFF)
+                    number = one.immediate(one.op_count - 1) & 0xFFFF_FFFF
+                    is_data = not any(number in part for part in self._text.ranges)
+                    is_meant = is_meant or (is_data and self._memory_holds(number))
                 if flow in ENDS:
                     break
                 at = one.next_ip
-                if flow in CALLS and self._code.gaps.number(at) is not None and self._padded(at):
+                if flow in CALLS and (self._padded(at) or at in self._code.starts):
                     break
         return is_meant
 

@@ -245,7 +245,8 @@ class Image:
             is_go=False,
             is_pie=self.is_pie,
         )
-        found = unlisted_functions(text, certain, self.stored_pointers)
+        has_data = not self.elf.sections  # among the code, where nothing tells sections apart
+        found = unlisted_functions(text, certain, self.stored_pointers, has_data=has_data)
         bounds = listed.and_between(found.starts, found.ends)
         return replace(bounds, unlisted=found.starts, called=found.called)
 

@@ -34,6 +34,11 @@ class LedTo:
             return False
         return self.proven is not None and not self.proven.is_all
 
+    @property
+    def is_everything(self) -> bool:
+        """Whether something leads to every instruction but padding."""
+        return self._is_all or (self.proven is not None and self.proven.is_all)
+
     def never_runs(self, number: int) -> bool:
         """Return whether an instruction is certainly never come to: it is padding or data."""
         if self.proven is None or number in self.proven:

@@ -16,6 +16,7 @@ _ADDING = frozenset({Code.ADD_RM64_IMM8, Code.ADD_RM64_IMM32})
 _SUBTRACTING = frozenset({Code.SUB_RM64_IMM8, Code.SUB_RM64_IMM32})
 _IMMEDIATES = _ADDING | _SUBTRACTING
 _MOVES = frozenset({Code.MOV_R64_RM64, Code.MOV_RM64_R64})
+_MOST_SEEN = 20_000
 _CALLS = frozenset({Flow.CALL, Flow.INDIRECT_CALL})
 _SIGN, _WRAP = 1 << 63, 1 << 64
 
@@ -26,7 +27,7 @@ class Balance(Enum):
     KEPT = "kept"
     """Every return found the stack as it was at the beginning, and something was pushed or returned from."""
     OPEN = "open"
-    """The same, and somewhere it jumps where nobody can follow, with nothing put on the stack."""
+    """The same, but somewhere it jumps where nobody can follow, with nothing put on the stack, or it is very long."""
     BROKEN = "broken"
     """It takes from the stack what it did not put there."""
 
@@ -50,22 +51,29 @@ class Seen(NamedTuple):
 def balance(start: int, instruction_at: "Callable[[int], Instruction | None]", seen: Seen) -> Balance:
     """Follow the code from ``start``; ``instruction_at`` returns ``None`` outside of it, where jumps leave for good.
 
-    Calls are taken to return unless they are known not to, or padding follows. Loops are followed once.
+    Calls are taken to return unless they are known not to, or padding follows. Loops are followed once. What runs off
+    the code, or over two zeros, is a table.
     """
     shown = is_open = False
     done: set[int] = set()
     todo = [(start, _Frame(0, None))]
     while todo:
         at, frame = todo.pop()
+        falls = False
         while at not in done:
-            done.add(at)
             one = instruction_at(at)
             flow = FLOWS[one.code] if one is not None else None
+            if (one is None and falls) or is_zeros(one):
+                return Balance.BROKEN
+            if len(done) > _MOST_SEEN:
+                return Balance.OPEN
+            done.add(at)
             if one is None or flow is Flow.RET:
                 if frame.depth != 0:
                     return Balance.BROKEN
                 shown = True
                 break
+            falls = True
             if flow is Flow.INDIRECT_JUMP:
                 targets = seen.tables.get(at)
                 is_open = is_open or (frame.depth == 0 and targets is None)
@@ -91,6 +99,15 @@ def balance(start: int, instruction_at: "Callable[[int], Instruction | None]", s
     if not shown:
         return Balance.BROKEN
     return Balance.OPEN if is_open else Balance.KEPT  # pieces of a function may go on to the next by such a jump
+
+
+def is_zeros(one: "Instruction | None") -> bool:
+    """Return whether an instruction is ``add [rax], al``: two zeros, as tables have them, and hardly any code."""
+    return one is not None and one.code == Code.ADD_RM8_R8 and one.len == 2 and _is_rax_and_al(one)
+
+
+def _is_rax_and_al(one: "Instruction") -> bool:
+    return one.op0_kind == OpKind.MEMORY and one.memory_base == Register.RAX and one.op1_register == Register.AL
 
 
 def _is_nop(one: "Instruction | None") -> bool:

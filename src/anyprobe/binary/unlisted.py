@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from iced_x86 import Code
+from iced_x86 import Code, OpKind, Register
 
 from anyprobe.binary.codescan import CodeBytes, calls_into, code_bytes, leas_into, words_into
 from anyprobe.binary.gapcode import GapCode
@@ -24,11 +24,12 @@ from anyprobe.binary.gapstarts import TAKERS
 from anyprobe.binary.stackdepth import Seen
 from anyprobe.binary.text import ModuleText
 from anyprobe.core.arrays import among
-from anyprobe.isa.decode import FLOWS, Flow, decode_iced
+from anyprobe.isa.decode import Flow
 
 if TYPE_CHECKING:
-    from iced_x86 import Instruction
     from numpy.typing import NDArray
+
+    from anyprobe.isa.decode import Insn
 
     Positions = NDArray[np.int64]
 
@@ -45,22 +46,25 @@ class Unlisted(NamedTuple):
     """Those starts that a call, or the loader, leads to."""
 
 
-def unlisted_functions(text: ModuleText, certain: "Positions", pointers: "Positions") -> Unlisted:
+def unlisted_functions(
+    text: ModuleText, certain: "Positions", pointers: "Positions", *, has_data: bool = False
+) -> Unlisted:
     """Return the functions outside of those of ``text``, among which are the linker's stubs.
 
-    ``certain`` are called by the loader; ``pointers`` are stored somewhere.
+    ``certain`` are called by the loader; ``pointers`` are stored somewhere. Where the ranges may have data among them,
+    ``has_data``, only calls count.
     """
     code = code_bytes(text)
     gaps = Gaps(code, text.function_starts, text.function_ends)
-    called, stored, taken = gaps.holding(certain), gaps.holding(pointers), set[int]()
+    called, stored, taken = gaps.holding(certain), set[int]() if has_data else gaps.holding(pointers), set[int]()
     known = frozenset(text.function_starts.tolist()) | text.noreturn
     seen = Seen(frozenset(), {})
     found = _explored(gaps, text, known, seen, called, stored, taken)
     if found.explains_everything():
         bounds = Division(found, are_closed=True).bounds()
     else:
-        called |= _called_from(code, gaps, text)
-        taken |= _taken_in(code, gaps, text)
+        called |= _called_from(code, gaps, text) | _main_functions(gaps, text, certain)
+        taken |= set() if has_data else _taken_in(code, gaps, text)
         before = None
         for _ in range(_MOST_ROUNDS):
             found = _explored(gaps, text, known, seen, called, stored, taken)
@@ -115,40 +119,49 @@ def _look_at(text: ModuleText, bounds: list[tuple[int, int]], jumping: Iterable[
 def _called_from(code: tuple[CodeBytes, ...], gaps: Gaps, text: ModuleText) -> set[int]:
     """Return where in the gaps calls of the known functions lead."""
     targets, sources = calls_into(code, *gaps.bounds())
-    return _certain(code, text, targets, sources + _CALL_BYTES, lambda one: FLOWS[one.code] is Flow.CALL)
+    return _certain(text, targets, sources + _CALL_BYTES, lambda one: one.flow is Flow.CALL)
+
+
+def _main_functions(gaps: Gaps, text: ModuleText, certain: "Positions") -> set[int]:
+    """Return what the function at which the program begins hands on as its first argument: ``main``."""
+    from anyprobe.binary.cfg import CodeMap
+    from anyprobe.binary.function import FunctionCode
+
+    found: set[int] = set()
+    for code in map(CodeMap(text).function_at, certain.tolist()):
+        for one in code.iced if isinstance(code, FunctionCode) else ():
+            if one.op0_kind == OpKind.REGISTER and one.op0_register in (Register.RDI, Register.EDI):
+                if one.code == Code.LEA_R64_M and one.memory_base == Register.RIP:
+                    found.add(one.memory_displacement)
+                elif one.code in TAKERS and not text.is_pie:
+                    found.add(one.immediate(1) & 0xFFFF_FFFF)
+    return gaps.holding(np.array(sorted(found), np.int64))
 
 
 def _taken_in(code: tuple[CodeBytes, ...], gaps: Gaps, text: ModuleText) -> set[int]:
     """Return what in the gaps the known functions take the addresses of."""
     targets, sources = leas_into(code, *gaps.bounds())
-    found = _certain(code, text, targets, sources + _LEA_BYTES, lambda one: one.code == Code.LEA_R64_M)
+    found = _certain(text, targets, sources + _LEA_BYTES, lambda one: one.iced.code == Code.LEA_R64_M)
     if not text.is_pie:
         values, sources = words_into(code, *gaps.bounds())
         for size in _NUMBER_BYTES:
-            found |= _certain(code, text, values, sources + size, lambda one: one.code in TAKERS)
+            found |= _certain(text, values, sources + size, lambda one: one.iced.code in TAKERS)
     return found
 
 
 def _certain(
-    code: tuple[CodeBytes, ...],
-    text: ModuleText,
-    targets: "Positions",
-    behind: "Positions",
-    is_meant: "Callable[[Instruction], bool]",
+    text: ModuleText, targets: "Positions", behind: "Positions", is_meant: "Callable[[Insn], bool]"
 ) -> set[int]:
     """Return the targets of which an instruction of a function, of some kind, ends at ``behind``."""
-    starts, ends = text.function_starts, text.function_ends
-    rows = np.searchsorted(starts, behind - 1, side="right") - 1
-    known = (rows >= 0) & (behind <= ends[rows])
+    from anyprobe.binary.cfg import CodeMap
+
+    code_map = CodeMap(text)
     found: set[int] = set()
-    places: dict[int, set[int]] = {}
-    for target, end, row in zip(targets[known].tolist(), behind[known].tolist(), rows[known].tolist(), strict=True):
-        if target not in found:
-            if row not in places:
-                start = int(starts[row])
-                part = next(each for each in code if each.start <= start < each.end)
-                body = decode_iced(part.content[start - part.start : int(ends[row]) - part.start], start)
-                places[row] = {one.next_ip for one in body if is_meant(one)}
-            if end in places[row]:
-                found.add(target)
+    for target, end in zip(targets.tolist(), behind.tolist(), strict=True):
+        function = code_map.containing(end - 1) if target not in found else None
+        if function is None or function.broken is not None:
+            continue
+        insn = function.covering(end - 1)
+        if insn is not None and insn.end == end and is_meant(insn) and function.is_site(insn.address):
+            found.add(target)
     return found
