@@ -53,8 +53,8 @@ KINDS = [
 ]
 OPEN = {"deregister_tm_clones", "register_tm_clones", "__do_global_dtors_aux", "frame_dummy"}
 """They jump where a pointer says, if there is a library for transactional memory, or stand behind one that does."""
-BEHIND_OPEN = {"by_string", "backwards"}
-"""Only pointed to, and behind those."""
+BEHIND_OPEN = {"by_string", "backwards", "at_end"}
+"""Their addresses are stored or handed on, but nobody calls them, and they stand behind those."""
 LIBRARY = {
     "_init",
     "_fini",
