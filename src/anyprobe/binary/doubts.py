@@ -15,6 +15,8 @@ from anyprobe.core.refusal import Reason, Refusal
 if TYPE_CHECKING:
     from anyprobe.binary.cfg import CodeMap
 
+_REACH = 1 << 16
+"""How far from its beginning a jump that nobody can follow may lead, past subroutines that hand-written code calls."""
 _RESTORING = frozenset({Code.ADD_RM64_IMM8, Code.ADD_RM64_IMM32})
 
 
@@ -39,7 +41,7 @@ class Doubts:
             if not chains or code.start in self._text.called:
                 chains.append([])
             chains[-1].append(code)
-        unfollowed = next((code.own_doubt for chain in chains for code in chain if code.own_doubt is not None), None)
+        unfollowed = [(code, code.own_doubt) for chain in chains for code in chain if code.own_doubt is not None]
         self._found[start] = None
         for chain in chains:
             own = next((code.own_doubt for code in chain if code.own_doubt is not None), None)
@@ -47,7 +49,8 @@ class Doubts:
                 jumps = (_jump_through_pointer(code) for code in chain if not self._is_closed(code))
                 own = next((jump for jump in jumps if jump is not None), None)
             for code in chain:
-                self._found[code.start] = own if code.start in self._text.called else own or unfollowed
+                near = (doubt for other, doubt in unfollowed if abs(other.start - code.start) < _REACH)
+                self._found[code.start] = own if code.start in self._text.called else own or next(near, None)
 
     def _together(self, start: int) -> list[FunctionCode]:
         """Return a function and those beside it, as far as nothing lists them."""
