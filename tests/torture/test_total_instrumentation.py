@@ -24,7 +24,7 @@ WHOLE = [
     ("unxz", "blocks"),
 ]
 WHOLE.remove(("cc1", "instructions"))  # five million, whose plans take more memory than many machines have
-PARTS = ("*[0-3]?", "*[4-7]?", "*[89ab]?", "*[c-e]?", "*[!0-9a-e]?")
+PARTS = ("*[0-3]?", "*[4-7]?", "*[89ab]?", "*[c-e]?", "*[f-s]?", "*[!0-9a-s]?")
 """Globs of which each name matches one, names that say where a function begins, too."""
 
 
@@ -68,7 +68,7 @@ def test_every_instruction_of_a_compiler(part):
     """A part of the functions of cc1 at a time: patches have to lie within two gigabytes of the code."""
     program = FILTERS["cc1"]()
     output, snapshot = program.probed(lambda session: session.count(f"a.out:{part}:insn"))
-    assert print_shares(f"cc1, all instructions of {part}", snapshot) > 0.999
+    assert print_shares(f"cc1, all instructions of {part}", snapshot) > 0.998
     assert output == program.plain()
     assert snapshot.nmissed == 0
 

@@ -43,9 +43,9 @@ class Judge:
         """Return whether a function begins at an address that is stored, or that an instruction takes."""
         if address in self._code.labels or address in self._code.refused or address in self._code.middles:
             return False
-        if self._code.gaps.number(address) is None or (
-            address in self._code.reached and not self._is_behind_call(address)
-        ):
+        if self._code.gaps.number(address) is None:
+            return False
+        if address in self._code.reached and not self._is_behind_call(address):
             return False
         if not is_stored:
             return self._refers_to_known(address)
@@ -53,11 +53,10 @@ class Judge:
             self._balances[address] = balance(address, self._code.gaps.instruction_at, self._code.seen)
         if self._balances[address] is not Balance.KEPT:
             return False
-        if self._text.is_pie or self._is_behind_end(
-            address
-        ):  # in what may be moved the loader knows what is an address
+        if self._is_behind_end(address):
             return True
-        return self._seems_behind_end(address) and self._refers_to_known(address)
+        # the loader knows the addresses of what may be moved; elsewhere any number may look like one
+        return self._seems_behind_end(address) and (self._text.is_pie or self._refers_to_known(address))
 
     def _is_behind_end(self, address: int) -> bool:
         """Return whether code may begin at an address: behind padding, or behind what does not go on."""
@@ -89,9 +88,7 @@ class Judge:
             at, falls = todo.pop(), False
             while at not in seen:
                 one = self._code.gaps.instruction_at(at)
-                if falls and (
-                    at in self._code.starts or (at in self._code.reached and address not in self._code.reached)
-                ):
+                if falls and (at in self._code.starts or at in self._code.reached):
                     return False
                 if one is None or one.code == Code.INVALID or one.is_privileged or is_zeros(one):
                     return False

@@ -2,8 +2,8 @@
 
 Programs that were compiled without unwind tables and stripped consist of them; elsewhere it is hand-written code. They
 begin where a direct call leads, where a stored pointer points, or where a jump leaves another one; what only an
-instruction takes the address of may be a table, and is not taken for code. They end behind the last instruction that
-control comes to, as far as that can be followed, and in front of the next one.
+instruction takes the address of may be a table, and has to show that it is code. They end behind the last instruction
+that control comes to, as far as that can be followed, and in front of the next one.
 
 A stored pointer may be an entry of a jump table, too. It is taken for that of a function only if the code there keeps
 its stack in balance, and if no jump looks it up in a table of addresses.
@@ -46,6 +46,14 @@ class Unlisted(NamedTuple):
     """Those starts that a call, or the loader, leads to."""
 
 
+class _Addresses(NamedTuple):
+    """Addresses that may be functions'."""
+
+    stored: set[int]
+    taken: set[int]
+    """By instructions of functions that are listed."""
+
+
 def unlisted_functions(
     text: ModuleText, certain: "Positions", pointers: "Positions", *, has_data: bool = False
 ) -> Unlisted:
@@ -56,18 +64,20 @@ def unlisted_functions(
     """
     code = code_bytes(text)
     gaps = Gaps(code, text.function_starts, text.function_ends)
-    called, stored, taken = gaps.holding(certain), set[int]() if has_data else gaps.holding(pointers), set[int]()
+    called = gaps.holding(certain)
+    addresses = None if has_data else _Addresses(gaps.holding(pointers), set())
     known = frozenset(text.function_starts.tolist()) | text.noreturn
     seen = Seen(frozenset(), {})
-    found = _explored(gaps, text, known, seen, called, stored, taken)
+    found = _explored(gaps, text, known, seen, called, addresses)
     if found.explains_everything():
         bounds = Division(found, are_closed=True).bounds()
     else:
         called |= _called_from(code, gaps, text) | _main_functions(gaps, text, certain)
-        taken |= set() if has_data else _taken_in(code, gaps, text)
+        if addresses is not None:
+            addresses.taken.update(_taken_in(code, gaps, text))
         before = None
         for _ in range(_MOST_ROUNDS):
-            found = _explored(gaps, text, known, seen, called, stored, taken)
+            found = _explored(gaps, text, known, seen, called, addresses)
             division = Division(found, are_closed=False)
             bounds = division.bounds()
             if bounds == before:
@@ -83,15 +93,15 @@ def _explored(
     known: Container[int],
     seen: Seen,
     called: Collection[int],
-    stored: Collection[int],
-    taken: Collection[int],
+    addresses: "_Addresses | None",
 ) -> GapCode:
     """Follow what leads into the gaps, without the pointers that lead into the middle of other instructions."""
     refused: set[int] = set()
     while True:
         found = GapCode(gaps, text, known, seen, refused)
         found.begin(called)
-        found.take(stored, taken)
+        if addresses is not None:
+            found.take(*addresses)
         doubtful = found.doubtful()
         if not doubtful:
             return found
