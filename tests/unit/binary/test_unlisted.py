@@ -247,9 +247,7 @@ def test_small_numbers_are_no_function(build):
 
 def test_a_table_to_which_data_points_is_no_function(build):
     table = ".p2align 4\n.Ltable: .long 1, 2, 3, 4\n"
-    within = (
-        CALLED + "\n.byte 7\n.Ltable: push rax\n pop rax\n ret\n"
-    )  # nothing ends in front of it
+    within = CALLED + "\n.byte 7\n.Ltable: push rax\n pop rax\n ret\n"  # nothing ends in front of it
     assert starts(assembled(build, CALLER, within, data=".quad .Ltable")) == [(16, 21)]
     image = assembled(build, CALLER, CALLED, table, function("next", "xor eax, eax\n ret"), data=".quad .Ltable")
     assert starts(image) == [(16, 21)]
