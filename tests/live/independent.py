@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyprobe
+from anyprobe.binary.image import Image
 from anyprobe.isa.decode import decode_one
 from live.driver import build
 from live.filters import functions_run
@@ -27,6 +28,11 @@ class Module:
     functions: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     text: object = None
+
+    def is_outside_of_text(self, address: int) -> bool:
+        """Return whether an address lies in ``.init`` or ``.fini``, whose code is nobody's to callgrind."""
+        sections = map(Image.open(self.path).elf.section, (".init", ".fini"))
+        return any(each.address <= address < each.address + each.size for each in sections if each is not None)
 
     def repeats(self, address: int) -> bool:
         """Return whether the instruction at an address is a string instruction with ``rep``."""

@@ -53,7 +53,7 @@ def explained(module, address, function, ours, theirs):
     """Return whether the difference at an address is one that must be."""
     if function in ELSEWHERE or CHOSEN.search(function) or function in functions_that_ask_for_the_processor(module):
         return True
-    return function == "" and theirs <= 1  # the start code between functions, which runs once
+    return (theirs == 0 and module.is_outside_of_text(address)) or (function == "" and theirs <= 1)  # start code
 
 
 def entered_otherwise(ours, calls, ran):

@@ -16,7 +16,7 @@ from live.results import hits
 MOST = {"blocks": 3000, "instructions": 300}
 SMALL = ("gzip", "xz", "bc", "unzstd")
 LARGER = ("zstd", "sqlite3", "sha256", "aes-ctr", "busybox", "rust", "ripgrep", "perl", "python", "cc1")
-FLOORS = {"busybox": 0.99, "rust": 0.9, "ripgrep": 0.9}
+FLOORS = {"busybox": 0.98, "rust": 0.85, "ripgrep": 0.85}
 """The least share that is counted, where not 0.999: less where faults are handled, or the C library is static."""
 WHOLE = [
     *((name, level) for name in (*SMALL, *LARGER) for level in EACH),
@@ -57,8 +57,8 @@ def test_functions_blocks_and_instructions(name):
 def test_the_whole_of_a_program_and_its_libraries(name, level):
     program = FILTERS[name]()
     output, snapshot = program.probed(lambda session: session.count(*LEVELS[level]))
-    assert print_shares(f"{program.name}, all {level}", snapshot) > FLOORS.get(name, 0.999)
     assert output == program.plain()
+    assert print_shares(f"{program.name}, all {level}", snapshot) > FLOORS.get(name, 0.999)
     assert snapshot.nmissed == 0
 
 
@@ -68,8 +68,8 @@ def test_every_instruction_of_a_compiler(part):
     """A part of the functions of cc1 at a time: patches have to lie within two gigabytes of the code."""
     program = FILTERS["cc1"]()
     output, snapshot = program.probed(lambda session: session.count(f"a.out:{part}:insn"))
-    assert print_shares(f"cc1, all instructions of {part}", snapshot) > 0.998
     assert output == program.plain()
+    assert print_shares(f"cc1, all instructions of {part}", snapshot) > 0.998
     assert snapshot.nmissed == 0
 
 
@@ -110,7 +110,7 @@ def test_the_whole_of_redis(level, tmp_path):
             session.count(*LEVELS[level])
             assert server.benchmark() == expected
             snapshot = session.snapshot()
-            assert print_shares(f"redis-server, all {level}", snapshot) > 0.9
+            assert print_shares(f"redis-server, all {level}", snapshot) > 0.85
             assert snapshot.nmissed == 0
 
 
@@ -122,7 +122,7 @@ def test_the_whole_of_a_go_program(level, run_target):
         session.count(*LEVELS[level])
         target.go(20)
         snapshot = session.snapshot()
-        assert print_shares(f"a Go program, all {level}", snapshot) > 0.9
+        assert print_shares(f"a Go program, all {level}", snapshot) > 0.95
     target.go(5)
     target.finish()
 
