@@ -48,6 +48,8 @@ _CLUSTER = 1 << 30
 """Modules that lie within this distance share a neighbourhood."""
 _MANY, _MOST = 1000, 640
 """So many new wants in one module are worth keeping room for, and so many bytes of code and counter for each."""
+_PARTS = (1, 2, 4)
+"""What part of that, where there is no room for all: most patches are smaller."""
 _VIEW_BYTES, _VIEW_MOST = 600, 6 << 20
 """For how much the signal view has room beside its share of the code, for each want of a change and at most: a few
 copies of instructions may take that much each; thousands share most of it."""
@@ -109,9 +111,11 @@ def keep_room(space: AddressSpace, edits: Sequence["Edit"]) -> None:
         wants[id(edit.module)] = module, before + len(edit.added)
     for module, number in wants.values():
         size = number * _MOST + 4 * ROUTINE_BYTES
-        place = space.gap_near(module.low, module.high, size) if number >= _MANY else None
-        if place is not None:
-            space.keep(place, place + size)
+        for part in _PARTS if number >= _MANY else ():
+            place = space.gap_near(module.low, module.high, size // part)
+            if place is not None:
+                space.keep(place, place + page_ceil(size // part))
+                break
 
 
 class Preparation:
