@@ -13,14 +13,13 @@ from iced_x86 import Code, Decoder
 
 from anyprobe.binary.body import ENDS, LOCK
 from anyprobe.binary.padding import is_padding
-from anyprobe.isa.decode import FLOWS, Flow
+from anyprobe.isa.decode import FLOWS, JUMPS, Flow
 
 if TYPE_CHECKING:
     from iced_x86 import Instruction
 
     from anyprobe.binary.function import FunctionCode
 
-_JUMPS = frozenset({Flow.JUMP, Flow.JCC, Flow.XBEGIN})
 _STOPS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP, Flow.OTHER})
 _GOING_ON = frozenset({Code.INT3, Code.INT_IMM8})
 
@@ -73,7 +72,7 @@ def _reach(
                 break
             found[at] = one
             flow = FLOWS[one.code]
-            if flow in _JUMPS and start <= one.near_branch_target < end:
+            if flow in JUMPS and start <= one.near_branch_target < end:
                 todo.append(one.near_branch_target)
             if flow in _STOPS and one.code not in _GOING_ON:
                 break
@@ -150,7 +149,7 @@ class Reached:
                     break
                 last, flow = self._function.turns[place]
                 flags[number : last + 1] = b"\1" * (last + 1 - number)
-                if flow in _JUMPS:
+                if flow in JUMPS:
                     target = index(iced[last].near_branch_target)
                     todo += [target] if target is not None else []
                 if flow in ENDS:

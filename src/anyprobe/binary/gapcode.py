@@ -10,13 +10,13 @@ from iced_x86 import Code, OpKind, Register
 
 from anyprobe.binary.codescan import jump_tables, words_into
 from anyprobe.binary.gaps import Gaps
-from anyprobe.binary.gapstarts import ALIGNED, CALLS, ENDS, JUMPS, TAKERS, Judge
+from anyprobe.binary.gapstarts import ALIGNED, ENDS, TAKERS, Judge
 from anyprobe.binary.padding import padding_length
 from anyprobe.binary.stackdepth import Balance, Seen, balance, is_zeros
 from anyprobe.binary.text import ModuleText
 from anyprobe.core.arrays import unique
 from anyprobe.core.memory import MemoryFault
-from anyprobe.isa.decode import FLOWS, Flow
+from anyprobe.isa.decode import CALLS, FLOWS, JUMPS, Flow
 
 if TYPE_CHECKING:
     from iced_x86 import Instruction

@@ -3,9 +3,9 @@
 from bisect import bisect_right, insort
 
 from anyprobe.binary.gapcode import GapCode
-from anyprobe.binary.gapstarts import ALIGNED, ENDS, JUMPS
+from anyprobe.binary.gapstarts import ALIGNED, ENDS
 from anyprobe.binary.stackdepth import Balance, Seen, balance
-from anyprobe.isa.decode import FLOWS, Flow
+from anyprobe.isa.decode import FLOWS, JUMPS, Flow
 
 
 class Division:

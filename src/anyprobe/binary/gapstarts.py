@@ -13,7 +13,7 @@ from anyprobe.binary.padding import padding_length
 from anyprobe.binary.stackdepth import Balance, balance, is_zeros
 from anyprobe.binary.text import ModuleText
 from anyprobe.core.memory import MemoryFault
-from anyprobe.isa.decode import FLOWS, Flow
+from anyprobe.isa.decode import CALLS, FLOWS, JUMPS, Flow
 
 if TYPE_CHECKING:
     from iced_x86 import Instruction
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from anyprobe.binary.gapcode import GapCode
 
 ENDS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.INVALID, Flow.TRAP, Flow.OTHER})
-JUMPS = frozenset({Flow.JUMP, Flow.JCC, Flow.XBEGIN})
-CALLS = frozenset({Flow.CALL, Flow.INDIRECT_CALL})
 TAKERS = frozenset({Code.MOV_R32_IMM32, Code.MOV_RM64_IMM32, Code.MOV_R64_IMM64, Code.PUSHQ_IMM32})
 """What takes an address as a number."""
 ALIGNED = 15

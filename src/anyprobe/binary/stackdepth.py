@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Mnemonic, OpKind, Register
 
-from anyprobe.isa.decode import FLOWS, Flow
+from anyprobe.isa.decode import CALLS, FLOWS, JUMPS, Flow
 
 if TYPE_CHECKING:
     from iced_x86 import Instruction
@@ -17,7 +17,6 @@ _SUBTRACTING = frozenset({Code.SUB_RM64_IMM8, Code.SUB_RM64_IMM32})
 _IMMEDIATES = _ADDING | _SUBTRACTING
 _MOVES = frozenset({Code.MOV_R64_RM64, Code.MOV_RM64_R64})
 _MOST_SEEN = 20_000
-_CALLS = frozenset({Flow.CALL, Flow.INDIRECT_CALL})
 _SIGN, _WRAP = 1 << 63, 1 << 64
 
 
@@ -82,7 +81,7 @@ def balance(start: int, instruction_at: "Callable[[int], Instruction | None]", s
                 break
             if flow is Flow.INVALID or flow is Flow.OTHER:
                 return Balance.BROKEN
-            if flow is Flow.JCC or flow is Flow.JUMP or flow is Flow.XBEGIN:
+            if flow in JUMPS:
                 todo.append((one.near_branch_target, frame))
             if flow is Flow.JUMP or flow is Flow.TRAP:
                 break
@@ -94,7 +93,7 @@ def balance(start: int, instruction_at: "Callable[[int], Instruction | None]", s
             at = one.next_ip
             if flow is Flow.CALL and one.near_branch_target in seen.endless:
                 break
-            if flow in _CALLS and _is_nop(instruction_at(at)):
+            if flow in CALLS and _is_nop(instruction_at(at)):
                 break  # it may be one that never returns, with another function behind the padding
     if not shown:
         return Balance.BROKEN

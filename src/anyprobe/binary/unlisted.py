@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from iced_x86 import Code, OpKind, Register
 
+from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.codescan import CodeBytes, calls_into, code_bytes, leas_into, words_into
+from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.gapcode import GapCode
 from anyprobe.binary.gapfunctions import Division
 from anyprobe.binary.gaps import Gaps
@@ -72,9 +74,10 @@ def unlisted_functions(
     if found.explains_everything():
         bounds = Division(found, are_closed=True).bounds()
     else:
-        called |= _called_from(code, gaps, text) | _main_functions(gaps, text, certain)
+        listed = CodeMap(text)
+        called |= _called_from(code, gaps, listed) | _main_functions(gaps, listed, certain)
         if addresses is not None:
-            addresses.taken.update(_taken_in(code, gaps, text))
+            addresses.taken.update(_taken_in(code, gaps, listed))
         before = None
         for _ in range(_MOST_ROUNDS):
             found = _explored(gaps, text, known, seen, called, addresses)
@@ -110,9 +113,6 @@ def _explored(
 
 def _look_at(text: ModuleText, bounds: list[tuple[int, int]], jumping: Iterable[int]) -> Seen:
     """Analyse some functions together with the known ones; ``jumping`` are those with indirect jumps."""
-    from anyprobe.binary.cfg import CodeMap
-    from anyprobe.binary.function import FunctionCode
-
     starts = np.concatenate([text.function_starts, np.array([start for start, _ in bounds], np.int64)])
     ends = np.concatenate([text.function_ends, np.array([end for _, end in bounds], np.int64)])
     order = np.argsort(starts)
@@ -120,55 +120,48 @@ def _look_at(text: ModuleText, bounds: list[tuple[int, int]], jumping: Iterable[
     tables: dict[int, tuple[int, ...]] = {}
     for function in map(code_map.function_at, jumping):
         if isinstance(function, FunctionCode):
-            jumps = [insn.address for insn in function.special if insn.flow is Flow.INDIRECT_JUMP]
-            resolved = [(at, function.table_of(at)) for at in jumps if at not in function.unresolved]
-            tables.update((at, table.targets if table is not None else ()) for at, table in resolved)
+            tables.update((at, table.targets) for at, table in function.tables.items())
+            tables.update((function.addresses[number], ()) for number in function.jumps_through_pointers)
     return Seen(code_map.endless, tables)
 
 
-def _called_from(code: tuple[CodeBytes, ...], gaps: Gaps, text: ModuleText) -> set[int]:
+def _called_from(code: tuple[CodeBytes, ...], gaps: Gaps, listed: CodeMap) -> set[int]:
     """Return where in the gaps calls of the known functions lead."""
     targets, sources = calls_into(code, *gaps.bounds())
-    return _certain(text, targets, sources + _CALL_BYTES, lambda one: one.flow is Flow.CALL)
+    return _certain(listed, targets, sources + _CALL_BYTES, lambda one: one.flow is Flow.CALL)
 
 
-def _main_functions(gaps: Gaps, text: ModuleText, certain: "Positions") -> set[int]:
+def _main_functions(gaps: Gaps, listed: CodeMap, certain: "Positions") -> set[int]:
     """Return what the function at which the program begins hands on as its first argument: ``main``."""
-    from anyprobe.binary.cfg import CodeMap
-    from anyprobe.binary.function import FunctionCode
-
     found: set[int] = set()
-    for code in map(CodeMap(text).function_at, certain.tolist()):
+    for code in map(listed.function_at, certain.tolist()):
         for one in code.iced if isinstance(code, FunctionCode) else ():
             if one.op0_kind == OpKind.REGISTER and one.op0_register in (Register.RDI, Register.EDI):
                 if one.code == Code.LEA_R64_M and one.memory_base == Register.RIP:
                     found.add(one.memory_displacement)
-                elif one.code in TAKERS and not text.is_pie:
+                elif one.code in TAKERS and not listed.text.is_pie:
                     found.add(one.immediate(1) & 0xFFFF_FFFF)
     return gaps.holding(np.array(sorted(found), np.int64))
 
 
-def _taken_in(code: tuple[CodeBytes, ...], gaps: Gaps, text: ModuleText) -> set[int]:
+def _taken_in(code: tuple[CodeBytes, ...], gaps: Gaps, listed: CodeMap) -> set[int]:
     """Return what in the gaps the known functions take the addresses of."""
     targets, sources = leas_into(code, *gaps.bounds())
-    found = _certain(text, targets, sources + _LEA_BYTES, lambda one: one.iced.code == Code.LEA_R64_M)
-    if not text.is_pie:
+    found = _certain(listed, targets, sources + _LEA_BYTES, lambda one: one.iced.code == Code.LEA_R64_M)
+    if not listed.text.is_pie:
         values, sources = words_into(code, *gaps.bounds())
         for size in _NUMBER_BYTES:
-            found |= _certain(text, values, sources + size, lambda one: one.iced.code in TAKERS)
+            found |= _certain(listed, values, sources + size, lambda one: one.iced.code in TAKERS)
     return found
 
 
 def _certain(
-    text: ModuleText, targets: "Positions", behind: "Positions", is_meant: "Callable[[Insn], bool]"
+    listed: CodeMap, targets: "Positions", behind: "Positions", is_meant: "Callable[[Insn], bool]"
 ) -> set[int]:
     """Return the targets of which an instruction of a function, of some kind, ends at ``behind``."""
-    from anyprobe.binary.cfg import CodeMap
-
-    code_map = CodeMap(text)
     found: set[int] = set()
     for target, end in zip(targets.tolist(), behind.tolist(), strict=True):
-        function = code_map.containing(end - 1) if target not in found else None
+        function = listed.containing(end - 1) if target not in found else None
         if function is None or function.broken is not None:
             continue
         insn = function.covering(end - 1)

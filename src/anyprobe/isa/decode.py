@@ -39,7 +39,9 @@ class Flow(IntEnum):
 
 _NEXT = Flow.NEXT
 _NO_FALLTHROUGH = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP, Flow.INVALID})
-_CALLS = frozenset({Flow.CALL, Flow.INDIRECT_CALL})
+CALLS = frozenset({Flow.CALL, Flow.INDIRECT_CALL})
+JUMPS = frozenset({Flow.JUMP, Flow.JCC, Flow.XBEGIN})
+"""Direct ones: they may go where they say."""
 _DIRECT = frozenset({Flow.JUMP, Flow.JCC, Flow.CALL, Flow.XBEGIN})
 
 _BY_CODE: dict[int, Flow] = {
@@ -146,7 +148,7 @@ class Insn:
     @property
     def is_call(self) -> bool:
         """Whether it is a direct or indirect near call."""
-        return self.flow in _CALLS
+        return self.flow in CALLS
 
     @property
     def is_near_jump(self) -> bool:
