@@ -274,12 +274,16 @@ def test_an_operation_that_never_ends_costs_a_node_at_most(outer):
     assert steps > 20
 
 
-def test_a_live_view_shows_what_is_there_all_the_time():
+@pytest.mark.parametrize(
+    ("capacity", "lasting", "keys", "threads", "count"),
+    [(2000, 500, 1000, 4, 300_000), (8, 4, 4, 4, 300_000), (2, 1, 1, 2, 1_000_000)],
+)
+def test_a_live_view_shows_what_is_there_all_the_time(capacity, lasting, keys, threads, count):
     import threading
 
-    shared = Shared(2000)
+    shared = Shared(capacity)
     code = shared.compile()
-    fixed = {(key,): key * 3 for key in range(1 << 20, (1 << 20) + 500)}
+    fixed = {(key,): key * 3 for key in range(1 << 20, (1 << 20) + lasting)}
     for (key,), value in fixed.items():
         code.call(shared.region.address, SET, value, key)
 
@@ -291,7 +295,7 @@ def test_a_live_view_shows_what_is_there_all_the_time():
     worker = threading.Thread(
         target=inprocess.hammer,
         args=(churn, shared.region.address),
-        kwargs={"threads": 4, "count": 300_000, "keys": 1000},
+        kwargs={"threads": threads, "count": count, "keys": keys},
     )
     worker.start()
     looks = 0
