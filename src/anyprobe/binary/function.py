@@ -11,6 +11,7 @@ from anyprobe.binary.body import LOCK, Body, Facts, decode_to_end, examine
 from anyprobe.binary.exits import Exit, Exits, find_exits
 from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
 from anyprobe.binary.padding import padding_length
+from anyprobe.binary.straight import StraightLines
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 _MOST_PREFIXES = 13
 """Bytes that fit in front of the opcode of a short branch."""
 _DIRECT = frozenset({Flow.JUMP, Flow.JCC, Flow.CALL, Flow.XBEGIN})
-
-FAR_ENOUGH = 32
-"""How far behind an instruction a jump that displaces it can reach, in bytes, with room to spare."""
 
 
 class FunctionCode:
@@ -412,41 +410,26 @@ class FunctionCode:
             return ()
         if self.complete is not None or address in self.overlapped:
             return (self.insn(number),)
-        first = last = number
-        addresses = self.addresses
-        while first > 0 and addresses[first - 1] >= since and self._continues(first - 1):
-            first -= 1
-        end = address + FAR_ENOUGH
-        while last + 1 < len(addresses) and addresses[last + 1] < end and self._continues(last):
-            last += 1
-        for leader in self._entered_between(first, last):
-            place = self._index.get(leader)
-            if place is not None and place <= number:
-                first = max(first, place)
-            elif place is not None:
-                last = min(last, place - 1)
-        return tuple(self.insn(n) for n in range(first, last + 1))
+        return self._lines.around(number, since)
 
-    def _entered_between(self, first: int, last: int) -> Iterable[int]:
-        """Return what may be entered behind the instruction numbered ``first`` up to ``last``."""
-        if "leaders" in self.__dict__:  # known already
-            return self.leaders.intersection(self.addresses[first + 1 : last + 1])
-        low, high = self.addresses[first], self.addresses[last] + 1
-        return {where for where, _ in self._map.enterable(low + 1, high)} if first < last else ()
+    @cached_property
+    def _lines(self) -> StraightLines:
+        return StraightLines(self)
+
+    @property
+    def knows_leaders(self) -> bool:
+        """Whether somebody has asked for all of ``leaders`` already."""
+        return "leaders" in self.__dict__
+
+    def enterable(self, low: int, high: int) -> set[int]:
+        """Return the addresses in ``[low, high)`` that something may enter."""
+        return {where for where, _ in self._map.enterable(low, high)} if low < high else set()
 
     def note_entry(self) -> None:
         """Forget what is known of who enters the function: there is one more who does."""
         self.__dict__.pop("leaders", None)
         self.__dict__.pop("last_line", None)
-
-    def _continues(self, number: int) -> bool:
-        """Return whether a line goes on behind an instruction and neither side is entered in its middle."""
-        if self.overlapped and {self.addresses[number], self.ends[number]} & self.overlapped:
-            return False
-        if FLOWS[self.codes[number]] is Flow.NEXT:
-            return True
-        insn = self.insn(number)
-        return insn.falls_through and not insn.is_call
+        self.__dict__.pop("_lines", None)
 
     @cached_property
     def last_line(self) -> int:

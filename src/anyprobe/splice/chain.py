@@ -21,6 +21,8 @@ from anyprobe.isa.decode import Insn
 from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Pun, Strategy
 from anyprobe.splice.successor import Successors
 
+_LONGEST = 15
+"""Bytes of an instruction, at most."""
 _SOME = (0x00, 0x10, 0x30, 0x50, 0x70, 0x05, 0xF0, 0xD0, 0xB0, 0x90)
 """Values of chosen bytes that are tried where there are several; all are where there is one."""
 
@@ -130,7 +132,8 @@ class Chains(Successors):
         for at in range(address, address + count):
             if at not in self.claims.written:
                 continue
-            over = next((each for each in plan.splices if each.write_at <= at < each.write_at + each.written), None)
+            near = plan.headed_in(at - _LONGEST, at + 1)
+            over = next((each for each in near if each.write_at <= at < each.write_at + each.written), None)
             written = None if over is None else self._known_bytes(over)
             if over is None or written is None:
                 return None

@@ -43,12 +43,12 @@ class Claims:
 
     def conflict(self, start: int, written: int, borrowed: int) -> Refusal | None:
         """Return why these bytes cannot be claimed."""
-        if self._are_free(start, written):
+        if self.are_free(start, written):
             start, written = start + written, 0
         for address in range(start, start + written):
             if address in self.written:
                 return Refusal(Reason.OVERLAP, address, "another splice has written this byte")
-            if self.borrowed.get(address, 0) > 0:
+            if address in self.borrowed:
                 return Refusal(Reason.BORROWED_BYTES, address, "a punned jump nearby depends on this byte")
             if address in self.displaced:
                 return Refusal(Reason.OVERLAP, address, "the patch of another splice runs a copy of this instruction")
@@ -59,8 +59,8 @@ class Claims:
                 return Refusal(Reason.OVERLAP, address, "the pun would depend on a byte that another splice wrote")
         return None
 
-    def _are_free(self, start: int, written: int) -> bool:
-        """Return whether some bytes are certainly nobody's: a look at all of them at once."""
+    def are_free(self, start: int, written: int) -> bool:
+        """Return whether bytes can be claimed to be written: a look at all of them at once."""
         end = start + written
         if self.written.has_any(start, end) or self.displaced.has_any(start, end):
             return False
@@ -102,8 +102,9 @@ class Claims:
         middle = splice.write_at + splice.written
         self.written.discard_range(splice.write_at, middle)
         for address in range(middle, middle + splice.borrowed):
-            if self.borrowed.get(address, 0) > 0:
-                self.borrowed[address] -= 1
+            self.borrowed[address] -= 1
+            if self.borrowed[address] <= 0:
+                del self.borrowed[address]
         self.displaced.discard_range(middle, splice.end)
         if splice.pun is not None and self.places is not None:
             self.places.give_back(splice)

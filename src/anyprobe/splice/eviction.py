@@ -36,7 +36,7 @@ class Evictions(Strategies):
         page = page_floor(head)
         low, high = head + SHORT_BYTES - _BACK, min(head + SHORT_BYTES + _FORTH, page + PAGE)
         # the others have no room for it
-        near = [host for host in plan.splices if page <= host.head < high and host.insns[-1].end > low]
+        near = [host for host in plan.headed_in(page, high) if host.end > low]
         rooms = [(self.room_in(host, head, plan), host) for host in near]
         found = [(abs(place - head), place, host) for place, host in rooms if place is not None]
         if not found:
@@ -109,10 +109,11 @@ class Evictions(Strategies):
         addresses, number = function.addresses, bisect_left(function.addresses, low)
         while number < len(addresses) and addresses[number] < high:
             run = function.run_of(addresses[number], low)
-            for first in range(len(run)):
-                insns = self._line_from(run, first, until)
-                if insns and insns[0].address < high:
-                    at = insns[0].address
+            for first, insn in enumerate(run):
+                at = insn.address
+                taken = at >= high or not self.claims.are_free(at, JUMP_BYTES)  # as most are by and by
+                insns = () if taken else self._line_from(run, first, until)
+                if insns:
                     yield first, PlannedSplice(Strategy.JUMP, at, insns, [], JUMP_BYTES, at)
             number = max(bisect_left(addresses, run[-1].end) if run else 0, number + 1)
 

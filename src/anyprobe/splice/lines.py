@@ -10,10 +10,11 @@ left to the ladder of strategies.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.function import FAR_ENOUGH
+from anyprobe.binary.straight import FAR_ENOUGH
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow
+from anyprobe.isa.faults import may_fault
 from anyprobe.isa.relocate import must_stay
 from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Strategy, Want, WantKind
 
@@ -39,8 +40,11 @@ class Lines:
         self._planner, self._function, self._plan = planner, function, plan
         self._leaders = function.leaders
 
-    def place(self, todo: Sequence[Want]) -> list[Want]:
-        """Place the lines that wants lie in, or what they begin with; return the wants, ascending, that are left."""
+    def place(self, todo: Sequence[Want], *, whole: bool = False) -> list[Want]:
+        """Place the lines that wants lie in, or what they begin with; return the wants, ascending, that are left.
+
+        ``whole``: only lines, whose ends may be needed for what is left.
+        """
         left: list[Want] = []
         number = 0
         while number < len(todo):
@@ -56,7 +60,7 @@ class Lines:
             if index is None:
                 left += wants
             elif not line or not self._place_line(index, line, wants):
-                apart = not left or wants[0].address - left[-1].address >= FAR_ENOUGH
+                apart = not whole and (not left or wants[0].address - left[-1].address >= FAR_ENOUGH)
                 left += wants[1:] if apart and self._place_one(index, wants[0]) else wants
             number = end
         return left
@@ -77,6 +81,8 @@ class Lines:
                 break
             insn = function.insn(number)
             flow = insn.flow
+            if self._stands_alone(found, insn):
+                break
             plain = flow is _NEXT and not insn.iced.is_ip_rel_memory_operand
             if not plain and (flow not in _MOVES or must_stay(insn) is not None):
                 break
@@ -85,6 +91,13 @@ class Lines:
                 break
             end = address + insn.length
         return found
+
+    def _stands_alone(self, line: "list[Insn]", insn: "Insn") -> bool:
+        """Return whether faults that the program handles keep an instruction from moving with those above it."""
+        planner = self._planner
+        if not line or not planner.faults_handled:
+            return False
+        return may_fault(insn.iced) or (planner.faults_skipped and len(line) == 1 and may_fault(line[0].iced))
 
     def _place_line(self, index: int, line: "list[Insn]", wants: Sequence[Want]) -> bool:
         """Jump at the first wanted instruction, or at one above it in the same line if there is no room."""
@@ -106,6 +119,8 @@ class Lines:
             if index < 0 or head.address in self._leaders:
                 return False
             above = function.insn(index)
+            if self._stands_alone([above], head):
+                return False
             if above.flow not in _WITHIN or above.end != head.address or must_stay(above) is not None:
                 return False
             line.insert(0, above)

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from anyprobe.binary.function import FAR_ENOUGH, FunctionCode
+from anyprobe.binary.function import FunctionCode
+from anyprobe.binary.straight import FAR_ENOUGH
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
+from anyprobe.isa.faults import may_fault
 from anyprobe.splice.behind import no_behind
 from anyprobe.splice.lines import LEAST_WANTS, Lines
 from anyprobe.splice.planned import AUTO, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
@@ -129,7 +131,7 @@ class Planner(Rows):
         known = function.complete is None and not function.overlapped and not self.plain_jumps_only
         if len(todo) < LEAST_WANTS or not known or Strategy.JUMP not in self.allowed:
             return todo
-        return Lines(self, function, plan).place(todo)
+        return Lines(self, function, plan).place(todo, whole=self._whole_lines)
 
     def _place_cramped_last(
         self, function: FunctionCode, todo: list[Want], plan: FunctionPlan, *, from_behind: bool
@@ -161,9 +163,8 @@ class Planner(Rows):
         cramped = [want for want in todo if self._is_cramped(function, want)]
         later = frozenset(cramped)
         self._whole_lines = True
-        for want in todo:
-            if want not in later:
-                self._place(function, want, plan)
+        for want in self._place_lines(function, [want for want in todo if want not in later], plan):
+            self._place(function, want, plan)
         self._whole_lines = False
         return cramped
 
@@ -192,7 +193,24 @@ class Planner(Rows):
         run = part.run_of(want.address, want.address - FAR_ENOUGH) if part is not None else ()
         if part is None or not run or want.kind is WantKind.LOOP:
             return False
+        run = self._moving_around(run, want.address)
         return run[-1].end + self.dead_bytes(part, run[-1]) - run[0].address < JUMP_BYTES
+
+    def _moving_around(self, run: tuple[Insn, ...], address: int) -> tuple[Insn, ...]:
+        """Return what may move together of a line with the instruction at an address."""
+        if not self.faults_handled:
+            return run
+        number = next(i for i, insn in enumerate(run) if insn.address == address)
+        skipped = self.faults_skipped
+        first = number
+        while first > 0 and not may_fault(run[first].iced) and not (skipped and may_fault(run[first - 1].iced)):
+            first -= 1
+        if skipped and may_fault(run[first].iced):
+            return run[first : first + 1]
+        last = number
+        while last + 1 < len(run) and not may_fault(run[last + 1].iced):
+            last += 1
+        return run[first : last + 1]
 
     def _serve_arrivals(self, function: FunctionCode, plan: FunctionPlan) -> None:
         """Count what has no room where control comes from."""

@@ -3,7 +3,7 @@
 All addresses are link-time addresses of the module unless they are said to be run-time ones.
 """
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -178,14 +178,24 @@ class FunctionPlan:
 
     def last_before(self, address: int) -> PlannedSplice | None:
         """Return the splice with the highest head at or below an address, of several the one added last."""
+        known = self._ordered()
+        index = bisect_right(known, address, key=_head)
+        return known[index - 1] if index else None
+
+    def headed_in(self, low: int, high: int) -> list[PlannedSplice]:
+        """Return the splices whose heads lie in ``[low, high)``, ascending."""
+        known = self._ordered()
+        return known[bisect_left(known, low, key=_head) : bisect_left(known, high, key=_head)]
+
+    def _ordered(self) -> list[PlannedSplice]:
+        """Return all splices by their heads."""
         known = self._by_head
         if len(known) > len(self.splices) or (known and self.splices[len(known) - 1] is not self._tail):
             known.clear()  # some were taken out
         for splice in self.splices[len(known) :]:
             insort(known, splice, key=_head)
         self._tail = self.splices[-1] if self.splices else None
-        index = bisect_right(known, address, key=_head)
-        return known[index - 1] if index else None
+        return known
 
 
 def _head(splice: PlannedSplice) -> int:

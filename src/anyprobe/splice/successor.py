@@ -54,7 +54,7 @@ class Successors(Evictions):
 
     def _byte_behind(self, site: Insn, plan: FunctionPlan) -> tuple[int, tuple[PlannedSplice, ...]] | None:
         """Return what the byte behind an instruction is once the plan is carried out, and who says so."""
-        over = next((each for each in plan.splices if each.write_at == site.end), None)
+        over = next(iter(plan.headed_in(site.end, site.end + 1)), None)
         if over is not None and over.strategy is Strategy.SHORT:
             return 0xEB, (over,)
         if over is not None and over.strategy in (Strategy.JUMP, Strategy.PUNNED):
@@ -72,7 +72,7 @@ class Successors(Evictions):
             for low, high in self.dead_ranges(site.address, place - _FAR, place + JUMP_BYTES + 1):
                 if low <= place <= high - JUMP_BYTES and self.claims.conflict(place, JUMP_BYTES, 0) is None:
                     return ()
-            for host in plan.splices:
+            for host in plan.headed_in(page_floor(place), place):
                 if self.room_in(host, site.address, plan, place=place) is not None:
                     return (host,)
             for each in dict.fromkeys((function, *plan.scope)):
@@ -123,7 +123,7 @@ class Successors(Evictions):
 
     def _successor(self, function: FunctionCode, address: int, plan: FunctionPlan) -> PlannedSplice | Refusal:
         """Return the jump at an address right behind a site: the plan's, or a new one."""
-        over = next((each for each in plan.splices if each.head == address), None)
+        over = next(iter(plan.headed_in(address, address + 1)), None)
         if over is not None:
             if over.strategy is not Strategy.JUMP:
                 return Refusal(Reason.OVERLAP, address, "the instruction behind is spliced in another way")
