@@ -48,7 +48,7 @@ class Claims:
         for address in range(start, start + written):
             if address in self.written:
                 return Refusal(Reason.OVERLAP, address, "another splice has written this byte")
-            if address in self.borrowed:
+            if self.borrowed.get(address, 0) > 0:
                 return Refusal(Reason.BORROWED_BYTES, address, "a punned jump nearby depends on this byte")
             if address in self.displaced:
                 return Refusal(Reason.OVERLAP, address, "the patch of another splice runs a copy of this instruction")
@@ -60,7 +60,7 @@ class Claims:
         return None
 
     def are_free(self, start: int, written: int) -> bool:
-        """Return whether bytes can be claimed to be written: a look at all of them at once."""
+        """Return whether some bytes are certainly nobody's: a look at all of them at once."""
         end = start + written
         if self.written.has_any(start, end) or self.displaced.has_any(start, end):
             return False

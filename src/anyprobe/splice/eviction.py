@@ -36,7 +36,7 @@ class Evictions(Strategies):
         page = page_floor(head)
         low, high = head + SHORT_BYTES - _BACK, min(head + SHORT_BYTES + _FORTH, page + PAGE)
         # the others have no room for it
-        near = [host for host in plan.headed_in(page, high) if host.end > low]
+        near = [host for host in plan.headed_in(page, high) if _has_room_above(host, low)]
         rooms = [(self.room_in(host, head, plan), host) for host in near]
         found = [(abs(place - head), place, host) for place, host in rooms if place is not None]
         if not found:
@@ -113,7 +113,7 @@ class Evictions(Strategies):
                 at = insn.address
                 taken = at >= high or not self.claims.are_free(at, JUMP_BYTES)  # as most are by and by
                 insns = () if taken else self._line_from(run, first, until)
-                if insns:
+                if insns and self.fault_refusal(insns) is None:
                     yield first, PlannedSplice(Strategy.JUMP, at, insns, [], JUMP_BYTES, at)
             number = max(bisect_left(addresses, run[-1].end) if run else 0, number + 1)
 
@@ -126,6 +126,11 @@ class Evictions(Strategies):
         insns = run[first : last + 1]
         unwelcome = insns[0].is_endbr or any(insn.flow is Flow.SYSCALL for insn in insns)
         return () if unwelcome or insns[-1].end < head + 2 * JUMP_BYTES else insns
+
+
+def _has_room_above(host: PlannedSplice, low: int) -> bool:
+    """Return whether what a splice displaces and does not write is long enough from ``low`` on, as for most it is not."""
+    return host.end - JUMP_BYTES >= max(host.write_at + host.written + host.borrowed, low)
 
 
 def _cost(first: int, host: PlannedSplice, head: int) -> tuple[int, bool, int, int]:

@@ -79,7 +79,14 @@ class Walk:
         self._originals = {insn.address + self.bias: insn for insn in displaced}
         self._retargeted = planned.strategy is Strategy.RETARGET
         self.site = planned.insns[0].address + self.bias
+        self._taken_back: tuple[tuple[Effect, ...], list[Step] | None] = (), []
         self._copies = {copy: original for original, copy in patch.copies if original in self._originals}
+
+    def taking_back(self, effects: tuple[Effect, ...]) -> list[Step] | None:
+        """Return the steps that undo what has been done on the way to some place; the next one often has the same."""
+        if effects is not self._taken_back[0]:
+            self._taken_back = effects, taking_back(effects)
+        return self._taken_back[1]
 
     def is_in_place(self, original: int) -> bool:
         """Return whether an instruction of which there is a copy is where it was: that of an exit block."""
@@ -135,8 +142,9 @@ class Walk:
         if flow is not Flow.NEXT:
             return None
         effect = self._counted(one, where.state)
-        effects = where.effects if effect is None else (*where.effects, effect)
-        following = self._stepped(one, where._replace(effects=effects))
+        if effect is not None:
+            where = where._replace(effects=(*where.effects, effect))
+        following = self._stepped(one, where)
         return None if following is None else [(at + one.len, following)]
 
     def _stepped(self, one: Instruction, where: Where) -> Where | None:
@@ -147,8 +155,8 @@ class Walk:
             return None
         if replay is not None:
             since = state if replay.state is where.state else step(replay.state, one, raw)
-            replay = None if since is None else replay._replace(state=since)
-        return where._replace(state=state, replay=replay)
+            replay = None if since is None else Replay(since, *replay[1:])
+        return Where(state, replay, *where[2:])
 
     def _raw(self, one: Instruction) -> bytes:
         offset = one.ip - self.patch.address
@@ -288,7 +296,7 @@ def _recipe(walk: Walk, at: int, where: Where, dead: Mapping[int, Dead]) -> Reci
         return (Step(Op.FOLLOW), _DONE)
     if any(effect.kind is EffectKind.LEFT for effect in where.effects):
         return _over(walk, at, where, restoring(state, here.registers, flags_dead=here.flags))
-    rolled = _rolled_back(where, dead.get(walk.site, Dead()))
+    rolled = _rolled_back(walk, where, dead.get(walk.site, Dead()))
     if not where.in_copy:
         return rolled
     if where.original == walk.site:
@@ -304,14 +312,14 @@ def _recipe(walk: Walk, at: int, where: Where, dead: Mapping[int, Dead]) -> Reci
     return (Step(Op.IF_SYNCHRONOUS, b=STEP_BYTES * len(rolled)), *rolled, *faulted)
 
 
-def _rolled_back(where: Where, dead: Dead) -> Recipe | None:
+def _rolled_back(walk: Walk, where: Where, dead: Dead) -> Recipe | None:
     """Return the recipe that goes back to the site and takes back what has been counted since."""
     replay = where.replay
     if replay is None:
         return None
     flags_dead = dead.flags or replay.flags_dead
     restore = restoring(replay.state, dead.registers | replay.dead(), flags_dead=flags_dead)
-    undo = taking_back(where.effects)
+    undo = walk.taking_back(where.effects)
     # once more: if the site is where a signal handler begins, there is another frame to put right
     return None if restore is None or undo is None else (*restore, *undo, Step(Op.SITE), Step(Op.AGAIN))
 

@@ -6,6 +6,7 @@ any value.
 """
 
 from collections.abc import Hashable
+from functools import cache
 from typing import NamedTuple
 
 from iced_x86 import (
@@ -68,12 +69,17 @@ class Replay(NamedTuple):
 
     def dead(self) -> frozenset[int]:
         """Return the registers whose value at the site does not matter."""
-        return frozenset(number for number in range(16) if self.overwritten >> number & 1)
+        return _numbers_in(self.overwritten)
 
     @property
     def flags_dead(self) -> bool:
         """Whether the same goes for all status flags."""
         return self.flags_overwritten == STATUS_FLAGS
+
+
+@cache
+def _numbers_in(mask: int) -> frozenset[int]:
+    return frozenset(number for number in range(16) if mask >> number & 1)
 
 
 def replay_behind(replay: Replay, insn: Insn) -> Replay | None:

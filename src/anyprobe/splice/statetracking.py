@@ -5,6 +5,8 @@ registers) and takes every other one for an instruction that overwrites what it 
 what it cannot say is lost: wrong code shows as a register that is nowhere.
 """
 
+from itertools import compress
+from operator import ne
 from typing import NamedTuple
 
 from iced_x86 import Instruction, MemorySizeExt, Mnemonic, OpKind, Register
@@ -30,8 +32,12 @@ Value = tuple[str, int] | None
 """What a register or a word of the stack holds; ``None``: nothing of interest."""
 
 _PLAIN_STACK = frozenset({Mnemonic.PUSH, Mnemonic.PUSHFQ, Mnemonic.POP, Mnemonic.POPFQ})
+_FLAG_KEEPING = frozenset({Mnemonic.LAHF, Mnemonic.SETO, Mnemonic.SAHF, Mnemonic.ADD})
 _READ_ONLY = frozenset({Mnemonic.CMP, Mnemonic.TEST, Mnemonic.LEA})
 _LOST: Value = None
+_NUMBERS = range(REGISTERS)
+_OWN: tuple[Value, ...] = tuple((ORIGINAL, number) for number in _NUMBERS)
+"""What the registers hold at first, and the stack pointer's place at all times."""
 
 
 class State(NamedTuple):
@@ -54,8 +60,7 @@ class State(NamedTuple):
 
     def lost(self) -> list[int]:
         """Return the registers that do not hold what they held."""
-        held = self.registers
-        return [n for n in range(REGISTERS) if n != RSP and held[n] != (ORIGINAL, n)]
+        return [*compress(_NUMBERS, map(ne, self.registers, _OWN))]
 
     def register_with(self, value: Value) -> int | None:
         """Return a register that holds a value."""
@@ -68,7 +73,7 @@ class State(NamedTuple):
 
 def initial(shift: int = 0) -> State:
     """Return the state in which every register holds its own value."""
-    return State(shift, tuple((ORIGINAL, number) for number in range(REGISTERS)))
+    return State(shift, _OWN)
 
 
 def meet(one: State, other: State) -> State | None:
@@ -110,6 +115,8 @@ def step(state: State, one: Instruction, raw: bytes) -> State | None:
 
 def _flag_keeping(state: State, one: Instruction) -> State | None:
     """Return the state behind one of the four instructions that keep flags in rax; ``None`` for any other."""
+    if one.mnemonic not in _FLAG_KEEPING:
+        return None
     rax = state.registers[RAX]
     if one.mnemonic == Mnemonic.LAHF:
         return _set(state, RAX, (FLAGS, 0) if state.others else _LOST)
@@ -145,7 +152,8 @@ def _push_or_pop(state: State, one: Instruction) -> State | None:
         elif one.stack_pointer_increment != -8:
             return None
         place = state.shift - 8
-        return state._replace(shift=place, stack=tuple(sorted((*_without(state.stack, place), (place, value)))))
+        stack = tuple(sorted((*_without(state.stack, place), (place, value))))
+        return State(place, state.registers, stack, state.overflow, state.others)
     value = dict(state.stack).get(state.shift)
     if one.op_count and one.op0_kind != OpKind.REGISTER:
         return None
@@ -190,13 +198,14 @@ def _general(state: State, one: Instruction, raw: bytes) -> State | None:
 
 
 def _set(state: State, number: int, value: Value) -> State:
-    registers = state.registers
-    return state._replace(registers=(*registers[:number], value, *registers[number + 1 :]))
+    shift, registers, stack, overflow, others = state
+    return State(shift, (*registers[:number], value, *registers[number + 1 :]), stack, overflow, others)
 
 
 def _moved(state: State, shift: int) -> State:
     """Return the state with another stack pointer; what is below it may be overwritten at any time."""
-    return state._replace(shift=shift, stack=tuple((at, value) for at, value in state.stack if at >= shift))
+    _, registers, stack, overflow, others = state
+    return State(shift, registers, tuple([word for word in stack if word[0] >= shift]), overflow, others)
 
 
 def _without(stack: tuple[tuple[int, Value], ...], place: int) -> tuple[tuple[int, Value], ...]:
