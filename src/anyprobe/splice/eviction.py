@@ -129,7 +129,7 @@ class Evictions(Strategies):
 
 
 def _has_room_above(host: PlannedSplice, low: int) -> bool:
-    """Return whether what a splice displaces and does not write is long enough from ``low`` on, as for most it is not."""
+    """Return whether a splice displaces enough bytes from ``low`` on that it does not write; most do not."""
     return host.end - JUMP_BYTES >= max(host.write_at + host.written + host.borrowed, low)
 
 
