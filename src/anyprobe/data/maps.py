@@ -211,6 +211,8 @@ class MapView:
                 if not word & MARK:
                     found.append(row)
                     before, expected = node, word
+            else:
+                return []  # it leads back to itself: the target has overwritten it
         raise TargetError(f"{layout.map.name}: the target changes it faster than it can be read")
 
     def _walk(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
