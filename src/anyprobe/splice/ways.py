@@ -74,6 +74,8 @@ class Ways:
             self.add(over, rest.pop(0))
         for want in rest:
             self.serve(over, want)
+        if any(self.over(insn.address) is not None for insn in line):
+            return False  # what the new splice leans on: the patch would come back into its middle
         self.carry_on(over, line)
         return True
 

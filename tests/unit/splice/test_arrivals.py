@@ -5,12 +5,12 @@ import pytest
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
-from anyprobe.splice.arrivals import cannot_fault
+from anyprobe.splice.arrivals import Arrivals, cannot_fault
 from anyprobe.splice.claims import Claims
 from anyprobe.splice.emit import ActionSource, emit_patch, estimate
 from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers
 from anyprobe.splice.plan import Planner
-from anyprobe.splice.planned import AUTO, Strategy, Want, WantKind
+from anyprobe.splice.planned import AUTO, FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
 
 BASE, BIAS, PATCH = 0x401000, 0x500000, 0xA00000
 
@@ -163,3 +163,23 @@ def test_what_only_a_signal_handler_leads_to_is_not_counted_by_its_ways(code_map
     plan = plan_of(planner, 7, 9)
     assert [want.address - BASE for splice in plan.splices for want in splice.wants] == [9]
     assert [want.address - BASE for want, _ in plan.refused] == [7]
+
+
+def test_a_new_splice_above_does_not_carry_on_into_the_one_that_it_leans_on(code_map, monkeypatch):
+    """Its patch would come back to 21, the middle of what the jump at 19 overwrites."""
+    planner = planner_of(code_map)
+    function = planner.code.function_at(BASE)
+    insns = {insn.address - BASE: insn for insn in function.insns}
+    below = PlannedSplice(Strategy.JUMP, BASE + AT, (insns[AT], insns[BEHIND]), [], 5, BASE + AT)
+    pun = Pun(0, 3, 0x700000, b"\xe9")
+    above = PlannedSplice(Strategy.PUNNED, BASE + 14, (insns[14],), [], 5, BASE + 14, pun=pun, leans_on=(below,))
+    detour = Planner.detour
+
+    def above_or_detour(self, part, address, *more, **options):
+        return above if address == BASE + 14 else detour(self, part, address, *more, **options)
+
+    monkeypatch.setattr(Planner, "detour", above_or_detour)
+    plan = FunctionPlan(scope=(function,))
+    want = Want(BASE + AT, WantKind.OFFSET)
+    assert Arrivals(planner, function, plan).splice([want]) == frozenset()
+    assert (plan.splices, plan.shared, above.insns) == ([], set(), (insns[14],))
