@@ -1,7 +1,8 @@
 """What is not known of functions that nothing lists: where one ends follows from where the next one begins.
 
-That is certain of one that is called. What is only pointed or jumped to may be a place inside of the function in front,
-and a jump that nobody can follow, or that goes where a stored pointer says, may lead there.
+What is only pointed or jumped to may be a place inside of the function in front, and a jump that goes where a stored
+pointer says may lead there; that is certainly not so of one that is called. A jump that nobody can follow may lead into
+all that is near.
 """
 
 from typing import TYPE_CHECKING
@@ -50,7 +51,7 @@ class Doubts:
                 own = next((jump for jump in jumps if jump is not None), None)
             for code in chain:
                 near = (doubt for other, doubt in unfollowed if abs(other.start - code.start) < _REACH)
-                self._found[code.start] = own if code.start in self._text.called else own or next(near, None)
+                self._found[code.start] = own or next(near, None)
 
     def _together(self, start: int) -> list[FunctionCode]:
         """Return a function and those beside it, as far as nothing lists them."""

@@ -7,6 +7,7 @@ Names tell of the ones in libraries (``noreturn``). Programs have their own: ``s
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
+from anyprobe.binary.oddends import changes_return
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow
 
@@ -50,6 +51,12 @@ class EndlessFunctions:
             self._known[start] = known
         return known
 
+    def _goes_elsewhere(self, target: int) -> bool:
+        """Return whether what is called does not come back behind the call, but leads somewhere else (a retpoline)."""
+        home = self._map.containing(target)
+        first = home.insn_at(target) if home is not None else None
+        return first is not None and changes_return(first.iced)
+
     def _never_leaves(self, function: "FunctionCode", depth: int) -> bool:
         """Return whether no way through a function leads out of it."""
         special, seen, todo = function.special, set[int](), [function.entry]
@@ -70,6 +77,8 @@ class EndlessFunctions:
                     todo.append(last.target)
                 elif not self._never_returns(last.target, depth):
                     return False
+            if last.flow is Flow.CALL and last.target is not None and self._goes_elsewhere(last.target):
+                return False
             ends = last.flow is Flow.CALL and last.target is not None and self._never_returns(last.target, depth)
             if (last.may_go_on if self._certain else last.falls_through) and not ends:
                 todo.append(last.end)

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.codescan import Kind
+from anyprobe.binary.stackdepth import Balance, Seen, balance
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 
@@ -76,6 +77,8 @@ class _Collector:
             self._check_end(part)
         if any(leaving.indirect and leaving.conditional for leaving in self.found):
             self._bound_undecided()
+        if self.function.is_unlisted and self.refusal is None:
+            self._check_unlisted()
         found = tuple(sorted(self.found, key=lambda leaving: leaving.address))
         return Exits(found, self.refusal, tuple(self.parts))
 
@@ -84,17 +87,38 @@ class _Collector:
 
         The entry is outside: who jumps there by a computed address arrives anew, and is counted so.
         """
-        for target, source, _ in self.map.references.into(self.function.entry + 1, self.function.end):
-            home = self.map.containing(source)
-            insn = home.covering(source) if home is not None and home not in self.parts else None
-            if insn is not None and insn.target == target and insn.flow in (Flow.JUMP, Flow.JCC):
-                self._refuse(insn.address, "jumps into the function whose indirect jumps may lead here, too")
+        self._refuse_if_entered("jumps into the function whose indirect jumps may lead here, too")
         first, *others = self.parts
         inside = ((first.entry + 1, first.end), *((part.start, part.end) for part in others))
         self.found = [
             replace(leaving, inside=inside) if leaving.indirect and leaving.conditional else leaving
             for leaving in self.found
         ]
+
+    def _refuse_if_entered(self, why: str) -> None:
+        """Refuse all if a jump from elsewhere leads into the function, behind its entry."""
+        for target, source, _ in self.map.references.into(self.function.entry + 1, self.function.end):
+            home = self.map.containing(source)
+            insn = home.covering(source) if home is not None and home not in self.parts else None
+            if insn is not None and insn.target == target and insn.flow in (Flow.JUMP, Flow.JCC):
+                self._refuse(insn.address, why)
+
+    def _check_unlisted(self) -> None:
+        """Refuse all where what is taken for a function may be two, of which nothing shows where the second begins.
+
+        Then its returns belong to more entries than one.
+        """
+        self._refuse_if_entered("jumps into a function of which nothing tells; another may begin there")
+        code = {one.ip: one for part in self.parts for one in part.iced}
+        tables: dict[int, tuple[int, ...]] = {}
+        decided_later = {leaving.address for leaving in self.found if leaving.indirect and leaving.conditional}
+        for part in self.parts:
+            jumps = (part.addresses[number] for number in part.jumps_through_pointers)
+            tables.update((at, ()) for at in jumps if at not in decided_later)
+            tables.update((at, table.targets) for at, table in part.tables.items())
+        seen = Seen(self.map.endless, tables)
+        if balance(self.function.start, code.get, seen, is_whole=True) is Balance.BROKEN:
+            self._refuse(self.function.start, "its stack is not kept in balance: it may be the pieces of two functions")
 
     def _refuse(self, address: int, why: str) -> None:
         if self.refusal is None:

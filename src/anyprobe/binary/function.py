@@ -10,6 +10,7 @@ from anyprobe.binary.blocks import block_starts
 from anyprobe.binary.body import LOCK, Body, Facts, decode_to_end, examine
 from anyprobe.binary.exits import Exit, Exits, find_exits
 from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
+from anyprobe.binary.oddends import hops, is_last_call
 from anyprobe.binary.padding import padding_length
 from anyprobe.binary.straight import StraightLines
 from anyprobe.core.cachedproperty import cached_property
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_PREFIXES = 13
 """Bytes that fit in front of the opcode of a short branch."""
+_ALIGNED = 15
 _DIRECT = frozenset({Flow.JUMP, Flow.JCC, Flow.CALL, Flow.XBEGIN})
 
 
@@ -220,6 +222,18 @@ class FunctionCode:
     def calls(self) -> list[tuple[int, int]]:
         """The numbers of the direct calls, and what they call."""
         return self._facts.calls
+
+    @cached_property
+    def last_calls(self) -> frozenset[int]:
+        """The numbers of the calls that only push where data is, and of the system calls that never come back."""
+        at, iced = self._index.get, self.iced
+        found = {
+            number for number, target in self._facts.calls
+            if self.start < target < self.end
+            and hops(iced[number], lambda where: None if (place := at(where)) is None else iced[place])
+        }  # fmt: skip
+        syscalls = (number for number, flow in self.turns if flow is Flow.SYSCALL and number > 0)
+        return frozenset(found.union(number for number in syscalls if is_last_call(iced[number - 1])))
 
     def branches_to(self, address: int) -> Sequence[int]:
         """Return the numbers of the direct jumps inside the function to an address."""
@@ -451,7 +465,12 @@ class FunctionCode:
         ends = last.is_call and last.target in self._map.text.noreturn  # a jcc there goes on where it is not taken
         if last.falls_through and not ends:
             return 0
-        return self._map.dead_bytes(self.end)
+        length = self._map.dead_bytes(self.end)
+        if self._map.start_of(self.end + length) == self.end + length:
+            return length
+        return min(
+            length, -self.end & _ALIGNED
+        )  # more may be the nops that a function of which nothing tells begins with
 
     def dead_bytes_behind(self, address: int) -> int:
         """Return the number of padding bytes at ``address``, where the instruction above does not fall through."""

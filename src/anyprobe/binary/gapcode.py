@@ -11,6 +11,7 @@ from iced_x86 import Code, OpKind, Register
 from anyprobe.binary.codescan import jump_tables, words_into
 from anyprobe.binary.gaps import Gaps
 from anyprobe.binary.gapstarts import ALIGNED, ENDS, TAKERS, Judge
+from anyprobe.binary.oddends import hops, is_last_call
 from anyprobe.binary.padding import padding_length
 from anyprobe.binary.stackdepth import Balance, Seen, balance, is_zeros
 from anyprobe.binary.text import ModuleText
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _MOST_ENTRIES = 4096
 _WORD = 8
+_MOST_NOPS = 256
 
 
 class GapCode:
@@ -118,6 +120,10 @@ class GapCode:
                         call = self._awaited.pop(aim)
                         self.last_calls.discard(call)
                         todo.append(self.reached[call].next_ip)
+                elif flow is Flow.CALL and hops(one, self.gaps.instruction_at):
+                    at = one.near_branch_target
+                    self.aims.add(at)
+                    continue
                 elif flow is Flow.CALL and one.near_branch_target != one.next_ip:
                     called.append(one.near_branch_target)
                 elif flow is Flow.INDIRECT_JUMP:
@@ -126,13 +132,18 @@ class GapCode:
                     self._taken.add(one.memory_displacement)
                 elif one.code in TAKERS and not self._text.is_pie:
                     self._taken.add(one.immediate(one.op_count - 1) & 0xFFFF_FFFF)
-                if flow in ENDS:
+                if flow in ENDS or (flow is Flow.SYSCALL and is_last_call(self._in_front(at))):
                     break
                 at = one.next_ip
                 if flow in CALLS and self._may_end(one):
                     self.last_calls.add(one.ip)
                     break
         return called
+
+    def _in_front(self, address: int) -> "Instruction | None":
+        """Return the instruction that was reached in front of another."""
+        above = (self.reached.get(address - length) for length in range(1, 16))
+        return next((one for one in above if one is not None and one.next_ip == address), None)
 
     def _may_end(self, call: "Instruction") -> bool:
         """Return whether a call is one that does not return: what follows, behind padding, is a function.
@@ -199,8 +210,22 @@ class GapCode:
         while before < len(self.starts):
             before = len(self.starts)
             for pointer in sorted(self._taken.union(pointers)):
-                if pointer not in self.starts and judge.looks_like_start(pointer, is_stored=pointer in pointers):
+                if (
+                    pointer not in self.starts
+                    and not self._is_sled(pointer, pointers)
+                    and judge.looks_like_start(pointer, is_stored=pointer in pointers)
+                ):
                     self._begin([pointer])
+
+    def _is_sled(self, address: int, pointers: Container[int]) -> bool:
+        """Return whether the nops here belong to a function further on (gcc's ``-fpatchable-function-entry=N,M``)."""
+        for at in range(address, address + _MOST_NOPS):
+            one = self.gaps.instruction_at(at)
+            if one is None or one.code != Code.NOPD or one.len != 1:
+                return False
+            if at + 1 in pointers or at + 1 in self.starts:
+                return True
+        return False
 
     def explains_everything(self) -> bool:
         """Return whether all of the gaps is reached or padding."""

@@ -5,7 +5,7 @@ instruction takes the address of may be a table.
 """
 
 from collections.abc import Container
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Mnemonic
 
@@ -29,6 +29,18 @@ _MOST_SEEN = 2000
 _RET, _CALL_OR_JUMP = b"\xc3", b"\xe8\xe9"
 
 
+class _Look(NamedTuple):
+    """What the bytes at an address show, decoded as control would come to them."""
+
+    makes_sense: bool
+    refers: bool = False
+    """Whether they call what is known to be a function, or read or write data."""
+    end: int = 0
+
+
+_NONSENSE = _Look(makes_sense=False)
+
+
 class Judge:
     """Knows the signs by which starts are told from labels, tables and numbers."""
 
@@ -45,16 +57,32 @@ class Judge:
             return False
         if address in self._code.reached and not self._is_behind_call(address):
             return False
-        if not is_stored:
-            return self._refers_to_known(address)
+        if not self._may_begin(address, is_stored=is_stored):
+            return False
+        code = self._look(address)
+        return code.makes_sense and (code.refers or (is_stored and self._is_set_apart(address, code.end)))
+
+    def _may_begin(self, address: int, *, is_stored: bool) -> bool:
+        """Return whether the stack is kept, and the code in front ends there."""
         if address not in self._balances:
             self._balances[address] = balance(address, self._code.gaps.instruction_at, self._code.seen)
-        if self._balances[address] is not Balance.KEPT:
+        kept = self._balances[address]
+        if not is_stored:
+            certain = self._text.is_pie or not address & ALIGNED or self._above(address) is not None
+            return kept is not Balance.BROKEN and certain and self._is_behind_end(address)
+        return kept is Balance.KEPT and (self._is_behind_end(address) or self._seems_behind_end(address))
+
+    def _is_set_apart(self, address: int, end: int) -> bool:
+        """Return whether what begins and ends at some addresses is aligned, as is what follows, by padding for code.
+
+        A table may begin with bytes that decode to a small function, but has no such padding behind them.
+        """
+        if address & ALIGNED:
             return False
-        if self._is_behind_end(address):
-            return True
-        # the loader knows the addresses of what may be moved; elsewhere any number may look like one
-        return self._seems_behind_end(address) and (self._text.is_pie or self._refers_to_known(address))
+        if self._code.gaps.number(end) is None:
+            return True  # something else that is known begins there, or the section ends
+        behind = end + self._code.gaps.padding_at(end)
+        return not behind & ALIGNED and (behind > end or behind in self._code.starts)
 
     def _is_behind_end(self, address: int) -> bool:
         """Return whether code may begin at an address: behind padding, or behind what does not go on."""
@@ -75,35 +103,39 @@ class Judge:
         aim = address + int.from_bytes(front[1:], "little", signed=True)
         return any(aim in part for part in self._text.ranges)
 
-    def _refers_to_known(self, address: int) -> bool:
+    def _look(self, address: int) -> "_Look":
         """Return whether code, as which the bytes at an address decode, refers to what there is, and to nothing else.
 
         Displacements of 32 bits in what is no code lead nowhere, or beside it. It may not run on into what is known.
         """
         seen: set[int] = set()
-        todo, is_meant = [address], False
+        todo, is_meant, end = [address], False, address
         while todo:
             at, falls = todo.pop(), False
             while at not in seen:
                 one = self._code.gaps.instruction_at(at)
                 if falls and (at in self._code.starts or at in self._code.reached):
-                    return False
+                    return _NONSENSE
                 if one is None or one.code == Code.INVALID or one.is_privileged or is_zeros(one):
-                    return False
+                    return _NONSENSE
                 seen.add(at)
+                end = max(end, one.next_ip)
                 if len(seen) > _MOST_SEEN:
-                    return False
+                    return _NONSENSE
                 falls, flow = True, FLOWS[one.code]
                 if flow in JUMPS or flow is Flow.CALL:
                     aim = one.near_branch_target
                     if not any(aim in part for part in self._text.ranges):
-                        return False
-                    is_meant = is_meant or aim in self._code.starts or aim in self._known
+                        return _NONSENSE
+                    is_listed = (
+                        flow in (Flow.CALL, Flow.JUMP) and self._code.gaps.number(aim) is None
+                    )  # a stub's, for instance
+                    is_meant = is_meant or is_listed or aim in self._code.starts or aim in self._known
                     if flow in JUMPS and self._code.gaps.number(aim) is not None and aim not in self._code.starts:
                         todo.append(aim)
                 elif one.is_ip_rel_memory_operand:
                     if not self._memory_holds(one.memory_displacement):
-                        return False
+                        return _NONSENSE
                     is_meant = is_meant or not any(one.memory_displacement in part for part in self._text.ranges)
                 elif one.code in TAKERS and not self._text.is_pie:
                     number = one.immediate(one.op_count - 1) & 0xFFFF_FFFF
@@ -114,7 +146,7 @@ class Judge:
                 at = one.next_ip
                 if flow in CALLS and (self._padded(at) or at in self._code.starts):
                     break
-        return is_meant
+        return _Look(makes_sense=True, refers=is_meant, end=end)
 
     def _memory_holds(self, address: int) -> bool:
         try:

@@ -246,7 +246,7 @@ class Image:
             is_pie=self.is_pie,
         )
         has_data = not self.elf.sections  # among the code, where nothing tells sections apart
-        found = unlisted_functions(text, certain, self.stored_pointers, has_data=has_data)
+        found = unlisted_functions(text, certain, self.stored_pointers, entry=self.elf.entry, has_data=has_data)
         bounds = listed.and_between(found.starts, found.ends)
         return replace(bounds, unlisted=found.starts, called=found.called)
 

@@ -56,7 +56,12 @@ class LedTo:
     @cached_property
     def _is_all(self) -> bool:
         """Whether a quick look shows what ``proven`` would: that all but padding is led to."""
-        return self._function.complete is None and is_all_led_to(self._function, self._known_entries())
+        return self._is_asked and is_all_led_to(self._function, self._known_entries())
+
+    @property
+    def _is_asked(self) -> bool:
+        """Whether what nothing leads to may be data: if all is known, or where functions end is only a guess."""
+        return self._function.complete is None or self._function.is_unlisted
 
     @cached_property
     def proven(self) -> "Reached | None":
@@ -65,7 +70,7 @@ class LedTo:
         An address that is taken may be that of a table. If there are indirect jumps it may be that of a label.
         """
         function = self._function
-        if function.complete is not None:
+        if not self._is_asked:
             return None
         reached = Reached(function, self._known_entries())
         if not reached.is_all:

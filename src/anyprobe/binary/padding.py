@@ -11,6 +11,7 @@ _NOPS = (
 )
 _ZEROS = b"\x00\x00"
 _PREFIXES = b"\x66\x2e"
+_MANY = 64
 
 PADDING_BEGINS = frozenset(b"\x66\x2e\x0f\x90\xcc\x00")
 """The first bytes of everything that may be padding."""
@@ -28,6 +29,12 @@ def padding_length(content: bytes, offset: int, *, zeros: bool = True) -> int:
     """
     start = offset
     size = len(content)
+    if size - offset > _MANY:  # thousands of the same: a look at all of them at once
+        for one in (b"\x90", b"\xcc", *((_ZEROS[:1],) if zeros else ())):
+            if content.startswith(one * _MANY, offset):
+                end = size - len(content[offset:].lstrip(one))
+                end -= (end - offset) & 1 if one == _ZEROS[:1] and end < size else 0
+                return end - start + padding_length(content, end, zeros=zeros)
     nops = (*_NOPS, _ZEROS) if zeros else _NOPS
     while offset < size:
         at = offset

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Mnemonic, OpKind, Register
 
+from anyprobe.binary.oddends import hops
 from anyprobe.isa.decode import CALLS, FLOWS, JUMPS, Flow
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ _SUBTRACTING = frozenset({Code.SUB_RM64_IMM8, Code.SUB_RM64_IMM32})
 _IMMEDIATES = _ADDING | _SUBTRACTING
 _MOVES = frozenset({Code.MOV_R64_RM64, Code.MOV_RM64_R64})
 _MOST_SEEN = 20_000
+_SLOT = 8
 _SIGN, _WRAP = 1 << 63, 1 << 64
 
 
@@ -37,6 +39,10 @@ class _Frame(NamedTuple):
     base: int | None
     """The same for ``rbp``, where that holds a stack pointer."""
 
+    def pushed(self) -> "_Frame":
+        """Return the frame with one more word."""
+        return _Frame(None if self.depth is None else self.depth + _SLOT, self.base)
+
 
 class Seen(NamedTuple):
     """What an analysis of functions tells."""
@@ -47,11 +53,13 @@ class Seen(NamedTuple):
     """The targets of indirect jumps, as far as they are known: none, where a jump leaves."""
 
 
-def balance(start: int, instruction_at: "Callable[[int], Instruction | None]", seen: Seen) -> Balance:
+def balance(
+    start: int, instruction_at: "Callable[[int], Instruction | None]", seen: Seen, *, is_whole: bool = False
+) -> Balance:
     """Follow the code from ``start``; ``instruction_at`` returns ``None`` outside of it, where jumps leave for good.
 
     Calls are taken to return unless they are known not to, or padding follows. Loops are followed once. What runs off
-    the code, or over two zeros, is a table.
+    the code, or over two zeros, is a table. ``is_whole``: of what is taken for one whole function, padding or not.
     """
     shown = is_open = False
     done: set[int] = set()
@@ -77,10 +85,15 @@ def balance(start: int, instruction_at: "Callable[[int], Instruction | None]", s
                 targets = seen.tables.get(at)
                 is_open = is_open or (frame.depth == 0 and targets is None)
                 shown = True
+                if is_whole and frame.depth and targets is not None and not targets:
+                    return Balance.BROKEN  # it would leave with something on the stack
                 todo += [(target, frame) for target in targets or ()]
                 break
             if flow is Flow.INVALID or flow is Flow.OTHER:
                 return Balance.BROKEN
+            if flow is Flow.CALL and hops(one, instruction_at):
+                at, frame = one.near_branch_target, frame.pushed()
+                continue
             if flow in JUMPS:
                 todo.append((one.near_branch_target, frame))
             if flow is Flow.JUMP or flow is Flow.TRAP:
@@ -93,7 +106,7 @@ def balance(start: int, instruction_at: "Callable[[int], Instruction | None]", s
             at = one.next_ip
             if flow is Flow.CALL and one.near_branch_target in seen.endless:
                 break
-            if flow in CALLS and _is_nop(instruction_at(at)):
+            if flow in CALLS and not is_whole and _is_nop(instruction_at(at)):
                 break  # it may be one that never returns, with another function behind the padding
     if not shown:
         return Balance.BROKEN

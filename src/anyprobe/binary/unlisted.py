@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from iced_x86 import Code, OpKind, Register
+from iced_x86 import Code, Mnemonic, OpKind, Register
 
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.codescan import CodeBytes, calls_into, code_bytes, leas_into, words_into
@@ -25,8 +25,7 @@ from anyprobe.binary.gaps import Gaps
 from anyprobe.binary.gapstarts import TAKERS
 from anyprobe.binary.stackdepth import Seen
 from anyprobe.binary.text import ModuleText
-from anyprobe.core.arrays import among
-from anyprobe.isa.decode import Flow
+from anyprobe.isa.decode import CALLS, Flow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     Positions = NDArray[np.int64]
 
 _MOST_ROUNDS = 6
+_NEVER_COME_TO = frozenset({Mnemonic.HLT, Mnemonic.UD2, Mnemonic.NOP})
+_OF_CRT1 = {(Mnemonic.POP, Register.RSI), (Mnemonic.AND, Register.RSP)}
 _CALL_BYTES, _LEA_BYTES, _NUMBER_BYTES = 5, 6, (4, 8)
 
 
@@ -57,12 +58,12 @@ class _Addresses(NamedTuple):
 
 
 def unlisted_functions(
-    text: ModuleText, certain: "Positions", pointers: "Positions", *, has_data: bool = False
+    text: ModuleText, certain: "Positions", pointers: "Positions", *, entry: int = 0, has_data: bool = False
 ) -> Unlisted:
     """Return the functions outside of those of ``text``, among which are the linker's stubs.
 
-    ``certain`` are called by the loader; ``pointers`` are stored somewhere. Where the ranges may have data among them,
-    ``has_data``, only calls count.
+    ``certain`` are called by the loader, at ``entry`` the program begins; ``pointers`` are stored somewhere. Where the
+    ranges may have data among them, ``has_data``, only calls count.
     """
     code = code_bytes(text)
     gaps = Gaps(code, text.function_starts, text.function_ends)
@@ -75,7 +76,7 @@ def unlisted_functions(
         bounds = Division(found, are_closed=True).bounds()
     else:
         listed = CodeMap(text)
-        called |= _called_from(code, gaps, listed) | _main_functions(gaps, listed, certain)
+        called |= _called_from(code, gaps, listed) | _main_function(gaps, listed, entry)
         if addresses is not None:
             addresses.taken.update(_taken_in(code, gaps, listed))
         before = None
@@ -87,7 +88,8 @@ def unlisted_functions(
                 break
             before, seen = bounds, _look_at(text, bounds, division.jumping)
     starts, ends = np.array(bounds, np.int64).reshape(-1, 2).T
-    return Unlisted(starts, ends, starts[among(starts, np.array(sorted(found.called), np.int64))])
+    confirmed = [start for start in starts.tolist() if start in found.called]
+    return Unlisted(starts, ends, np.array(confirmed, np.int64))
 
 
 def _explored(
@@ -131,17 +133,25 @@ def _called_from(code: tuple[CodeBytes, ...], gaps: Gaps, listed: CodeMap) -> se
     return _certain(listed, targets, sources + _CALL_BYTES, lambda one: one.flow is Flow.CALL)
 
 
-def _main_functions(gaps: Gaps, listed: CodeMap, certain: "Positions") -> set[int]:
-    """Return what the function at which the program begins hands on as its first argument: ``main``."""
-    found: set[int] = set()
-    for code in map(listed.function_at, certain.tolist()):
-        for one in code.iced if isinstance(code, FunctionCode) else ():
-            if one.op0_kind == OpKind.REGISTER and one.op0_register in (Register.RDI, Register.EDI):
-                if one.code == Code.LEA_R64_M and one.memory_base == Register.RIP:
-                    found.add(one.memory_displacement)
-                elif one.code in TAKERS and not listed.text.is_pie:
-                    found.add(one.immediate(1) & 0xFFFF_FFFF)
-    return gaps.holding(np.array(sorted(found), np.int64))
+def _main_function(gaps: Gaps, listed: CodeMap, entry: int) -> set[int]:
+    """Return what the code at which the program begins hands on as its first argument, if that is the C library's.
+
+    It takes the number of arguments from the stack and aligns that, calls one function, which never comes back, and
+    hands ``main`` on to it.
+    """
+    code = listed.function_at(entry)
+    calls = [place for place, flow in code.turns if flow in CALLS] if isinstance(code, FunctionCode) else []
+    if not isinstance(code, FunctionCode) or len(calls) != 1 or code.turns[0][0] != calls[0]:
+        return set()
+    number, last, seen = -1, calls[0], set()
+    for one in code.iced[:last]:
+        seen.add((one.mnemonic, one.op0_register))
+        if one.op0_kind == OpKind.REGISTER and one.op0_register in (Register.RDI, Register.EDI):
+            is_near = one.code == Code.LEA_R64_M and one.memory_base == Register.RIP
+            is_number = one.code in TAKERS and not listed.text.is_pie
+            number = one.memory_displacement if is_near else one.immediate(1) & 0xFFFF_FFFF if is_number else -1
+    ends = last + 1 == len(code.iced) or code.iced[last + 1].mnemonic in _NEVER_COME_TO
+    return {number} if ends and seen >= _OF_CRT1 and gaps.number(number) is not None else set()
 
 
 def _taken_in(code: tuple[CodeBytes, ...], gaps: Gaps, listed: CodeMap) -> set[int]:
