@@ -50,9 +50,9 @@ _MANY, _MOST = 1000, 640
 """So many new wants in one module are worth keeping room for, and so many bytes of code and counter for each."""
 _PARTS = (1, 2, 4)
 """What part of that, where there is no room for all: most patches are smaller."""
-_VIEW_BYTES, _VIEW_MOST = 600, 6 << 20
-"""For how much the signal view has room beside its share of the code, for each want of a change and at most: a few
-copies of instructions may take that much each; thousands share most of it."""
+_VIEW_BYTES, _VIEW_MOST, _VIEW_PART = 600, 6 << 20, 10
+"""For how much the signal view has room beside its share of the code, for each want of a change: a few copies of
+instructions may take that much each; thousands share most of it, and take a part of what is beyond ``_VIEW_MOST``."""
 _DIVISIONS = (1, 2, 4, 8, 16, 32)
 """Into how many places code may be divided: springboards all over the place leave gaps of some megabytes."""
 
@@ -86,19 +86,24 @@ class _Cluster:
     near: BankLayout | None = None
     modules: list["Module"] = field(default_factory=list)
     view_bytes: int = 0
-    """Room for the signal view beside its share."""
+    """What the signal view may need beside its share."""
     homes: list[list[Piece]] = field(default_factory=list)
     """The pieces of each neighbourhood: one, or several where the address space is cut up."""
 
     def view_in_each(self, count: int) -> int:
         """Return how much of it each of ``count`` neighbourhoods has."""
-        return page_ceil(-(-self.view_bytes // count))
+        return page_ceil(-(-_view_room(self.view_bytes) // count))
 
     def sizes(self, count: int) -> list[int]:
         """Return the bytes of ``count`` neighbourhoods that hold everything, however functions are spread over them."""
         code = -(-self.code_bytes // count) + (self.largest if count > 1 else 0) + 4 * ROUTINE_BYTES
         size = PAGE + code_piece_bytes(max(_LEAST_CODE, code)) + self.view_in_each(count)
         return [size + (self.near.stride if self.near else 0), *([size] * (count - 1))]
+
+
+def _view_room(bytes_wanted: int) -> int:
+    """Return how much room the signal view has beside its share of the code."""
+    return min(bytes_wanted, _VIEW_MOST) + max(bytes_wanted - _VIEW_MOST, 0) // _VIEW_PART
 
 
 def keep_room(space: AddressSpace, edits: Sequence["Edit"]) -> None:
@@ -186,12 +191,12 @@ class Preparation:
                 continue
             module, near = need.module, need.near
             homes = [h for h in engine.neighbourhoods if h.reaches(module.low, module.high)]
-            code, shown = used_code + need.code + ROUTINE_BYTES, used_view + min(need.view, _VIEW_MOST)
+            code, shown = used_code + need.code + ROUTINE_BYTES, used_view + _view_room(need.view)
             roomy = any(home.room() >= code and home.view_room >= shown for home in homes)
             if roomy and (
                 near == 0 or any(h.near and h.near.layout.counters_left() - used_near >= near for h in homes)
             ):
-                used_code, used_near, used_view = used_code + need.code, used_near + near, used_view + need.view
+                used_code, used_near, used_view = used_code + need.code, used_near + near, shown
                 continue
             cluster = self._clusters[-1] if self._clusters else None
             if cluster is None or module.high - cluster.low > _CLUSTER:
@@ -199,7 +204,7 @@ class Preparation:
                 self._clusters.append(cluster)
             cluster.high = max(cluster.high, module.high)
             cluster.code_bytes += need.code
-            cluster.view_bytes = min(cluster.view_bytes + need.view, _VIEW_MOST)
+            cluster.view_bytes += need.view
             cluster.largest = max(cluster.largest, need.largest)
             cluster.modules.append(module)
             if near:
