@@ -1,0 +1,318 @@
+"""Programs of which nothing tells where their functions are: data among the code, and functions that look like one.
+
+Built without unwind tables and stripped. What they print and how they end is what it is without probes, and of each
+function that is counted to its end as many calls end as begin.
+"""
+
+import collections
+import os
+import shutil
+import subprocess
+
+import pytest
+
+import anyprobe
+
+PATIENCE = 60
+BARE = ("-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-exceptions", "-w")
+LEVELS = {"functions": ("a.out:*", "a.out:*%return"), "blocks": ("a.out:*%block",), "instructions": ("a.out:*%insn",)}
+TOP = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#define N __attribute__((noinline, noipa))\n"
+TOP += "volatile int sink;\n"
+ASSEMBLY = '.intel_syntax noprefix\n.section .note.GNU-stack,"",@progbits\n.text\n'
+MAIN = (
+    ASSEMBLY
+    + ".globl main\n.type main, @function\nmain: push rbx\n{}\n xor eax, eax\n pop rbx\n ret\n.size main, .-main\n"
+)
+OPS = "static int plus(int x) { sink++; return x + 1; }\nstatic int minus(int x) { sink++; return x - 1; }\n"
+COMPUTED = """.p2align 4
+shifted: lea rax, [rip + base]
+ lea rax, [rax + rdi*4]
+ imul rcx, rdi, 4
+ sub rax, rcx
+ jmp rax
+ .p2align 3
+base: add edi, 1
+ mov eax, edi
+ ret
+ .p2align 4
+"""
+"""A jump that nobody can follow."""
+
+ASSEMBLED = {
+    "text that the start of the program hands on": ASSEMBLY
+    + """.globl _start
+_start: lea rdi, [rip + text]
+ call say
+ xor edi, edi
+ call exit@plt
+ hlt
+ .p2align 4
+say: push rbx
+ call puts@plt
+ pop rbx
+ ret
+ .p2align 4
+text: .asciz "Hello, world!"
+""",
+    "texts that data points to": MAIN.format(
+        "xor ebx, ebx\n1: lea rax, [rip + words]\n mov rdi, [rax + rbx*8]\n call puts@plt\n inc ebx\n cmp ebx, 3\n jne 1b"
+    )
+    + """.p2align 4
+.Lone: .asciz "\\303\\211cole normale"
+ .p2align 4, 0x90
+.Ltwo: .asciz "Zone\\303\\251"
+ .p2align 4, 0x90
+.Lthree: .asciz "PXPX\\303\\251 abc"
+ .p2align 4
+ .section .data.rel.ro, "aw"
+ .p2align 3
+words: .quad .Lone, .Ltwo, .Lthree
+""",
+    "numbers behind a jump that nobody can follow": MAIN.format(
+        """xor ebx, ebx
+1: mov edi, ebx
+ and edi, 3
+ call shifted
+ add ebx, 1
+ cmp ebx, 8
+ jne 1b
+ xor edi, edi
+ lea rdx, [rip + line]
+ lea rcx, [rip + line + 40]
+3: add edi, [rdx]
+ add rdx, 4
+ cmp rdx, rcx
+ jne 3b
+ call exit@plt"""
+    )
+    + COMPUTED
+    + "line: .long 1, 2, 3, 4, 5, 8, 9, 10, 11, 12\n .p2align 4\n",
+    "text in a function beside one that nobody can follow": MAIN.format("mov edi, 1\n call shifted\n call [rip + ops]")
+    + COMPUTED
+    + """pointed: push rbx
+ lea rdi, [rip + text]
+ jmp 1f
+text: .ascii "PQRSTUVWXPQRSTUVWX\\0\\0"
+ nop
+1: call puts@plt
+ pop rbx
+ ret
+ .p2align 4
+ .data
+ops: .quad pointed
+""",
+    "text behind a call": MAIN.format("call greet")
+    + '.p2align 4\ngreet: push rbx\n call 1f\n .asciz "hello\\n"\n1: pop rdi\n call puts@plt\n pop rbx\n ret\n.p2align 4\n',
+    "text behind the last system call": ASSEMBLY
+    + """.globl _start
+_start: mov ebx, 3
+1: mov edi, 1
+ lea rsi, [rip + text]
+ mov edx, 15
+ call write@plt
+ dec ebx
+ jne 1b
+ xor edi, edi
+ mov eax, 60
+ syscall
+text: .ascii "PQRSTUVWXYZ 12\\n"
+ .p2align 4
+""",
+    "a jump into the middle of a function that is called": MAIN.format(
+        "mov ebx, 1000\n1: mov edi, ebx\n and edi, 3\n call dispatch\n call three\n dec ebx\n jne 1b"
+    )
+    + """.p2align 4
+dispatch: xor eax, eax
+ neg rdi
+ lea rcx, [rip + zero]
+ lea rcx, [rcx + rdi*2]
+ jmp rcx
+ .p2align 4
+three: xor eax, eax
+ inc eax
+ inc eax
+ inc eax
+zero: mov ecx, 5
+ ret
+ .p2align 4
+""",
+    "a function in three pieces": MAIN.format(
+        "mov ebx, 100\n1: mov edi, 10\n call f\n call g\n call h\n dec ebx\n jne 1b"
+    )
+    + """.p2align 4
+f: xor eax, eax
+.Lloop: add eax, edi
+ jmp .Lsecond
+ .p2align 4
+g: nop
+ ret
+ .p2align 4
+.Lsecond: sub edi, 1
+ jmp .Lthird
+ .p2align 4
+h: nop
+ ret
+ .p2align 4
+.Lthird: test edi, edi
+ jne .Lloop
+ ret
+ .p2align 4
+""",
+    "an address far away": ASSEMBLY
+    + """.globl _start
+_start: lea rdi, [rip - 0x10000]
+ call say
+ xor edi, edi
+ call exit@plt
+ hlt
+ .p2align 4
+say: push rbx
+ lea rdi, [rip + text]
+ call puts@plt
+ pop rbx
+ ret
+ .p2align 4
+ .ascii "zzzzz"
+ .section .rodata
+text: .asciz "hi"
+""",
+}
+COMPILED = {
+    "a table that a constructor reads": (
+        r"""extern const char table[] __attribute__((visibility("hidden")));
+__asm__(".text\n.p2align 5\n.hidden table\n.globl table\ntable: .ascii \"Salted__key0123456789\\n\\0\"\n.p2align 4\n");
+int n;
+__attribute__((constructor)) static void setup(void) { n = strlen(table); }
+int main(void) { fputs(table, stdout); return n; }""",
+        ("-O2", "-fno-builtin"),
+    ),
+    "nops at the beginning of a function that a table of distances leads to": (
+        r"""__asm__(".text\n.p2align 4\nf: lea 1(%rdi), %eax\n movl %eax, sink(%rip)\n add $5, %eax\n nop\n ret\n"
+ ".p2align 4\ng: .byte 0x90,0x90,0x90,0x90,0x90\n lea 2(%rdi), %eax\n ret\n .p2align 4\n"
+ ".section .rodata\n.p2align 2\ntbl: .long f-tbl, g-tbl\n.text\n"
+ "invoke: lea tbl(%rip), %rax\n movslq (%rax,%rsi,4), %rcx\n add %rcx, %rax\n sub $8,%rsp\n call *%rax\n add $8,%rsp\n ret\n"
+ "direct: sub $8,%rsp\n call f\n add $8,%rsp\n ret\n");
+int invoke(int, long); int direct(int);
+int main(void) { int s = 0; for (int i = 0; i < 100; i++) s += invoke(i, i & 1) + direct(i); printf("%d\n", s); }""",
+        ("-O2",),
+    ),
+    "a neighbour that others jump to": (
+        r"""N static int g(int x);
+N static int f(int x) { sink++; return g(x + 1); }
+N static int g(int x) { sink += x; return sink & 7; }
+N static int h(int x) { sink--; return g(x - 1); }
+int main(void) { int s = 0; for (int i = 0; i < 10; i++) s += f(i); for (int i = 0; i < 1000; i++) s += h(i);
+ printf("%d\n", s); return 0; }""",
+        ("-O2", "-fno-toplevel-reorder"),
+    ),
+    "a call of the library that never returns": (
+        r"""__attribute__((noinline, noreturn)) static void give_up(int c) { sink = c; exit(c); }
+"""
+        + OPS
+        + r"""static int (*ops[])(int) = {plus, minus};
+int (**volatile where)(int) = ops;
+int main(int c, char **v) { int x = 0; for (int i = 0; i < 100; i++) x += where[i & 1](i); printf("%d\n", x);
+ if (c > 3) give_up(c); return 0; }""",
+        ("-Os", "-fno-plt", "-fno-toplevel-reorder"),
+    ),
+    "retpolines": (
+        OPS
+        + r"""int (*volatile ops[])(int) = {plus, minus};
+__attribute__((noinline)) static int apply(int k, int x) {
+ if (__builtin_expect(k & 1, 1)) { sink++; return x ^ 5; }
+ int r = ops[k >> 1 & 1](x); sink += r; if (r > 50) r -= 7; return r; }
+int main(void) { int x = 0; for (int i = 0; i < 100; i++) x += apply(i, x); printf("%d\n", x); return 0; }""",
+        ("-O2", "-mindirect-branch=thunk"),
+    ),
+    "labels behind a call with arguments on the stack": (
+        r"""N void *next_of(void **pc, long a, long b, long c, long d, long e, long f) {
+ static long n; return pc[n++ % 5 == 4 ? 0 : n % 2 + 1]; }
+long acc;
+N void interp(void) {
+ static void *ops[] = {&&halt, &&inc, &&dbl};
+top: goto *next_of(ops, 1, 2, 3, 4, 5, 6);
+halt: acc += 100; return;
+inc: acc++; goto top;
+dbl: acc += 2; goto top; }
+int main(void) { for (int i = 0; i < 100; i++) interp(); printf("%ld\n", acc); return 0; }""",
+        ("-O2",),
+    ),
+    "room for patches in front of functions": (
+        OPS
+        + r"""int (*volatile ops[])(int) = {plus, minus};
+int main(void) { int x = 0; for (int i = 0; i < 100; i++) x += ops[i & 1](i); printf("%d\n", x); return 0; }""",
+        ("-O2", "-fpatchable-function-entry=8,4"),
+    ),
+}
+
+
+def built(folder, source, language, *flags):
+    path = folder / "program"
+    command = ["gcc", *BARE, "-x", language, "-", "-x", "none", "-o", path, *flags]
+    subprocess.run(command, input=source, text=True, check=True)
+    subprocess.run(["strip", path], check=True)
+    return path
+
+
+def check(path, level):
+    plain = subprocess.run([path], capture_output=True, check=False)
+    output = path.with_name("output")
+    with output.open("wb") as stdout, anyprobe.run([str(path)], stdout=stdout) as session:
+        session.count(*LEVELS[level])
+        session.resume()
+        status = session.wait(PATIENCE)
+        snapshot = session.snapshot()
+    assert status is not None
+    assert (output.read_bytes(), os.waitstatus_to_exitcode(status)) == (plain.stdout, plain.returncode)
+    begun, ended = collections.Counter(), collections.Counter()
+    for site in snapshot.sites:
+        (begun if site.kind == "entry" else ended)[site.function] += site.hits
+    if level == "functions":
+        assert sum(begun.values()) > 0
+        ends = {name: hits for name, hits in ended.items() if hits}
+        assert ends == {name: begun[name] for name in ends}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ASSEMBLED)
+def test_data_and_functions_of_assembly(tmp_path, name, level):
+    source = ASSEMBLED[name]
+    check(built(tmp_path, source, "assembler", *(() if "main:" in source else ("-nostartfiles",))), level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", COMPILED)
+def test_functions_as_compilers_make_them(tmp_path, name, level):
+    source, flags = COMPILED[name]
+    check(built(tmp_path, TOP + source, "c", *flags), level)
+
+
+def test_a_number_in_the_code_that_points_into_the_middle_of_an_instruction(tmp_path):
+    """In a program at a fixed address any number may; each address of the code is tried."""
+    source = (
+        TOP
+        + r"""
+void croak(const char *) __attribute__((noreturn));
+__asm__(".text\n.globl croak\ncroak: mov $3, %edi\n call exit\n hlt\n");
+long big;
+N static long one(long x) { return x + 1; }
+N static long two(long x) { return x * 3; }
+N static long g(long x) { if (x < 0) croak("negative"); big += x; return big >> 50; }
+typedef long fn(long);
+fn *const table[] = {g, one};
+fn *const *volatile where = table;
+N static unsigned hash(unsigned k) { return k * 2654435761u; }
+int main(int c, char **v) { unsigned h = hash(NUMBER);
+ for (long i = 0; i < 1000; i++) h += two(where[c - 1](i << 40)); printf("%lx\n", big); return 0; }"""
+    )
+    flags = ("-Os", "-fno-pic", "-no-pie", "-fno-toplevel-reorder")
+    whole = tmp_path / "whole"
+    command = ["gcc", *BARE, "-x", "c", "-", "-o", whole, *flags, "-DNUMBER=0x401234"]
+    subprocess.run(command, input=source, text=True, check=True)
+    symbols = subprocess.run(["nm", whole], capture_output=True, text=True, check=True).stdout
+    start = next(int(line.split()[0], 16) for line in symbols.splitlines() if line.endswith(" g"))
+    shutil.rmtree(tmp_path / "tries", ignore_errors=True)
+    for at in range(start, start + 48, 3):
+        folder = tmp_path / "tries" / f"{at:x}"
+        folder.mkdir(parents=True)
+        check(built(folder, source, "c", *flags, f"-DNUMBER={at:#x}"), "functions")
