@@ -55,7 +55,8 @@ say: push rbx
 text: .asciz "Hello, world!"
 """,
     "texts that data points to": MAIN.format(
-        "xor ebx, ebx\n1: lea rax, [rip + words]\n mov rdi, [rax + rbx*8]\n call puts@plt\n inc ebx\n cmp ebx, 3\n jne 1b"
+        "xor ebx, ebx\n1: lea rax, [rip + words]\n mov rdi, [rax + rbx*8]\n call puts@plt\n"
+        " inc ebx\n cmp ebx, 3\n jne 1b"
     )
     + """.p2align 4
 .Lone: .asciz "\\303\\211cole normale"
@@ -102,7 +103,8 @@ text: .ascii "PQRSTUVWXPQRSTUVWX\\0\\0"
 ops: .quad pointed
 """,
     "text behind a call": MAIN.format("call greet")
-    + '.p2align 4\ngreet: push rbx\n call 1f\n .asciz "hello\\n"\n1: pop rdi\n call puts@plt\n pop rbx\n ret\n.p2align 4\n',
+    + '.p2align 4\ngreet: push rbx\n call 1f\n .asciz "hello\\n"\n'
+    + "1: pop rdi\n call puts@plt\n pop rbx\n ret\n.p2align 4\n",
     "text behind the last system call": ASSEMBLY
     + """.globl _start
 _start: mov ebx, 3
@@ -190,7 +192,8 @@ int main(void) { fputs(table, stdout); return n; }""",
         r"""__asm__(".text\n.p2align 4\nf: lea 1(%rdi), %eax\n movl %eax, sink(%rip)\n add $5, %eax\n nop\n ret\n"
  ".p2align 4\ng: .byte 0x90,0x90,0x90,0x90,0x90\n lea 2(%rdi), %eax\n ret\n .p2align 4\n"
  ".section .rodata\n.p2align 2\ntbl: .long f-tbl, g-tbl\n.text\n"
- "invoke: lea tbl(%rip), %rax\n movslq (%rax,%rsi,4), %rcx\n add %rcx, %rax\n sub $8,%rsp\n call *%rax\n add $8,%rsp\n ret\n"
+ "invoke: lea tbl(%rip), %rax\n movslq (%rax,%rsi,4), %rcx\n add %rcx, %rax\n"
+ " sub $8,%rsp\n call *%rax\n add $8,%rsp\n ret\n"
  "direct: sub $8,%rsp\n call f\n add $8,%rsp\n ret\n");
 int invoke(int, long); int direct(int);
 int main(void) { int s = 0; for (int i = 0; i < 100; i++) s += invoke(i, i & 1) + direct(i); printf("%d\n", s); }""",
