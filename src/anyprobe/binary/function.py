@@ -233,7 +233,8 @@ class FunctionCode:
             and hops(iced[number], lambda where: None if (place := at(where)) is None else iced[place])
         }  # fmt: skip
         syscalls = (number for number, flow in self.turns if flow is Flow.SYSCALL and number > 0)
-        return frozenset(found.union(number for number in syscalls if is_last_call(iced[number - 1])))
+        ends = (number for number in syscalls if self.addresses[number] not in self._sources)
+        return frozenset(found.union(number for number in ends if is_last_call(iced[number - 1])))
 
     def branches_to(self, address: int) -> Sequence[int]:
         """Return the numbers of the direct jumps inside the function to an address."""
@@ -468,9 +469,8 @@ class FunctionCode:
         length = self._map.dead_bytes(self.end)
         if self._map.start_of(self.end + length) == self.end + length:
             return length
-        return min(
-            length, -self.end & _ALIGNED
-        )  # more may be the nops that a function of which nothing tells begins with
+        # more may be the nops that a function begins with of which nothing tells
+        return min(length, -self.end & _ALIGNED)
 
     def dead_bytes_behind(self, address: int) -> int:
         """Return the number of padding bytes at ``address``, where the instruction above does not fall through."""

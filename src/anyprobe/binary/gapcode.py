@@ -132,7 +132,7 @@ class GapCode:
                     self._taken.add(one.memory_displacement)
                 elif one.code in TAKERS and not self._text.is_pie:
                     self._taken.add(one.immediate(one.op_count - 1) & 0xFFFF_FFFF)
-                if flow in ENDS or (flow is Flow.SYSCALL and is_last_call(self._in_front(at))):
+                if flow in ENDS or (flow is Flow.SYSCALL and self._never_comes_back(at)):
                     break
                 at = one.next_ip
                 if flow in CALLS and self._may_end(one):
@@ -140,10 +140,11 @@ class GapCode:
                     break
         return called
 
-    def _in_front(self, address: int) -> "Instruction | None":
-        """Return the instruction that was reached in front of another."""
-        above = (self.reached.get(address - length) for length in range(1, 16))
-        return next((one for one in above if one is not None and one.next_ip == address), None)
+    def _never_comes_back(self, syscall: int) -> bool:
+        """Return whether a system call ends the program, or the thread, whatever way control comes to it."""
+        above = (self.reached.get(syscall - length) for length in range(1, 16))
+        in_front = next((one for one in above if one is not None and one.next_ip == syscall), None)
+        return syscall not in self.aims and is_last_call(in_front)
 
     def _may_end(self, call: "Instruction") -> bool:
         """Return whether a call is one that does not return: what follows, behind padding, is a function.

@@ -24,6 +24,8 @@ ENDS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.INVALID, Flow.TR
 TAKERS = frozenset({Code.MOV_R32_IMM32, Code.MOV_RM64_IMM32, Code.MOV_R64_IMM64, Code.PUSHQ_IMM32})
 """What takes an address as a number."""
 ALIGNED = 15
+_LEADING = frozenset({Flow.CALL, Flow.JUMP})
+"""What leads to functions and stubs that are known; conditional jumps hardly do."""
 _CALL_BYTES = 5
 _MOST_SEEN = 2000
 _RET, _CALL_OR_JUMP = b"\xc3", b"\xe8\xe9"
@@ -127,9 +129,7 @@ class Judge:
                     aim = one.near_branch_target
                     if not any(aim in part for part in self._text.ranges):
                         return _NONSENSE
-                    is_listed = (
-                        flow in (Flow.CALL, Flow.JUMP) and self._code.gaps.number(aim) is None
-                    )  # a stub's, for instance
+                    is_listed = flow in _LEADING and self._code.gaps.number(aim) is None
                     is_meant = is_meant or is_listed or aim in self._code.starts or aim in self._known
                     if flow in JUMPS and self._code.gaps.number(aim) is not None and aim not in self._code.starts:
                         todo.append(aim)

@@ -1,5 +1,7 @@
 """Bytes that compilers and linkers put between code to align it."""
 
+import re
+
 _NOPS = (
     b"\x0f\x1f\x84\x00\x00\x00\x00\x00",  # nop dword ptr [rax+rax+0]
     b"\x0f\x1f\x80\x00\x00\x00\x00",  # nop dword ptr [rax+0]
@@ -11,7 +13,7 @@ _NOPS = (
 )
 _ZEROS = b"\x00\x00"
 _PREFIXES = b"\x66\x2e"
-_MANY = 64
+_RUN = re.compile(rb"\x90{64,}|\xcc{64,}|\x00{64,}")
 
 PADDING_BEGINS = frozenset(b"\x66\x2e\x0f\x90\xcc\x00")
 """The first bytes of everything that may be padding."""
@@ -29,14 +31,12 @@ def padding_length(content: bytes, offset: int, *, zeros: bool = True) -> int:
     """
     start = offset
     size = len(content)
-    if size - offset > _MANY:  # thousands of the same: a look at all of them at once
-        for one in (b"\x90", b"\xcc", *((_ZEROS[:1],) if zeros else ())):
-            if content.startswith(one * _MANY, offset):
-                end = size - len(content[offset:].lstrip(one))
-                end -= (end - offset) & 1 if one == _ZEROS[:1] and end < size else 0
-                return end - start + padding_length(content, end, zeros=zeros)
     nops = (*_NOPS, _ZEROS) if zeros else _NOPS
     while offset < size:
+        run = _RUN.match(content, offset)
+        if run is not None and (zeros or content[offset]):  # thousands of the same: a look at all of them at once
+            offset = run.end() - (content[offset] == 0 and run.end() < size and (run.end() - offset) & 1)
+            continue
         at = offset
         while at < size and content[at] in _PREFIXES:
             at += 1
