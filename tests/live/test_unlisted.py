@@ -249,11 +249,12 @@ int main(void) { int x = 0; for (int i = 0; i < 100; i++) x += ops[i & 1](i); pr
 }
 
 
-def built(folder, source, language, *flags):
+def built(folder, source, language, *flags, stripped=True):
     path = folder / "program"
     command = ["gcc", *BARE, "-x", language, "-", "-x", "none", "-o", path, *flags]
     subprocess.run(command, input=source, text=True, check=True)
-    subprocess.run(["strip", path], check=True)
+    if stripped:
+        subprocess.run(["strip", path], check=True)
     return path
 
 
@@ -281,6 +282,14 @@ def check(path, level):
 def test_data_and_functions_of_assembly(tmp_path, name, level):
     source = ASSEMBLED[name]
     check(built(tmp_path, source, "assembler", *(() if "main:" in source else ("-nostartfiles",))), level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["text behind a call", "text behind the last system call"])
+def test_text_in_functions_that_symbols_tell_of(tmp_path, name, level):
+    source = ASSEMBLED[name] + ".type text, @object\n"
+    flags = () if "main:" in source else ("-nostartfiles",)
+    check(built(tmp_path, source, "assembler", *flags, stripped=False), level)
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -51,7 +51,10 @@ class LedTo:
         function = self._function
         if not function.iced or function.addresses[0] != function.start:
             return -1
-        return next((number for number, flow in function.turns if flow in ENDS), len(function.iced) - 1)
+        last = function.last_calls
+        return next(
+            (number for number, flow in function.turns if flow in ENDS or number in last), len(function.iced) - 1
+        )
 
     @cached_property
     def _is_all(self) -> bool:
