@@ -23,6 +23,18 @@ MAIN = (
     ASSEMBLY
     + ".globl main\n.type main, @function\nmain: push rbx\n{}\n xor eax, eax\n pop rbx\n ret\n.size main, .-main\n"
 )
+START = (
+    ASSEMBLY
+    + """.globl _start
+_start: lea rdi, [{}]
+ call say
+ xor edi, edi
+ call exit@plt
+ hlt
+ .p2align 4
+say: push rbx
+"""
+)
 OPS = "static int plus(int x) { sink++; return x + 1; }\nstatic int minus(int x) { sink++; return x - 1; }\n"
 COMPUTED = """.p2align 4
 shifted: lea rax, [rip + base]
@@ -39,16 +51,8 @@ base: add edi, 1
 """A jump that nobody can follow."""
 
 ASSEMBLED = {
-    "text that the start of the program hands on": ASSEMBLY
-    + """.globl _start
-_start: lea rdi, [rip + text]
- call say
- xor edi, edi
- call exit@plt
- hlt
- .p2align 4
-say: push rbx
- call puts@plt
+    "text that the start of the program hands on": START.format("rip + text")
+    + """ call puts@plt
  pop rbx
  ret
  .p2align 4
@@ -160,16 +164,8 @@ h: nop
  ret
  .p2align 4
 """,
-    "an address far away": ASSEMBLY
-    + """.globl _start
-_start: lea rdi, [rip - 0x10000]
- call say
- xor edi, edi
- call exit@plt
- hlt
- .p2align 4
-say: push rbx
- lea rdi, [rip + text]
+    "an address far away": START.format("rip - 0x10000")
+    + """ lea rdi, [rip + text]
  call puts@plt
  pop rbx
  ret
