@@ -116,7 +116,7 @@ def is_all_led_to(function: "FunctionCode", entries: Iterable[int]) -> bool:
     if not addresses or addresses[0] not in aims:
         return False
     for number, flow in function.turns:
-        if flow not in ENDS and number not in function.last_calls:
+        if flow not in ENDS and number not in function.dead_ends:
             continue
         following = number + 1
         while following < len(addresses) and addresses[following] not in aims:
@@ -149,10 +149,10 @@ class Reached:
                     break
                 last, flow = self._function.turns[place]
                 flags[number : last + 1] = b"\1" * (last + 1 - number)
-                if flow in JUMPS or last in self._function.last_calls:
+                if flow in JUMPS or last in self._function.dead_ends:
                     target = index(iced[last].near_branch_target)
                     todo += [target] if target is not None else []
-                if flow in ENDS or last in self._function.last_calls:
+                if flow in ENDS or last in self._function.dead_ends:
                     break
                 number = last + 1
 

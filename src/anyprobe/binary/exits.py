@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.codescan import Kind
-from anyprobe.binary.stackdepth import Balance, Seen, balance
+from anyprobe.binary.stackdepth import Balance, balance, seen_in
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 
@@ -110,13 +110,8 @@ class _Collector:
         """
         self._refuse_if_entered("jumps into a function of which nothing tells; another may begin there")
         code = {one.ip: one for part in self.parts for one in part.iced}
-        tables: dict[int, tuple[int, ...]] = {}
-        decided_later = {leaving.address for leaving in self.found if leaving.indirect and leaving.conditional}
-        for part in self.parts:
-            jumps = (part.addresses[number] for number in part.jumps_through_pointers)
-            tables.update((at, ()) for at in jumps if at not in decided_later)
-            tables.update((at, table.targets) for at, table in part.tables.items())
-        seen = Seen(self.map.endless, tables)
+        undecided = {leaving.address for leaving in self.found if leaving.indirect and leaving.conditional}
+        seen = seen_in(self.parts, self.map.endless, undecided)
         if balance(self.function.start, code.get, seen, is_whole=True) is Balance.BROKEN:
             self._refuse(self.function.start, "its stack is not kept in balance: it may be the pieces of two functions")
 

@@ -11,7 +11,7 @@ from anyprobe.binary.body import LOCK, Body, Facts, decode_to_end, examine
 from anyprobe.binary.exits import Exit, Exits, find_exits
 from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
 from anyprobe.binary.oddends import hops, is_last_call
-from anyprobe.binary.padding import padding_length
+from anyprobe.binary.padding import ALIGNED, padding_length
 from anyprobe.binary.straight import StraightLines
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _MOST_PREFIXES = 13
 """Bytes that fit in front of the opcode of a short branch."""
-_ALIGNED = 15
 _DIRECT = frozenset({Flow.JUMP, Flow.JCC, Flow.CALL, Flow.XBEGIN})
 
 
@@ -224,7 +223,7 @@ class FunctionCode:
         return self._facts.calls
 
     @cached_property
-    def last_calls(self) -> frozenset[int]:
+    def dead_ends(self) -> frozenset[int]:
         """The numbers of the calls that only push where data is, and of the system calls that never come back."""
         at, iced = self._index.get, self.iced
         found = {
@@ -470,7 +469,7 @@ class FunctionCode:
         if self._map.start_of(self.end + length) == self.end + length:
             return length
         # more may be the nops that a function begins with of which nothing tells
-        return min(length, -self.end & _ALIGNED)
+        return min(length, -self.end & ALIGNED)
 
     def dead_bytes_behind(self, address: int) -> int:
         """Return the number of padding bytes at ``address``, where the instruction above does not fall through."""

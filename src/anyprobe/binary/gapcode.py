@@ -10,9 +10,9 @@ from iced_x86 import Code, OpKind, Register
 
 from anyprobe.binary.codescan import jump_tables, words_into
 from anyprobe.binary.gaps import Gaps
-from anyprobe.binary.gapstarts import ALIGNED, ENDS, TAKERS, Judge
+from anyprobe.binary.gapstarts import ENDS, TAKERS, Judge
 from anyprobe.binary.oddends import hops, is_last_call
-from anyprobe.binary.padding import padding_length
+from anyprobe.binary.padding import ALIGNED, padding_length
 from anyprobe.binary.stackdepth import Balance, Seen, balance, is_zeros
 from anyprobe.binary.text import ModuleText
 from anyprobe.core.arrays import unique
@@ -142,9 +142,12 @@ class GapCode:
 
     def _never_comes_back(self, syscall: int) -> bool:
         """Return whether a system call ends the program, or the thread, whatever way control comes to it."""
-        above = (self.reached.get(syscall - length) for length in range(1, 16))
-        in_front = next((one for one in above if one is not None and one.next_ip == syscall), None)
-        return syscall not in self.aims and is_last_call(in_front)
+        return syscall not in self.aims and is_last_call(self.above(syscall))
+
+    def above(self, address: int) -> "Instruction | None":
+        """Return the instruction that was reached and ends at an address."""
+        found = (self.reached.get(address - length) for length in range(1, 16))
+        return next((one for one in found if one is not None and one.next_ip == address), None)
 
     def _may_end(self, call: "Instruction") -> bool:
         """Return whether a call is one that does not return: what follows, behind padding, is a function.

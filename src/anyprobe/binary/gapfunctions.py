@@ -3,7 +3,8 @@
 from bisect import bisect_right, insort
 
 from anyprobe.binary.gapcode import GapCode
-from anyprobe.binary.gapstarts import ALIGNED, ENDS
+from anyprobe.binary.gapstarts import ENDS
+from anyprobe.binary.padding import ALIGNED
 from anyprobe.binary.stackdepth import Balance, Seen, balance
 from anyprobe.isa.decode import FLOWS, JUMPS, Flow
 

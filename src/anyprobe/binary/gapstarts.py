@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Mnemonic
 
-from anyprobe.binary.padding import padding_length
+from anyprobe.binary.padding import ALIGNED, padding_length
 from anyprobe.binary.stackdepth import Balance, balance, is_zeros
 from anyprobe.binary.text import ModuleText
 from anyprobe.core.memory import MemoryFault
 from anyprobe.isa.decode import CALLS, FLOWS, JUMPS, Flow
 
 if TYPE_CHECKING:
-    from iced_x86 import Instruction
-
     from anyprobe.binary.gapcode import GapCode
 
 ENDS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.INVALID, Flow.TRAP, Flow.OTHER})
 TAKERS = frozenset({Code.MOV_R32_IMM32, Code.MOV_RM64_IMM32, Code.MOV_R64_IMM64, Code.PUSHQ_IMM32})
 """What takes an address as a number."""
-ALIGNED = 15
 _LEADING = frozenset({Flow.CALL, Flow.JUMP})
 """What leads to functions and stubs that are known; conditional jumps hardly do."""
 _CALL_BYTES = 5
@@ -70,7 +67,7 @@ class Judge:
             self._balances[address] = balance(address, self._code.gaps.instruction_at, self._code.seen)
         kept = self._balances[address]
         if not is_stored:
-            certain = self._text.is_pie or not address & ALIGNED or self._above(address) is not None
+            certain = self._text.is_pie or not address & ALIGNED or self._code.above(address) is not None
             return kept is not Balance.BROKEN and certain and self._is_behind_end(address)
         return kept is Balance.KEPT and (self._is_behind_end(address) or self._seems_behind_end(address))
 
@@ -88,7 +85,7 @@ class Judge:
 
     def _is_behind_end(self, address: int) -> bool:
         """Return whether code may begin at an address: behind padding, or behind what does not go on."""
-        above = self._above(address)
+        above = self._code.above(address)
         if above is not None:
             return FLOWS[above.code] in CALLS | ENDS
         front = self._code.gaps.front(address, ALIGNED)
@@ -158,12 +155,7 @@ class Judge:
         one = self._code.gaps.instruction_at(address)
         return one is not None and one.mnemonic == Mnemonic.NOP
 
-    def _above(self, address: int) -> "Instruction | None":
-        """Return the instruction that was reached and ends at an address."""
-        above = (self._code.reached.get(address - length) for length in range(1, 16))
-        return next((one for one in above if one is not None and one.next_ip == address), None)
-
     def _is_behind_call(self, address: int) -> bool:
         """Return whether control comes to an aligned instruction only from a call, which may never return."""
-        one = self._above(address) if not address & ALIGNED and address not in self._code.aims else None
+        one = self._code.above(address) if not address & ALIGNED and address not in self._code.aims else None
         return one is not None and FLOWS[one.code] in CALLS

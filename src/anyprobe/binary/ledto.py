@@ -51,7 +51,7 @@ class LedTo:
         function = self._function
         if not function.iced or function.addresses[0] != function.start:
             return -1
-        last = function.last_calls
+        last = function.dead_ends
         return next(
             (number for number, flow in function.turns if flow in ENDS or number in last), len(function.iced) - 1
         )

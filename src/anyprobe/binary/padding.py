@@ -11,6 +11,8 @@ _NOPS = (
     b"\x90",  # nop
     b"\xcc",  # int3
 )
+ALIGNED = 15
+"""These bits of an address are zero where compilers align functions."""
 _ZEROS = b"\x00\x00"
 _PREFIXES = b"\x66\x2e"
 _RUN = re.compile(rb"\x90{64,}|\xcc{64,}|\x00{64,}")

@@ -1,6 +1,6 @@
 """Whether code keeps its stack in balance, as a function does from its entry to its returns, and a part of one not."""
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +11,8 @@ from anyprobe.isa.decode import CALLS, FLOWS, JUMPS, Flow
 
 if TYPE_CHECKING:
     from iced_x86 import Instruction
+
+    from anyprobe.binary.function import FunctionCode
 
 _READERS = frozenset({Mnemonic.CMP, Mnemonic.TEST, Mnemonic.PUSH})
 _ADDING = frozenset({Code.ADD_RM64_IMM8, Code.ADD_RM64_IMM32})
@@ -51,6 +53,16 @@ class Seen(NamedTuple):
     """Functions that never return."""
     tables: Mapping[int, Sequence[int]]
     """The targets of indirect jumps, as far as they are known: none, where a jump leaves."""
+
+
+def seen_in(functions: "Iterable[FunctionCode]", endless: Container[int], open_at: Container[int] = ()) -> Seen:
+    """Return what some functions tell of their indirect jumps; but of those at ``open_at``, which may stay inside."""
+    tables: dict[int, tuple[int, ...]] = {}
+    for function in functions:
+        jumps = (function.addresses[number] for number in function.jumps_through_pointers)
+        tables.update((at, ()) for at in jumps if at not in open_at)
+        tables.update((at, table.targets) for at, table in function.tables.items())
+    return Seen(endless, tables)
 
 
 def balance(

@@ -1,7 +1,6 @@
 """Straight lines: instructions of a function that run one after the other, only the first of which may be entered."""
 
 from bisect import bisect_left
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from anyprobe.isa.decode import FLOWS, Flow, Insn
@@ -34,7 +33,7 @@ class StraightLines:
         end = addresses[number] + FAR_ENOUGH
         while last + 1 < len(addresses) and addresses[last + 1] < end and self._continues(last):
             last += 1
-        for leader in self._entered_between(first, last):
+        for leader in function.enterable(addresses[first] + 1, addresses[last] + 1):
             place = function.index_of(leader)
             if place is not None and place <= number:
                 first = max(first, place)
@@ -60,11 +59,6 @@ class StraightLines:
         found = first, tuple(function.insn(n) for n in range(first, last + 1))
         self._whole.update(dict.fromkeys(range(first, last + 1), found))
         return found
-
-    def _entered_between(self, first: int, last: int) -> Iterable[int]:
-        """Return what may be entered behind the instruction numbered ``first`` up to ``last``."""
-        function = self._function
-        return function.enterable(function.addresses[first] + 1, function.addresses[last] + 1)
 
     def _continues(self, number: int) -> bool:
         """Return whether a line goes on behind an instruction and neither side is entered in its middle."""

@@ -23,7 +23,7 @@ from anyprobe.binary.gapcode import GapCode
 from anyprobe.binary.gapfunctions import Division
 from anyprobe.binary.gaps import Gaps
 from anyprobe.binary.gapstarts import TAKERS
-from anyprobe.binary.stackdepth import Seen
+from anyprobe.binary.stackdepth import Seen, seen_in
 from anyprobe.binary.text import ModuleText
 from anyprobe.isa.decode import CALLS, Flow
 
@@ -119,12 +119,8 @@ def _look_at(text: ModuleText, bounds: list[tuple[int, int]], jumping: Iterable[
     ends = np.concatenate([text.function_ends, np.array([end for _, end in bounds], np.int64)])
     order = np.argsort(starts)
     code_map = CodeMap(replace(text, function_starts=starts[order], function_ends=ends[order]))
-    tables: dict[int, tuple[int, ...]] = {}
-    for function in map(code_map.function_at, jumping):
-        if isinstance(function, FunctionCode):
-            tables.update((at, table.targets) for at, table in function.tables.items())
-            tables.update((function.addresses[number], ()) for number in function.jumps_through_pointers)
-    return Seen(code_map.endless, tables)
+    found = map(code_map.function_at, jumping)
+    return seen_in((each for each in found if isinstance(each, FunctionCode)), code_map.endless)
 
 
 def _called_from(code: tuple[CodeBytes, ...], gaps: Gaps, listed: CodeMap) -> set[int]:

@@ -26,6 +26,11 @@ def fault_refusal(insns: Sequence[Insn], end: int = 0, *, shown: bool = True, sk
     return None
 
 
+def keeps_apart(above: Insn, insn: Insn, *, skipped: bool = True) -> bool:
+    """Return whether the same keeps an instruction from moving together with the one above it."""
+    return may_fault(insn.iced) or (skipped and may_fault(above.iced))
+
+
 def _refused(insn: Insn, why: str) -> Refusal:
     detail = f"{insn.text} may fault, and the program handles faults: {why}"
     return Refusal(Reason.MAY_FAULT, insn.address, detail)

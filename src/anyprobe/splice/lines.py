@@ -14,7 +14,6 @@ from anyprobe.binary.straight import FAR_ENOUGH
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow
-from anyprobe.isa.faults import may_fault
 from anyprobe.isa.relocate import must_stay
 from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Strategy, Want, WantKind
 
@@ -81,7 +80,7 @@ class Lines:
                 break
             insn = function.insn(number)
             flow = insn.flow
-            if self._stands_alone(found, insn):
+            if found and self._planner.faults_part(found[-1], insn):
                 break
             plain = flow is _NEXT and not insn.iced.is_ip_rel_memory_operand
             if not plain and (flow not in _MOVES or must_stay(insn) is not None):
@@ -91,13 +90,6 @@ class Lines:
                 break
             end = address + insn.length
         return found
-
-    def _stands_alone(self, line: "list[Insn]", insn: "Insn") -> bool:
-        """Return whether faults that the program handles keep an instruction from moving with those above it."""
-        planner = self._planner
-        if not line or not planner.faults_handled:
-            return False
-        return may_fault(insn.iced) or (planner.faults_skipped and len(line) == 1 and may_fault(line[0].iced))
 
     def _place_line(self, index: int, line: "list[Insn]", wants: Sequence[Want]) -> bool:
         """Jump at the first wanted instruction, or at one above it in the same line if there is no room."""
@@ -119,7 +111,7 @@ class Lines:
             if index < 0 or head.address in self._leaders:
                 return False
             above = function.insn(index)
-            if self._stands_alone([above], head):
+            if planner.faults_part(above, head):
                 return False
             if above.flow not in _WITHIN or above.end != head.address or must_stay(above) is not None:
                 return False

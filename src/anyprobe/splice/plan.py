@@ -12,7 +12,6 @@ from anyprobe.binary.straight import FAR_ENOUGH
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
-from anyprobe.isa.faults import may_fault
 from anyprobe.splice.behind import no_behind
 from anyprobe.splice.lines import LEAST_WANTS, Lines
 from anyprobe.splice.planned import AUTO, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
@@ -200,15 +199,10 @@ class Planner(Rows):
         """Return what may move together of a line with the instruction at an address."""
         if not self.faults_handled:
             return run
-        number = next(i for i, insn in enumerate(run) if insn.address == address)
-        skipped = self.faults_skipped
-        first = number
-        while first > 0 and not may_fault(run[first].iced) and not (skipped and may_fault(run[first - 1].iced)):
+        first = last = next(i for i, insn in enumerate(run) if insn.address == address)
+        while first > 0 and not self.faults_part(run[first - 1], run[first]):
             first -= 1
-        if skipped and may_fault(run[first].iced):
-            return run[first : first + 1]
-        last = number
-        while last + 1 < len(run) and not may_fault(run[last + 1].iced):
+        while last + 1 < len(run) and not self.faults_part(run[last], run[last + 1]):
             last += 1
         return run[first : last + 1]
 

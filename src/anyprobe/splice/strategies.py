@@ -14,7 +14,7 @@ from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.relocate import must_stay
 from anyprobe.splice.claims import Claims
-from anyprobe.splice.faulting import fault_refusal
+from anyprobe.splice.faulting import fault_refusal, keeps_apart
 from anyprobe.splice.planned import AUTO, SHORT_BYTES, TRAP, PlannedSplice, Pun, Strategy, Want, WantKind
 
 if TYPE_CHECKING:
@@ -267,3 +267,7 @@ class Strategies:
         if not self.faults_handled:
             return None
         return fault_refusal(insns, end, shown=self.pcs_shown, skipped=self.faults_skipped)
+
+    def faults_part(self, above: Insn, insn: Insn) -> bool:
+        """Return whether faults that the program handles keep an instruction from moving with the one above it."""
+        return self.faults_handled and keeps_apart(above, insn, skipped=self.faults_skipped)
