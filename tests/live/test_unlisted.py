@@ -280,12 +280,76 @@ def test_data_and_functions_of_assembly(tmp_path, name, level):
     check(built(tmp_path, source, "assembler", *(() if "main:" in source else ("-nostartfiles",))), level)
 
 
+LABELLED = {
+    "text behind a call": ASSEMBLED["text behind a call"],
+    "text behind the last system call": ASSEMBLED["text behind the last system call"],
+    "a table that jumps to itself": MAIN.format(
+        """ lea rbx, [rip + table]
+ mov rax, [rbx]
+ xor rax, [rbx + 8]
+ mov edi, 33
+ test rax, rax
+ je 1f
+ mov edi, 64
+1: call putchar@plt
+ lea rdi, [rip + table + 16]
+ call puts@plt
+ jmp 3f
+table: .byte 0x75, 0xfe, 0xeb, 0xfc, 0xe8, 0xf7, 0xff, 0xff, 0x75, 0xfe, 0xeb, 0xfc, 0xe8, 0xf7, 0xff, 0xff
+ .asciz "whole"
+3:"""
+    ),
+    "functions and data that only labels name": (
+        ASSEMBLY
+        + """.globl _start
+_start: mov ebx, 5
+again: mov rdi, rbx
+ call squared
+ add [rip + total], rax
+ dec ebx
+ jnz again
+ mov rax, [rip + handlers]
+ call rax
+ lea rsi, [rip + message]
+ mov edx, 6
+ call print
+ mov edi, [rip + total]
+ mov eax, 60
+ syscall
+message: .ascii "hello\n"
+numbers: .byte 1, 2, 3, 4
+squared: mov rax, rdi
+ imul rax, rdi
+ ret
+print: mov edi, 1
+ mov eax, 1
+ syscall
+ ret
+constant: .quad 0x1122334455667788
+pointed: mov rax, [rip + constant]
+ movzx ecx, byte ptr [rip + numbers + 3]
+ shr rax, 56
+ add eax, ecx
+ add [rip + total], rax
+ ret
+.data
+total: .quad 0
+handlers: .quad pointed
+"""
+    ),
+}
+"""Programs with symbols, whose labels have no type, or one."""
+
+
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", ["text behind a call", "text behind the last system call"])
-def test_text_in_functions_that_symbols_tell_of(tmp_path, name, level):
-    source = ASSEMBLED[name] + ".type text, @object\n"
+@pytest.mark.parametrize("kind", ["label", "object"])
+@pytest.mark.parametrize("name", LABELLED)
+def test_data_in_functions_that_symbols_tell_of(tmp_path, name, kind, level):
+    source = LABELLED[name]
+    labels = [label for label in ("text", "table", "message", "numbers", "constant") if f"\n{label}: " in source]
+    typed = "".join(f".type {label}, @object\n" for label in labels if kind == "object")
     flags = () if "main:" in source else ("-nostartfiles",)
-    check(built(tmp_path, source, "assembler", *flags, stripped=False), level)
+    check(built(tmp_path, source + typed, "assembler", *flags, stripped=False), level)
 
 
 @pytest.mark.parametrize("level", LEVELS)

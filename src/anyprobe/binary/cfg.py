@@ -328,6 +328,20 @@ class CodeMap:
                 found.add(target)
         return found
 
+    def surely_entered(self, low: int, high: int, *, addresses: bool) -> set[int]:
+        """Return the same without what data in ``[low, high)`` or between functions would say if it were code.
+
+        Symbols without a type count only with ``addresses``: both may be those of data.
+        """
+        found = {at for at in self.static_entries(low, high) if addresses or at not in self.text.named}
+        for target, source, kind in self._references_into(low, high):
+            if kind is Kind.NEAR or kind is Kind.SHORT:
+                if not low <= source < high and self.containing(source) is not None:
+                    found.add(target)
+            elif addresses:
+                found.add(target)
+        return found
+
     @property
     def all_references(self) -> References:
         """What leads anywhere in the module or takes an address of its code, once the module is surveyed."""

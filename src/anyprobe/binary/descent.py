@@ -7,6 +7,7 @@ of decoding disagree, or where nothing is known to lead, no byte may be written.
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Decoder
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from anyprobe.binary.function import FunctionCode
 
 _STOPS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP, Flow.OTHER})
+_LEADING = JUMPS | {Flow.CALL}
 _GOING_ON = frozenset({Code.INT3, Code.INT_IMM8})
 
 
@@ -109,17 +111,20 @@ def is_all_led_to(function: "FunctionCode", entries: Iterable[int]) -> bool:
     """Return whether every instruction but padding is led to from ``entries``, by a jump, or from above.
 
     That is so of nearly all functions, and takes one look behind each end; of the others ``Reached`` knows more. A jump
-    counts wherever it is, as it does in ``CodeMap.entered``.
+    or call counts if what is above has been found to be led to.
     """
     addresses = function.addresses
-    aims = {target for _, target in function.jumps}.union(entries)
-    if not addresses or addresses[0] not in aims:
+    first_to: dict[int, int] = {}
+    for number, target in chain(function.jumps, function.calls):
+        first_to[target] = min(first_to.get(target, number), number)
+    first_to |= dict.fromkeys(entries, -1)
+    if not addresses or first_to.get(addresses[0], 0) >= 0:
         return False
     for number, flow in function.turns:
         if flow not in ENDS and number not in function.dead_ends:
             continue
         following = number + 1
-        while following < len(addresses) and addresses[following] not in aims:
+        while following < len(addresses) and first_to.get(addresses[following], following) >= following:
             if not is_padding(function.raw_at(following)):
                 return False
             following += 1
@@ -149,7 +154,7 @@ class Reached:
                     break
                 last, flow = self._function.turns[place]
                 flags[number : last + 1] = b"\1" * (last + 1 - number)
-                if flow in JUMPS or last in self._function.dead_ends:
+                if flow in _LEADING:
                     target = index(iced[last].near_branch_target)
                     todo += [target] if target is not None else []
                 if flow in ENDS or last in self._function.dead_ends:

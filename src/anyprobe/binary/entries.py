@@ -9,7 +9,7 @@ from anyprobe.binary.elf import ElfFile
 from anyprobe.binary.landingpads import landing_pads
 from anyprobe.binary.relocations import R_64, R_IRELATIVE, R_RELATIVE, Relocations, in_place_values
 from anyprobe.binary.symbols import SHN_UNDEF, SymbolTable
-from anyprobe.core.arrays import unique
+from anyprobe.core.arrays import among, unique
 from anyprobe.core.memory import MemoryFault
 
 if TYPE_CHECKING:
@@ -19,22 +19,27 @@ _SINGLE = (12, 13)  # DT_INIT, DT_FINI
 _ARRAYS = ((25, 27), (26, 28), (32, 33))  # DT_INIT_ARRAY, DT_FINI_ARRAY, DT_PREINIT_ARRAY with their sizes
 
 
-def code_entries(image: "Image", more: list[int]) -> NDArray[np.int64]:
-    """Return the entries of an object, ascending and unique; ``more`` are those that the caller found."""
-    elf = image.elf
+def code_entries(image: "Image", more: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the entries of an object, ascending and unique; ``more`` are those that the caller found.
+
+    Then those of them that nothing but a symbol without a type tells of, which no other object can see. It may be a
+    label, or the name of data in the code.
+    """
+    elf, dynamic = image.elf, image.dynamic_table
     parts = [
         image.functions.starts,
-        image.functions.labels,
         image.unwind.starts,
         landing_pads(elf, image.unwind),
         image.stored_pointers,
         np.array([*loader_entries(elf), *more], np.uint64).astype(np.int64),
+        dynamic.symbols["value"].astype(np.int64) if dynamic is not None else np.empty(0, np.int64),
     ]
-    found = unique(np.concatenate(parts))
+    certain, named = np.concatenate(parts), image.functions.labels
+    found = unique(np.concatenate([certain, named]))
     inside = np.zeros(len(found), np.bool_)
     for area in image.code_ranges:
         inside |= (found >= area.start) & (found < area.end)
-    return found[inside]
+    return found[inside], unique(named[~among(named, certain)])
 
 
 def stored_pointers(image: "Image") -> NDArray[np.int64]:

@@ -288,6 +288,7 @@ class Image:
             function_starts=functions.starts,
             function_ends=functions.ends,
             entries=facts.entries,
+            named=frozenset(facts.named.tolist()),
             forbidden=facts.forbidden,
             noreturn=facts.noreturn,
             own_stubs=facts.own_stubs,
@@ -311,12 +312,12 @@ class Image:
     def _gather_facts(self) -> CodeFacts:
         functions = self.functions
         forbidden, sequences = forbidden_ranges(self.elf, self.code_ranges, self.unwind, self.relocations)
-        entries = code_entries(self, [*sequences, *(recovery_entries(self.elf) if self.is_go else ())])
+        entries, named = code_entries(self, [*sequences, *(recovery_entries(self.elf) if self.is_go else ())])
         framed = self.unwind.starts[self.unwind.framed]
         unnamed = framed[among(framed, functions.starts) & ~among(framed, functions.labels)]
         dynamic = self.dynamic_table
         stubs = own_stubs(self.elf, dynamic, self.relocations, self.code_ranges) if dynamic is not None else {}
-        return CodeFacts(entries, forbidden, self._noreturn, stubs, functions.cold_parts, unnamed)
+        return CodeFacts(entries, named, forbidden, self._noreturn, stubs, functions.cold_parts, unnamed)
 
     @cached_property
     def _noreturn(self) -> frozenset[int]:

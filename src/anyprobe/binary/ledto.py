@@ -70,21 +70,23 @@ class LedTo:
     def proven(self) -> "Reached | None":
         """The instructions that something other than an address leads to; ``None`` where anything may lead anywhere.
 
-        An address that is taken may be that of a table. If there are indirect jumps it may be that of a label, but not
-        where nothing lists the function, whose end is only a guess.
+        An address that is taken may be that of a table, and a symbol without a type its name. If there are jumps by
+        pointers it may be that of a label, but not where nothing lists the function, whose end is only a guess.
         """
         function = self._function
         if not self._is_asked:
             return None
         reached = Reached(function, self._known_entries())
         if not reached.is_all and not function.is_unlisted:
-            reached.follow(self._map.entered(function.start, function.end, addresses=function.indirect_jumps > 0))
+            addresses = bool(function.jumps_through_pointers)
+            reached.follow(self._map.surely_entered(function.start, function.end, addresses=addresses))
         return reached
 
     def _known_entries(self) -> set[int]:
         """Return where the function is entered, by its tables, too, as far as its own branches do not say it."""
         function = self._function
         inner = () if function.is_unlisted else self._map.static_entries(function.start, function.end)
+        inner = [address for address in inner if address not in self._map.text.named]
         return {function.start, function.entry, *function.table_targets, *inner}
 
     @cached_property

@@ -33,6 +33,7 @@ class CodeFacts:
     """What takes long to find out about an object's code; ``ModuleText`` says what it means."""
 
     entries: NDArray[np.int64]
+    named: NDArray[np.int64]
     forbidden: tuple[tuple[AddressRange, str], ...]
     noreturn: frozenset[int]
     own_stubs: dict[int, int]
@@ -79,22 +80,25 @@ class TableStore:
 
     def facts(self) -> CodeFacts | None:
         """Return the facts about the code, if they are kept."""
-        found = self._load(_FACTS, ("entries", "noreturn", "stubs", "parts", "forbidden", "reasons", "unnamed"))
+        kept = ("entries", "named", "noreturn", "stubs", "parts", "forbidden", "reasons", "unnamed")
+        found = self._load(_FACTS, kept)
         if found is None:
             return None
-        entries, noreturn, stubs, parts, areas, reasons, unnamed = found
+        entries, named, noreturn, stubs, parts, areas, reasons, unnamed = found
         texts = [text for text in reasons.tobytes().decode("ascii", "replace").split("\n") if text]
         shapes = parts.shape[:1], stubs.shape[:1], areas.shape
         if shapes != ((2,), (2,), (len(texts), 2)) or not _REASONS.issuperset(texts):
             return None
         forbidden = [(AddressRange(*area), text) for area, text in zip(areas.tolist(), texts, strict=True)]
         own_stubs, cold_parts = (dict(zip(*each.tolist(), strict=True)) for each in (stubs, parts))
-        return CodeFacts(entries, tuple(forbidden), frozenset(noreturn.tolist()), own_stubs, cold_parts, unnamed)
+        never_back = frozenset(noreturn.tolist())
+        return CodeFacts(entries, named, tuple(forbidden), never_back, own_stubs, cold_parts, unnamed)
 
     def keep_facts(self, facts: CodeFacts) -> None:
         """Keep the facts about the code."""
         arrays: cache.Arrays = {
             "entries": facts.entries,
+            "named": facts.named,
             "noreturn": np.array(sorted(facts.noreturn), np.int64),
             "stubs": np.array([[*facts.own_stubs], [*facts.own_stubs.values()]], np.int64),
             "parts": np.array([[*facts.cold_parts], [*facts.cold_parts.values()]], np.int64),

@@ -55,5 +55,7 @@ class ModuleText:
     """The starts of functions that neither a symbol nor an unwind entry tells of."""
     called: frozenset[int] = frozenset()
     """Those of them that calls lead to, rather than a pointer or a jump only."""
+    named: frozenset[int] = frozenset()
+    """The entries that nothing but a symbol without a type tells of, of a label or of data."""
     is_swift: bool = False
     """Whether there is code of Swift's compiler, whose functions have up to four registers of results."""
