@@ -8,7 +8,14 @@ from anyprobe.core.errors import InternalError, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.edits import Edit, Module, hook_of
-from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, head_bytes
+from anyprobe.splice.emit import (
+    PATCH_ALIGNMENT,
+    ActionSource,
+    dead_springboard_bytes,
+    emit_patch,
+    estimate,
+    head_bytes,
+)
 from anyprobe.splice.handlerchain import can_follow
 from anyprobe.splice.handlerfacts import HandlerFacts
 from anyprobe.splice.moving import Moving, can_move
@@ -133,7 +140,10 @@ class Emission:
             return {}
         moving = Moving(home.cursor, edit.module.bias, action_of, self._engine.clobbers.of_edit(edit))
         written = moving.write(lines)
-        if written is None or len(written[0]) > home.room():
+        if written is None:
+            return {}
+        reserved = sum([estimate(line) for line in lines]) - PATCH_ALIGNMENT
+        if len(written[0]) > min(reserved, home.room()):  # what is more would be the room of others
             return {}
         home.put(written[0])
         return written[1]

@@ -24,10 +24,11 @@ from anyprobe.splice.patchcode import (
 from anyprobe.splice.planned import TRAP, PlannedSplice, Strategy, Want, WantKind
 
 PATCH_ALIGNMENT = 16
-PATCH_ESTIMATE = 200
-"""Bytes reserved per patch beyond its actions and instructions."""
-ACTION_ESTIMATE = 112
-INSTRUCTION_ESTIMATE = 32
+PLAIN_ESTIMATE, COUNTER_ESTIMATE = 24, 81
+"""Upper bounds of a patch that only counts, beyond its counters and instructions (alignment, the jump back), and of the
+code of a counter that has to save everything, its first hit included."""
+PATCH_ESTIMATE, ACTION_ESTIMATE, INSTRUCTION_ESTIMATE = 200, 112, 32
+"""The same of any other patch, of any action, and of the copy of an instruction that cannot be copied as it is."""
 
 _SEE_STACK = REPLACING | {ActionKind.HANDLER}
 """What looks at the stack, which has to be as in front of the instruction."""
@@ -46,14 +47,21 @@ class ActionSource:
 
 def estimate(splice: PlannedSplice) -> int:
     """Return an upper bound of the bytes that the splice's patch takes."""
-    size = PATCH_ESTIMATE + INSTRUCTION_ESTIMATE * len(splice.insns)
+    size, plain = 0, True
+    for insn in splice.insns:
+        size += len(insn.raw) if insn.flow is Flow.NEXT else INSTRUCTION_ESTIMATE
     for want in splice.wants:
+        bare = not (want.conditional or want.after or want.block)
+        if bare and getattr(want.tag, "kind", None) is ActionKind.COUNT:
+            size += COUNTER_ESTIMATE
+            continue
+        plain = False
         size += ACTION_ESTIMATE + INSTRUCTION_ESTIMATE * len(want.block)
         if want.inside:
             size += DECISION_ESTIMATE + RANGE_ESTIMATE * len(want.inside)
         if getattr(want.tag, "handler", None) is not None:
             size += INLINE_ESTIMATE
-    return size
+    return size + (PLAIN_ESTIMATE if plain else PATCH_ESTIMATE)
 
 
 def emit_patch(

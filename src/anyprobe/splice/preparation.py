@@ -2,6 +2,7 @@
 
 import errno
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -46,8 +47,8 @@ _PATIENCE = 1.0
 _PAUSE = 0.002
 _CLUSTER = 1 << 30
 """Modules that lie within this distance share a neighbourhood."""
-_MANY, _MOST = 1000, 640
-"""So many new wants in one module are worth keeping room for, and so many bytes of code and counter for each."""
+_MUCH, _MOST, _MOST_OF_COUNTER = 200_000, 640, 224
+"""So many bytes of code are worth keeping room for, so many for each new want, and for one that only counts."""
 _PARTS = (1, 2, 4)
 """What part of that, where there is no room for all: most patches are smaller."""
 _VIEW_BYTES, _VIEW_MOST, _VIEW_PART = 600, 6 << 20, 10
@@ -108,19 +109,31 @@ def _view_room(bytes_wanted: int) -> int:
 
 def keep_room(space: AddressSpace, edits: Sequence["Edit"]) -> None:
     """Keep springboards, which may stand nearly anywhere, out of the way of the code of many patches."""
-    wants: dict[int, tuple[Module, int]] = {}
+    wanted: Counter[Module] = Counter()
     for edit in edits:
-        if not edit.added:
-            continue
-        module, before = wants.get(id(edit.module), (edit.module, 0))
-        wants[id(edit.module)] = module, before + len(edit.added)
-    for module, number in wants.values():
-        size = number * _MOST + 4 * ROUTINE_BYTES
-        for part in _PARTS if number >= _MANY else ():
-            place = space.gap_near(module.low, module.high, size // part)
+        for want in edit.added:
+            wanted[edit.module] += _MOST if getattr(want.tag, "handler", None) is not None else _MOST_OF_COUNTER
+    clusters: list[_Cluster] = []
+    for module in sorted(wanted, key=lambda module: module.low):
+        _join(clusters, module).code_bytes += wanted[module]
+    free = space.copy()
+    for cluster in clusters:
+        size = cluster.code_bytes + 4 * ROUTINE_BYTES
+        for part in _PARTS if cluster.code_bytes >= _MUCH else ():
+            place = free.gap_near(cluster.low, cluster.high, size // part)
             if place is not None:
-                space.keep(place, place + page_ceil(size // part))
+                end = place + page_ceil(size // part)
+                space.keep(place, end)
+                free.reserve(place, end)
                 break
+
+
+def _join(clusters: list[_Cluster], module: "Module") -> _Cluster:
+    """Return the cluster that a module belongs to, which is the last one or a new one; no later one lies lower."""
+    if not clusters or module.high - clusters[-1].low > _CLUSTER:
+        clusters.append(_Cluster(module.low, module.high))
+    clusters[-1].high = max(clusters[-1].high, module.high)
+    return clusters[-1]
 
 
 class Preparation:
@@ -198,11 +211,7 @@ class Preparation:
             ):
                 used_code, used_near, used_view = used_code + need.code, used_near + near, shown
                 continue
-            cluster = self._clusters[-1] if self._clusters else None
-            if cluster is None or module.high - cluster.low > _CLUSTER:
-                cluster = _Cluster(module.low, module.high)
-                self._clusters.append(cluster)
-            cluster.high = max(cluster.high, module.high)
+            cluster = _join(self._clusters, module)
             cluster.code_bytes += need.code
             cluster.view_bytes += need.view
             cluster.largest = max(cluster.largest, need.largest)

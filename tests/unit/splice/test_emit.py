@@ -7,8 +7,16 @@ import pytest
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
+from anyprobe.splice.banks import Hook
 from anyprobe.splice.countertemplate import CounterTemplates
-from anyprobe.splice.emit import ActionSource, dead_springboard_bytes, emit_patch, estimate, head_bytes
+from anyprobe.splice.emit import (
+    PATCH_ALIGNMENT,
+    ActionSource,
+    dead_springboard_bytes,
+    emit_patch,
+    estimate,
+    head_bytes,
+)
 from anyprobe.splice.patchcode import Action, ActionKind, BankCode, Clobbers, PatchWriter
 from anyprobe.splice.planned import PlannedSplice, Pun, Strategy, Want, WantKind
 from anyprobe.splice.routines import Routines
@@ -239,11 +247,45 @@ def test_what_is_out_of_reach_is_refused():
     assert outcome.reason is Reason.NO_DISPLACED_FORM
 
 
-def test_patches_fit_their_estimate():
-    wants = [(0, WantKind.ENTRY), (1, WantKind.OFFSET), (3, WantKind.EXIT, True)]
-    splice = splice_of("55 ff c0 74 20 c3", *wants)
-    for bank in (SLOTS, ATOMIC):
-        assert len(emit(splice, ActionKind.COUNT, bank).code) <= estimate(splice)
+EACH_KIND = [
+    "48 89 e5 5d 0f 1f 44 00 00",  # mov rbp, rsp; pop rbp; nop dword [rax+rax]
+    "62 f1 7c 48 10 84 88 00 01 00 00 2e 2e 2e 2e 2e 2e 2e 48 01 c8",  # vmovups zmm0, [..]; padded add
+    "48 8b 05 00 01 00 00 62 f1 7c 48 10 05 00 01 00 00",  # mov rax, [rip+..]; vmovups zmm0, [rip+..]
+    "74 20 0f 8f 00 01 00 00",  # je; jg
+    "67 e2 20 e3 20",  # loop; jrcxz
+    "e8 00 01 00 00",
+    "ff 15 00 01 00 00 2e ff 94 c8 00 01 00 00 ff 54 24 10",  # call [rip+..], cs call [rax+rcx*8+..], [rsp+16]
+    "e9 00 01 00 00",
+    "ff 25 00 01 00 00",
+    "0f 05 f3 a4 c3",  # syscall; rep movsb; ret
+    "0f 0b",
+]
+
+
+@pytest.mark.parametrize("bank", [SLOTS, ATOMIC], ids=["slots", "atomic"])
+@pytest.mark.parametrize("code", EACH_KIND)
+def test_counters_fit_their_estimate_where_they_have_to_save_everything(code, bank):
+    insns = decode_range(bytes.fromhex(code), LINK)
+    splice = splice_of(code, *[(insn.address - LINK, WantKind.OFFSET) for insn in insns])
+    for want in splice.wants:
+        want.tag = Hook(ActionKind.COUNT)
+    assert len(emit(splice, ActionKind.COUNT, bank).code) + PATCH_ALIGNMENT - 1 <= estimate(splice)
+
+
+def test_counters_of_changed_branches_fit_their_estimate():
+    for code in ("0f 84 00 01 00 00", "e9 00 01 00 00", "e8 00 01 00 00"):
+        splice = splice_of(code, (0, WantKind.OFFSET), strategy=Strategy.RETARGET)
+        splice.wants[0].tag = Hook(ActionKind.COUNT)
+        assert len(emit(splice, ActionKind.COUNT).code) + PATCH_ALIGNMENT - 1 <= estimate(splice)
+
+
+@pytest.mark.parametrize("kind", [ActionKind.COUNT, ActionKind.ENTER, ActionKind.LEAVE, ActionKind.VIEW])
+def test_other_patches_fit_their_estimate(kind):
+    splice = splice_of("55 ff c0 74 20 c3", (0, WantKind.ENTRY), (1, WantKind.OFFSET), (3, WantKind.EXIT, True))
+    for want in splice.wants:
+        want.tag = Hook(kind)
+    for bank in (SLOTS, ATOMIC) if kind is ActionKind.COUNT else (SLOTS,):
+        assert len(emit(splice, kind, bank).code) + PATCH_ALIGNMENT - 1 <= estimate(splice)
 
 
 # -- heads

@@ -7,6 +7,9 @@ import pytest
 
 from anyprobe.core.errors import TargetError
 from anyprobe.data.layout import BankLayout
+from anyprobe.splice.banks import Hook
+from anyprobe.splice.patchcode import ActionKind
+from anyprobe.splice.planned import Want, WantKind
 from anyprobe.splice.preparation import Preparation, _Cluster, keep_room
 from anyprobe.splice.space import REACH, TOP, AddressSpace
 
@@ -61,25 +64,47 @@ def test_no_place_at_all():
         preparation(between_springboards(MB // 8))._places_of(cluster(60 * MB, 3 * MB))
 
 
+class Module:
+    """A module between two addresses."""
+
+    def __init__(self, low, high):
+        self.low, self.high = low, high
+
+
 def edits(count, module):
-    return [SimpleNamespace(module=module, added=[None] * 100) for _ in range(count // 100)]
+    wants = [Want(0, WantKind.OFFSET, tag=Hook(ActionKind.COUNT)) for _ in range(100)]
+    return [SimpleNamespace(module=module, added=wants) for _ in range(count // 100)]
+
+
+def cut_up(space, distance):
+    """Take a page wherever one is free in so many bytes below the library."""
+    pages = (LIBRARY - below for below in range(distance, REACH, distance))
+    space.reserve_all([(page, page + 0x1000) for page in pages if space.is_free(page, page + 0x1000)])
 
 
 def test_room_is_kept_for_the_code_of_many_patches():
     """Springboards, which are chosen first, may not cut up the place where the code will go.
 
-    Where all blocks are counted, each takes some 370 bytes of it on average.
+    Where all blocks are counted, each takes some 130 bytes of it on average.
     """
     space = AddressSpace([PROGRAM, line(LIBRARY, LIBRARY + MB)])
-    keep_room(space, edits(100_000, SimpleNamespace(low=LIBRARY, high=LIBRARY + MB)))
-    wanted = cluster(45 * MB)
-    pages = (LIBRARY - distance for distance in range(MB // 8, REACH, MB // 8))
-    space.reserve_all([(page, page + 0x1000) for page in pages if space.is_free(page, page + 0x1000)])
-    sizes, (place,) = preparation(space)._places_of(wanted)
+    keep_room(space, edits(100_000, Module(LIBRARY, LIBRARY + MB)))
+    cut_up(space, MB // 8)
+    sizes, (place,) = preparation(space)._places_of(cluster(13 * MB))
+    assert LIBRARY - 25 * MB < place < LIBRARY - sizes[0]
+
+
+def test_room_is_kept_for_modules_that_will_share_it():
+    """The code of all of them goes to one place, even if each of them has little."""
+    modules = [Module(LIBRARY + 2 * MB * number, LIBRARY + (2 * number + 1) * MB) for number in range(10)]
+    space = AddressSpace([PROGRAM, *(line(module.low, module.high) for module in modules)])
+    keep_room(space, [edit for module in modules for edit in edits(30_000, module)])
+    cut_up(space, MB // 8)
+    sizes, (place,) = preparation(space)._places_of(cluster(45 * MB))
     assert LIBRARY - 70 * MB < place < LIBRARY - sizes[0]
 
 
 def test_no_room_is_kept_for_few():
     space = AddressSpace([PROGRAM, line(LIBRARY, LIBRARY + MB)])
-    keep_room(space, edits(300, SimpleNamespace(low=LIBRARY, high=LIBRARY + MB)))
+    keep_room(space, edits(300, Module(LIBRARY, LIBRARY + MB)))
     assert space.is_free(LIBRARY - MB, LIBRARY)
