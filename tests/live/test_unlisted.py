@@ -342,12 +342,14 @@ handlers: .quad pointed
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("kind", ["label", "object"])
+@pytest.mark.parametrize("kind", ["", ".type {}, @object", ".globl {}"], ids=["label", "object", "global"])
 @pytest.mark.parametrize("name", LABELLED)
 def test_data_in_functions_that_symbols_tell_of(tmp_path, name, kind, level):
     source = LABELLED[name]
-    labels = [label for label in ("text", "table", "message", "numbers", "constant") if f"\n{label}: " in source]
-    typed = "".join(f".type {label}, @object\n" for label in labels if kind == "object")
+    labels = [
+        label for label in ("text", "table", "message", "numbers", "constant", "squared") if f"\n{label}: " in source
+    ]
+    typed = "".join(f"{kind.format(label)}\n" for label in labels)
     flags = () if "main:" in source else ("-nostartfiles",)
     check(built(tmp_path, source + typed, "assembler", *flags, stripped=False), level)
 

@@ -15,6 +15,7 @@ from anyprobe.binary.doubts import Doubts
 from anyprobe.binary.endless import EndlessFunctions
 from anyprobe.binary.exits import Exit, ExitKind, branches_into
 from anyprobe.binary.function import FunctionCode
+from anyprobe.binary.hearsay import unproven_starts
 from anyprobe.binary.padding import padding_length
 from anyprobe.binary.text import ModuleText
 from anyprobe.core.cachedproperty import cached_property
@@ -48,6 +49,8 @@ class CodeMap:
         self._part_of: dict[tuple[int, int], bool] = {}
         self._owners: dict[int, int | None] = {}
         self._stubs: dict[int, bool] = {}
+        self._hearsay: frozenset[int] | None = None
+        """What ``_unproven`` returns, once it is known."""
         self.liveness: object = None
         """Where ``liveness`` keeps what it has found."""
         self._checked: References | None = None
@@ -109,6 +112,9 @@ class CodeMap:
 
     def _analyse(self, start: int) -> FunctionCode | Refusal:
         number = bisect_left(self._starts, start)
+        if start in self._unproven:
+            detail = "a symbol without a type, which may name data, and nothing that is known to lead here"
+            return Refusal(Reason.NOT_CODE, start, detail)
         if number == len(self._starts) or self._starts[number] != start:
             return self._nameless(start) or Refusal(Reason.NOT_CODE, start, "no function starts here")
         area = self._area(start)
@@ -118,6 +124,18 @@ class CodeMap:
         if end <= start:
             return Refusal(Reason.NOT_CODE, start, "the function has no bytes")
         return FunctionCode(self, start, area.content[start - area.start : end - area.start])
+
+    @property
+    def _unproven(self) -> frozenset[int]:
+        """The functions of which nothing but a symbol without a type tells, and nothing leads there."""
+        if self._hearsay is None:
+            self._hearsay = frozenset()  # while they are looked at, they are functions like any others
+            starts = self.text.named.intersection(self._starts) if self.text.named else ()
+            if starts:
+                self._hearsay = unproven_starts(self, starts)
+                for start in self._hearsay:
+                    self._functions.pop(start, None)
+        return self._hearsay
 
     def _nameless(self, address: int) -> FunctionCode | None:
         """Return the code around an address outside of all functions."""
@@ -293,7 +311,11 @@ class CodeMap:
 
     def sources_of(self, address: int) -> list[int]:
         """Return where in the code something leads to an address or takes it (somewhere in the instruction)."""
-        return [source for _, source, _ in self._references_into(address, address + 1)]
+        return [source for source, _ in self.references_to(address)]
+
+    def references_to(self, address: int) -> list[tuple[int, Kind]]:
+        """Return the same, and what each is."""
+        return [(source, kind) for _, source, kind in self._references_into(address, address + 1)]
 
     def is_address_taken(self, low: int, high: int) -> bool:
         """Return whether an instruction takes an address in ``[low, high)``: it may be jumped to from anywhere."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from anyprobe.binary.elf import ElfFile
 from anyprobe.binary.landingpads import landing_pads
 from anyprobe.binary.relocations import R_64, R_IRELATIVE, R_RELATIVE, Relocations, in_place_values
-from anyprobe.binary.symbols import SHN_UNDEF, SymbolTable
+from anyprobe.binary.symbols import SHN_UNDEF, STT_NOTYPE, SymbolTable
 from anyprobe.core.arrays import among, unique
 from anyprobe.core.memory import MemoryFault
 
@@ -26,8 +26,12 @@ def code_entries(image: "Image", more: list[int]) -> tuple[NDArray[np.int64], ND
     label, or the name of data in the code.
     """
     elf, dynamic = image.elf, image.dynamic_table
+    symbols = image.functions.symbols
+    typed = symbols.kind != STT_NOTYPE
+    starts = image.functions.starts
     parts = [
-        image.functions.starts,
+        starts[~among(starts, symbols.value[~typed])],
+        symbols.value[typed],
         image.unwind.starts,
         landing_pads(elf, image.unwind),
         image.stored_pointers,

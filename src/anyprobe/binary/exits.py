@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from anyprobe.binary.calledpieces import CalledPieces
 from anyprobe.binary.codescan import Kind
 from anyprobe.binary.stackdepth import Balance, balance, seen_in
 from anyprobe.core.refusal import Reason, Refusal
@@ -79,6 +80,8 @@ class _Collector:
             self._bound_undecided()
         if self.function.is_unlisted and self.refusal is None:
             self._check_unlisted()
+        if self.refusal is None:
+            self._leave_out_called()
         found = tuple(sorted(self.found, key=lambda leaving: leaving.address))
         return Exits(found, self.refusal, tuple(self.parts))
 
@@ -114,6 +117,21 @@ class _Collector:
         seen = seen_in(self.parts, self.map.endless, undecided)
         if balance(self.function.start, code.get, seen, is_whole=True) is Balance.BROKEN:
             self._refuse(self.function.start, "its stack is not kept in balance: it may be the pieces of two functions")
+
+    def _leave_out_called(self) -> None:
+        """Leave out the ends of pieces that are called; refuse all where they are the function's, too."""
+        pieces = CalledPieces(self.map, self.parts)
+        if not pieces.starts:
+            return
+        jump = pieces.undecided_jump()
+        if jump is not None:
+            self._refuse(jump.address, "a piece of the function is called, and this may jump into it or out of it")
+            return
+        own, theirs = pieces.own(), pieces.theirs()
+        for leaving in self.found:
+            if leaving.address in own and leaving.address in theirs:
+                self._refuse(leaving.address, "ends the function and a piece of it that is called, too")
+        self.found = [leaving for leaving in self.found if leaving.address in own or leaving.address not in theirs]
 
     def _refuse(self, address: int, why: str) -> None:
         if self.refusal is None:

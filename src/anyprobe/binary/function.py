@@ -350,6 +350,8 @@ class FunctionCode:
         last = self.insn(len(self.iced) - 1)
         if last.is_call and self.is_unlisted:
             return last.address if last.target is None or last.target not in self._map.endless else None
+        if last.flow is Flow.SYSCALL and len(self.iced) - 1 in self.dead_ends:
+            return None
         return last.address if last.falls_through and not last.is_call else None
 
     @property

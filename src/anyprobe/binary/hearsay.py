@@ -1,0 +1,31 @@
+"""Functions of which nothing but a symbol without a type tells: assemblers give such to data in the code, too."""
+
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.codescan import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from anyprobe.binary.cfg import CodeMap
+
+
+def unproven_starts(code_map: "CodeMap", starts: "Collection[int]") -> frozenset[int]:
+    """Return which of some functions no branch of others leads to, and no other one runs on into."""
+    left = set(starts)
+    while True:
+        found = {start for start in left if _is_led_to(code_map, start, left)}
+        if not found:
+            return frozenset(left)
+        left -= found
+
+
+def _is_led_to(code_map: "CodeMap", start: int, unproven: set[int]) -> bool:
+    above = code_map.containing(start - 1)
+    if above is not None and above.start not in unproven and above.runs_past_end is not None:
+        return True
+    for source, kind in code_map.references_to(start):
+        home = code_map.containing(source)
+        if kind in (Kind.NEAR, Kind.SHORT) and home is not None and home.start not in unproven:
+            return True
+    return False
