@@ -49,10 +49,6 @@ WITHIN = {
 """A function whose ends are its own though it is called in the middle, and what the other one does."""
 SHARED = {
     "to do it twice": (BEGIN + " mov %rdi, %rax\n call 1f\n1: add $3, %rax\n ret\n" + END, "lea 1(%rdi), %rax"),
-    "by another function": (
-        BEGIN + " mov %rdi, %rax\nmiddle: add $3, %rax\n ret\n" + END,
-        "mov %rdi, %rax\n sub $8, %rsp\n call middle\n add $8, %rsp",
-    ),
     "with a jump that nobody can follow": (
         BEGIN
         + " mov %rdi, %rax\n call 1f\n lea 2f(%rip), %rcx\n xor $2, %rcx\n xor $2, %rcx\n jmp *%rcx\n"
@@ -111,3 +107,13 @@ def test_returns_that_are_also_those_of_a_piece_are_refused(build, name):
     snapshot, refused = run(path, lambda session: session.count("a.out:probed", "a.out:probed%return"))
     assert [refusal.reason for _, refusal in refused] == [Reason.CONTROL_FLOW_UNKNOWN]
     assert [(site.kind, site.hits) for site in snapshot.sites] == [("entry", CALLS)]
+
+
+def test_who_is_called_in_the_middle_by_others_has_more_returns_than_entries(build):
+    middle = BEGIN + " mov %rdi, %rax\nmiddle: add $3, %rax\n mov %rax, %rcx\n mov %rcx, %rax\n ret\n" + END
+    path = build(middle, "mov %rdi, %rax\n sub $8, %rsp\n call middle\n add $8, %rsp")
+    snapshot, refused = run(path, lambda session: session.count("a.out:probed", "a.out:probed%return"))
+    assert not refused
+    assert {site.kind: site.hits for site in snapshot.sites} == {"entry": CALLS, "return": 2 * CALLS}
+    snapshot, _ = run(path, lambda session: session.time("a.out:probed"))
+    assert [(each.count, each.unmatched) for each in snapshot.functions] == [(CALLS, CALLS)]

@@ -26,15 +26,17 @@ class CalledPieces:
         """Look for calls into the first of ``parts``, from wherever they are."""
         self._map, self._parts = code_map, parts
         function = parts[0]
-        self.starts = {
+        self.by_itself = {
             target
             for part in parts
             for number, target in part.calls
             if function.entry < target < function.end and not self._is_jump(part, number)
         }
+        """Where the function calls itself."""
+        self.by_others: set[int] = set()
         for target, source, kind in code_map.references.into(function.entry + 1, function.end):
             if kind is Kind.NEAR and not function.start <= source < function.end and self._calls(source, target):
-                self.starts.add(target)
+                self.by_others.add(target)
 
     def own(self) -> set[int]:
         """Return the addresses that control comes to from the function's entry, or by what is stored elsewhere."""
@@ -43,11 +45,7 @@ class CalledPieces:
         for part in self._parts:
             inner = set(self._map.static_entries(part.start, part.end)) - self._map.text.named
             entries |= {part.start} | inner | part.table_targets
-        return self._reached(entries)
-
-    def theirs(self) -> set[int]:
-        """Return the addresses that control comes to by the calls."""
-        return self._reached(self.starts)
+        return self.reached(entries)
 
     def undecided_jump(self) -> Insn | None:
         """Return an indirect jump that may lead from one to the other, if there is one."""
@@ -79,7 +77,8 @@ class CalledPieces:
                 return part, number
         return None, 0
 
-    def _reached(self, entries: Iterable[int]) -> set[int]:
+    def reached(self, entries: Iterable[int]) -> set[int]:
+        """Return the addresses that control comes to from some others, calls aside."""
         found: set[int] = set()
         todo = list(entries)
         while todo:

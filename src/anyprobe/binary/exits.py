@@ -119,18 +119,23 @@ class _Collector:
             self._refuse(self.function.start, "its stack is not kept in balance: it may be the pieces of two functions")
 
     def _leave_out_called(self) -> None:
-        """Leave out the ends of pieces that are called; refuse all where they are the function's, too."""
+        """Leave out the ends of pieces that are called; refuse all where the function calls what ends as it does.
+
+        Others that call its middle come by a second door, as those do that jump there, and its ends are theirs.
+        """
         pieces = CalledPieces(self.map, self.parts)
-        if not pieces.starts:
+        if not pieces.by_itself and not pieces.by_others:
             return
         jump = pieces.undecided_jump()
         if jump is not None:
-            self._refuse(jump.address, "a piece of the function is called, and this may jump into it or out of it")
+            if pieces.by_itself:
+                self._refuse(jump.address, "the function calls a piece of itself, and this may jump into or out of it")
             return
-        own, theirs = pieces.own(), pieces.theirs()
+        own, inner = pieces.own(), pieces.reached(pieces.by_itself)
         for leaving in self.found:
-            if leaving.address in own and leaving.address in theirs:
-                self._refuse(leaving.address, "ends the function and a piece of it that is called, too")
+            if leaving.address in own and leaving.address in inner:
+                self._refuse(leaving.address, "ends the function and a piece of it that it calls, too")
+        theirs = inner | pieces.reached(pieces.by_others)
         self.found = [leaving for leaving in self.found if leaving.address in own or leaving.address not in theirs]
 
     def _refuse(self, address: int, why: str) -> None:
