@@ -354,6 +354,140 @@ def test_data_in_functions_that_symbols_tell_of(tmp_path, name, kind, level):
     check(built(tmp_path, source + typed, "assembler", *flags, stripped=False), level)
 
 
+EXITS = {
+    "from above": "mov eax, 60\n xor edi, edi\n syscall",
+    "from the stack": "push 60\n pop rax\n xor edi, edi\n syscall",
+    "in the low byte": "xor eax, eax\n mov al, 60\n xor edi, edi\n syscall",
+    "by an addition": "mov edi, 1\n lea eax, [rdi + 58]\n inc eax\n syscall",
+    "from a group": "mov rax, 231\n mov rdi, 0\n syscall",
+    "from memory": "mov eax, [rip + number]\n xor edi, edi\n syscall",
+    "of 32 bits": "mov eax, 1\n xor ebx, ebx\n int 0x80",
+}
+"""Ways to end a program by a system call, by where its number comes from."""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("stripped", [True, False], ids=["stripped", "symbols"])
+@pytest.mark.parametrize("name", EXITS)
+def test_text_behind_the_end_of_a_program(tmp_path, name, stripped, level):
+    source = ASSEMBLED["text behind the last system call"]
+    end = " xor edi, edi\n mov eax, 60\n syscall\n"
+    assert end in source
+    source = source.replace(end, f" {EXITS[name]}\n").replace("text", ".Ltext").replace("..Ltext", ".text")
+    source += ".data\nnumber: .long 60\n"
+    check(built(tmp_path, source, "assembler", "-nostartfiles", stripped=stripped), level)
+
+
+TAKERS = {
+    "goes on behind the text": ASSEMBLY
+    + """.globl _start
+print: pop rsi
+ xor edx, edx
+1: inc edx
+ cmp byte ptr [rsi + rdx - 1], 0
+ jne 1b
+ lea rcx, [rsi + rdx]
+ push rcx
+ dec edx
+ mov edi, 1
+ mov eax, 1
+ syscall
+ ret
+_start: mov ebx, 3
+1: call print
+ .asciz "PQRST uvw\n"
+ dec ebx
+ jne 1b
+ xor edi, edi
+ mov eax, 60
+ syscall
+""",
+    "never comes back": MAIN.format("mov ebx, 300\n1: mov edi, ebx\n call check\n dec ebx\n jne 1b")
+    + """.p2align 4
+panic: pop rdi
+ push rax
+ call puts@plt
+ mov edi, 2
+ call exit@plt
+.p2align 4
+check: cmp edi, 1000
+ jb 2f
+ call panic
+ .asciz "PQRST: too large"
+2: add [rip + total], edi
+ ret
+.data
+total: .long 0
+""",
+    "is an end like any other": MAIN.format("mov ebx, 300\n1: mov edi, ebx\n call check\n dec ebx\n jne 1b")
+    + """.p2align 4
+panic: push rbx
+ mov edi, 3
+ call exit@plt
+.p2align 4
+check: cmp edi, 1000
+ jb 2f
+ call panic
+ .asciz "PQRST: too large"
+2: add [rip + total], edi
+ ret
+.data
+total: .long 0
+""",
+}
+"""Text behind a call, which the function that is called knows of, or nobody."""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("stripped", [True, False], ids=["stripped", "symbols"])
+@pytest.mark.parametrize("name", TAKERS)
+def test_text_behind_a_call(tmp_path, name, stripped, level):
+    source = TAKERS[name]
+    flags = () if "main:" in source else ("-nostartfiles",)
+    check(built(tmp_path, source, "assembler", *flags, stripped=stripped), level)
+
+
+DISPATCHING = {
+    "distances of two bytes": (
+        " and edi, 3\n lea rdx, [rip + .Ltable]\n movzx eax, word ptr [rdx + rdi*2]\n add rax, rdx\n jmp rax\n"
+        ".Ltable: .word 1f - .Ltable, 2f - .Ltable, 3f - .Ltable, 4f - .Ltable\n"
+        "1: lea eax, [rdi + 1]\n ret\n2: lea eax, [rdi + 22]\n ret\n3: mov eax, edi\n ret\n4: lea eax, [rdi - 9]\n ret"
+    ),
+    "so many instructions less": (
+        " xor eax, eax\n and edi, 7\n lea rdx, [rip + 1f]\n neg rdi\n lea rdx, [rdx + rdi*4]\n jmp rdx\n"
+        + " lea eax, [rax + rax + 3]\n" * 8
+        + '1: ret\n.Ltext: .asciz "PQRST for all"'
+    ),
+    "classes that look like nops": (
+        " movzx eax, dil\n lea rdx, [rip + .Ltable]\n movzx eax, byte ptr [rdx + rax]\n ret\n"
+        ".Ltable: .fill 128, 1, 0x50\n .fill 64, 1, 0x90\n .fill 64, 1, 0x66"
+    ),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("stripped", [True, False], ids=["stripped", "symbols"])
+@pytest.mark.parametrize("name", DISPATCHING)
+def test_tables_and_text_in_functions_whose_control_flow_is_unknown(tmp_path, name, stripped, level):
+    source = MAIN.format(
+        """ mov ebx, 800
+1: mov edi, ebx
+ call probed
+ imul edx, [rip + total], 31
+ add edx, eax
+ mov [rip + total], edx
+ dec ebx
+ jne 1b
+ mov esi, [rip + total]
+ lea rdi, [rip + format]
+ xor eax, eax
+ call printf@plt"""
+    )
+    source += f".p2align 4\n.type probed, @function\nprobed:{DISPATCHING[name]}\n.size probed, .-probed\n"
+    source += '.data\ntotal: .long 0\nformat: .asciz "%d\\n"\n'
+    check(built(tmp_path, source, "assembler", stripped=stripped), level)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", COMPILED)
 def test_functions_as_compilers_make_them(tmp_path, name, level):

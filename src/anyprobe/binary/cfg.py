@@ -17,15 +17,20 @@ from anyprobe.binary.exits import Exit, ExitKind, branches_into
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.hearsay import unproven_starts
 from anyprobe.binary.padding import padding_length
+from anyprobe.binary.stackdepth import takes_return
 from anyprobe.binary.text import ModuleText
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.isa.decode import Flow, decode_range
+from anyprobe.isa.decode import Flow, decode_iced, decode_range
 
 if TYPE_CHECKING:
     from anyprobe.binary.moduleliveness import ModuleLiveness
 
 _CALL = 0xE8
+_FRONT = 48
+"""So many bytes show how a function begins."""
+_POPS = frozenset(range(0x58, 0x60)) | {0x8F, 0x83, 0x81, 0x8D, 0xC9}
+"""Opcodes of what takes something from the stack: ``pop``, ``add``, ``lea``, ``leave``."""
 _STUB_JUMP = b"\xff\x25"
 """``jmp [rip+x]``, prefixes left out."""
 _MOST_NOPS = 64
@@ -49,6 +54,7 @@ class CodeMap:
         self._part_of: dict[tuple[int, int], bool] = {}
         self._owners: dict[int, int | None] = {}
         self._stubs: dict[int, bool] = {}
+        self._takers: dict[int, bool] = {}
         self._hearsay: frozenset[int] | None = None
         """What ``_unproven`` returns, once it is known."""
         self.liveness: object = None
@@ -274,6 +280,14 @@ class CodeMap:
     def _data_references(self) -> DataReferences:
         return DataReferences(self._code)
 
+    def takes_return(self, target: int) -> bool:
+        """Return whether what is called at an address takes its return address from the stack at once."""
+        known = self._takers.get(target)
+        if known is None:
+            area = self._area(target)
+            known = self._takers[target] = area is not None and _takes_return(area, target)
+        return known
+
     def is_stub(self, address: int) -> bool:
         """Return whether a linkage stub (``jmp [rip+x]``, behind ``endbr64`` or not) lies at an address."""
         known = self._stubs.get(address)
@@ -317,9 +331,10 @@ class CodeMap:
         """Return the same, and what each is."""
         return [(source, kind) for _, source, kind in self._references_into(address, address + 1)]
 
-    def is_address_taken(self, low: int, high: int) -> bool:
-        """Return whether an instruction takes an address in ``[low, high)``: it may be jumped to from anywhere."""
-        return any(kind in (Kind.LEA, Kind.ABSOLUTE) for _, _, kind in self._references_into(low, high))
+    def pointed_to(self, low: int, high: int) -> set[int]:
+        """Return what is stored somewhere, or taken by an instruction, of the addresses in ``[low, high)``."""
+        found = set(self.static_entries(low, high))
+        return found.union(at for at, _, kind in self._references_into(low, high) if kind in (Kind.LEA, Kind.ABSOLUTE))
 
     def enterable(self, low: int, high: int) -> list[tuple[int, str]]:
         """Return every address in ``[low, high)`` that may be entered other than from the instruction above, and why.
@@ -456,6 +471,14 @@ def _is_stub(area: CodeBytes, address: int) -> bool:
     head = decode_range(content, address)
     jump = next((insn for insn in head[:2] if not insn.is_endbr), None)
     return jump is not None and jump.flow is Flow.INDIRECT_JUMP and jump.iced.is_ip_rel_memory_operand
+
+
+def _takes_return(area: CodeBytes, target: int) -> bool:
+    content = area.content[target - area.start : target - area.start + _FRONT]
+    if not _POPS.intersection(content):  # nearly all
+        return False
+    by_address = {one.ip: one for one in decode_iced(content, target)}
+    return takes_return(target, by_address.get)
 
 
 _SAYS = {

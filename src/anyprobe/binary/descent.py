@@ -121,7 +121,7 @@ def is_all_led_to(function: "FunctionCode", entries: Iterable[int]) -> bool:
     if not addresses or first_to.get(addresses[0], 0) >= 0:
         return False
     for number, flow in function.turns:
-        if flow not in ENDS and number not in function.dead_ends:
+        if flow not in ENDS and number not in function.dead_ends and number not in function.open_ends:
             continue
         following = number + 1
         while following < len(addresses) and first_to.get(addresses[following], following) >= following:
@@ -134,9 +134,10 @@ def is_all_led_to(function: "FunctionCode", entries: Iterable[int]) -> bool:
 class Reached:
     """Which instructions of a function, decoded from the first byte to the last, something is known to lead to."""
 
-    def __init__(self, function: "FunctionCode", entries: Iterable[int]) -> None:
-        """Follow control flow from ``entries``."""
+    def __init__(self, function: "FunctionCode", entries: Iterable[int], *, certainly: bool = True) -> None:
+        """Follow control flow from ``entries``, ``certainly`` not behind calls that may not come back."""
         self._function = function
+        self._ends = function.dead_ends | function.open_ends if certainly else function.dead_ends
         self._flags = bytearray(len(function.iced))
         self._stops = [number for number, _ in function.turns]
         self.follow(entries)
@@ -157,7 +158,7 @@ class Reached:
                 if flow in _LEADING:
                     target = index(iced[last].near_branch_target)
                     todo += [target] if target is not None else []
-                if flow in ENDS or last in self._function.dead_ends:
+                if flow in ENDS or last in self._ends:
                     break
                 number = last + 1
 

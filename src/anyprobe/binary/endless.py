@@ -54,8 +54,8 @@ class EndlessFunctions:
     def _goes_elsewhere(self, target: int) -> bool:
         """Return whether what is called does not come back behind the call, but leads somewhere else (a retpoline)."""
         home = self._map.containing(target)
-        first = home.insn_at(target) if home is not None else None
-        return first is not None and changes_return(first.iced)
+        number = home.index_of(target) if home is not None else None
+        return home is not None and number is not None and changes_return(home.iced[number])
 
     def _never_leaves(self, function: "FunctionCode", depth: int) -> bool:
         """Return whether no way through a function leads out of it."""

@@ -112,11 +112,16 @@ class _Collector:
         Then its returns belong to more entries than one.
         """
         self._refuse_if_entered("jumps into a function of which nothing tells; another may begin there")
+        function = self.function
         code = {one.ip: one for part in self.parts for one in part.iced}
         undecided = {leaving.address for leaving in self.found if leaving.indirect and leaving.conditional}
         seen = seen_in(self.parts, self.map.endless, undecided)
-        if balance(self.function.start, code.get, seen, is_whole=True) is Balance.BROKEN:
-            self._refuse(self.function.start, "its stack is not kept in balance: it may be the pieces of two functions")
+        if balance(function.start, code.get, seen, is_whole=True) is Balance.BROKEN:
+            self._refuse(function.start, "its stack is not kept in balance: it may be the pieces of two functions")
+        labels = frozenset[int]().union(*(part.table_targets for part in self.parts))
+        for pointed in sorted(self.map.pointed_to(function.entry + 1, function.end) - labels):
+            if pointed in code and balance(pointed, code.get, seen) is not Balance.BROKEN:
+                self._refuse(pointed, "its address is stored or taken: another function may begin there")
 
     def _leave_out_called(self) -> None:
         """Leave out the ends of pieces that are called; refuse all where the function calls what ends as it does.

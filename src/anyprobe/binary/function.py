@@ -10,7 +10,7 @@ from anyprobe.binary.blocks import block_starts
 from anyprobe.binary.body import LOCK, Body, Facts, decode_to_end, examine
 from anyprobe.binary.exits import Exit, Exits, find_exits
 from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
-from anyprobe.binary.oddends import hops, is_last_call
+from anyprobe.binary.oddends import comes_back, hops, is_system_call, system_call_line
 from anyprobe.binary.padding import ALIGNED, padding_length
 from anyprobe.binary.straight import StraightLines
 from anyprobe.core.cachedproperty import cached_property
@@ -231,9 +231,33 @@ class FunctionCode:
             if self.start < target < self.end
             and hops(iced[number], lambda where: None if (place := at(where)) is None else iced[place])
         }  # fmt: skip
-        syscalls = (number for number, flow in self.turns if flow is Flow.SYSCALL and number > 0)
-        ends = (number for number in syscalls if self.addresses[number] not in self._sources)
-        return frozenset(found.union(number for number in ends if is_last_call(iced[number - 1])))
+        return frozenset(found.union(number for number, back in self._system_calls.items() if back is False))
+
+    @cached_property
+    def open_ends(self) -> frozenset[int]:
+        """The numbers of calls and system calls that may not come back: what is behind them may be data."""
+        takers = (number for number, target in self._facts.calls if self._map.takes_return(target))
+        found = frozenset(takers)
+        if self.start not in self._map.text.undescribed:  # whoever describes code has data elsewhere
+            return found
+        found = found.union(number for number, back in self._system_calls.items() if back is None)
+        return found.union(number for number, target in self._facts.calls if target in self._map.endless)
+
+    @cached_property
+    def _system_calls(self) -> dict[int, bool | None]:
+        """The numbers of the system calls, and whether they come back."""
+        found: dict[int, bool | None] = {}
+        for number, flow in self.turns:
+            if (flow is Flow.SYSCALL or flow is Flow.OTHER) and is_system_call(self.iced[number]):
+                line = system_call_line(self.addresses[number], self._above, self._sources.__contains__)
+                behind = self.iced[number + 1] if number + 1 < len(self.iced) else None
+                found[number] = comes_back(self.iced[number], line, behind)
+        return found
+
+    def _above(self, address: int) -> "Instruction | None":
+        """Return the instruction that ends at an address."""
+        number = self._index[address] - 1
+        return self.iced[number] if number >= 0 and self.iced[number].next_ip == address else None
 
     def branches_to(self, address: int) -> Sequence[int]:
         """Return the numbers of the direct jumps inside the function to an address."""
@@ -350,7 +374,7 @@ class FunctionCode:
         last = self.insn(len(self.iced) - 1)
         if last.is_call and self.is_unlisted:
             return last.address if last.target is None or last.target not in self._map.endless else None
-        if last.flow is Flow.SYSCALL and len(self.iced) - 1 in self.dead_ends:
+        if self._system_calls.get(len(self.iced) - 1) is False:
             return None
         return last.address if last.falls_through and not last.is_call else None
 
@@ -368,7 +392,7 @@ class FunctionCode:
     def has_inner_entries(self) -> bool:
         """Whether something known may enter the function behind its entry through a stored pointer."""
         low, high = self.entry + 1, self.end
-        return bool(self._map.static_entries(low, high)) or self._map.is_address_taken(low, high)
+        return bool(self._map.pointed_to(low, high))
 
     @cached_property
     def _exits(self) -> Exits:

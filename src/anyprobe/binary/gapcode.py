@@ -11,9 +11,9 @@ from iced_x86 import Code, OpKind, Register
 from anyprobe.binary.codescan import jump_tables, words_into
 from anyprobe.binary.gaps import Gaps
 from anyprobe.binary.gapstarts import ENDS, TAKERS, Judge
-from anyprobe.binary.oddends import hops, is_last_call
+from anyprobe.binary.oddends import comes_back, hops, is_system_call, system_call_line
 from anyprobe.binary.padding import ALIGNED, padding_length
-from anyprobe.binary.stackdepth import Balance, Seen, balance, is_zeros
+from anyprobe.binary.stackdepth import Balance, Seen, balance, is_zeros, takes_return
 from anyprobe.binary.text import ModuleText
 from anyprobe.core.arrays import unique
 from anyprobe.core.memory import MemoryFault
@@ -126,13 +126,15 @@ class GapCode:
                     continue
                 elif flow is Flow.CALL and one.near_branch_target != one.next_ip:
                     called.append(one.near_branch_target)
+                    if takes_return(one.near_branch_target, self.gaps.instruction_at):
+                        break
                 elif flow is Flow.INDIRECT_JUMP:
                     todo += self._labels_of(one)
                 elif one.code == Code.LEA_R64_M and one.memory_base == Register.RIP:
                     self._taken.add(one.memory_displacement)
                 elif one.code in TAKERS and not self._text.is_pie:
                     self._taken.add(one.immediate(one.op_count - 1) & 0xFFFF_FFFF)
-                if flow in ENDS or (flow is Flow.SYSCALL and self._never_comes_back(at)):
+                if flow in ENDS or (is_system_call(one) and self._may_not_come_back(one)):
                     break
                 at = one.next_ip
                 if flow in CALLS and self._may_end(one):
@@ -140,9 +142,10 @@ class GapCode:
                     break
         return called
 
-    def _never_comes_back(self, syscall: int) -> bool:
-        """Return whether a system call ends the program, or the thread, whatever way control comes to it."""
-        return syscall not in self.aims and is_last_call(self.above(syscall))
+    def _may_not_come_back(self, call: "Instruction") -> bool:
+        """Return whether a system call may end the program, or the thread."""
+        line = system_call_line(call.ip, self.above, self.aims.__contains__)
+        return not comes_back(call, line, self.gaps.instruction_at(call.next_ip))
 
     def above(self, address: int) -> "Instruction | None":
         """Return the instruction that was reached and ends at an address."""

@@ -289,6 +289,7 @@ class Image:
             function_ends=functions.ends,
             entries=facts.entries,
             named=frozenset(facts.named.tolist()),
+            undescribed=frozenset(facts.undescribed.tolist()),
             forbidden=facts.forbidden,
             noreturn=facts.noreturn,
             own_stubs=facts.own_stubs,
@@ -317,7 +318,9 @@ class Image:
         unnamed = framed[among(framed, functions.starts) & ~among(framed, functions.labels)]
         dynamic = self.dynamic_table
         stubs = own_stubs(self.elf, dynamic, self.relocations, self.code_ranges) if dynamic is not None else {}
-        return CodeFacts(entries, named, forbidden, self._noreturn, stubs, functions.cold_parts, unnamed)
+        undescribed = functions.starts[~self.unwind.covers(functions.starts) & ~np.bool_(self.is_go)]
+        parts = functions.cold_parts
+        return CodeFacts(entries, named, forbidden, self._noreturn, stubs, parts, unnamed, undescribed)
 
     @cached_property
     def _noreturn(self) -> frozenset[int]:

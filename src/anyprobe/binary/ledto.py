@@ -21,27 +21,29 @@ class LedTo:
         self._map, self._function = code_map, function
 
     def may_be_data(self, number: int) -> bool:
-        """Return whether nothing known leads to an instruction, though all that leads to any is known."""
-        if number <= self._straight_on or self._is_all:
+        """Return whether nothing known leads to an instruction, and nothing else says that it is one."""
+        if number <= self._straight_on or self._is_trusted or self._is_all:
             return False
-        proven = self.proven
-        return proven is not None and number not in proven and not is_padding(self._function.raw_at(number))
+        if number in self.proven:
+            return False
+        return not (self._is_described and is_padding(self._function.raw_at(number)))
 
     def may_be_data_among(self, numbers: Iterable[int]) -> bool:
         """Return whether some of many instructions have to be asked about one by one."""
         straight_on = self._straight_on
-        if not any(number > straight_on for number in numbers) or self._is_all:
+        if not any(number > straight_on for number in numbers) or self._is_trusted or self._is_all:
             return False
-        return self.proven is not None and not self.proven.is_all
+        return not self.proven.is_all
 
     @property
     def is_everything(self) -> bool:
         """Whether something leads to every instruction but padding."""
-        return self._is_all or (self.proven is not None and self.proven.is_all)
+        return self._is_all or self.proven.is_all
 
     def never_runs(self, number: int) -> bool:
         """Return whether an instruction is certainly never come to: it is padding or data."""
-        if self.proven is None or number in self.proven:
+        function = self._function
+        if (function.complete is not None and not function.is_unlisted) or number in self.proven:
             return False
         return number not in self._possible
 
@@ -51,34 +53,38 @@ class LedTo:
         function = self._function
         if not function.iced or function.addresses[0] != function.start:
             return -1
-        last = function.dead_ends
-        return next(
-            (number for number, flow in function.turns if flow in ENDS or number in last), len(function.iced) - 1
-        )
+        last, broken = function.dead_ends | function.open_ends, function.broken is not None
+        ends = (number for number, flow in function.turns if broken or flow in ENDS or number in last)
+        return next(ends, len(function.iced) - 1)
+
+    @cached_property
+    def _is_trusted(self) -> bool:
+        """Whether there may be jumps to anywhere, but an unwind entry tells of the function: it holds no data, then."""
+        function = self._function
+        return self._is_described and function.complete is not None and function.broken is None
+
+    @cached_property
+    def _is_described(self) -> bool:
+        return not self._function.is_unlisted and self._function.start not in self._map.text.undescribed
 
     @cached_property
     def _is_all(self) -> bool:
         """Whether a quick look shows what ``proven`` would: that all but padding is led to."""
-        return self._is_asked and is_all_led_to(self._function, self._known_entries())
-
-    @property
-    def _is_asked(self) -> bool:
-        """Whether what nothing leads to may be data: if all is known, or where functions end is only a guess."""
-        return self._function.complete is None or self._function.is_unlisted
+        return self._function.broken is None and is_all_led_to(self._function, self._known_entries())
 
     @cached_property
-    def proven(self) -> "Reached | None":
-        """The instructions that something other than an address leads to; ``None`` where anything may lead anywhere.
+    def proven(self) -> Reached:
+        """The instructions that something other than an address leads to; few where it is in doubt where they begin.
 
         An address that is taken may be that of a table, and a symbol without a type its name. If there are jumps by
-        pointers it may be that of a label, but not where nothing lists the function, whose end is only a guess.
+        pointers it is taken for that of a label, but only where an unwind entry tells of the function.
         """
         function = self._function
-        if not self._is_asked:
-            return None
+        if function.broken is not None:
+            return Reached(function, ())
         reached = Reached(function, self._known_entries())
         if not reached.is_all and not function.is_unlisted:
-            addresses = bool(function.jumps_through_pointers)
+            addresses = self._is_described and bool(function.jumps_through_pointers)
             reached.follow(self._map.surely_entered(function.start, function.end, addresses=addresses))
         return reached
 
@@ -90,7 +96,8 @@ class LedTo:
         return {function.start, function.entry, *function.table_targets, *inner}
 
     @cached_property
-    def _possible(self) -> "Reached":
+    def _possible(self) -> Reached:
         function = self._function
         entered = self._map.entered(function.start, function.end)
-        return Reached(function, {function.start, function.entry, *function.table_targets, *entered})
+        entries = {function.start, function.entry, *function.table_targets, *entered}
+        return Reached(function, entries, certainly=False)

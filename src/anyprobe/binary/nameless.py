@@ -38,6 +38,8 @@ class NamelessCode(FunctionCode):
 class _LedFromStart(LedTo):
     """Only what the start leads to is certain: the rest may be a table."""
 
+    _is_described = False
+
     @cached_property
     def proven(self) -> Reached:
         return Reached(self._function, {self._function.start})

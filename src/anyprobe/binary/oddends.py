@@ -1,32 +1,81 @@
-"""Calls and system calls behind which control does not go on, as hand-written code has them."""
+"""Calls and system calls behind which control does not go on, or may not, as hand-written code has them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from iced_x86 import Code, Mnemonic, OpKind, Register
 
+from anyprobe.binary.constants import Constants
+from anyprobe.isa.decode import FLOWS, Flow
+
 if TYPE_CHECKING:
     from iced_x86 import Instruction
 
+    InstructionAt = Callable[[int], "Instruction | None"]
+
 _MOST_BYTES = 1 << 12
-_NUMBERS = frozenset({Code.MOV_R32_IMM32, Code.MOV_RM32_IMM32, Code.MOV_RM64_IMM32})
 _NEVER_BACK = frozenset({15, 60, 231})
 """``rt_sigreturn``, ``exit`` and ``exit_group``."""
+_NEVER_BACK_32 = frozenset({1, 119, 173, 252})
+"""``exit``, ``sigreturn``, ``rt_sigreturn`` and ``exit_group`` by ``int 0x80``."""
+_ERRORS = frozenset(range(-4095, 1))
+_MOST_ABOVE = 24
+"""How many instructions above a system call may set its number."""
 
 
-def hops(call: "Instruction", instruction_at: "Callable[[int], Instruction | None]") -> bool:
+def is_system_call(one: "Instruction") -> bool:
+    """Return whether an instruction asks something of the kernel that need not come back."""
+    return one.code == Code.SYSCALL or (one.code == Code.INT_IMM8 and one.immediate8 == 0x80)
+
+
+def system_call_line(
+    call: int, instruction_above: "InstructionAt", is_aim: Callable[[int], bool]
+) -> "list[Instruction]":
+    """Return the straight line of instructions above a system call, which control comes to from its first one only.
+
+    ``instruction_above`` returns what ends at an address.
+    """
+    line: list[Instruction] = []
+    at = call
+    while len(line) < _MOST_ABOVE and not is_aim(at):
+        above = instruction_above(at)
+        if above is None or FLOWS[above.code] is not Flow.NEXT:
+            break
+        line.insert(0, above)
+        at = above.ip
+    return line
+
+
+def comes_back(call: "Instruction", line: "Sequence[Instruction]", behind: "Instruction | None") -> bool | None:
+    """Return whether a system call does; ``None`` where nobody knows.
+
+    ``line`` leads to it, and ``behind`` stands behind it. An unknown one does where its result is looked at.
+    """
+    number = Constants().follow(line).value_of(Register.RAX)
+    if number is not None:
+        return number & 0xFFFF_FFFF not in (_NEVER_BACK if call.code == Code.SYSCALL else _NEVER_BACK_32)
+    return True if behind is not None and _looks_at_result(behind) else None
+
+
+def _looks_at_result(one: "Instruction") -> bool:
+    """Return whether an instruction compares ``rax`` with an error number, or with itself: no text looks like that."""
+    if one.op_count != 2 or one.op0_kind != OpKind.REGISTER or one.op0_register not in (Register.RAX, Register.EAX):
+        return False
+    if one.mnemonic == Mnemonic.TEST:
+        return one.op1_kind == OpKind.REGISTER and one.op1_register == one.op0_register
+    if one.mnemonic != Mnemonic.CMP or one.op1_kind in (OpKind.REGISTER, OpKind.MEMORY):
+        return False
+    bits = 32 if one.op0_register == Register.EAX else 64
+    return (one.immediate(1) + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1) in _ERRORS
+
+
+def hops(call: "Instruction", instruction_at: "InstructionAt") -> bool:
     """Return whether a call pushes the address of data behind it: ``call 1f; .asciz "text"; 1: pop rdi``."""
     target = call.near_branch_target
     if not 0 < target - call.next_ip <= _MOST_BYTES:
         return False
     first = instruction_at(target)
     return first is not None and first.mnemonic == Mnemonic.POP
-
-
-def is_last_call(above: "Instruction | None") -> bool:
-    """Return whether a system call behind an instruction, which sets its number, never comes back."""
-    sets = above is not None and above.code in _NUMBERS and above.op0_register in (Register.EAX, Register.RAX)
-    return sets and above is not None and above.immediate(1) in _NEVER_BACK
 
 
 def changes_return(first: "Instruction") -> bool:

@@ -20,6 +20,8 @@ _SUBTRACTING = frozenset({Code.SUB_RM64_IMM8, Code.SUB_RM64_IMM32})
 _IMMEDIATES = _ADDING | _SUBTRACTING
 _MOVES = frozenset({Code.MOV_R64_RM64, Code.MOV_RM64_R64})
 _MOST_SEEN = 20_000
+_FIRST = 8
+"""How many instructions of a function are looked at for that."""
 _SLOT = 8
 _SIGN, _WRAP = 1 << 63, 1 << 64
 
@@ -123,6 +125,23 @@ def balance(
     if not shown:
         return Balance.BROKEN
     return Balance.OPEN if is_open else Balance.KEPT  # pieces of a function may go on to the next by such a jump
+
+
+def takes_return(start: int, instruction_at: "Callable[[int], Instruction | None]") -> bool:
+    """Return whether a function takes its return address from the stack at once: ``call print; .asciz "text"``.
+
+    It may go on there, behind what it finds there, or nowhere.
+    """
+    at, frame = start, _Frame(0, None)
+    for _ in range(_FIRST):
+        one = instruction_at(at)
+        if one is None or FLOWS[one.code] is not Flow.NEXT:
+            return False
+        frame = _behind(one, frame)
+        if frame.depth is not None and frame.depth < 0:
+            return True
+        at = one.next_ip
+    return False
 
 
 def is_zeros(one: "Instruction | None") -> bool:

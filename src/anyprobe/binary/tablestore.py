@@ -39,6 +39,7 @@ class CodeFacts:
     own_stubs: dict[int, int]
     cold_parts: dict[int, int]
     unnamed_parts: NDArray[np.int64]
+    undescribed: NDArray[np.int64]
 
 
 class TableStore:
@@ -80,11 +81,11 @@ class TableStore:
 
     def facts(self) -> CodeFacts | None:
         """Return the facts about the code, if they are kept."""
-        kept = ("entries", "named", "noreturn", "stubs", "parts", "forbidden", "reasons", "unnamed")
+        kept = ("entries", "named", "noreturn", "stubs", "parts", "forbidden", "reasons", "unnamed", "undescribed")
         found = self._load(_FACTS, kept)
         if found is None:
             return None
-        entries, named, noreturn, stubs, parts, areas, reasons, unnamed = found
+        entries, named, noreturn, stubs, parts, areas, reasons, unnamed, undescribed = found
         texts = [text for text in reasons.tobytes().decode("ascii", "replace").split("\n") if text]
         shapes = parts.shape[:1], stubs.shape[:1], areas.shape
         if shapes != ((2,), (2,), (len(texts), 2)) or not _REASONS.issuperset(texts):
@@ -92,7 +93,7 @@ class TableStore:
         forbidden = [(AddressRange(*area), text) for area, text in zip(areas.tolist(), texts, strict=True)]
         own_stubs, cold_parts = (dict(zip(*each.tolist(), strict=True)) for each in (stubs, parts))
         never_back = frozenset(noreturn.tolist())
-        return CodeFacts(entries, named, tuple(forbidden), never_back, own_stubs, cold_parts, unnamed)
+        return CodeFacts(entries, named, tuple(forbidden), never_back, own_stubs, cold_parts, unnamed, undescribed)
 
     def keep_facts(self, facts: CodeFacts) -> None:
         """Keep the facts about the code."""
@@ -104,6 +105,7 @@ class TableStore:
             "parts": np.array([[*facts.cold_parts], [*facts.cold_parts.values()]], np.int64),
             "forbidden": np.array([(area.start, area.end) for area, _ in facts.forbidden], np.int64).reshape(-1, 2),
             "unnamed": facts.unnamed_parts,
+            "undescribed": facts.undescribed,
             "reasons": np.frombuffer("\n".join(text for _, text in facts.forbidden).encode(), np.uint8),
         }
         self._store(_FACTS, arrays)

@@ -37,6 +37,13 @@ class UnwindTable:
         none = np.empty(0, np.int64)
         return cls(none, none, none, np.empty(0, np.bool_), np.empty(0, np.bool_))
 
+    def covers(self, addresses: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which addresses some entry tells of."""
+        if not len(self.starts):
+            return np.zeros(len(addresses), np.bool_)
+        rows = np.searchsorted(self.starts, addresses, side="right") - 1
+        return (rows >= 0) & (addresses < self.ends[np.maximum(rows, 0)])
+
 
 @dataclass(frozen=True, slots=True)
 class _Common:

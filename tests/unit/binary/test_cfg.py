@@ -5,6 +5,9 @@ from anyprobe.binary.cfg import ExitKind
 from anyprobe.core.refusal import Reason, Refusal
 from module_under_test import Module, function
 
+DESCRIBED = ".cfi_startproc\n {}\n .cfi_endproc"
+"""Code that an unwind entry tells of, as all that compilers make."""
+
 
 def exits(function):
     return [(e.address - function.start, e.kind.value, e.conditional, e.indirect) for e in function.exits]
@@ -225,17 +228,32 @@ def test_a_table_that_decodes_to_instructions_is_no_site(build):
     assert (table, f"its address is taken at {looks_up.start + 1:#x}") in module.map.enterable(table, table + 1)
 
 
+def sites_of(function):
+    return [insn.text.split()[0] for insn in function.insns if function.insn_at(insn.address) is not None]
+
+
 def test_a_label_whose_address_is_taken_is_a_site_if_the_function_jumps_to_addresses(build):
+    """But only where an unwind entry tells of the function: else it may be that of a table."""
     body = "lea rax, [rip+2f]\n jmp rax\n 2: mov eax, 1\n ret"
-    module = Module.assembled(build, function("computes", body))
-    computes = module["computes"]
-    assert all(computes.insn_at(insn.address) is not None for insn in computes.insns)
+    module = Module.assembled(build, function("computes", body), function("described", DESCRIBED.format(body)))
+    assert sites_of(module["described"]) == ["lea", "jmp", "mov", "ret"]
+    assert sites_of(module["computes"]) == ["lea", "jmp"]
 
 
 def test_code_behind_an_unknown_jump_is_a_site(build):
-    module = Module.assembled(build, function("lost", "imul rdi, rsi\n jmp rdi\n mov eax, 1\n ret"))
-    lost = module["lost"]
-    assert all(lost.insn_at(insn.address) is not None for insn in lost.insns)
+    """Where an unwind entry tells of the function; hand-written code may have its table there."""
+    body = "imul rdi, rsi\n jmp rdi\n mov eax, 1\n ret"
+    module = Module.assembled(build, function("lost", body), function("described", DESCRIBED.format(body)))
+    assert sites_of(module["described"]) == ["imul", "jmp", "mov", "ret"]
+    assert sites_of(module["lost"]) == ["imul", "jmp"]
+
+
+def test_no_site_is_behind_the_first_branch_where_instructions_overlap(build):
+    """Where they begin is in doubt, then."""
+    body = "mov ecx, 3\n inc eax\n jne 1f\n .byte 0x48, 0xb8\n 1: dec edi\n .byte 0x06\n ret"
+    module = Module.assembled(build, function("doubtful", DESCRIBED.format(body)))
+    assert module["doubtful"].broken is not None
+    assert sites_of(module["doubtful"]) == ["mov", "inc", "jne"]
 
 
 def test_data_that_is_jumped_into_is_a_doubt(build):
@@ -267,15 +285,14 @@ def test_what_is_led_to_from_below_is_a_site(build):
 
 
 def test_what_nothing_leads_to_is_no_site_and_padding_is_harmless(build):
-    """Behind an end, and up to what something leads to."""
-    module = Module.assembled(
-        build,
-        function("gap", "test edi, edi\n je 1f\n ret\n nop\n inc eax\n dec eax\n 1: mov eax, 1\n ret\n nop\n ret"),
-    )
-    gap = module["gap"]
-    addresses = [insn.address for insn in gap.insns]
-    assert len(addresses) == 10
-    assert gap.sites_among(addresses) == [*addresses[:4], *addresses[6:9]]
+    """Behind an end, and up to what something leads to; what looks like padding may be data in hand-written code."""
+    body = "test edi, edi\n je 1f\n ret\n nop\n inc eax\n dec eax\n 1: mov eax, 1\n ret\n nop\n ret"
+    module = Module.assembled(build, function("gap", body), function("described", DESCRIBED.format(body)))
+    for name, padding in (("described", (3, 8)), ("gap", ())):
+        gap = module[name]
+        addresses = [insn.address for insn in gap.insns]
+        assert len(addresses) == 10
+        assert gap.sites_among(addresses) == [addresses[n] for n in sorted((0, 1, 2, 6, 7, *padding))]
 
 
 # -- exits
