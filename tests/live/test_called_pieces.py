@@ -1,4 +1,4 @@
-"""Pieces of functions that are called, by the function itself or by others: their returns are not the function's."""
+"""Ends that are not the function's: of pieces that are called, by itself or by others, and jumps in disguise."""
 
 import subprocess
 
@@ -49,6 +49,23 @@ WITHIN = {
 """A function whose ends are its own though it is called in the middle, and what the other one does."""
 SHARED = {
     "to do it twice": (BEGIN + " mov %rdi, %rax\n call 1f\n1: add $3, %rax\n ret\n" + END, "lea 1(%rdi), %rax"),
+    "by a jump through a thunk": (
+        BEGIN
+        + " lea 1f(%rip), %rax\n jmp thunk\n1: lea 3(%rdi), %rax\n ret\n"
+        + END
+        + "thunk: call 2f\n3: pause\n jmp 3b\n2: mov %rax, (%rsp)\n ret\n",
+        "lea 1(%rdi), %rax",
+    ),
+    "by a thunk of its own": (
+        BEGIN
+        + " lea 1f(%rip), %rax\n call 2f\n3: pause\n jmp 3b\n2: mov %rax, (%rsp)\n ret\n1: lea 3(%rdi), %rax\n ret\n"
+        + END,
+        "lea 1(%rdi), %rax",
+    ),
+    "by a return to what it has pushed": (
+        BEGIN + " lea 1f(%rip), %rax\n push %rax\n ret\n nop\n nop\n1: lea 3(%rdi), %rax\n ret\n" + END,
+        "lea 1(%rdi), %rax",
+    ),
     "with a jump that nobody can follow": (
         BEGIN
         + " mov %rdi, %rax\n call 1f\n lea 2f(%rip), %rcx\n xor $2, %rcx\n xor $2, %rcx\n jmp *%rcx\n"
@@ -102,7 +119,7 @@ def test_such_functions_are_timed(build, name):
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_returns_that_are_also_those_of_a_piece_are_refused(build, name):
+def test_returns_are_refused_where_ends_are_not_the_functions_alone(build, name):
     path = build(*SHARED[name])
     snapshot, refused = run(path, lambda session: session.count("a.out:probed", "a.out:probed%return"))
     assert [refusal.reason for _, refusal in refused] == [Reason.CONTROL_FLOW_UNKNOWN]

@@ -124,6 +124,36 @@ _start: mov ebx, 3
 text: .ascii "PQRSTUVWXYZ 12\\n"
  .p2align 4
 """,
+    "two ways in that only data points to": MAIN.format(
+        """ mov ebx, 300
+1: lea rdx, [rip + ways]
+ mov eax, ebx
+ and eax, 1
+ mov edi, ebx
+ call [rdx + rax*8]
+ add [rip + total], eax
+ dec ebx
+ jne 1b
+ lea rdi, [rip + format]
+ mov esi, [rip + total]
+ xor eax, eax
+ call printf@plt"""
+    )
+    + """.p2align 4
+first: push rbx
+ add edi, 3
+ pop rbx
+second: push rbx
+ mov ebx, edi
+ lea eax, [rbx + rbx]
+ pop rbx
+ ret
+.section .data.rel.ro, "aw"
+ways: .quad first, second
+.data
+total: .long 0
+format: .asciz "%d\\n"
+""",
     "a jump into the middle of a function that is called": MAIN.format(
         "mov ebx, 1000\n1: mov edi, ebx\n and edi, 3\n call dispatch\n call three\n dec ebx\n jne 1b"
     )
