@@ -58,13 +58,16 @@ class Chains(Successors):
         That line's jump ends in our first bytes: left to chance, they would send it where nothing can be mapped.
         """
         front = self._short_line_before(function, head)
-        if not front:
+        if not front or not self.reachable(_pun(head, size, content)):
             return None
+        fronts = _Fronts(self, head - front, front)
         for tail in _tails(size - 1):
-            before = _pun(head - front, front, (b"\xe9" + tail + content)[: JUMP_BYTES - front])
+            before = fronts.over(b"\xe9" + tail + content)
+            if before is None:
+                continue
             target = _pun(head, 1, tail + content).base
             pun = Pun(0, 0, target, tail)
-            if self.are_apart(before, target) and self.reachable(pun) and self.reachable(before):
+            if self.are_apart(before, target) and self.reachable(pun):
                 return pun
         return None
 
@@ -92,15 +95,21 @@ class Chains(Successors):
         rest = self._bytes_behind(line[-1].end, JUMP_BYTES - size, plan)
         if rest is None or rest[1] or page_floor(head) != page_floor(line[-1].end - 1):
             return Refusal(Reason.OVERLAP, end, "the bytes behind are in use")
+        out_of_reach = Refusal(Reason.PUN_OUT_OF_REACH, head, "no two pages that both jumps reach can be mapped")
+        if not self.reachable(_pun(end, size, rest[0])):
+            return out_of_reach
+        fronts = _Fronts(self, head, end - head)
         for tail in _tails(size - 1):
-            own = _pun(head, end - head, (b"\xe9" + tail + rest[0])[: head + JUMP_BYTES - end])
+            own = fronts.over(b"\xe9" + tail + rest[0])
+            if own is None:
+                continue
             target = _pun(end, 1, tail + rest[0]).base
             behind = Pun(0, 0, target, tail)
-            if self.are_apart(own, target) and self.reachable(own) and self.reachable(behind):
+            if self.are_apart(own, target) and self.reachable(behind):
                 other = PlannedSplice(Strategy.PUNNED, end, line, [], size, end, JUMP_BYTES - size, behind)
                 checked = self._checked(other)
                 return checked if isinstance(checked, Refusal) else self._leaning(insns, own, (other,))
-        return Refusal(Reason.PUN_OUT_OF_REACH, head, "no two pages that both jumps reach can be mapped")
+        return out_of_reach
 
     def _leaning(
         self, insns: tuple[Insn, ...], pun: Pun, leans_on: tuple[PlannedSplice, ...]
@@ -151,6 +160,22 @@ class Chains(Successors):
             distance = splice.dead_springboard - (splice.head + 2)
             return (b"\xeb" + distance.to_bytes(1, "little", signed=True))[: splice.written]
         return None
+
+
+class _Fronts:
+    """The punned jumps in a line, by what the bytes behind it are: many ways to choose those show it the same ones."""
+
+    def __init__(self, chains: Chains, head: int, size: int) -> None:
+        self._chains, self._head, self._size = chains, head, size
+        self._known: dict[bytes, Pun | None] = {}
+
+    def over(self, behind: bytes) -> Pun | None:
+        """Return the jump over some bytes, if it reaches a place that can be mapped."""
+        shown = behind[: JUMP_BYTES - self._size]
+        if shown not in self._known:
+            pun = _pun(self._head, self._size, shown)
+            self._known[shown] = pun if self._chains.reachable(pun) else None
+        return self._known[shown]
 
 
 def _pun(head: int, size: int, behind: bytes) -> Pun:

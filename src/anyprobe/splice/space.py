@@ -4,7 +4,7 @@ Never in the way of the heap (``brk``) or of the main stack, never below the min
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from anyprobe.core.address import PAGE, page_ceil, page_floor
 from anyprobe.core.mapping import MappingLike
@@ -75,6 +75,24 @@ class AddressSpace:
         if index >= 0 and self._taken[index][1] > start:
             return False
         return index + 1 >= len(self._taken) or self._starts[index + 1] >= end
+
+    def free_pages(self, low: int, high: int, step: int) -> Iterator[int]:
+        """Yield pages in ``[low, high)`` that could be mapped, one in so many bytes or where a gap begins.
+
+        What is taken is passed over in one go, so that it costs little to find out that there are none.
+        """
+        page = max(low, 0)
+        while page + PAGE <= high:
+            row = bisect_right(self._starts, page + PAGE - 1) - 1
+            if row >= 0 and self._taken[row][1] > page:
+                page = page_ceil(self._taken[row][1])
+                continue
+            kept = max((end for start, end in self._kept if start < page + PAGE and page < end), default=0)
+            if kept:
+                page = kept
+                continue
+            yield page
+            page += step
 
     def gap_near(self, low: int, high: int, size: int) -> int | None:
         """Return where ``size`` bytes can be mapped so that every byte is within reach of ``[low, high)``.

@@ -175,11 +175,9 @@ class Springboards:
                 yield page, address
         last_page = (end - 1) & -PAGE
         step = max(PAGE, ((last_page - (base & -PAGE)) // _WINDOWS) & -PAGE)
-        for page in range(base & -PAGE, last_page + 1, step):
-            if page in self._pages or not self.space.is_free(page, page + PAGE):
-                continue
+        for page in self.space.free_pages(base & -PAGE, last_page + PAGE, step):
             low = max(base, page)
-            if low + SPRINGBOARD_BYTES <= page + PAGE and low < end:
+            if page not in self._pages and low + SPRINGBOARD_BYTES <= page + PAGE and low < end:
                 yield page, low
 
     @staticmethod
