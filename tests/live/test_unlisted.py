@@ -329,6 +329,25 @@ table: .byte 0x75, 0xfe, 0xeb, 0xfc, 0xe8, 0xf7, 0xff, 0xff, 0x75, 0xfe, 0xeb, 0
  .asciz "whole"
 3:"""
     ),
+    "text with a name that data points to": MAIN.format(
+        """ mov rdi, [rip + where]
+ call puts@plt
+ mov rax, [rip + how]
+ call rax"""
+    )
+    + """.p2align 4
+pointed_text: .asciz "PQRST uvw"
+.p2align 4
+worker: push rbx
+ mov ebx, 5
+ mov edi, 65
+ call putchar@plt
+ pop rbx
+ ret
+.section .data.rel.ro, "aw"
+where: .quad pointed_text
+how: .quad worker
+""",
     "functions and data that only labels name": (
         ASSEMBLY
         + """.globl _start
@@ -369,6 +388,7 @@ handlers: .quad pointed
     ),
 }
 """Programs with symbols, whose labels have no type, or one."""
+LABELS = ("text", "pointed_text", "table", "message", "numbers", "constant", "squared")
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -376,9 +396,7 @@ handlers: .quad pointed
 @pytest.mark.parametrize("name", LABELLED)
 def test_data_in_functions_that_symbols_tell_of(tmp_path, name, kind, level):
     source = LABELLED[name]
-    labels = [
-        label for label in ("text", "table", "message", "numbers", "constant", "squared") if f"\n{label}: " in source
-    ]
+    labels = [label for label in LABELS if f"\n{label}: " in source]
     typed = "".join(f"{kind.format(label)}\n" for label in labels)
     flags = () if "main:" in source else ("-nostartfiles",)
     check(built(tmp_path, source + typed, "assembler", *flags, stripped=False), level)
@@ -487,6 +505,10 @@ DISPATCHING = {
         " xor eax, eax\n and edi, 7\n lea rdx, [rip + 1f]\n neg rdi\n lea rdx, [rdx + rdi*4]\n jmp rdx\n"
         + " lea eax, [rax + rax + 3]\n" * 8
         + '1: ret\n.Ltext: .asciz "PQRST for all"'
+    ),
+    "text that data points to": (
+        " mov rax, [rip + .Lwhere]\n and edi, 7\n movzx eax, byte ptr [rax + rdi]\n ret\n"
+        '.Ltext: .asciz "PQRSTUVWXYZ"\n.section .data.rel.ro, "aw"\n.Lwhere: .quad .Ltext\n.text'
     ),
     "classes that look like nops": (
         " movzx eax, dil\n lea rdx, [rip + .Ltable]\n movzx eax, byte ptr [rdx + rax]\n ret\n"

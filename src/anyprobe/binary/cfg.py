@@ -136,7 +136,8 @@ class CodeMap:
         """The functions of which nothing but a symbol without a type tells, and nothing leads there."""
         if self._hearsay is None:
             self._hearsay = frozenset()  # while they are looked at, they are functions like any others
-            starts = self.text.named.intersection(self._starts) if self.text.named else ()
+            doubtful = self.text.named | self.text.pointed
+            starts = doubtful.difference(self.text.unlisted).intersection(self._starts) if doubtful else ()
             if starts:
                 self._hearsay = unproven_starts(self, starts)
                 for start in self._hearsay:
@@ -313,6 +314,11 @@ class CodeMap:
         """Return the known entries in ``[low, high)`` other than through code."""
         return list(self._entries[bisect_left(self._entries, low) : bisect_left(self._entries, high)])
 
+    def certain_entries(self, low: int, high: int, *, pointed: bool) -> list[int]:
+        """Return the same without what may name data, and, unless asked for, without what may only be pointed to."""
+        named, doubtful = self.text.named, frozenset[int]() if pointed else self.text.pointed
+        return [at for at in self.static_entries(low, high) if at not in named and at not in doubtful]
+
     def add_entry(self, address: int) -> None:
         """Take note of an address that is entered though nothing in the program leads there."""
         number = bisect_left(self._entries, address)
@@ -368,9 +374,9 @@ class CodeMap:
     def surely_entered(self, low: int, high: int, *, addresses: bool) -> set[int]:
         """Return the same without what data in ``[low, high)`` or between functions would say if it were code.
 
-        Symbols without a type count only with ``addresses``: both may be those of data.
+        Symbols without a type and stored addresses count only with ``addresses``: all may be those of data.
         """
-        found = {at for at in self.static_entries(low, high) if addresses or at not in self.text.named}
+        found = set(self.static_entries(low, high) if addresses else self.certain_entries(low, high, pointed=False))
         for target, source, kind in self._references_into(low, high):
             if kind is Kind.NEAR or kind is Kind.SHORT:
                 if not low <= source < high and self.containing(source) is not None:

@@ -9,6 +9,7 @@ from anyprobe.binary.elf import ElfFile
 from anyprobe.binary.landingpads import landing_pads
 from anyprobe.binary.relocations import R_64, R_IRELATIVE, R_RELATIVE, Relocations, in_place_values
 from anyprobe.binary.symbols import SHN_UNDEF, STT_NOTYPE, SymbolTable
+from anyprobe.binary.tablestore import Entries
 from anyprobe.core.arrays import among, unique
 from anyprobe.core.memory import MemoryFault
 
@@ -19,31 +20,34 @@ _SINGLE = (12, 13)  # DT_INIT, DT_FINI
 _ARRAYS = ((25, 27), (26, 28), (32, 33))  # DT_INIT_ARRAY, DT_FINI_ARRAY, DT_PREINIT_ARRAY with their sizes
 
 
-def code_entries(image: "Image", more: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the entries of an object, ascending and unique; ``more`` are those that the caller found.
-
-    Then those of them that nothing but a symbol without a type tells of, which no other object can see. It may be a
-    label, or the name of data in the code.
-    """
+def code_entries(image: "Image", more: list[int]) -> Entries:
+    """Return the entries of an object; ``more`` are those that the caller found."""
     elf, dynamic = image.elf, image.dynamic_table
     symbols = image.functions.symbols
     typed = symbols.kind != STT_NOTYPE
     starts = image.functions.starts
-    parts = [
-        starts[~among(starts, symbols.value[~typed])],
-        symbols.value[typed],
-        image.unwind.starts,
-        landing_pads(elf, image.unwind),
-        image.stored_pointers,
-        np.array([*loader_entries(elf), *more], np.uint64).astype(np.int64),
-        dynamic.symbols["value"].astype(np.int64) if dynamic is not None else np.empty(0, np.int64),
-    ]
-    certain, named = np.concatenate(parts), image.functions.labels
-    found = unique(np.concatenate([certain, named]))
-    inside = np.zeros(len(found), np.bool_)
+    certain = np.concatenate(
+        [
+            starts[~among(starts, symbols.value[~typed])],
+            symbols.value[typed],
+            image.unwind.starts,
+            landing_pads(elf, image.unwind),
+            np.array([*loader_entries(elf), *more], np.uint64).astype(np.int64),
+            dynamic.symbols["value"].astype(np.int64) if dynamic is not None else np.empty(0, np.int64),
+        ]
+    )
+    stored, labels = image.stored_pointers, image.functions.labels
+    pointed = unique(stored[~among(stored, certain)])
+    named = unique(labels[~among(labels, certain) & ~among(labels, pointed)])
+    found = unique(np.concatenate([certain, stored, labels]))
+    return Entries(*(each[_in_code(image, each)] for each in (found, named, pointed)))
+
+
+def _in_code(image: "Image", addresses: NDArray[np.int64]) -> NDArray[np.bool_]:
+    inside = np.zeros(len(addresses), np.bool_)
     for area in image.code_ranges:
-        inside |= (found >= area.start) & (found < area.end)
-    return found[inside], unique(named[~among(named, certain)])
+        inside |= (addresses >= area.start) & (addresses < area.end)
+    return inside
 
 
 def stored_pointers(image: "Image") -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.codescan import Kind
+from anyprobe.binary.stackdepth import Balance, balance, seen_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -11,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def unproven_starts(code_map: "CodeMap", starts: "Collection[int]") -> frozenset[int]:
-    """Return which of some functions no branch of others leads to, and no other one runs on into."""
+    """Return which of some functions no branch of others leads to, and no other one runs on into.
+
+    Those that data points to have to keep their stack in balance.
+    """
     left = set(starts)
     while True:
         found = {start for start in left if _is_led_to(code_map, start, left)}
@@ -21,6 +25,8 @@ def unproven_starts(code_map: "CodeMap", starts: "Collection[int]") -> frozenset
 
 
 def _is_led_to(code_map: "CodeMap", start: int, unproven: set[int]) -> bool:
+    if start in code_map.text.pointed and _looks_like_function(code_map, start):
+        return True
     above = code_map.containing(start - 1)
     if above is not None and above.start not in unproven and above.runs_past_end is not None:
         return True
@@ -29,3 +35,11 @@ def _is_led_to(code_map: "CodeMap", start: int, unproven: set[int]) -> bool:
         if kind in (Kind.NEAR, Kind.SHORT) and home is not None and home.start not in unproven:
             return True
     return False
+
+
+def _looks_like_function(code_map: "CodeMap", start: int) -> bool:
+    function = code_map.containing(start)
+    if function is None or function.broken is not None:
+        return False
+    code = {one.ip: one for one in function.iced}
+    return balance(start, code.get, seen_in([function], code_map.endless)) is not Balance.BROKEN

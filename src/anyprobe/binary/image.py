@@ -287,8 +287,9 @@ class Image:
             memory=self.elf,
             function_starts=functions.starts,
             function_ends=functions.ends,
-            entries=facts.entries,
-            named=frozenset(facts.named.tolist()),
+            entries=facts.entries.all,
+            named=frozenset(facts.entries.named.tolist()),
+            pointed=frozenset(facts.entries.pointed.tolist()),
             undescribed=frozenset(facts.undescribed.tolist()),
             forbidden=facts.forbidden,
             noreturn=facts.noreturn,
@@ -313,14 +314,14 @@ class Image:
     def _gather_facts(self) -> CodeFacts:
         functions = self.functions
         forbidden, sequences = forbidden_ranges(self.elf, self.code_ranges, self.unwind, self.relocations)
-        entries, named = code_entries(self, [*sequences, *(recovery_entries(self.elf) if self.is_go else ())])
+        entries = code_entries(self, [*sequences, *(recovery_entries(self.elf) if self.is_go else ())])
         framed = self.unwind.starts[self.unwind.framed]
         unnamed = framed[among(framed, functions.starts) & ~among(framed, functions.labels)]
         dynamic = self.dynamic_table
         stubs = own_stubs(self.elf, dynamic, self.relocations, self.code_ranges) if dynamic is not None else {}
         undescribed = functions.starts[~self.unwind.covers(functions.starts) & ~np.bool_(self.is_go)]
         parts = functions.cold_parts
-        return CodeFacts(entries, named, forbidden, self._noreturn, stubs, parts, unnamed, undescribed)
+        return CodeFacts(entries, forbidden, self._noreturn, stubs, parts, unnamed, undescribed)
 
     @cached_property
     def _noreturn(self) -> frozenset[int]:

@@ -91,9 +91,10 @@ class LedTo:
     def _known_entries(self) -> set[int]:
         """Return where the function is entered, by its tables, too, as far as its own branches do not say it."""
         function = self._function
-        inner = () if function.is_unlisted else self._map.static_entries(function.start, function.end)
-        inner = [address for address in inner if address not in self._map.text.named]
-        return {function.start, function.entry, *function.table_targets, *inner}
+        entries = {function.start, function.entry, *function.table_targets}
+        if not function.is_unlisted:
+            entries.update(self._map.certain_entries(function.start, function.end, pointed=self._is_described))
+        return entries
 
     @cached_property
     def _possible(self) -> Reached:

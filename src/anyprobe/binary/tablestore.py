@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache as once
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,21 @@ _REFERENCES, _LIVENESS = "references", "liveness"
 _REASONS = frozenset(reason.value for reason in Reason)
 
 
+class Entries(NamedTuple):
+    """The entries of an object, ascending and unique, and which of them may as well be the addresses of data."""
+
+    all: NDArray[np.int64]
+    named: NDArray[np.int64]
+    """What nothing but a symbol without a type tells of, which no other object can see."""
+    pointed: NDArray[np.int64]
+    """What nothing but data that points there tells of, or such a symbol."""
+
+
 @dataclass(frozen=True, eq=False)
 class CodeFacts:
     """What takes long to find out about an object's code; ``ModuleText`` says what it means."""
 
-    entries: NDArray[np.int64]
-    named: NDArray[np.int64]
+    entries: Entries
     forbidden: tuple[tuple[AddressRange, str], ...]
     noreturn: frozenset[int]
     own_stubs: dict[int, int]
@@ -81,11 +90,22 @@ class TableStore:
 
     def facts(self) -> CodeFacts | None:
         """Return the facts about the code, if they are kept."""
-        kept = ("entries", "named", "noreturn", "stubs", "parts", "forbidden", "reasons", "unnamed", "undescribed")
+        kept = (
+            "entries",
+            "named",
+            "pointed",
+            "noreturn",
+            "stubs",
+            "parts",
+            "forbidden",
+            "reasons",
+            "unnamed",
+            "undescribed",
+        )
         found = self._load(_FACTS, kept)
         if found is None:
             return None
-        entries, named, noreturn, stubs, parts, areas, reasons, unnamed, undescribed = found
+        *entries, noreturn, stubs, parts, areas, reasons, unnamed, undescribed = found
         texts = [text for text in reasons.tobytes().decode("ascii", "replace").split("\n") if text]
         shapes = parts.shape[:1], stubs.shape[:1], areas.shape
         if shapes != ((2,), (2,), (len(texts), 2)) or not _REASONS.issuperset(texts):
@@ -93,13 +113,15 @@ class TableStore:
         forbidden = [(AddressRange(*area), text) for area, text in zip(areas.tolist(), texts, strict=True)]
         own_stubs, cold_parts = (dict(zip(*each.tolist(), strict=True)) for each in (stubs, parts))
         never_back = frozenset(noreturn.tolist())
-        return CodeFacts(entries, named, tuple(forbidden), never_back, own_stubs, cold_parts, unnamed, undescribed)
+        known = Entries(*entries)
+        return CodeFacts(known, tuple(forbidden), never_back, own_stubs, cold_parts, unnamed, undescribed)
 
     def keep_facts(self, facts: CodeFacts) -> None:
         """Keep the facts about the code."""
         arrays: cache.Arrays = {
-            "entries": facts.entries,
-            "named": facts.named,
+            "entries": facts.entries.all,
+            "named": facts.entries.named,
+            "pointed": facts.entries.pointed,
             "noreturn": np.array(sorted(facts.noreturn), np.int64),
             "stubs": np.array([[*facts.own_stubs], [*facts.own_stubs.values()]], np.int64),
             "parts": np.array([[*facts.cold_parts], [*facts.cold_parts.values()]], np.int64),

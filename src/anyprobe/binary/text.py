@@ -57,6 +57,8 @@ class ModuleText:
     """Those of them that calls lead to, rather than a pointer or a jump only."""
     named: frozenset[int] = frozenset()
     """The entries that nothing but a symbol without a type tells of, of a label or of data."""
+    pointed: frozenset[int] = frozenset()
+    """The entries that nothing but data that points there tells of, or a symbol without a type: labels, or data."""
     undescribed: frozenset[int] = frozenset()
     """The starts of functions that no unwind entry tells of, nor Go's tables: hand-written, or without such."""
     is_swift: bool = False
