@@ -63,7 +63,7 @@ class CalledPieces:
 
     def _is_jump(self, part: "FunctionCode", number: int) -> bool:
         """Return whether a call inside the function only pushes an address: that of data, or one that is dropped."""
-        if number in part.dead_ends:
+        if number in part.last_calls.certain:
             return True
         target = part.iced[number].near_branch_target
         home, aim = self._place_of(target)
@@ -94,7 +94,7 @@ class CalledPieces:
                     todo.append(insn.target)
                 table = part.table_of(address)
                 todo += table.targets if table is not None else ()
-                if insn.flow in ENDS or number in part.dead_ends:
+                if insn.flow in ENDS or number in part.last_calls.certain:
                     break
                 number += 1
         return found

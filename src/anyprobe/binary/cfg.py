@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from iced_x86 import Code
 
+from anyprobe.binary.beginnings import is_stub_at, takes_return_at
 from anyprobe.binary.codescan import CodeBytes, DataReferences, Kind, References, code_bytes
 from anyprobe.binary.doubts import Doubts
 from anyprobe.binary.endless import EndlessFunctions
@@ -17,22 +18,14 @@ from anyprobe.binary.exits import Exit, ExitKind, branches_into
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.hearsay import unproven_starts
 from anyprobe.binary.padding import padding_length
-from anyprobe.binary.stackdepth import takes_return
 from anyprobe.binary.text import ModuleText
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.isa.decode import Flow, decode_iced, decode_range
 
 if TYPE_CHECKING:
     from anyprobe.binary.moduleliveness import ModuleLiveness
 
 _CALL = 0xE8
-_FRONT = 48
-"""So many bytes show how a function begins."""
-_POPS = frozenset(range(0x58, 0x60)) | {0x8F, 0x83, 0x81, 0x8D, 0xC9}
-"""Opcodes of what takes something from the stack: ``pop``, ``add``, ``lea``, ``leave``."""
-_STUB_JUMP = b"\xff\x25"
-"""``jmp [rip+x]``, prefixes left out."""
 _MOST_NOPS = 64
 """How many bytes of padding may lie between two functions of which one runs on into the other."""
 
@@ -286,7 +279,7 @@ class CodeMap:
         known = self._takers.get(target)
         if known is None:
             area = self._area(target)
-            known = self._takers[target] = area is not None and _takes_return(area, target)
+            known = self._takers[target] = area is not None and takes_return_at(area, target)
         return known
 
     def is_stub(self, address: int) -> bool:
@@ -294,7 +287,7 @@ class CodeMap:
         known = self._stubs.get(address)
         if known is None:
             area = self._area(address)
-            known = self._stubs[address] = area is not None and _is_stub(area, address)
+            known = self._stubs[address] = area is not None and is_stub_at(area, address)
         return known
 
     def _only_from(self, part: FunctionCode, function: FunctionCode) -> bool:
@@ -468,23 +461,6 @@ class CodeMap:
             return 0
         entered = [target for target, _, _ in self._references_into(address, address + length)]
         return min(entered, default=address + length) - address
-
-
-def _is_stub(area: CodeBytes, address: int) -> bool:
-    content = area.content[address - area.start : address - area.start + 16]
-    if _STUB_JUMP not in content:  # hardly any function begins so
-        return False
-    head = decode_range(content, address)
-    jump = next((insn for insn in head[:2] if not insn.is_endbr), None)
-    return jump is not None and jump.flow is Flow.INDIRECT_JUMP and jump.iced.is_ip_rel_memory_operand
-
-
-def _takes_return(area: CodeBytes, target: int) -> bool:
-    content = area.content[target - area.start : target - area.start + _FRONT]
-    if not _POPS.intersection(content):  # nearly all
-        return False
-    by_address = {one.ip: one for one in decode_iced(content, target)}
-    return takes_return(target, by_address.get)
 
 
 _SAYS = {

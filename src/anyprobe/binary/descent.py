@@ -113,7 +113,7 @@ def is_all_led_to(function: "FunctionCode", entries: Iterable[int]) -> bool:
     That is so of nearly all functions, and takes one look behind each end; of the others ``Reached`` knows more. A jump
     or call counts if what is above has been found to be led to.
     """
-    addresses = function.addresses
+    addresses, last_calls = function.addresses, function.last_calls.possible
     first_to: dict[int, int] = {}
     for number, target in chain(function.jumps, function.calls):
         first_to[target] = min(first_to.get(target, number), number)
@@ -121,7 +121,7 @@ def is_all_led_to(function: "FunctionCode", entries: Iterable[int]) -> bool:
     if not addresses or first_to.get(addresses[0], 0) >= 0:
         return False
     for number, flow in function.turns:
-        if flow not in ENDS and number not in function.dead_ends and number not in function.open_ends:
+        if flow not in ENDS and number not in last_calls:
             continue
         following = number + 1
         while following < len(addresses) and first_to.get(addresses[following], following) >= following:
@@ -137,7 +137,7 @@ class Reached:
     def __init__(self, function: "FunctionCode", entries: Iterable[int], *, certainly: bool = True) -> None:
         """Follow control flow from ``entries``, ``certainly`` not behind calls that may not come back."""
         self._function = function
-        self._ends = function.dead_ends | function.open_ends if certainly else function.dead_ends
+        self._ends = function.last_calls.possible if certainly else function.last_calls.certain
         self._flags = bytearray(len(function.iced))
         self._stops = [number for number, _ in function.turns]
         self.follow(entries)

@@ -10,7 +10,7 @@ from anyprobe.binary.blocks import block_starts
 from anyprobe.binary.body import LOCK, Body, Facts, decode_to_end, examine
 from anyprobe.binary.exits import Exit, Exits, find_exits
 from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
-from anyprobe.binary.oddends import comes_back, hops, is_system_call, system_call_line
+from anyprobe.binary.lastcalls import LastCalls
 from anyprobe.binary.padding import ALIGNED, padding_length
 from anyprobe.binary.straight import StraightLines
 from anyprobe.core.cachedproperty import cached_property
@@ -223,41 +223,9 @@ class FunctionCode:
         return self._facts.calls
 
     @cached_property
-    def dead_ends(self) -> frozenset[int]:
-        """The numbers of the calls that only push where data is, and of the system calls that never come back."""
-        at, iced = self._index.get, self.iced
-        found = {
-            number for number, target in self._facts.calls
-            if self.start < target < self.end
-            and hops(iced[number], lambda where: None if (place := at(where)) is None else iced[place])
-        }  # fmt: skip
-        return frozenset(found.union(number for number, back in self._system_calls.items() if back is False))
-
-    @cached_property
-    def open_ends(self) -> frozenset[int]:
-        """The numbers of calls and system calls that may not come back: what is behind them may be data."""
-        takers = (number for number, target in self._facts.calls if self._map.takes_return(target))
-        found = frozenset(takers)
-        if self.start not in self._map.text.undescribed:  # whoever describes code has data elsewhere
-            return found
-        found = found.union(number for number, back in self._system_calls.items() if back is None)
-        return found.union(number for number, target in self._facts.calls if target in self._map.endless)
-
-    @cached_property
-    def _system_calls(self) -> dict[int, bool | None]:
-        """The numbers of the system calls, and whether they come back."""
-        found: dict[int, bool | None] = {}
-        for number, flow in self.turns:
-            if (flow is Flow.SYSCALL or flow is Flow.OTHER) and is_system_call(self.iced[number]):
-                line = system_call_line(self.addresses[number], self._above, self._sources.__contains__)
-                behind = self.iced[number + 1] if number + 1 < len(self.iced) else None
-                found[number] = comes_back(self.iced[number], line, behind)
-        return found
-
-    def _above(self, address: int) -> "Instruction | None":
-        """Return the instruction that ends at an address."""
-        number = self._index[address] - 1
-        return self.iced[number] if number >= 0 and self.iced[number].next_ip == address else None
+    def last_calls(self) -> LastCalls:
+        """The calls and system calls behind which control does not go on, or may not."""
+        return LastCalls(self._map, self)
 
     def branches_to(self, address: int) -> Sequence[int]:
         """Return the numbers of the direct jumps inside the function to an address."""
@@ -374,7 +342,7 @@ class FunctionCode:
         last = self.insn(len(self.iced) - 1)
         if last.is_call and self.is_unlisted:
             return last.address if last.target is None or last.target not in self._map.endless else None
-        if self._system_calls.get(len(self.iced) - 1) is False:
+        if len(self.iced) - 1 in self.last_calls.certain:
             return None
         return last.address if last.falls_through and not last.is_call else None
 

@@ -53,7 +53,7 @@ class LedTo:
         function = self._function
         if not function.iced or function.addresses[0] != function.start:
             return -1
-        last, broken = function.dead_ends | function.open_ends, function.broken is not None
+        last, broken = function.last_calls.possible, function.broken is not None
         ends = (number for number, flow in function.turns if broken or flow in ENDS or number in last)
         return next(ends, len(function.iced) - 1)
 
