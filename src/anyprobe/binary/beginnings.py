@@ -1,15 +1,23 @@
 """What the first bytes of a function say of it."""
 
+import re
+from typing import TYPE_CHECKING
+
+from iced_x86 import Decoder
+
 from anyprobe.binary.codescan import CodeBytes
 from anyprobe.binary.stackdepth import takes_return
-from anyprobe.isa.decode import Flow, decode_iced, decode_range
+from anyprobe.isa.decode import Flow, decode_range
+
+if TYPE_CHECKING:
+    from iced_x86 import Instruction
 
 _STUB_JUMP = b"\xff\x25"
 """``jmp [rip+x]``, prefixes left out."""
 _FRONT = 48
 """So many bytes show how a function begins."""
-_POPS = frozenset(range(0x58, 0x60)) | {0x8F, 0x83, 0x81, 0x8D, 0xC9}
-"""Opcodes of what takes something from the stack: ``pop``, ``add``, ``lea``, ``leave``."""
+_TAKING = re.compile(rb"[\x58-\x5f\x8f\xc9]|[\x81\x83]\xc4|\x8d[\x64\xa4]")
+"""Opcodes of what takes something from the stack: ``pop``, ``leave``, ``add rsp``, ``lea rsp``."""
 
 
 def is_stub_at(area: CodeBytes, address: int) -> bool:
@@ -25,7 +33,12 @@ def is_stub_at(area: CodeBytes, address: int) -> bool:
 def takes_return_at(area: CodeBytes, target: int) -> bool:
     """Return whether what begins at an address takes its return address from the stack at once."""
     content = area.content[target - area.start : target - area.start + _FRONT]
-    if not _POPS.intersection(content):  # nearly all
+    if _TAKING.search(content) is None:
         return False
-    by_address = {one.ip: one for one in decode_iced(content, target)}
-    return takes_return(target, by_address.get)
+    decoder = Decoder(64, content, ip=target)
+
+    def instruction_at(address: int) -> "Instruction | None":
+        decoder.position, decoder.ip = address - target, address
+        return decoder.decode() if decoder.can_decode else None
+
+    return takes_return(target, instruction_at)

@@ -5,9 +5,8 @@ Hand-written code keeps tables and strings between its instructions, which decod
 of decoding disagree, or where nothing is known to lead, no byte may be written.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Decoder
@@ -110,24 +109,41 @@ def _overlap(found: "dict[int, Instruction]") -> int | None:
 def is_all_led_to(function: "FunctionCode", entries: Iterable[int]) -> bool:
     """Return whether every instruction but padding is led to from ``entries``, by a jump, or from above.
 
-    That is so of nearly all functions, and takes one look behind each end; of the others ``Reached`` knows more. A jump
-    or call counts if what is above has been found to be led to.
+    That is so of nearly all functions, and takes one look behind each end; of the others ``Reached`` knows more: of the
+    jumps to one place this looks at the first one only.
     """
     addresses, last_calls = function.addresses, function.last_calls.possible
-    first_to: dict[int, int] = {}
-    for number, target in chain(function.jumps, function.calls):
-        first_to[target] = min(first_to.get(target, number), number)
+    first_to = {target: number for number, target in reversed(function.jumps)}
     first_to |= dict.fromkeys(entries, -1)
     if not addresses or first_to.get(addresses[0], 0) >= 0:
         return False
+    starts, sources = [0], [-1]
+    """Where straight pieces begin, and the first jump there."""
     for number, flow in function.turns:
         if flow not in ENDS and number not in last_calls:
             continue
-        following = number + 1
-        while following < len(addresses) and first_to.get(addresses[following], following) >= following:
+        following, source = number + 1, None
+        while following < len(addresses) and (source := first_to.get(addresses[following])) is None:
             if not is_padding(function.raw_at(following)):
                 return False
             following += 1
+        if source is not None:
+            starts.append(following)
+            sources.append(source)
+    return _are_led_to(starts, sources)
+
+
+def _are_led_to(starts: list[int], sources: list[int]) -> bool:
+    """Return whether each piece of code is led to from outside, by way of others: none by itself alone."""
+    led_to = [source < 0 for source in sources]
+    for number in range(len(starts)):
+        piece, way = number, []
+        while not led_to[piece]:
+            way.append(piece)
+            led_to[piece] = True
+            piece = bisect_right(starts, sources[piece]) - 1
+            if piece in way:
+                return False
     return True
 
 

@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.oddends import comes_back, hops, is_system_call, system_call_line
+from anyprobe.binary.oddends import SYSTEM_CALLS, comes_back, hops, is_system_call, system_call_line
 from anyprobe.core.cachedproperty import cached_property
-from anyprobe.isa.decode import Flow
 
 if TYPE_CHECKING:
     from iced_x86 import Instruction
@@ -48,8 +47,10 @@ class LastCalls:
     def _system_calls(self) -> dict[int, bool | None]:
         """The system calls, and whether they come back."""
         function, found = self._function, dict[int, bool | None]()
-        for number, flow in function.turns:
-            if (flow is Flow.SYSCALL or flow is Flow.OTHER) and is_system_call(function.iced[number]):
+        if not any(opcode in function.content for opcode in SYSTEM_CALLS):  # nearly all
+            return found
+        for number, _ in function.turns:
+            if is_system_call(function.iced[number]):
                 line = system_call_line(function.addresses[number], self._above, self._is_aim)
                 behind = function.iced[number + 1] if number + 1 < len(function.iced) else None
                 found[number] = comes_back(function.iced[number], line, behind)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     InstructionAt = Callable[[int], "Instruction | None"]
 
+SYSTEM_CALLS = (b"\x0f\x05", b"\xcd\x80")
+"""``syscall`` and ``int 0x80``."""
 _MOST_BYTES = 1 << 12
 _NEVER_BACK = frozenset({15, 60, 231})
 """``rt_sigreturn``, ``exit`` and ``exit_group``."""
