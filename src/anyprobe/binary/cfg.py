@@ -3,15 +3,17 @@
 Nothing is analysed before it is asked for, and nothing twice. Addresses are link-time addresses of the module.
 """
 
+import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from iced_x86 import Code
+import numpy as np
+from iced_x86 import Code, MemorySizeExt
 
 from anyprobe.binary.beginnings import is_stub_at, takes_return_at
-from anyprobe.binary.codescan import CodeBytes, DataReferences, Kind, References, code_bytes
+from anyprobe.binary.codescan import CodeBytes, DataReferences, Kind, Operands, References, code_bytes
 from anyprobe.binary.doubts import Doubts
 from anyprobe.binary.endless import EndlessFunctions
 from anyprobe.binary.exits import Exit, ExitKind, branches_into
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from anyprobe.binary.moduleliveness import ModuleLiveness
 
 _CALL = 0xE8
+_THUNK = re.compile(rb"[\x48\x4c]\x89[\x04\x0c\x14\x1c\x2c\x34\x3c]\x24\xc3")
+"""``mov [rsp], reg; ret``."""
 _MOST_NOPS = 64
 """How many bytes of padding may lie between two functions of which one runs on into the other."""
 
@@ -167,6 +171,10 @@ class CodeMap:
             return None
         return self._starts[number]
 
+    def end_of(self, start: int) -> int:
+        """Return where the bounds of the function that starts at an address end."""
+        return self._ends[bisect_left(self._starts, start)]
+
     def start_before(self, start: int) -> int | None:
         """Return the start of the function in front of one."""
         number = bisect_left(self._starts, start)
@@ -227,6 +235,8 @@ class CodeMap:
         hold both ways for a function that is never called directly; the part is then the one whose first byte is
         jumped to, or that lies lower, where linkers put ``.text.unlikely``.
         """
+        if part.start in self.text.outer:
+            return False
         jumped_to = any(branches_into(function, part.start, part.start + 1))
         if not jumped_to and part.start > function.start:
             return False
@@ -330,6 +340,15 @@ class CodeMap:
         """Return the same, and what each is."""
         return [(source, kind) for _, source, kind in self._references_into(address, address + 1)]
 
+    @cached_property
+    def self_takers(self) -> frozenset[int]:
+        """The functions that may take the address of a piece of themselves."""
+        targets, sources, kinds = self.references.columns()
+        starts = self.text.function_starts
+        homes = np.searchsorted(starts, targets, "right") - 1
+        same = (kinds >= Kind.LEA) & (homes >= 0) & (homes == np.searchsorted(starts, sources, "right") - 1)
+        return frozenset(starts[homes[same & (targets != starts[homes])]].tolist())
+
     def pointed_to(self, low: int, high: int) -> set[int]:
         """Return what is stored somewhere, or taken by an instruction, of the addresses in ``[low, high)``."""
         found = set(self.static_entries(low, high))
@@ -363,6 +382,11 @@ class CodeMap:
             if addresses or kind is Kind.NEAR or kind is Kind.SHORT:
                 found.add(target)
         return found
+
+    def taken_within(self, low: int, high: int) -> set[int]:
+        """Return the addresses in ``[low, high)`` that instructions there take."""
+        found = self._references_into(low, high)
+        return {at for at, source, kind in found if kind in (Kind.LEA, Kind.ABSOLUTE) and low <= source < high}
 
     def surely_entered(self, low: int, high: int, *, addresses: bool) -> set[int]:
         """Return the same without what data in ``[low, high)`` or between functions would say if it were code.
@@ -460,7 +484,32 @@ class CodeMap:
         if length == 0:
             return 0
         entered = [target for target, _, _ in self._references_into(address, address + length)]
-        return min(entered, default=address + length) - address
+        read = self.read_in(address, address + length)
+        return min([*entered, address + length if read is None else read]) - address
+
+    def read_in(self, low: int, high: int) -> int | None:
+        """Return the first byte of ``[low, high)`` that instructions read or write by its address, if any."""
+        found = (self._operand_of(target, source) for target, source in self._operands.into(low, high))
+        return min((max(at, low) for at, size in found if at < high and at + size > low), default=None)
+
+    def _operand_of(self, target: int, source: int) -> tuple[int, int]:
+        """Return the address and size of what the instruction with a displacement reads; in doubt it does."""
+        home = self.containing(source)
+        insn = home.covering(source) if home is not None else None
+        if insn is None:
+            return target, 0 if home is None and self._in_padding(source) else 1
+        own = insn.iced.is_ip_rel_memory_operand and insn.address + insn.offsets.displacement_offset == source
+        return insn.iced.memory_displacement, MemorySizeExt.size(insn.iced.memory_size) if own else 0
+
+    @cached_property
+    def _operands(self) -> Operands:
+        return Operands(self._code)
+
+    @cached_property
+    def thunks(self) -> list[int]:
+        """Where something overwrites its return address and returns, ascending: an indirect jump in disguise."""
+        found = (part.start + match.start() for part in self._code for match in _THUNK.finditer(bytes(part.content)))
+        return sorted(found)
 
 
 _SAYS = {

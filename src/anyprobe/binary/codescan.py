@@ -65,6 +65,9 @@ def code_bytes(text: ModuleText) -> tuple[CodeBytes, ...]:
     return tuple(found)
 
 
+_LARGEST_IMMEDIATE = 4
+
+
 class _Bounds:
     """Whether addresses lie in the code, for arrays."""
 
@@ -180,6 +183,30 @@ def jump_tables(code: Iterable[CodeBytes]) -> list[int]:
     return sorted(each for each in found if each > 0)
 
 
+class Operands:
+    """Everything in the code that looks like an operand ``[rip + x]`` in it."""
+
+    def __init__(self, code: tuple[CodeBytes, ...]) -> None:
+        """Scan the module."""
+        bounds, none = _Bounds(code), np.empty(0, np.int64)
+        pairs = [(none, none)]
+        for part in code:
+            view = np.frombuffer(part.content, dtype=np.uint8)
+            at = np.flatnonzero(view[:-4] & 0xC7 == 0x05) + 1  # mod 00, rm 101
+            targets = at + 4 + _displacements(view, at) + part.start
+            keep = bounds.inside(targets)
+            pairs.append((targets[keep], at[keep] + part.start))
+        targets, sources = (np.concatenate(column) for column in zip(*pairs, strict=True))
+        order = np.argsort(targets, kind="stable")
+        self._targets, self._sources = (array("q", each[order].tobytes()) for each in (targets, sources))
+
+    def into(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """Yield (target, where its displacement is); the target is the next bytes' if an immediate follows."""
+        first = bisect_left(self._targets, low - _LARGEST_IMMEDIATE)
+        last = bisect_left(self._targets, high, first)
+        return zip(self._targets[first:last], self._sources[first:last], strict=True)
+
+
 class References:
     """All candidates of a module, to be asked for address ranges. Scalar look-ups, so plain arrays and bisection."""
 
@@ -226,6 +253,10 @@ class References:
         within = self._within(low, high)
         pairs = zip(self._targets[within], self._sources[within], strict=True)
         return [(target, source >> 2, _KINDS[source & 3]) for target, source in pairs]
+
+    def addresses_into(self, low: int, high: int) -> Iterator[int]:
+        """Yield the addresses in ``[low, high)`` that candidates take, rather than branch to."""
+        return (target for target, _, kind in self.into(low, high) if kind is Kind.LEA or kind is Kind.ABSOLUTE)
 
     def targets(self, low: int, high: int) -> "array[int]":
         """Return the targets in ``[low, high)`` of all candidates, ascending."""

@@ -26,6 +26,7 @@ def code_entries(image: "Image", more: list[int]) -> Entries:
     symbols = image.functions.symbols
     typed = symbols.kind != STT_NOTYPE
     starts = image.functions.starts
+    exported = dynamic.symbols["value"].astype(np.int64) if dynamic is not None else np.empty(0, np.int64)
     certain = np.concatenate(
         [
             starts[~among(starts, symbols.value[~typed])],
@@ -33,14 +34,15 @@ def code_entries(image: "Image", more: list[int]) -> Entries:
             image.unwind.starts,
             landing_pads(elf, image.unwind),
             np.array([*loader_entries(elf), *more], np.uint64).astype(np.int64),
-            dynamic.symbols["value"].astype(np.int64) if dynamic is not None else np.empty(0, np.int64),
+            exported,
         ]
     )
     stored, labels = image.stored_pointers, image.functions.labels
     pointed = unique(stored[~among(stored, certain)])
     named = unique(labels[~among(labels, certain) & ~among(labels, pointed)])
     found = unique(np.concatenate([certain, stored, labels]))
-    return Entries(*(each[_in_code(image, each)] for each in (found, named, pointed)))
+    outer = unique(np.concatenate([exported, stored]))
+    return Entries(*(each[_in_code(image, each)] for each in (found, named, pointed, outer)))
 
 
 def _in_code(image: "Image", addresses: NDArray[np.int64]) -> NDArray[np.bool_]:

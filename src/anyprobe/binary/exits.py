@@ -3,14 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import chain
 from typing import TYPE_CHECKING
-
-from iced_x86 import Mnemonic, OpKind
 
 from anyprobe.binary.calledpieces import CalledPieces
 from anyprobe.binary.codescan import Kind
-from anyprobe.binary.oddends import changes_return
 from anyprobe.binary.stackdepth import Balance, balance, seen_in
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
@@ -84,9 +80,12 @@ class _Collector:
             self._bound_undecided()
         if self.function.is_unlisted and self.refusal is None:
             self._check_unlisted()
-        self._check_disguised()
+        for label in (at for part in self.parts for at in part.strays.own_labels if part.is_site(at)):
+            self._refuse(label, "the function takes the address of this piece of itself, which may be called")
         if self.refusal is None:
             self._leave_out_called()
+        if self.refusal is None and not self.found:
+            self._check_last_call()
         found = tuple(sorted(self.found, key=lambda leaving: leaving.address))
         return Exits(found, self.refusal, tuple(self.parts))
 
@@ -128,31 +127,12 @@ class _Collector:
             if pointed in code and balance(pointed, code.get, seen) is not Balance.BROKEN:
                 self._refuse(pointed, "its address is stored or taken: another function may begin there")
 
-    def _check_disguised(self) -> None:
-        """Refuse all where what looks like an end is an indirect jump, which may stay inside: ``push rdx; ret``."""
-        for part in self.parts:
-            inline = [number for number, target in part.calls if self._is_overwritten(part, target)]
-            pushed = [number for number, flow in part.turns if flow is Flow.RET and self._is_pushed(part, number)]
-            through = [number for number, at in part.jumps if not self._is_inside(at) and self._is_thunk(at)]
-            for number in chain(inline, pushed, through):
-                if any(piece.has_inner_entries for piece in self.parts):
-                    address = part.addresses[number]
-                    self._refuse(address, "goes where a pointer says, which may be inside the function")
-
-    def _is_pushed(self, part: "FunctionCode", number: int) -> bool:
-        above = part.iced[number - 1] if number else None
-        return above is not None and above.mnemonic == Mnemonic.PUSH and not part.branches_to(above.next_ip)
-
-    def _is_thunk(self, target: int) -> bool:
-        """Return whether a function does nothing but jump where a register says (a retpoline)."""
-        home = self.map.containing(target)
-        return home is not None and any(self._is_overwritten(home, callee) for _, callee in home.calls)
-
-    def _is_overwritten(self, part: "FunctionCode", callee: int) -> bool:
-        """Return whether a piece of code that is called begins by writing another return address."""
-        number = part.index_of(callee)
-        first = part.iced[number] if number is not None else None
-        return first is not None and first.op0_kind == OpKind.MEMORY and changes_return(first)
+    def _check_last_call(self) -> None:
+        """Refuse all where a call is all that ends the function: it may come back, and control run on."""
+        function = self.function
+        last = function.insn(len(function.iced) - 1) if function.iced else None
+        if last is not None and last.flow is Flow.CALL and last.target not in self.map.endless:
+            self._refuse(last.address, "nothing is known to end it but a call, behind which control may run on")
 
     def _leave_out_called(self) -> None:
         """Leave out the ends of pieces that are called; refuse all where the function calls what ends as it does.

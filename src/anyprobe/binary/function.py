@@ -13,6 +13,7 @@ from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
 from anyprobe.binary.lastcalls import LastCalls
 from anyprobe.binary.padding import ALIGNED, padding_length
 from anyprobe.binary.straight import StraightLines
+from anyprobe.binary.strayjumps import StrayJumps
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
@@ -236,11 +237,26 @@ class FunctionCode:
         """The number of indirect jumps."""
         return len(self._facts.indirect_jumps)
 
+    @cached_property
+    def pointer_jumps(self) -> list[int]:
+        """The numbers of the indirect jumps that go where a stored pointer says, or a register."""
+        known = self._resolved[0].keys() | self._resolved[1].keys()
+        return [number for number in self._facts.indirect_jumps if self.addresses[number] not in known]
+
     @property
     def jumps_through_pointers(self) -> list[int]:
         """The numbers of the indirect jumps that go neither by a table nor where nobody knows."""
-        known = self.tables.keys() | set(self.unresolved)
-        return [number for number in self._facts.indirect_jumps if self.addresses[number] not in known]
+        return [] if self.strays.through_pointers else self.pointer_jumps
+
+    @cached_property
+    def strays(self) -> StrayJumps:
+        """The jumps that may lead to any place in the function."""
+        return StrayJumps(self._map, self)
+
+    @property
+    def leads_everywhere(self) -> bool:
+        """Whether the function's own branches and tables lead to every instruction but padding."""
+        return self._led.leads_everywhere
 
     @property
     def is_led_to(self) -> bool:
@@ -265,6 +281,9 @@ class FunctionCode:
         if missed is not None:
             detail = f"jumps into the middle of an instruction, to {missed[1]:#x}"
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.iced[missed[0]].ip, detail)
+        if self.strays.doubt is not None:
+            detail = "jumps in disguise to where a pointer says, which may be in the function"
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.strays.doubt, detail)
         return None
 
     @property
@@ -301,12 +320,18 @@ class FunctionCode:
     @property
     def unresolved(self) -> tuple[int, ...]:
         """The indirect jumps of which nothing is known; jumps through stored pointers reach known entries only."""
-        return tuple(self._resolved[1])
+        return (*self._resolved[1], *(self.addresses[number] for number in self.strays.through_pointers))
 
     @cached_property
     def complete(self) -> Refusal | None:
         """``None`` if everything that may enter the function's middle is known, else the first thing that is not."""
         return self._map.unlisted_doubt(self.start) if self.is_unlisted else self.own_doubt
+
+    @cached_property
+    def is_plain_code(self) -> bool:
+        """Whether there is certainly no data: an unwind entry tells of the function, and nothing reads its bytes."""
+        text, low, high = self._map.text, self.start + 1, self.end
+        return self.start not in text.undescribed and not self.is_unlisted and self._map.read_in(low, high) is None
 
     @property
     def is_unlisted(self) -> bool:
@@ -320,6 +345,14 @@ class FunctionCode:
             return self.broken
         for address, outcome in self._resolved[1].items():
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, outcome.why)
+        for number in self.strays.through_pointers:
+            detail = "jumps where a pointer says, and nothing else leads to some of the function"
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.addresses[number], detail)
+        calls = (number for number, flow in self.turns if flow is Flow.INDIRECT_CALL)
+        call = next(calls, None) if self.strays.own_labels else None
+        if call is not None:
+            detail = "calls where a pointer says, and takes the address of a piece of the function"
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.addresses[call], detail)
         return self._entered_gap() if self.has_gaps else None
 
     def _entered_gap(self) -> Refusal | None:

@@ -17,11 +17,13 @@ def unproven_starts(code_map: "CodeMap", starts: "Collection[int]") -> frozenset
     Those that data points to have to keep their stack in balance.
     """
     left = set(starts)
-    while True:
-        found = {start for start in left if _is_led_to(code_map, start, left)}
-        if not found:
-            return frozenset(left)
-        left -= found
+    before = -1
+    while before != len(left):
+        before = len(left)
+        for start in sorted(left):  # one may run on into the next
+            if _is_led_to(code_map, start, left):
+                left.discard(start)
+    return frozenset(left)
 
 
 def _is_led_to(code_map: "CodeMap", start: int, unproven: set[int]) -> bool:

@@ -290,6 +290,7 @@ class Image:
             entries=facts.entries.all,
             named=frozenset(facts.entries.named.tolist()),
             pointed=frozenset(facts.entries.pointed.tolist()),
+            outer=frozenset(facts.entries.outer.tolist()),
             undescribed=frozenset(facts.undescribed.tolist()),
             forbidden=facts.forbidden,
             noreturn=facts.noreturn,

@@ -34,11 +34,11 @@ class LastCalls:
     def possible(self) -> frozenset[int]:
         """What may not come back, that included: behind it may be data.
 
-        An unwind entry tells of code: whoever writes one has data elsewhere.
+        But nothing that is not known well is taken for that in functions that hold no data.
         """
         function, code_map = self._function, self._map
         found = self.certain.union(number for number, target in function.calls if code_map.takes_return(target))
-        if function.start not in code_map.text.undescribed:
+        if function.is_plain_code:
             return found
         found = found.union(number for number, back in self._system_calls.items() if back is None)
         return found.union(number for number, target in function.calls if target in code_map.endless)

@@ -22,16 +22,16 @@ class LedTo:
 
     def may_be_data(self, number: int) -> bool:
         """Return whether nothing known leads to an instruction, and nothing else says that it is one."""
-        if number <= self._straight_on or self._is_trusted or self._is_all:
+        if number <= self._straight_on or self._is_all:
             return False
         if number in self.proven:
             return False
-        return not (self._is_described and is_padding(self._function.raw_at(number)))
+        return not (self._function.is_plain_code and self._is_padding(number))
 
     def may_be_data_among(self, numbers: Iterable[int]) -> bool:
         """Return whether some of many instructions have to be asked about one by one."""
         straight_on = self._straight_on
-        if not any(number > straight_on for number in numbers) or self._is_trusted or self._is_all:
+        if not any(number > straight_on for number in numbers) or self._is_all:
             return False
         return not self.proven.is_all
 
@@ -58,19 +58,20 @@ class LedTo:
         return next(ends, len(function.iced) - 1)
 
     @cached_property
-    def _is_trusted(self) -> bool:
-        """Whether there may be jumps to anywhere, but an unwind entry tells of the function: it holds no data, then."""
-        function = self._function
-        return self._is_described and function.complete is not None and function.broken is None
-
-    @cached_property
-    def _is_described(self) -> bool:
-        return not self._function.is_unlisted and self._function.start not in self._map.text.undescribed
-
-    @cached_property
     def _is_all(self) -> bool:
         """Whether a quick look shows what ``proven`` would: that all but padding is led to."""
         return self._function.broken is None and is_all_led_to(self._function, self._known_entries())
+
+    @cached_property
+    def leads_everywhere(self) -> bool:
+        """Whether all but padding is led to by the function itself, wherever instructions begin."""
+        entries = self._known_entries()
+        return is_all_led_to(self._function, entries) or Reached(self._function, entries).is_all
+
+    def _is_padding(self, number: int) -> bool:
+        """Return whether an instruction is padding that nobody reads: a constant may look like some."""
+        raw, address = self._function.raw_at(number), self._function.addresses[number]
+        return is_padding(raw) and self._map.read_in(address, address + len(raw)) is None
 
     @cached_property
     def proven(self) -> Reached:
@@ -84,7 +85,7 @@ class LedTo:
             return Reached(function, ())
         reached = Reached(function, self._known_entries())
         if not reached.is_all and not function.is_unlisted:
-            addresses = self._is_described and bool(function.jumps_through_pointers)
+            addresses = self._function.is_plain_code and bool(function.pointer_jumps)
             reached.follow(self._map.surely_entered(function.start, function.end, addresses=addresses))
         return reached
 
@@ -93,7 +94,9 @@ class LedTo:
         function = self._function
         entries = {function.start, function.entry, *function.table_targets}
         if not function.is_unlisted:
-            entries.update(self._map.certain_entries(function.start, function.end, pointed=self._is_described))
+            entries.update(
+                self._map.certain_entries(function.start, function.end, pointed=self._function.is_plain_code)
+            )
         return entries
 
     @cached_property

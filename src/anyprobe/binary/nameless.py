@@ -24,6 +24,7 @@ class NamelessCode(FunctionCode):
     """Code between functions, from something that is entered to the next."""
 
     is_nameless = True
+    is_plain_code = False
 
     @cached_property
     def complete(self) -> Refusal | None:
@@ -37,8 +38,6 @@ class NamelessCode(FunctionCode):
 
 class _LedFromStart(LedTo):
     """Only what the start leads to is certain: the rest may be a table."""
-
-    _is_described = False
 
     @cached_property
     def proven(self) -> Reached:

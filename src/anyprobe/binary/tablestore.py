@@ -36,6 +36,8 @@ class Entries(NamedTuple):
     """What nothing but a symbol without a type tells of, which no other object can see."""
     pointed: NDArray[np.int64]
     """What nothing but data that points there tells of, or such a symbol."""
+    outer: NDArray[np.int64]
+    """What data points to, and what other objects can see."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +96,7 @@ class TableStore:
             "entries",
             "named",
             "pointed",
+            "outer",
             "noreturn",
             "stubs",
             "parts",
@@ -122,6 +125,7 @@ class TableStore:
             "entries": facts.entries.all,
             "named": facts.entries.named,
             "pointed": facts.entries.pointed,
+            "outer": facts.entries.outer,
             "noreturn": np.array(sorted(facts.noreturn), np.int64),
             "stubs": np.array([[*facts.own_stubs], [*facts.own_stubs.values()]], np.int64),
             "parts": np.array([[*facts.cold_parts], [*facts.cold_parts.values()]], np.int64),

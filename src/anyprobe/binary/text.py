@@ -59,6 +59,8 @@ class ModuleText:
     """The entries that nothing but a symbol without a type tells of, of a label or of data."""
     pointed: frozenset[int] = frozenset()
     """The entries that nothing but data that points there tells of, or a symbol without a type: labels, or data."""
+    outer: frozenset[int] = frozenset()
+    """The entries that data points to, or that other objects can see: no parts of functions begin there."""
     undescribed: frozenset[int] = frozenset()
     """The starts of functions that no unwind entry tells of, nor Go's tables: hand-written, or without such."""
     is_swift: bool = False
