@@ -4,18 +4,14 @@ Built without unwind tables and stripped. What they print and how they end is wh
 function that is counted to its end as many calls end as begin.
 """
 
-import collections
-import os
 import shutil
 import subprocess
 
 import pytest
 
-import anyprobe
+from live.programs_among_data import LEVELS, check
 
-PATIENCE = 60
 BARE = ("-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-exceptions", "-w")
-LEVELS = {"functions": ("a.out:*", "a.out:*%return"), "blocks": ("a.out:*%block",), "instructions": ("a.out:*%insn",)}
 TOP = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#define N __attribute__((noinline, noipa))\n"
 TOP += "volatile int sink;\n"
 ASSEMBLY = '.intel_syntax noprefix\n.section .note.GNU-stack,"",@progbits\n.text\n'
@@ -282,25 +278,6 @@ def built(folder, source, language, *flags, stripped=True):
     if stripped:
         subprocess.run(["strip", path], check=True)
     return path
-
-
-def check(path, level):
-    plain = subprocess.run([path], capture_output=True, check=False)
-    output = path.with_name("output")
-    with output.open("wb") as stdout, anyprobe.run([str(path)], stdout=stdout) as session:
-        session.count(*LEVELS[level])
-        session.resume()
-        status = session.wait(PATIENCE)
-        snapshot = session.snapshot()
-    assert status is not None
-    assert (output.read_bytes(), os.waitstatus_to_exitcode(status)) == (plain.stdout, plain.returncode)
-    begun, ended = collections.Counter(), collections.Counter()
-    for site in snapshot.sites:
-        (begun if site.kind == "entry" else ended)[site.function] += site.hits
-    if level == "functions":
-        assert sum(begun.values()) > 0
-        ends = {name: hits for name, hits in ended.items() if hits}
-        assert ends == {name: begun[name] for name in ends}
 
 
 @pytest.mark.parametrize("level", LEVELS)
