@@ -1,6 +1,7 @@
-"""What the first bytes of a function say of it."""
+"""What few bytes say of a function, mostly its first ones."""
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from iced_x86 import Decoder
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 _STUB_JUMP = b"\xff\x25"
 """``jmp [rip+x]``, prefixes left out."""
+_THUNK_END, _THUNK = b"\x24\xc3", re.compile(rb"[\x48\x4c]\x89[\x04\x0c\x14\x1c\x2c\x34\x3c]\x24\xc3")
 _FRONT = 48
 """So many bytes show how a function begins."""
 _TAKING = re.compile(rb"[\x58-\x5f\x8f\xc9]|[\x81\x83]\xc4|\x8d[\x64\xa4]")
@@ -42,3 +44,12 @@ def takes_return_at(area: CodeBytes, target: int) -> bool:
         return decoder.decode() if decoder.can_decode else None
 
     return takes_return(target, instruction_at)
+
+
+def thunks_in(area: CodeBytes) -> Iterator[int]:
+    """Yield where ``mov [rsp], reg; ret`` stands: what overwrites its return address jumps somewhere."""
+    content, at = area.content, area.content.find(_THUNK_END)
+    while at >= 0:
+        if _THUNK.match(content, at - 3):
+            yield area.start + at - 3
+        at = content.find(_THUNK_END, at + 1)

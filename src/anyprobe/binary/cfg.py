@@ -3,7 +3,6 @@
 Nothing is analysed before it is asked for, and nothing twice. Addresses are link-time addresses of the module.
 """
 
-import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from iced_x86 import Code, MemorySizeExt
 
-from anyprobe.binary.beginnings import is_stub_at, takes_return_at
+from anyprobe.binary.beginnings import is_stub_at, takes_return_at, thunks_in
 from anyprobe.binary.codescan import CodeBytes, DataReferences, Kind, Operands, References, code_bytes
 from anyprobe.binary.doubts import Doubts
 from anyprobe.binary.endless import EndlessFunctions
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from anyprobe.binary.moduleliveness import ModuleLiveness
 
 _CALL = 0xE8
-_THUNK = re.compile(rb"[\x48\x4c]\x89[\x04\x0c\x14\x1c\x2c\x34\x3c]\x24\xc3")
-"""``mov [rsp], reg; ret``."""
 _MOST_NOPS = 64
 """How many bytes of padding may lie between two functions of which one runs on into the other."""
 
@@ -489,8 +486,12 @@ class CodeMap:
 
     def read_in(self, low: int, high: int) -> int | None:
         """Return the first byte of ``[low, high)`` that instructions read or write by its address, if any."""
-        found = (self._operand_of(target, source) for target, source in self._operands.into(low, high))
-        return min((max(at, low) for at, size in found if at < high and at + size > low), default=None)
+        first = high
+        for target, source in self._operands.into(low, high):
+            at, size = self._operand_of(target, source)
+            if at < high and at + size > low:
+                first = min(first, max(at, low))
+        return first if first < high else None
 
     def _operand_of(self, target: int, source: int) -> tuple[int, int]:
         """Return the address and size of what the instruction with a displacement reads; in doubt it does."""
@@ -508,8 +509,7 @@ class CodeMap:
     @cached_property
     def thunks(self) -> list[int]:
         """Where something overwrites its return address and returns, ascending: an indirect jump in disguise."""
-        found = (part.start + match.start() for part in self._code for match in _THUNK.finditer(bytes(part.content)))
-        return sorted(found)
+        return sorted(at for part in self._code for at in thunks_in(part))
 
 
 _SAYS = {

@@ -110,7 +110,7 @@ def is_all_led_to(function: "FunctionCode", entries: Iterable[int]) -> bool:
     """Return whether every instruction but padding is led to from ``entries``, by a jump, or from above.
 
     That is so of nearly all functions, and takes one look behind each end; of the others ``Reached`` knows more: of the
-    jumps to one place this looks at the first one only.
+    jumps to one place this looks at the first one only, or at the last one.
     """
     addresses, last_calls = function.addresses, function.last_calls.possible
     first_to = {target: number for number, target in reversed(function.jumps)}
@@ -130,7 +130,10 @@ def is_all_led_to(function: "FunctionCode", entries: Iterable[int]) -> bool:
         if source is not None:
             starts.append(following)
             sources.append(source)
-    return _are_led_to(starts, sources)
+    if _are_led_to(starts, sources):
+        return True
+    last_to = {target: number for number, target in function.jumps}
+    return _are_led_to(starts, [at if at < 0 else last_to[addresses[n]] for n, at in zip(starts, sources, strict=True)])
 
 
 def _are_led_to(starts: list[int], sources: list[int]) -> bool:

@@ -10,10 +10,10 @@ from anyprobe.binary.blocks import block_starts
 from anyprobe.binary.body import LOCK, Body, Facts, decode_to_end, examine
 from anyprobe.binary.exits import Exit, Exits, find_exits
 from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
-from anyprobe.binary.lastcalls import LastCalls
+from anyprobe.binary.lastcalls import LastCalls, last_calls
 from anyprobe.binary.padding import ALIGNED, padding_length
 from anyprobe.binary.straight import StraightLines
-from anyprobe.binary.strayjumps import StrayJumps
+from anyprobe.binary.strayjumps import StrayJumps, may_be_pushed
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
@@ -226,7 +226,7 @@ class FunctionCode:
     @cached_property
     def last_calls(self) -> LastCalls:
         """The calls and system calls behind which control does not go on, or may not."""
-        return LastCalls(self._map, self)
+        return last_calls(self._map, self)
 
     def branches_to(self, address: int) -> Sequence[int]:
         """Return the numbers of the direct jumps inside the function to an address."""
@@ -237,16 +237,19 @@ class FunctionCode:
         """The number of indirect jumps."""
         return len(self._facts.indirect_jumps)
 
-    @cached_property
+    @property
     def pointer_jumps(self) -> list[int]:
         """The numbers of the indirect jumps that go where a stored pointer says, or a register."""
+        if not self._facts.indirect_jumps:
+            return []
         known = self._resolved[0].keys() | self._resolved[1].keys()
         return [number for number in self._facts.indirect_jumps if self.addresses[number] not in known]
 
     @property
     def jumps_through_pointers(self) -> list[int]:
         """The numbers of the indirect jumps that go neither by a table nor where nobody knows."""
-        return [] if self.strays.through_pointers else self.pointer_jumps
+        jumps = self.pointer_jumps
+        return [] if jumps and self.strays.through_pointers else jumps
 
     @cached_property
     def strays(self) -> StrayJumps:
@@ -281,7 +284,7 @@ class FunctionCode:
         if missed is not None:
             detail = f"jumps into the middle of an instruction, to {missed[1]:#x}"
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.iced[missed[0]].ip, detail)
-        if self.strays.doubt is not None:
+        if (self._map.thunks or may_be_pushed(self.content)) and self.strays.doubt is not None:
             detail = "jumps in disguise to where a pointer says, which may be in the function"
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.strays.doubt, detail)
         return None
@@ -320,7 +323,9 @@ class FunctionCode:
     @property
     def unresolved(self) -> tuple[int, ...]:
         """The indirect jumps of which nothing is known; jumps through stored pointers reach known entries only."""
-        return (*self._resolved[1], *(self.addresses[number] for number in self.strays.through_pointers))
+        lost = tuple(self._resolved[1])
+        strays = self.strays.through_pointers if self.pointer_jumps else ()
+        return (*lost, *(self.addresses[number] for number in strays)) if strays else lost
 
     @cached_property
     def complete(self) -> Refusal | None:
@@ -345,11 +350,12 @@ class FunctionCode:
             return self.broken
         for address, outcome in self._resolved[1].items():
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, outcome.why)
-        for number in self.strays.through_pointers:
+        for number in self.strays.through_pointers if self.pointer_jumps else ():
             detail = "jumps where a pointer says, and nothing else leads to some of the function"
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.addresses[number], detail)
+        takes = self.start in self._map.self_takers and self.strays.own_labels
         calls = (number for number, flow in self.turns if flow is Flow.INDIRECT_CALL)
-        call = next(calls, None) if self.strays.own_labels else None
+        call = next(calls, None) if takes else None
         if call is not None:
             detail = "calls where a pointer says, and takes the address of a piece of the function"
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.addresses[call], detail)

@@ -1,9 +1,8 @@
 """The calls and system calls of one function behind which control does not go on, or may not."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.binary.oddends import SYSTEM_CALLS, comes_back, hops, is_system_call, system_call_line
-from anyprobe.core.cachedproperty import cached_property
 
 if TYPE_CHECKING:
     from iced_x86 import Instruction
@@ -12,43 +11,45 @@ if TYPE_CHECKING:
     from anyprobe.binary.function import FunctionCode
 
 
-class LastCalls:
+class LastCalls(NamedTuple):
     """By the numbers of the instructions."""
 
-    def __init__(self, code_map: "CodeMap", function: "FunctionCode") -> None:
-        """Look at nothing before it is asked for."""
-        self._map, self._function = code_map, function
+    certain: frozenset[int]
+    """The calls that only push where data is, and the system calls that never come back."""
+    possible: frozenset[int]
+    """What may not come back, that included: behind it may be data."""
 
-    @cached_property
-    def certain(self) -> frozenset[int]:
-        """The calls that only push where data is, and the system calls that never come back."""
-        function = self._function
-        found = {
-            number
-            for number, target in function.calls
-            if function.start < target < function.end and hops(function.iced[number], self._instruction_at)
-        }
-        return frozenset(found.union(number for number, back in self._system_calls.items() if back is False))
 
-    @cached_property
-    def possible(self) -> frozenset[int]:
-        """What may not come back, that included: behind it may be data.
+_NONE = LastCalls(frozenset(), frozenset())
 
-        But nothing that is not known well is taken for that in functions that hold no data.
-        """
-        function, code_map = self._function, self._map
-        found = self.certain.union(number for number, target in function.calls if code_map.takes_return(target))
-        if function.is_plain_code:
-            return found
-        found = found.union(number for number, back in self._system_calls.items() if back is None)
-        return found.union(number for number, target in function.calls if target in code_map.endless)
 
-    @cached_property
-    def _system_calls(self) -> dict[int, bool | None]:
-        """The system calls, and whether they come back."""
+def last_calls(code_map: "CodeMap", function: "FunctionCode") -> LastCalls:
+    """Return them; nothing that is not known well is taken for one in functions that hold no data."""
+    low, high, calls = function.start, function.end, function.calls
+    places = _Places(function)
+    found = [n for n, target in calls if low < target < high and hops(function.iced[n], places.instruction_at)]
+    takes_return = code_map.takes_return
+    taking = [number for number, target in calls if takes_return(target)]
+    # nearly no function asks the kernel itself
+    asking = any(opcode in function.content for opcode in SYSTEM_CALLS)
+    system_calls = places.system_calls() if asking else {}
+    if not found and not taking and not system_calls and function.is_plain_code:
+        return _NONE
+    certain = frozenset(found).union(number for number, back in system_calls.items() if back is False)
+    possible = certain.union(taking)
+    if function.is_plain_code:
+        return LastCalls(certain, possible)
+    possible = possible.union(number for number, back in system_calls.items() if back is None)
+    return LastCalls(certain, possible.union(number for number, target in calls if target in code_map.endless))
+
+
+class _Places:
+    def __init__(self, function: "FunctionCode") -> None:
+        self._function = function
+
+    def system_calls(self) -> dict[int, bool | None]:
+        """Return the system calls, and whether they come back."""
         function, found = self._function, dict[int, bool | None]()
-        if not any(opcode in function.content for opcode in SYSTEM_CALLS):  # nearly all
-            return found
         for number, _ in function.turns:
             if is_system_call(function.iced[number]):
                 line = system_call_line(function.addresses[number], self._above, self._is_aim)
@@ -56,7 +57,7 @@ class LastCalls:
                 found[number] = comes_back(function.iced[number], line, behind)
         return found
 
-    def _instruction_at(self, address: int) -> "Instruction | None":
+    def instruction_at(self, address: int) -> "Instruction | None":
         number = self._function.index_of(address)
         return None if number is None else self._function.iced[number]
 

@@ -24,6 +24,11 @@ _THUNK_BYTES = 4
 """Bytes of a thunk in front of its return."""
 
 
+def may_be_pushed(content: bytes) -> bool:
+    """Return whether there may be ``push rdx; ret``."""
+    return _PUSH_RET.search(content) is not None
+
+
 class StrayJumps:
     """By the numbers of the instructions."""
 
@@ -42,7 +47,9 @@ class StrayJumps:
     def disguised(self) -> list[int]:
         """What jumps where a pointer says and looks like a return, or like a jump out of the function."""
         function, thunks = self._function, self._map.thunks
-        found = [number for number, flow in function.turns if flow is Flow.RET and self._is_pushed(number)]
+        found: list[int] = []
+        if may_be_pushed(function.content):
+            found = [number for number, flow in function.turns if flow is Flow.RET and self._is_pushed(number)]
         if thunks:
             inside = thunks[bisect_left(thunks, function.start) : bisect_left(thunks, function.end)]
             places = (function.index_of(thunk + _THUNK_BYTES) for thunk in inside)
