@@ -380,22 +380,26 @@ class CodeMap:
                 found.add(target)
         return found
 
-    def taken_within(self, low: int, high: int) -> set[int]:
-        """Return the addresses in ``[low, high)`` that instructions there take."""
-        found = self._references_into(low, high)
-        return {at for at, source, kind in found if kind in (Kind.LEA, Kind.ABSOLUTE) and low <= source < high}
+    def takers_within(self, low: int, high: int) -> dict[int, list[int]]:
+        """Return the addresses in ``[low, high)`` that instructions there take, and which ones do."""
+        found: dict[int, list[int]] = {}
+        for at, source, kind in self._references_into(low, high):
+            if (kind is Kind.LEA or kind is Kind.ABSOLUTE) and low <= source < high:
+                found.setdefault(at, []).append(source)
+        return found
 
     def surely_entered(self, low: int, high: int, *, addresses: bool) -> set[int]:
         """Return the same without what data in ``[low, high)`` or between functions would say if it were code.
 
-        Symbols without a type and stored addresses count only with ``addresses``: all may be those of data.
+        Symbols without a type and stored addresses count only with ``addresses``: all may be those of data. So may what
+        instructions take the address of, unless they jump there at once.
         """
         found = set(self.static_entries(low, high) if addresses else self.certain_entries(low, high, pointed=False))
         for target, source, kind in self._references_into(low, high):
             if kind is Kind.NEAR or kind is Kind.SHORT:
                 if not low <= source < high and self.containing(source) is not None:
                     found.add(target)
-            elif addresses:
+            elif (home := self.containing(source)) is not None and home.strays.is_label(source, surely=not addresses):
                 found.add(target)
         return found
 

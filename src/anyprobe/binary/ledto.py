@@ -85,7 +85,7 @@ class LedTo:
             return Reached(function, ())
         reached = Reached(function, self._known_entries())
         if not reached.is_all and not function.is_unlisted:
-            addresses = self._function.is_plain_code and bool(function.pointer_jumps)
+            addresses = function.is_plain_code and function.indirect_jumps > len(function.tables)
             reached.follow(self._map.surely_entered(function.start, function.end, addresses=addresses))
         return reached
 

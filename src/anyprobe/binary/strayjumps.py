@@ -10,16 +10,21 @@ from bisect import bisect_left
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from iced_x86 import Mnemonic
+from iced_x86 import Mnemonic, OpKind, Register
 
 from anyprobe.core.cachedproperty import cached_property
-from anyprobe.isa.decode import Flow
+from anyprobe.isa.decode import FLOWS, Flow
 
 if TYPE_CHECKING:
+    from iced_x86 import Instruction
+
     from anyprobe.binary.cfg import CodeMap
     from anyprobe.binary.function import FunctionCode
 
 _PUSH_RET = re.compile(rb"[\x50-\x57]\xc3")
+_BELOW = 16
+"""How far down it is looked for what becomes of an address."""
+_SETTING = frozenset({Mnemonic.MOV, Mnemonic.LEA, Mnemonic.POP})
 _THUNK_BYTES = 4
 """Bytes of a thunk in front of its return."""
 
@@ -69,14 +74,54 @@ class StrayJumps:
             return function.addresses[self.disguised[0]]
         return None
 
+    def is_label(self, source: int, *, surely: bool) -> bool:
+        """Return whether what an instruction takes the address of may be a label, ``surely`` if it jumps there at once.
+
+        What is read by way of the register that has the address is a table.
+        """
+        register, line = self._taken(source)
+        if any(register in (one.memory_base, one.memory_index) and one.mnemonic != Mnemonic.LEA for one in line):
+            return False
+        last = line[-1] if line else None
+        jumps = last is not None and FLOWS[last.code] is Flow.INDIRECT_JUMP and not last.is_ip_rel_memory_operand
+        return jumps or not surely
+
+    def is_pushed(self, source: int) -> bool:
+        """Return whether such an address goes on the stack, where a return may find it."""
+        register, line = self._taken(source)
+        return any(one.mnemonic == Mnemonic.PUSH and one.op0_register == register for one in line)
+
+    def _taken(self, source: int) -> "tuple[int, list[Instruction]]":
+        """Return the register that an instruction puts an address into, and the straight line below it."""
+        insn = self._function.covering(source)
+        number = self._function.index_of(insn.address) if insn is not None else None
+        if insn is None or number is None or insn.iced.op0_kind != OpKind.REGISTER:
+            line = [] if insn is None else [insn.iced]
+            return (Register.NONE if insn is None else insn.iced.op0_register), line
+        register, line = insn.iced.op0_register, []
+        for one in self._function.iced[number + 1 : number + _BELOW]:
+            line.append(one)
+            if FLOWS[one.code] is not Flow.NEXT or (one.op0_register == register and one.mnemonic in _SETTING):
+                break
+        return register, line
+
+    @cached_property
+    def callable_labels(self) -> list[int]:
+        """Those of ``own_labels`` that may be called: no jump of the function explains them, or they are pushed."""
+        function = self._function
+        if not self.own_labels or not function.indirect_jumps:
+            return self.own_labels
+        taken = self._map.takers_within(function.entry + 1, function.end)
+        return [at for at in self.own_labels if any(self.is_pushed(source) for source in taken.get(at, ()))]
+
     @cached_property
     def own_labels(self) -> list[int]:
         """The pieces of the function of which it takes the address, those of its jump tables aside."""
         function = self._function
         if function.start not in self._map.self_takers:
             return []
-        taken = self._map.taken_within(function.entry + 1, function.end)
-        return sorted(at for at in taken - function.table_targets if function.is_boundary(at))
+        taken = self._map.takers_within(function.entry + 1, function.end)
+        return sorted(at for at in taken.keys() - function.table_targets if function.is_boundary(at))
 
     def _is_pushed(self, number: int) -> bool:
         function = self._function
