@@ -80,7 +80,7 @@ class _Collector:
             self._bound_undecided()
         if self.function.is_unlisted and self.refusal is None:
             self._check_unlisted()
-        for label in (at for part in self.parts for at in part.strays.callable_labels if part.is_site(at)):
+        for label in (at for part in self.parts for at in part.strays.callable_labels):
             self._refuse(label, "the function takes the address of this piece of itself, which may be called")
         if self.refusal is None:
             self._leave_out_called()

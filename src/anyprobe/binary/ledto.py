@@ -43,7 +43,8 @@ class LedTo:
     def never_runs(self, number: int) -> bool:
         """Return whether an instruction is certainly never come to: it is padding or data."""
         function = self._function
-        if (function.complete is not None and not function.is_unlisted) or number in self.proven:
+        is_open = function.complete is not None and not (function.is_unlisted or function.is_nameless)
+        if is_open or number in self.proven:
             return False
         return number not in self._possible
 

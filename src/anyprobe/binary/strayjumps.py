@@ -46,7 +46,8 @@ class StrayJumps:
         """The indirect jumps that may lead to what nothing else leads to."""
         function = self._function
         jumps = function.pointer_jumps
-        return jumps if jumps and not function.is_led_to else []
+        # of code that nothing tells of, not all is known to be code anyway
+        return jumps if jumps and not function.is_nameless and not function.is_led_to else []
 
     @cached_property
     def disguised(self) -> list[int]:
@@ -109,10 +110,13 @@ class StrayJumps:
     def callable_labels(self) -> list[int]:
         """Those of ``own_labels`` that may be called: no jump of the function explains them, or they are pushed."""
         function = self._function
-        if not self.own_labels or not function.indirect_jumps:
-            return self.own_labels
-        taken = self._map.takers_within(function.entry + 1, function.end)
-        return [at for at in self.own_labels if any(self.is_pushed(source) for source in taken.get(at, ()))]
+        taken = self._map.takers_within(function.entry + 1, function.end) if self.own_labels else {}
+        found: list[int] = []
+        for label in self.own_labels:
+            sources = [source for source in taken[label] if self.is_label(source, surely=False)]
+            if any(not function.indirect_jumps or self.is_pushed(source) for source in sources):
+                found.append(label)
+        return found
 
     @cached_property
     def own_labels(self) -> list[int]:
