@@ -8,13 +8,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-from iced_x86 import Code, MemorySizeExt
+from iced_x86 import Code
 
-from anyprobe.binary.beginnings import is_stub_at, takes_return_at, thunks_in
-from anyprobe.binary.codescan import CodeBytes, DataReferences, Kind, Operands, References, code_bytes
+from anyprobe.binary.beginnings import is_stub_at, takes_return_at
+from anyprobe.binary.codescan import CodeBytes, DataReferences, Kind, References, code_bytes
 from anyprobe.binary.doubts import Doubts
 from anyprobe.binary.endless import EndlessFunctions
+from anyprobe.binary.evidence import Evidence
 from anyprobe.binary.exits import Exit, ExitKind, branches_into
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.hearsay import unproven_starts
@@ -65,13 +65,14 @@ class CodeMap:
         """What the functions that are called overwrite before they read it."""
 
     @cached_property
-    def _code(self) -> tuple[CodeBytes, ...]:
+    def code(self) -> tuple[CodeBytes, ...]:
+        """The bytes of all code."""
         return code_bytes(self.text)
 
     @cached_property
     def references(self) -> References:
         """Everything in the code that may be a branch or a code address."""
-        return References(self.text, self._code)
+        return References(self.text, self.code)
 
     @cached_property
     def endless(self) -> EndlessFunctions:
@@ -96,7 +97,7 @@ class CodeMap:
         return array("q", sorted({*self.text.entries.tolist(), *self._starts}))
 
     def _area(self, address: int) -> CodeBytes | None:
-        for part in self._code:
+        for part in self.code:
             if part.start <= address < part.end:
                 return part
         return None
@@ -279,7 +280,7 @@ class CodeMap:
 
     @cached_property
     def _data_references(self) -> DataReferences:
-        return DataReferences(self._code)
+        return DataReferences(self.code)
 
     def takes_return(self, target: int) -> bool:
         """Return whether what is called at an address takes its return address from the stack at once."""
@@ -299,7 +300,7 @@ class CodeMap:
 
     def _only_from(self, part: FunctionCode, function: FunctionCode) -> bool:
         """Return whether nothing but jumps of ``function`` (and of the part itself) enters the part."""
-        for _, source, kind in self._references_into(part.start, part.end):
+        for _, source, kind in self.references_into(part.start, part.end):
             home = self.containing(source)
             if (home is not function and home is not part) or kind in (Kind.LEA, Kind.ABSOLUTE):
                 return False
@@ -307,6 +308,11 @@ class CodeMap:
             if insn is not None and insn.is_call:
                 return False
         return True
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What instructions read and take the addresses of in the code."""
+        return Evidence(self)
 
     # -- who enters
 
@@ -335,21 +341,12 @@ class CodeMap:
 
     def references_to(self, address: int) -> list[tuple[int, Kind]]:
         """Return the same, and what each is."""
-        return [(source, kind) for _, source, kind in self._references_into(address, address + 1)]
-
-    @cached_property
-    def self_takers(self) -> frozenset[int]:
-        """The functions that may take the address of a piece of themselves."""
-        targets, sources, kinds = self.references.columns()
-        starts = self.text.function_starts
-        homes = np.searchsorted(starts, targets, "right") - 1
-        same = (kinds >= Kind.LEA) & (homes >= 0) & (homes == np.searchsorted(starts, sources, "right") - 1)
-        return frozenset(starts[homes[same & (targets != starts[homes])]].tolist())
+        return [(source, kind) for _, source, kind in self.references_into(address, address + 1)]
 
     def pointed_to(self, low: int, high: int) -> set[int]:
         """Return what is stored somewhere, or taken by an instruction, of the addresses in ``[low, high)``."""
         found = set(self.static_entries(low, high))
-        return found.union(at for at, _, kind in self._references_into(low, high) if kind in (Kind.LEA, Kind.ABSOLUTE))
+        return found.union(at for at, _, kind in self.references_into(low, high) if kind in (Kind.LEA, Kind.ABSOLUTE))
 
     def enterable(self, low: int, high: int) -> list[tuple[int, str]]:
         """Return every address in ``[low, high)`` that may be entered other than from the instruction above, and why.
@@ -359,7 +356,7 @@ class CodeMap:
         """
         found = [(address, "a symbol, unwind entry or stored pointer is here") for address in
                  self.static_entries(low, high)]  # fmt: skip
-        for target, source, kind in self._references_into(low, high):
+        for target, source, kind in self.references_into(low, high):
             found.append((target, f"{_SAYS[kind]} {source:#x}"))
         number = max(bisect_right(self._starts, low) - 1, 0)
         while number < len(self._starts) and self._starts[number] < high:
@@ -375,17 +372,9 @@ class CodeMap:
         found = set(self.static_entries(low, high))
         if addresses and self._checked is not None:
             return found.union(self._checked.targets(low, high))
-        for target, _, kind in self._references_into(low, high):
+        for target, _, kind in self.references_into(low, high):
             if addresses or kind is Kind.NEAR or kind is Kind.SHORT:
                 found.add(target)
-        return found
-
-    def takers_within(self, low: int, high: int) -> dict[int, list[int]]:
-        """Return the addresses in ``[low, high)`` that instructions there take, and which ones do."""
-        found: dict[int, list[int]] = {}
-        for at, source, kind in self._references_into(low, high):
-            if (kind is Kind.LEA or kind is Kind.ABSOLUTE) and low <= source < high:
-                found.setdefault(at, []).append(source)
         return found
 
     def surely_entered(self, low: int, high: int, *, addresses: bool) -> set[int]:
@@ -395,7 +384,7 @@ class CodeMap:
         instructions take the address of, unless they jump there at once.
         """
         found = set(self.static_entries(low, high) if addresses else self.certain_entries(low, high, pointed=False))
-        for target, source, kind in self._references_into(low, high):
+        for target, source, kind in self.references_into(low, high):
             if kind is Kind.NEAR or kind is Kind.SHORT:
                 if not low <= source < high and self.containing(source) is not None:
                     found.add(target)
@@ -421,7 +410,8 @@ class CodeMap:
 
             self._checked = checked_references(self)
 
-    def _references_into(self, low: int, high: int) -> Iterable[tuple[int, int, Kind]]:
+    def references_into(self, low: int, high: int) -> Iterable[tuple[int, int, Kind]]:
+        """Yield (target, source, kind) of what leads into ``[low, high)`` or takes an address there."""
         if self._checked is not None:
             yield from self._checked.into(low, high)
             return
@@ -433,7 +423,7 @@ class CodeMap:
         """Return whether a candidate of the scan may be what it looks like; in doubt it is."""
         function = self.containing(source)
         if function is None:
-            return not self._in_padding(source)
+            return not self.in_padding(source)
         if function.broken is not None:
             return True
         if kind is Kind.NEAR or kind is Kind.SHORT:
@@ -452,7 +442,7 @@ class CodeMap:
             immediate = -1 if insn.target is not None else immediate
         return at in (immediate, absolute)
 
-    def _in_padding(self, address: int) -> bool:
+    def in_padding(self, address: int) -> bool:
         """Return whether an address between functions lies in padding."""
         number = bisect_right(self._starts, address) - 1
         function = self.function_at(self._starts[number]) if number >= 0 else None
@@ -484,36 +474,9 @@ class CodeMap:
         length = self._padding(address)
         if length == 0:
             return 0
-        entered = [target for target, _, _ in self._references_into(address, address + length)]
-        read = self.read_in(address, address + length)
+        entered = [target for target, _, _ in self.references_into(address, address + length)]
+        read = self.evidence.read_in(address, address + length)
         return min([*entered, address + length if read is None else read]) - address
-
-    def read_in(self, low: int, high: int) -> int | None:
-        """Return the first byte of ``[low, high)`` that instructions read or write by its address, if any."""
-        first = high
-        for target, source in self._operands.into(low, high):
-            at, size = self._operand_of(target, source)
-            if at < high and at + size > low:
-                first = min(first, max(at, low))
-        return first if first < high else None
-
-    def _operand_of(self, target: int, source: int) -> tuple[int, int]:
-        """Return the address and size of what the instruction with a displacement reads; in doubt it does."""
-        home = self.containing(source)
-        insn = home.covering(source) if home is not None else None
-        if insn is None:
-            return target, 0 if home is None and self._in_padding(source) else 1
-        own = insn.iced.is_ip_rel_memory_operand and insn.address + insn.offsets.displacement_offset == source
-        return insn.iced.memory_displacement, MemorySizeExt.size(insn.iced.memory_size) if own else 0
-
-    @cached_property
-    def _operands(self) -> Operands:
-        return Operands(self._code)
-
-    @cached_property
-    def thunks(self) -> list[int]:
-        """Where something overwrites its return address and returns, ascending: an indirect jump in disguise."""
-        return sorted(at for part in self._code for at in thunks_in(part))
 
 
 _SAYS = {

@@ -162,7 +162,7 @@ class _Collector:
         doubt = part.complete if part.has_gaps or part.is_unlisted else part.broken
         if doubt is not None:
             self._refuse(doubt.address, doubt.detail)
-        elif part.is_unlisted and not part.is_led_to:
+        elif part.is_unlisted and not part.led.is_everything:
             self._refuse(part.start, "nothing is known to lead to some of the code, which may be another function's")
         elif part.runs_past_end is not None:
             self._runs_on(part, part.runs_past_end)

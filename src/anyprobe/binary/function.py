@@ -13,7 +13,7 @@ from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
 from anyprobe.binary.lastcalls import LastCalls, last_calls
 from anyprobe.binary.padding import ALIGNED, padding_length
 from anyprobe.binary.straight import StraightLines
-from anyprobe.binary.strayjumps import StrayJumps, may_be_pushed
+from anyprobe.binary.strayjumps import StrayJumps
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
@@ -150,36 +150,33 @@ class FunctionCode:
     def insn_at(self, address: int) -> Insn | None:
         """Return the instruction that starts at an address, if it is one and is entered at its beginning only."""
         number = self._index.get(address)
-        if number is None or address in self.overlapped or self._may_be_data(number):
+        if number is None or address in self.overlapped or self.led.may_be_data(number):
             return None
         return self.insn(number)
 
     def is_site(self, address: int) -> bool:
         """Return whether an instruction starts here that is no data."""
         number = self._index.get(address)
-        return number is not None and not self._may_be_data(number)
+        return number is not None and not self.led.may_be_data(number)
 
     def sites_among(self, addresses: Iterable[int]) -> list[int]:
         """Return those of many addresses at which an instruction starts that is no data."""
         number_at = self._index.get
         found = [(number, at) for at in addresses if (number := number_at(at)) is not None]
-        if not self._led.may_be_data_among(number for number, _ in found):
+        if not self.led.may_be_data_among(number for number, _ in found):
             return [at for _, at in found]
-        return [at for number, at in found if not self._may_be_data(number)]
-
-    def _may_be_data(self, number: int) -> bool:
-        """Return whether nothing known leads to an instruction, though all that leads to any is known."""
-        return self._led.may_be_data(number)
+        return [at for number, at in found if not self.led.may_be_data(number)]
 
     @cached_property
-    def _led(self) -> "LedTo":
+    def led(self) -> "LedTo":
+        """Which instructions something leads to."""
         from anyprobe.binary.ledto import LedTo
 
         return LedTo(self._map, self)
 
     def never_runs(self, insn: Insn) -> bool:
         """Return whether an instruction is certainly never come to: it is padding or data."""
-        return self._led.never_runs(self._index[insn.address])
+        return self.led.never_runs(self._index[insn.address])
 
     def boundaries_near(self, address: int) -> tuple[int, ...]:
         """Return the instruction starts before and behind an address, for messages."""
@@ -256,16 +253,6 @@ class FunctionCode:
         """The jumps that may lead to any place in the function."""
         return StrayJumps(self._map, self)
 
-    @property
-    def leads_everywhere(self) -> bool:
-        """Whether the function's own branches and tables lead to every instruction but padding."""
-        return self._led.leads_everywhere
-
-    @property
-    def is_led_to(self) -> bool:
-        """Whether something leads to every instruction but padding."""
-        return self._led.is_everything
-
     @cached_property
     def overlapped(self) -> frozenset[int]:
         """Instructions that are also entered behind their ``lock`` prefix (single-threaded programs skip it)."""
@@ -284,10 +271,7 @@ class FunctionCode:
         if missed is not None:
             detail = f"jumps into the middle of an instruction, to {missed[1]:#x}"
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.iced[missed[0]].ip, detail)
-        if (self._map.thunks or may_be_pushed(self.content)) and self.strays.doubt is not None:
-            detail = "jumps in disguise to where a pointer says, which may be in the function"
-            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.strays.doubt, detail)
-        return None
+        return self.strays.in_disguise
 
     @property
     def has_gaps(self) -> bool:
@@ -336,7 +320,11 @@ class FunctionCode:
     def is_plain_code(self) -> bool:
         """Whether there is certainly no data: an unwind entry tells of the function, and nothing reads its bytes."""
         text, low, high = self._map.text, self.start + 1, self.end
-        return self.start not in text.undescribed and not self.is_unlisted and self._map.read_in(low, high) is None
+        return (
+            self.start not in text.undescribed
+            and not self.is_unlisted
+            and self._map.evidence.read_in(low, high) is None
+        )
 
     @property
     def is_unlisted(self) -> bool:
@@ -350,16 +338,7 @@ class FunctionCode:
             return self.broken
         for address, outcome in self._resolved[1].items():
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, outcome.why)
-        for number in self.strays.through_pointers if self.pointer_jumps else ():
-            detail = "jumps where a pointer says, and nothing else leads to some of the function"
-            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.addresses[number], detail)
-        takes = self.start in self._map.self_takers and self.strays.own_labels
-        calls = (number for number, flow in self.turns if flow is Flow.INDIRECT_CALL)
-        call = next(calls, None) if takes else None
-        if call is not None:
-            detail = "calls where a pointer says, and takes the address of a piece of the function"
-            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.addresses[call], detail)
-        return self._entered_gap() if self.has_gaps else None
+        return self.strays.doubt or (self._entered_gap() if self.has_gaps else None)
 
     def _entered_gap(self) -> Refusal | None:
         """Return where something may enter what was taken for data."""
@@ -453,7 +432,7 @@ class FunctionCode:
         entered.
         """
         number = self._index.get(address)
-        if number is None or self._may_be_data(number):
+        if number is None or self.led.may_be_data(number):
             return ()
         if self.complete is not None or address in self.overlapped:
             return (self.insn(number),)

@@ -64,6 +64,11 @@ class LedTo:
         return self._function.broken is None and is_all_led_to(self._function, self._known_entries())
 
     @cached_property
+    def is_all_possible(self) -> bool:
+        """Whether all but padding may be led to by what is known, addresses that may be those of data included."""
+        return self._is_all or self._possible.is_all
+
+    @cached_property
     def leads_everywhere(self) -> bool:
         """Whether all but padding is led to by the function itself, wherever instructions begin."""
         entries = self._known_entries()
@@ -72,7 +77,7 @@ class LedTo:
     def _is_padding(self, number: int) -> bool:
         """Return whether an instruction is padding that nobody reads: a constant may look like some."""
         raw, address = self._function.raw_at(number), self._function.addresses[number]
-        return is_padding(raw) and self._map.read_in(address, address + len(raw)) is None
+        return is_padding(raw) and self._map.evidence.read_in(address, address + len(raw)) is None
 
     @cached_property
     def proven(self) -> Reached:

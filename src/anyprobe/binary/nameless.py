@@ -32,7 +32,8 @@ class NamelessCode(FunctionCode):
         return self.broken or Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.start, "code that belongs to no function")
 
     @cached_property
-    def _led(self) -> LedTo:
+    def led(self) -> LedTo:
+        """Only what the start leads to."""
         return _LedFromStart(self._map, self)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from iced_x86 import Mnemonic, OpKind, Register
 
 from anyprobe.core.cachedproperty import cached_property
+from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import FLOWS, Flow
 
 if TYPE_CHECKING:
@@ -47,12 +48,12 @@ class StrayJumps:
         function = self._function
         jumps = function.pointer_jumps
         # of code that nothing tells of, not all is known to be code anyway
-        return jumps if jumps and not function.is_nameless and not function.is_led_to else []
+        return jumps if jumps and not function.is_nameless and not function.led.is_all_possible else []
 
     @cached_property
     def disguised(self) -> list[int]:
         """What jumps where a pointer says and looks like a return, or like a jump out of the function."""
-        function, thunks = self._function, self._map.thunks
+        function, thunks = self._function, self._map.evidence.thunks
         found: list[int] = []
         if may_be_pushed(function.content):
             found = [number for number, flow in function.turns if flow is Flow.RET and self._is_pushed(number)]
@@ -63,17 +64,35 @@ class StrayJumps:
             found = [*found, *(number for number in places if number is not None), *through]
         return found
 
-    @cached_property
-    def doubt(self) -> int | None:
-        """The first of those, if it may stay inside; then nobody knows what is entered where."""
+    @property
+    def in_disguise(self) -> Refusal | None:
+        """Why nobody knows what is entered where: one of those may stay inside."""
         function = self._function
-        if not self.disguised:
+        if not (self._map.evidence.thunks or may_be_pushed(function.content)) or not self.disguised:
             return None
         low, high = function.entry + 1, function.end
         named = chain(self._map.static_entries(low, high), self._map.references.addresses_into(low, high))
-        if any(True for _ in named) or not function.leads_everywhere:
-            return function.addresses[self.disguised[0]]
-        return None
+        if not any(True for _ in named) and function.led.leads_everywhere:
+            return None
+        return self._refusal(
+            self.disguised[0], "jumps in disguise to where a pointer says, which may be in the function"
+        )
+
+    @property
+    def doubt(self) -> Refusal | None:
+        """Why the control flow is not known, by jumps and calls through pointers."""
+        function = self._function
+        if function.pointer_jumps and self.through_pointers:
+            why = "jumps where a pointer says, and nothing else leads to some of the function"
+            return self._refusal(self.through_pointers[0], why)
+        if function.start not in self._map.evidence.self_takers or not self.own_labels:
+            return None
+        call = next((number for number, flow in function.turns if flow is Flow.INDIRECT_CALL), None)
+        why = "calls where a pointer says, and takes the address of a piece of the function"
+        return None if call is None else self._refusal(call, why)
+
+    def _refusal(self, number: int, why: str) -> Refusal:
+        return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self._function.addresses[number], why)
 
     def is_label(self, source: int, *, surely: bool) -> bool:
         """Return whether what an instruction takes the address of may be a label, ``surely`` if it jumps there at once.
@@ -110,7 +129,7 @@ class StrayJumps:
     def callable_labels(self) -> list[int]:
         """Those of ``own_labels`` that may be called: no jump of the function explains them, or they are pushed."""
         function = self._function
-        taken = self._map.takers_within(function.entry + 1, function.end) if self.own_labels else {}
+        taken = self._map.evidence.takers_within(function.entry + 1, function.end) if self.own_labels else {}
         found: list[int] = []
         for label in self.own_labels:
             sources = [source for source in taken[label] if self.is_label(source, surely=False)]
@@ -122,9 +141,9 @@ class StrayJumps:
     def own_labels(self) -> list[int]:
         """The pieces of the function of which it takes the address, those of its jump tables aside."""
         function = self._function
-        if function.start not in self._map.self_takers:
+        if function.start not in self._map.evidence.self_takers:
             return []
-        taken = self._map.takers_within(function.entry + 1, function.end)
+        taken = self._map.evidence.takers_within(function.entry + 1, function.end)
         return sorted(at for at in taken.keys() - function.table_targets if function.is_boundary(at))
 
     def _is_pushed(self, number: int) -> bool:
@@ -137,6 +156,6 @@ class StrayJumps:
         start = self._map.start_of(target)
         if start is None or start == self._function.start:
             return False
-        thunks, end = self._map.thunks, self._map.end_of(start)
+        thunks, end = self._map.evidence.thunks, self._map.end_of(start)
         place = bisect_left(thunks, start)
         return place < len(thunks) and thunks[place] < end

@@ -636,7 +636,7 @@ def test_a_way_through_a_part_elsewhere_is_the_functions_own(build):
         pop r12
         ret
     """
-    cold = function("dispatch_cold", "xor edx, edx\n jmp .Lback")
+    cold = function("dispatch_cold", "xor edx, edx\n jmp .Lback").replace(".globl", ".local")
     module = Module.assembled(build, cold, function("other", "ret"), function("dispatch", body), TABLE.format(more=""))
     assert module["dispatch"].complete is None
 

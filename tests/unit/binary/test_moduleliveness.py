@@ -325,21 +325,20 @@ def test_what_a_callee_leaves_alone_is_live_in_front_of_a_call_only_if_it_is_use
 @pytest.mark.parametrize(("instruction", "labels"), [(".byte 0x8b, 0x05", 1), (".byte 0xb8", 2)])
 def test_a_distance_that_looks_like_an_address_names_no_label(build, instruction, labels):
     """What is 32 bits wide and equals an address is the operand of ``mov eax, [rip + x]``, or of ``mov eax, x``."""
-    assembly = f"""cmp rdi, rsi
+    assembly = """cmp rdi, rsi
  lea rdx, [table]
  nop
  jmp [rdx + rcx*8]
 1: xor eax, eax
+ jrcxz .Ltwo
  ret
-2: setc al
+.Ltwo: setc al
  ret
 .pushsection .data, "aw"
 table: .quad 1b
-.popsection
-other: {instruction}
- .long 2b
- ret"""
-    source = HEADER + function("tested", assembly) + ".globl _start\n_start: ud2\n"
+.popsection"""
+    other = function("other", f"{instruction}\n .long .Ltwo\n ret")
+    source = HEADER + function("tested", assembly) + other + ".globl _start\n_start: ud2\n"
     module = Module(build(source, "-no-pie", "-static", "-nostdlib", language="assembler"))
     module.map.survey()
     here = next(insn.address for insn in module["tested"].insns if insn.raw == b"\x90")

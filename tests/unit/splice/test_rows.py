@@ -21,7 +21,7 @@ END = "ff e0"
 def planned(code_map):
     """Plan some offsets of a program at a fixed address: nothing lies below it, and a heap may grow above."""
 
-    def plan(code, *offsets, base=BASE, **settings):
+    def plan(code, *offsets, base=BASE, entries=(), **settings):
         content = bytes.fromhex(code)
         start = base & -4096
         mapped = [
@@ -30,7 +30,7 @@ def planned(code_map):
         ]
         places = PunPlaces(Springboards(AddressSpace(mapped)), 0)
         made = Planner(
-            code_map(base, content, [(0, len(content))]), Claims(places=places), places.reachable,
+            code_map(base, content, [(0, len(content))], entries=entries), Claims(places=places), places.reachable,
             plain_jumps_only=True, **settings,
         )  # fmt: skip
         wants = [Want(base + at, WantKind.OFFSET) for at in offsets]
@@ -57,7 +57,7 @@ def checked(plan, content, base=BASE):
 
 def test_the_highest_byte_comes_from_the_instruction_after_the_next(planned):
     # ret; xor eax, eax; mov rbp, [rsp+0x10]
-    plan, content = planned("c3" + "31 c0" + "48 8b 6c 24 10" + END, 0)
+    plan, content = planned("c3" + "31 c0" + "48 8b 6c 24 10" + END, 0, entries=(1,))
     assert not plan.refused
     splices = checked(plan, content)
     assert sorted(splices) == [0, 3]
@@ -86,14 +86,14 @@ def test_several_lean_on_one_another(planned):
 
 
 def test_what_is_wanted_as_well_is_served_by_the_splice_that_is_there(planned):
-    plan, content = planned("c3" + "31 c0" + "48 8b 6c 24 10" + END, 0, 3)
+    plan, content = planned("c3" + "31 c0" + "48 8b 6c 24 10" + END, 0, 3, entries=(1,))
     splices = checked(plan, content)
     assert [want.address - BASE for want in splices[3].wants] == [3]
 
 
 def test_all_that_leans_on_one_another_lies_on_one_page(planned):
     base = 0x402000 - 3
-    plan, _ = planned("c3" + "31 c0" + "48 8b 6c 24 10" + END, 0, base=base)
+    plan, _ = planned("c3" + "31 c0" + "48 8b 6c 24 10" + END, 0, base=base, entries=(1,))
     assert [why.reason for _, why in plan.refused] == [Reason.CONTROL_FLOW_UNKNOWN]
     assert not plan.splices
 
