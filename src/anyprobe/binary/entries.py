@@ -89,9 +89,8 @@ def _absolute_pointers(image: "Image") -> NDArray[np.int64]:
     found: list[NDArray[np.int64]] = []
     for segment in image.elf.loads:
         first = segment.vaddr + 7 & ~7
-        words = (
-            image.elf.array("<i8", first, (segment.vaddr + segment.filesz - first) // 8) if segment.filesz > 8 else ()
-        )
+        count = (segment.vaddr + segment.filesz - first) // 8
+        words = image.elf.array("<i8", first, count) if count > 0 else ()
         values = np.asarray(words, np.int64)
         if segment.executable:  # a linker that keeps constants beside the code: look at what is not code
             places = first + 8 * np.arange(len(values))
