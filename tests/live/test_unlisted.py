@@ -403,6 +403,20 @@ def test_text_behind_the_end_of_a_program(tmp_path, name, stripped, level):
     check(built(tmp_path, source, "assembler", "-nostartfiles", stripped=stripped), level)
 
 
+CHECKED = (
+    MAIN.format("mov ebx, 300\n1: mov edi, ebx\n call check\n dec ebx\n jne 1b")
+    + """.p2align 4
+{}.p2align 4
+check: cmp edi, 1000
+ jb 2f
+ call panic
+ .asciz "PQRST: too large"
+2: add [rip + total], edi
+ ret
+.data
+total: .long 0
+"""
+)
 TAKERS = {
     "goes on behind the text": ASSEMBLY
     + """.globl _start
@@ -427,38 +441,8 @@ _start: mov ebx, 3
  mov eax, 60
  syscall
 """,
-    "never comes back": MAIN.format("mov ebx, 300\n1: mov edi, ebx\n call check\n dec ebx\n jne 1b")
-    + """.p2align 4
-panic: pop rdi
- push rax
- call puts@plt
- mov edi, 2
- call exit@plt
-.p2align 4
-check: cmp edi, 1000
- jb 2f
- call panic
- .asciz "PQRST: too large"
-2: add [rip + total], edi
- ret
-.data
-total: .long 0
-""",
-    "is an end like any other": MAIN.format("mov ebx, 300\n1: mov edi, ebx\n call check\n dec ebx\n jne 1b")
-    + """.p2align 4
-panic: push rbx
- mov edi, 3
- call exit@plt
-.p2align 4
-check: cmp edi, 1000
- jb 2f
- call panic
- .asciz "PQRST: too large"
-2: add [rip + total], edi
- ret
-.data
-total: .long 0
-""",
+    "never comes back": CHECKED.format("panic: pop rdi\n push rax\n call puts@plt\n mov edi, 2\n call exit@plt\n"),
+    "is an end like any other": CHECKED.format("panic: push rbx\n mov edi, 3\n call exit@plt\n"),
 }
 """Text behind a call, which the function that is called knows of, or nobody."""
 

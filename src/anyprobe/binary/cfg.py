@@ -5,7 +5,7 @@ Nothing is analysed before it is asked for, and nothing twice. Addresses are lin
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from iced_x86 import Code
@@ -285,18 +285,18 @@ class CodeMap:
     def takes_return(self, target: int) -> bool:
         """Return whether what is called at an address takes its return address from the stack at once."""
         known = self._takers.get(target)
-        if known is None:
-            area = self._area(target)
-            known = self._takers[target] = area is not None and takes_return_at(area, target)
-        return known
+        return self._look_at(target, takes_return_at, self._takers) if known is None else known
 
     def is_stub(self, address: int) -> bool:
         """Return whether a linkage stub (``jmp [rip+x]``, behind ``endbr64`` or not) lies at an address."""
         known = self._stubs.get(address)
-        if known is None:
-            area = self._area(address)
-            known = self._stubs[address] = area is not None and is_stub_at(area, address)
-        return known
+        return self._look_at(address, is_stub_at, self._stubs) if known is None else known
+
+    def _look_at(self, address: int, says: Callable[[CodeBytes, int], bool], known: dict[int, bool]) -> bool:
+        """Return what some bytes say, and take note of it."""
+        area = self._area(address)
+        known[address] = area is not None and says(area, address)
+        return known[address]
 
     def _only_from(self, part: FunctionCode, function: FunctionCode) -> bool:
         """Return whether nothing but jumps of ``function`` (and of the part itself) enters the part."""

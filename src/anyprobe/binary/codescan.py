@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     Pair = tuple[Positions, Positions]
 
 
+_LARGEST_IMMEDIATE = 4
+"""Bytes that may stand between a displacement and the end of its instruction."""
+
+
 class Kind(IntEnum):
     """What the bytes at a source look like."""
 
@@ -63,9 +67,6 @@ def code_bytes(text: ModuleText) -> tuple[CodeBytes, ...]:
         except MemoryFault:
             continue
     return tuple(found)
-
-
-_LARGEST_IMMEDIATE = 4
 
 
 class _Bounds:

@@ -100,9 +100,8 @@ class LedTo:
         function = self._function
         entries = {function.start, function.entry, *function.table_targets}
         if not function.is_unlisted:
-            entries.update(
-                self._map.certain_entries(function.start, function.end, pointed=self._function.is_plain_code)
-            )
+            plain = function.is_plain_code
+            entries.update(self._map.certain_entries(function.start, function.end, pointed=plain))
         return entries
 
     @cached_property

@@ -23,16 +23,12 @@ if TYPE_CHECKING:
     from anyprobe.binary.function import FunctionCode
 
 _PUSH_RET = re.compile(rb"[\x50-\x57]\xc3")
+"""``push rdx; ret``, or what looks like it."""
 _BELOW = 16
 """How far down it is looked for what becomes of an address."""
 _SETTING = frozenset({Mnemonic.MOV, Mnemonic.LEA, Mnemonic.POP})
 _THUNK_BYTES = 4
 """Bytes of a thunk in front of its return."""
-
-
-def may_be_pushed(content: bytes) -> bool:
-    """Return whether there may be ``push rdx; ret``."""
-    return _PUSH_RET.search(content) is not None
 
 
 class StrayJumps:
@@ -55,7 +51,7 @@ class StrayJumps:
         """What jumps where a pointer says and looks like a return, or like a jump out of the function."""
         function, thunks = self._function, self._map.evidence.thunks
         found: list[int] = []
-        if may_be_pushed(function.content):
+        if _PUSH_RET.search(function.content) is not None:
             found = [number for number, flow in function.turns if flow is Flow.RET and self._is_pushed(number)]
         if thunks:
             inside = thunks[bisect_left(thunks, function.start) : bisect_left(thunks, function.end)]
@@ -68,15 +64,14 @@ class StrayJumps:
     def in_disguise(self) -> Refusal | None:
         """Why nobody knows what is entered where: one of those may stay inside."""
         function = self._function
-        if not (self._map.evidence.thunks or may_be_pushed(function.content)) or not self.disguised:
+        if not self.disguised:
             return None
         low, high = function.entry + 1, function.end
         named = chain(self._map.static_entries(low, high), self._map.references.addresses_into(low, high))
-        if not any(True for _ in named) and function.led.leads_everywhere:
+        if next(named, None) is None and function.led.leads_everywhere:
             return None
-        return self._refusal(
-            self.disguised[0], "jumps in disguise to where a pointer says, which may be in the function"
-        )
+        why = "jumps in disguise to where a pointer says, which may be in the function"
+        return self._refusal(self.disguised[0], why)
 
     @property
     def doubt(self) -> Refusal | None:
@@ -85,7 +80,7 @@ class StrayJumps:
         if function.pointer_jumps and self.through_pointers:
             why = "jumps where a pointer says, and nothing else leads to some of the function"
             return self._refusal(self.through_pointers[0], why)
-        if function.start not in self._map.evidence.self_takers or not self.own_labels:
+        if not self.own_labels:
             return None
         call = next((number for number, flow in function.turns if flow is Flow.INDIRECT_CALL), None)
         why = "calls where a pointer says, and takes the address of a piece of the function"
@@ -128,23 +123,22 @@ class StrayJumps:
     @cached_property
     def callable_labels(self) -> list[int]:
         """Those of ``own_labels`` that may be called: no jump of the function explains them, or they are pushed."""
-        function = self._function
-        taken = self._map.evidence.takers_within(function.entry + 1, function.end) if self.own_labels else {}
-        found: list[int] = []
-        for label in self.own_labels:
-            sources = [source for source in taken[label] if self.is_label(source, surely=False)]
-            if any(not function.indirect_jumps or self.is_pushed(source) for source in sources):
-                found.append(label)
-        return found
+        unexplained = not self._function.indirect_jumps
+        return [
+            label
+            for label, sources in self.own_labels.items()
+            if any(self.is_label(at, surely=False) and (unexplained or self.is_pushed(at)) for at in sources)
+        ]
 
     @cached_property
-    def own_labels(self) -> list[int]:
-        """The pieces of the function of which it takes the address, those of its jump tables aside."""
+    def own_labels(self) -> dict[int, list[int]]:
+        """The pieces whose address the function takes, those of its jump tables aside, and where it does."""
         function = self._function
         if function.start not in self._map.evidence.self_takers:
-            return []
+            return {}
         taken = self._map.evidence.takers_within(function.entry + 1, function.end)
-        return sorted(at for at in taken.keys() - function.table_targets if function.is_boundary(at))
+        labels = (at for at in taken.keys() - function.table_targets if function.is_boundary(at))
+        return {at: taken[at] for at in sorted(labels)}
 
     def _is_pushed(self, number: int) -> bool:
         function = self._function
