@@ -2,10 +2,10 @@
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from itertools import compress, count
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from iced_x86 import Code
 
 from anyprobe.binary.padding import padding_length
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 LOCK = 0xF0
 ENDS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.INVALID})
 """Behind these control does not go on."""
+_TURNS = np.array(FLOWS, np.uint8)
+"""By what iced calls an instruction: 0 if control goes on to the next one."""
+_NONE = np.empty(0, np.int64)
 _INT3 = Code.INT3
 _CODE, _ADDRESS = attrgetter("code"), attrgetter("ip")
 
@@ -44,20 +47,13 @@ class Body(NamedTuple):
     facts: Facts
     addresses: "array[int]"
     """Where each instruction begins, ascending."""
-    numbers: dict[int, int]
-    """The numbers of the instructions by address."""
+    unlocked: frozenset[int]
+    """The instructions with ``lock`` that jumps enter behind it."""
+    missed: tuple[int, int] | None
+    """The number and target of a jump into the middle of an instruction."""
     doubt: tuple[int, str] | None
-    has_gaps: bool = False
+    has_gaps: bool
     """Whether these are only the instructions that something leads to, with data between them."""
-
-    def misses(self, content: bytes, start: int) -> tuple[int, int] | None:
-        """Return the number and target of a jump into the middle of an instruction; behind ``lock`` is no middle."""
-        end, numbers = start + len(content), self.numbers
-        for number, target in self.facts.jumps:
-            inside = start <= target < end and target not in numbers
-            if inside and not (target - 1 in numbers and content[target - 1 - start] == LOCK):
-                return number, target
-        return None
 
 
 def scan(instructions: "Sequence[Instruction]") -> Facts:
@@ -69,8 +65,8 @@ def scan(instructions: "Sequence[Instruction]") -> Facts:
     invalid = None
     jump, jcc, xbegin, call = Flow.JUMP, Flow.JCC, Flow.XBEGIN, Flow.CALL
     codes = array("H", map(_CODE, instructions))
-    flows = list(map(FLOWS.__getitem__, codes))
-    turns = list(compress(enumerate(flows), flows))  # what goes on to the next one is 0
+    turning = np.flatnonzero(_TURNS[np.frombuffer(codes, np.uint16)]) if codes else _NONE
+    turns = [(number, FLOWS[codes[number]]) for number in turning.tolist()]
     for number, flow in turns:
         one = instructions[number]
         if flow is jcc or flow is jump or flow is xbegin:
@@ -87,9 +83,20 @@ def scan(instructions: "Sequence[Instruction]") -> Facts:
     return Facts(jumps, calls, indirect, tuple(after_calls), invalid, turns, codes)
 
 
-def _body(iced: "Sequence[Instruction]", doubt: tuple[int, str] | None, *, has_gaps: bool) -> Body:
-    addresses = array("Q", map(_ADDRESS, iced))
-    return Body(iced, scan(iced), addresses, dict(zip(addresses, count())), doubt, has_gaps)
+def _body(
+    iced: "Sequence[Instruction]", content: bytes, start: int, doubt: tuple[int, str] | None, *, has_gaps: bool
+) -> Body:
+    addresses, facts, end = array("Q", map(_ADDRESS, iced)), scan(iced), start + len(content)
+    aims = {target for _, target in facts.jumps if start <= target < end}
+    # a dictionary of all addresses would cost more than everything else here
+    astray = aims.difference(addresses)
+    unlocked, missed = frozenset[int](), None
+    if astray:
+        locked = {at for at in addresses if content[at - start] == LOCK}
+        unlocked = frozenset(at - 1 for at in astray if at - 1 in locked)
+        lost = (jump for jump in facts.jumps if jump[1] in astray and jump[1] - 1 not in locked)
+        missed = next(lost, None)
+    return Body(iced, facts, addresses, unlocked, missed, doubt, has_gaps)
 
 
 def decode_to_end(content: bytes, start: int) -> "tuple[Sequence[Instruction], int]":
@@ -121,10 +128,10 @@ def examine(
     noreturn: frozenset[int],
 ) -> Body:
     """Return what ``iced`` tells of ``content``; decode by control flow where it makes no sense as a whole."""
-    made = _body(iced, None, has_gaps=False)
-    if made.facts.invalid is None and made.misses(content, start) is None:
+    made = _body(iced, content, start, None, has_gaps=False)
+    if made.facts.invalid is None and made.missed is None:
         return made
     from anyprobe.binary.descent import descend
 
     iced, doubt = descend(content, start, entries(), noreturn)
-    return _body(iced, doubt, has_gaps=True)
+    return _body(iced, content, start, doubt, has_gaps=True)

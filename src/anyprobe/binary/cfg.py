@@ -15,7 +15,7 @@ from anyprobe.binary.codescan import CodeBytes, DataReferences, Kind, References
 from anyprobe.binary.doubts import Doubts
 from anyprobe.binary.endless import EndlessFunctions
 from anyprobe.binary.evidence import Evidence
-from anyprobe.binary.exits import Exit, ExitKind, branches_into
+from anyprobe.binary.exits import Exit, ExitKind, jumps_into
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.hearsay import unproven_starts
 from anyprobe.binary.padding import padding_length
@@ -235,12 +235,12 @@ class CodeMap:
         """
         if part.start in self.text.outer:
             return False
-        jumped_to = any(branches_into(function, part.start, part.start + 1))
+        jumped_to = jumps_into(function, part.start, part.start + 1)
         if not jumped_to and part.start > function.start:
             return False
-        inward = any(branches_into(function, part.start + 1, part.end))
-        back = any(branches_into(part, function.entry + 1, function.end))
-        return (inward or back) and self._only_from(part, function)
+        inward = jumps_into(function, part.start + 1, part.end)
+        back = inward or jumps_into(part, function.entry + 1, function.end)
+        return back and self._only_from(part, function)
 
     def jumps_from_parts(self, function: FunctionCode, heads: set[int]) -> set[int]:
         """Return the jumps to some addresses of a function that lie in its parts elsewhere."""
@@ -282,10 +282,11 @@ class CodeMap:
     def _data_references(self) -> DataReferences:
         return DataReferences(self.code)
 
-    def takes_return(self, target: int) -> bool:
-        """Return whether what is called at an address takes its return address from the stack at once."""
-        known = self._takers.get(target)
-        return self._look_at(target, takes_return_at, self._takers) if known is None else known
+    def taking_return(self, targets: set[int]) -> set[int]:
+        """Return at which of some addresses what is called takes its return address from the stack at once."""
+        for target in targets.difference(self._takers):
+            self._look_at(target, takes_return_at, self._takers)
+        return {target for target in targets if self._takers[target]}
 
     def is_stub(self, address: int) -> bool:
         """Return whether a linkage stub (``jmp [rip+x]``, behind ``endbr64`` or not) lies at an address."""
@@ -301,11 +302,10 @@ class CodeMap:
     def _only_from(self, part: FunctionCode, function: FunctionCode) -> bool:
         """Return whether nothing but jumps of ``function`` (and of the part itself) enters the part."""
         for _, source, kind in self.references_into(part.start, part.end):
-            home = self.containing(source)
-            if (home is not function and home is not part) or kind in (Kind.LEA, Kind.ABSOLUTE):
-                return False
-            insn = home.covering(source) if home is function else None
-            if insn is not None and insn.is_call:
+            home = self.start_of(source)
+            inside = home == part.start and source < part.end
+            jumps = home == function.start and source < function.end and self.byte_at(source) != _CALL
+            if kind is Kind.LEA or kind is Kind.ABSOLUTE or not (inside or jumps):
                 return False
         return True
 

@@ -106,19 +106,20 @@ def _overlap(found: "dict[int, Instruction]") -> int | None:
     return None
 
 
-def is_all_led_to(function: "FunctionCode", entries: Iterable[int]) -> bool:
+def is_all_led_to(function: "FunctionCode", entries: set[int]) -> bool:
     """Return whether every instruction but padding is led to from ``entries``, by a jump, or from above.
 
-    That is so of nearly all functions, and takes one look behind each end; of the others ``Reached`` knows more: of the
-    jumps to one place this looks at the first one only, or at the last one.
+    That is so of nearly all functions, and takes one look behind each end. Of the others, and of what calls pieces of
+    itself, ``Reached`` knows more.
     """
     addresses, last_calls = function.addresses, function.last_calls.possible
-    first_to = {target: number for number, target in reversed(function.jumps)}
-    first_to |= dict.fromkeys(entries, -1)
-    if not addresses or first_to.get(addresses[0], 0) >= 0:
+    if not addresses or addresses[0] not in entries:
         return False
-    starts, sources = [0], [-1]
-    """Where straight pieces begin, and the first jump there."""
+    sources, targets = [addresses[number] for number, _ in function.jumps], [target for _, target in function.jumps]
+    first_to = dict(zip(reversed(targets), reversed(sources), strict=True))
+    first_to |= dict.fromkeys(entries, -1)
+    starts, is_all = [addresses[0]], True
+    """Where straight pieces begin, and whether one further up leads to each."""
     for number, flow in function.turns:
         if flow not in ENDS and number not in last_calls:
             continue
@@ -128,26 +129,20 @@ def is_all_led_to(function: "FunctionCode", entries: Iterable[int]) -> bool:
                 return False
             following += 1
         if source is not None:
-            starts.append(following)
-            sources.append(source)
-    if _are_led_to(starts, sources):
+            starts.append(addresses[following])
+            is_all = is_all and source < starts[-1]
+    if is_all:
         return True
-    last_to = {target: number for number, target in function.jumps}
-    return _are_led_to(starts, [at if at < 0 else last_to[addresses[n]] for n, at in zip(starts, sources, strict=True)])
-
-
-def _are_led_to(starts: list[int], sources: list[int]) -> bool:
-    """Return whether each piece of code is led to from outside, by way of others: none by itself alone."""
-    led_to = [source < 0 for source in sources]
-    for number in range(len(starts)):
-        piece, way = number, []
-        while not led_to[piece]:
-            way.append(piece)
-            led_to[piece] = True
-            piece = bisect_right(starts, sources[piece]) - 1
-            if piece in way:
-                return False
-    return True
+    reached = [*starts[1:], function.end]
+    """By piece: the first instruction that is led to, so far behind its end."""
+    todo = [at for at in entries if addresses[bisect_right(addresses, at) - 1] == at]
+    while todo:
+        aim = todo.pop()
+        piece = bisect_right(starts, aim) - 1
+        if piece >= 0 and aim < reached[piece]:
+            todo += targets[bisect_left(sources, aim) : bisect_left(sources, reached[piece])]
+            reached[piece] = aim
+    return reached == starts
 
 
 class Reached:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from iced_x86 import MemorySizeExt
 
-from anyprobe.binary.beginnings import thunks_in
+from anyprobe.binary.beginnings import pushed_returns_in, thunks_in
 from anyprobe.binary.codescan import Kind, Operands
 from anyprobe.core.cachedproperty import cached_property
 
@@ -46,6 +46,11 @@ class Evidence:
     def thunks(self) -> list[int]:
         """Where something overwrites its return address and returns, ascending: an indirect jump in disguise."""
         return sorted(at for part in self._map.code for at in thunks_in(part))
+
+    @cached_property
+    def pushed_returns(self) -> list[int]:
+        """Where something returns to what was pushed right in front of it, or looks like that, ascending: the same."""
+        return sorted(at for part in self._map.code for at in pushed_returns_in(part))
 
     @cached_property
     def self_takers(self) -> frozenset[int]:

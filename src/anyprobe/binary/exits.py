@@ -1,6 +1,5 @@
 """How control leaves a function: returns and tail jumps, parts of it that lie elsewhere included."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -49,6 +48,7 @@ class Exits:
 
 _BREAKPOINT = b"\xcd\x03"
 """``int 3`` in two bytes: a trap, and what goes on goes on behind it."""
+_STAYS = frozenset({Flow.CALL, Flow.INDIRECT_CALL, Flow.TRAP})
 _MOST_HOMES = 32
 """How many functions are looked at for a way back."""
 
@@ -72,7 +72,12 @@ class _Collector:
             detail = f"is a part of the function at {owner:#x}, and its ends are that function's"
             self.refusal = Refusal(Reason.PART_OF_FUNCTION, self.function.start, detail)
         for part in self.parts:  # grows while it runs
-            for insn in part.special:
+            targets, low, high = dict(part.jumps), part.start, part.end
+            for number, flow in part.turns:
+                target = targets.get(number)
+                if flow in _STAYS or (target is not None and low <= target < high):
+                    continue
+                insn = part.insn(number)
                 if not part.never_runs(insn):
                     self._look_at(part, insn)
             self._check_end(part)
@@ -288,11 +293,9 @@ class _Collector:
         self.found.append(Exit(insn.address, ExitKind.TAIL, may_stay, True, None))
 
 
-def branches_into(part: "FunctionCode", low: int, high: int) -> Iterator[Insn]:
-    """Return the direct jumps of a function into an address range."""
-    for number, target in part.jumps:
-        if low <= target < high:
-            yield part.insn(number)
+def jumps_into(part: "FunctionCode", low: int, high: int) -> bool:
+    """Return whether direct jumps of a function lead into an address range."""
+    return any(low <= target < high for _, target in part.jumps)
 
 
 def ways_to(code_map: "CodeMap", parts: tuple["FunctionCode", ...], address: int) -> tuple[Insn, ...] | None:

@@ -4,6 +4,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.blocks import block_starts
@@ -80,7 +81,8 @@ class FunctionCode:
 
     @cached_property
     def _index(self) -> dict[int, int]:
-        return self._body.numbers
+        """The numbers of the instructions by address."""
+        return dict(zip(self.addresses, count(), strict=False))
 
     @cached_property
     def addresses(self) -> "array[int]":
@@ -160,12 +162,11 @@ class FunctionCode:
         return number is not None and not self.led.may_be_data(number)
 
     def sites_among(self, addresses: Iterable[int]) -> list[int]:
-        """Return those of many addresses at which an instruction starts that is no data."""
-        number_at = self._index.get
-        found = [(number, at) for at in addresses if (number := number_at(at)) is not None]
-        if not self.led.may_be_data_among(number for number, _ in found):
-            return [at for _, at in found]
-        return [at for number, at in found if not self.led.may_be_data(number)]
+        """Return those of many addresses at which an instruction starts that is no data, ascending."""
+        found = sorted(set(addresses).intersection(self.addresses))
+        if not found or not self.led.may_be_data_up_to(found[-1]):
+            return found
+        return [at for at in found if not self.led.may_be_data(self._index[at])]
 
     @cached_property
     def led(self) -> "LedTo":
@@ -253,11 +254,10 @@ class FunctionCode:
         """The jumps that may lead to any place in the function."""
         return StrayJumps(self._map, self)
 
-    @cached_property
+    @property
     def overlapped(self) -> frozenset[int]:
         """Instructions that are also entered behind their ``lock`` prefix (single-threaded programs skip it)."""
-        inside = (t for _, t in self._facts.jumps if self.start <= t < self.end and t not in self._index)
-        return frozenset(target - 1 for target in inside if self._is_locked(target - 1))
+        return self._body.unlocked
 
     def _is_locked(self, address: int) -> bool:
         return address in self._index and self.content[address - self.start] == LOCK
@@ -267,10 +267,10 @@ class FunctionCode:
         """Why the instruction boundaries themselves are in doubt."""
         if self._body.doubt is not None:
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, *self._body.doubt)
-        missed = self._body.misses(self.content, self.start)
-        if missed is not None:
-            detail = f"jumps into the middle of an instruction, to {missed[1]:#x}"
-            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.iced[missed[0]].ip, detail)
+        if self._body.missed is not None:
+            number, target = self._body.missed
+            detail = f"jumps into the middle of an instruction, to {target:#x}"
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.addresses[number], detail)
         return self.strays.in_disguise
 
     @property

@@ -28,8 +28,8 @@ def last_calls(code_map: "CodeMap", function: "FunctionCode") -> LastCalls:
     low, high, calls = function.start, function.end, function.calls
     places = _Places(function)
     found = [n for n, target in calls if low < target < high and hops(function.iced[n], places.instruction_at)]
-    takes_return = code_map.takes_return
-    taking = [number for number, target in calls if takes_return(target)]
+    takers = code_map.taking_return({target for _, target in calls})
+    taking = [number for number, target in calls if target in takers] if takers else []
     # nearly no function asks the kernel itself
     asking = any(opcode in function.content for opcode in SYSTEM_CALLS)
     system_calls = places.system_calls() if asking else {}

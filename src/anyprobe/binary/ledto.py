@@ -1,6 +1,5 @@
 """Which instructions of a function something leads to: what else is among its bytes may be data."""
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.body import ENDS
@@ -28,12 +27,11 @@ class LedTo:
             return False
         return not (self._function.is_plain_code and self._is_padding(number))
 
-    def may_be_data_among(self, numbers: Iterable[int]) -> bool:
-        """Return whether some of many instructions have to be asked about one by one."""
+    def may_be_data_up_to(self, last: int) -> bool:
+        """Return whether instructions up to the one at an address have to be asked about one by one."""
         straight_on = self._straight_on
-        if not any(number > straight_on for number in numbers) or self._is_all:
-            return False
-        return not self.proven.is_all
+        known = straight_on >= 0 and last <= self._function.addresses[straight_on]
+        return not known and not self._is_all and not self.proven.is_all
 
     @property
     def is_everything(self) -> bool:
@@ -44,7 +42,7 @@ class LedTo:
         """Return whether an instruction is certainly never come to: it is padding or data."""
         function = self._function
         is_open = function.complete is not None and not (function.is_unlisted or function.is_nameless)
-        if is_open or number in self.proven:
+        if is_open or (self._is_all and not is_padding(function.raw_at(number))) or number in self.proven:
             return False
         return number not in self._possible
 
@@ -61,7 +59,12 @@ class LedTo:
     @cached_property
     def _is_all(self) -> bool:
         """Whether a quick look shows what ``proven`` would: that all but padding is led to."""
-        return self._function.broken is None and is_all_led_to(self._function, self._known_entries())
+        if self._function.broken is not None:
+            return False
+        known = self._known_entries()
+        return is_all_led_to(self._function, known) or (
+            bool(self._others) and is_all_led_to(self._function, known | self._others)
+        )
 
     @cached_property
     def is_all_possible(self) -> bool:
@@ -89,11 +92,16 @@ class LedTo:
         function = self._function
         if function.broken is not None:
             return Reached(function, ())
-        reached = Reached(function, self._known_entries())
-        if not reached.is_all and not function.is_unlisted:
-            addresses = function.is_plain_code and function.indirect_jumps > len(function.tables)
-            reached.follow(self._map.surely_entered(function.start, function.end, addresses=addresses))
-        return reached
+        return Reached(function, self._known_entries() | self._others)
+
+    @cached_property
+    def _others(self) -> set[int]:
+        """Where other functions, or jumps by pointers, surely enter the function."""
+        function = self._function
+        if function.is_unlisted:
+            return set()
+        addresses = function.is_plain_code and function.indirect_jumps > len(function.tables)
+        return self._map.surely_entered(function.start, function.end, addresses=addresses)
 
     def _known_entries(self) -> set[int]:
         """Return where the function is entered, by its tables, too, as far as its own branches do not say it."""

@@ -5,7 +5,6 @@ data or instructions name these. What only a distance names (LuaJIT adds it to a
 is code, then, to which nothing leads. Retpolines and ``push rdx; ret`` are such jumps in disguise.
 """
 
-import re
 from bisect import bisect_left
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from anyprobe.binary.cfg import CodeMap
     from anyprobe.binary.function import FunctionCode
 
-_PUSH_RET = re.compile(rb"[\x50-\x57]\xc3")
-"""``push rdx; ret``, or what looks like it."""
 _BELOW = 16
 """How far down it is looked for what becomes of an address."""
 _SETTING = frozenset({Mnemonic.MOV, Mnemonic.LEA, Mnemonic.POP})
@@ -51,14 +48,16 @@ class StrayJumps:
         """What jumps where a pointer says and looks like a return, or like a jump out of the function."""
         function, thunks = self._function, self._map.evidence.thunks
         found: list[int] = []
-        if _PUSH_RET.search(function.content) is not None:
+        if self._inside(self._map.evidence.pushed_returns):
             found = [number for number, flow in function.turns if flow is Flow.RET and self._is_pushed(number)]
         if thunks:
-            inside = thunks[bisect_left(thunks, function.start) : bisect_left(thunks, function.end)]
-            places = (function.index_of(thunk + _THUNK_BYTES) for thunk in inside)
+            places = (function.index_of(thunk + _THUNK_BYTES) for thunk in self._inside(thunks))
             through = (number for number, target in function.jumps if self._is_thunk(target))
             found = [*found, *(number for number in places if number is not None), *through]
         return found
+
+    def _inside(self, places: list[int]) -> list[int]:
+        return places[bisect_left(places, self._function.start) : bisect_left(places, self._function.end)]
 
     @property
     def in_disguise(self) -> Refusal | None:
