@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 _STUB_JUMP = b"\xff\x25"
 """``jmp [rip+x]``, prefixes left out."""
 _THUNK_END, _THUNK = b"\x24\xc3", re.compile(rb"[\x48\x4c]\x89[\x04\x0c\x14\x1c\x2c\x34\x3c]\x24\xc3")
-_PUSH_RET = re.compile(rb"[\x50-\x57]\xc3")
-"""``push rdx; ret``, or what looks like it."""
 _FRONT = 48
 """So many bytes show how a function begins."""
 _TAKING = re.compile(rb"[\x58-\x5f\x8f\xc9]|[\x81\x83]\xc4|\x8d[\x64\xa4]")
@@ -55,8 +53,3 @@ def thunks_in(area: CodeBytes) -> Iterator[int]:
         if _THUNK.match(content, at - 3):
             yield area.start + at - 3
         at = content.find(_THUNK_END, at + 1)
-
-
-def pushed_returns_in(area: CodeBytes) -> Iterator[int]:
-    """Yield where returns stand, or what looks like them, to what was pushed right in front of them."""
-    return (area.start + found.end() - 1 for found in _PUSH_RET.finditer(area.content))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from iced_x86 import Code
 
 from anyprobe.binary.beginnings import is_stub_at, takes_return_at
+from anyprobe.binary.candidates import is_reference
 from anyprobe.binary.codescan import CodeBytes, DataReferences, Kind, References, code_bytes
 from anyprobe.binary.doubts import Doubts
 from anyprobe.binary.endless import EndlessFunctions
@@ -424,23 +425,7 @@ class CodeMap:
         function = self.containing(source)
         if function is None:
             return not self.in_padding(source)
-        if function.broken is not None:
-            return True
-        if kind is Kind.NEAR or kind is Kind.SHORT:
-            return function.branches_from(source, target) or bool(function.overlapped)
-        insn = function.covering(source)
-        if insn is None or function.overlapped:
-            return True
-        if kind is Kind.LEA:
-            return insn.end == source + 6 and insn.iced.memory_displacement == target
-        offsets = insn.offsets
-        at = source - insn.address
-        immediate = offsets.immediate_offset if offsets.has_immediate and offsets.immediate_size >= 4 else -1
-        absolute = offsets.displacement_offset if offsets.displacement_size == 4 else -1
-        if insn.iced.is_ip_rel_memory_operand or insn.target is not None:
-            absolute = -1
-            immediate = -1 if insn.target is not None else immediate
-        return at in (immediate, absolute)
+        return is_reference(function, target, source, kind)
 
     def in_padding(self, address: int) -> bool:
         """Return whether an address between functions lies in padding."""

@@ -103,6 +103,7 @@ def _near(part: CodeBytes) -> "Pair":
     return np.concatenate(targets) + part.start, np.concatenate([one, two]) + part.start
 
 
+_RET = 0xC3
 _SHORT_OPCODES = np.zeros(256, dtype=bool)
 _SHORT_OPCODES[0x70:0x80] = True
 _SHORT_OPCODES[0xE0:0xE4] = True
@@ -182,6 +183,16 @@ def jump_tables(code: Iterable[CodeBytes]) -> list[int]:
         at = np.flatnonzero((view[:-6] == 0xFF) & (view[1:-5] == 0x24) & (view[2:-4] & 0xC7 == 0xC5))
         found.update(_displacements(view, at + 3).tolist())
     return sorted(each for each in found if each > 0)
+
+
+def pushed_returns(code: Iterable[CodeBytes]) -> list[int]:
+    """Return where ``push rdx; ret`` ends, or what looks like it: the addresses of its second byte, ascending."""
+    found: list[int] = []
+    for part in code:
+        view = np.frombuffer(part.content, dtype=np.uint8)
+        at = np.flatnonzero(view[1:] == _RET) + 1
+        found += (at[view[at - 1] & 0xF8 == 0x50] + part.start).tolist()
+    return sorted(found)
 
 
 class Operands:

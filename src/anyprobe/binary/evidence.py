@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from iced_x86 import MemorySizeExt
 
-from anyprobe.binary.beginnings import pushed_returns_in, thunks_in
-from anyprobe.binary.codescan import Kind, Operands
+from anyprobe.binary.beginnings import thunks_in
+from anyprobe.binary.codescan import Kind, Operands, pushed_returns
 from anyprobe.core.cachedproperty import cached_property
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Evidence:
     @cached_property
     def pushed_returns(self) -> list[int]:
         """Where something returns to what was pushed right in front of it, or looks like that, ascending: the same."""
-        return sorted(at for part in self._map.code for at in pushed_returns_in(part))
+        return pushed_returns(self._map.code)
 
     @cached_property
     def self_takers(self) -> frozenset[int]:

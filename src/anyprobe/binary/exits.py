@@ -294,8 +294,8 @@ class _Collector:
 
 
 def jumps_into(part: "FunctionCode", low: int, high: int) -> bool:
-    """Return whether direct jumps of a function lead into an address range."""
-    return any(low <= target < high for _, target in part.jumps)
+    """Return whether direct jumps of a function lead into an address range elsewhere."""
+    return any(low <= target < high for target in part.jumps_out_to)
 
 
 def ways_to(code_map: "CodeMap", parts: tuple["FunctionCode", ...], address: int) -> tuple[Insn, ...] | None:

@@ -18,17 +18,13 @@ from anyprobe.binary.strayjumps import StrayJumps
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
-from anyprobe.isa.decode import FLOWS, Flow, Insn
+from anyprobe.isa.decode import Flow, Insn
 
 if TYPE_CHECKING:
     from iced_x86 import Instruction
 
     from anyprobe.binary.cfg import CodeMap
     from anyprobe.binary.ledto import LedTo
-
-_MOST_PREFIXES = 13
-"""Bytes that fit in front of the opcode of a short branch."""
-_DIRECT = frozenset({Flow.JUMP, Flow.JCC, Flow.CALL, Flow.XBEGIN})
 
 
 class FunctionCode:
@@ -108,20 +104,15 @@ class FunctionCode:
         """Every instruction that does not simply go on to the next."""
         return tuple(self.insn(number) for number, _ in self.turns)
 
-    def branches_from(self, opcode: int, target: int) -> bool:
-        """Return whether a direct branch whose opcode (behind prefixes) lies here goes to ``target``."""
-        for start in range(opcode, opcode - _MOST_PREFIXES - 1, -1):
-            number = self._index.get(start)
-            if number is not None:
-                one = self.iced[number]
-                return bool(FLOWS[one.code] in _DIRECT and one.near_branch_target == target and one.next_ip > opcode)
-        return False
-
     def covering(self, address: int) -> Insn | None:
         """Return the instruction whose bytes hold an address."""
+        number = self.number_over(address)
+        return None if number is None else self.insn(number)
+
+    def number_over(self, address: int) -> int | None:
+        """Return the number of the instruction whose bytes hold an address."""
         number = bisect_right(self.addresses, address) - 1
-        insn = self.insn(number) if number >= 0 else None
-        return insn if insn is not None and address < insn.end else None
+        return number if number >= 0 and address < self.iced[number].next_ip else None
 
     @cached_property
     def insns(self) -> tuple[Insn, ...]:
@@ -206,10 +197,15 @@ class FunctionCode:
         return frozenset(self._sources)
 
     @cached_property
+    def jumps_out_to(self) -> frozenset[int]:
+        """Where direct jumps lead out of the function."""
+        low, high = self.start, self.end
+        return frozenset(target for _, target in self._facts.jumps if not low <= target < high)
+
+    @cached_property
     def leads_to(self) -> frozenset[int]:
         """Where jumps lead out of the function, as far as that is known."""
-        targets = {target for _, target in self._facts.jumps} | self.table_targets
-        return frozenset(target for target in targets if not self.start <= target < self.end)
+        return self.jumps_out_to.union(at for at in self.table_targets if not self.start <= at < self.end)
 
     @property
     def jumps(self) -> list[tuple[int, int]]:
