@@ -5,6 +5,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 import anyprobe
 from anyprobe.target import remote
 from live.results import hits, missed, timing
@@ -56,6 +58,19 @@ def test_static_program(compiled):
         session.resume()
         assert os.waitstatus_to_exitcode(session.wait(20)) == 42
         assert hits(session.snapshot(), "plain") == 7
+
+
+@pytest.mark.parametrize("place", ["-pie", "-no-pie"])
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_a_program_with_a_sanitizer(compiled, sanitizer, place):
+    """It maps its shadow at addresses of its own when it starts; what is there before must not be in its way."""
+    with anyprobe.run([str(compiled("run_alone.c", f"-fsanitize={sanitizer}", place))]) as session:
+        session.count("a.out:*%insn", "a.out:plain", "libc:*")
+        session.resume()
+        assert os.waitstatus_to_exitcode(session.wait(60)) == 42
+        snapshot = session.snapshot()
+    assert hits(snapshot, "plain") == 7
+    assert missed(snapshot) == 0
 
 
 def test_command_line_runs_a_command():

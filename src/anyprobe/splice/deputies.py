@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from anyprobe.splice.engine import Engine
 
 _RECORDS = 4
-_LOWEST = 1 << 32
-"""From where on a place for the stack is looked for."""
 
 
 class Deputies:
@@ -65,7 +63,7 @@ class Deputies:
         space.reserve_all((page, page + PAGE) for page in engine.springboards.pages())
         journal_bytes = journal_size(_RECORDS + 1 + 8)
         size = page_ceil(ROOM) + PAGE
-        place = space.far_gap(journal_bytes + size + PAGE, _LOWEST)
+        place = space.quiet_gap(journal_bytes + size + PAGE)
         if place is None:
             raise StopTimeout("no room for a stack in the target's address space")
         pieces = [Piece(MappingUse.DATA, place + journal_bytes + PAGE, size)]

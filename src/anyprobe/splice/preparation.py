@@ -301,7 +301,7 @@ class Preparation:
         size = journal_size(records + len(pieces) + 8)
         anchor = min(edit.module.low for edit in self._edits)
         space = engine.springboards.space
-        journal_at = space.gap_near(anchor, anchor + PAGE, size) or space.far_gap(size, anchor)
+        journal_at = space.gap_near(anchor, anchor + PAGE, size) or space.quiet_gap(size)
         if journal_at is None:
             raise TargetError("no room for the journal in the target's address space")
         with self._borrowed() as (remote, pointers):

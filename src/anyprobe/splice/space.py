@@ -3,6 +3,7 @@
 Never in the way of the heap (``brk``) or of the main stack, never below the minimum mapping address.
 """
 
+import random
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
@@ -17,6 +18,16 @@ HEAP_ROOM = 1 << 30
 """Bytes above the heap that stay free for it to grow."""
 STACK_ROOM = 1 << 30
 """Bytes below the main stack that stay free for it to grow."""
+QUIET = range(0x5500_0000_0000, 0x5550_0000_0000)
+"""Where nobody asks for memory by address, and no sanitizer keeps its shadow or forbids mappings.
+
+Below are the shadows of LLVM's and GCC's sanitizers (``asan_mapping.h``, ``tsan_platform.h``, ``msan.h``; a program that
+is just starting has not reserved them yet), Go's arenas (0xc000000000) and the views of Java's ZGC; above, with room for
+patches near them, the programs that the kernel places itself (``ELF_ET_DYN_BASE``, two thirds of user space).
+"""
+_LOW_SHADOW = 0x7FFF_7000, 1 << 32
+"""Of AddressSanitizer, within reach of programs that lie at a fixed address; it goes on far above."""
+_ATTEMPTS = 8
 REACH = (1 << 31) - (1 << 20)
 """How far a rel32 operand reaches, with a margin for instruction lengths and module sizes."""
 
@@ -27,7 +38,7 @@ class AddressSpace:
     def __init__(self, mappings: Iterable[MappingLike], heap_start: int = 0) -> None:
         """Read the taken ranges off the mappings; a heap that is not there yet will begin at ``heap_start``."""
         self._kept: tuple[tuple[int, int], ...] = ()
-        taken = [(0, MINIMUM_ADDRESS), (TOP, 1 << 64)]
+        taken = [(0, MINIMUM_ADDRESS), _LOW_SHADOW, (TOP, 1 << 64)]
         if heap_start:
             taken.append((heap_start, heap_start + HEAP_ROOM))
         for mapping in mappings:
@@ -124,3 +135,13 @@ class AddressSpace:
             if place + size + PAGE <= gap_end:
                 return place
         return None
+
+    def quiet_gap(self, size: int) -> int | None:
+        """Return a free place at random where no program asks for memory, or the first one if there are few."""
+        size = page_ceil(size)
+        for _ in range(_ATTEMPTS):
+            place = random.randrange(QUIET.start, QUIET.stop - size, PAGE)  # noqa: S311 - any will do
+            if self.is_free(place - PAGE, place + size + PAGE):
+                return place
+        first = self.far_gap(size, QUIET.start)
+        return first if first is not None and first + size <= QUIET.stop else None

@@ -9,7 +9,6 @@ cleared when the session ends.
 import random
 from collections.abc import Callable, Iterable
 
-from anyprobe.core.address import PAGE
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.data.layout import BLOCK_OWNER, HEADER_BYTES, NEXT_BLOCK
 from anyprobe.splice.journal import Writer
@@ -17,7 +16,8 @@ from anyprobe.splice.space import AddressSpace
 
 SLOTS = range(0x200, 0x280, 8)
 _SELF = 0x10
-_LOWEST_BIT, _HIGHEST_BIT = 36, 45
+_MARK = 1 << 46
+"""All quiet addresses have this bit."""
 
 
 def choose_slot(memory: Memory, thread_pointers: Iterable[int], taken: frozenset[int]) -> int | None:
@@ -48,15 +48,8 @@ def region_place(space: AddressSpace, size: int) -> tuple[int, int] | None:
     Generated code tells this session's block pointers from an empty slot, and a parent's from a fork child's, with a
     single ``test`` of that bit.
     """
-    bits = list(range(_LOWEST_BIT, _HIGHEST_BIT + 1))
-    random.shuffle(bits)
-    for bit in bits:
-        room = (1 << bit) - size - PAGE
-        for _ in range(4 if room > 0 else 0):
-            place = (1 << bit) + random.randrange(0, room, PAGE)  # noqa: S311
-            if space.is_free(place, place + size):
-                return place, 1 << bit
-    return None
+    place = space.quiet_gap(size)
+    return None if place is None else (place, _MARK)
 
 
 def clear_slots(

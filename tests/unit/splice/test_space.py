@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from anyprobe.core.address import PAGE, page_floor
-from anyprobe.splice.space import HEAP_ROOM, MINIMUM_ADDRESS, REACH, STACK_ROOM, TOP, AddressSpace
+from anyprobe.splice.space import HEAP_ROOM, MINIMUM_ADDRESS, QUIET, REACH, STACK_ROOM, TOP, AddressSpace
 
 GB = 1 << 30
 PIE = 0x5555_5555_0000
@@ -21,7 +21,8 @@ def test_the_lowest_pages_and_the_kernel_half_are_taken():
     space = AddressSpace([])
     assert not space.is_free(0, 0x1000)
     assert not space.is_free(MINIMUM_ADDRESS - 0x1000, MINIMUM_ADDRESS + 0x1000)
-    assert space.is_free(MINIMUM_ADDRESS, TOP)
+    assert space.is_free(MINIMUM_ADDRESS, 0x7FFF_7000)
+    assert space.is_free(1 << 32, TOP)
     assert not space.is_free(TOP - 0x1000, TOP + 0x1000)
     assert not space.is_free(-0x1000, 0x1000)
 
@@ -106,5 +107,16 @@ def test_far_gap_is_the_first_at_or_above_the_start():
     space = AddressSpace([Line(0x5000_0000, 0x6000_0000), Line(0x6000_4000, 0x7000_0000)])
     assert space.far_gap(0x1000, 0x5000_0000) == 0x6000_1000
     assert space.far_gap(0x3000, 0x5000_0000) == 0x7000_1000
-    assert space.far_gap(0x1000, 0x8000_0001) == 0x8000_1000
+    assert space.far_gap(0x1000, 0x1_8000_0001) == 0x1_8000_1000
     assert space.far_gap(TOP, 0) is None
+
+
+def test_what_a_sanitizer_keeps_is_taken():
+    assert not AddressSpace([]).is_free(0x8000_0000, 0x8000_1000)
+
+
+def test_a_quiet_gap_is_where_no_program_asks_for_memory():
+    space = AddressSpace([Line(QUIET.start, QUIET.start + GB), Line(QUIET.start + 2 * GB, QUIET.stop)])
+    place = space.quiet_gap(GB // 2)
+    assert QUIET.start + GB < place < QUIET.start + 3 * GB // 2
+    assert space.quiet_gap(GB) is None
