@@ -255,6 +255,26 @@ def test_handlers_that_come_later(run_target):
     target.finish()
 
 
+def test_a_handler_that_comes_later_is_spliced_before_anything_is_planned_anew(run_target, monkeypatch):
+    """That may take a minute where every instruction is probed, in which a fault is not to be taken for another one."""
+    target, armed = run_target("late_handlers.c"), []
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:busy")
+        view = session.engine.view
+        planned_anew = view.hiding_faults
+
+        def look():
+            armed.append([hook.armed for hook in view.hooks.values()])
+            return planned_anew()
+
+        monkeypatch.setattr(view, "hiding_faults", look)
+        target.go(1)
+        session.snapshot()
+        assert armed == [[True]]
+        target.go(100)
+    target.finish()
+
+
 def test_a_handler_that_cannot_be_spliced_is_told(run_target, monkeypatch):
     target = run_target("signal_pc.c")
     with anyprobe.attach(target.pid) as session:

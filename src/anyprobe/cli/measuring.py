@@ -27,7 +27,10 @@ REAP_WAIT = 1.0
 """Seconds to wait for the status of a command that has ended: its descriptor tells a moment before it can be reaped."""
 
 OVERHEAD_LOOKS = 0.5
-"""Seconds between two looks at what the probes cost, and at the signal handlers of the program."""
+"""Seconds between two looks at what the probes cost."""
+
+HANDLER_LOOKS = 0.02
+"""Seconds between two looks at the signal handlers of a program, of which each takes 80 microseconds."""
 
 RECORD_LOOKS = 0.02
 """Seconds between two looks for records that handlers have emitted."""
@@ -149,7 +152,7 @@ def wait(
     began = time.monotonic()
     deadline = None if plan.seconds is None else began + plan.seconds
     next_show = None if plan.every is None else began + plan.every
-    next_look = began
+    next_handlers, next_look = began, None if plan.max_overhead is None else began
     next_records = None if plan.records is None else began
     while ends and not interrupts.requested and not (plan.records is not None and plan.records.enough):
         now = time.monotonic()
@@ -159,18 +162,27 @@ def wait(
             show([session.snapshot() for session in sessions], plan, stream)
             next_show += plan.every
             continue
-        if now >= next_look:
+        if now >= next_handlers:
             for session in sessions:
                 session.follow_handlers()
-            if plan.max_overhead is not None:
-                limit_overhead(sessions, plan)
+            next_handlers = time.monotonic() + HANDLER_LOOKS * len(sessions)
+            continue
+        if next_look is not None and now >= next_look:
+            limit_overhead(sessions, plan)
             next_look = now + OVERHEAD_LOOKS
             continue
         if plan.records is not None and next_records is not None and now >= next_records:
             plan.records.look(sessions, stream)
             next_records = time.monotonic() + RECORD_LOOKS
             continue
-        times = [moment - now for moment in (deadline, next_show, next_look, next_records) if moment is not None]
+        moments = (
+            deadline,
+            next_show,
+            next_look if plan.max_overhead is not None else None,
+            next_handlers,
+            next_records,
+        )
+        times = [moment - now for moment in moments if moment is not None]
         for descriptor in interrupts.wait(ends, min(times, default=None)):
             del ends[descriptor]
 

@@ -61,6 +61,7 @@ class HandlerWatch:
         view = self._engine.view
         now = view.look(), BankValues().hits(view.settings) if view.settings is not None else 0
         if now != self._known:
-            self._engine.change(view.due())
+            self._engine.change(view.since_set())
+            self._engine.change(view.hiding_faults())  # which may take long where there are many sites
             self._known = now
         return view.complaints()

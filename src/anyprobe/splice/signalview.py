@@ -106,12 +106,14 @@ class SignalView:
         """Return the edits with those that handlers without a splice need."""
         return edits if self._asked or not any(edit.added for edit in edits) else self._with_handlers(edits)
 
-    def due(self) -> Sequence[Edit]:
-        """Return the edits that handlers set since need, and functions that were planned for a program without any."""
-        self._untold = 0  # until they are asked, in a moment
+    def since_set(self) -> Sequence[Edit]:
+        """Return the edits that handlers need which may have been set, or replaced, since the last look."""
+        return self._with_handlers([])
+
+    def hiding_faults(self) -> Sequence[Edit]:
+        """Return the edits of functions that were planned for a program that handles no faults, if it does now."""
         states = [(module, state) for module in self._engine.modules for state in module.functions.values()]
-        risky = [Edit(module, state, anew=True) for module, state in states if self._hides_faults(module, state)]
-        return self._with_handlers(risky)
+        return [Edit(module, state, anew=True) for module, state in states if self._hides_faults(module, state)]
 
     def _hides_faults(self, module: Module, state: FunctionState) -> bool:
         """Return whether the program handles faults, and a splice of a function is not as it has to be there."""

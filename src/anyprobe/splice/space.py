@@ -21,9 +21,9 @@ STACK_ROOM = 1 << 30
 QUIET = range(0x5500_0000_0000, 0x5550_0000_0000)
 """Where nobody asks for memory by address, and no sanitizer keeps its shadow or forbids mappings.
 
-Below are the shadows of LLVM's and GCC's sanitizers (``asan_mapping.h``, ``tsan_platform.h``, ``msan.h``; a program that
-is just starting has not reserved them yet), Go's arenas (0xc000000000) and the views of Java's ZGC; above, with room for
-patches near them, the programs that the kernel places itself (``ELF_ET_DYN_BASE``, two thirds of user space).
+Below are the shadows of LLVM's and GCC's sanitizers (``asan_mapping.h``, ``tsan_platform.h``, ``msan.h``; a program
+that is just starting has not reserved them yet), Go's arenas (0xc000000000) and the views of Java's ZGC; above, with
+room for patches near them, the programs that the kernel places itself (``ELF_ET_DYN_BASE``, two thirds of user space).
 """
 _LOW_SHADOW = 0x7FFF_7000, 1 << 32
 """Of AddressSanitizer, within reach of programs that lie at a fixed address; it goes on far above."""
