@@ -1,11 +1,13 @@
 """Which instructions of a function something leads to: what else is among its bytes may be data."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.body import ENDS
 from anyprobe.binary.descent import Reached, is_all_led_to
-from anyprobe.binary.padding import is_padding
+from anyprobe.binary.padding import is_padding, padding_length
 from anyprobe.core.cachedproperty import cached_property
+from anyprobe.core.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from anyprobe.binary.cfg import CodeMap
@@ -37,6 +39,24 @@ class LedTo:
     def is_everything(self) -> bool:
         """Whether something leads to every instruction but padding."""
         return self._is_all or self.proven.is_all
+
+    def in_doubt(self) -> Iterator[Refusal]:
+        """Yield a refusal for each stretch of bytes that may be data, or code that nothing is known to lead to."""
+        function = self._function
+        if not function.iced or (not self.may_be_data_up_to(function.addresses[-1]) and not function.has_gaps):
+            return
+        begin = function.start
+        for number, end in enumerate(function.ends):
+            if not self.may_be_data(number):
+                yield from self._doubt(begin, function.addresses[number])
+                begin = end
+        yield from self._doubt(begin, function.end)
+
+    def _doubt(self, begin: int, end: int) -> Iterator[Refusal]:
+        offset, size = begin - self._function.start, end - begin
+        if padding_length(self._function.content[: offset + size], offset) < size:
+            detail = f"nothing is known to lead to the {size} bytes from here on: they may be data"
+            yield Refusal(Reason.NOT_CODE, begin, detail)
 
     def never_runs(self, number: int) -> bool:
         """Return whether an instruction is certainly never come to: it is padding or data."""

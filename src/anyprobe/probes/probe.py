@@ -123,12 +123,20 @@ def instructions_of(code: FunctionCode, kind: str) -> Sequence[int]:
     return calls_of(code) if kind == "call" else code.sites_among(code.addresses)
 
 
+def at_run_time(why: Refusal, module: Module) -> Refusal:
+    """Return a refusal with a run-time address: what analysis and planning say, they say of the file."""
+    if why.address in range(module.low, module.high):
+        return why
+    return Refusal(why.reason, why.address + module.bias, why.detail)
+
+
 def has_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module, *, timed: bool) -> bool:
     """Return whether all exits of a function are known; where not, that is noted in the probe."""
     if code.exits_complete is not None and code.exits_complete.reason is Reason.PART_OF_FUNCTION:
-        probe.refused.append((site.canonical, code.exits_complete))
+        probe.refused.append((site.canonical, at_run_time(code.exits_complete, module)))
     elif code.exits_complete is not None:
         probe.exitless.append(Exitless(site, module, code, code.exits_complete, timed))
     elif not code.exits:
-        probe.refused.append((site.canonical, Refusal(Reason.NO_EXIT, code.start, "the function never returns")))
+        why = Refusal(Reason.NO_EXIT, code.start, "the function never returns")
+        probe.refused.append((site.canonical, at_run_time(why, module)))
     return code.exits_complete is None and bool(code.exits)

@@ -7,7 +7,7 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.data import histogram
 from anyprobe.data.reader import BankReader, NearReader
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot, TargetInfo
-from anyprobe.probes.probe import Place, Probe, Timed
+from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.splice.banks import MISSING, Hook
 from anyprobe.splice.neighbourhood import NearBank, SlotBank
 from anyprobe.splice.patchcode import ActionKind
@@ -119,16 +119,10 @@ def refusals(probes: Iterable[Probe]) -> list[tuple[str, Refusal]]:
     found: list[tuple[str, Refusal]] = []
     for probe in probes:
         found += probe.refused
-        found += [(p.site.canonical, _runtime(p, p.hook.refusal)) for p in probe.places if p.hook.refusal is not None]
-        found += [(t.site.canonical, _runtime(t.places[0], t.refusal)) for t in probe.timed if t.refusal is not None]
+        kept = [(place, place.site, place.hook.refusal) for place in probe.places]
+        kept += [(timed.places[0], timed.site, timed.refusal) for timed in probe.timed]
+        found += [(site.canonical, at_run_time(why, place.module)) for place, site, why in kept if why is not None]
     return found
-
-
-def _runtime(place: Place, why: Refusal) -> Refusal:
-    """Return a refusal with a run-time address."""
-    if why.address in range(place.module.low, place.module.high):
-        return why
-    return Refusal(why.reason, why.address + place.module.bias, why.detail)
 
 
 def _sites(probes: Iterable[Probe], values: BankValues) -> Iterator[SiteResult]:

@@ -17,7 +17,7 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.dressing import call_at
 from anyprobe.probes.objects import ObjectTable
-from anyprobe.probes.probe import Exitless, Place, Probe, Timed
+from anyprobe.probes.probe import Exitless, Place, Probe, Timed, at_run_time
 from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.neighbourhood import SlotBank
 from anyprobe.splice.patchcode import ActionKind
@@ -83,7 +83,8 @@ class Trampolines:
             if why is None and self._wanted:
                 yield self._place(probe, each)
             else:
-                probe.refused.append((each.site.canonical, self._said(each.refusal, why)))
+                said = at_run_time(self._said(each.refusal, why), each.module)
+                probe.refused.append((each.site.canonical, said))
 
     def _unspliced_returns(self, probe: Probe) -> Iterator[Place]:
         groups: dict[int, list[Place]] = {}
@@ -163,7 +164,8 @@ class Trampolines:
             why = self.would_serve(each.site, each.module, each.code)
             if why is not None:
                 detail = f"the return address must stay: {why}"
-                probe.refused.append((each.site.canonical, Refusal(Reason.RETURN_ADDRESS, each.code.entry, detail)))
+                refusal = at_run_time(Refusal(Reason.RETURN_ADDRESS, each.code.entry, detail), each.module)
+                probe.refused.append((each.site.canonical, refusal))
                 continue
             place = self._place(probe, each)
             call_at(place, facts)
