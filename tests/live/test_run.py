@@ -60,6 +60,17 @@ def test_static_program(compiled):
         assert hits(session.snapshot(), "plain") == 7
 
 
+def test_a_refusal_has_the_address_in_the_program():
+    with anyprobe.run(["/bin/true"]) as session:
+        session.count("libc:abort", "libc:abort%return")
+        session.resume()
+        assert session.wait(20) == 0
+        snapshot = session.snapshot()
+    (site,), (refused,) = snapshot.sites, snapshot.refused
+    assert refused.reason == "no-exit"
+    assert refused.address in (site.address, site.address - 4)  # in front of endbr64
+
+
 @pytest.mark.parametrize("place", ["-pie", "-no-pie"])
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_a_program_with_a_sanitizer(compiled, sanitizer, place):
