@@ -139,6 +139,7 @@ def arm(session: "Session", plan: Plan) -> None:
 def release(session: "Session", plan: Plan) -> None:
     """Let a started command go; the probes in its libraries are armed on the way."""
     try:
+        session.hold_handlers()
         session.resume()
     except (TargetExited, Interrupted) as event:
         if not plan.quiet:

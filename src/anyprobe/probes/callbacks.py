@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from anyprobe.core.code import NativeCode
 from anyprobe.core.errors import UnsupportedTarget, UsageError
 from anyprobe.probes.conditions import WaitCondition
 from anyprobe.probes.dressing import dress_with
 from anyprobe.probes.filterwatch import FilterWatch, is_filtered
 from anyprobe.probes.probe import Probe
 from anyprobe.splice import meeting
+from anyprobe.splice.banks import Hook
+from anyprobe.splice.edits import Edit
 from anyprobe.splice.handlerfacts import HandlerFacts
+from anyprobe.splice.patchcode import ActionKind
+from anyprobe.splice.planned import Want, WantKind
 from anyprobe.splice.stores import Store, map_stores
 from anyprobe.target import futexes
 
 if TYPE_CHECKING:
     from anyprobe.probes.decorators import Decorators
+    from anyprobe.probes.handlerwatch import Place
     from anyprobe.probes.handling import Handler
 
 Callback = Callable[["Hit"], object]
@@ -149,6 +155,19 @@ class Callbacks:
         else:
             facts = condition.facts(code, self._store.address)
         return self._session.place_made(specs, partial(dress_with, facts=facts))
+
+    def place_inside(self, place: "Place", function: Callback, condition: NativeCode, *, timeout: float) -> None:
+        """Have who enters a function of the program wait where a condition holds: for our own purposes, as no probe."""
+        self._begin()
+        assert self._store is not None
+        self.recheck()
+        waiting = meeting.waiting_code(len(self._functions), round(timeout * 1e9), context=_CONTEXT)
+        self._functions.append(function)
+        facts = HandlerFacts(meeting.conditional(condition, waiting), (self._store.address,), pid=self._session.pid)
+        module, code = place
+        edit = Edit(module, module.state_of(code))
+        edit.added.append(Want(code.entry, WantKind.ENTRY, tag=Hook(ActionKind.HANDLER, handler=facts), internal=True))
+        self._session.engine.change([edit])
 
     def recheck(self) -> None:
         """See that a program is noticed that begins to filter its system calls, once its libraries are there."""

@@ -11,6 +11,8 @@ from anyprobe.splice.edits import Module
 
 if TYPE_CHECKING:
     from anyprobe.binary.modules import LoadedObject
+    from anyprobe.probes.decorators import Decorators
+    from anyprobe.probes.handlergate import HandlerGate
     from anyprobe.probes.objects import ObjectTable
     from anyprobe.splice.engine import Engine
 
@@ -28,6 +30,7 @@ class HandlerWatch:
         self._known = (engine.view.look(), 0)
         """The signals that were handled, and how often actions had been set, at the last look."""
         engine.view.locate, engine.view.setter = self.function_at, self.setter
+        self._gate: HandlerGate | None = None
 
     def function_at(self, address: int) -> Place | Refusal:
         """Return the function that begins at a run-time address."""
@@ -56,9 +59,27 @@ class HandlerWatch:
                     return found
         return None
 
+    def hold(self, session: "Decorators") -> None:
+        """Have the program wait where it sets handlers for faults, until the next look."""
+        from anyprobe.probes.handlergate import HandlerGate
+
+        self._gate = HandlerGate(session)
+
+    def place_gate(self) -> None:
+        """Place what ``hold`` has asked for."""
+        if self._gate is not None:
+            self._gate.place(self.setter(), self._engine.process.pid)
+
+    def end(self) -> None:
+        """Hold nobody any more."""
+        if self._gate is not None:
+            self._gate.end()
+
     def follow(self) -> list[str]:
         """Splice handlers that were set since the last look, if there are any; return what is to be said of them."""
         view = self._engine.view
+        if self._gate is not None:
+            self._gate.look(self._engine, view.coming)
         now = view.look(), BankValues().hits(view.settings) if view.settings is not None else 0
         if now != self._known:
             self._engine.change(view.since_set())

@@ -226,6 +226,10 @@ class Session(Decorators):
             self._began = time.monotonic()
             self._process.resume()
 
+    def hold_handlers(self) -> None:
+        """Have a program that is not running yet wait where it sets handlers for faults, till ``follow_handlers``."""
+        self._handlers.hold(self)
+
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the target's end; return its wait status if it is our child and has ended."""
         return self._process.wait(timeout)
@@ -250,6 +254,7 @@ class Session(Decorators):
         if self._detached:
             return
         self.end_callbacks()
+        self._handlers.end()
         self._note_losses()
         self._ended = self._ended or time.monotonic()
         if self._clock is not None:
@@ -430,6 +435,7 @@ class Session(Decorators):
             probe.places, probe.timed = probe.places + made.places, probe.timed + made.timed
             probe.refused, probe.exitless = probe.refused + made.refused, probe.exitless + made.exitless
         self._place(fresh)
+        self._handlers.place_gate()
         self._fall_back([probe for probe, _ in self._pending])
         registering.note(self)
         self._pending = ()

@@ -110,6 +110,10 @@ class SignalView:
         """Return the edits that handlers need which may have been set, or replaced, since the last look."""
         return self._with_handlers([])
 
+    def coming(self, signal: int, handler: int, told: bool) -> Sequence[Edit]:
+        """Return the edits that a handler needs which is about to be set; ``told``: where the program is."""
+        return self._edit_for(handler, (signal in FAULT_SIGNALS and not told) << signal, {})
+
     def hiding_faults(self) -> Sequence[Edit]:
         """Return the edits of functions that were planned for a program that handles no faults, if it does now."""
         states = [(module, state) for module in self._engine.modules for state in module.functions.values()]

@@ -1,0 +1,86 @@
+"""Where a program sets a handler for faults it waits a moment, until the controller has spliced the handler.
+
+For programs that are started with probes: those that fault on purpose may do so at once. (``HandlerWatch`` sees
+handlers when they are set; until they are spliced, they would be shown pcs in patches.) Nobody waits where the
+controller is gone: the kernel lets all go then. Where it does not look, it takes ``PATIENCE``.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from anyprobe.core.memory import MemoryFault
+from anyprobe.probes.callbacks import Callbacks, Hit
+from anyprobe.probes.filterwatch import is_filtered
+from anyprobe.splice.faulthandler import SA_SIGINFO
+from anyprobe.splice.handlercheck import sets_fault_action
+
+if TYPE_CHECKING:
+    from anyprobe.probes.decorators import Decorators
+    from anyprobe.probes.handlerwatch import Place
+    from anyprobe.splice.edits import Edit
+    from anyprobe.splice.engine import Engine
+
+PATIENCE = 5.0
+"""Seconds that a thread waits at most: to describe ten thousand patches takes the better part of one."""
+_FLAGS = 136
+"""``sa_flags`` in glibc's ``struct sigaction`` (``bits/sigaction.h``); ``sa_handler`` is at 0."""
+_SPECIAL = 1
+"""``SIG_DFL`` and ``SIG_IGN`` are 0 and 1."""
+
+
+@dataclass(slots=True)
+class _Coming:
+    """A handler that is about to be set, by a thread that waits."""
+
+    signal: int
+    handler: int
+    told: bool
+    """Whether it is told where the program is (``SA_SIGINFO``)."""
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class HandlerGate:
+    """The gate of one session."""
+
+    def __init__(self, session: "Decorators") -> None:
+        """Nothing is placed yet."""
+        self._callbacks = Callbacks(session)
+        self._coming: SimpleQueue[_Coming] = SimpleQueue()
+
+    def place(self, setter: "Place | None", pid: int) -> None:
+        """Have threads wait that come to ``setter``, the function by which glibc sets actions."""
+        if setter is not None and not is_filtered(pid):
+            self._callbacks.place_inside(setter, self._ask, sets_fault_action(), timeout=PATIENCE)
+
+    def _ask(self, hit: Hit) -> None:
+        """In the thread that serves: hand a handler over to the one that changes the program."""
+        try:
+            handler = int.from_bytes(hit.read(hit.regs.rsi, 8), "little")
+            flags = int.from_bytes(hit.read(hit.regs.rsi + _FLAGS, 4), "little")
+        except MemoryFault:  # the kernel will say so, too
+            return
+        if handler > _SPECIAL:
+            coming = _Coming(hit.regs.rdi & 0xFFFFFFFF, handler, bool(flags & SA_SIGINFO))
+            self._coming.put(coming)
+            coming.done.wait(PATIENCE)
+
+    def look(self, engine: "Engine", edits: "Callable[[int, int, bool], Sequence[Edit]]") -> None:
+        """Splice the handlers for which threads wait, as ``edits`` says; let these go, whatever comes of it."""
+        while True:
+            try:
+                coming = self._coming.get_nowait()
+            except Empty:
+                return
+            try:
+                engine.change(edits(coming.signal, coming.handler, coming.told))
+            finally:
+                coming.done.set()
+
+    def end(self) -> None:
+        """Let all threads go; none waits from here on."""
+        self._callbacks.end()
+        while not self._coming.empty():
+            self._coming.get_nowait().done.set()
