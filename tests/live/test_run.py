@@ -1,5 +1,6 @@
 """``run``: probes in place before the first instruction, in the executable and the loader."""
 
+import json
 import os
 import subprocess
 import sys
@@ -95,6 +96,19 @@ def test_command_line_runs_a_command():
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout == "hello\n"
     assert "_dl_" in outcome.stderr
+
+
+@pytest.mark.parametrize("kind", ["", "%return", "%block", "%insn"])
+def test_a_program_that_begins_with_faults_on_purpose(compiled, tmp_path, kind):
+    """Its handler is spliced before it is set, and whatever faults is displaced as it has to be by then."""
+    program, results = compiled("faults_at_once.cpp", "-fnon-call-exceptions"), tmp_path / "results"
+    command = [sys.executable, "-m", "anyprobe", "count", f"a.out:*{kind}", "--exit-status", "--json", "-o", results]
+    outcome = subprocess.run([*command, "--", program], capture_output=True, text=True, timeout=60)
+    assert outcome.stdout == "10 thrown, 0 elsewhere\n"
+    assert outcome.returncode == 42
+    sites = json.loads(results.read_text())["sites"]
+    first = min((site for site in sites if site["function"] == "reads"), key=lambda site: site["address"])
+    assert first["hits"] == (0 if kind == "%return" else 10)
 
 
 def test_exit_status_is_passed_through():

@@ -6,6 +6,7 @@ import pytest
 
 import anyprobe
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.plan import Planner
 from live.changes import patiently
 from live.driver import wait_until
 from live.image import Image
@@ -272,6 +273,32 @@ def test_a_handler_that_comes_later_is_spliced_before_anything_is_planned_anew(r
         session.snapshot()
         assert armed == [[True]]
         target.go(100)
+    target.finish()
+
+
+def test_a_probe_is_rather_lost_than_left_where_it_hides_faults(run_target, monkeypatch):
+    target = run_target("counts.c")
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:work%insn")
+        view, plan = session.engine.view, Planner.plan
+        first = min(place.want.address for probe in session.probes for place in probe.places)
+
+        def refuse_the_first(planner, function, wants):
+            left = [want for want in wants if want.address != first]
+            made = plan(planner, function, left)
+            made.refused += [(want, Refusal(Reason.MAY_FAULT, first, "made up")) for want in wants if want not in left]
+            return made
+
+        monkeypatch.setattr(Planner, "plan", refuse_the_first)
+        monkeypatch.setattr(view, "_hides_faults", lambda module, state: bool(state.wants))
+        session.engine.change(view.hiding_faults())
+        monkeypatch.undo()
+        snapshot = session.snapshot()
+        assert [site.armed for site in snapshot.sites] == [False] + [True] * (len(snapshot.sites) - 1)
+        assert [refused.reason for refused in snapshot.refused] == ["may-fault"]
+        calls = target.go(2).calls["work"]
+        assert session.snapshot().sites[0].hits == 0
+        assert calls in {site.hits for site in session.snapshot().sites[1:]}
     target.finish()
 
 

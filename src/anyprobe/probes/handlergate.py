@@ -6,7 +6,6 @@ controller is gone: the kernel lets all go then. Where it does not look, it take
 """
 
 import threading
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -20,11 +19,10 @@ from anyprobe.splice.handlercheck import sets_fault_action
 if TYPE_CHECKING:
     from anyprobe.probes.decorators import Decorators
     from anyprobe.probes.handlerwatch import Place
-    from anyprobe.splice.edits import Edit
     from anyprobe.splice.engine import Engine
 
 PATIENCE = 5.0
-"""Seconds that a thread waits at most: to describe ten thousand patches takes the better part of one."""
+"""Seconds that a thread waits at most: to plan ten thousand sites anew takes about one."""
 _FLAGS = 136
 """``sa_flags`` in glibc's ``struct sigaction`` (``bits/sigaction.h``); ``sa_handler`` is at 0."""
 _SPECIAL = 1
@@ -67,15 +65,17 @@ class HandlerGate:
             self._coming.put(coming)
             coming.done.wait(PATIENCE)
 
-    def look(self, engine: "Engine", edits: "Callable[[int, int, bool], Sequence[Edit]]") -> None:
-        """Splice the handlers for which threads wait, as ``edits`` says; let these go, whatever comes of it."""
+    def look(self, engine: "Engine") -> None:
+        """Splice handlers for which threads wait, and what would hide faults; let these go, whatever comes of it."""
+        view = engine.view
         while True:
             try:
                 coming = self._coming.get_nowait()
             except Empty:
                 return
             try:
-                engine.change(edits(coming.signal, coming.handler, coming.told))
+                engine.change(view.coming(coming.signal, coming.handler, coming.told))
+                engine.change(view.hiding_faults())
             finally:
                 coming.done.set()
 

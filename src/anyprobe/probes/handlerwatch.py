@@ -79,7 +79,7 @@ class HandlerWatch:
         """Splice handlers that were set since the last look, if there are any; return what is to be said of them."""
         view = self._engine.view
         if self._gate is not None:
-            self._gate.look(self._engine, view.coming)
+            self._gate.look(self._engine)
         now = view.look(), BankValues().hits(view.settings) if view.settings is not None else 0
         if now != self._known:
             self._engine.change(view.since_set())

@@ -132,6 +132,8 @@ class Edit:
     settled: bool = False
     anew: bool = False
     """Whether nothing may stay as it is, even if the same is wanted of it."""
+    yields: bool = False
+    """Whether it rather loses what is armed than leaves it as it is, which may harm the program."""
     staying: list[LiveSplice] = field(default_factory=list)
     """The splices that remain as they are; the plan is for what these do not serve."""
     needs_stop: Refusal | None = None

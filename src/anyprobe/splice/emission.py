@@ -117,7 +117,8 @@ class Emission:
             if isinstance(patch, Refusal):
                 return patch
             home.put(patch.code)
-        module.claims.landings.add(planned.end)
+        if planned.insns[-1].may_go_on:
+            module.claims.landings.add(planned.end)
         target = patch.address
         springboard = 0
         if planned.pun is not None:

@@ -133,7 +133,9 @@ class Engine:
             self._keep_gadgets(edits)
             keep_room(self.springboards.space, edits)
             for edit in edits:
-                if edit.added:
+                if self.process.exited():
+                    raise self.process.gone()
+                if edit.added or edit.anew:
                     self.checkpoint()
                 if edit.removed or not self._plan_from_memory(edit):
                     self._plan(edit)
@@ -224,7 +226,7 @@ class Engine:
                 return
             for planned in edit.plan.splices:
                 edit.module.claims.release(planned)
-            lost = [want for want in refused if want in kept]
+            lost = [] if edit.yields else [want for want in refused if want in kept]
             for want, why in refused.items():
                 _refuse(want, why)
             edit.wants = [want for want in edit.wants if want not in refused]
@@ -403,7 +405,7 @@ class Engine:
             return
         state = edit.state
         edit.settled = True
-        for want in edit.removed:
+        for want in set(state.wants).difference(edit.wants) if edit.yields else edit.removed:
             if (hook := hook_of(want)) is not None:
                 hook.splice = None
         state.wants, state.splices = edit.wants, [*edit.staying, *change.added]
@@ -439,6 +441,9 @@ class Engine:
         edit.change = None
         edit.plan, edit.staying = FunctionPlan(), []
         edit.wants = list(edit.state.wants)
+        for want in edit.wants if edit.yields else ():  # what it was to lose stays after all
+            if (hook := hook_of(want)) is not None:
+                hook.refusal = None
         edit.given_up = edit.settled = True
 
     @contextmanager

@@ -60,6 +60,8 @@ class SignalView:
         self._handled = 0
         self._untold = 0
         """Signals whose handlers are not told where the program is: without ``SA_SIGINFO``."""
+        self._expected = 0
+        """Signals for which a handler has been about to be set that is told."""
         self._asked = False
         """Whether the handlers of these signals are known; others in their stead are noticed by ``settings``."""
         self.hooks: dict[int, Hook] = {}
@@ -77,7 +79,8 @@ class SignalView:
         """Whether the program handles faults of its own and is told where, or a probe does."""
         traps = self._engine.traps
         ours = _TRAP_BIT if traps.code and not traps.serves_program else 0
-        return bool(self._handled & _FAULT_BITS & ~self._untold & ~ours) or self._engine.faults.wanted
+        told = self._expected | self._handled & ~self._untold & ~ours
+        return bool(told & _FAULT_BITS) or self._engine.faults.wanted
 
     @property
     def is_used(self) -> bool:
@@ -112,12 +115,14 @@ class SignalView:
 
     def coming(self, signal: int, handler: int, told: bool) -> Sequence[Edit]:
         """Return the edits that a handler needs which is about to be set; ``told``: where the program is."""
+        self._expected |= told << signal - 1
         return self._edit_for(handler, (signal in FAULT_SIGNALS and not told) << signal, {})
 
     def hiding_faults(self) -> Sequence[Edit]:
         """Return the edits of functions that were planned for a program that handles no faults, if it does now."""
         states = [(module, state) for module in self._engine.modules for state in module.functions.values()]
-        return [Edit(module, state, anew=True) for module, state in states if self._hides_faults(module, state)]
+        hiding = [(module, state) for module, state in states if self._hides_faults(module, state)]
+        return [Edit(module, state, anew=True, yields=True) for module, state in hiding]
 
     def _hides_faults(self, module: Module, state: FunctionState) -> bool:
         """Return whether the program handles faults, and a splice of a function is not as it has to be there."""
