@@ -42,6 +42,9 @@ class FakeSession:
     def detach(self):
         self.calls.append("detach")
 
+    def hold_handlers(self):
+        assert "resume" not in self.calls
+
     def follow_handlers(self):
         self.looks += 1
 
