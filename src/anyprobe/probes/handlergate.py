@@ -47,6 +47,7 @@ class HandlerGate:
         """Nothing is placed yet."""
         self._callbacks = Callbacks(session)
         self._coming: SimpleQueue[_Coming] = SimpleQueue()
+        self._ending = False
 
     def place(self, setter: "Place | None", pid: int) -> None:
         """Have threads wait that come to ``setter``, the function by which glibc sets actions."""
@@ -63,7 +64,8 @@ class HandlerGate:
         if handler > _SPECIAL:
             coming = _Coming(hit.regs.rdi & 0xFFFFFFFF, handler, bool(flags & SA_SIGINFO))
             self._coming.put(coming)
-            coming.done.wait(PATIENCE)
+            if not self._ending:  # else nobody may look any more
+                coming.done.wait(PATIENCE)
 
     def look(self, engine: "Engine") -> None:
         """Splice handlers for which threads wait, and what would hide faults; let these go, whatever comes of it."""
@@ -81,6 +83,7 @@ class HandlerGate:
 
     def end(self) -> None:
         """Let all threads go; none waits from here on."""
-        self._callbacks.end()
+        self._ending = True
         while not self._coming.empty():
             self._coming.get_nowait().done.set()
+        self._callbacks.end()
