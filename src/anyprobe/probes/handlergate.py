@@ -45,7 +45,7 @@ class HandlerGate:
 
     def __init__(self, session: "Decorators") -> None:
         """Nothing is placed yet."""
-        self._callbacks = Callbacks(session)
+        self._callbacks, self._view = Callbacks(session), session.engine.view
         self._coming: SimpleQueue[_Coming] = SimpleQueue()
         self._ending = False
 
@@ -61,23 +61,23 @@ class HandlerGate:
             flags = int.from_bytes(hit.read(hit.regs.rsi + _FLAGS, 4), "little")
         except MemoryFault:  # the kernel will say so, too
             return
-        if handler > _SPECIAL:
-            coming = _Coming(hit.regs.rdi & 0xFFFFFFFF, handler, bool(flags & SA_SIGINFO))
+        coming = _Coming(hit.regs.rdi & 0xFFFFFFFF, handler, bool(flags & SA_SIGINFO))
+        # some set the same one again and again, around what may fault
+        if handler > _SPECIAL and not self._view.expects(coming.signal, handler, coming.told):
             self._coming.put(coming)
             if not self._ending:  # else nobody may look any more
                 coming.done.wait(PATIENCE)
 
     def look(self, engine: "Engine") -> None:
         """Splice handlers for which threads wait, and what would hide faults; let these go, whatever comes of it."""
-        view = engine.view
         while True:
             try:
                 coming = self._coming.get_nowait()
             except Empty:
                 return
             try:
-                engine.change(view.coming(coming.signal, coming.handler, coming.told))
-                engine.change(view.hiding_faults())
+                engine.change(self._view.coming(coming.signal, coming.handler, coming.told))
+                engine.change(self._view.hiding_faults())
             finally:
                 coming.done.set()
 

@@ -114,9 +114,17 @@ class SignalView:
         return self._with_handlers([])
 
     def coming(self, signal: int, handler: int, told: bool) -> Sequence[Edit]:
-        """Return the edits that a handler needs which is about to be set; ``told``: where the program is."""
+        """Return the edits that a handler of a fault needs which is about to be set; ``told``: where the program is."""
         self._expected |= told << signal - 1
-        return self._edit_for(handler, (signal in FAULT_SIGNALS and not told) << signal, {})
+        hook = self.hooks.get(handler)
+        others = hook.offset & ~(1 << signal) if hook is not None else 0
+        return self._edit_for(handler, others | (not told) << signal, {})
+
+    def expects(self, signal: int, handler: int, told: bool) -> bool:
+        """Return whether nothing is left to be done for such a handler."""
+        hook = self.hooks.get(handler)
+        spliced = hook is not None and hook.armed and hook.offset >> signal & 1 == (not told)
+        return (spliced or handler in self.refused) and (not told or bool(self._expected >> signal - 1 & 1))
 
     def hiding_faults(self) -> Sequence[Edit]:
         """Return the edits of functions that were planned for a program that handles no faults, if it does now."""
@@ -146,6 +154,7 @@ class SignalView:
         except (TargetError, MemoryFault) as error:
             self.refused[0] = Refusal(Reason.NO_STACK, 0, f"which handlers there are could not be asked: {error}")
             return edits
+        self.refused.pop(0, None)
         told = {signal for signal, action in actions.items() if action.is_handler and action.flags & SA_SIGINFO}
         self._untold = sum(1 << signal - 1 for signal in actions if signal not in told)
         self._asked = True
