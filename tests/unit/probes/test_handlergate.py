@@ -39,7 +39,7 @@ class Program:
 
     def wait_for_it(self):
         """Wait until it is known that a thread waits."""
-        wait_until(lambda: not self.gate._coming.empty())
+        wait_until(lambda: not self.gate._coming.empty(), "a thread waits")
 
 
 def gone(thread):
