@@ -475,13 +475,17 @@ DISPATCHING = {
         " movzx eax, dil\n lea rdx, [rip + .Ltable]\n movzx eax, byte ptr [rdx + rax]\n ret\n"
         ".Ltable: .fill 128, 1, 0x50\n .fill 64, 1, 0x90\n .fill 64, 1, 0x66"
     ),
+    "a constant that looks like nops": (
+        " mov rax, [rip + .Lnumber]\n test edi, 1\n je 1f\n ret\n"
+        ".p2align 3\n.Lnumber: .quad 0x9090909090909090\n1: add eax, edi\n ret"
+    ),
 }
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("stripped", [True, False], ids=["stripped", "symbols"])
 @pytest.mark.parametrize("name", DISPATCHING)
-def test_tables_and_text_in_functions_whose_control_flow_is_unknown(tmp_path, name, stripped, level):
+def test_data_within_a_function(tmp_path, name, stripped, level):
     source = MAIN.format(
         """ mov ebx, 800
 1: mov edi, ebx

@@ -489,4 +489,6 @@ class FunctionCode:
         if above is None or above == 0 or self.insn(above - 1).may_go_on:
             return 0
         length = padding_length(self.content, address - self.start, zeros=False)
-        return next((i for i in range(length) if address + i in self.leaders), length)
+        length = next((i for i in range(length) if address + i in self.leaders), length)
+        read = self._map.evidence.read_in(address, address + length) if length else None
+        return length if read is None else read - address

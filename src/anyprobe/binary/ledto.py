@@ -23,17 +23,17 @@ class LedTo:
 
     def may_be_data(self, number: int) -> bool:
         """Return whether nothing known leads to an instruction, and nothing else says that it is one."""
-        if number <= self._straight_on or self._is_all:
+        if number <= self._straight_on or (self._is_all and not is_padding(self._function.raw_at(number))):
             return False
-        if number in self.proven:
-            return False
-        return not (self._function.is_plain_code and self._is_padding(number))
+        return number not in self.proven and not (self._function.is_plain_code and self._is_padding(number))
 
     def may_be_data_up_to(self, last: int) -> bool:
         """Return whether instructions up to the one at an address have to be asked about one by one."""
         straight_on = self._straight_on
-        known = straight_on >= 0 and last <= self._function.addresses[straight_on]
-        return not known and not self._is_all and not self.proven.is_all
+        if straight_on >= 0 and last <= self._function.addresses[straight_on]:
+            return False
+        # elsewhere padding may be a constant
+        return not (self._function.is_plain_code and self.is_everything)
 
     @property
     def is_everything(self) -> bool:
