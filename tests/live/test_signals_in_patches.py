@@ -256,6 +256,25 @@ def test_handlers_that_come_later(run_target):
     target.finish()
 
 
+def test_who_looks_often_borrows_threads_now_and_then(run_target, monkeypatch):
+    """Shells set handlers around each command; the first one of a fault would be seen at once."""
+    target = run_target("late_handlers.c")
+    monkeypatch.setattr("anyprobe.probes.handlerwatch._REST", 1000)
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:busy")
+        hooks = session.engine.view.hooks
+        target.go(1)
+        session.follow_handlers(often=True)
+        (first,) = hooks
+        target.go(101)  # another in its stead
+        session.follow_handlers(often=True)
+        assert set(hooks) == {first}
+        session.follow_handlers()
+        assert len(hooks) == 2
+        target.go(100)
+    target.finish()
+
+
 def test_a_handler_that_comes_later_is_spliced_before_anything_is_planned_anew(run_target, monkeypatch):
     """That may take a minute where every instruction is probed, in which a fault is not to be taken for another one."""
     target, armed = run_target("late_handlers.c"), []

@@ -165,7 +165,7 @@ def wait(
             continue
         if now >= next_handlers:
             for session in sessions:
-                session.follow_handlers()
+                session.follow_handlers(often=True)
             next_handlers = time.monotonic() + HANDLER_LOOKS * len(sessions)
             continue
         if next_look is not None and now >= next_look:

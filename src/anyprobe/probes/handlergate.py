@@ -6,6 +6,7 @@ controller is gone: the kernel lets all go then. Where it does not look, it take
 """
 
 import threading
+import time
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from anyprobe.splice.engine import Engine
 
 PATIENCE = 5.0
-"""Seconds that a thread waits at most: to plan ten thousand sites anew takes about one."""
+"""Seconds that threads wait at most for one change: to plan ten thousand sites anew takes about one."""
 _FLAGS = 136
 """``sa_flags`` in glibc's ``struct sigaction`` (``bits/sigaction.h``); ``sa_handler`` is at 0."""
 _SPECIAL = 1
@@ -48,6 +49,8 @@ class HandlerGate:
         self._callbacks, self._view = Callbacks(session), session.engine.view
         self._coming: SimpleQueue[_Coming] = SimpleQueue()
         self._ending = False
+        self._began = 0.0
+        """When the change began that is being made for somebody who waits; 0: there is none."""
 
     def place(self, setter: "Place | None", pid: int) -> None:
         """Have threads wait that come to ``setter``, the function by which glibc sets actions."""
@@ -66,7 +69,8 @@ class HandlerGate:
         if handler > _SPECIAL and not self._view.expects(coming.signal, handler, coming.told):
             self._coming.put(coming)
             if not self._ending:  # else nobody may look any more
-                coming.done.wait(PATIENCE)
+                began = self._began or time.monotonic()
+                coming.done.wait(began + PATIENCE - time.monotonic())
 
     def look(self, engine: "Engine") -> None:
         """Splice handlers for which threads wait, and what would hide faults; let these go, whatever comes of it."""
@@ -75,10 +79,12 @@ class HandlerGate:
                 coming = self._coming.get_nowait()
             except Empty:
                 return
+            self._began = time.monotonic()
             try:
                 engine.change(self._view.coming(coming.signal, coming.handler, coming.told))
                 engine.change(self._view.hiding_faults())
             finally:
+                self._began = 0.0
                 coming.done.set()
 
     def end(self) -> None:

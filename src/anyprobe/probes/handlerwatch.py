@@ -1,5 +1,6 @@
 """The program's signal handlers, as a session follows them: where they are, and whether there are others by now."""
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.reading import BankValues
 from anyprobe.splice.edits import Module
+from anyprobe.splice.signalview import FAULT_BITS
 
 if TYPE_CHECKING:
     from anyprobe.binary.modules import LoadedObject
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 _SETTERS = ("__libc_sigaction", "__sigaction", "sigaction")
 """What sets actions in glibc, the innermost first: it may be called by others of the library directly."""
+_REST = 0.5
+"""Seconds between two changes for the sake of handlers, of whoever looks often."""
 Place = tuple[Module, FunctionCode]
 
 
@@ -30,6 +34,7 @@ class HandlerWatch:
         self._known = (engine.view.look(), 0)
         """The signals that were handled, and how often actions had been set, at the last look."""
         engine.view.locate, engine.view.setter = self.function_at, self.setter
+        self._rests_until = 0.0
         self._gate: HandlerGate | None = None
 
     def function_at(self, address: int) -> Place | Refusal:
@@ -75,14 +80,19 @@ class HandlerWatch:
         if self._gate is not None:
             self._gate.end()
 
-    def follow(self) -> list[str]:
-        """Splice handlers that were set since the last look, if there are any; return what is to be said of them."""
+    def follow(self, *, often: bool = False) -> list[str]:
+        """Splice handlers that were set since the last look, if there are any; return what is to be said of them.
+
+        Who looks ``often`` asks programs that set handlers all the time, as shells do, for those of faults at once, and
+        for others now and then: a thread is borrowed for that.
+        """
         view = self._engine.view
         if self._gate is not None:
             self._gate.look(self._engine)
         now = view.look(), BankValues().hits(view.settings) if view.settings is not None else 0
-        if now != self._known:
+        of_faults = now[0] & ~self._known[0] & FAULT_BITS
+        if now != self._known and (not often or of_faults or time.monotonic() >= self._rests_until):
             self._engine.change(view.since_set())
             self._engine.change(view.hiding_faults())  # which may take long where there are many sites
-            self._known = now
+            self._known, self._rests_until = now, time.monotonic() + _REST
         return view.complaints()

@@ -270,16 +270,16 @@ class Session(Decorators):
             for place in probe.all_places:
                 place.hook.detached = place.hook.armed
 
-    def follow_handlers(self) -> None:
+    def follow_handlers(self, *, often: bool = False) -> None:
         """Have signal handlers that the program has set since the last look see its own pcs while probes are hit.
 
-        Costs a glance at ``/proc`` where there are none.
+        Costs a glance at ``/proc`` where there are none; ``often``: how it is called, so that not each has to be seen.
         """
         there = self._ended is None and not self._held and self.engine.arenas and not self.engine.losses.evicted
         if there and not self._process.exited():
             # what fails is tried again at the next look
             with suppress(TargetError), typed(self._process, "splicing signal handlers of"):
-                for text in self._handlers.follow():
+                for text in self._handlers.follow(often=often):
                     self.warn(text)
                 self._look_for_requests()
 

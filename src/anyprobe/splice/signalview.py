@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Place = tuple[Module, FunctionCode]
 _TRAP_BIT = 1 << SIGTRAP - 1
-_FAULT_BITS = sum(1 << signal - 1 for signal in FAULT_SIGNALS)
+FAULT_BITS = sum(1 << signal - 1 for signal in FAULT_SIGNALS)
 
 
 class SignalView:
@@ -80,7 +80,7 @@ class SignalView:
         traps = self._engine.traps
         ours = _TRAP_BIT if traps.code and not traps.serves_program else 0
         told = self._expected | self._handled & ~self._untold & ~ours
-        return bool(told & _FAULT_BITS) or self._engine.faults.wanted
+        return bool(told & FAULT_BITS) or self._engine.faults.wanted
 
     @property
     def is_used(self) -> bool:

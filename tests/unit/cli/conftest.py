@@ -45,7 +45,8 @@ class FakeSession:
     def hold_handlers(self):
         assert "resume" not in self.calls
 
-    def follow_handlers(self):
+    def follow_handlers(self, *, often):
+        assert often
         self.looks += 1
 
     def wait(self, timeout=None):

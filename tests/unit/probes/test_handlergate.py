@@ -1,6 +1,7 @@
 """Threads that wait where they set handlers: who lets them go, and when."""
 
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -87,3 +88,21 @@ def test_neither_is_one_that_is_known_nor_what_cannot_be_read():
     assert gone(program.comes())
     program.gate.look(program.engine)
     assert not program.changes
+
+
+def test_a_change_that_takes_long_is_waited_for_once(monkeypatch):
+    """Then who comes while it goes on is let go at once."""
+    monkeypatch.setattr("anyprobe.probes.handlergate.PATIENCE", 1.0)
+    program, begun, going_on = Program(), threading.Event(), threading.Event()
+    program.engine.change = lambda edits: begun.set() or going_on.wait(PATIENCE)
+    first = program.comes()
+    program.wait_for_it()
+    changing = threading.Thread(target=program.gate.look, args=(program.engine,))
+    changing.start()
+    assert begun.wait(PATIENCE)
+    assert gone(first)
+    began = time.monotonic()
+    assert gone(program.comes())
+    assert time.monotonic() < began + 1.0
+    going_on.set()
+    assert gone(changing)
