@@ -490,5 +490,6 @@ class FunctionCode:
             return 0
         length = padding_length(self.content, address - self.start, zeros=False)
         length = next((i for i in range(length) if address + i in self.leaders), length)
-        read = self._map.evidence.read_in(address, address + length) if length else None
+        asked = length and not self.is_plain_code  # nothing reads plain code
+        read = self._map.evidence.read_in(address, address + length) if asked else None
         return length if read is None else read - address
