@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING
 from iced_x86 import OpKind
 
 from anyprobe.binary.codescan import Kind
-from anyprobe.isa.decode import FLOWS, Flow
+from anyprobe.isa.decode import DIRECT, FLOWS
 
 if TYPE_CHECKING:
     from anyprobe.binary.function import FunctionCode
 
-_DIRECT = frozenset({Flow.JUMP, Flow.JCC, Flow.CALL, Flow.XBEGIN})
 _WORD = 4
 """Bytes of an operand that may be an address."""
 _LEA_BYTES = 6
@@ -26,13 +25,13 @@ def is_reference(function: "FunctionCode", target: int, source: int, kind: Kind)
     number = function.number_over(source)
     one = None if number is None else function.iced[number]
     if kind is Kind.NEAR or kind is Kind.SHORT:
-        branches = one is not None and FLOWS[one.code] in _DIRECT and one.near_branch_target == target
+        branches = one is not None and FLOWS[one.code] in DIRECT and one.near_branch_target == target
         return branches or bool(function.overlapped)
     if one is None or number is None or function.overlapped:
         return True
     if kind is Kind.LEA:
         return one.next_ip == source + _LEA_BYTES and one.memory_displacement == target
-    if FLOWS[one.code] in _DIRECT:
+    if FLOWS[one.code] in DIRECT:
         return False
     if one.is_ip_rel_memory_operand:  # its displacement is none, and what follows that is the immediate
         return source + _WORD == one.next_ip and one.op_kind(one.op_count - 1) in _IMMEDIATES

@@ -13,7 +13,7 @@ from iced_x86 import Code, Decoder
 
 from anyprobe.binary.body import ENDS, LOCK
 from anyprobe.binary.padding import is_padding
-from anyprobe.isa.decode import FLOWS, JUMPS, Flow
+from anyprobe.isa.decode import DIRECT, FLOWS, JUMPS, Flow
 
 if TYPE_CHECKING:
     from iced_x86 import Instruction
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from anyprobe.binary.function import FunctionCode
 
 _STOPS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP, Flow.OTHER})
-_LEADING = JUMPS | {Flow.CALL}
 _GOING_ON = frozenset({Code.INT3, Code.INT_IMM8})
 
 
@@ -169,7 +168,7 @@ class Reached:
                     break
                 last, flow = self._function.turns[place]
                 flags[number : last + 1] = b"\1" * (last + 1 - number)
-                if flow in _LEADING:
+                if flow in DIRECT:
                     target = index(iced[last].near_branch_target)
                     todo += [target] if target is not None else []
                 if flow in ENDS or last in self._ends:

@@ -49,6 +49,7 @@ class Exits:
 _BREAKPOINT = b"\xcd\x03"
 """``int 3`` in two bytes: a trap, and what goes on goes on behind it."""
 _STAYS = frozenset({Flow.CALL, Flow.INDIRECT_CALL, Flow.TRAP})
+"""What never ends a function, by itself."""
 _MOST_HOMES = 32
 """How many functions are looked at for a way back."""
 
@@ -202,7 +203,7 @@ class _Collector:
             self._refuse(insn.address, "goes on where a signal met the program, wherever that was")
         elif flow is Flow.INDIRECT_JUMP:
             self._indirect(part, insn)
-        elif insn.target is not None and flow is not Flow.CALL and not self._is_inside(insn.target):
+        elif insn.target is not None and not self._is_inside(insn.target):
             self._outward(insn, insn.target)
 
     def _returns_from_signal(self, address: int) -> bool:

@@ -23,9 +23,12 @@ class LedTo:
 
     def may_be_data(self, number: int) -> bool:
         """Return whether nothing known leads to an instruction, and nothing else says that it is one."""
-        if number <= self._straight_on or (self._is_all and not is_padding(self._function.raw_at(number))):
+        if number <= self._straight_on or self._is_led_to(number):
             return False
-        return number not in self.proven and not (self._function.is_plain_code and self._is_padding(number))
+        return not (self._function.is_plain_code and self._is_padding(number))
+
+    def _is_led_to(self, number: int) -> bool:
+        return (self._is_all and not is_padding(self._function.raw_at(number))) or number in self.proven
 
     def may_be_data_up_to(self, last: int) -> bool:
         """Return whether instructions up to the one at an address have to be asked about one by one."""
@@ -62,7 +65,7 @@ class LedTo:
         """Return whether an instruction is certainly never come to: it is padding or data."""
         function = self._function
         is_open = function.complete is not None and not (function.is_unlisted or function.is_nameless)
-        if is_open or (self._is_all and not is_padding(function.raw_at(number))) or number in self.proven:
+        if is_open or self._is_led_to(number):
             return False
         return number not in self._possible
 

@@ -176,13 +176,7 @@ def wait(
             plan.records.look(sessions, stream)
             next_records = time.monotonic() + RECORD_LOOKS
             continue
-        moments = (
-            deadline,
-            next_show,
-            next_look if plan.max_overhead is not None else None,
-            next_handlers,
-            next_records,
-        )
+        moments = (deadline, next_show, next_look, next_handlers, next_records)
         times = [moment - now for moment in moments if moment is not None]
         for descriptor in interrupts.wait(ends, min(times, default=None)):
             del ends[descriptor]

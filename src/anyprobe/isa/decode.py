@@ -42,7 +42,8 @@ _NO_FALLTHROUGH = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP,
 CALLS = frozenset({Flow.CALL, Flow.INDIRECT_CALL})
 JUMPS = frozenset({Flow.JUMP, Flow.JCC, Flow.XBEGIN})
 """Direct ones: they may go where they say."""
-_DIRECT = frozenset({Flow.JUMP, Flow.JCC, Flow.CALL, Flow.XBEGIN})
+DIRECT = JUMPS | {Flow.CALL}
+"""The same, calls included."""
 
 _BY_CODE: dict[int, Flow] = {
     Code.INVALID: Flow.INVALID,
@@ -128,7 +129,7 @@ class Insn:
         if flow is Flow.OTHER:
             flow = flow_of(iced)
         self.flow = flow
-        self.target = iced.near_branch_target if flow in _DIRECT else None
+        self.target = iced.near_branch_target if flow in DIRECT else None
 
     @property
     def end(self) -> int:

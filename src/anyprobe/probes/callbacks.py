@@ -25,8 +25,8 @@ from anyprobe.target import futexes
 
 if TYPE_CHECKING:
     from anyprobe.probes.decorators import Decorators
-    from anyprobe.probes.handlerwatch import Place
     from anyprobe.probes.handling import Handler
+    from anyprobe.splice.signalview import Place
 
 Callback = Callable[["Hit"], object]
 _CONTEXT = ("ip",)

@@ -19,8 +19,7 @@ from anyprobe.splice.handlercheck import sets_fault_action
 
 if TYPE_CHECKING:
     from anyprobe.probes.decorators import Decorators
-    from anyprobe.probes.handlerwatch import Place
-    from anyprobe.splice.engine import Engine
+    from anyprobe.splice.signalview import Place
 
 PATIENCE = 5.0
 """Seconds that threads wait at most for one change: to plan ten thousand sites anew takes about one."""
@@ -46,7 +45,7 @@ class HandlerGate:
 
     def __init__(self, session: "Decorators") -> None:
         """Nothing is placed yet."""
-        self._callbacks, self._view = Callbacks(session), session.engine.view
+        self._callbacks, self._engine = Callbacks(session), session.engine
         self._coming: SimpleQueue[_Coming] = SimpleQueue()
         self._ending = False
         self._began = 0.0
@@ -66,13 +65,13 @@ class HandlerGate:
             return
         coming = _Coming(hit.regs.rdi & 0xFFFFFFFF, handler, bool(flags & SA_SIGINFO))
         # some set the same one again and again, around what may fault
-        if handler > _SPECIAL and not self._view.expects(coming.signal, handler, coming.told):
+        if handler > _SPECIAL and not self._engine.view.expects(coming.signal, handler, coming.told):
             self._coming.put(coming)
             if not self._ending:  # else nobody may look any more
                 began = self._began or time.monotonic()
                 coming.done.wait(began + PATIENCE - time.monotonic())
 
-    def look(self, engine: "Engine") -> None:
+    def look(self) -> None:
         """Splice handlers for which threads wait, and what would hide faults; let these go, whatever comes of it."""
         while True:
             try:
@@ -81,8 +80,8 @@ class HandlerGate:
                 return
             self._began = time.monotonic()
             try:
-                engine.change(self._view.coming(coming.signal, coming.handler, coming.told))
-                engine.change(self._view.hiding_faults())
+                self._engine.change(self._engine.view.coming(coming.signal, coming.handler, coming.told))
+                self._engine.change(self._engine.view.hiding_faults())
             finally:
                 self._began = 0.0
                 coming.done.set()

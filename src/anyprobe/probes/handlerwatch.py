@@ -4,12 +4,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.function import FunctionCode
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.reading import BankValues
 from anyprobe.splice.edits import Module
-from anyprobe.splice.signalview import FAULT_BITS
+from anyprobe.splice.signalview import FAULT_BITS, Place
 
 if TYPE_CHECKING:
     from anyprobe.binary.modules import LoadedObject
@@ -22,7 +21,6 @@ _SETTERS = ("__libc_sigaction", "__sigaction", "sigaction")
 """What sets actions in glibc, the innermost first: it may be called by others of the library directly."""
 _REST = 0.5
 """Seconds between two changes for the sake of handlers, of whoever looks often."""
-Place = tuple[Module, FunctionCode]
 
 
 class HandlerWatch:
@@ -88,7 +86,7 @@ class HandlerWatch:
         """
         view = self._engine.view
         if self._gate is not None:
-            self._gate.look(self._engine)
+            self._gate.look()
         now = view.look(), BankValues().hits(view.settings) if view.settings is not None else 0
         of_faults = now[0] & ~self._known[0] & FAULT_BITS
         if now != self._known and (not often or of_faults or time.monotonic() >= self._rests_until):

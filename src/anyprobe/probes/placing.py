@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from anyprobe.binary.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.forms import EACH
-from anyprobe.probes.probe import Place, Probe, Timed, at_run_time, exit_want, has_exits, instructions_of
+from anyprobe.probes.probe import Place, Probe, Timed, exit_want, has_exits, instructions_of
 from anyprobe.probes.resolve import ResolvedSite
 from anyprobe.probes.spec import parse
 from anyprobe.splice.banks import Hook, TimingGroup
@@ -22,7 +22,8 @@ def add_counted(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Mo
         _add_exits(probe, site, code, module)
     elif site.kind in EACH:
         _add(probe, site, code, module, instructions_of(code, site.kind), WantKind.OFFSET)
-        probe.refused += [(site.canonical, at_run_time(why, module)) for why in code.led.in_doubt()]
+        for doubt in code.led.in_doubt():
+            probe.refuse(site, doubt, module)
     elif site.kind == "entry":
         _add(probe, site, code, module, (code.entry,), WantKind.ENTRY)
     else:

@@ -88,6 +88,10 @@ class Probe:
         armed = sum(place.hook.armed for place in places)
         return f"<Probe {self.spec}: {armed} of {len(places)} places armed, {len(self.refused)} refused>"
 
+    def refuse(self, site: ResolvedSite, why: Refusal, module: Module) -> None:
+        """Note why a site is not placed, with its run-time address."""
+        self.refused.append((site.canonical, at_run_time(why, module)))
+
     @property
     def all_places(self) -> list[Place]:
         """Every instruction that the probe needs."""
@@ -133,10 +137,9 @@ def at_run_time(why: Refusal, module: Module) -> Refusal:
 def has_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module, *, timed: bool) -> bool:
     """Return whether all exits of a function are known; where not, that is noted in the probe."""
     if code.exits_complete is not None and code.exits_complete.reason is Reason.PART_OF_FUNCTION:
-        probe.refused.append((site.canonical, at_run_time(code.exits_complete, module)))
+        probe.refuse(site, code.exits_complete, module)
     elif code.exits_complete is not None:
         probe.exitless.append(Exitless(site, module, code, code.exits_complete, timed))
     elif not code.exits:
-        why = Refusal(Reason.NO_EXIT, code.start, "the function never returns")
-        probe.refused.append((site.canonical, at_run_time(why, module)))
+        probe.refuse(site, Refusal(Reason.NO_EXIT, code.start, "the function never returns"), module)
     return code.exits_complete is None and bool(code.exits)

@@ -119,9 +119,16 @@ def refusals(probes: Iterable[Probe]) -> list[tuple[str, Refusal]]:
     found: list[tuple[str, Refusal]] = []
     for probe in probes:
         found += probe.refused
-        kept = [(place, place.site, place.hook.refusal) for place in probe.places]
-        kept += [(timed.places[0], timed.site, timed.refusal) for timed in probe.timed]
-        found += [(site.canonical, at_run_time(why, place.module)) for place, site, why in kept if why is not None]
+        found += [
+            (place.site.canonical, at_run_time(place.hook.refusal, place.module))
+            for place in probe.places
+            if place.hook.refusal is not None
+        ]
+        found += [
+            (timed.site.canonical, at_run_time(timed.refusal, timed.places[0].module))
+            for timed in probe.timed
+            if timed.refusal is not None
+        ]
     return found
 
 

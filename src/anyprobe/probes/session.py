@@ -22,7 +22,7 @@ from anyprobe.probes.handlerwatch import HandlerWatch
 from anyprobe.probes.liveproof import LiveProof
 from anyprobe.probes.objects import ObjectTable
 from anyprobe.probes.placing import add_counted, add_timed, see_places
-from anyprobe.probes.probe import Probe, at_run_time, edits_for
+from anyprobe.probes.probe import Probe, edits_for
 from anyprobe.probes.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.spec import see_functions
 from anyprobe.probes.trampolining import Trampolines
@@ -472,7 +472,7 @@ class Session(Decorators):
             module = module_of(loaded)
             code = refusal or module.code.function_at(site.function.start)
             if isinstance(code, Refusal):
-                probe.refused.append((site.canonical, at_run_time(code, module)))
+                probe.refuse(site, code, module)
             elif timed:
                 add_timed(probe, site, code, module)
             else:

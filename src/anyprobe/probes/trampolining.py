@@ -17,7 +17,7 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.dressing import call_at
 from anyprobe.probes.objects import ObjectTable
-from anyprobe.probes.probe import Exitless, Place, Probe, Timed, at_run_time
+from anyprobe.probes.probe import Exitless, Place, Probe, Timed
 from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.neighbourhood import SlotBank
 from anyprobe.splice.patchcode import ActionKind
@@ -83,8 +83,7 @@ class Trampolines:
             if why is None and self._wanted:
                 yield self._place(probe, each)
             else:
-                said = at_run_time(self._said(each.refusal, why), each.module)
-                probe.refused.append((each.site.canonical, said))
+                probe.refuse(each.site, self._said(each.refusal, why), each.module)
 
     def _unspliced_returns(self, probe: Probe) -> Iterator[Place]:
         groups: dict[int, list[Place]] = {}
@@ -164,8 +163,7 @@ class Trampolines:
             why = self.would_serve(each.site, each.module, each.code)
             if why is not None:
                 detail = f"the return address must stay: {why}"
-                refusal = at_run_time(Refusal(Reason.RETURN_ADDRESS, each.code.entry, detail), each.module)
-                probe.refused.append((each.site.canonical, refusal))
+                probe.refuse(each.site, Refusal(Reason.RETURN_ADDRESS, each.code.entry, detail), each.module)
                 continue
             place = self._place(probe, each)
             call_at(place, facts)

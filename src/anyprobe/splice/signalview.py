@@ -128,9 +128,12 @@ class SignalView:
 
     def hiding_faults(self) -> Sequence[Edit]:
         """Return the edits of functions that were planned for a program that handles no faults, if it does now."""
-        states = [(module, state) for module in self._engine.modules for state in module.functions.values()]
-        hiding = [(module, state) for module, state in states if self._hides_faults(module, state)]
-        return [Edit(module, state, anew=True, yields=True) for module, state in hiding]
+        return [
+            Edit(module, state, anew=True, yields=True)
+            for module in self._engine.modules
+            for state in module.functions.values()
+            if self._hides_faults(module, state)
+        ]
 
     def _hides_faults(self, module: Module, state: FunctionState) -> bool:
         """Return whether the program handles faults, and a splice of a function is not as it has to be there."""

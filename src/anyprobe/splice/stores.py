@@ -9,7 +9,6 @@ from anyprobe.core.errors import TargetError
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.journal import MappingUse, journal_size
 from anyprobe.splice.space import AddressSpace
-from anyprobe.splice.threadslot import region_place
 from anyprobe.target.exclusion import exclusive
 
 if TYPE_CHECKING:
@@ -52,11 +51,11 @@ def map_stores(engine: "Engine", sizes: Sequence[int]) -> list[Store]:
         pieces: list[Piece] = []
         offset = 0
         for size in map(page_ceil, sizes):
-            place = region_place(space, size)
+            place = space.quiet_gap(size)
             if place is None:
                 raise TargetError("no free address space for what handlers collect")
-            space.reserve(place[0], place[0] + size)
-            pieces.append(Piece(MappingUse.DATA, place[0], size, offset))
+            space.reserve(place, place + size)
+            pieces.append(Piece(MappingUse.DATA, place, size, offset))
             offset += size
         anchor = pieces[0].address
         journal_at = space.gap_near(anchor, anchor + PAGE, journal_size(_JOURNAL_RECORDS + len(pieces) + 8))

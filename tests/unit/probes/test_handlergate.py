@@ -53,7 +53,7 @@ def test_a_thread_waits_until_the_handler_is_spliced():
     thread = program.comes()
     program.wait_for_it()
     assert thread.is_alive()
-    program.gate.look(program.engine)
+    program.gate.look()
     assert gone(thread)
     assert program.changes == [(SEGV, HANDLER, True), "anew"]
 
@@ -64,7 +64,7 @@ def test_a_change_that_fails_lets_it_go():
     thread = program.comes()
     program.wait_for_it()
     with pytest.raises(ZeroDivisionError):
-        program.gate.look(program.engine)
+        program.gate.look()
     assert gone(thread)
 
 
@@ -86,7 +86,7 @@ def test_neither_is_one_that_is_known_nor_what_cannot_be_read():
     assert gone(program.comes(action=0x1234))
     program.known = True
     assert gone(program.comes())
-    program.gate.look(program.engine)
+    program.gate.look()
     assert not program.changes
 
 
@@ -97,7 +97,7 @@ def test_a_change_that_takes_long_is_waited_for_once(monkeypatch):
     program.engine.change = lambda edits: begun.set() or going_on.wait(PATIENCE)
     first = program.comes()
     program.wait_for_it()
-    changing = threading.Thread(target=program.gate.look, args=(program.engine,))
+    changing = threading.Thread(target=program.gate.look)
     changing.start()
     assert begun.wait(PATIENCE)
     assert gone(first)
