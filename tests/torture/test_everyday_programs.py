@@ -22,12 +22,15 @@ def test_started(name, tmp_path):
     given.write_bytes(TEXT)
     with given.open("rb") as source:
         expected = subprocess.run(program.argv, stdin=source, capture_output=True, timeout=PATIENCE, check=False)
-    with given.open("rb") as source, (tmp_path / "output").open("wb") as output:
-        with anyprobe.run(list(program.argv), stdin=source, stdout=output) as session:
-            session.count("a.out:*", "libc:*", "libc:*%return")
-            session.resume()
-            status = session.wait(PATIENCE)
-            snapshot = session.snapshot()
+    with (
+        given.open("rb") as source,
+        (tmp_path / "output").open("wb") as output,
+        anyprobe.run(list(program.argv), stdin=source, stdout=output) as session,
+    ):
+        session.count("a.out:*", "libc:*", "libc:*%return")
+        session.resume()
+        status = session.wait(PATIENCE)
+        snapshot = session.snapshot()
     assert (tmp_path / "output").read_bytes() == expected.stdout
     assert status == expected.returncode
     assert print_shares(f"{name}, started", snapshot) > 0.9
