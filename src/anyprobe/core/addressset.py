@@ -55,6 +55,12 @@ class AddressSet(MutableSet[int]):
             return page is not None and page.find(1, low, low + size) >= 0
         return any(page.find(1, low, high) >= 0 for page, low, high in self._parts(start, end))
 
+    def copy(self) -> "AddressSet":
+        """Return another set of the same addresses."""
+        other = AddressSet()
+        other._pages = {number: bytearray(page) for number, page in self._pages.items()}
+        return other
+
     def add_range(self, start: int, end: int) -> None:
         """Add the addresses in ``[start, end)``."""
         while start < end:

@@ -32,17 +32,11 @@ _MADE_UP_PATCH, _MADE_UP_ROUTINE, _MADE_UP_GATE, _MADE_UP_SLOT = 0x10000, 0x8000
 
 
 def _planned(session: "Session", module: Module, code: FunctionCode, wants: list[Want]) -> FunctionPlan:
-    """Plan and take nothing: claims are given back."""
-    planner, live = session.engine.planner(module), session.engine.live
-    state = module.known_state(code)
-    for splice in state.splices if state else ():
-        module.claims.release(splice.planned)
-    found = None if live is None else live.plan_for(module, code, wants)
-    plan = found if isinstance(found, FunctionPlan) else planner.plan(code, wants)
-    for planned in plan.splices:
-        module.claims.release(planned)
-    for splice in state.splices if state else ():
-        module.claims.claim(splice.planned)
+    """Plan and take nothing."""
+    live = session.engine.live
+    with module.on_trial(code):
+        found = None if live is None else live.plan_for(module, code, wants)
+        plan = found if isinstance(found, FunctionPlan) else session.engine.planner(module).plan(code, wants)
     if found is not None:
         plan.notes.append(explained(found))
     return plan

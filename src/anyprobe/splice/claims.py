@@ -1,6 +1,8 @@
 """Which bytes of a module are spoken for: written by one splice, or borrowed by a punned jump."""
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,8 +40,9 @@ class Claims:
     """Bytes behind the written ones of instructions that run as copies in a patch: nobody comes by the originals."""
     landings: AddressSet = field(default_factory=AddressSet)
     """Where patches, old ones too, jump back to: a thread may still be on its way there."""
-    places: Places | None = None
+    places: Places | None = field(default=None, compare=False)
     """Taken and given back together with the bytes of punned jumps."""
+    _trial: "_Trial | None" = field(default=None, compare=False)
 
     def conflict(self, start: int, written: int, borrowed: int) -> Refusal | None:
         """Return why these bytes cannot be claimed."""
@@ -91,6 +94,8 @@ class Claims:
         self.displace(splice)
         if splice.pun is not None and self.places is not None:
             self.places.take(splice)
+        if self._trial is not None:
+            self._trial.claimed(splice)
         if splice.dead_springboard:
             end = splice.dead_springboard + JUMP_BYTES
             self.written.add_range(splice.dead_springboard, end)
@@ -110,3 +115,44 @@ class Claims:
             self.places.give_back(splice)
         if splice.dead_springboard:
             self.written.discard_range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES)
+
+    @contextmanager
+    def trial(self, without: Iterable[PlannedSplice] = ()) -> "Iterator[Claims]":
+        """Yield a copy of the claims for a plan that is only shown, made as if some splices were not there.
+
+        Nothing is ever taken from the claims themselves, so whatever ends the trial, an interrupt between any two
+        instructions included, leaves what armed splices have written and borrowed protected. What the plan takes
+        outside of the copy, places for springboards and room after its hosts, is given back.
+        """
+        copy = Claims(
+            self.written.copy(), self.borrowed.copy(), self.displaced.copy(), self.landings.copy(), _trial=_Trial()
+        )
+        for splice in without:
+            copy.release(splice)
+        try:
+            yield copy
+        finally:
+            assert copy._trial is not None
+            copy._trial.undo(copy.places)
+
+
+@dataclass
+class _Trial:
+    """What a plan on trial has changed outside of its copy of the claims."""
+
+    splices: list[PlannedSplice] = field(default_factory=list)
+    hosts: dict[int, tuple[PlannedSplice, int]] = field(default_factory=dict)
+
+    def claimed(self, splice: PlannedSplice) -> None:
+        """Note a splice, and how far its hosts reached before."""
+        self.splices.append(splice)
+        for host in splice.leans_on:
+            self.hosts.setdefault(id(host), (host, host.hosts_until))
+
+    def undo(self, places: Places | None) -> None:
+        """Give back the places of springboards that were not written, and the room after hosts."""
+        for splice in self.splices:
+            if splice.pun is not None and places is not None:
+                places.give_back(splice)
+        for host, reached in self.hosts.values():
+            host.hosts_until = reached

@@ -1,6 +1,7 @@
 """What an engine works on: modules, their probed functions, and what a change does to one of them."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from anyprobe.binary.cfg import CodeMap
@@ -81,6 +82,17 @@ class Module:
         """Have no action in front of a link-time address overwrite registers that are dead: a handler may see them."""
         self.shown.add(address)
         self.code.dead_in_callees[address] = 0
+
+    @contextmanager
+    def on_trial(self, code: FunctionCode) -> Iterator[None]:
+        """Plan a function anew in this scope without a change: its live splices stay claimed, whatever ends it."""
+        state, claims = self.known_state(code), self.claims
+        with claims.trial(splice.planned for splice in (state.splices if state else ())) as trial:
+            try:
+                self.claims = trial
+                yield
+            finally:
+                self.claims = claims
 
     def splices(self) -> Iterator[LiveSplice]:
         """Yield what is spliced here."""

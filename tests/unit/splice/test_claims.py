@@ -1,13 +1,17 @@
 """Which bytes are spoken for: what a look at all of them at once says is what a look at each says."""
 
+import contextlib
+from unittest.mock import Mock
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anyprobe.core.addressset import AddressSet
 from anyprobe.core.refusal import Reason
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.claims import Claims
-from anyprobe.splice.planned import PlannedSplice, Strategy
+from anyprobe.splice.planned import PlannedSplice, Pun, Strategy
 
 BASE = 0x1000
 some = st.sets(st.integers(BASE, BASE + 15), max_size=4)
@@ -43,3 +47,36 @@ def test_what_is_displaced_has_been_written_to_by_nobody(written, displaced):
     found = claims.overwritten(PlannedSplice(Strategy.JUMP, BASE, insns, [], 5, BASE))
     taken = [at for at in range(BASE + 5, BASE + 9) if at in written or at in displaced]
     assert (None if found is None else found.address) == (taken[0] if taken else None)
+
+
+def test_a_trial_takes_nothing_whatever_ends_it():
+    claims, places = Claims(), Mock()
+    host = PlannedSplice(Strategy.JUMP, BASE, tuple(decode_range(b"\x90" * 9, BASE)), [], 5, BASE)
+    pun = PlannedSplice(
+        Strategy.PUNNED,
+        BASE + 16,
+        tuple(decode_range(b"\x90", BASE + 16)),
+        [],
+        1,
+        BASE + 16,
+        4,
+        Pun(0, 0, BASE + 0x100),
+    )
+    claims.claim(host)
+    claims.claim(pun)
+    with claims.trial() as before:
+        assert before == claims
+    short = PlannedSplice(
+        Strategy.SHORT, BASE + 32, tuple(decode_range(b"\x90\x90", BASE + 32)), [], 2, BASE + 32,
+        dead_springboard=BASE + 64, leans_on=(host,), pun=pun.pun,
+    )  # fmt: skip
+    with contextlib.suppress(KeyboardInterrupt), claims.trial([host, pun]) as trial:
+        trial.places = places
+        assert trial.conflict(BASE + 17, 4, 0) is None
+        trial.claim(short)
+        assert host.hosts_until == BASE + 64 + JUMP_BYTES
+        raise KeyboardInterrupt
+    assert claims == before
+    assert host.hosts_until == 0
+    assert claims.conflict(BASE + 17, 4, 0).reason is Reason.BORROWED_BYTES
+    places.give_back.assert_called_once_with(short)
