@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT = 1
+FORMAT = 2
+"""Entries of earlier formats are removed: handlers of format 1 were kept by less than they depend on."""
 SIZE_LIMIT = 256 << 20
 _MAGIC = b"anyprobe-cache\n"
 _KINDS = frozenset("biuf")
+_EARLIER = re.compile(r".+\.v(\d+)")
 _NAME = re.compile(r"[0-9a-f]{8,128}")
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -131,10 +133,15 @@ def _unpack(content: bytes, build_id: str, kind: str, version: int) -> tuple[dic
 
 
 def _shrink(folder: str) -> None:
-    """Remove the entries that were not written for longest until the cache is within its limit."""
+    """Remove entries of earlier formats, then those that were not written for longest, down to the cache's limit."""
     entries: list[tuple[float, int, str]] = []
     with os.scandir(folder) as listing:
         for each in listing:
+            found = _EARLIER.fullmatch(each.name)
+            if found is not None and int(found[1]) < FORMAT:
+                with contextlib.suppress(OSError):
+                    os.unlink(each.path)
+                continue
             status = each.stat(follow_symlinks=False)
             entries.append((status.st_mtime, status.st_size, each.path))
     total = sum(size for _, size, _ in entries)

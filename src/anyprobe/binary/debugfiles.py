@@ -50,18 +50,20 @@ def mini_symbols(elf: ElfFile) -> SymbolTable | None:
 
 def _unpacked(elf: ElfFile, section: Section) -> bytes:
     """Decompress the section, which takes so long for large libraries that the result is worth keeping."""
+    packed = elf.section_bytes(section)
+    source = {"size": len(packed), "checksum": zlib.crc32(packed)}  # files of one build-id may have been stripped apart
     kept = cache.load(elf.build_id, "debugdata")
-    if kept is not None and "content" in kept[1]:
+    if kept is not None and kept[0] == source and "content" in kept[1]:
         return kept[1]["content"].tobytes()
     import lzma
 
     import numpy as np
 
     try:
-        unpacked = lzma.LZMADecompressor().decompress(elf.section_bytes(section), _MINI_LIMIT)
+        unpacked = lzma.LZMADecompressor().decompress(packed, _MINI_LIMIT)
     except (lzma.LZMAError, EOFError):
         return b""
-    cache.store(elf.build_id, "debugdata", arrays={"content": np.frombuffer(unpacked, np.uint8)})
+    cache.store(elf.build_id, "debugdata", source, {"content": np.frombuffer(unpacked, np.uint8)})
     return unpacked
 
 

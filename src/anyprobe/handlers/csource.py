@@ -105,9 +105,10 @@ class CSource(CHandler):
         self._text, self._compiler, self._flags = text, compiler, tuple(flags)
 
     def _object(self) -> tuple[bytes, frozenset[str] | None]:
-        content = _compile(self._text, self._compiler, self._flags)
         if self._flags or re.search(r"#\s*include|##", self._text):
-            return content, None  # who knows what else is used
+            # who knows what else is used; and what it includes may be another text the next time
+            return _compile.__wrapped__(self._text, self._compiler, self._flags), None
+        content = _compile(self._text, self._compiler, self._flags)
         # a word that the source does not mention is not filled in
         mentioned = frozenset(re.findall(r"\w+", self._text))
         if "anyprobe_on_stack" in mentioned:

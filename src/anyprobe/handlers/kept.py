@@ -1,18 +1,20 @@
 """Compiled handlers kept on disk: the same handler, in whatever program and session, is compiled once.
 
-The name under which code is kept is a digest of the handler in the intermediate language, which says all that the code
-depends on, and of the compiler itself: its own files, those of the layouts that it writes to, and which LLVM it uses.
+The name under which code is kept is a digest of all that the code and its inputs depend on: the handler in the
+intermediate language, each of its inputs with the place that it is read from, its storages, and the compiler: its own
+files, those of the layers below it, and which LLVM it uses. An entry whose inputs are not the handler's is no entry.
 """
 
 import functools
 import hashlib
 import importlib.util
 import os
-from dataclasses import replace
 
 import numpy as np
 
+import anyprobe.core
 import anyprobe.data
+import anyprobe.isa
 from anyprobe.binary import cache
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.handlers import ir, show
@@ -26,16 +28,25 @@ def native_code(handler: ir.Function) -> NativeCode:
     trivial = trivial_code(handler)
     if trivial is not None:
         return trivial
-    # the name has no influence on the code
-    name = hashlib.sha256(f"{_compiler()}\n{show.function(replace(handler, name=''))}".encode()).hexdigest()
+    name = hashlib.sha256(f"{_compiler()}\n{identity(handler)}".encode()).hexdigest()
     found = _load(name) if _compiler() else None
-    if found is None:
+    if found is None or found.inputs[: len(handler.inputs)] != handler.inputs:
         from anyprobe.handlers.native import compile_native
 
         found = compile_native(handler)
         if _compiler():
             _store(name, found)
     return found
+
+
+def identity(handler: ir.Function) -> str:
+    """Return everything that compiled code depends on as text: two handlers that differ in it are compiled apart.
+
+    The inputs are written with all their fields: one number of a parameter is ``rdi`` here and ``rsi`` there. The
+    handler's name has no influence on the code.
+    """
+    parts = [f"-> {handler.result}", *map(repr, handler.inputs), *(each.signature for each in handler.storages)]
+    return "\n".join([*parts, *show.body(handler.body)])
 
 
 @functools.cache
@@ -45,10 +56,11 @@ def _compiler() -> str:
     if found is None or found.origin is None:
         return ""
     states = []
+    below = [*anyprobe.core.__path__, *anyprobe.isa.__path__, *anyprobe.data.__path__]
     try:
         version = os.stat(os.path.join(os.path.dirname(found.origin), "_version.py"))
         states.append((found.origin, "", version.st_size, version.st_mtime_ns))
-        for folder in (os.path.dirname(__file__), *anyprobe.data.__path__):
+        for folder in (os.path.dirname(__file__), *below):
             for place, _, names in os.walk(folder):
                 for name in names:
                     if name.endswith(".py"):

@@ -1,4 +1,4 @@
-"""The intermediate language as text, for people, tests, and as the name under which compiled code is kept."""
+"""The intermediate language as text, for people and tests; of its statements, compiled code is kept under the text."""
 
 from collections.abc import Iterable, Iterator
 
@@ -33,7 +33,9 @@ def function(handler: ir.Function) -> str:
     lines = [f"handler {handler.name} -> {handler.result or 'nothing'}"]
     for index, word in enumerate(handler.inputs):
         position = f" {word.index}" if word.kind in {"parameter", "storage"} else ""
-        lines.append(f"  word[{index}] = {word.kind.value}{position} {word.name}{' written' if word.written else ''}")
+        where = f" in {word.place}" if word.place else ""
+        written = " written" if word.written else ""
+        lines.append(f"  word[{index}] = {word.kind.value}{position} {word.name}{where}{written}")
     lines += [f"  storage[{index}] = {each.signature}" for index, each in enumerate(handler.storages)]
     return "\n".join([*(line.rstrip() for line in lines), *body(handler.body, 1)]) + "\n"
 

@@ -5,6 +5,7 @@ handler comes back to it. Nothing leads to such stacks; the frames are looked fo
 That takes a millisecond for some megabytes, so only where the program has handlers and calls what switches contexts.
 """
 
+import os
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -89,11 +90,20 @@ def _ends_of_own_stacks(mappings: "Sequence[Mapping]", threads: "Iterable[Thread
 
 def _switches(process: "Process", mappings: "Iterable[Mapping]") -> bool:
     files = {(m.path, m.inode) for m in mappings if m.executable and m.path.startswith("/") and not m.deleted}
-    return any(_calls_switches(process.root + path, inode) for path, inode in files)
+    return any(_calls_switches(path, _state(path)) for path in (process.root + each for each, _ in files))
+
+
+def _state(path: str) -> tuple[int, ...]:
+    """Return what tells a file with one content from all others."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 @lru_cache(maxsize=4096)
-def _calls_switches(path: str, inode: int) -> bool:  # noqa: ARG001 - another file has another answer
+def _calls_switches(path: str, state: tuple[int, ...]) -> bool:  # noqa: ARG001 - another file has another answer
     """Return whether an object names a function that switches contexts: as what it calls, or among all if static."""
     if path.rpartition("/")[2].startswith(_LIBC):
         return False
