@@ -149,10 +149,13 @@ class DebugTypes:
         """Return a type; ``None`` stands for ``void``."""
         alias = ""
         for _ in range(_CHAIN_LIMIT):
-            if entry is None or entry.tag not in _TRANSPARENT:
+            if entry is not None and dw.AT_SIGNATURE in entry.attributes:
+                entry = entry.reference(dw.AT_SIGNATURE)  # it stands for a type that has a unit of its own
+            elif entry is None or entry.tag not in _TRANSPARENT:
                 break
-            alias = entry.name if entry.tag == dw.TYPEDEF else alias
-            entry = entry.type
+            else:
+                alias = entry.name if entry.tag == dw.TYPEDEF else alias
+                entry = entry.type
         if entry is None or entry.tag == dw.UNSPECIFIED_TYPE:
             return None
         if entry.key not in self._made:

@@ -355,3 +355,49 @@ def test_what_llvm_writes(build, tmp_path, version):
     assert types_of(path)("main").parameters == ()
     with pytest.raises(UnsupportedTarget, match="no type nothing"):
         types.named("nothing")
+
+
+APART = """
+struct small { int a; float b; };
+union number { int i; float f; };
+enum kind { LEAST = -1, MOST };
+struct mixed { double d; long l; };
+struct chain { struct chain *next; struct small parts[2]; enum kind kind; };
+typedef struct { char name[16]; struct small *at; } record;
+extern "C" {
+int by_value(struct small s, int x) { return s.a + x; }
+int of_union(union number v, int x) { return v.i + x; }
+int of_both(struct mixed m, int x) { return (int)m.l + x; }
+int by_pointer(struct small *s, int x) { return s->a + x; }
+int far(struct chain *c, const record *r, enum kind k) { return c->parts[1].a + r->at->a + (int)k; }
+struct small result(int x) { struct small s = {x, 1}; return s; }
+}
+int main(void) { return 0; }
+"""
+
+
+@pytest.mark.parametrize("split", [(), ("-gsplit-dwarf",)], ids=["whole", "split"])
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("compiler", ["gcc", "g++", "clang", "clang++"])
+def test_types_with_units_of_their_own_are_what_their_signatures_say(tmp_path, compiler, version, split):
+    source = APART if "++" in compiler else APART.replace('extern "C" {', "").replace("}\nint main", "int main")
+    file = tmp_path / ("apart.cc" if "++" in compiler else "apart.c")
+    file.write_text(source)
+    ways = ["-O1", f"-gdwarf-{version}", "-fdebug-types-section", *split]
+    subprocess.run([compiler, *ways, "-c", file, "-o", "apart.o"], cwd=tmp_path, check=True)
+    subprocess.run([compiler, "apart.o", "-o", "apart"], cwd=tmp_path, check=True)
+    known = types_of(tmp_path / "apart")
+    small = {"a": ("i32", 0, 0), "b": ("f32", 32, 0)}
+    places = {name: known(name).places for name in ("by_value", "of_union", "of_both", "by_pointer")}
+    assert places == {
+        "by_value": [("rdi",), ("rsi",)], "of_union": [("rdi",), ("rsi",)],
+        "of_both": [("xmm0", "rdi"), ("rsi",)], "by_pointer": [("rdi",), ("rsi",)],
+    }  # fmt: skip
+    assert layout(dict(known("by_value").parameters)["s"]) == small
+    assert layout(dict(known("by_pointer").parameters)["s"].element) == small
+    far = dict(known("far").parameters)
+    assert str(far["k"]) == "i32"
+    assert layout(far["c"].element.member("parts").kind.element) == small
+    assert far["c"].element.member("next").kind.element is far["c"].element
+    assert layout(far["r"].element.member("at").kind.element) == small
+    assert layout(known("result").result) == small
