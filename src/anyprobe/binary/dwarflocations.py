@@ -4,6 +4,7 @@ import struct
 
 from anyprobe.binary import dwarf as dw
 from anyprobe.binary.dwarfforms import Cursor
+from anyprobe.binary.leb128 import read_sleb
 from anyprobe.core.errors import UnsupportedTarget
 
 _REGISTERS = (
@@ -11,7 +12,7 @@ _REGISTERS = (
     *(f"xmm{number}" for number in range(16)),
 )  # fmt: skip
 """By the numbers that DWARF gives them."""
-_REG0, _REGX, _BASE0, _DEREFERENCE = 0x50, 0x90, 0x70, 0x06
+_REG0, _REGX, _BASE0, _DEREFERENCE, _FRAME, _CFA = 0x50, 0x90, 0x70, 0x06, 0x91, b"\x9c"
 _STACK_BASES = (6, 7)
 _LOCLISTX = 0x22
 _EVERYTHING = (1 << 64) - 1
@@ -28,6 +29,29 @@ def register_at(entry: dw.Entry, address: int, base: int) -> str:
     if len(value) == 2 and value[0] == _REGX and value[1] < len(_REGISTERS):
         return _REGISTERS[value[1]]
     return ""
+
+
+def place_at(entry: dw.Entry, function: dw.Entry, address: int, base: int) -> str:
+    """Return where a parameter is when its function is entered, as far as that is said: empty if it is not.
+
+    A register, or ``stack+8``, above the return address; ``*`` in front of either: that is where its address is.
+    """
+    register = register_at(entry, address, base)
+    if register:
+        return register
+    value = _described(entry, address, base)
+    if not value:
+        return ""
+    if _BASE0 <= value[0] < _BASE0 + 16 and value[0] - _BASE0 not in _STACK_BASES and value[1:] == b"\0":
+        return "*" + _REGISTERS[value[0] - _BASE0]
+    frame = function.attributes.get(dw.AT_FRAME_BASE)
+    if value[0] != _FRAME or frame is None or frame[1] != _CFA:
+        return ""
+    offset, end = read_sleb(value, 1)
+    rest = value[end:]
+    if offset < 0 or rest not in (b"", bytes([_DEREFERENCE])):
+        return ""  # where it will be spilled
+    return f"{'*' if rest else ''}stack+{8 + offset}"
 
 
 def is_at_address(entry: dw.Entry, address: int, base: int) -> bool | None:

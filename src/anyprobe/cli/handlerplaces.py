@@ -78,8 +78,8 @@ class HandlerMaker:
     knowledge: Knowledge
     write: Write
     things: dict[str, Any]
-    shown: int = 0
-    """How many parameters are shown, whether expressions use them or not."""
+    shown: int | None = 0
+    """How many parameters are shown, whether expressions use them or not; None for all that are known of."""
 
     def put(self, session: "Session") -> Received:
         """Compile and place it; return which parameters it shows."""

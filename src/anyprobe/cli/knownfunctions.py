@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 FUNCTIONS_LIMIT = 8
 """Functions whose prototypes are compared for one spec; where it means more, nothing is known of them."""
+REGISTERS = 6
+"""Parameters that are in registers."""
 _KEPT = "kept_"
 
 
@@ -23,6 +25,8 @@ class Knowledge:
 
     prototype: "Prototype | None" = None
     reason: str = ""
+    otherwise: bool = False
+    """Whether it is known that parameters are not where positions say."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -35,6 +39,11 @@ class Knowledge:
         known = self.prototype
         return known is None or (known.result is not None and _is_word(known.result))
 
+    @property
+    def hides_result(self) -> bool:
+        """Whether there is a result that cannot be shown."""
+        return self.prototype is not None and self.prototype.result is not None and not self.has_result
+
     def check_result(self, expressions: Sequence[Expression]) -> None:
         """Complain about an expression that uses a result that there is none of."""
         for each, name, line, column in _uses(expressions):
@@ -45,6 +54,8 @@ class Knowledge:
 
 def knowledge_of(session: "Session", spec: str) -> Knowledge:
     """Return what debug information says of the functions of a spec."""
+    from anyprobe.handlers.arguments import PassedOtherwise
+
     try:
         sites, _ = session.resolve(spec)
         if len({site.function.start for site in sites}) > FUNCTIONS_LIMIT:
@@ -54,7 +65,7 @@ def knowledge_of(session: "Session", spec: str) -> Knowledge:
     except SpecError as error:
         return Knowledge(None, f"{spec}: {error.message}")  # if that is for lack of libraries only, they come later
     except UnsupportedTarget as error:
-        return Knowledge(None, str(error))
+        return Knowledge(None, str(error), otherwise=isinstance(error, PassedOtherwise))
     names = [name for name, _ in prototype.parameters]
     odd = {"ctx", *PARAMETERS, *OF_RETURNS} & set(names)
     if odd or len(set(names)) < len(names) or not all(name.isidentifier() for name in names):
@@ -67,10 +78,13 @@ class Received:
     """What a handler receives: declarations, and names for what it shows."""
 
     names: tuple[str, ...]
+    """Those of parameters that it has."""
     declared: tuple[str, ...]
     shown: tuple[str, ...]
     labels: tuple[str, ...] | None
-    """The names of what is shown; None where only positions are known."""
+    """The names of all parameters that are to be seen; None where only positions are known."""
+    fields: tuple[int | None, ...] = ()
+    """For each of them: which of ``shown`` it is, None for what cannot be shown."""
     lines: tuple[str, ...] = ()
     """Lines that give parameters the names of their positions."""
     used: frozenset[str] = frozenset()
@@ -89,12 +103,14 @@ class Received:
             raise UsageError(f"{len(first)} parameters are too many to be kept until the return; {words} are")
         names = tuple(name for name in self.names if name in {*first, *more[: words - len(first)]})
         indexes = [index for index, name in enumerate(self.shown) if name in names]
+        places: dict[int | None, int] = {old: new for new, old in enumerate(indexes)}
         return replace(
             self,
             names=names,
             declared=tuple(each for each in self.declared if each.partition(":")[0] in names),
             shown=tuple(self.shown[index] for index in indexes),
-            labels=None if self.labels is None else tuple(self.labels[index] for index in indexes),
+            labels=self.labels,
+            fields=tuple(places.get(each) for each in self.fields),
         )
 
     @property
@@ -115,27 +131,40 @@ class Received:
         return tuple(_KEPT + name for name in self.shown)
 
 
-def received(knowledge: Knowledge, expressions: Sequence[Expression], shown: int) -> Received:
-    """Return what a handler receives so that it knows what expressions use, and can show the first parameters."""
+def received(knowledge: Knowledge, expressions: Sequence[Expression], shown: int | None) -> Received:
+    """Return what a handler receives so that it knows what expressions use, and can show the first parameters.
+
+    ``shown``: how many; None for all, and for those in registers where it is not known how many there are.
+    """
     prototype = knowledge.prototype
     if prototype is None:
+        shown = REGISTERS if shown is None else shown
+        if knowledge.otherwise:
+            for each, name, line, column in _uses(expressions):
+                if name in PARAMETERS:
+                    raise each.error(line, column, knowledge.reason, "ctx.regs")
+            return Received((), (), (), None, (None,) * (shown > 0), (), frozenset(), {})
         last = max([shown, *(PARAMETERS.index(name) + 1 for name in _used(expressions, PARAMETERS))])
         names = PARAMETERS[:last]
         declared = tuple(f"{name}: u64" for name in names)
-        return Received(names, declared, names[:shown], None, (), frozenset(_used(expressions, names)), {})
+        return Received(
+            names, declared, names[:shown], None, tuple(range(shown)), (), frozenset(_used(expressions, names)), {}
+        )
     known = dict(prototype.parameters)
-    visible = [name for name in knowledge.names if _is_word(known[name])][:shown]
-    used = set(_used(expressions, knowledge.names))
+    labels = knowledge.names[:shown]
+    visible = [name for name in labels if _is_word(known[name])]
+    fields: tuple[int | None, ...] = tuple(visible.index(name) if name in visible else None for name in labels)
+    needed = set(_used(expressions, knowledge.names))
     lines = []
     for name in _used(expressions, PARAMETERS):
         at = PARAMETERS.index(name)
         if at >= len(knowledge.names) or not _is_whole(known[knowledge.names[at]]):
             raise _no_such(expressions, name, prototype)
-        used.add(knowledge.names[at])
+        needed.add(knowledge.names[at])
         lines.append(f"    {name} = u64({knowledge.names[at]})")
-    names = tuple(name for name in knowledge.names if name in used or name in visible)
+    names = tuple(name for name in knowledge.names if name in needed or name in visible)
     kinds = {prefix + _KEPT + name: known[name] for name in names for prefix in ("", "of_")}
-    return Received(names, names, tuple(visible), tuple(visible), tuple(lines), frozenset(used), kinds)
+    return Received(names, names, tuple(visible), labels, fields, tuple(lines), frozenset(needed), kinds)
 
 
 def _uses(expressions: Iterable[Expression]) -> list[tuple[Expression, str, int, int]]:

@@ -17,8 +17,6 @@ from anyprobe.cli.records import TIME, MonotonicTime, Row, rows
 if TYPE_CHECKING:
     from anyprobe.probes.session import Session
 
-SHOWN_PARAMETERS = 6
-"""Parameters that are shown where it is not known how many there are: those in registers."""
 RING_BYTES = 4 << 20
 """Of each thread and spec: what comes while lines are being printed waits there."""
 DROP_REPORTS = 1.0
@@ -30,13 +28,17 @@ class Traced:
     """The records of one spec: what their fields are."""
 
     place: HandlerPlace
-    parameters: tuple[str, ...]
-    """The fields that hold parameters."""
+    parameters: tuple[str | None, ...]
+    """The fields that hold parameters, None for those that cannot be shown."""
     labels: tuple[str, ...] | None
     """The names of these parameters, where they are known."""
     fields: tuple[str, ...]
     """In the order of the bits of ``missing``."""
     has_parameters: bool
+    more: bool = False
+    """Whether there are more parameters than were asked for."""
+    hides_result: bool = False
+    """Whether there is a result that cannot be shown."""
 
 
 @dataclass
@@ -44,7 +46,8 @@ class Trace:
     """Records of hits, and the way in which they are printed."""
 
     printed: tuple[Expression, ...] = ()
-    parameters: int = SHOWN_PARAMETERS
+    parameters: int | None = None
+    """How many are shown; None for all that are known of."""
     as_json: bool = False
     several: bool = False
     """Whether there may be more than one process."""
@@ -85,6 +88,7 @@ class Trace:
 
         fields = ["tid", "cpu", "ip"]
         parameters: list[str] = []
+        seen: tuple[str | None, ...]
         expressions = (*arguments, *self.printed)
         labels = [f"argument{at}" for at in range(len(arguments))] + [f"printed{at}" for at in range(len(self.printed))]
 
@@ -102,11 +106,15 @@ class Trace:
         maker = HandlerMaker(place, expressions, known, write, {"emit_partial": emit_partial}, shown)
         received = maker.put(session)
         if arguments:
-            parameters[:] = labels[: len(arguments)]
+            seen = tuple(labels[: len(arguments)])
+        else:
+            seen = tuple(None if at is None else parameters[at] for at in received.fields)
         names = tuple(each.label for each in arguments) or received.labels
         self._traced[session.pid, name] = Traced(
-            place, tuple(parameters), names, tuple(fields), place.has_parameters or bool(arguments)
-        )
+            place, seen, names, tuple(fields), place.has_parameters or bool(arguments),
+            more=not arguments and self.parameters is not None and len(known.names) > self.parameters,
+            hides_result=known.hides_result,
+        )  # fmt: skip
 
     # -- what comes
 
@@ -152,7 +160,7 @@ class Trace:
             "spec": self._place(row, traced)[0],
         }
         if traced.has_parameters:
-            given = [values[name] for name in traced.parameters]
+            given = _given(values, traced)
             document["args"] = given if traced.labels is None else dict(zip(traced.labels, given, strict=True))
         if traced.place.returns:
             document["retval"] = values.get("result")
@@ -167,18 +175,18 @@ class Trace:
         if traced.place.returns:
             printed.pop("retval", None)  # it is shown anyway
         labels = traced.labels or ("",) * len(traced.parameters)
+        result = traced.place.returns and ("result" in values or traced.hides_result)
         shown = traced.has_parameters and not self.printed
         return line(
             Hit(
                 seconds=(self._times.of(row.fields[TIME]) - self._began) / 1e9,
                 thread=f"{row.session.pid}/{values['tid']}" if self.several else str(values["tid"]),
                 place=self._place(row, traced)[1],
-                arguments=list(zip(labels, (values[name] for name in traced.parameters), strict=True))
-                if shown
-                else None,
-                has_result="result" in values,
+                arguments=list(zip(labels, _given(values, traced), strict=True)) if shown else None,
+                has_result=result,
                 result=values.get("result"),
                 printed=printed,
+                more=traced.more,
             )
         )
 
@@ -195,6 +203,11 @@ def _values(row: Row, traced: Traced) -> dict[str, Any]:
     """Return the fields of a record, None where they are missing."""
     missing = row.fields.get("missing", 0)
     return {name: None if missing >> index & 1 else row.fields[name] for index, name in enumerate(traced.fields)}
+
+
+def _given(values: dict[str, Any], traced: Traced) -> list[Any]:
+    """Return the values of parameters, None for what cannot be shown."""
+    return [None if name is None else values[name] for name in traced.parameters]
 
 
 def _places(session: "Session") -> "list[tuple[int, tuple[str, str]]]":

@@ -1,4 +1,4 @@
-"""Where the parameters and the result of a function are, by the System V convention for x86-64."""
+"""Where the parameters and the result of a function are, by the conventions of System V and of Windows for x86-64."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,10 +8,17 @@ from anyprobe.handlers.layouts import ArrayType, OpaqueType, StructType, alignme
 from anyprobe.handlers.types import AnyType, FloatType
 
 INTEGER_REGISTERS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
+WINDOWS_REGISTERS = ("rcx", "rdx", "r8", "r9")
+WINDOWS_SIZES = frozenset({1, 2, 4, 8})
+"""Bytes of what Windows' convention passes in a register; of all else it passes the address."""
 VECTOR_REGISTERS = 8
 INTEGER, SSE, SSEUP, X87, MEMORY, NOTHING = "INTEGER", "SSE", "SSEUP", "X87", "MEMORY", ""
 _IN_REGISTERS = 16
 """Bytes that are passed in registers at most."""
+
+
+class PassedOtherwise(UnsupportedTarget):
+    """It is known that a function's parameters are not where the convention has them, so positions mean nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +28,15 @@ class Prototype:
     function: str
     parameters: tuple[tuple[str, AnyType], ...]
     result: AnyType | None
+    windows: bool = False
+    """Whether it has Windows' convention: ``__attribute__((ms_abi))``, what Wine and firmware are made of."""
 
     @property
     def places(self) -> list[tuple[str, ...]]:
         """Where each parameter is."""
+        if self.windows:
+            by_address = isinstance(self.result, StructType) and bool(self.result.by_reference)
+            return windows_places([kind for _, kind in self.parameters], hidden=by_address)
         hidden = self.result is not None and result_places(self.result) is None
         return places([kind for _, kind in self.parameters], hidden=hidden)
 
@@ -113,6 +125,22 @@ def places(kinds: Sequence[AnyType], *, hidden: bool = False) -> list[tuple[str,
                 where.append("")
         found.append(tuple(where))
     return found
+
+
+def windows_places(kinds: Sequence[AnyType], *, hidden: bool = False) -> list[tuple[str, ...]]:
+    """Return the same by Windows' convention: one place for each parameter, of the four first in registers."""
+    found: list[tuple[str, ...]] = []
+    for slot, kind in enumerate(kinds, int(hidden)):
+        if slot >= len(WINDOWS_REGISTERS):
+            found.append((home(slot),))
+        else:
+            found.append((f"xmm{slot}" if isinstance(kind, FloatType) else WINDOWS_REGISTERS[slot],))
+    return found
+
+
+def home(slot: int) -> str:
+    """Return the place on the stack that Windows' convention has for a parameter, also for one in a register."""
+    return f"stack+{8 + 8 * slot}"
 
 
 def result_places(kind: AnyType) -> tuple[str, ...] | None:

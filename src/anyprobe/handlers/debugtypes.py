@@ -4,10 +4,22 @@ from collections.abc import Iterator
 
 from anyprobe.binary import dwarf as dw
 from anyprobe.binary.debuginfo import DebugInfo, foreign_language, is_cpp
-from anyprobe.binary.dwarflocations import is_at_address, register_at
+from anyprobe.binary.dwarflocations import is_at_address, place_at, register_at
 from anyprobe.binary.leb128 import read_uleb
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.handlers.arguments import INTEGER, MEMORY, SSE, SSEUP, X87, Prototype, classes
+from anyprobe.handlers.arguments import (
+    INTEGER,
+    MEMORY,
+    SSE,
+    SSEUP,
+    WINDOWS_REGISTERS,
+    WINDOWS_SIZES,
+    X87,
+    PassedOtherwise,
+    Prototype,
+    classes,
+    home,
+)
 from anyprobe.handlers.layouts import ArrayType, Field, OpaqueType, StructType
 from anyprobe.handlers.types import (
     AnyType,
@@ -27,8 +39,9 @@ _WHOLE = {_SIGNED: True, _SIGNED_CHAR: True, _UNSIGNED: False, _UNSIGNED_CHAR: F
 _TRANSPARENT = frozenset([dw.TYPEDEF, dw.CONST, dw.VOLATILE, dw.RESTRICT, dw.ATOMIC])
 _POINTERS = frozenset([dw.POINTER, dw.REFERENCE, dw.RVALUE_REFERENCE])
 _COMPOSITES = {dw.STRUCTURE: "struct", dw.UNION: "union", dw.CLASS: "class"}
-_BY_VALUE, _BY_REFERENCE, _OF_ITS_OWN = 5, 4, 3
-"""Calling conventions: of a type, and of a function that nobody outside calls."""
+_BY_VALUE, _BY_REFERENCE, _OF_ITS_OWN, _WINDOWS = 5, 4, 3, 0xC1
+"""Calling conventions: of a type, of a function that nobody outside calls, and of what is called as Windows does."""
+_OTHERS = {0xC0: "vectorcall", 0xCB: "regcall", 0xCD: "preserve_none"}
 _PLUS_CONSTANT = 0x23
 _COUNT_LIMIT = 1 << 32
 _CLONES = (".isra.", ".constprop.", ".part.", ".cold", ".lto_priv.isra", ".specialized.")
@@ -40,7 +53,7 @@ class _Seen:
     """What is said of where the parameters of one function are when it is entered."""
 
     def __init__(self, entry: dw.Entry, address: int) -> None:
-        self._address, self._base = address, entry.unit.base
+        self._entry, self._address, self._base = entry, address, entry.unit.base
         found = [each for each in entry.children() if each.tag == dw.PARAMETER]
         self._said = {(each.reference(dw.AT_ABSTRACT_ORIGIN) or each).key: each for each in found}
 
@@ -49,24 +62,40 @@ class _Seen:
         said = self._said.get(parameter.key)
         return register_at(said, self._address, self._base) if said is not None else ""
 
+    def place(self, parameter: dw.Entry) -> str:
+        """Return the place of a parameter, if that is said: see ``place_at``."""
+        said = self._said.get(parameter.key)
+        return place_at(said, self._entry, self._address, self._base) if said is not None else ""
+
     def is_at_address(self, parameter: dw.Entry) -> bool | None:
         """Return whether a parameter is passed by its address, if that is said."""
         said = self._said.get(parameter.key)
         return is_at_address(said, self._address, self._base) if said is not None else None
 
 
-def _check_places(prototype: Prototype, found: list[dw.Entry], seen: _Seen) -> None:
-    """See that parameters are where the convention has them, as far as debug information says."""
+def _misplaced(prototype: Prototype, found: list[dw.Entry], seen: _Seen) -> str:
+    """Return why parameters are not where the convention has them, as far as debug information says; else nothing."""
     try:
         places = prototype.places
     except UnsupportedTarget:
-        return  # it is said where somebody asks for them
-    for each, where in zip(found, places, strict=True):
-        register = seen.register(each)
-        if register and where and where[0] != register:
-            raise UnsupportedTarget(
-                f"the compiler passes {each.name} of {prototype.function} in {register}, not as other functions do"
+        return ""  # it is said where somebody asks for them
+    kinds = [kind for _, kind in prototype.parameters]
+    hidden = len(found) and prototype.windows and places[0][0] == WINDOWS_REGISTERS[1]
+    for at, (each, kind, where) in enumerate(zip(found, kinds, places, strict=True)):
+        place = seen.place(each)
+        expected = {where[0], home(at + hidden)} if prototype.windows else {where[0]}
+        if place.startswith("*") and (isinstance(kind, PointerType | OpaqueType) or _goes_by_reference(kind)):
+            place = place[1:]
+        if place and where[0] and place not in expected:
+            how = f"the address of {each.name}" if place.startswith("*") else each.name
+            return (
+                f"the compiler passes {how} of {prototype.function} in {place.lstrip('*')}, not as other functions do"
             )
+    return ""
+
+
+def _goes_by_reference(kind: AnyType) -> bool:
+    return isinstance(kind, StructType) and kind.by_reference is not False
 
 
 class DebugTypes:
@@ -92,11 +121,31 @@ class DebugTypes:
         language = foreign_language(entry.unit)
         if language:
             raise UnsupportedTarget(f"{name} is written in {language}, which passes parameters in its own way")
-        if entry.number(dw.AT_CALLING_CONVENTION) == _OF_ITS_OWN:
-            raise UnsupportedTarget(f"the compiler has given {name} a calling convention of its own")
         described = entry.reference(dw.AT_ABSTRACT_ORIGIN) or entry
+        convention = entry.number(dw.AT_CALLING_CONVENTION) or described.number(dw.AT_CALLING_CONVENTION)
+        if convention == _OF_ITS_OWN:
+            raise PassedOtherwise(f"the compiler has given {name} a calling convention of its own")
+        if convention in _OTHERS:
+            raise PassedOtherwise(f"{name} has the calling convention {_OTHERS[convention]}")
         found = [each for each in described.children() if each.tag == dw.PARAMETER]
         seen = _Seen(entry, address)
+        if convention == _WINDOWS:
+            return self._checked(self._windows(name, entry, found), found, seen)
+        prototype = self._ordinary(name, entry, found, seen)
+        if not _misplaced(prototype, found, seen):
+            return prototype
+        # GCC does not say which functions are called as Windows does, but where their parameters are
+        other = self._windows(name, entry, found)
+        return other if not _misplaced(other, found, seen) else self._checked(prototype, found, seen)
+
+    def _checked(self, prototype: Prototype, found: list[dw.Entry], seen: "_Seen") -> Prototype:
+        if reason := _misplaced(prototype, found, seen):
+            raise PassedOtherwise(reason)
+        return prototype
+
+    def _ordinary(self, name: str, entry: dw.Entry, found: list[dw.Entry], seen: "_Seen") -> Prototype:
+        """Return the prototype of a function that is called as all are on this system."""
+        described = entry.reference(dw.AT_ABSTRACT_ORIGIN) or entry
         parameters = [(each.name or f"parameter{at}", self._passed(each, seen)) for at, each in enumerate(found)]
         if dw.AT_PROTOTYPED not in described.attributes and not is_cpp(entry.unit):
             # without a prototype, float is passed as double
@@ -104,9 +153,26 @@ class DebugTypes:
         result = self.of(entry.type)
         if result is not None:
             result = self._given_back(result, seen.register(found[0]) if found else "")
-        prototype = Prototype(name, tuple(parameters), result)
-        _check_places(prototype, found, seen)
-        return prototype
+        return Prototype(name, tuple(parameters), result)
+
+    def _windows(self, name: str, entry: dw.Entry, found: list[dw.Entry]) -> Prototype:
+        """Return the prototype of a function that is called as Windows does."""
+        parameters = []
+        for at, each in enumerate(found):
+            kind = self.of(each.type)
+            if kind is None:
+                raise UnsupportedTarget(f"the debug information has no type of {each.name}")
+            if isinstance(kind, StructType) and (kind.by_reference or kind.size not in WINDOWS_SIZES):
+                kind = PointerType(kind)
+            elif _goes_by_reference(kind):
+                kind = OpaqueType(kind.name, kind.size, None)
+            parameters.append((each.name or f"parameter{at}", kind))
+        result = self.of(entry.type)
+        if isinstance(result, StructType):
+            result = _given_back_by_windows(result)
+        elif isinstance(result, OpaqueType):
+            result = OpaqueType(result.name, result.size, None)
+        return Prototype(name, tuple(parameters), result, windows=True)
 
     def _passed(self, parameter: dw.Entry, seen: "_Seen") -> AnyType:
         """Return the type of a parameter as it is passed: of a class, that may be its address."""
@@ -244,6 +310,15 @@ class DebugTypes:
             count = count if count is not None else upper + 1 if upper is not None else 0
             element = ArrayType(element, count if 0 <= count < _COUNT_LIMIT else 0)
         return element
+
+
+def _given_back_by_windows(kind: StructType) -> AnyType:
+    """Return the type of a result: all but the smallest are left where the caller wants them, by their address."""
+    if kind.by_reference or kind.size not in WINDOWS_SIZES:
+        return StructType(kind.name, kind.size, lambda: kind.fields, alignment=kind.alignment, by_reference=True)
+    if kind.by_reference is None or classes(kind) != (INTEGER,):
+        return OpaqueType(kind.name, kind.size, (INTEGER,))
+    return kind
 
 
 def _base(entry: dw.Entry) -> AnyType:

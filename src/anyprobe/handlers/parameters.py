@@ -3,12 +3,19 @@
 import ast
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anyprobe.core.code import InputKind
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers import ir
-from anyprobe.handlers.arguments import KnownPrototype, Prototype, places, result_places
+from anyprobe.handlers.arguments import (
+    KnownPrototype,
+    PassedOtherwise,
+    Prototype,
+    places,
+    result_places,
+    windows_places,
+)
 from anyprobe.handlers.emitter import Emitter
 from anyprobe.handlers.frame import annotated, type_of_annotation
 from anyprobe.handlers.layouts import ArrayType, OpaqueType, StructType
@@ -38,30 +45,46 @@ def parameters_of(source: Source, nodes: Sequence[ast.arg], known: KnownPrototyp
     kinds = [_annotation(source, node) if node.annotation is not None else None for node in nodes]
     given = [kind for kind in kinds if kind is not None]
     if len(given) == len(nodes):
-        return _by_position(source, nodes, given)
+        return _by_position(source, nodes, given, known)
     bare = next(node for node, kind in zip(nodes, kinds, strict=True) if kind is None)
     prototype = _prototype(source, bare, known)
     names = [name for name, _ in prototype.parameters] if prototype is not None else []
     if isinstance(source.tree, ast.Lambda) and any(node.arg not in names for node in nodes):
-        return _by_position(source, nodes, [kind or u64 for kind in kinds])
+        return _by_position(source, nodes, [kind or u64 for kind in kinds], known)
     assert prototype is not None
     types = dict(prototype.parameters)
     for node, kind in zip(nodes, kinds, strict=True):
         if node.arg not in types:
             raise source.error(node, f"{prototype.function} has no parameter {node.arg}", _nearest(node.arg, names))
         types[node.arg] = kind or types[node.arg]
-    changed = Prototype(prototype.function, tuple(types.items()), prototype.result)
+    changed = replace(prototype, parameters=tuple(types.items()))
     where = _placed(source, bare, changed)
     indexes = [names.index(node.arg) for node in nodes]
     return [Parameter(node, types[node.arg], at, where[at]) for node, at in zip(nodes, indexes, strict=True)]
 
 
-def _by_position(source: Source, nodes: Sequence[ast.arg], kinds: Sequence[AnyType]) -> list[Parameter]:
+def _by_position(
+    source: Source, nodes: Sequence[ast.arg], kinds: Sequence[AnyType], known: KnownPrototype | None
+) -> list[Parameter]:
+    if not nodes:
+        return []
     try:
-        where = places(kinds)
+        where = windows_places(kinds) if _is_windows(known) else places(kinds)
+    except PassedOtherwise as error:
+        raise source.error(nodes[0], f"{error}, so positions mean nothing", "ctx.regs") from None
     except UnsupportedTarget as error:
         raise source.error(nodes[0], str(error)) from None
     return [Parameter(node, kind, at, where[at]) for at, (node, kind) in enumerate(zip(nodes, kinds, strict=True))]
+
+
+def _is_windows(known: KnownPrototype | None) -> bool:
+    """Return whether it is known that a function is called as Windows does; ``PassedOtherwise``: in some other way."""
+    try:
+        return known is not None and known().windows
+    except PassedOtherwise:
+        raise
+    except UnsupportedTarget:
+        return False
 
 
 def _annotation(source: Source, node: ast.arg) -> AnyType:

@@ -108,7 +108,7 @@ def _alike(one: Prototype, other: Prototype) -> bool:
         [*(kind for _, kind in each.parameters), *([each.result] if each.result is not None else [])]
         for each in (one, other)
     ]
-    return _same(*kinds) and one.places == other.places
+    return _same(*kinds) and one.windows == other.windows and one.places == other.places
 
 
 def _same(one: Iterable[AnyType], other: Iterable[AnyType]) -> bool:

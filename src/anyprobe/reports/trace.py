@@ -21,14 +21,16 @@ class Hit:
     has_result: bool = False
     result: Any = None
     printed: Mapping[str, Any] | None = None
+    more: bool = False
+    """Whether there are more arguments, which were not asked for."""
 
 
 def line(hit: Hit) -> str:
     """Return the line of a hit: time, thread, place, arguments, result, and what else was asked for."""
     text = f"{hit.seconds:12.6f} {hit.thread:>8} {hit.place}"
     if hit.arguments is not None:
-        shown = (f"{name}={value(given)}" if name else value(given) for name, given in hit.arguments)
-        text += f"({', '.join(shown)})"
+        shown = [f"{name}={value(given)}" if name else value(given) for name, given in hit.arguments]
+        text += f"({', '.join([*shown, *['…'] * hit.more])})"
     if hit.has_result:
         text += f" = {value(hit.result)}"
     for label, given in (hit.printed or {}).items():

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     "--args",
     "parameters",
     type=click.IntRange(0, 7),
-    default=6,
-    show_default=True,
+    default=None,
     metavar="N",
-    help="Parameters to show.",
+    help="Parameters to show. Default: all, and 6 where it is not known how many there are.",
 )
 @click.option("-c", "--count", "most", type=click.IntRange(min=1), metavar="N", help="End after N hits.")
 @options.target
@@ -33,7 +32,7 @@ def command(
     /,
     specs: tuple[str, ...],
     printed: str | None,
-    parameters: int,
+    parameters: int | None,
     most: int | None,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
