@@ -48,8 +48,26 @@ class SiteLiveness:
         if number is None or self._function.broken is not None:
             return 0
         known = self._live.get(number)
-        live = self._before(self._line(number)) if known is None else known
+        live = self._pass_backwards(number) if known is None else known
         return self.candidates & ~live
+
+    def _pass_backwards(self, number: int) -> int:
+        """Note what is live in front of each instruction of the straight line around one; return it for that one.
+
+        One pass serves all sites of the line: each would otherwise walk to its end anew.
+        """
+        heads, masks = self._heads, self._masks
+        last = number
+        while masks[last][0] is Flow.NEXT and last + 1 < len(masks) and last + 1 not in heads:
+            last += 1
+        below = self._before(self._line(last))
+        self._live[last] = below
+        while last not in heads and masks[last - 1][0] is Flow.NEXT:
+            last -= 1
+            _, reads, writes = masks[last]
+            below = self.candidates & (reads | below & ~writes)
+            self._live[last] = below
+        return self._live[number]
 
     def _steps(self) -> Sequence[tuple[Flow, int, int]]:
         """Return of each instruction the flow, what it reads, and what it overwrites in full."""

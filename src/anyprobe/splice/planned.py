@@ -4,6 +4,7 @@ All addresses are link-time addresses of the module unless they are said to be r
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -187,11 +188,16 @@ class FunctionPlan:
         known = self._ordered()
         return known[bisect_left(known, low, key=_head) : bisect_left(known, high, key=_head)]
 
+    def headed_below(self, address: int) -> Iterator[PlannedSplice]:
+        """Return the splices whose heads lie below an address, descending."""
+        known = self._ordered()
+        return (known[index] for index in range(bisect_left(known, address, key=_head) - 1, -1, -1))
+
     def _ordered(self) -> list[PlannedSplice]:
         """Return all splices by their heads."""
         known = self._by_head
         if len(known) > len(self.splices) or (known and self.splices[len(known) - 1] is not self._tail):
-            known.clear()  # some were taken out
+            known[:] = sorted(self.splices, key=_head)  # some were taken out
         for splice in self.splices[len(known) :]:
             insort(known, splice, key=_head)
         self._tail = self.splices[-1] if self.splices else None

@@ -22,6 +22,12 @@ class Ways:
         self._planner, self._plan = planner, plan
         self._parts = tuple(part for member in plan.scope or (function,) for part in member.parts)
         self._undo: list[Callable[[], None]] = []
+        self._displacing: dict[int, list[PlannedSplice]] = {}
+        """By the address of an instruction: splices that displace it, or did; what they displace changes only here."""
+        self._longest = 0
+        """No splice reaches further from its head."""
+        for splice in plan.splices:
+            self._note(splice)
 
     def undo(self) -> None:
         """Take back every step since the list of them was last emptied."""
@@ -30,22 +36,39 @@ class Ways:
         self._undo = []
 
     def over(self, address: int) -> PlannedSplice | None:
-        """Return the splice that displaces an instruction."""
-        return next((splice for splice in self._plan.splices if splice.covers(address)), None)
+        """Return the splice that displaces an instruction, of several the one that was planned first."""
+        found = [splice for splice in self._displacing.get(address, ()) if splice.covers(address)]
+        if len(found) > 1:
+            return next(splice for splice in self._plan.splices if splice in found)
+        return found[0] if found else None
+
+    def _note(self, splice: PlannedSplice) -> None:
+        self._longest = max(self._longest, _reach(splice) - splice.head)
+        for insn in splice.insns:
+            known = self._displacing.setdefault(insn.address, [])
+            if splice not in known:
+                known.append(splice)
 
     def detour(self, insn: Insn, *, borrows: bool = False) -> PlannedSplice | None:
         """Return a new splice that displaces an instruction and none of another splice."""
         part = self._planner.code.containing(insn.address)
-        lower = [each for each in self._plan.splices if each.head < insn.address]
-        floor = max((max(each.write_at + each.written, each.end) for each in lower), default=0)
         if part is None:
             return None
-        found = self._planner.detour(part, insn.address, floor, self._plan, borrows=borrows)
+        found = self._planner.detour(part, insn.address, self._floor(insn.address), self._plan, borrows=borrows)
         if not isinstance(found, PlannedSplice):
             return None
         low, high = found.head, max(found.end, found.write_at + found.written)
-        apart = all(high <= each.head or each.end <= low for each in self._plan.splices)
-        return found if apart else None
+        near = self._plan.headed_in(low - self._longest, high)
+        return found if all(high <= each.head or each.end <= low for each in near) else None
+
+    def _floor(self, address: int) -> int:
+        """Return where all splices end that begin below an address."""
+        floor = 0
+        for each in self._plan.headed_below(address):
+            if each.head + self._longest <= floor:
+                break  # nor do those below it reach further
+            floor = max(floor, _reach(each))
+        return floor
 
     def redirect(self, branch: Insn, through: Want) -> PlannedSplice | None:
         """Return a new splice of a branch that nothing displaces yet: its displacement changed, or a detour."""
@@ -88,9 +111,13 @@ class Ways:
         """Add a new splice for a want."""
         splice.wants.append(want)
         added = self._planner.adopt(splice, self._plan)
+        for each in added:
+            self._note(each)
 
         def forget() -> None:
             for each in reversed(added):
+                for insn in each.insns:
+                    self._displacing[insn.address].remove(each)
                 self._plan.splices.remove(each)
                 self._planner.claims.release(each)
 
@@ -100,6 +127,7 @@ class Ways:
         """Let a patch go on with instructions right behind what it displaces, which others run in their place."""
         claims, before, shared = self._planner.claims, splice.insns, {insn.address for insn in line}
         splice.insns = before + line
+        self._note(splice)
         claims.displace(splice)
         self._plan.shared |= shared
 
@@ -109,3 +137,8 @@ class Ways:
             self._plan.shared -= shared
 
         self._undo.append(shrink)
+
+
+def _reach(splice: PlannedSplice) -> int:
+    """Return the end of what a splice displaces or writes."""
+    return max(splice.write_at + splice.written, splice.end)

@@ -1,8 +1,10 @@
+import random
 import time
 
 import pytest
 
 from anyprobe.binary.siteliveness import SiteLiveness, site_scratch
+from anyprobe.binary.vectorliveness import VectorLiveness
 from module_under_test import Module, function
 
 
@@ -57,3 +59,58 @@ def test_the_blocks_of_libc_are_solved_quickly_and_usually_have_room(build):
     found = [site_scratch(module.map, code, address) for code, address in blocks]
     assert sum(each.flags_dead for each in found) > 0.6 * len(found)
     assert sum(bool(each.dead) for each in found) > 0.5 * len(found)
+
+
+def in_front(solved, number):
+    """Return what is live in front of an instruction as a walk to the end of its straight line has it."""
+    line = solved._line(number)
+    live = line.live
+    for successor in line.successors:
+        live |= line.pending & solved._live[successor]
+    return solved.candidates & live
+
+
+def random_code(seed):
+    """Return the assembly of a function of straight lines of all lengths, with calls and jumps among them."""
+    choose = random.Random(seed)
+    names = ("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11")
+    lines = []
+    for block in range(12):
+        lines.append(f"{block}0:")
+        for _ in range(choose.randrange(12)):
+            one, other = choose.choice(names), choose.choice(names)
+            forms = (f"mov {one}, {other}", f"add {one}, {other}", f"lea {one}, [{other} + 8]", f"xor {one}, {one}")
+            lines.append(choose.choice((*forms, f"cmp {one}, {other}", f"adc {one}, {other}")))
+        ends = ("", f"jnz {choose.randrange(block + 1)}0b", f"jmp {block + 1}0f", "call rsi", "call callee", "syscall")
+        lines.append(choose.choice(ends))
+    return "\n ".join([*lines, "120: ret"])
+
+
+@pytest.mark.parametrize("kind", [SiteLiveness, VectorLiveness])
+@pytest.mark.parametrize("seed", range(4))
+def test_one_pass_over_a_line_says_what_a_walk_from_each_site_says(build, kind, seed):
+    callee = function("callee", "mov r11, rdi\n test r11, r11\n mov rax, r11\n ret")
+    module = Module.assembled(build, function("tested", random_code(seed)), callee)
+    code = module["tested"]
+    walked = kind(module.map, code)
+    expected = [walked.candidates & ~in_front(walked, number) for number in range(len(code.iced))]
+    addresses = list(code.addresses)
+    random.Random(seed).shuffle(addresses)
+    passed = kind(module.map, code)
+    assert {address: passed.dead_at(address) for address in addresses} == dict(
+        zip(code.addresses, expected, strict=True)
+    )
+
+
+def test_the_sites_of_a_long_straight_line_are_walked_over_once(build, monkeypatch):
+    text = "\n ".join(["addps xmm0, xmm1", "mulps xmm1, xmm0"] * 2000 + ["ret"])  # registers stay undecided to the end
+    module = Module.assembled(build, function("tested", text))
+    code = module["tested"]
+    walks = []
+    line = SiteLiveness._line
+    monkeypatch.setattr(SiteLiveness, "_line", lambda self, here: walks.append(here) or line(self, here))
+    solved = SiteLiveness(module.map, code)
+    for address in code.addresses:
+        solved.dead_at(address)
+    assert len(code.addresses) == 4001
+    assert len(walks) <= 3
