@@ -56,6 +56,7 @@ def place_for(text: str, expressions: Sequence[Expression], of_entry: Sequence[s
     is_line = any(character.isspace() for character in text.strip())  # of kprobe_events; nothing can be appended to it
     match spec.name:
         case "entry":
+            needs_return = needs_return or any(each.uses("errno") for each in expressions)  # before, it is of others
             return HandlerPlace(plain if is_line and needs_return else text, Ends.CALL if needs_return else Ends.ENTRY)
         case "return" if needs_entry:
             return HandlerPlace(plain, Ends.CALL)

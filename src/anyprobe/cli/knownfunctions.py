@@ -1,6 +1,6 @@
 """What is known of a function whose parameters expressions use: what debug information says, or positions alone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,14 @@ FUNCTIONS_LIMIT = 8
 REGISTERS = 6
 """Parameters that are in registers."""
 _KEPT = "kept_"
+_MINUS_ONE = (-1, 0xFFFFFFFF, (1 << 64) - 1)
+"""As an int, too, whose register may have anything above it."""
+_NO_ADDRESS = (0, -1, (1 << 64) - 1)
+_ALLOCATORS = ("malloc", "calloc", "realloc", "aligned_alloc", "memalign", "mmap", "mmap64", "mremap", "shmat")
+_OPENERS = ("fopen", "fopen64", "fdopen", "freopen", "popen", "tmpfile", "opendir", "fdopendir", "sem_open", "dlopen")
+_LOOKUPS = ("readdir", "readdir64", "realpath", "getcwd", "fgets", "getpwnam", "getpwuid", "getgrnam", "getgrgid")
+_GIVING_ADDRESSES = frozenset((*_ALLOCATORS, *_OPENERS, *_LOOKUPS))
+"""Functions of the C library that return 0 where they fail: for those without debug information."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,18 @@ class Knowledge:
     def hides_result(self) -> bool:
         """Whether there is a result that cannot be shown."""
         return self.prototype is not None and self.prototype.result is not None and not self.has_result
+
+    def failure(self, spec: str) -> "Callable[[Any], bool]":
+        """Return what tells of a result whether the call has failed: -1, and where it is an address, also 0."""
+        from anyprobe.handlers.types import IntegerType, PointerType
+        from anyprobe.probes.spec import parse
+
+        kind = None if self.prototype is None else self.prototype.result
+        if isinstance(kind, IntegerType):
+            return lambda result: result is not None and (result < 0 or (not kind.signed and result == kind.high))
+        if isinstance(kind, PointerType) or (kind is None and parse(spec).function.text in _GIVING_ADDRESSES):
+            return lambda result: result in _NO_ADDRESS
+        return lambda result: result in _MINUS_ONE
 
     def check_result(self, expressions: Sequence[Expression]) -> None:
         """Complain about an expression that uses a result that there is none of."""

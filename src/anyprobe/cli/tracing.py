@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -39,6 +39,8 @@ class Traced:
     """Whether there are more parameters than were asked for."""
     hides_result: bool = False
     """Whether there is a result that cannot be shown."""
+    failed: "Callable[[Any], bool]" = lambda _: True
+    """Whether a result says that the call has failed, so that ``errno`` means something."""
 
 
 @dataclass
@@ -114,6 +116,7 @@ class Trace:
             place, seen, names, tuple(fields), place.has_parameters or bool(arguments),
             more=not arguments and self.parameters is not None and len(known.names) > self.parameters,
             hides_result=known.hides_result,
+            failed=known.failure(place.spec) if place.returns else lambda _: True,
         )  # fmt: skip
 
     # -- what comes
@@ -164,14 +167,21 @@ class Trace:
             document["args"] = given if traced.labels is None else dict(zip(traced.labels, given, strict=True))
         if traced.place.returns:
             document["retval"] = values.get("result")
-        document |= {each.label: values[f"printed{index}"] for index, each in enumerate(self.printed)}
+        hidden = self._without_meaning(values, traced)
+        document |= {
+            each.label: None if index in hidden else values[f"printed{index}"]
+            for index, each in enumerate(self.printed)
+        }
         return json.dumps(document)
 
     def _as_text(self, row: Row, traced: Traced) -> str:
         from anyprobe.reports.trace import Hit, line
 
         values = _values(row, traced)
-        printed = {each.label: values[f"printed{index}"] for index, each in enumerate(self.printed)}
+        hidden = self._without_meaning(values, traced)
+        printed = {
+            each.label: values[f"printed{index}"] for index, each in enumerate(self.printed) if index not in hidden
+        }
         if traced.place.returns:
             printed.pop("retval", None)  # it is shown anyway
         labels = traced.labels or ("",) * len(traced.parameters)
@@ -189,6 +199,13 @@ class Trace:
                 more=traced.more,
             )
         )
+
+    def _without_meaning(self, values: dict[str, Any], traced: Traced) -> frozenset[int]:
+        """Return which expressions mean nothing in a line: those with ``errno`` of a call that has not failed."""
+        of_errno = frozenset(index for index, each in enumerate(self.printed) if each.uses("errno"))
+        if not of_errno or not traced.place.returns or traced.failed(values.get("result")):
+            return frozenset()
+        return of_errno
 
     def _place(self, row: Row, traced: Traced) -> tuple[str, str]:
         """Return the spec of a hit, and what it is called in a line."""

@@ -8,9 +8,8 @@ from typing import Any
 
 from anyprobe.data.maps import Map
 from anyprobe.data.stacks import DEPTH_LIMIT
-from anyprobe.handlers import intrinsics, ir, operators, ranges
+from anyprobe.handlers import intrinsics, ir, operators, texts
 from anyprobe.handlers.collecting import Collecting
-from anyprobe.handlers.emitter import BUFFER_LIMIT
 from anyprobe.handlers.expressions import Expressions
 from anyprobe.handlers.types import FloatType, IntegerType, PointerType, Type, boolean, f64, u64
 from anyprobe.handlers.values import Context, Items, Literal, Member, Scalar, Text, Thing, Value, described
@@ -19,8 +18,6 @@ Inline = Callable[[Expressions, ast.Call, types.FunctionType, list[Value]], Valu
 """Compiles a call of another Python function in place."""
 DEPTH = Literal(20)
 """How many addresses a stack has if that is not said."""
-TEXT_LIMIT = 128
-"""Bytes that one text may have."""
 
 
 class Calls:
@@ -188,28 +185,14 @@ class Calls:
     def _text(self, expressions: Expressions, node: ast.Call, thing: object) -> Value:
         """Compile ``cstr`` and ``buf``."""
         terminated = thing is intrinsics.cstr
-        address, limit = self._arguments(expressions, node, "address limit" if terminated else "address size")
-        pointer = expressions.number(address)
-        if pointer.type != u64 and not isinstance(pointer.type, PointerType):
-            raise expressions.error(address, f"{pointer.type} is no address", "a parameter of type ptr, or ptr(…)")
-        most = expressions.operand(limit)
-        emit = expressions.emit
-        if isinstance(most, Literal):
-            size = most.value
-            length: ir.Expr = ir.Const(max(size, 0) if isinstance(size, int) else 0, u64)
+        most = 2 if terminated else 3
+        if len(node.args) + len(node.keywords) in {1, 2}:
+            wanted = "address limit" if terminated else "address size"
+            wanted = wanted if len(node.args) + len(node.keywords) == 2 else "address"
         else:
-            kept = emit.keep(operators.widened(expressions.as_number(most, limit)))
-            bounds = ranges.of(kept, emit.flow.known)
-            size, length = bounds[1] if bounds is not None and bounds[0] >= 0 else None, operators.convert(kept, u64)
-        if not isinstance(size, int) or not 0 < size <= TEXT_LIMIT:
-            raise expressions.error(limit, f"at most {TEXT_LIMIT} bytes can be read at once", "min(n, 64)")
-        buffer = emit.buffer(size)
-        if sum(each.size for each in emit.buffers) > BUFFER_LIMIT:
-            raise expressions.error(node, f"all texts of a handler together have at most {BUFFER_LIMIT} bytes")
-        present, found = emit.temporary(boolean), emit.length()
-        emit.add(ir.ReadBytes(present, found, buffer, operators.convert(pointer, u64), length, terminated))
-        emit.flow.known[found.name] = (0, size)
-        return Text(present, buffer, found, terminated)
+            wanted = "address limit" if most == 2 else "address size limit"
+        given = self._arguments(expressions, node, wanted)
+        return texts.read(expressions, node, given, terminated=terminated)
 
 
 def _truth(expr: ir.Expr) -> Value:

@@ -67,6 +67,10 @@ class _Checker:
             case ir.ReadComm(present, length, buffer):
                 fits = self._local(present) == boolean and self._local(length) == i64 and self._buffer(buffer)
                 self._require(fits, "wrong types", each)
+            case ir.FillBuffer(buffer, words):
+                self._require(self._buffer(buffer) and len(words) * ir.WORD <= buffer.size, "wrong types", each)
+                for word in words:
+                    self._word(word, each)
             case ir.BufferByte(target, buffer, index):
                 power = buffer.size & (buffer.size - 1) == 0
                 self._require(self._local(target) == i64 and self._buffer(buffer) and power, "wrong types", each)

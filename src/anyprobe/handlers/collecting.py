@@ -10,7 +10,7 @@ from anyprobe.data.maps import Map, MapLayout
 from anyprobe.data.records import Field, RecordType
 from anyprobe.data.rings import RingLayout
 from anyprobe.data.tables import TableLayout
-from anyprobe.handlers import intrinsics, ir, operators
+from anyprobe.handlers import intrinsics, ir, operators, texts
 from anyprobe.handlers.expressions import Expressions
 from anyprobe.handlers.storages import MapTable, Ring, Storages, Table, is_signed, key_kind, key_shape
 from anyprobe.handlers.types import FloatType, IntegerType, PointerType, ShownType, Type, boolean, i64, u64
@@ -139,7 +139,7 @@ class Collecting:
         items = key.items if isinstance(key, Items) else (key,)
         parts: list[ir.Expr | ir.Buffer] = []
         kinds: list[KeyKind] = []
-        for item in items:
+        for item in (texts.shown(expressions, node, each) for each in items):
             present = expressions.present(item, node) if isinstance(item, Maybe | Text) else item
             if isinstance(present, Text):
                 parts.append(present.buffer)
@@ -194,7 +194,7 @@ class Collecting:
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise expressions.error(node, "** is not possible in a handler")
-            value = _part(expressions, keyword.value) if partial else expressions.operand(keyword.value)
+            value = _part(expressions, keyword.value) if partial else _operand(expressions, keyword.value)
             given.append((keyword.arg, value))
         return name, "", given
 
@@ -216,7 +216,7 @@ class Collecting:
             form = ast.unparse(part.format_spec)[2:-1] if part.format_spec is not None else ""
             if "{" in form or part.conversion != -1:
                 raise expressions.error(part.value, "the form of a place has to be constant", "{x:>8}")
-            value = expressions.operand(part.value)
+            value = _operand(expressions, part.value)
             if isinstance(value, Literal) and isinstance(value.value, str):
                 # another probe's handler from the same line may have another text here
                 shown, name = shown + _literally(format(value.value, form)), f"{name}:{value.value}"
@@ -245,6 +245,11 @@ def _literally(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
+def _operand(expressions: Expressions, node: ast.expr) -> Value:
+    """Compile what is shown: an array of characters is its text; where it is missing, the handler ends."""
+    return expressions.present(texts.shown(expressions, node, expressions.value(node)), node)
+
+
 def _part(expressions: Expressions, node: ast.expr) -> Value:
     """Compile a field of a partial record: where it uses what is missing it is missing, and the handler goes on."""
     emit = expressions.emit
@@ -252,7 +257,7 @@ def _part(expressions: Expressions, node: ast.expr) -> Value:
     emit.add(ir.Assign(there, ir.FALSE))
     outer, emit.abandoned = emit.abandoned, label
     with emit.block(label):
-        value = expressions.value(node)
+        value = texts.shown(expressions, node, expressions.value(node))
         is_left = emit.is_left(label)
         if is_left and isinstance(value, Scalar | Maybe):
             given = value.value if isinstance(value, Maybe) else value

@@ -2,6 +2,7 @@
 
 import ast
 import types
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Protocol
 
@@ -373,7 +374,7 @@ class Expressions:
     def _spilled(self, key: Value) -> Value:
         if isinstance(key, Items):
             return Items(tuple(self._spilled(item) for item in key.items))
-        return Scalar(self.emit.keep(key.expr)) if isinstance(key, Scalar) else key
+        return replace(key, expr=self.emit.keep(key.expr)) if isinstance(key, Scalar) else key
 
     def read(self, pointer: Scalar, index: ast.expr, node: ast.AST) -> Value:
         """Read what a pointer points at."""

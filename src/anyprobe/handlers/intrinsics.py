@@ -9,13 +9,13 @@ def _only_in_handlers(name: str) -> NoReturn:
     raise UsageError(f"{name}() reads the target's memory; it can be called in handlers only")
 
 
-def cstr(address: Any, limit: int) -> Any:  # noqa: ANN401, ARG001 - typed by the compiler of handlers
-    """Read a text up to its NUL, at most ``limit`` bytes; missing if the address is bad."""
+def cstr(address: Any, limit: int = 64) -> Any:  # noqa: ANN401, ARG001 - typed by the compiler of handlers
+    """Read a text up to its NUL, at most ``limit`` bytes and an array's own; missing if the address is bad."""
     _only_in_handlers("cstr")
 
 
-def buf(address: Any, size: int) -> Any:  # noqa: ANN401, ARG001 - typed by the compiler of handlers
-    """Read ``size`` bytes; missing if the address is bad."""
+def buf(address: Any, size: int, limit: int = 128) -> Any:  # noqa: ANN401, ARG001 - typed by the compiler of handlers
+    """Read ``size`` bytes, or as many of them as ``limit`` says; missing if the address is bad."""
     _only_in_handlers("buf")
 
 

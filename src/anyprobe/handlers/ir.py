@@ -216,6 +216,14 @@ class ReadComm:
 
 
 @dataclass(frozen=True, slots=True)
+class FillBuffer:
+    """Fill a buffer with words; zeros follow."""
+
+    buffer: Buffer
+    words: "tuple[Expr, ...]"
+
+
+@dataclass(frozen=True, slots=True)
 class BufferByte:
     """Read one byte of a buffer; ``index`` is taken modulo its size, a power of two."""
 
@@ -282,8 +290,8 @@ class Update:
 
 
 Stmt = (
-    Assign | If | Block | Loop | Leave | Return | CountMiss | Read | ReadBytes | ReadComm | BufferByte | BufferEquals
-    | Write | SetWord | LoadInstance | StoreInstance | Update
+    Assign | If | Block | Loop | Leave | Return | CountMiss | Read | ReadBytes | ReadComm | FillBuffer | BufferByte
+    | BufferEquals | Write | SetWord | LoadInstance | StoreInstance | Update
 )  # fmt: skip
 Body = tuple[Stmt, ...]
 

@@ -130,6 +130,10 @@ class Lowering:
                 done, found = machine.read_comm(builder.ptrtoint(self._buffer(buffer), I64))
                 builder.store(builder.select(done, found, number(0)), self._local(length))
                 self._present(present, done)
+            case ir.FillBuffer(buffer, words):
+                for index in range(buffer.size // ir.WORD + 1):
+                    word = self.value(words[index]) if index < len(words) else number(0)
+                    builder.store(word, self._buffer_word(buffer, index))
             case ir.BufferByte(target, buffer, index):
                 at = builder.and_(self.value(index), number(buffer.size - 1))
                 byte = builder.load(builder.gep(builder.bitcast(self._buffer(buffer), I8.as_pointer()), [at]))

@@ -23,7 +23,7 @@ from anyprobe.handlers.types import (
     u8,
     u64,
 )  # fmt: skip
-from anyprobe.handlers.values import Literal, Maybe, Packed, Scalar, Value, described
+from anyprobe.handlers.values import Array, Literal, Maybe, Packed, Scalar, Value, described
 
 if TYPE_CHECKING:
     from anyprobe.handlers.expressions import Expressions
@@ -103,7 +103,8 @@ def read(emit: Emitter, base: ir.Expr, present: ir.Expr, member: Field, fail: Fa
         if isinstance(kind, OpaqueType):
             raise fail(f"{kind} cannot be computed with in a handler", "")
         pointer = PointerType(kind.element if isinstance(kind, ArrayType) else kind)
-        here = Scalar(operators.convert(address, pointer))
+        address = operators.convert(address, pointer)
+        here = Array(address, kind.count) if isinstance(kind, ArrayType) and kind.count else Scalar(address)
         return here if present == ir.TRUE else Maybe(present, here)
     whole = u8 if kind == boolean else kind
     readable, target = emit.temporary(boolean), emit.temporary(whole)
@@ -157,6 +158,11 @@ def _unpacked(value: Packed, member: Field, fail: Fail) -> Value:
     size = member.bits or 8 * kind.size
     word = _words_at(value, at, size)
     return Scalar(_bits(word, member, 0) if member.bits else received(word, kind))
+
+
+def word_at(value: Packed, bit: int, byte: Field) -> ir.Expr:
+    """Return a byte of a struct that is in words, as a ``u64``."""
+    return ir.Binary("&", _words_at(value, value.offset + bit, 8 * byte.kind.size), ir.Const(0xFF, u64))
 
 
 def _words_at(value: Packed, at: int, size: int) -> ir.Expr:

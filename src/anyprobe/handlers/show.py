@@ -82,6 +82,8 @@ def statement(each: ir.Stmt) -> str:
             )
         case ir.ReadComm(present, length, buffer):
             return f"{present.name}, {length.name}, {buffer.name}[{buffer.size}] = comm"
+        case ir.FillBuffer(buffer, words):
+            return f"{buffer.name}[{buffer.size}] = {_listed(expression(word) for word in words)}"
         case ir.BufferByte(target, buffer, index):
             return f"{_declared(target)} = {buffer.name}[{expression(index)} % {buffer.size}]"
         case ir.BufferEquals(target, buffer, words):

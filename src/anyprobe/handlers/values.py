@@ -27,6 +27,14 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
+class Array(Scalar):
+    """The address of an array, where that is known; what is computed with it is an ordinary pointer."""
+
+    count: int
+    """How many values there are."""
+
+
+@dataclass(frozen=True, slots=True)
 class Maybe:
     """A value that may be missing."""
 

@@ -33,6 +33,8 @@ def operands(each: ir.Stmt) -> tuple[ir.Expr, ...]:
             return (address, size)
         case ir.Write(address, value):
             return (address, value)
+        case ir.FillBuffer(_, words):
+            return words
         case ir.BufferByte(_, _, index):
             return (index,)
         case ir.Update(_, _, values, key):
@@ -87,6 +89,8 @@ def rebuilt(
             return replace(each, address=expression(each.address), size=expression(each.size))
         case ir.Write():
             return replace(each, address=expression(each.address), value=expression(each.value))
+        case ir.FillBuffer():
+            return replace(each, words=tuple(expression(word) for word in each.words))
         case ir.BufferByte():
             return replace(each, index=expression(each.index))
         case ir.Update():

@@ -65,11 +65,12 @@ def keep_clear(session: "Decorators", code: NativeCode) -> None:
 
 
 def errno_in(session: "Decorators") -> int | None:
-    """Return where ``errno`` is, from the thread pointer on, ``None`` if the C library is not there yet."""
+    """Return where ``errno`` is, from the thread pointer on, ``None`` if the C library is not there, or linked, yet."""
     if session.symbols.objects.libc() is None:
         return None
-    found = find_errno(_errno_places(session), session.engine.process.mem)
-    if found is None:
+    places = _errno_places(session)
+    found = find_errno(places, session.engine.process.mem)
+    if found is None and find_word(places) is None:
         raise UnsupportedTarget("ctx.errno: the C library's errno is not where it can be found")
     return found
 

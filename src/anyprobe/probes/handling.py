@@ -14,6 +14,7 @@ from anyprobe.data.results import AggregationResult
 from anyprobe.data.rings import RingReader
 from anyprobe.data.stacks import StackView
 from anyprobe.data.tables import TableView
+from anyprobe.handlers.arguments import KnownPrototype
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.context import InstanceLayout
 from anyprobe.handlers.csource import CHandler
@@ -102,7 +103,7 @@ class Handling:
         """
         prepare = partial(
             self.prepared, function, returns=returns, call=call, when=when, inside=inside or after, retval=retval,
-            specs=specs,
+            specs=specs, known=self.prototypes.known(specs),
         )  # fmt: skip
         dress = dressing_behind(prepare()) if after else _dressing(prepare)
         probes = self._session.place_made([_return_spec(spec) for spec in specs] if returns else specs, dress)
@@ -113,7 +114,7 @@ class Handling:
         """Compile the handlers of both ends of calls, then place them in one change: none is seen at one end alone."""
         call = Call(self, tuple(specs))
         returns = [_return_spec(spec) for spec in specs]
-        prepare = partial(self.prepared, call=call, specs=specs)
+        prepare = partial(self.prepared, call=call, specs=specs, known=self.prototypes.known(specs))
         at_entry = _dressing(partial(prepare, entry))
         at_return = _dressing(partial(prepare, leaving, returns=True))
 
@@ -136,14 +137,24 @@ class Handling:
         inside: bool = False,
         retval: AnyType | None = None,
         specs: Sequence[str] = (),
+        known: KnownPrototype | None = None,
         tail: bool = False,
     ) -> HandlerFacts:
         """Compile a handler and map what it needs, for places that are made otherwise; ``specs`` name the functions.
 
-        ``tail``: where they end in jumps to others.
+        ``tail``: where they end in jumps to others; ``known``: what is known of them, the same for all variants of one
+        handler, some of which are compiled when more of the program is there.
         """
         code, storages = self.compiled(
-            function, returns=returns, call=call, when=when, inside=inside, retval=retval, specs=specs, tail=tail
+            function,
+            returns=returns,
+            call=call,
+            when=when,
+            inside=inside,
+            retval=retval,
+            specs=specs,
+            known=known,
+            tail=tail,
         )
         self._check(code, function, storages)
         changing.keep_clear(self._session, code)
@@ -159,6 +170,7 @@ class Handling:
         inside: bool = False,
         retval: AnyType | None = None,
         specs: Sequence[str] = (),
+        known: KnownPrototype | None = None,
         tail: bool = False,
     ) -> tuple[NativeCode, Storages]:
         """Compile a handler and touch nothing."""
@@ -169,7 +181,7 @@ class Handling:
             self._session.unsafe,
             entry=not (inside or returns),
             tail=tail,
-            prototype=self.prototypes.known(specs) if specs else None,
+            prototype=known or (self.prototypes.known(specs) if specs else None),
             ring_bytes=self.ring_bytes,
         )
         code, storages = self._compiled(function, setting, when)
@@ -238,6 +250,8 @@ class Handling:
                 key.store = store
             else:
                 self._adopt(key, storages[key], store)
+        if not errno and self._session.symbols.objects.libc() is not None:
+            self._tell_errno()
         if _uses(code, "tid") or (call is not None and call.pool):
             self._check_tids()
         facts = HandlerFacts(
@@ -310,7 +324,12 @@ class Handling:
         self._tids_checked = self._tids_wanted
         if "_filters" in self.__dict__:
             self._filters.place()
-        if self.__dict__.pop("_errno", 0) is None and self._misses is not None:
+        if self.__dict__.pop("_errno", 0) is None:
+            self._tell_errno()
+
+    def _tell_errno(self) -> None:
+        """Say where the loader will say where ``errno`` is: the C library is mapped, and not linked."""
+        if self._misses is not None:
             self._misses.view().cast("Q")[len(MISSES) + 1] = changing.errno_word_in(self._session)
 
     def store_of(self, key: object) -> Store | None:

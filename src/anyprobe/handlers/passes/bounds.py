@@ -34,6 +34,8 @@ def _statement(each: ir.Stmt) -> int:
             return READ_COST + each.buffer.size + operands
         case ir.ReadComm():
             return READ_COST
+        case ir.FillBuffer():
+            return each.buffer.size // 8 + 1 + operands
         case ir.BufferEquals():
             return 1 + 2 * len(each.words)
         case ir.Update(_, "capture", (ir.Const(depth, _), *_)):
