@@ -1,6 +1,7 @@
 """A probe that costs too much is taken out, says so, and keeps its count."""
 
 import json
+import subprocess
 import time
 
 import pytest
@@ -36,7 +37,7 @@ def test_a_tiny_limit_takes_the_probe_out(busy, mode):
         assert removed == [dear]
         assert not dear.armed
         assert cheap.armed
-        assert any("a.out:nothing was removed" in text for text in session.warnings)
+        assert any("a.out:nothing (about" in text for text in session.warnings)
         snapshot = session.snapshot()
         kept = hits(snapshot, "nothing") if mode == "count" else timing(snapshot, "nothing").count
         assert kept > 0
@@ -65,3 +66,43 @@ def test_the_option(busy, command, capsys):
         assert (site["hits"] > 0, site["armed"]) == (True, False)
     else:
         assert document["functions"][0]["count"] > 0
+
+
+HOT = """
+#include <unistd.h>
+__attribute__((noinline)) void hot(volatile long *n) { *n += 1; }
+__attribute__((noinline)) void warm(volatile long *n) { *n += 2; }
+__attribute__((noinline)) void cold(volatile long *n) { *n += 3; }
+int main(void) {
+    volatile long n = 0;
+    for (;;) {
+        for (int i = 0; i < 100000; i++) hot(&n);
+        for (int i = 0; i < 20; i++) warm(&n);
+        cold(&n);
+    }
+}
+"""
+
+
+def test_of_a_glob_only_the_dearest_functions_go_and_the_rest_counts_on(tmp_path, capsys):
+    (tmp_path / "h.c").write_text(HOT)
+    subprocess.run(["gcc", "-O1", "-o", tmp_path / "h", tmp_path / "h.c"], check=True)
+    with subprocess.Popen([tmp_path / "h"]) as target:
+        try:
+            arguments = ["count", "h:*o*", "h:warm", "-p", str(target.pid), "--for", "1.6", "--json"]
+            assert main([*arguments, "--max-overhead", "1"]) == 0
+        finally:
+            target.kill()
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    sites = {site["function"]: site for site in document["sites"]}
+    assert {name: sites[name]["armed"] for name in ("hot", "warm", "cold")} == {
+        "hot": False,
+        "warm": True,
+        "cold": True,
+    }
+    assert sites["cold"]["hits"] * 100_000 > 1.2 * sites["hot"]["hits"]  # went on for at least a second without it
+    (said,) = [text for text in document["warnings"] if "removed" in text]
+    assert said.startswith("h:hot (about")
+    assert "together" in said
+    assert "h:hot" in printed.err.replace("\n", "")

@@ -58,6 +58,8 @@ class Plan:
     returns: str | None = None
     live: bool = False
     unsafe: bool = False
+    said: set[str] = field(default_factory=set)
+    """Warnings that the user has seen."""
     always: Mapping[str, object] = field(default_factory=dict)
     """What the JSON document has even where nothing could be placed."""
     records: "Records | None" = None
@@ -186,12 +188,22 @@ def limit_overhead(sessions: "Sequence[Session]", plan: Plan) -> None:
     """Take out probes that cost too much; a target that has just died is met by the next wait."""
     for session in sessions:
         try:
+            known = len(session.warnings)
             session.limit_overhead(plan.max_overhead or 0.0)
+            if not plan.quiet:
+                warn_once(session.warnings[known:], plan)
         except TargetExited:
             continue
         except TargetError as error:  # it would not stop in time: the next look tries again
             if not plan.quiet:
                 output.warn(str(error))
+
+
+def warn_once(warnings: Sequence[str], plan: Plan) -> None:
+    """Tell the user what has not been told yet."""
+    for warning in [each for each in warnings if each not in plan.said]:
+        output.warn(warning)
+        plan.said.add(warning)
 
 
 def remove(session: "Session") -> Snapshot:
@@ -229,8 +241,7 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO) -> None:
         output.write_json(document, stream, one_line=plan.every is not None)
         return
     if not plan.quiet:
-        for warning in together.warnings:
-            output.warn(warning)
+        warn_once(together.warnings, plan)
     plan.render(together, output.console(stream), plan.top)
     stream.flush()
 

@@ -87,7 +87,7 @@ _arming = together(
         "--max-overhead",
         type=click.FloatRange(min=0, min_open=True),
         metavar="PERCENT",
-        help="Remove a probe that costs the program more than this share of one CPU, by an estimate.",
+        help="Remove the dearest probes when all cost more than this share of one CPU, by an estimate.",
     ),
 )
 _output = together(

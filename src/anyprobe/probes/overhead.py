@@ -1,22 +1,30 @@
-"""What probes cost the program, estimated from their hits, and taking out those that cost too much.
+"""What probes cost the program, estimated from their hits, and which of them cost too much together.
+
+What is taken out is a unit: a function of a spec, so that a glob does not go as a whole for one hot function; of specs
+that mean instructions each one; of handlers all at one function, since an end without its beginning means nothing.
 
 The counts themselves are never estimated; only what one hit costs is assumed. The constants are what the benchmarks
 measure on a processor of 2021, rounded up.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from anyprobe.probes.probe import Place, Probe, Timed
 from anyprobe.probes.reading import BankValues
+from anyprobe.probes.resolve import ResolvedSite
 from anyprobe.splice.neighbourhood import NearBank
+from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.planned import Strategy
 
 COUNT_NS = 1.0
 """One hit of a counter in the thread's own block."""
 ATOMIC_COUNT_NS = 20.0
 """One hit of an atomic counter, whose cache line may be elsewhere."""
+HANDLER_NS = 15.0
+"""One run of a short compiled handler, with what is saved for it."""
 TSC_TIMING_NS = 30.0
 """One call timed by the TSC, entry and exit."""
 VDSO_TIMING_NS = 75.0
@@ -25,45 +33,76 @@ TRAP_NS = 3000.0
 """What a trap adds to a hit: an exception, a signal, and the return from it."""
 
 
+_HANDLED = frozenset({ActionKind.HANDLER, ActionKind.HANDLE_RETURN, ActionKind.FAULT})
+_SINGLE = frozenset({"insn", "block", "call"})
+"""Kinds of specs of which each instruction counts for itself."""
+_NAMED = 5
+
+
+@dataclass(eq=False, slots=True)
+class Unit:
+    """Places that go together, and what they have cost."""
+
+    name: str
+    probes: list[Probe] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    timed: Timed | None = None
+
+    @property
+    def armed(self) -> bool:
+        """Whether at least one place is armed."""
+        return any(place.hook.armed for place in self.places)
+
+
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A probe that costs too much."""
+    """A unit that is to go, so that the rest stays below the limit."""
 
-    probe: Probe
+    unit: Unit
     percent: float
     """Of one CPU, over the time since the last look."""
 
     def __str__(self) -> str:
-        """Return a sentence for the user."""
-        return f"{self.probe.spec} was removed: it cost about {self.percent:.3g} % of one CPU (--max-overhead)"
+        """Return what it is and what it cost."""
+        return f"{self.unit.name} (about {self.percent:.3g} %)"
 
 
 @dataclass
 class OverheadWatch:
-    """Compares what each probe has cost since the last look with the time that went by."""
+    """Compares what all probes have cost since the last look with the time that went by."""
 
     timing_ns: float = TSC_TIMING_NS
+    total: float = 0.0
+    """Percent of one CPU that all armed probes cost between the last two looks."""
     _since: float = field(default_factory=time.monotonic)
-    _spent: dict[Probe, float] = field(default_factory=dict)
+    _spent: dict[object, float] = field(default_factory=dict)
 
     def look(self, probes: Iterable[Probe], percent: float, now: float | None = None) -> Sequence[Excess]:
-        """Return the armed probes that cost more than some percent of one CPU since the last look."""
+        """Return what has to go so that the rest costs no more than some percent of one CPU: the dearest first."""
         now = time.monotonic() if now is None else now
         elapsed, self._since = now - self._since, now
-        values = BankValues()
-        found = []
-        for probe in probes:
-            spent = self.spent_ns(probe, values)
-            fresh, self._spent[probe] = spent - self._spent.get(probe, 0.0), spent
+        values, found = BankValues(), []
+        for key, unit in units_of(probes).items():
+            spent = self.spent_ns(unit, values)
+            fresh, self._spent[key] = spent - self._spent.get(key, 0.0), spent
             share = fresh / (elapsed * 1e9) * 100 if elapsed > 0 else 0.0
-            if share > percent and probe.armed:
-                found.append(Excess(probe, share))
-        return found
+            if share > 0 and unit.armed:
+                found.append(Excess(unit, share))
+        found.sort(key=attrgetter("percent"), reverse=True)
+        remaining = self.total = sum(each.percent for each in found)
+        going = []
+        for each in found:
+            if remaining <= percent:
+                break
+            going.append(each)
+            remaining -= each.percent
+        return going
 
-    def spent_ns(self, probe: Probe, values: BankValues) -> float:
-        """Return what a probe has cost the program so far."""
-        counted = sum(values.hits(place.hook) * hit_ns(place) for place in probe.places if place.hook.bank is not None)
-        return counted + sum(self._timed_ns(timed, values) for timed in probe.timed)
+    def spent_ns(self, unit: Unit, values: BankValues) -> float:
+        """Return what a unit has cost the program so far."""
+        if unit.timed is not None:
+            return self._timed_ns(unit.timed, values)
+        return sum(values.hits(place.hook) * hit_ns(place) for place in unit.places if place.hook.bank is not None)
 
     def _timed_ns(self, timed: Timed, values: BankValues) -> float:
         bank = timed.group.bank
@@ -74,8 +113,68 @@ class OverheadWatch:
         return calls * (self.timing_ns + sum(_trap_ns(place) for place in timed.places[:2]))
 
 
+def units_of(probes: Iterable[Probe]) -> dict[object, Unit]:
+    """Return what probes can be taken apart into; the keys stay the same as long as the probes live."""
+    found: dict[object, Unit] = {}
+    for probe in probes:
+        for timed in probe.timed:
+            found[id(timed)] = Unit(_name(timed.site), [probe], timed.places, timed)
+        for place in probe.places:
+            single = place.site.kind in _SINGLE
+            if place.hook.kind in _HANDLED:
+                key: object = ("handlers", id(place.state.root))
+            else:
+                key = id(place) if single else (id(probe), id(place.site))
+            unit = found.get(key)
+            if unit is None:
+                unit = found[key] = Unit(_name(place.site) + (f"+{place.offset:#x}" if single else ""))
+            unit.places.append(place)
+            if probe not in unit.probes:
+                unit.probes.append(probe)
+    _name_by_specs(found.values())
+    return found
+
+
+def _name_by_specs(units: Iterable[Unit]) -> None:
+    """Name units as the user did, where all of a spec is one unit."""
+    by_probe: dict[int, list[Unit]] = {}
+    for unit in units:
+        for probe in unit.probes:
+            by_probe.setdefault(id(probe), []).append(unit)
+    for unit, *others in by_probe.values():
+        if not others:
+            unit.name = unit.probes[0].spec
+
+
+def _name(site: ResolvedSite) -> str:
+    return f"{site.object.name}:{site.name}" + ("" if site.kind == "entry" else f"%{site.kind}")
+
+
+def disarmed(
+    excess: Sequence[Excess], total: float, limit: float, disarm: Callable[[Sequence[Probe], Sequence[Place]], None]
+) -> tuple[list[Probe], str]:
+    """Disarm what has to go; return whose it was, and a sentence for the user: what was disarmed, and why."""
+    if not excess:
+        return [], ""
+    disarm(_owners(excess), [place for each in excess for place in each.unit.places])
+    removed = [each for each in excess if not each.unit.armed]  # for the others it is said why they stay
+    if not removed:
+        return [], ""
+    names = ", ".join(str(each) for each in removed[:_NAMED])
+    more = f" and {len(removed) - _NAMED} more" if len(removed) > _NAMED else ""
+    were = "was" if len(removed) == 1 else "were"
+    why = f"all probes together cost about {total:.3g} % of one CPU, more than --max-overhead {limit:g}"
+    return _owners(removed), f"{names}{more} {were} removed: {why}"
+
+
+def _owners(excess: Sequence[Excess]) -> list[Probe]:
+    return list(dict.fromkeys(probe for each in excess for probe in each.unit.probes))
+
+
 def hit_ns(place: Place) -> float:
     """Return what one hit of a counted place costs."""
+    if place.hook.kind in _HANDLED:
+        return HANDLER_NS + _trap_ns(place)
     return (ATOMIC_COUNT_NS if isinstance(place.hook.bank, NearBank) else COUNT_NS) + _trap_ns(place)
 
 

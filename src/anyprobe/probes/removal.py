@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
-from anyprobe.probes.probe import Probe, edits_for
+from anyprobe.probes.probe import Place, Probe, edits_for
 from anyprobe.splice.arena import is_ours
 from anyprobe.splice.asleep import Sleepers
 from anyprobe.splice.engine import Engine
@@ -16,9 +16,9 @@ from anyprobe.target.exclusion import exclusive
 from anyprobe.target.process import Process
 
 
-def disarm(engine: Engine, probes: Sequence[Probe]) -> list[str]:
-    """Take probes out; return what had to stay in, and why."""
-    places = [place for probe in probes for place in probe.all_places if place.hook.armed]
+def disarm(engine: Engine, places: Sequence[Place]) -> list[str]:
+    """Take places of probes out; return what had to stay in, and why."""
+    places = [place for place in places if place.hook.armed]
     edits = edits_for(places, remove=True)
     engine.change(edits)
     staying = [place for place in places if place.hook.armed]

@@ -168,7 +168,7 @@ class SelfSession:
         self.ask("enable", [each.number for each in probes])
 
     def limit_overhead(self, percent: float) -> list[SelfProbe]:
-        """Disarm probes that cost more than some percent of one CPU since the last look; return them."""
+        """Disarm what costs most until all probes cost no more than some percent of one CPU; return whose it was."""
         return self._probes(self.ask("limit_overhead", percent))
 
     def probes_of(self, *handlers: Handler) -> list[SelfProbe]:

@@ -22,7 +22,7 @@ from anyprobe.probes.handlerwatch import HandlerWatch
 from anyprobe.probes.liveproof import LiveProof
 from anyprobe.probes.objects import ObjectTable
 from anyprobe.probes.placing import add_counted, add_timed, see_places
-from anyprobe.probes.probe import Probe, edits_for
+from anyprobe.probes.probe import Place, Probe, edits_for
 from anyprobe.probes.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.spec import see_functions
 from anyprobe.probes.trampolining import Trampolines
@@ -138,10 +138,13 @@ class Session(Decorators):
 
     def remove(self, *probes: Probe) -> None:
         """Disarm probes; what they counted stays in ``snapshot``. What had to stay armed is in ``warnings``."""
+        self._disarm(probes, [place for probe in probes for place in probe.all_places])
+
+    def _disarm(self, probes: Sequence[Probe], places: Sequence[Place]) -> None:
         if self._last is not None:
             self._check_attached()
         with typed(self._process, "disarming probes in"):
-            for text in removal.disarm(self.engine, probes):
+            for text in removal.disarm(self.engine, places):
                 self.warn(text)
         registering.note(self, probes)
 
@@ -152,23 +155,21 @@ class Session(Decorators):
         return self._arm(specs, timed=False, dress=dress, known=sites)
 
     def limit_overhead(self, percent: float) -> Probes:
-        """Disarm probes that cost more than some percent of one CPU since the last look, by an estimate; return them.
+        """Disarm what costs most until all probes together cost no more than some percent of one CPU.
 
-        What they counted stays in ``snapshot``, and ``warnings`` says which they were.
+        The cost since the last look is estimated. A spec of many functions loses only those; the probes that lost some
+        are returned. What they counted stays in ``snapshot``, and ``warnings`` says which they were.
         """
-        from anyprobe.probes.overhead import TSC_TIMING_NS, VDSO_TIMING_NS, OverheadWatch
+        from anyprobe.probes.overhead import TSC_TIMING_NS, VDSO_TIMING_NS, OverheadWatch, disarmed
 
         if self._watch is None:
             self._watch = OverheadWatch(VDSO_TIMING_NS if self.engine.clock else TSC_TIMING_NS)
             self._watch.look(self.probes, percent)
             return []
-        excess = self._watch.look(self.probes, percent)
-        if excess:
-            self.remove(*(each.probe for each in excess))
-        removed = [each for each in excess if not each.probe.armed]
-        for each in removed:
-            self.warn(str(each))
-        return [each.probe for each in removed]
+        probes, text = disarmed(self._watch.look(self.probes, percent), self._watch.total, percent, self._disarm)
+        if text:
+            self.warn(text)
+        return probes
 
     def enable(self, *probes: Probe) -> None:
         """Arm probes again that were removed."""

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from anyprobe.probes import overhead
-from anyprobe.probes.overhead import OverheadWatch
+from anyprobe.probes.overhead import OverheadWatch, Unit, disarmed, units_of
 from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.neighbourhood import NearBank
 from anyprobe.splice.patchcode import ActionKind
@@ -13,42 +13,92 @@ from anyprobe.splice.patchcode import ActionKind
 SECOND = 1e9
 
 
-class StandIn:
-    """A probe that has cost what it is told."""
+class Hooked:
+    """A place, a function with one instruction, that has cost what it is told."""
 
-    def __init__(self, spec, *, armed=True):
-        self.spec, self.armed, self.spent = spec, armed, 0.0
+    def __init__(self, name, spent=0.0, *, armed=True, kind=ActionKind.COUNT, site="entry"):
+        self.spent, self.offset = spent, 0
+        self.hook = SimpleNamespace(kind=kind, armed=armed, strategy="jump", bank="slots")
+        self.site = SimpleNamespace(object=SimpleNamespace(name="m"), name=name, kind=site)
+        self.state = SimpleNamespace(root=self)
 
 
 @pytest.fixture
 def watch(monkeypatch):
-    monkeypatch.setattr(OverheadWatch, "spent_ns", lambda self, probe, values: probe.spent)
+    def spent_ns(self, unit, values):
+        return sum(place.spent for place in unit.places) * SECOND / 100
+
+    monkeypatch.setattr(OverheadWatch, "spent_ns", spent_ns)
     return OverheadWatch(_since=100.0)
 
 
-def test_only_what_exceeds_the_limit_is_named(watch):
-    dear, cheap = StandIn("libc:malloc"), StandIn("libc:open")
-    dear.spent, cheap.spent = 0.2 * SECOND, 0.01 * SECOND
-    (excess,) = watch.look([dear, cheap], 5, now=102.0)
-    assert excess.probe is dear
-    assert excess.percent == pytest.approx(10)
-    assert "libc:malloc" in str(excess)
-    assert "10 %" in str(excess)
+class Specified:
+    """A probe."""
+
+    def __init__(self, *places, timed=()):
+        self.spec, self.places, self.timed = " ".join(f"a.out:{place.site.name}" for place in places), places, timed
+
+
+def probe_of(*places, timed=()):
+    return Specified(*places, timed=timed)
+
+
+def names(found):
+    return [each.unit.name for each in found]
+
+
+def test_the_dearest_go_first_until_the_rest_stays_below_the_limit(watch):
+    glob = probe_of(Hooked("a", 4), Hooked("b", 1), Hooked("c", 9))
+    other = probe_of(Hooked("d", 2.5))
+    found = watch.look([glob, other], 5, now=101.0)
+    assert names(found) == ["m:c", "m:a"]
+    assert [each.percent for each in found] == pytest.approx([9, 4])
+    assert watch.total == pytest.approx(16.5)
+
+
+def test_the_limit_is_for_all_together(watch):
+    probes = [probe_of(Hooked(name, 2)) for name in "abcd"]
+    assert len(watch.look(probes, 5, now=101.0)) == 2
+    assert OverheadWatch(_since=100.0).look(probes, 8, now=101.0) == []
 
 
 def test_each_look_sees_what_came_since_the_last(watch):
-    probe = StandIn("libc:malloc")
-    probe.spent = 0.01 * SECOND
+    place = Hooked("a", 1)
+    probe = probe_of(place)
     assert watch.look([probe], 5, now=101.0) == []
-    probe.spent += 0.2 * SECOND
-    assert [each.probe for each in watch.look([probe], 5, now=102.0)] == [probe]
+    place.spent += 20
+    assert names(watch.look([probe], 5, now=102.0)) == ["a.out:a"]
     assert watch.look([probe], 5, now=103.0) == []
 
 
 def test_what_is_out_already_is_left_alone(watch):
-    probe = StandIn("libc:malloc", armed=False)
-    probe.spent = SECOND
-    assert watch.look([probe], 5, now=101.0) == []
+    assert watch.look([probe_of(Hooked("a", 99, armed=False))], 5, now=101.0) == []
+
+
+def test_instructions_go_one_by_one_and_handlers_of_a_function_together():
+    begin, end = (Hooked(name, kind=ActionKind.HANDLER) for name in ("f", "f%return"))
+    end.state.root = begin
+    one, other = Hooked("g:insn", site="insn"), Hooked("g:insn", site="insn")
+    first, last = Hooked("h:return", site="return"), Hooked("h:return", site="return")
+    last.site = other.site = first.site
+    other.site = one.site
+    units = units_of([probe_of(begin), probe_of(end), probe_of(one, other), probe_of(first, last)])
+    assert [unit.places for unit in units.values()] == [[begin, end], [one], [other], [first, last]]
+
+
+def test_what_was_removed_is_said_in_one_sentence(watch):
+    probe = probe_of(*(Hooked(f"f{number}", 10 - number) for number in range(8)))
+    excess = watch.look([probe], 0.5, now=101.0)
+
+    def disarm(probes, places):
+        assert probes == [probe]
+        for place in places[:-1]:
+            place.hook.armed = False
+
+    probes, text = disarmed(excess, watch.total, 0.5, disarm)
+    assert probes == [probe]
+    assert text.startswith("m:f0 (about 10 %), m:f1 (about 9 %), m:f2")
+    assert " more were removed: all probes together cost about 52 % of one CPU" in text
 
 
 class Values:
@@ -63,10 +113,6 @@ def place(strategy="jump", bank="slots"):
     return SimpleNamespace(hook=Hook(ActionKind.COUNT, bank=bank, strategy=strategy))
 
 
-def probe_of(*places, timed=()):
-    return SimpleNamespace(places=places, timed=timed)
-
-
 @pytest.mark.parametrize(
     ("strategy", "bank", "cost"),
     [
@@ -76,13 +122,13 @@ def probe_of(*places, timed=()):
     ],
 )
 def test_what_a_hit_costs_depends_on_how_it_is_counted(strategy, bank, cost):
-    assert OverheadWatch().spent_ns(probe_of(place(strategy, bank)), Values()) == 1000 * cost
+    assert OverheadWatch().spent_ns(Unit("f", places=[place(strategy, bank)]), Values()) == 1000 * cost
 
 
 def test_what_is_not_placed_costs_nothing():
-    assert OverheadWatch().spent_ns(probe_of(place(bank=None)), Values()) == 0
+    assert OverheadWatch().spent_ns(Unit("f", places=[place(bank=None)]), Values()) == 0
 
 
 def test_calls_are_timed_at_one_price():
     timed = SimpleNamespace(group=TimingGroup("slots", 8), refusal=None, places=[place(), place()])
-    assert OverheadWatch(timing_ns=7).spent_ns(probe_of(timed=[timed]), Values()) == 60 * 7
+    assert OverheadWatch(timing_ns=7).spent_ns(Unit("f", timed=timed), Values()) == 60 * 7
