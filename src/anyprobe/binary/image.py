@@ -15,9 +15,10 @@ from anyprobe.binary.forbidden import forbidden_ranges
 from anyprobe.binary.functions import Function, FunctionTable
 from anyprobe.binary.golang import go_symbols, is_go, parking_places, recovery_entries
 from anyprobe.binary.noreturn import noreturn_addresses
+from anyprobe.binary.rawclones import shares_memory, task_makers
 from anyprobe.binary.reconcile import Bounds, reconcile
 from anyprobe.binary.relocations import Relocations, relocations
-from anyprobe.binary.stubs import SUFFIX, named_stubs, own_stubs
+from anyprobe.binary.stubs import SUFFIX, imported_slots, named_stubs, own_stubs
 from anyprobe.binary.symbols import SymbolTable, dynamic_symbols, static_symbols
 from anyprobe.binary.tablestore import CodeFacts, TableStore
 from anyprobe.binary.text import ModuleText
@@ -277,6 +278,25 @@ class Image:
     def moves_thread_pointer(self) -> bool:
         """Whether code here may run with a thread pointer that is not the C library's."""
         return moves_thread_pointer(self.elf, self.code_ranges)
+
+    @cached_property
+    def task_makers(self) -> "NDArray[np.int64]":
+        """Where code makes tasks that share memory by the system call itself, not through the C library."""
+        found = self._store.task_makers()
+        if found is None:
+            found = np.array(self._find_task_makers(), np.int64)
+            self._store.keep_task_makers(found)
+        return found
+
+    def _find_task_makers(self) -> list[int]:
+        callees: set[int] = set()
+        if self.dynamic_table is None:
+            callees.update(each.start for each in self.functions.lookup("syscall"))
+        elif "syscall" in (slots := imported_slots(self.dynamic_table, self.relocations)).values():
+            callees.update(slot for slot, name in slots.items() if name == "syscall")
+            callees.update(start for start, _, name in self._named_stubs if name == "syscall")
+        makers = task_makers(self.elf, self.code_ranges, callees)
+        return [at for at in makers if shares_memory(self.elf, self.functions.containing(at), at)]
 
     @cached_property
     def _text(self) -> ModuleText:

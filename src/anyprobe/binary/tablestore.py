@@ -24,7 +24,7 @@ from anyprobe.core.address import AddressRange
 from anyprobe.core.refusal import Reason
 
 _BOUNDS, _FACTS, _RULES = "functions", "codefacts", "unwindrules"
-_REFERENCES, _LIVENESS = "references", "liveness"
+_REFERENCES, _LIVENESS, _TASK_MAKERS = "references", "liveness", "taskmakers"
 _REASONS = frozenset(reason.value for reason in Reason)
 
 
@@ -182,6 +182,15 @@ class TableStore:
     ) -> None:
         """Keep what is live where."""
         self._store(_LIVENESS, {"starts": starts, "firsts": firsts, "offsets": offsets, "live": live})
+
+    def task_makers(self) -> "NDArray[np.int64] | None":
+        """Return where code makes tasks that share memory by the system call itself, if that is kept."""
+        found = self._columns(_TASK_MAKERS, ("addresses",))
+        return None if found is None else found[0]
+
+    def keep_task_makers(self, addresses: "NDArray[np.int64]") -> None:
+        """Keep where code makes tasks that share memory."""
+        self._store(_TASK_MAKERS, {"addresses": addresses})
 
     def _columns(self, kind: str, names: Sequence[str]) -> "Sequence[NDArray[np.int64]] | None":
         """Return arrays that are of one length."""

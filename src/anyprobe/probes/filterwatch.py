@@ -36,7 +36,7 @@ class FilterWatch:
     def place(self) -> None:
         """Place the checks where the C library sets filters; in a program that has not loaded it yet there is none."""
         libc = self._objects.libc()
-        if libc is None:
+        if libc is None or not self._engine.slots:  # without slots no handler runs that could make system calls
             return
         edits: dict[int, Edit] = {}
         for name, numbered in _SETTERS.items():

@@ -52,8 +52,11 @@ class HandlerGate:
         """When the change began that is being made for somebody who waits; 0: there is none."""
 
     def place(self, setter: "Place | None", pid: int) -> None:
-        """Have threads wait that come to ``setter``, the function by which glibc sets actions."""
-        if setter is not None and not is_filtered(pid):
+        """Have threads wait that come to ``setter``, the function by which glibc sets actions.
+
+        Not where threads have no slots, which waiting needs: handlers are spliced at the next look there.
+        """
+        if setter is not None and self._engine.has_slots(setter[0]) and not is_filtered(pid):
             self._callbacks.place_inside(setter, self._ask, sets_fault_action(), timeout=PATIENCE)
 
     def _ask(self, hit: Hit) -> None:

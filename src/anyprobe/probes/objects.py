@@ -20,6 +20,7 @@ from anyprobe.target.procfs import Mapping
 
 _CLONES = frozenset({"clone", "__clone", "__clone2"})
 _CLONE_CALLERS = ("__clone_internal", "clone_internal", "__spawni", "clone", "__clone")
+"""What calls ``clone`` in the C library, by how their names begin; ``__clone3`` is among them."""
 
 
 class ObjectTable:
@@ -58,14 +59,15 @@ class ObjectTable:
     def has_thread_slots(self) -> bool:
         """Return whether every thread pointer belongs to one task: glibc makes all threads and nothing else does.
 
-        A program that calls ``clone`` itself can make tasks that share a thread pointer.
+        A program that calls ``clone`` itself can make tasks that share a thread pointer, or have none.
         """
         libc = self.libc()
         if libc is None:
             return False
         if libc.is_executable:
             return not self._calls_clone(libc)
-        return not any(imports(loaded, _CLONES) for loaded in self.objects if loaded is not libc)
+        others = [loaded for loaded in self.objects if loaded is not libc and not self.is_loader(loaded)]
+        return not any(imports(loaded, _CLONES) or _makes_tasks(loaded) for loaded in others)
 
     def reads_thread_word(self, offset: int) -> bool:
         """Return whether the C library reads a word of the thread's control block by ``mov r32, fs:[offset]``."""
@@ -81,8 +83,12 @@ class ObjectTable:
         return "shstk" in procfs.read_status(self._process.pid).get("x86_Thread_features", "").split()
 
     def _calls_clone(self, loaded: LoadedObject) -> bool:
-        """Return whether a static program's own code calls ``clone``, or takes its address."""
+        """Return whether a static program's own code calls ``clone``, takes its address, or makes the system call."""
         functions, code = loaded.image.functions, self.module(loaded).code
+        for at in loaded.image.task_makers.tolist():
+            maker = functions.containing(at)
+            if maker is None or not maker.name.startswith(_CLONE_CALLERS):
+                return True
         for name in ("clone", "__clone"):
             for function in functions.lookup(name):
                 for _, source, _ in code.references.into(function.start, function.start + 1):
@@ -144,6 +150,14 @@ def imports(loaded: LoadedObject, names: Iterable[str]) -> bool:
         return False
     wanted = set(table.symbols["name"][table.symbols["shndx"] == 0].tolist())
     return any(offset in wanted for name in names for offset in table.offsets_of(name))
+
+
+def _makes_tasks(loaded: LoadedObject) -> bool:
+    """Return whether an object makes tasks by the system call itself; one that cannot be read may."""
+    try:
+        return len(loaded.image.task_makers) > 0
+    except TargetError:
+        return True
 
 
 def _is_static_glibc(loaded: LoadedObject) -> bool:

@@ -156,7 +156,7 @@ def _patch(
     """Return the generated code as it would be below the module, with a counter at each wanted instruction."""
     base = module.low - _MADE_UP_PATCH
     routine = module.low - _MADE_UP_ROUTINE
-    slotless = module.slotless or module.code.text.is_go or not session.engine.slots
+    slotless = not session.engine.has_slots(module)
     near = module.low - _MADE_UP_GATE
     bank = BankCode(None if slotless else _MADE_UP_SLOT, near, near, Routines(routine, routine, routine, routine))
     source = ActionSource(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import Arena
-from anyprobe.splice.banks import SLOT_ONLY, TIMING
+from anyprobe.splice.banks import SLOT_ONLY, TIMING, Hook
 from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.emission import Emission, worth_moving
 from anyprobe.splice.faultcatching import FaultCatching
@@ -191,7 +191,7 @@ class Engine:
         if plans is None or want is None or not plain or self.allowed != AUTO or self.live is not None:
             return False
         hook = hook_of(want)
-        if hook is None or hook.kind in TIMING:
+        if hook is None or hook.kind in TIMING or not self.has_slots(edit.module, hook):
             return False
         splice = plans.find(function_of(edit, want).start, want)
         if splice is None or edit.module.claims.conflict(splice.write_at, splice.written, 0) is not None:
@@ -255,9 +255,15 @@ class Engine:
             faults_skipped=not go,
         )
 
+    def has_slots(self, module: Module, hook: Hook | None = None) -> bool:
+        """Return whether the threads that run a module have slots, or what a hook does needs none."""
+        if hook is not None and hook.kind not in SLOT_ONLY:
+            return True
+        return self.slots and not module.slotless and not module.code.text.is_go
+
     def refuse_timing(self, edit: Edit, wants: list[Want]) -> list[Want]:
         """Refuse timing where there is no per-thread memory for it."""
-        if self.slots and not edit.module.slotless and not edit.module.code.text.is_go:
+        if self.has_slots(edit.module):
             return wants
         timed = [want for want in wants if (hook := hook_of(want)) is not None and hook.kind in SLOT_ONLY]
         for want in timed:

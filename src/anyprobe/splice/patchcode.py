@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
 
+from anyprobe.core.errors import InternalError
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.handlerfacts import HandlerFacts
 from anyprobe.splice.inlinehandler import Inline, emit_inline
@@ -129,6 +130,8 @@ class PatchWriter:
 
     def relative(self, opcode: bytes, target: int) -> None:
         """Append an instruction that ends in a rel32 operand to an absolute target."""
+        if not target:  # a routine that was never placed: in a program below 2 GiB the call would be made
+            raise InternalError("a patch would lead to address 0")
         place = len(self.out) + len(opcode)
         self.displacements.append((place, target))
         self.out += opcode + struct.pack("<i", target - self.address - place - 4)

@@ -169,7 +169,7 @@ class Preparation:
     # -- needs
 
     def _uses_slots(self, edit: "Edit") -> bool:
-        return self._engine.slots and not edit.module.slotless and not edit.module.code.text.is_go
+        return self._engine.has_slots(edit.module)
 
     def _hooks(self, edit: "Edit") -> list[Hook]:
         return [want.tag for want in edit.wants if isinstance(want.tag, Hook)] if edit.plan.splices else []

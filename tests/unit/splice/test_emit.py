@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from anyprobe.core.errors import InternalError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
@@ -23,7 +24,8 @@ from anyprobe.splice.routines import Routines
 
 LINK, BIAS, PATCH = 0x1000, 0x500000, 0x600000
 SITE = LINK + BIAS
-SLOTS = BankCode(slot=0x208, gate=0x610000, near=0, routines=Routines(0x620000, 0x620100, 0x620200, 0x620300))
+ROUTINES = Routines(0x620000, 0x620100, 0x620200, 0x620300)
+SLOTS = BankCode(slot=0x208, gate=0x610000, near=0, routines=ROUTINES, view=0x640000)
 ATOMIC = BankCode(slot=None, gate=0, near=0x630000, routines=None)
 EVERYTHING_LIVE = Clobbers()
 
@@ -380,3 +382,12 @@ def test_a_signal_handler_may_go_on_behind_an_exception_that_is_meant(code, end)
     """ud2, hlt, int3: a handler that skips the copy finds the way back behind it."""
     patch = emit(splice_of(code, (0, WantKind.OFFSET)), ActionKind.COUNT, ATOMIC)
     assert f"jmp {SITE + end:#x}" in listing(patch.code)
+
+
+@pytest.mark.parametrize("kind", [ActionKind.VIEW, ActionKind.HANDLER])
+def test_no_patch_leads_to_a_routine_that_was_never_placed(kind):
+    """A bank without thread slots has none; in a program below 2 GiB the call of address 0 could be encoded."""
+    splice = splice_of("55 48 89 e5 c3", (0, WantKind.ENTRY))
+    splice.wants[0].tag = Hook(kind)
+    with pytest.raises(InternalError, match="address 0"):
+        emit(splice, kind, ATOMIC)
