@@ -28,10 +28,12 @@ class Counting:
     numbers: tuple[int, ...] = ()
     """Lower end, upper end and step of ``lquantize``."""
     capacity: int | None = None
+    when: Expression | None = None
+    """Under which condition."""
 
     def arm(self, session: "Session", specs: Sequence[str]) -> None:
         """Place the handlers of all specs in one session; they share an aggregation."""
-        expressions = [*self.by] if self.of is None else [self.of, *self.by]
+        expressions = [each for each in (self.of, *self.by, self.when) if each is not None]
         knowledge = [knowledge_of(session, spec) for spec in specs]
         for each in knowledge:
             check_names(expressions, each.names, each.reason)
@@ -59,6 +61,7 @@ class Counting:
         return made
 
     def _write(self, text: HandlerText, shown: Sequence[str], returns: bool) -> None:  # noqa: ARG002 - a Write
+        text.add_condition(self.when)
         text.add("    values.add(")
         if self.of is not None:
             text.add_expression("    ", self.of, ",")

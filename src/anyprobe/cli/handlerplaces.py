@@ -81,6 +81,8 @@ class HandlerMaker:
     things: dict[str, Any]
     shown: int | None = 0
     """How many parameters are shown, whether expressions use them or not; None for all that are known of."""
+    retval: Any = None
+    """The type of the result, if it is not to be what debug information says."""
 
     def put(self, session: "Session") -> Received:
         """Compile and place it; return which parameters it shows."""
@@ -115,5 +117,5 @@ class HandlerMaker:
         self.write(leaving, wanted.loaded, self.knowledge.has_result)
         with leaving.pointing():
             ends = entry.function("handler"), leaving.function("handler", {**self.things, **wanted.kinds})
-            session.handling.place_call([self.place.spec], *ends)
+            session.handling.place_call([self.place.spec], *ends, retval=self.retval)
         return wanted

@@ -46,6 +46,12 @@ class HandlerText:
             self.origins[len(self.lines)] = (expression, number)
         self.lines.append(f"    ){behind}")
 
+    def add_condition(self, expression: Expression | None) -> None:
+        """Append that a handler ends where an expression does not hold; nothing without one."""
+        if expression is not None:
+            self.add_expression("    if not ", expression, ":")
+            self.add("        return")
+
     def function(self, name: str, things: Mapping[str, object] | None = None) -> Callable[..., Any]:
         """Return the function, with what its names mean."""
         import anyprobe

@@ -64,6 +64,8 @@ class Plan:
     """What the JSON document has even where nothing could be placed."""
     records: "Records | None" = None
     """What shows the records that handlers emit, where there may be any."""
+    seen: "Callable[[Snapshot], Snapshot] | None" = None
+    """What makes results of what one process has counted, where that is not the same."""
     lines: bool = False
     """Whether records are all that there is to show: then what is left to say goes to standard error."""
 
@@ -226,6 +228,8 @@ def ended_status(session: "Session") -> int | None:
 
 def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO) -> None:
     """Write the results of all processes as one table or document."""
+    if plan.seen is not None:
+        snapshots = [plan.seen(snapshot) for snapshot in snapshots]
     snapshots = [snapshot.distinct() for snapshot in snapshots]
     if plan.fold:
         snapshots = [snapshot.folded() for snapshot in snapshots]

@@ -70,6 +70,12 @@ live = click.option(
 
 unsafe = click.option("--unsafe", is_flag=True, help="Let handlers change what the program computes.")
 
+when = click.option(
+    "--when",
+    metavar="EXPR",
+    help="Only hits, or calls, for which this holds: arg0 > 4096, retval < 0, comm == 'main', ...",
+)
+
 _until = click.option(
     "--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long. Default: Ctrl-C."
 )

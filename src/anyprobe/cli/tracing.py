@@ -55,6 +55,8 @@ class Trace:
     """Whether there may be more than one process."""
     most: int | None = None
     """End after so many hits."""
+    when: Expression | None = None
+    """Only hits for which this holds."""
     shown: int = 0
     _traced: dict[tuple[int, str], Traced] = field(default_factory=dict)
     _places: dict[int, dict[int, tuple[str, str]]] = field(default_factory=dict)
@@ -74,9 +76,9 @@ class Trace:
         session.handling.ring_bytes = RING_BYTES
         wanted = [(fetched(spec), knowledge_of(session, spec)) for spec in specs]
         for _, known in wanted:
-            check_names(self.printed, known.names, known.reason)
+            check_names((*self.printed, *self._conditions), known.names, known.reason)
         places = [
-            place_for(spec, (*arguments, *self.printed), (*PARAMETERS, *known.names))
+            place_for(spec, (*arguments, *self.printed, *self._conditions), (*PARAMETERS, *known.names))
             for spec, (arguments, known) in zip(specs, wanted, strict=True)
         ]
         for index, (place, (arguments, known)) in enumerate(zip(places, wanted, strict=True)):
@@ -97,6 +99,7 @@ class Trace:
         def write(text: HandlerText, shown: Sequence[str], has_result: bool) -> None:
             parameters.extend(f"parameter{index}" for index in range(len(shown)))
             given = [*zip(parameters, shown, strict=True), *[("result", "retval")] * has_result]
+            text.add_condition(self.when)
             text.add(f"    emit_partial({name!r}, tid=ctx.tid, cpu=ctx.cpu, ip=ctx.ip,")
             text.add(*(f"        {label}={each}," for label, each in given))
             for label, each in zip(labels, expressions, strict=True):
@@ -105,7 +108,9 @@ class Trace:
             fields.extend((*parameters, *["result"] * has_result, *labels))
 
         shown = 0 if arguments else self.parameters
-        maker = HandlerMaker(place, expressions, known, write, {"emit_partial": emit_partial}, shown)
+        maker = HandlerMaker(
+            place, (*expressions, *self._conditions), known, write, {"emit_partial": emit_partial}, shown
+        )
         received = maker.put(session)
         if arguments:
             seen = tuple(labels[: len(arguments)])
@@ -118,6 +123,10 @@ class Trace:
             hides_result=known.hides_result,
             failed=known.failure(place.spec) if place.returns else lambda _: True,
         )  # fmt: skip
+
+    @property
+    def _conditions(self) -> tuple[Expression, ...]:
+        return () if self.when is None else (self.when,)
 
     # -- what comes
 

@@ -110,13 +110,18 @@ class Handling:
         self._probes.setdefault(function, []).extend(probes)
         return probes
 
-    def place_call(self, specs: Sequence[str], entry: Handler, leaving: Handler) -> Call:
-        """Compile the handlers of both ends of calls, then place them in one change: none is seen at one end alone."""
+    def place_call(
+        self, specs: Sequence[str], entry: Handler, leaving: Handler, *, retval: AnyType | None = None
+    ) -> Call:
+        """Compile the handlers of both ends of calls, then place them in one change: none is seen at one end alone.
+
+        ``retval``: the type of the result, if it is not to be what debug information says.
+        """
         call = Call(self, tuple(specs))
         returns = [_return_spec(spec) for spec in specs]
         prepare = partial(self.prepared, call=call, specs=specs, known=self.prototypes.known(specs))
         at_entry = _dressing(partial(prepare, entry))
-        at_return = _dressing(partial(prepare, leaving, returns=True))
+        at_return = _dressing(partial(prepare, leaving, returns=True, retval=retval))
 
         def dress(probe: Probe) -> None:
             (at_return if probe.spec in returns else at_entry)(probe)

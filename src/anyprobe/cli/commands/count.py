@@ -14,21 +14,32 @@ if TYPE_CHECKING:
 
 @click.command("count")
 @options.specs
+@options.when
 @options.target
 @options.measuring
 @click.pass_obj
-def command(program: tuple[str, ...], /, specs: tuple[str, ...], pids: Any, names: Any, **settings: Any) -> int:  # noqa: ANN401
+def command(
+    program: tuple[str, ...],
+    /,
+    specs: tuple[str, ...],
+    when: str | None,
+    pids: Any,  # noqa: ANN401
+    names: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401
+) -> int:
     """Count the hits of probes in running processes, or in a command after --.
 
     \b
     anyprobe count 'libc:*' -p 4242 --for 5
     anyprobe count libc:malloc libc:free -- ls -l
     anyprobe count 'a.out:*%return' -n redis-server --json
+    anyprobe count libc:read --when 'retval < 0' -p 4242 --for 5
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import measuring, targets
+    from anyprobe.cli import conditional, measuring, targets
 
     target = targets.choose(pids, names, program, specs)
-    plan = measuring.Plan(specs=specs, arm=lambda session, wanted: session.count(*wanted), render=_render, **settings)
+    only = conditional.Counts.of(when)
+    plan = measuring.Plan(specs=specs, arm=only.arm, render=_render, seen=only.seen, **settings)
     return measuring.measure(target, plan)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     help="hist (the default), quantize, lquantize:LOW:HIGH:STEP, sum, min, max, avg, stddev, or count, without --of.",
 )
 @click.option("--capacity", type=click.IntRange(min=1), metavar="N", help="Keys that there is room for.")
+@options.when
 @options.target
 @options.measuring
 @click.pass_obj
@@ -35,6 +36,7 @@ def command(
     by: str | None,
     kind: str | None,
     capacity: int | None,
+    when: str | None,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
     **settings: Any,  # noqa: ANN401
@@ -58,6 +60,7 @@ def command(
         () if by is None else expressions.parse("--by", by),
         numbers,
         capacity,
+        None if when is None else expressions.parse_one("--when", when),
     )
     target = targets.choose(pids, names, program, specs)
     plan = measuring.Plan(specs=specs, arm=counting.arm, render=_render, always={"aggregations": {}}, **settings)

@@ -14,23 +14,35 @@ if TYPE_CHECKING:
 
 @click.command("time")
 @options.specs
+@options.when
 @options.target
 @options.measuring
 @options.clock
 @click.pass_obj
-def command(program: tuple[str, ...], /, specs: tuple[str, ...], pids: Any, names: Any, **settings: Any) -> int:  # noqa: ANN401
+def command(
+    program: tuple[str, ...],
+    /,
+    specs: tuple[str, ...],
+    when: str | None,
+    pids: Any,  # noqa: ANN401
+    names: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401
+) -> int:
     """Measure how long functions take: count, percentiles, histogram.
 
     \b
     anyprobe time libc:malloc -p 4242 --for 5
     anyprobe time 'libz:*flate' -- gzip -k FILE
+    anyprobe time libc:write --when 'arg2 > 4096' -p 4242
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import measuring, targets
+    from anyprobe.cli import conditional, measuring, targets
 
     target = targets.choose(pids, names, program, specs)
+    only = conditional.Times.of(when)
     plan = measuring.Plan(
         specs=specs,
-        arm=lambda session, wanted: session.time(*wanted),
+        arm=only.arm,
+        seen=only.seen,
         render=_render,
         always={"functions": []},
         **settings,

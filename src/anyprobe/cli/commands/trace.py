@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     help="Parameters to show. Default: all, and 6 where it is not known how many there are.",
 )
 @click.option("-c", "--count", "most", type=click.IntRange(min=1), metavar="N", help="End after N hits.")
+@options.when
 @options.target
 @options.following
 @click.pass_obj
@@ -34,6 +35,7 @@ def command(
     printed: str | None,
     parameters: int | None,
     most: int | None,
+    when: str | None,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
     **settings: Any,  # noqa: ANN401
@@ -53,6 +55,7 @@ def command(
     wanted = () if printed is None else expressions.parse("--print", printed)
     target = targets.choose(pids, names, program, specs)
     trace = tracing.Trace(wanted, parameters, settings["as_json"], len(target.pids) > 1, most)
+    trace.when = None if when is None else expressions.parse_one("--when", when)
     plan = measuring.Plan(
         specs=specs, arm=trace.arm, render=_render, records=trace, every=None, fold=False, top=0, lines=True, **settings
     )

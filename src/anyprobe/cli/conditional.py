@@ -1,0 +1,177 @@
+"""``count`` and ``time`` under a condition: handlers count what it holds for, and results have the usual form."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from anyprobe.cli.expressions import Expression, parse_one
+from anyprobe.cli.handlerplaces import Ends, HandlerMaker, HandlerPlace, place_for
+from anyprobe.cli.handlertext import PARAMETERS, HandlerText, check_names
+from anyprobe.cli.knownfunctions import Knowledge, knowledge_of
+
+if TYPE_CHECKING:
+    from anyprobe.data.results import CellValue
+    from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
+    from anyprobe.probes.session import Session
+
+CAPACITY = 1 << 14
+"""Places that hits are counted of apart from each other."""
+_COUNTED, _TIMED, _TAILS = "counted under --when", "timed under --when", "left by a jump under --when"
+_NAMES = frozenset({_COUNTED, _TIMED, _TAILS})
+
+
+@dataclass
+class _Conditional(ABC):
+    """What is measured, and the condition."""
+
+    when: Expression | None
+    _things: dict[str, Any] = field(default_factory=dict)
+    also: ClassVar[tuple[str, ...]] = ()
+    """Names that are wanted besides those in the condition."""
+
+    @classmethod
+    def of(cls, text: str | None) -> Self:
+        """Read the option."""
+        return cls(None if text is None else parse_one("--when", text))
+
+    def arm(self, session: "Session", specs: Sequence[str]) -> None:
+        """Place what counts."""
+        if self.when is None:
+            self._plainly(session, specs)
+            return
+        self._things = self._things or self._made()
+        wanted = (self.when, *(parse_one("--when", name) for name in self.also))
+        known = [knowledge_of(session, spec) for spec in specs]
+        for each in known:
+            check_names(wanted, each.names, each.reason)
+        places = [place_for(spec, wanted, (*PARAMETERS, *each.names)) for spec, each in zip(specs, known, strict=True)]
+        for place, each in zip(places, known, strict=True):
+            self._put(session, place, each, wanted)
+
+    def _put(self, session: "Session", place: HandlerPlace, known: Knowledge, wanted: tuple[Expression, ...]) -> None:
+        def write(text: HandlerText, shown: Sequence[str], returns: bool) -> None:  # noqa: ARG001 - a Write
+            text.add_condition(self.when)
+            text.add(*self._lines(place))
+
+        HandlerMaker(place, wanted, known, write, self._things, retval=self._result(known)).put(session)
+
+    def _result(self, known: Knowledge) -> object:
+        """Return the type of results that no word holds: it is not asked for what they are."""
+        from anyprobe.handlers.types import u64
+
+        return None if known.has_result else u64
+
+    def seen(self, snapshot: "Snapshot") -> "Snapshot":
+        """Return results as they would be if only what the condition holds for had happened."""
+        if self.when is None:
+            return snapshot
+        counted = {each.name: each.entries for each in snapshot.aggregations if each.name in _NAMES}
+        lost = {each.name: {"no room": each.dropped} for each in snapshot.aggregations if each.dropped}
+        others = tuple(each for each in snapshot.aggregations if each.name not in _NAMES)
+        found = replace(snapshot, aggregations=others, dropped={**snapshot.dropped, **lost})
+        by_address = {name: {int(key[0]): cell for key, cell in entries.items()} for name, entries in counted.items()}
+        return self._results(found, by_address)
+
+    @abstractmethod
+    def _plainly(self, session: "Session", specs: Sequence[str]) -> None:
+        """Measure without a condition."""
+
+    @abstractmethod
+    def _made(self) -> dict[str, Any]:
+        """Return the aggregations by their names in the handler."""
+
+    @abstractmethod
+    def _lines(self, place: HandlerPlace) -> list[str]:
+        """Return what the handler does where the condition holds."""
+
+    @abstractmethod
+    def _results(self, snapshot: "Snapshot", counted: "dict[str, dict[int, CellValue]]") -> "Snapshot":
+        """Return the results, from what was counted by address."""
+
+
+class Counts(_Conditional):
+    """``count``: hits at each site; calls, where the condition is about what only their end knows."""
+
+    def _plainly(self, session: "Session", specs: Sequence[str]) -> None:
+        session.count(*specs)
+
+    def _made(self) -> dict[str, Any]:
+        from anyprobe.data.aggregations import Count
+
+        return {"counted": Count(_COUNTED, by=("address",), capacity=CAPACITY)}
+
+    def _lines(self, place: HandlerPlace) -> list[str]:
+        where = "ctx.func" if place.ends is Ends.CALL else "ctx.ip"
+        return [f"    counted.add(key=(u64({where}),))"]
+
+    def _results(self, snapshot: "Snapshot", counted: "dict[str, dict[int, CellValue]]") -> "Snapshot":
+        found = counted.get(_COUNTED, {})
+        hits = {address: cell.count for address, cell in found.items()}
+        sites = [replace(each, hits=hits.get(each.address, 0)) for each in _asked(snapshot.sites)]
+        return replace(snapshot, sites=tuple(sites))
+
+
+class Times(_Conditional):
+    """``time``: the durations of calls."""
+
+    also = ("latency_ns",)
+
+    def _plainly(self, session: "Session", specs: Sequence[str]) -> None:
+        session.time(*specs)
+
+    def _made(self) -> dict[str, Any]:
+        from anyprobe.data.aggregations import Count, Hist
+
+        return {
+            "timed": Hist(_TIMED, by=("address",), capacity=1 << 10),
+            "tails": Count(_TAILS, by=("address",), capacity=CAPACITY),
+        }
+
+    def _lines(self, place: HandlerPlace) -> list[str]:  # noqa: ARG002 - it is always both ends of a call
+        # a call that ends by a jump to another function goes on there: it has no result yet
+        return [
+            "    if ctx.retval is None:",
+            "        tails.add(key=(u64(ctx.func),))",
+            "    else:",
+            "        timed.add(latency_ns, key=(u64(ctx.func),))",
+        ]
+
+    def _result(self, known: Knowledge) -> object:
+        from anyprobe.handlers.types import u64
+
+        return None if known.has_result and self.when is not None and self.when.uses("retval") else u64
+
+    def _results(self, snapshot: "Snapshot", counted: "dict[str, dict[int, CellValue]]") -> "Snapshot":
+        timed, tails = counted.get(_TIMED, {}), counted.get(_TAILS, {})
+        entries = _asked(snapshot.sites)
+        functions = [_timing(each, timed.get(each.address), tails.get(each.address)) for each in entries]
+        sites = [
+            replace(each, hits=function.count + function.tail_exits)
+            for each, function in zip(entries, functions, strict=True)
+        ]
+        return replace(snapshot, sites=tuple(sites), functions=tuple(functions))
+
+
+def _asked(sites: "Sequence[SiteResult]") -> "list[SiteResult]":
+    """Return the sites that were asked for: of calls, their beginnings."""
+    entered = {(each.module, each.function) for each in sites if each.kind == "entry"}
+    return [each for each in sites if each.kind != "return" or (each.module, each.function) not in entered]
+
+
+def _timing(site: "SiteResult", cell: "CellValue | None", tails: "CellValue | None") -> "FunctionTiming":
+    from anyprobe.data.snapshot import FunctionTiming
+
+    return FunctionTiming(
+        spec=site.spec,
+        module=site.module,
+        function=site.function,
+        count=0 if cell is None else cell.count,
+        tail_exits=0 if tails is None else tails.count,
+        sum_ns=0.0 if cell is None else float(cell.sum or 0),
+        min_ns=0.0 if cell is None else float(cell.min or 0),
+        max_ns=0.0 if cell is None else float(cell.max or 0),
+        buckets=() if cell is None else cell.buckets,
+        nmissed=site.nmissed,
+        address=site.address,
+    )

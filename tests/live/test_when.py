@@ -1,0 +1,100 @@
+"""``--when EXPR``: only what the expression holds for is counted, timed, shown, or aggregated."""
+
+import json
+import re
+
+import pytest
+
+from anyprobe.cli import main
+from live.driver import build
+
+pytestmark = pytest.mark.live
+
+PROGRAM = """
+#define KEPT __attribute__((noinline))
+struct pair { long a, b; };
+static volatile int sink;
+KEPT int work(int n) { for (int i = 0; i < n * 100; i++) sink++; return n % 3 ? n : -1; }
+KEPT struct pair both(int n) { sink = n; struct pair p = {n, n}; return p; }
+KEPT void nothing(int n) { sink = n; }
+KEPT int jumps(int n) { return n > 5 ? n : work(n); }
+int main(void)
+{
+    for (int i = 0; i < 10; i++) { work(i); both(i); nothing(i); sink = jumps(i); }
+    return 0;
+}
+"""
+
+
+@pytest.fixture
+def run(capfd):
+    program = build("conditions.c", "-O2", "-g", text=PROGRAM)
+
+    def run(*arguments, status=0):
+        capfd.readouterr()
+        assert main([*arguments, "--", str(program)]) == status
+        return capfd.readouterr().err
+
+    return run
+
+
+def document(text):
+    return json.loads(text)
+
+
+def hits(text):
+    return {site["function"]: site["hits"] for site in document(text)["sites"]}
+
+
+def test_count(run):
+    assert hits(run("count", "a.out:both", "a.out:nothing", "--when", "n >= 7", "--json")) == {"both": 3, "nothing": 3}
+    plain = hits(run("count", "a.out:both", "--json"))
+    assert plain == hits(run("count", "a.out:both", "--when", "n < 99", "--json")) == {"both": 10}
+    assert hits(run("count", "a.out:both", "--when", "n > 99", "--json")) == {"both": 0}
+
+
+def test_count_of_calls_by_their_result(run):
+    """Sixteen calls of work, of which six return -1: they are calls, wherever they end."""
+    assert hits(run("count", "a.out:work", "--when", "retval < 0", "--json")) == {"work": 6}
+    sites = document(run("count", "a.out:work%return", "--when", "retval < 0", "--json"))["sites"]
+    assert sum(site["hits"] for site in sites) == 6
+    assert hits(run("count", "a.out:work", "--when", "retval > 0 and n < 5", "--json")) == {"work": 6}
+
+
+def test_time(run):
+    found = document(run("time", "a.out:work", "a.out:both", "a.out:nothing", "--when", "n >= 7", "--json"))
+    functions = {each["function"]: each for each in found["functions"]}
+    assert {name: each["count"] for name, each in functions.items()} == {"work": 3, "both": 3, "nothing": 3}
+    work = functions["work"]
+    assert 0 < work["min_ns"] <= work["p50_ns"] <= work["max_ns"] <= work["sum_ns"]
+    assert sum(count for _, _, count in work["buckets"]) == 3
+    assert {"mean_ns", "p90_ns", "p99_ns", "tail_exits", "unmatched", "nmissed", "in_flight"} <= work.keys()
+    (slow,) = document(run("time", "a.out:work", "--when", "latency_ns < 0", "--json"))["functions"]
+    assert slow["count"] == 0
+    assert re.search(r"\b3\b.* work ", run("time", "a.out:work", "--when", "n >= 7"))
+
+
+def test_time_of_calls_that_are_left_by_a_jump(run):
+    (found,) = document(run("time", "a.out:jumps", "--when", "n > 3", "--json"))["functions"]
+    assert (found["count"], found["tail_exits"]) == (4, 2)
+
+
+def test_trace(run):
+    lines = [json.loads(line) for line in run("trace", "a.out:work", "--when", "n > 7", "--json").splitlines()]
+    assert [line["args"] for line in lines] == [{"n": 8}, {"n": 9}]
+    lines = run("trace", "a.out:work", "--when", "retval == -1", "--print", "n").splitlines()
+    assert [line.partition("work")[2] for line in lines if "n=9" in line] == [" = -1  n=9"]
+    assert len(lines) == 6
+
+
+def test_hist(run):
+    found = document(run("hist", "a.out:work", "--of", "n", "--when", "retval > 0", "--as", "sum", "--json"))
+    assert found["aggregations"]["n"]["sum"] == 1 + 2 + 4 + 5 + 7 + 8 + 1 + 2 + 4 + 5
+
+
+@pytest.mark.parametrize("command", ["count", "time", "trace"])
+def test_mistakes_are_pointed_at(run, command):
+    said = run(command, "a.out:work", "--when", "m > 3", status=2)
+    assert "--when:1:1: m is not defined" in said
+    said = run(command, "a.out:work", "--when", "n >", status=2)
+    assert said.startswith("--when:1:")
