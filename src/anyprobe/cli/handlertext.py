@@ -16,7 +16,7 @@ from anyprobe.core.errors import HandlerError
 
 PARAMETERS = tuple(f"arg{index}" for index in range(10))
 """Names of parameters of which nothing is known but their position."""
-CONTEXT = ("tid", "pid", "cpu", "ip", "func", "caller", "comm", "now", "errno")
+CONTEXT = ("tid", "pid", "cpu", "ip", "caller", "comm", "now", "errno")
 """Attributes of ``ctx`` that have a name of their own in expressions."""
 OF_RETURNS = ("retval", "latency_ns")
 """What only returns know."""
@@ -86,11 +86,8 @@ def check_names(expressions: Iterable[Expression], known: Iterable[str] = (), re
 
     allowed = {*PARAMETERS, *CONTEXT, *OF_RETURNS, *FUNCTIONS, *_TYPES, *known, "ctx"}
     expressions = list(expressions)
-    called = {name for each in expressions for name in each.called}
     for expression in expressions:
         for name, line, column in expression.names:
-            if name in CONTEXT and name in called - expression.called:
-                raise expression.error(line, column, f"{name} is a function here, too", f"ctx.{name}")
             if name not in allowed:
                 near = difflib.get_close_matches(name, allowed, 3)
                 instead = ", ".join(near) if near else "arg0, retval, latency_ns, tid, cstr(arg0, 64), ctx.regs.rdi"

@@ -242,7 +242,10 @@ def _places(session: "Session") -> "list[tuple[int, tuple[str, str]]]":
         for place in probe.places:
             site = place.site
             inside = f"+{place.offset:#x}" if site.kind not in {"entry", "return"} and place.offset else ""
-            found.append((place.address, (site.canonical, f"{site.object.name}:{site.name}{inside}")))
+            module = site.object.name
+            # what has no name is called by its place in the module already
+            name = site.name if site.name.startswith(f"{module}+") else f"{module}:{site.name}"
+            found.append((place.address, (site.canonical, f"{name}{inside}")))
     return found
 
 

@@ -7,7 +7,7 @@ does.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,35 @@ KEY_WORDS_LIMIT = 16
 """A key has at most 128 bytes."""
 
 
-KeyKind = Literal["unsigned", "signed", "string", "func", "stack"]
-"""``func`` is an address of code and ``stack`` the id of a stack, which are shown by name."""
+KeyKind = Literal["unsigned", "signed", "string", "func", "stack", "address"]
+"""``func`` is an address of code and ``stack`` the id of a stack, which are shown by name; so is an ``address``, which
+stays a number.
+"""
+NAMED = frozenset({"func", "stack"})
+
+
+class Place(int):
+    """An address in a key: a number like any other, shown as the symbol that is there, or in hexadecimal digits."""
+
+    text: str
+
+    def __new__(cls, number: int, text: str = "") -> Self:
+        """Keep how it is shown."""
+        made = super().__new__(cls, number)
+        made.text = text or f"{number:#x}"
+        return made
+
+    def __str__(self) -> str:
+        """Return how it is shown."""
+        return self.text
+
+    def __format__(self, form: str) -> str:
+        """Return how it is shown, or the number in a form for numbers."""
+        return format(int(self), form) if form else self.text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle both."""
+        return Place, (int(self), self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +80,13 @@ class KeyShape:
         """Number of words of one key."""
         return sum(part.words for part in self.parts)
 
+    def serves(self, other: "KeyShape") -> bool:
+        """Return whether keys of another shape are the same words: addresses and numbers without a sign are."""
+        plain = [
+            tuple("unsigned" if part.kind == "address" else part.kind for part in each.parts) for each in (self, other)
+        ]
+        return plain[0] == plain[1] and [part.words for part in self.parts] == [part.words for part in other.parts]
+
     def encode(self, key: Key) -> tuple[int, ...]:
         """Return the words of a key."""
         words: list[int] = []
@@ -74,7 +108,10 @@ class KeyShape:
             if part.kind == "string":
                 raw = words.view(f"S{part.words * 8}").ravel().tolist()
                 columns.append([text.partition(b"\0")[0].decode(errors="backslashreplace") for text in raw])
-            elif part.kind in {"func", "stack"} and names is not None:
+            elif part.kind == "address":
+                numbers = words.ravel().tolist()
+                columns.append([Place(each, names("func", each) if names is not None else "") for each in numbers])
+            elif part.kind in NAMED and names is not None:
                 columns.append([names(part.kind, number) for number in words.ravel().tolist()])
             else:
                 columns.append((words.view(np.int64) if part.kind == "signed" else words).ravel().tolist())

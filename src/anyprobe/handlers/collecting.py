@@ -77,7 +77,7 @@ class Collecting:
 
     def _same(self, expressions: Expressions, node: ast.AST, name: str, old: _Keyed, new: _Keyed) -> None:
         """Refuse another use of what is used already."""
-        if old.shape != new.shape:
+        if not old.shape.serves(new.shape):
             raise expressions.error(node, f"{name} has had another kind of key", "one for each kind")
         if old.signed != new.signed:
             raise expressions.error(node, f"{name} is given signed and unsigned values", "i64(…) or u64(…)")
@@ -151,7 +151,7 @@ class Collecting:
             wide = operators.widened(expr)
             parts.append(operators.convert(wide, u64))
             # what is narrower than u64 is the same number either way
-            kinds.append(key_kind(expr.type if isinstance(expr.type, ShownType) else wide.type))
+            kinds.append(key_kind(expr.type if isinstance(expr.type, PointerType) else wide.type))
         return tuple(parts), tuple(kinds)
 
     # -- records

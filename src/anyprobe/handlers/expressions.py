@@ -13,7 +13,7 @@ from anyprobe.handlers.emitter import HANDLER_END, Emitter
 from anyprobe.handlers.frame import Frame, Notes
 from anyprobe.handlers.layouts import Field
 from anyprobe.handlers.storages import is_storage
-from anyprobe.handlers.types import BoolType, IntegerType, Layout, PointerType, Type, boolean, i64, u64
+from anyprobe.handlers.types import BoolType, IntegerType, Layout, PointerType, Type, boolean, func, i64, u64
 from anyprobe.handlers.values import (
     Alias,
     Context,
@@ -154,6 +154,8 @@ class Expressions:
         """Return a value that is there; where it is missing, the handler ends and that is counted."""
         if value == Literal(None):
             raise self.error(node, "None is no number", "x is None, x is not None")
+        if isinstance(value, Thing) and value.thing is func:
+            return self.present(self.context.read(self.emit, "", "func", self.frame.fail_at(node)), node)
         if not isinstance(value, Maybe | Text):
             return value
         missing = ir.Unary("not", value.present)

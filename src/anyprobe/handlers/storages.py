@@ -108,7 +108,9 @@ def key_kind(kind: Type) -> KeyKind:
     """Return what a number of a type is as part of a key."""
     if isinstance(kind, ShownType):
         return "func" if kind == func else "stack"
-    return "signed" if is_signed(u64 if isinstance(kind, PointerType) else kind) else "unsigned"
+    if isinstance(kind, PointerType):
+        return "address"
+    return "signed" if is_signed(kind) else "unsigned"
 
 
 def is_signed(kind: Type) -> bool:

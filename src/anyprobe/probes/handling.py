@@ -329,6 +329,8 @@ class Handling:
         self._tids_checked = self._tids_wanted
         if "_filters" in self.__dict__:
             self._filters.place()
+        if "_stack_tables" in self.__dict__:
+            self._stack_tables.follow(at_once=True)
         if self.__dict__.pop("_errno", 0) is None:
             self._tell_errno()
 

@@ -39,10 +39,10 @@ class StackTables:
             self._region.publish(ranges)
         return self._store.address
 
-    def follow(self) -> None:
+    def follow(self, *, at_once: bool = False) -> None:
         """Have the tables cover what has been loaded since the last look, if that was not a moment ago."""
         now = time.monotonic()
-        if self._region is None or now < self._next or self._engine.process.exited():
+        if self._region is None or (now < self._next and not at_once) or self._engine.process.exited():
             return
         self._next = now + _PAUSE
         known = self._known

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import TargetError, UsageError
 from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.keys import KeyShape
+from anyprobe.data.keys import KeyShape, Place
 from anyprobe.data.maps import Map, MapView
 from anyprobe.data.records import SHOWN
 from anyprobe.data.results import AggregationResult, CellValue, Key
@@ -52,7 +52,12 @@ class Stored:
     def _named(self, key: Key, shape: KeyShape) -> Key:
         """Return a key with the names of functions and stacks, which the attendant knows."""
         pairs = zip(key, shape.parts, strict=True)
-        return tuple(self._name(part.kind, int(each)) if part.kind in SHOWN else each for each, part in pairs)
+        return tuple(self._shown(part.kind, each) for each, part in pairs)
+
+    def _shown(self, kind: str, value: int | str) -> int | str:
+        if kind == "address":
+            return Place(int(value), self._name("func", int(value)))
+        return self._name(kind, int(value)) if kind in SHOWN else value
 
     def _name(self, kind: str, number: int) -> str:
         found = self._names.get((kind, number))
@@ -65,7 +70,7 @@ class Stored:
 
     def learn_names(self) -> None:
         """Ask for the names that will be wanted when there is no attendant any more."""
-        if self.view is not None and any(part.kind in SHOWN for part in self.view.layout.shape.parts):
+        if self.view is not None and any(part.kind in {*SHOWN, "address"} for part in self.view.layout.shape.parts):
             self._read()
 
     def finish(self) -> None:

@@ -56,6 +56,8 @@ class Symbols:
         if function is None:
             return f"{loaded.name}+{address + behind - loaded.first.start:#x}"
         distance = address + behind - loaded.bias - function.start
+        if function.name == f"{loaded.name}+{function.start:#x}":  # it has no name: once is enough
+            return f"{loaded.name}+{function.start + distance:#x}"
         several = len(loaded.image.functions.lookup(function.name)) > 1
         name = f"{function.demangled}@{function.start:#x}" if several else function.demangled
         return f"{loaded.name}:{name}" + (f"+{distance:#x}" if distance else "")
