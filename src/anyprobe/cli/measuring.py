@@ -100,7 +100,8 @@ def measure(target: targets.Target, plan: Plan) -> int:
         if placed or target.program or not plan.specs:  # a script may place probes later
             wait(sessions, ends, interrupts, plan, stream)
             placed = placed or any(map(has_placed, sessions))
-        snapshots = [remove(session) for session in sessions]
+        with output.progress("removing", quiet=plan.quiet):
+            snapshots = [remove(session) for session in sessions]
         if plan.records is not None:
             plan.records.look(sessions, stream, final=True)
         status = ended_status(sessions[0]) if target.program else None

@@ -16,6 +16,7 @@ from typing import Any
 
 from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.probes.channel import Channel, ChannelClosed, Failure, Request
+from anyprobe.probes.progress import Progress, await_with_progress
 from anyprobe.probes.sharing import Shared, SharedFile
 from anyprobe.splice.threadslot import SLOTS
 from anyprobe.target import gateway
@@ -34,8 +35,9 @@ main(descriptor, pid)
 class Line:
     """The line to the attendant, and the thread that speaks and listens; it alone handles what is sent."""
 
-    def __init__(self) -> None:
-        """Execute an attendant."""
+    def __init__(self, progress: Progress | None = None) -> None:
+        """Execute an attendant; ``progress`` is told of what takes long."""
+        self._progress = progress
         self._asked: queue.SimpleQueue[tuple[Request | Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self.closed = False
         ours, theirs = socket.socketpair()
@@ -88,6 +90,8 @@ class Line:
         self._asked.put((Request(method, arguments), answer))
         if self.closed:
             self._refuse_all()
+        if self._progress is not None:
+            await_with_progress(answer, method, self._progress)
         return answer.result()
 
     def do(self, reading: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it returns

@@ -24,6 +24,7 @@ from anyprobe.probes.events import Event, Events, EventSource, Listener, Listene
 from anyprobe.probes.ledger import Ledger, read
 from anyprobe.probes.line import Line, forget_slots, thread_pointer
 from anyprobe.probes.parcels import Parcel, Sender
+from anyprobe.probes.progress import Progress, line_on_terminal
 from anyprobe.probes.sharing import Shared
 from anyprobe.probes.spec import see_texts
 from anyprobe.probes.stored import Stored
@@ -92,7 +93,7 @@ class _OwnEvents(EventSource):
 class SelfSession:
     """Probes in this very process, with the methods of ``Session``."""
 
-    def __init__(self, **options: object) -> None:
+    def __init__(self, *, progress: Progress | None = None, **options: object) -> None:
         """Use ``attach_self``."""
         self._owner = os.getpid()
         self.unsafe = bool(options.get("unsafe"))
@@ -102,7 +103,7 @@ class SelfSession:
         self._listeners: Listeners | None = None
         self._last: tuple[Snapshot | None, dict[str, Records], list[str]] | None = None
         self._ledger: Ledger | None = None
-        self._line = Line()
+        self._line = Line(progress)
         try:
             self.exe, _ = self._line.ask("open", options, self._line.thread_pointer)
         except BaseException:
@@ -435,12 +436,15 @@ def attach_self(
     returns: str = "exits",
     live: bool = False,
     unsafe: bool = False,
+    progress: Progress | bool = False,
 ) -> SelfSession:
     """Open a session on the Python program that this is, or the notebook; the options are those of ``attach``.
 
-    Another process is executed that does the work. The thread that talks to it is not counted.
+    Another process is executed that does the work. The thread that talks to it is not counted. ``progress``: ``True``
+    shows a line on a terminal while something takes more than half a second; a function is called meanwhile, with what
+    is being done, the seconds, and whether it is done.
     """
     options = {"strategy": strategy, "clock": clock, "returns": returns, "live": live, "unsafe": unsafe}
     if maxactive is not None:
         options["maxactive"] = maxactive
-    return SelfSession(**options)
+    return SelfSession(progress=line_on_terminal if progress is True else progress or None, **options)

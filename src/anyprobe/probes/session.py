@@ -162,11 +162,10 @@ class Session(Decorators):
         """
         from anyprobe.probes.overhead import TSC_TIMING_NS, VDSO_TIMING_NS, OverheadWatch, disarmed
 
-        if self._watch is None:
-            self._watch = OverheadWatch(VDSO_TIMING_NS if self.engine.clock else TSC_TIMING_NS)
-            self._watch.look(self.probes, percent)
-            return []
-        probes, text = disarmed(self._watch.look(self.probes, percent), self._watch.total, percent, self._disarm)
+        first = self._watch is None  # which has nothing to compare with
+        self._watch = self._watch or OverheadWatch(VDSO_TIMING_NS if self.engine.clock else TSC_TIMING_NS)
+        excess = self._watch.look(self.probes, percent)
+        probes, text = disarmed([] if first else excess, self._watch.total, percent, self._disarm)
         if text:
             self.warn(text)
         return probes

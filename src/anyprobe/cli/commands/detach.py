@@ -23,7 +23,9 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int
 
     from anyprobe.cli import output, targets
 
-    report = removed(targets.choose_running(pids, names))
+    chosen = targets.choose_running(pids, names)
+    with output.progress("removing", quiet=False):
+        report = removed(chosen)
     if as_json:
         output.write_json(as_document(report), sys.stdout)
     else:

@@ -25,10 +25,11 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int
 
     from anyprobe.cli import machine_checks, output, target_checks, targets
 
-    sections = {"machine": machine_checks.findings()}
-    if pids or names:
-        pid = targets.choose_one(pids, names)
-        sections[f"process {pid}"] = target_checks.findings(pid)
+    pid = targets.choose_one(pids, names) if pids or names else None
+    with output.progress("looking", quiet=False):
+        sections = {"machine": machine_checks.findings()}
+        if pid is not None:
+            sections[f"process {pid}"] = target_checks.findings(pid)
     if as_json:
         machine, *target = sections.values()
         document = {"machine": [finding.as_json() for finding in machine]}

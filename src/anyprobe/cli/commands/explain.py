@@ -60,7 +60,8 @@ def command(
     with ExitStack() as stack:
         settings = {"strategy": strategy, "live": live or None, "unsafe": unsafe or None}
         session = targets.open_sessions(stack, targets.Target((pid,)), **settings)[0]
-        explanation = session.explain(spec)
+        with output.progress("planning", quiet=False):
+            explanation = session.explain(spec)
         handlers = [] if script is None else scripts.rehearse(script, session, explanation.function_start)
     if as_json:
         document = as_document(explanation)

@@ -29,7 +29,9 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites:
     from anyprobe.cli import output, targets
     from anyprobe.probes import listing
 
-    found = listing.inspect(targets.choose_one(pids, names))
+    chosen = targets.choose_one(pids, names)
+    with output.progress("looking", quiet=False):
+        found = listing.inspect(chosen)
     shown = found.sites if sites else found.registered
     if as_json:
         output.write_json([as_document(each) for each in shown], sys.stdout)
