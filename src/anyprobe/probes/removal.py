@@ -18,6 +18,7 @@ from anyprobe.target.process import Process
 
 def disarm(engine: Engine, places: Sequence[Place]) -> list[str]:
     """Take places of probes out; return what had to stay in, and why."""
+    engine.text.look_for_returned(engine.process.mem)
     places = [place for place in places if place.hook.armed]
     edits = edits_for(places, remove=True)
     engine.change(edits)
@@ -59,7 +60,7 @@ def detach(process: Process, engine: Engine) -> list[str]:
         try:
             end_live(engine)
         finally:  # whatever went wrong there: the splices do not stay
-            removal = remove(process, sessions, patches)
+            removal = remove(process, sessions, patches, list(engine.text.saved.values()))
         engine.pause_us["disarm"] += removal.pause_us
         remaining += [f"the bytes at {at:#x} were changed by somebody else and left alone" for at in removal.foreign]
         remaining += [f"{kept} is not quiet yet; run: anyprobe detach -p {process.pid}" for kept in removal.kept]

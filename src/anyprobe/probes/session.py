@@ -281,12 +281,9 @@ class Session(Decorators):
             with suppress(TargetError), typed(self._process, "splicing signal handlers of"):
                 for text in self._handlers.follow(often=often):
                     self.warn(text)
-                self._look_for_requests()
+                from anyprobe.probes import requests
 
-    def _look_for_requests(self) -> None:
-        from anyprobe.probes import requests
-
-        requests.look(self)
+                requests.look(self)
 
     def _note_losses(self) -> None:
         """See what is no longer there: libraries unmapped, everything removed by another anyprobe."""
@@ -295,6 +292,7 @@ class Session(Decorators):
         with suppress(TargetError):  # whoever is gone has lost nothing
             self.engine.note_losses(self._process.mappings())
             self.engine.roster.write()
+            self.warnings = [*self.warnings, *self.engine.look_at_text()]
             if self.engine.losses.evicted:
                 self.warn("another anyprobe has removed these probes; they have counted until then")
 

@@ -23,8 +23,9 @@ from anyprobe.splice.signalview import SignalView
 from anyprobe.splice.siteclobbers import ClobberSource, SiteClobbers, function_of
 from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import PunPlaces, Springboards
-from anyprobe.splice.standing import Losses, check_sessions, gone, gone_modules, in_modules, lose, modules_of
+from anyprobe.splice.standing import Losses, additions, check_sessions, gone, lose, modules_of
 from anyprobe.splice.stubdirectory import StubDirectory
+from anyprobe.splice.textwatch import TextWatch
 from anyprobe.splice.transaction import FunctionChange, Transaction
 from anyprobe.splice.traps import Traps
 from anyprobe.splice.waysback import Lingering
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 MAXACTIVE = 1024
 """Instances that a thread can have at once unless the user says otherwise."""
 
+_MOST_TOLD = 20
 _GADGET_BYTES = 9
 """The longest of the instructions that injected calls borrow."""
 
@@ -76,6 +78,7 @@ class Engine:
         self.view = SignalView(self)
         self._lingering = Lingering()
         self.losses = Losses()
+        self.text = TextWatch()
         self.clobbers = SiteClobbers(self.view, clobbers)
         self.roster = Roster(self)
         self.stubs = StubDirectory()
@@ -333,8 +336,14 @@ class Engine:
         memfds = [arena.inode for arena in self.arenas]
         if not self.losses.evicted and self.losses.misses(memfds, mappings):
             self.process.verify()  # after an exec nothing is where it was, and nobody else's doing
-        if self.losses.note(self.modules, memfds, mappings):
+        if self.losses.note(self.modules, memfds, mappings, self.process.mem):
             self.roster.note_all()
+
+    def look_at_text(self) -> list[str]:
+        """See which splices were overwritten since the last look; return what is to be said of them."""
+        found = self.text.look(self.modules, self.process.mem)
+        told = [f"at {splice.address:#x}: {self.text.overwritten[splice.address]}" for splice in found[:_MOST_TOLD]]
+        return told + self.losses.tell_replaced()
 
     def _open_gates(self) -> None:
         """Let what was emitted work, once the journal says how to undo it."""
@@ -375,11 +384,10 @@ class Engine:
         lingering = self._lingering if self.view.is_used else None
         transaction = Transaction(self.process, changes, journal, traps, lingering)
         what = "arm" if any(change.added for change in changes) else "disarm"
-        modules = modules_of(edits)
         transaction.rehearse()
         try:
             with self.traps.calm_stop(what, trapping, transaction.struck) as stop:
-                for edit in in_modules(edits, gone_modules(modules, self._mappings)):
+                for edit in additions(edits, self._mappings):
                     if edit.change is not None:
                         transaction.refuse(edit.change, gone(edit))
                 transaction.run(stop)
@@ -429,8 +437,8 @@ class Engine:
             _refuse(want, why)
 
     def _without_gone(self, edits: Sequence[Edit], mappings: Sequence[Mapping]) -> Sequence[Edit]:
-        """Give up edits in modules that are gone; return the others."""
-        lost = in_modules(edits, gone_modules(modules_of(edits), mappings))
+        """Give up what would add to modules that are gone; return the others."""
+        lost = additions(edits, mappings)
         for edit in lost:
             self.give_up(edit, gone(edit))
         return [edit for edit in edits if edit not in lost] if lost else edits

@@ -23,7 +23,7 @@ from anyprobe.splice.livewrites import SEVERAL, Rewrite, Site, Write, sites_of, 
 from anyprobe.splice.patchcode import EmittedPatch
 from anyprobe.splice.planned import FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.springboard import PunPlaces
-from anyprobe.splice.standing import gone, gone_modules, in_modules, modules_of
+from anyprobe.splice.standing import additions, gone
 from anyprobe.splice.together import all_of
 from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
 from anyprobe.splice.traphandler import AMBIGUOUS
@@ -288,7 +288,7 @@ class LiveArming:
         engine.process.verify()
         mappings = engine.process.mappings()
         engine.check_sessions(mappings)
-        for edit in in_modules(edits, gone_modules(modules_of(edits), mappings)):
+        for edit in additions(edits, mappings):
             if edit.change is not None:
                 transaction.refuse(edit.change, gone(edit))
         transaction.recheck()

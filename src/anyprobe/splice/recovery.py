@@ -36,6 +36,7 @@ from anyprobe.splice.journal import FoundJournal, MappingUse, RecordKind, journa
 from anyprobe.splice.parked import may_park, parked_pcs
 from anyprobe.splice.restoring import TextRestoration
 from anyprobe.splice.returnaddresses import restore_returns
+from anyprobe.splice.savedcopies import Saved, held_copies
 from anyprobe.splice.savedpcs import Stacks
 from anyprobe.splice.signalactions import has_traps, put_back, trapped, unreached
 from anyprobe.splice.threadslot import clear_slots
@@ -78,9 +79,14 @@ class Removal:
 
 
 def remove(
-    process: Process, sessions: frozenset[bytes] | None = None, patches: Callable[[], Sleepers] | None = None
+    process: Process,
+    sessions: frozenset[bytes] | None = None,
+    patches: Callable[[], Sleepers] | None = None,
+    saved: Sequence[Saved] = (),
 ) -> Removal:
     """Restore all text, then unmap everything that is quiet; ``sessions`` limits it to some sessions' journals.
+
+    ``saved``: splices that the program has overwritten. What they lead to stays mapped as long as it holds copies.
 
     Where ``patches`` are known, threads asleep in them go back to the system calls they were copied from.
 
@@ -91,7 +97,7 @@ def remove(
     for number in count(1):
         try:
             with exclusive(process), process.translated("removing probes from"):
-                return _remove(process, sessions, patches)
+                return _remove(process, sessions, patches, saved)
         except (TargetError, MemoryFault) as error:
             final = isinstance(error, SessionConflict) or (isinstance(error, TargetExited) and process.ended())
             waiting = isinstance(error, StopTimeout) and time.monotonic() < deadline
@@ -104,8 +110,13 @@ def remove(
     raise AssertionError
 
 
-def _remove(process: Process, sessions: frozenset[bytes] | None, patches: Callable[[], Sleepers] | None) -> Removal:
-    restored = _Restoration(process, sessions)
+def _remove(
+    process: Process,
+    sessions: frozenset[bytes] | None,
+    patches: Callable[[], Sleepers] | None,
+    saved: Sequence[Saved],
+) -> Removal:
+    restored = _Restoration(process, sessions, saved)
     # where everything is to go, a thread may still have a dead controller's first call to make: only a stop shows that
     if sessions is not None and not restored.has_work():
         return Removal(process.pid, 0, (), (), 0)
@@ -123,7 +134,7 @@ def _remove(process: Process, sessions: frozenset[bytes] | None, patches: Callab
             if not restored.unfinished:
                 break
             time.sleep(_BREATH)
-        if not kept and not restored.look_for_leaks():
+        if restored.awaits_program or (not kept and not restored.look_for_leaks()):
             break
         if patches is not None:
             restored.sleepers = restored.sleepers or patches()
@@ -136,8 +147,8 @@ def _remove(process: Process, sessions: frozenset[bytes] | None, patches: Callab
 
 
 class _Restoration:
-    def __init__(self, process: Process, sessions: frozenset[bytes] | None) -> None:
-        self._process, self._sessions = process, sessions
+    def __init__(self, process: Process, sessions: frozenset[bytes] | None, saved: Sequence[Saved]) -> None:
+        self._process, self._sessions, self._saved = process, sessions, saved
         self._found: list[FoundJournal] = []
         self._pages: list[int] = []
         """Restored pages that have yet to be given back to their files."""
@@ -162,6 +173,8 @@ class _Restoration:
         """Whether the program's signal handlers may see true pcs."""
         self._prepare()
         self.sleepers: Sleepers | None = None
+        self.awaits_program = False
+        """Whether only the program can end what keeps the memory in use."""
 
     def _prepare(self) -> None:
         """Derive from the journals what takes time and can be known before anything is stopped."""
@@ -262,6 +275,12 @@ class _Restoration:
         if not busy:
             self._finish_text(mappings)
         busy = busy or restore_returns(process, stop.threads, journals, mappings)
+        # The program may have saved a jump as its original bytes, and write it back when it takes its hook out: only
+        # another removal, which finds other bytes, may unmap what the jump leads to.
+        awaited = {*self.foreign, *held_copies(process, self._saved, mappings)} if not busy else set()
+        if awaited:
+            self.awaits_program = True
+            return tuple(f"the patch for {at:#x}, whose bytes the program may have saved," for at in sorted(awaited))
         if busy:
             return busy
         put_back(process, stop, journals, mappings)

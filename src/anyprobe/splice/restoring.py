@@ -86,12 +86,20 @@ class TextRestoration:
                 page = self._lay_out(address, now)
             if page.content and not page.is_sure and self._never_written(address):
                 page = page._replace(content=b"", foreign=page.foreign + page.taken, taken=())
-            if page.content:
-                self._memory.write(address + page.low, page.content)
+            if page.content and not self._can_write(address + page.low, page.content):
+                page = page._replace(foreign=page.foreign + page.taken, taken=())
             self.splices += len(page.taken)
             foreign += page.foreign
             self.pages.append(address)
         self.foreign = tuple(foreign)
+
+    def _can_write(self, address: int, content: bytes) -> bool:
+        """Write, and return whether that was possible: shared memory, put in the place of text, may be closed to it."""
+        try:
+            self._memory.write(address, content)
+        except MemoryFault:
+            return False
+        return True
 
     def _lay_out(self, address: int, before: bytes) -> _Page:
         after = bytearray(before)

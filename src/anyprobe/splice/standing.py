@@ -1,9 +1,11 @@
 """Whether what a session knows still stands: modules come and go while nobody is attached."""
 
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import SessionConflict
+from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import is_ours
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
@@ -16,6 +18,20 @@ if TYPE_CHECKING:
     from anyprobe.target.process import Process
 
 MODULE_GONE = "the module was unmapped, or another file is mapped there now"
+_REPLACED = "the program has replaced this text by other memory"
+_HELD_BY_NO_FILE = ("/memfd:", "/dev/zero", "/anon_hugepage", "[")
+"""How the paths of mappings begin that a program fills itself, as far as they have any."""
+
+
+class Found(Enum):
+    """What is at the address of a splice in a module that does not stand any more."""
+
+    JUMP = "the splice"
+    """The program has moved its text, or replaced it by a copy, with anyprobe's jumps in it: they work on."""
+    ORIGINAL = "the original bytes"
+    NOTHING = "no memory, or another file's"
+    OTHER = "other bytes"
+    """What they were made from, and whether the jump comes back, is the program's secret."""
 
 
 def stands(parts: Iterable[Part], mappings: Sequence[Mapping]) -> bool:
@@ -44,6 +60,11 @@ def gone_modules(modules: Iterable[Module], mappings: Sequence[Mapping]) -> list
     return [module for module in modules if not stands(module.parts, mappings)]
 
 
+def additions(edits: Sequence[Edit], mappings: Sequence[Mapping]) -> list[Edit]:
+    """Return the edits that add something to modules that do not stand: jumps are made for the text of the file."""
+    return [edit for edit in in_modules(edits, gone_modules(modules_of(edits), mappings)) if edit.added or edit.anew]
+
+
 def in_modules(edits: Sequence[Edit], modules: Sequence[Module]) -> list[Edit]:
     """Return the edits in some modules."""
     return [edit for edit in edits if edit.module in modules] if modules else []
@@ -52,6 +73,24 @@ def in_modules(edits: Sequence[Edit], modules: Sequence[Module]) -> list[Edit]:
 def gone(edit: Edit) -> Refusal:
     """Return the refusal of an edit in a module that is gone."""
     return Refusal(Reason.GONE, edit.state.code.start + edit.module.bias, MODULE_GONE)
+
+
+def found_at(splice: LiveSplice, parts: Iterable[Part], memory: Memory, mappings: Sequence[Mapping]) -> Found:
+    """Return what is at a splice's address. The bytes decide, unless the memory is certainly another file's."""
+    files = {(part.device, part.inode) for part in parts}
+    mapping = next((m for m in mappings if m.start <= splice.address < m.end), None)
+    if mapping is None:
+        return Found.NOTHING
+    by_file = mapping.path and not mapping.path.startswith(_HELD_BY_NO_FILE)
+    try:
+        content = memory.read(splice.address, len(splice.new))
+    except MemoryFault:
+        return Found.NOTHING
+    if content == splice.new:
+        return Found.JUMP
+    if by_file and (mapping.device, mapping.inode) not in files:
+        return Found.NOTHING
+    return Found.ORIGINAL if content == splice.old else Found.OTHER
 
 
 def lose(module: Module, state: FunctionState, why: Refusal) -> None:
@@ -70,8 +109,11 @@ class Losses:
         """Start with everything in place."""
         self.evicted = False
         """Whether another anyprobe has removed the session."""
+        self._replaced: dict[str, bool] = {}
+        """Modules whose text was replaced by a copy in which the session's jumps work on, and whether that is told."""
         self._splices: list[LiveSplice] = []
-        """What the journal still lists."""
+        """What the journal still lists, and need not."""
+        self._lost = 0
 
     @staticmethod
     def misses(memfds: Iterable[int], mappings: Sequence[Mapping]) -> bool:
@@ -79,20 +121,52 @@ class Losses:
         ours = {m.inode for m in mappings if is_ours(m)}
         return any(inode not in ours for inode in memfds)
 
-    def note(self, modules: Iterable[Module], memfds: Iterable[int], mappings: Sequence[Mapping]) -> int:
-        """Take note of what the memory map shows; return how many splices are lost. ``memfds``: ours, by inode."""
-        before = len(self._splices)
+    def note(
+        self, modules: Iterable[Module], memfds: Iterable[int], mappings: Sequence[Mapping], memory: Memory
+    ) -> int:
+        """Take note of what the memory map shows; return how many splices are lost. ``memfds``: ours, by inode.
+
+        A program may have replaced its own text by a copy with the jumps in it: these are not lost. The journal goes
+        on listing what may lead to a patch, now or when the program writes back what it has saved.
+        """
+        before = self._lost
         self.evicted = self.evicted or self.misses(memfds, mappings)
         for module in modules:
             there = stands(module.parts, mappings)
             if there and not self.evicted:
                 continue
             for state in module.functions.values():
-                if state.splices:
-                    self._splices += state.splices
+                if state.splices and self.evicted:
                     what = "another anyprobe has removed it" if there else MODULE_GONE
-                    lose(module, state, Refusal(Reason.GONE, state.code.start + module.bias, what))
-        return len(self._splices) - before
+                    self._lose(module, state, state.splices, what)
+                elif state.splices:
+                    self._look_at(module, state, mappings, memory)
+        return self._lost - before
+
+    def _look_at(self, module: Module, state: FunctionState, mappings: Sequence[Mapping], memory: Memory) -> None:
+        """Take note of what has become of the splices of a function in a module that does not stand."""
+        found = {splice: found_at(splice, module.parts, memory, mappings) for splice in state.splices}
+        if all(each is Found.JUMP for each in found.values()):
+            self._replaced.setdefault(module.name, False)
+            return
+        over = [splice for splice, each in found.items() if each in {Found.NOTHING, Found.ORIGINAL}]
+        unmapped = all(each is Found.NOTHING for each in found.values())
+        self._lose(module, state, over, MODULE_GONE if unmapped else _REPLACED)
+
+    def _lose(self, module: Module, state: FunctionState, over: Sequence[LiveSplice], why: str) -> None:
+        """Forget a function's splices; those that are ``over`` need not be listed any more."""
+        self._splices += over
+        self._lost += len(state.splices)
+        lose(module, state, Refusal(Reason.GONE, state.code.start + module.bias, why))
+
+    def tell_replaced(self) -> list[str]:
+        """Return what is to be said, once, of modules whose text was replaced by a copy with the jumps in it."""
+        fresh = sorted(name for name, told in self._replaced.items() if not told)
+        self._replaced.update(dict.fromkeys(fresh, True))
+        return [
+            f"the program has replaced the text of {name} by a copy of it, in which the probes work on"
+            for name in fresh
+        ]
 
     def check_session(self, pid: int) -> None:
         """Raise if another anyprobe has removed the session."""

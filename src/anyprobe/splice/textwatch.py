@@ -1,0 +1,92 @@
+"""Whether the bytes of armed splices are still there: programs and other tools write over them, and take that back."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from anyprobe.core.address import PAGE, page_floor
+from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.banks import Hook
+from anyprobe.splice.edits import Module, hook_of
+from anyprobe.splice.planned import Strategy
+from anyprobe.splice.savedcopies import Saved
+from anyprobe.splice.transaction import LiveSplice
+
+RESTORED = "the program has written the original bytes over the probe: it has not counted since"
+OVERWRITTEN = "other bytes have been written over the probe: it has not counted since"
+TRAPPED = (
+    "a breakpoint has been set on the probe, by a debugger or by the kernel for a uprobe: it has not counted since"
+)
+_BREAKPOINT = 0xCC
+
+
+class TextWatch:
+    """The splices of a session, compared with memory at each look; pages that have not changed cost one read."""
+
+    def __init__(self) -> None:
+        """Nothing has been seen yet."""
+        self._seen: dict[int, bytes] = {}
+        """Pages in which all splices were as they should be."""
+        self._known: dict[int, int] = {}
+        """How many splices were compared in them."""
+        self.overwritten: dict[int, str] = {}
+        """What has become of splices, by their addresses."""
+        self.saved: dict[int, Saved] = {}
+        """Where the program may have saved a splice's bytes as the original ones: it has written others over them."""
+        self._disarmed: dict[LiveSplice, list[Hook]] = {}
+
+    def look(self, modules: Iterable[Module], memory: Memory) -> list[LiveSplice]:
+        """Return the splices that were overwritten since the last look.
+
+        Their hooks are armed no more until the splice's bytes are there again.
+        """
+        pages: dict[int, list[LiveSplice]] = {}
+        for module in modules:
+            for splice in module.splices():
+                pages.setdefault(page_floor(splice.address), []).append(splice)
+        return [splice for address, splices in pages.items() for splice in self._changed(address, splices, memory)]
+
+    def look_for_returned(self, memory: Memory) -> None:
+        """See which overwritten splices are there again: they can be taken out like any other."""
+        for splice in list(self._disarmed):
+            with suppress(MemoryFault):
+                if memory.read(splice.address, len(splice.new)) == splice.new:
+                    self._rearm(splice)
+
+    def _changed(self, address: int, splices: list[LiveSplice], memory: Memory) -> Iterator[LiveSplice]:
+        try:
+            content = memory.read(address, PAGE)
+        except MemoryFault:  # the module was unmapped: that is found by the memory map
+            return
+        if self._seen.get(address) == content and self._known.get(address) == len(splices):
+            return
+        self._seen[address], self._known[address] = content, len(splices)
+        for splice in splices:
+            offset = splice.address - address
+            now = content[offset : offset + len(splice.new)]
+            if len(now) < len(splice.new) or splice.planned.strategy is Strategy.TRAP or splice.is_springboard:
+                continue
+            if now == splice.new:
+                self._rearm(splice)
+            elif splice not in self._disarmed:
+                self._disarm(splice, now)
+                yield splice
+
+    def _disarm(self, splice: LiveSplice, now: bytes) -> None:
+        trapped = now[0] == _BREAKPOINT and now[1:] == splice.new[1:]
+        why = RESTORED if now == splice.old else TRAPPED if trapped else OVERWRITTEN
+        if why is OVERWRITTEN:
+            patch = splice.patch.address if splice.patch is not None else 0
+            targets = tuple(each for each in (patch, splice.springboard) if each)
+            self.saved[splice.address] = Saved(splice.address, splice.new, targets)
+        self.overwritten[splice.address] = why
+        hooks = [hook for want in splice.planned.wants if (hook := hook_of(want)) is not None and hook.splice is splice]
+        for hook in hooks:
+            hook.splice, hook.refusal = None, Refusal(Reason.FOREIGN_BYTES, splice.address, why)
+        self._disarmed[splice] = hooks
+
+    def _rearm(self, splice: LiveSplice) -> None:
+        """Take note that a splice's bytes are back, whoever wrote them."""
+        for hook in self._disarmed.pop(splice, ()):
+            if hook.splice is None:
+                hook.splice, hook.refusal = splice, None
