@@ -66,6 +66,8 @@ class Plan:
     """What shows the records that handlers emit, where there may be any."""
     seen: "Callable[[Snapshot], Snapshot] | None" = None
     """What makes results of what one process has counted, where that is not the same."""
+    maps: bool = False
+    """Whether to show what maps hold, too."""
     lines: bool = False
     """Whether records are all that there is to show: then what is left to say goes to standard error."""
 
@@ -93,15 +95,20 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 preparing.enter_context(session.engine.interruptible(interrupts.check))
             with output.progress("arming", quiet=plan.quiet), collection_paused():
                 for session in sessions:
+                    session.hooks.waits = True
                     arm(session, plan)
+            for session in sessions:
+                session.hooks.begin()
             if target.program:
                 release(sessions[0], plan)
         placed = any(map(has_placed, sessions))
         if placed or target.program or not plan.specs:  # a script may place probes later
             wait(sessions, ends, interrupts, plan, stream)
             placed = placed or any(map(has_placed, sessions))
+        if plan.records is not None:
+            plan.records.look(sessions, stream)
         with output.progress("removing", quiet=plan.quiet):
-            snapshots = [remove(session) for session in sessions]
+            snapshots = [with_maps(session, remove(session), plan) for session in sessions]
         if plan.records is not None:
             plan.records.look(sessions, stream, final=True)
         status = ended_status(sessions[0]) if target.program else None
@@ -165,9 +172,11 @@ def wait(
         if deadline is not None and now >= deadline:
             return
         if next_show is not None and plan.every is not None and now >= next_show:
-            show([session.snapshot() for session in sessions], plan, stream)
+            show([with_maps(session, session.snapshot(), plan) for session in sessions], plan, stream)
             next_show += plan.every
             continue
+        hooks = [session.hooks.look() for session in sessions]
+        next_hook = min((each for each in hooks if each is not None), default=None)
         if now >= next_handlers:
             for session in sessions:
                 session.follow_handlers(often=True)
@@ -181,8 +190,8 @@ def wait(
             plan.records.look(sessions, stream)
             next_records = time.monotonic() + RECORD_LOOKS
             continue
-        moments = (deadline, next_show, next_look, next_handlers, next_records)
-        times = [moment - now for moment in moments if moment is not None]
+        moments = (deadline, next_show, next_look, next_handlers, next_records, next_hook)
+        times = [max(moment - now, 0.0) for moment in moments if moment is not None]
         for descriptor in interrupts.wait(ends, min(times, default=None)):
             del ends[descriptor]
 
@@ -216,6 +225,16 @@ def remove(session: "Session") -> Snapshot:
     after = session.snapshot()
     sites = tuple(replace(last, armed=was.armed) for last, was in zip(after.sites, before.sites, strict=True))
     return replace(after, sites=sites)
+
+
+def with_maps(session: "Session", snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """Return the results with what the session's maps hold, where that is wanted."""
+    if not plan.maps or "handling" not in session.__dict__:
+        return snapshot
+    try:
+        return replace(snapshot, maps=session.handling.maps())
+    except TargetError as error:  # one changes faster than it can be read
+        return replace(snapshot, warnings=(*snapshot.warnings, str(error)))
 
 
 def ended_status(session: "Session") -> int | None:

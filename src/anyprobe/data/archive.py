@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from anyprobe.core.errors import UsageError
-from anyprobe.data.results import AggregationResult
+from anyprobe.data.results import AggregationResult, MapResult
 from anyprobe.data.snapshot import FunctionTiming, RefusedSite, SiteResult, Snapshot, TargetInfo
 
 FORMAT = "anyprobe-snapshot-1"
@@ -19,6 +19,10 @@ def dump(snapshot: Snapshot) -> bytes:
         value = getattr(snapshot, field.name)
         if field.name == "aggregations":
             value = [result.as_document() for result in value]
+        elif field.name == "maps":
+            value = [
+                [each.name, list(each.by), [[list(key), held] for key, held in each.entries.items()]] for each in value
+            ]
         elif field.name in _PARTS:
             value = [dataclasses.asdict(part) for part in value]
         elif field.name == "target":
@@ -36,6 +40,10 @@ def load(data: bytes) -> Snapshot:
         document["target"] = TargetInfo(**document["target"])
         for name, part in _PARTS.items():
             document[name] = tuple(part(**_with_tuples(values)) for values in document.get(name, ()))
+        document["maps"] = tuple(
+            MapResult(name, tuple(by), {tuple(key): value for key, value in entries})
+            for name, by, entries in document.get("maps", ())
+        )
         document["aggregations"] = tuple(map(AggregationResult.from_document, document["aggregations"]))
         return Snapshot(**_with_tuples(document))
     except (ValueError, KeyError, TypeError) as error:

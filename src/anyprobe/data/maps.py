@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.errors import TargetError, UsageError
-from anyprobe.data.keys import KeyShape, Names
+from anyprobe.data.keys import KeyShape, Names, Place
 from anyprobe.data.results import Key
 
 FREE = 0
@@ -60,6 +60,10 @@ _TRIES = 200_000
 """How often one list is read before it is said that it cannot be; some 0.2 s."""
 
 
+_SHOWN = {"stack": "stack", "func": "func", "ptr": "address"}
+_VALUES = frozenset({*_SHOWN, "i64", "u64"})
+
+
 class Map:
     """Values of 64 bits by key, shared by all threads of the target.
 
@@ -67,13 +71,27 @@ class Map:
     keys that are there at one time. A ``set`` without room is counted as dropped.
     """
 
-    def __init__(self, name: str = "", *, by: Sequence[str] = (), capacity: int = 4096) -> None:
-        """Declare it; memory is taken when a handler that uses it is placed."""
+    def __init__(
+        self, name: str = "", *, by: Sequence[str] = (), capacity: int = 4096, value: object = None, shown: bool = True
+    ) -> None:
+        """Declare it; memory is taken when a handler that uses it is placed.
+
+        ``value``: the type of the values, where that is known: ``stack``, ``func`` and ``ptr`` are shown by name.
+        ``shown``: whether scripts print it at their end.
+        """
         self.name = name or "map"
         self.by = (by,) if isinstance(by, str) else tuple(by)
         if capacity < 1:
             raise UsageError(f"{self.name}: a capacity of {capacity} holds nothing")
         self.capacity = capacity
+        kind = str(getattr(value, "name", value or ""))
+        self.value = _SHOWN.get(kind, "")
+        """How values are shown: as a ``stack``, a ``func``, an ``address``, or as they are."""
+        self.signed = kind == "i64"
+        """Whether values have a sign, for handlers that look them up before one has set any."""
+        self.shown = shown
+        if value is not None and kind not in _VALUES:
+            raise UsageError(f"{self.name}: values of type {kind}; {', '.join(sorted(_VALUES))} are possible")
         self.views: list[MapView] = []
         """What it holds, in each process where it is in use; the session puts them here."""
 
@@ -96,7 +114,7 @@ class Map:
         """Delete a key and return its value, missing if there is none; only inside of handlers."""
         self._only_in_handlers("delete")
 
-    def items(self) -> dict[Key, int]:
+    def items(self) -> dict[Key, int | str]:
         """Return what is there at this moment, in all processes together; the last process wins."""
         return {key: value for view in self.views for key, value in view.items().items()}
 
@@ -166,7 +184,7 @@ class MapView:
         """Operations that were given up since others changed the same keys all the time."""
         return int(self._words[CONTENDED // 8])
 
-    def items(self) -> dict[Key, int]:
+    def items(self) -> dict[Key, int | str]:
         """Return what is there: each key that was there all the time, and of the others those that were met.
 
         Raises ``TargetError`` where a list changes faster than it can be read.
@@ -185,6 +203,10 @@ class MapView:
         rows = np.concatenate([*parts, np.array(busy, np.uint64).reshape(-1, step)])
         numbers = rows[:, NODE_VALUE // 8].copy()
         plain = (numbers.view(np.int64) if layout.signed else numbers).tolist()
+        if layout.map.value == "address":
+            plain = [Place(each, self.names("func", each) if self.names is not None else "") for each in plain]
+        elif layout.map.value and self.names is not None:
+            plain = [self.names(layout.map.value, each) for each in plain]
         keys = rows[:, NODE_KEY // 8 : NODE_KEY // 8 + layout.shape.words]
         return dict(zip(layout.shape.decode(keys, self.names), plain, strict=True))
 

@@ -210,6 +210,28 @@ class AggregationResult:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class MapResult:
+    """What one map held at one moment."""
+
+    name: str
+    by: tuple[str, ...] = ()
+    entries: Mapping[Key, int | str] = field(default_factory=dict)
+
+    def merged(self, other: "MapResult") -> "MapResult":
+        """Return what both held: of a key that is in both, the other's value."""
+        return dataclasses.replace(self, entries={**self.entries, **other.entries})
+
+    def ordered(self) -> list[tuple[Key, int | str]]:
+        """Return keys and values, the smallest value first."""
+        numbers = all(isinstance(value, int) for value in self.entries.values())
+        return sorted(self.entries.items(), key=lambda each: (each[1] if numbers else str(each[1]), str(each[0])))
+
+    def as_json(self) -> list[Json]:
+        """Return a list of objects with a ``key`` and a ``value`` each."""
+        return [{"key": list(key), "value": value} for key, value in self.ordered()]
+
+
 def _divided(value: float, factor: int) -> float:
     """Divide as DTrace does: whole numbers stay whole, rounded towards zero."""
     if isinstance(value, int):

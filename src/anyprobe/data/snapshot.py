@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from anyprobe.data import histogram
-from anyprobe.data.results import AggregationResult
+from anyprobe.data.results import AggregationResult, MapResult
 
 Json = dict[str, Any]
 Kind = Literal["entry", "return", "offset", "insn", "block", "call"]
@@ -235,6 +235,8 @@ class Snapshot:
     """What maps and records have lost, by their names and the cause."""
     missing: Mapping[str, int] = field(default_factory=dict)
     """What handlers could not do, by kind: ``fault``, ``division``, and runs that were ``abandoned`` for that."""
+    maps: tuple[MapResult, ...] = ()
+    """What maps held, where that was asked for."""
     others: tuple[TargetInfo, ...] = ()
     """The further processes of a merged snapshot."""
 
@@ -262,6 +264,8 @@ class Snapshot:
             document["functions"] = [timing.as_json() for timing in self.functions]
         if self.aggregations:
             document["aggregations"] = _by_name(self.aggregations)
+        if self.maps:
+            document["maps"] = {each.name: each.as_json() for each in self.maps}
         dropped = {result.name: {"no room": result.dropped} for result in self.aggregations if result.dropped}
         if dropped or self.dropped:
             document["dropped"] = {**self.dropped, **dropped}
@@ -332,6 +336,7 @@ class Snapshot:
                 lambda result: (result.name, result.kind, result.by),
                 AggregationResult.merged,
             ),
+            maps=_added((*self.maps, *other.maps), lambda each: (each.name, each.by), MapResult.merged),
             dropped={
                 name: _sums(self.dropped.get(name, {}), other.dropped.get(name, {}))
                 for name in {**self.dropped, **other.dropped}

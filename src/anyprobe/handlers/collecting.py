@@ -13,13 +13,27 @@ from anyprobe.data.tables import TableLayout
 from anyprobe.handlers import intrinsics, ir, operators, texts
 from anyprobe.handlers.expressions import Expressions
 from anyprobe.handlers.storages import MapTable, Ring, Storages, Table, is_signed, key_kind, key_shape
-from anyprobe.handlers.types import FloatType, IntegerType, PointerType, ShownType, Type, boolean, i64, u64
+from anyprobe.handlers.types import (
+    FloatType,
+    IntegerType,
+    PointerType,
+    ShownType,
+    Type,
+    boolean,
+    func,
+    i64,
+    ptr,
+    stack,
+    u64,
+)
 from anyprobe.handlers.values import Items, Literal, Maybe, Member, Scalar, Text, Value, described
 
 Key = tuple[tuple[ir.Expr | ir.Buffer, ...], tuple[KeyKind, ...]]
 """The parts of a key as words and buffers, and what those are that are numbers."""
 _Keyed = TableLayout | MapLayout
 _RECORD_PARTS_LIMIT = 32
+_VALUES: dict[str, Type] = {"stack": stack, "func": func, "address": ptr}
+"""The types of what maps hold, by how they are shown."""
 MISSING = "missing"
 """The field of partial records whose bits say which of the fields in front of it are missing."""
 
@@ -110,15 +124,19 @@ class Collecting:
         parts, kinds = self._key(expressions, node, key)
         known = self.storages.get(table)
         # what is first looked up and never set is missing, whatever its type
-        of_known = known.layout.signed if isinstance(known, MapTable) else False
+        of_known = known.layout.signed if isinstance(known, MapTable) else table.signed
         storage = self._map(expressions, node, table, (parts, kinds), signed_value=of_known)
         present, target = emit.temporary(boolean), emit.temporary(i64 if storage.layout.signed else u64)
         emit.add(ir.Update(emit.storage(storage), method, (), parts, present, target))
-        return Maybe(present, Scalar(target))
+        typed = _VALUES.get(table.value)
+        return Maybe(present, Scalar(target if typed is None else operators.convert(target, typed)))
 
     def set_item(self, expressions: Expressions, node: ast.AST, table: Map, key: Value, value: Value) -> None:
         """Compile ``table[key] = value``."""
-        expr = _whole(expressions, value, node)
+        expr = _whole(expressions, expressions.present(value, node), node)
+        kind = expressions.as_number(expressions.present(value, node), node).type
+        if not table.value and isinstance(kind, ShownType) and table not in self.storages:
+            table.value = kind.label  # what is shown by name is, where it is looked up, too
         parts, kinds = self._key(expressions, node, key)
         storage = self._map(expressions, node, table, (parts, kinds), signed_value=is_signed(expr.type))
         expressions.emit.add(ir.Update(expressions.emit.storage(storage), "set", (expr,), parts))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.callbacks import Callback, Callbacks
     from anyprobe.probes.events import Events, Listener, Listeners
     from anyprobe.probes.handling import Call, Handler, Handling
+    from anyprobe.probes.hooks import Hook, Hooks
     from anyprobe.probes.objects import ObjectTable
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.resolve import ResolvedSite
@@ -81,6 +82,32 @@ class Decorators(ABC):
         from anyprobe.probes.callbacks import Callbacks
 
         return Callbacks(self)
+
+    @cached_property
+    def hooks(self) -> "Hooks":
+        """What is done in the controller at the beginning, at the end, and in between."""
+        from anyprobe.probes.hooks import Hooks
+
+        return Hooks()
+
+    def begin(self, function: "Hook") -> "Hook":
+        """Call a function here when all probes of a script are in place, before a started program runs on."""
+        self.hooks.add_begin(function)
+        return function
+
+    def end(self, function: "Hook") -> "Hook":
+        """Call a function here when the probes have been removed: what was counted is complete then."""
+        self.hooks.add_end(function)
+        return function
+
+    def interval(self, seconds: float) -> "Callable[[Hook], Hook]":
+        """Call a function here every so many seconds; outside of scripts, whenever ``hooks.look()`` is called."""
+
+        def decorate(function: "Hook") -> "Hook":
+            self.hooks.add_interval(function, seconds)
+            return function
+
+        return decorate
 
     @cached_property
     def symbols(self) -> "Symbols":
@@ -167,9 +194,11 @@ class Decorators(ABC):
         return listen
 
     def end_listeners(self) -> None:
-        """Call functions with what has come so far, and no more."""
+        """Call functions with what has come so far, and no more; then those of the end."""
         if "listeners" in self.__dict__:
             self.listeners.end()
+        if "hooks" in self.__dict__:
+            self.hooks.end()
 
     def entry(
         self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None

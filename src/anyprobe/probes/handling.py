@@ -10,7 +10,7 @@ from anyprobe.core.errors import HandlerError, UnsupportedTarget
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.maps import Map, MapView
 from anyprobe.data.records import Records, named
-from anyprobe.data.results import AggregationResult
+from anyprobe.data.results import AggregationResult, MapResult
 from anyprobe.data.rings import RingReader
 from anyprobe.data.stacks import StackView
 from anyprobe.data.tables import TableView
@@ -365,6 +365,12 @@ class Handling:
         """Return what the aggregations have counted in this process."""
         self._follow_code()
         return tuple(view.result() for view in self._views.values() if isinstance(view, TableView))
+
+    def maps(self) -> tuple[MapResult, ...]:
+        """Return what the maps hold that are to be shown, in this process."""
+        self._follow_code()
+        views = [each for each in self._views.values() if isinstance(each, MapView) and each.layout.map.shown]
+        return tuple(MapResult(each.layout.map.name, each.layout.map.by, each.items()) for each in views)
 
     def misses(self) -> dict[str, int]:
         """Return what went wrong in handlers, by kind."""

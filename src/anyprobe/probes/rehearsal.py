@@ -46,6 +46,16 @@ class Rehearsal:
             return lambda *_, **__: []
         return getattr(self._session, name)
 
+    def begin(self, function: "Handler") -> "Handler":
+        """Do nothing: no probe is placed."""
+        return function
+
+    end = begin
+
+    def interval(self, seconds: float) -> "Callable[[Handler], Handler]":  # noqa: ARG002 - the signature of sessions
+        """Do nothing either."""
+        return lambda function: function
+
     def entry(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
         """Compile a handler of entries."""
         return self._rehearsed(specs, "entry", when=when)

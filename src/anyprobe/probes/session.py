@@ -265,10 +265,9 @@ class Session(Decorators):
                 for text in removal.detach(self._process, self.engine):
                     self.warn(text)
         self._detached = True
+        for place in (each for probe in self.probes for each in probe.all_places):
+            place.hook.detached = place.hook.armed
         self.end_listeners()
-        for probe in self.probes:
-            for place in probe.all_places:
-                place.hook.detached = place.hook.armed
 
     def follow_handlers(self, *, often: bool = False) -> None:
         """Have signal handlers that the program has set since the last look see its own pcs while probes are hit.

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from anyprobe.data import histogram
-from anyprobe.data.results import AggregationResult, CellValue, Key
+from anyprobe.data.results import AggregationResult, CellValue, Key, MapResult
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.reports.heading import print_heading, print_refusals
 from anyprobe.reports.histogram import bar, print_functions, with_tail_folded
@@ -34,9 +34,11 @@ def print_aggregations(snapshot: Snapshot, console: Console, top: int = 0) -> No
     print_heading(snapshot, console, several + hits)
     for result in snapshot.aggregations:
         print_aggregation(result, console, top)
+    for held in snapshot.maps:
+        print_map(held, console, top)
     if snapshot.functions:
         print_functions(snapshot, console, top)
-    if snapshot.sites and not snapshot.aggregations:
+    if snapshot.sites and not snapshot.aggregations and not snapshot.maps:
         print_sites(snapshot, console, top)
     print_losses(snapshot, console)
     print_refusals(snapshot, console)
@@ -79,6 +81,27 @@ def print_aggregation(result: AggregationResult, console: Console, top: int = 0)
     if result.dropped:
         lost = f"{counted(result.dropped, 'value')} found no room for their key: give it a larger capacity"
         console.print(f"  {lost}", style="yellow", soft_wrap=True)
+
+
+def print_map(held: MapResult, console: Console, top: int = 0) -> None:
+    """Print what a map held: keys and values, the largest last."""
+    console.print()
+    console.print(f"[bold]{escape(held.name)}[/bold] (map)", soft_wrap=True)
+    ordered = held.ordered()
+    shown = ordered[-top:] if top else ordered
+    if len(shown) < len(ordered):
+        console.print(f"… and {counted(len(ordered) - len(shown), 'other key')}", style="dim", soft_wrap=True)
+    if not shown:
+        console.print("  it is empty", style="dim")
+        return
+    table = Table(box=None, pad_edge=True, header_style="bold")
+    for number in range(len(shown[0][0])):
+        table.add_column(escape(held.by[number] if number < len(held.by) else ""), overflow="fold", style="cyan")
+    table.add_column("value", justify="right", overflow="fold")
+    for key, value in shown:
+        plain = f"{value:,}" if type(value) is int else str(value)
+        table.add_row(*(escape(str(part)) for part in key), escape(plain))
+    console.print(table)
 
 
 def _table(result: AggregationResult, shown: Sequence[tuple[Key, CellValue]]) -> Table:

@@ -50,6 +50,7 @@ def command(
             render=_render,
             records=shown,
             always={"aggregations": {}},
+            maps=True,
             **settings,
         )
         return measuring.measure(target, plan)

@@ -1,0 +1,79 @@
+"""What a script does in the controller: when its probes are in place, again and again, and at the end."""
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from anyprobe.core.errors import AnyprobeError, UsageError
+
+Hook = Callable[[], object]
+
+
+@dataclass
+class _Interval:
+    function: Hook
+    seconds: float
+    next: float
+
+
+@dataclass
+class Hooks:
+    """The functions of one session; those of the beginning wait for it if ``waits``."""
+
+    waits: bool = False
+    _begin: list[Hook] = field(default_factory=list)
+    _end: list[Hook] = field(default_factory=list)
+    _intervals: list[_Interval] = field(default_factory=list)
+
+    def add_begin(self, function: Hook) -> None:
+        """Call a function when the probes are in place: at once, unless somebody says when that is."""
+        if self.waits:
+            self._begin.append(function)
+        else:
+            _call(function)
+
+    def add_end(self, function: Hook) -> None:
+        """Call a function when the probes are removed."""
+        self._end.append(function)
+
+    def add_interval(self, function: Hook, seconds: float) -> None:
+        """Call a function every so many seconds."""
+        if not seconds > 0:
+            raise UsageError(f"an interval of {seconds} seconds")
+        self._intervals.append(_Interval(function, seconds, time.monotonic() + seconds))
+
+    def begin(self) -> None:
+        """Call those of the beginning; intervals begin now."""
+        functions, self._begin, self.waits = self._begin, [], False
+        for function in functions:
+            _call(function)
+        now = time.monotonic()
+        for each in self._intervals:
+            each.next = now + each.seconds
+
+    def look(self) -> float | None:
+        """Call those whose time has come; return when the next one's comes."""
+        for each in self._intervals:
+            if time.monotonic() >= each.next:
+                _call(each.function)
+                # what could not be called in time is left out
+                each.next = max(each.next + each.seconds, time.monotonic())
+        return min((each.next for each in self._intervals), default=None)
+
+    def end(self) -> None:
+        """Call those of the end, once."""
+        functions, self._end, self._intervals = self._end, [], []
+        for function in functions:
+            _call(function)
+
+
+def _call(function: Hook) -> None:
+    try:
+        function()
+    except AnyprobeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the user's, whatever it is
+        told = traceback.TracebackException.from_exception(error)
+        told.stack = traceback.StackSummary.from_list(list(told.stack)[1:])
+        raise UsageError("the script failed\n" + "".join(told.format()).rstrip()) from None
