@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from anyprobe.cli.finding import Finding
 from anyprobe.core.errors import AnyprobeError, PermissionDenied
 from anyprobe.target import permission, procfs
+from anyprobe.target.emulators import emulator_of
 from anyprobe.target.procfs import Mapping
 
 LIBC = re.compile(r"/(libc\.so\.6|libc-2\.\d+\.so|ld-musl-x86_64\.so\.1)$")
@@ -19,6 +20,7 @@ class Facts:
     """What was read of the process, once."""
 
     pid: int
+    exe: str
     status: dict[str, str]
     mappings: tuple[Mapping, ...]
     threads: int
@@ -37,11 +39,12 @@ def findings(pid: int) -> list[Finding]:
     try:
         if not may_read_memory(pid):
             return [forbidden(permission.explain(pid))]
-        facts = Facts(pid, procfs.read_status(pid), tuple(process.mappings()), len(process.threads()))
+        status = procfs.read_status(pid)
+        facts = Facts(pid, process.exe, status, tuple(process.mappings()), len(process.threads()))
         return [
             Finding("process", "ok", f"{process.exe}, {facts.threads} thread{'s' * (facts.threads != 1)}"),
             Finding("permission", "ok", "may be traced"),
-            *(check(facts) for check in (seccomp, shadow_stack, runtime, text, namespaces)),
+            *(check(facts) for check in (emulation, seccomp, shadow_stack, runtime, text, namespaces)),
         ]
     except AnyprobeError as error:
         return [Finding("process", "no", str(error))]
@@ -63,6 +66,17 @@ def may_read_memory(pid: int) -> bool:
     except PermissionError:
         return False
     return True
+
+
+def emulation(facts: Facts) -> Finding:
+    """Look whether the processor runs the program, or another program does."""
+    emulator = emulator_of(facts.exe, facts.mappings)
+    if emulator is None:
+        return Finding("emulation", "ok", "none: the processor runs the program")
+    return Finding(
+        "emulation", "no", f"run by {emulator}: probes in its text would not be met, or translated with it",
+        f"probe the program without {emulator}",
+    )  # fmt: skip
 
 
 def seccomp(facts: Facts) -> Finding:

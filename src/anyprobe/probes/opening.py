@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.probes import removal
 from anyprobe.probes.session import Session, typed
 from anyprobe.splice.engine import MAXACTIVE
+from anyprobe.target.emulators import emulator_of
 from anyprobe.target.launch import Stream, launch
 from anyprobe.target.process import Process
 
@@ -41,6 +43,7 @@ def attach(
     process = Process.open(pid)
     try:
         with typed(process, "attaching to"):
+            _refuse_emulated(process)
             warnings = removal.clean_up(process)
             session = Session(
                 process,
@@ -57,6 +60,15 @@ def attach(
         raise
     session.warnings = [*warnings, *session.warnings]
     return session
+
+
+def _refuse_emulated(process: Process) -> None:
+    emulator = emulator_of(process.exe, process.mappings())
+    if emulator is not None:
+        raise UnsupportedTarget(
+            f"process {process.pid} is run by {emulator}, not by the processor: probes in its text would not be met, "
+            f"or translated with it; probe the program without {emulator}"
+        )
 
 
 def run(

@@ -1,0 +1,31 @@
+"""Programs that are not run by the processor but by another program: what is mapped as their text is only read there.
+
+A probe in such text is translated along with it, or never met; the emulator's own code is not what was asked for.
+"""
+
+import os
+import re
+from collections.abc import Iterable
+
+from anyprobe.target.procfs import Mapping
+
+_TRANSLATORS = (
+    (re.compile(r"/(?:vgpreload_[\w-]+|[\w-]+-(?:amd64|x86)-linux)(?:\.so)?$"), "valgrind", "valgrind"),
+    (re.compile(r"/libdynamorio[\w.-]*\.so[\d.]*$"), "DynamoRIO", ""),
+    (re.compile(r"/(?:pinbin|libpin(?:vm|crt|3dwarf|dwarf)[\w.-]*\.so[\d.]*)$"), "Pin", ""),
+)
+"""What translators map by which they are known: a pattern, a name, and what else the path must contain."""
+_EMULATORS = re.compile(r"(?:qemu-(?!system|img|nbd|ga\b|io\b|storage)[\w-]+|rosetta|box(?:64|86)|FEX\w*)$")
+"""The executables of emulators, which may have been started through ``binfmt_misc``."""
+
+
+def emulator_of(exe: str, mappings: Iterable[Mapping]) -> str | None:
+    """Return the name of what runs a process in the processor's place, if anything does."""
+    found = _EMULATORS.search(os.path.basename(exe))
+    if found is not None:
+        return found[0]
+    for mapping in mappings:
+        for pattern, name, also in _TRANSLATORS:
+            if pattern.search(mapping.path) and also in mapping.path:
+                return name
+    return None
