@@ -96,3 +96,10 @@ def test_a_place_is_a_number_that_is_shown_by_name():
     assert json.dumps([place]) == "[4096]"
     assert str(pickle.loads(pickle.dumps(place))) == "libc:malloc"  # noqa: S301 - our own
     assert str(Place(16)) == "0x10"
+
+
+def test_stack_is_a_key_of_its_own(run, named):
+    text = run("hist", "libc:malloc", "--by", "stack", "--", str(named))
+    assert len(re.findall(r"malloc < places:(?:quiet|loud)\+0x\w+ < places:main\+0x\w+ < libc.* +5\b", text)) == 2
+    text = run("trace", "libc:malloc", "--print", "stack", "-c", "1", "--", str(named))
+    assert 'stack="libc.so.6:malloc < places:' in text

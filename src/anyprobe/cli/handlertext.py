@@ -21,7 +21,7 @@ CONTEXT = ("tid", "pid", "cpu", "ip", "caller", "comm", "now", "errno")
 OF_RETURNS = ("retval", "latency_ns")
 """What only returns know."""
 FUNCTIONS = ("abs", "min", "max", "len", "bool", "float")
-_TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64", "ptr", "cstr", "buf", "func")
+_TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64", "ptr", "cstr", "buf", "func", "stack")
 _numbers = itertools.count(1)
 
 

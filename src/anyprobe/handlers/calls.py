@@ -44,6 +44,10 @@ class Calls:
             case _:
                 raise expressions.error(node, f"{described(callee)} cannot be called")
 
+    def stack(self, expressions: Expressions) -> Value:
+        """Compile ``stack`` without an argument: ``ctx.ustack()``."""
+        return expressions.context.stack(expressions.emit, self._collecting.storages, DEPTH.value)
+
     def item(self, expressions: Expressions, node: ast.AST, storage: object, key: Value) -> Value:
         """Compile an item of a storage: the value of a map, or the part of an aggregation that ``add`` is called of."""
         if isinstance(storage, Map):

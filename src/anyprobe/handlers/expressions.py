@@ -13,7 +13,7 @@ from anyprobe.handlers.emitter import HANDLER_END, Emitter
 from anyprobe.handlers.frame import Frame, Notes
 from anyprobe.handlers.layouts import Field
 from anyprobe.handlers.storages import is_storage
-from anyprobe.handlers.types import BoolType, IntegerType, Layout, PointerType, Type, boolean, func, i64, u64
+from anyprobe.handlers.types import BoolType, IntegerType, Layout, PointerType, Type, boolean, func, i64, stack, u64
 from anyprobe.handlers.values import (
     Alias,
     Context,
@@ -156,6 +156,8 @@ class Expressions:
             raise self.error(node, "None is no number", "x is None, x is not None")
         if isinstance(value, Thing) and value.thing is func:
             return self.present(self.context.read(self.emit, "", "func", self.frame.fail_at(node)), node)
+        if isinstance(value, Thing) and value.thing is stack:
+            return self.calls.stack(self)
         if not isinstance(value, Maybe | Text):
             return value
         missing = ir.Unary("not", value.present)
@@ -410,6 +412,9 @@ class CallCompiler(Protocol):
 
     def call(self, expressions: Expressions, node: ast.Call) -> Value:
         """Compile a call."""
+
+    def stack(self, expressions: Expressions) -> Value:
+        """Compile ``stack`` without an argument."""
 
     def item(self, expressions: Expressions, node: ast.AST, storage: object, key: Value) -> Value:
         """Compile an item of a storage."""

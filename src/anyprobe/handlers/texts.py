@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from anyprobe.handlers import ir, members, operators, ranges
 from anyprobe.handlers.emitter import BUFFER_LIMIT
 from anyprobe.handlers.layouts import ArrayType, Field
-from anyprobe.handlers.types import PointerType, boolean, func, i8, i64, u64
+from anyprobe.handlers.types import PointerType, boolean, func, i8, i64, stack, u64
 from anyprobe.handlers.values import Array, Literal, Maybe, Packed, Scalar, Text, Thing, Value
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ def read(expressions: "Expressions", node: ast.Call, given: list[ast.expr], *, t
 def shown(expressions: "Expressions", node: ast.AST, value: Value) -> Value:
     """Return what a value is where values are shown, or are keys: an array of characters is its text.
 
-    ``func`` without an argument is the probed function, ``ctx.func``.
+    ``func`` without an argument is the probed function, ``ctx.func``, and ``stack`` is ``ctx.ustack()``.
     """
     here = value.value if isinstance(value, Maybe) else value
-    if isinstance(value, Thing) and value.thing is func:
+    if isinstance(value, Thing) and value.thing in (func, stack):
         return expressions.present(value, node)
     if isinstance(here, Packed) and isinstance(here.kind, ArrayType) and here.kind.element == i8 and here.kind.count:
         return _packed(expressions, node, here, [], terminated=True)

@@ -1,6 +1,6 @@
 """What debug information says of the functions that a session's specs mean."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, TypedDict
 
@@ -8,8 +8,8 @@ from anyprobe.binary.image import Image
 from anyprobe.core.errors import SpecError, UnsupportedTarget
 from anyprobe.handlers.arguments import KnownPrototype, Prototype
 from anyprobe.handlers.debugtypes import DebugTypes
-from anyprobe.handlers.layouts import StructType
-from anyprobe.handlers.types import AnyType, PointerType
+from anyprobe.handlers.layouts import ArrayType, StructType
+from anyprobe.handlers.types import AnyType, Layout, PointerType
 
 if TYPE_CHECKING:
     from anyprobe.binary.modules import LoadedObject
@@ -23,6 +23,8 @@ class Shown(TypedDict):
     result: str | None
 
 
+_COMPARED = 5000
+"""Pairs of types that are compared at most; where there are more, nothing is said to be the same."""
 Resolve = Callable[[str], "Sequence[ResolvedSite]"]
 
 
@@ -108,16 +110,34 @@ def _alike(one: Prototype, other: Prototype) -> bool:
         [*(kind for _, kind in each.parameters), *([each.result] if each.result is not None else [])]
         for each in (one, other)
     ]
-    return _same(*kinds) and one.windows == other.windows and one.places == other.places
+    if len(kinds[0]) != len(kinds[1]):
+        return False
+    return all(map(_Comparison().same, *kinds)) and one.windows == other.windows and one.places == other.places
 
 
-def _same(one: Iterable[AnyType], other: Iterable[AnyType]) -> bool:
-    return [_described(kind) for kind in one] == [_described(kind) for kind in other]
+class _Comparison:
+    """Compares types of two units that may be one in the source: members of members, too, which handlers may follow."""
 
+    def __init__(self) -> None:
+        self._seen: set[tuple[int, int]] = set()
 
-def _described(kind: AnyType) -> str:
-    """Return a text that is the same for types of two units that are one in the source."""
-    while isinstance(kind, PointerType) and kind.element is not None:
-        kind = kind.element
-    fields = kind.fields if isinstance(kind, StructType) else ()
-    return f"{kind} {[(each.name, str(each.kind), each.offset, each.bits) for each in fields]}"
+    def same(self, one: AnyType, other: AnyType) -> bool:
+        """Return whether two types are the same as far as code that reads them goes."""
+        if one is other or (id(one), id(other)) in self._seen:
+            return True
+        if not isinstance(one, PointerType | Layout):
+            return one == other
+        self._seen.add((id(one), id(other)))
+        if str(one) != str(other) or one.size != other.size or len(self._seen) > _COMPARED:
+            return False
+        if isinstance(one, PointerType) and isinstance(other, PointerType):
+            inner, outer = one.element, other.element
+            return inner is outer or (inner is not None and outer is not None and self.same(inner, outer))
+        if isinstance(one, ArrayType) and isinstance(other, ArrayType):
+            return one.count == other.count and self.same(one.element, other.element)
+        if isinstance(one, StructType) and isinstance(other, StructType):
+            members = [[(each.name, each.offset, each.bits) for each in kind.fields] for kind in (one, other)]
+            return members[0] == members[1] and all(
+                self.same(left.kind, right.kind) for left, right in zip(one.fields, other.fields, strict=True)
+            )
+        return True
