@@ -395,3 +395,13 @@ def test_debug_information_of_a_library_of_this_process():
         "number": 7, "width": -3, "times": 2
     }  # fmt: skip
     assert (rows["again"]["height"], rows["again"]["number"]) == (200, 7)
+
+
+def test_what_takes_long_is_told_to_a_function(monkeypatch):
+    monkeypatch.setattr("anyprobe.probes.progress.EVERY", 0.001)
+    told = []
+    with anyprobe.attach_self(progress=lambda *each: told.append(each)) as session:
+        session.count("libc:malloc", "libc:free")
+        assert {("attaching", True), ("arming", True)} <= {(what, done) for what, _, done in told}
+        assert all(seconds > 0 for _, seconds, _ in told)
+    assert ("removing", True) in {(what, done) for what, _, done in told}
