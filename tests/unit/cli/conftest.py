@@ -4,6 +4,7 @@ import contextlib
 import subprocess
 import sys
 import types
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,8 @@ from sample_snapshots import snapshot, timing
 
 class FakeSession:
     """Remembers what it was asked for; its snapshot is the one of the test."""
+
+    hooks = SimpleNamespace(waits=False, begin=lambda: None, look=lambda: None, end=lambda: None)
 
     def __init__(self, fakes, pid, settings):
         self.fakes, self.pid, self.settings, self.calls = fakes, pid, settings, []
