@@ -1,4 +1,4 @@
-"""Code that must never be displaced: restartable sequences, cancellation ranges, signal-return trampolines."""
+"""Code that must never be displaced: restartable sequences, cancellation ranges, signal returns, text relocations."""
 
 import re
 import struct
@@ -10,6 +10,7 @@ from anyprobe.binary.elf import ElfFile
 from anyprobe.binary.relocations import R_RELATIVE, Relocations
 from anyprobe.binary.unwind import UnwindTable
 from anyprobe.core.address import AddressRange
+from anyprobe.core.arrays import among
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason
 
@@ -28,6 +29,9 @@ _CANCELLATION = re.compile(
 # The signature that the kernel demands before an abort address; glibc and everybody else use this one on x86-64.
 _RSEQ_SIGNATURE = b"\x53\x30\x05\x53"
 _DESCRIPTOR = struct.Struct("<IIQQQ")
+
+_NARROW = (2, 10, 11)
+"""Relocations of four bytes: R_X86_64_PC32, 32, 32S; the others are of eight, or are taken for that."""
 
 Forbidden = tuple[AddressRange, str]
 
@@ -58,7 +62,20 @@ def forbidden_ranges(
             sequence = _sequence(elf, ranges, *descriptor)
             found += sequence[0]
             entries += sequence[1]
+    found += [(area, Reason.TEXT_RELOCATION.value) for area in _relocated(ranges, fixes)]
     return tuple(dict.fromkeys(found)), entries
+
+
+def _relocated(ranges: Sequence[AddressRange], fixes: Relocations) -> list[AddressRange]:
+    """Return the bytes of code that the loader changes (``DT_TEXTREL``): the file does not have what will run."""
+    narrow = among(fixes.kinds, np.array(_NARROW, np.int64))
+    starts = np.concatenate((fixes.offsets, fixes.in_place))
+    sizes = np.concatenate((np.where(narrow, 4, 8), np.full(len(fixes.in_place), 8)))
+    inside = np.zeros(len(starts), np.bool_)
+    for each in ranges:
+        inside |= (starts + sizes > each.start) & (starts < each.end)
+    places = zip(starts[inside].tolist(), sizes[inside].tolist(), strict=True)
+    return [AddressRange(start, start + size) for start, size in places]
 
 
 def _cancellation_range(content: bytes, hit: re.Match[bytes], base: int) -> AddressRange:

@@ -31,6 +31,7 @@ class Reason(StrEnum):
     SIGNAL_RETURN = "signal-return-trampoline"
     VSYSCALL = "vsyscall"
     SHARED_TEXT = "shared-text"
+    TEXT_RELOCATION = "text-relocation"
     FILELESS_TEXT = "file-less-text"
     FOREIGN_BYTES = "memory-differs-from-file"
     GONE = "gone"

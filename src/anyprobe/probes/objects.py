@@ -118,6 +118,9 @@ class ObjectTable:
             module = self._modules[key] = Module(loaded.name, code, loaded.bias, first.start, last.end)
             module.parts = parts_of(m for m in loaded.mappings if isinstance(m, Mapping))
             module.plans = EntryPlans(code.text, loaded.image.build_id)
+            for area, reason in code.text.forbidden:
+                if reason == Reason.TEXT_RELOCATION.value:  # no pun may depend on these bytes either
+                    module.claims.written.add_range(area.start, area.end)
         return module
 
     def refusal(self, loaded: LoadedObject) -> Refusal | None:
