@@ -67,7 +67,9 @@ def test_entries_equal_exits(module):
             both = hits["entry"].keys() & hits["return"].keys()
             called = {name for name in both if hits["entry"][name]}
             pairs = {name: (hits["entry"][name], hits["return"][name]) for name in both}
-            assert {name: pair for name, pair in pairs.items() if pair[0] != pair[1]} == {}
+            # What is never called has only the returns of others that jump into its middle, as __memmove_avx_unaligned
+            # does into its namesake with _erms: which one is called depends on the processor (docs/limits.md).
+            assert {name: pair for name, pair in pairs.items() if pair[0] != pair[1] and pair[0]} == {}
             assert len(called) >= (LEAST if module == "a.out" else 10)
             assert work() == expected
         finally:
