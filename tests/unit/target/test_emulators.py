@@ -19,6 +19,13 @@ from anyprobe.target.emulators import emulator_of
         ("/usr/bin/qemu-x86_64", [], "qemu-x86_64"),
         ("/run/rosetta/rosetta", [], "rosetta"),
         ("/usr/bin/FEXInterpreter", [], "FEXInterpreter"),
+        ("/usr/bin/qemu-x86_64 (deleted)", [], "qemu-x86_64"),
+        ("/usr/bin/box64", [], "box64"),
+        ("/opt/sandbox64", [], None),
+        ("/opt/librosetta", [], None),
+        ("/usr/lib/qemu/qemu-bridge-helper", [], None),
+        ("/usr/bin/qemu-pr-helper", [], None),
+        ("/usr/bin/qemu-keymap", [], None),
         ("/usr/bin/qemu-system-x86_64", ["/usr/lib/libc.so.6"], None),
         (
             "/usr/bin/python3.11",
