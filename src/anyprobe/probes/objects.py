@@ -7,7 +7,7 @@ from functools import cached_property
 
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.ifunc import IfuncSlots
-from anyprobe.binary.modules import LoadedObject, ProcessFiles, loaded_objects
+from anyprobe.binary.modules import VDSO, LoadedObject, ProcessFiles, loaded_objects
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import MEMFD_PATH
@@ -66,7 +66,7 @@ class ObjectTable:
             return False
         if libc.is_executable:
             return not self._calls_clone(libc)
-        others = [loaded for loaded in self.objects if loaded is not libc and not self.is_loader(loaded)]
+        others = [each for each in self.objects if each is not libc and each.name != VDSO and not self.is_loader(each)]
         return not any(imports(loaded, _CLONES) or _makes_tasks(loaded) for loaded in others)
 
     def reads_thread_word(self, offset: int) -> bool:

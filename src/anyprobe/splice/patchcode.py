@@ -130,11 +130,15 @@ class PatchWriter:
 
     def relative(self, opcode: bytes, target: int) -> None:
         """Append an instruction that ends in a rel32 operand to an absolute target."""
-        if not target:  # a routine that was never placed: in a program below 2 GiB the call would be made
-            raise InternalError("a patch would lead to address 0")
         place = len(self.out) + len(opcode)
         self.displacements.append((place, target))
         self.out += opcode + struct.pack("<i", target - self.address - place - 4)
+
+    def _routine(self, routine: int) -> None:
+        """Append the call of a routine of anyprobe's; a program's own branches may well have address 0, if unlinked."""
+        if not routine:  # it was never placed: in a program below 2 GiB the call would be made
+            raise InternalError("a patch would lead to address 0")
+        self.relative(b"\xe8", routine)
 
     def argument(self, opcode: bytes, offset: int) -> None:
         """Append an instruction that ends in the block offset of a counter or record."""
@@ -198,7 +202,7 @@ class PatchWriter:
             self.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]
             self.raw(push_target(self.here))  # push target
             self.argument(b"\x68", action.offset)  # push argument
-            self.relative(b"\xe8", action.bank.handler)  # call routine
+            self._routine(action.bank.handler)  # call routine
             self.raw(b"\x48\x8d\xa4\x24\x90\x00\x00\x00")  # lea rsp, [rsp+144]
         else:
             self._call(action.bank.handler, action.offset)
@@ -214,7 +218,7 @@ class PatchWriter:
         self.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]
         for action in reversed(actions):
             self.argument(b"\x68", action.offset)  # push argument
-        self.relative(b"\xe8", routine)  # call routine
+        self._routine(routine)  # call routine
         self.raw(b"\x48\x8d\xa4\x24" + struct.pack("<i", 128 + 8 * len(actions)))  # lea rsp, [rsp+128 and arguments]
         self._tell_place(next((action for action in actions if action.function), actions[0]))
 
@@ -227,14 +231,14 @@ class PatchWriter:
     def handle_fault(self, action: Action) -> None:
         """Append the call of a handler in a landing, where the number of the trap is on the stack already."""
         self.argument(b"\x68", action.offset)  # push argument
-        self.relative(b"\xe8", action.bank.handler)  # call routine
+        self._routine(action.bank.handler)  # call routine
         self.raw(b"\x48\x8d\xa4\x24\x08\x00\x00\x00")  # lea rsp, [rsp+8], as long as behind other calls
         self._tell_place(action)
 
     def _call(self, routine: int, argument: int) -> None:
         self.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]
         self.argument(b"\x68", argument)  # push argument
-        self.relative(b"\xe8", routine)  # call routine
+        self._routine(routine)  # call routine
         self.raw(b"\x48\x8d\xa4\x24\x88\x00\x00\x00")  # lea rsp, [rsp+136]
 
     def count_by_routine(self, action: Action) -> None:
