@@ -86,19 +86,24 @@ class TextRestoration:
                 page = self._lay_out(address, now)
             if page.content and not page.is_sure and self._never_written(address):
                 page = page._replace(content=b"", foreign=page.foreign + page.taken, taken=())
-            if page.content and not self._can_write(address + page.low, page.content):
+            if page.content and not self._can_write(address + page.low, page.content, mappings):
                 page = page._replace(foreign=page.foreign + page.taken, taken=())
             self.splices += len(page.taken)
             foreign += page.foreign
             self.pages.append(address)
         self.foreign = tuple(foreign)
 
-    def _can_write(self, address: int, content: bytes) -> bool:
-        """Write, and return whether that was possible: shared memory, put in the place of text, may be closed to it."""
+    def _can_write(self, address: int, content: bytes, mappings: "Sequence[Mapping]") -> bool:
+        """Write, and return whether that was possible: shared memory, put in the place of text, may be closed to it.
+
+        What fails in private memory is raised: another try may succeed.
+        """
         try:
             self._memory.write(address, content)
         except MemoryFault:
-            return False
+            if any(m.start <= address < m.end and not m.private and not m.writable for m in mappings):
+                return False
+            raise
         return True
 
     def _lay_out(self, address: int, before: bytes) -> _Page:

@@ -94,3 +94,21 @@ def test_a_byte_that_looks_like_a_trap_is_left_where_nothing_was_ever_written(me
     assert memory.read(SITES[0], 5) == OLD
     assert [memory.read(trap, 1) for trap in traps] == [b"\x55", b"\xcc" if files else b"\x55"]
     assert (text.splices, text.foreign) == ((2, (traps[1],)) if files else (3, ()))
+
+
+@pytest.mark.parametrize(("permissions", "stays"), [("r-xs", True), ("r-xp", False), ("rwxs", False)])
+def test_what_cannot_be_written_stays_only_in_shared_memory_that_is_closed(memory, monkeypatch, permissions, stays):
+    """Elsewhere a write that fails is raised, so that it is tried again."""
+
+    def fail(address, content):
+        raise MemoryFault(address, len(content))
+
+    monkeypatch.setattr(memory, "write", fail)
+    mapped = [MAPPED[0]._replace(perms=permissions)]
+    text = text_of(memory)
+    if stays:
+        text.write(mapped)
+        assert (text.splices, text.foreign) == (0, SITES)
+        return
+    with pytest.raises(MemoryFault):
+        text.write(mapped)
