@@ -4,19 +4,9 @@ import pytest
 
 import anyprobe
 from anyprobe.splice.plan import Planner
-from live.driver import build, started
-from live.test_any_order import ASKED, FUNCTIONS, Toggled, times
+from live.test_any_order import ASKED, FUNCTIONS, Toggled, target, times
 
-__all__ = ["times"]
-
-
-@pytest.fixture(scope="module")
-def target():
-    with started(build("instruction_classes.c", "-no-pie"), "2") as running:
-        running.go(1)
-        yield running
-        running.go(1)
-        running.finish()
+__all__ = ["target", "times"]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -34,7 +34,7 @@ def register_at(entry: dw.Entry, address: int, base: int) -> str:
 def place_at(entry: dw.Entry, function: dw.Entry, address: int, base: int) -> str:
     """Return where a parameter is when its function is entered, as far as that is said: empty if it is not.
 
-    A register, or ``stack+8``, above the return address; ``*`` in front of either: that is where its address is.
+    A register, or ``stack+8``, above the return address; ``*`` before either: that is where its address is.
     """
     register = register_at(entry, address, base)
     if register:

@@ -75,16 +75,20 @@ def _is_sharing(value: int) -> bool:
 def _loads(content: bytes, number: int, moves: Sequence[bytes], pop: bytes) -> Iterator[int]:
     """Yield the ends of instructions that load a number into a register."""
     value = number.to_bytes(4, "little")
-    at = content.find(value)
-    while at >= 0:
+    for at in _places(content, value):
         if any(content.endswith(move, 0, at) for move in moves):
             yield at + len(value)
-        at = content.find(value, at + 1)
     pushed = b"\x6a" + value[:1] + pop
-    at = content.find(pushed) if number < 128 else -1
-    while at >= 0:
+    for at in _places(content, pushed) if number < 128 else ():
         yield at + len(pushed)
-        at = content.find(pushed, at + 1)
+
+
+def _places(content: bytes, wanted: bytes) -> Iterator[int]:
+    """Yield the offsets at which some bytes stand."""
+    at = content.find(wanted)
+    while at >= 0:
+        yield at
+        at = content.find(wanted, at + 1)
 
 
 def _targets(content: bytes, at: int, start: int) -> Iterator[int]:

@@ -52,7 +52,7 @@ class SiteLiveness:
         return self.candidates & ~live
 
     def _pass_backwards(self, number: int) -> int:
-        """Note what is live in front of each instruction of the straight line around one; return it for that one.
+        """Note what is live before each instruction of the straight line around one; return it for that one.
 
         One pass serves all sites of the line: each would otherwise walk to its end anew.
         """

@@ -40,7 +40,7 @@ _TRANSPARENT = frozenset([dw.TYPEDEF, dw.CONST, dw.VOLATILE, dw.RESTRICT, dw.ATO
 _POINTERS = frozenset([dw.POINTER, dw.REFERENCE, dw.RVALUE_REFERENCE])
 _COMPOSITES = {dw.STRUCTURE: "struct", dw.UNION: "union", dw.CLASS: "class"}
 _BY_VALUE, _BY_REFERENCE, _OF_ITS_OWN, _WINDOWS = 5, 4, 3, 0xC1
-"""Calling conventions: of a type, of a function that nobody outside calls, and of what is called as Windows does."""
+"""Calling conventions: of a type, of a function that only its own unit calls, and of what is called as Windows does."""
 _OTHERS = {0xC0: "vectorcall", 0xCB: "regcall", 0xCD: "preserve_none"}
 _PLUS_CONSTANT = 0x23
 _COUNT_LIMIT = 1 << 32
@@ -78,7 +78,7 @@ def _misplaced(prototype: Prototype, found: list[dw.Entry], seen: _Seen) -> str:
     try:
         places = prototype.places
     except UnsupportedTarget:
-        return ""  # it is said where somebody asks for them
+        return ""  # the error comes when parameters are asked for
     kinds = [kind for _, kind in prototype.parameters]
     hidden = len(found) and prototype.windows and places[0][0] == WINDOWS_REGISTERS[1]
     for at, (each, kind, where) in enumerate(zip(found, kinds, places, strict=True)):

@@ -118,7 +118,7 @@ def _read(
 def _packed(
     expressions: "Expressions", node: ast.AST, value: Packed, given: list[ast.expr], *, terminated: bool
 ) -> Text:
-    """Return bytes that are in words already: those behind the end are zeros, as they are when they are read."""
+    """Return bytes that are in words already: those after the end are zeros, as they are when they are read."""
     assert isinstance(value.kind, ArrayType)
     emit, count = expressions.emit, min(value.kind.count, _PACKED_LIMIT)
     if len(given) > 1:

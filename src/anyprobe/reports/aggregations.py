@@ -1,6 +1,7 @@
 """What handlers have counted: a table for each aggregation of numbers, bars for each key of a distribution."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,6 +15,7 @@ from anyprobe.reports.histogram import bar, print_functions, with_tail_folded
 from anyprobe.reports.quantities import counted
 from anyprobe.reports.table import print_sites
 
+T = TypeVar("T")
 DISTRIBUTIONS = frozenset({"quantize", "lquantize", "hist"})
 _MISSES = {
     "fault": "reads of bad addresses",
@@ -67,10 +69,7 @@ def print_aggregation(result: AggregationResult, console: Console, top: int = 0)
     console.print()
     scale = f", divided by {result.factor:,}" if result.factor != 1 else ""
     console.print(f"[bold]{escape(result.name)}[/bold] ({result.kind}{scale})", soft_wrap=True)
-    ordered = result.ordered()
-    shown = ordered[-top:] if top else ordered
-    if len(shown) < len(ordered):
-        console.print(f"… and {counted(len(ordered) - len(shown), 'smaller one')}", style="dim", soft_wrap=True)
+    shown = _last(result.ordered(), top, "smaller one", console)
     if not shown:
         console.print("  nothing was counted", style="dim")
     elif result.kind in DISTRIBUTIONS:
@@ -83,14 +82,19 @@ def print_aggregation(result: AggregationResult, console: Console, top: int = 0)
         console.print(f"  {lost}", style="yellow", soft_wrap=True)
 
 
+def _last(ordered: list[T], top: int, others: str, console: Console) -> list[T]:
+    """Return what is to be shown, the last ones of many; say how many others there are."""
+    shown = ordered[-top:] if top else ordered
+    if len(shown) < len(ordered):
+        console.print(f"… and {counted(len(ordered) - len(shown), others)}", style="dim", soft_wrap=True)
+    return shown
+
+
 def print_map(held: MapResult, console: Console, top: int = 0) -> None:
     """Print what a map held: keys and values, the largest last."""
     console.print()
     console.print(f"[bold]{escape(held.name)}[/bold] (map)", soft_wrap=True)
-    ordered = held.ordered()
-    shown = ordered[-top:] if top else ordered
-    if len(shown) < len(ordered):
-        console.print(f"… and {counted(len(ordered) - len(shown), 'other key')}", style="dim", soft_wrap=True)
+    shown = _last(held.ordered(), top, "other key", console)
     if not shown:
         console.print("  it is empty", style="dim")
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import Arena
-from anyprobe.splice.banks import SLOT_ONLY, TIMING, Hook
+from anyprobe.splice.banks import SLOT_ONLY, TIMING
 from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.emission import Emission, worth_moving
 from anyprobe.splice.faultcatching import FaultCatching
@@ -194,7 +194,7 @@ class Engine:
         if plans is None or want is None or not plain or self.allowed != AUTO or self.live is not None:
             return False
         hook = hook_of(want)
-        if hook is None or hook.kind in TIMING or not self.has_slots(edit.module, hook):
+        if hook is None or hook.kind in TIMING or (hook.kind in SLOT_ONLY and not self.has_slots(edit.module)):
             return False
         splice = plans.find(function_of(edit, want).start, want)
         if splice is None or edit.module.claims.conflict(splice.write_at, splice.written, 0) is not None:
@@ -258,10 +258,8 @@ class Engine:
             faults_skipped=not go,
         )
 
-    def has_slots(self, module: Module, hook: Hook | None = None) -> bool:
-        """Return whether the threads that run a module have slots, or what a hook does needs none."""
-        if hook is not None and hook.kind not in SLOT_ONLY:
-            return True
+    def has_slots(self, module: Module) -> bool:
+        """Return whether the threads that run a module have slots."""
         return self.slots and not module.slotless and not module.code.text.is_go
 
     def refuse_timing(self, edit: Edit, wants: list[Want]) -> list[Want]:
@@ -342,7 +340,7 @@ class Engine:
     def look_at_text(self) -> list[str]:
         """See which splices were overwritten since the last look; return what is to be said of them."""
         found = self.text.look(self.modules, self.process.mem)
-        told = [f"at {splice.address:#x}: {self.text.overwritten[splice.address]}" for splice in found[:_MOST_TOLD]]
+        told = [f"at {splice.address:#x}: {why}" for splice, why in found[:_MOST_TOLD]]
         return told + self.losses.tell_replaced()
 
     def _open_gates(self) -> None:

@@ -275,14 +275,14 @@ class _Restoration:
         if not busy:
             self._finish_text(mappings)
         busy = busy or restore_returns(process, stop.threads, journals, mappings)
+        if busy:
+            return busy
         # The program may have saved a jump as its original bytes, and write it back when it takes its hook out: only
         # another removal, which finds other bytes, may unmap what the jump leads to.
-        awaited = {*self.foreign, *held_copies(process, self._saved, mappings)} if not busy else set()
+        awaited = {*self.foreign, *held_copies(process, self._saved, mappings)}
         if awaited:
             self.awaits_program = True
             return tuple(f"the patch for {at:#x}, whose bytes the program may have saved," for at in sorted(awaited))
-        if busy:
-            return busy
         put_back(process, stop, journals, mappings)
         self._clear_slots(journals, stop.threads, mappings)
         return ()

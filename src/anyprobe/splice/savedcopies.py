@@ -44,7 +44,7 @@ def held_copies(process: "Process", saved: Sequence[Saved], mappings: Iterable["
             content = process.mem.read(low, size)
         except MemoryFault:
             return [each.address for each in saved]
-        found.update(each.address for each in saved if _is_in(content, low, each))
+        found |= _held_in(content, low, saved)
     return sorted(found)
 
 
@@ -55,12 +55,18 @@ def _present(pid: int, mapping: "Mapping") -> list[tuple[int, int]]:
         return [(mapping.start, _MOST_BYTES + 1)]
 
 
-def _is_in(content: bytes, low: int, saved: Saved) -> bool:
-    if saved.content in content or any(u64(target) in content for target in saved.targets):
-        return True
+def _held_in(content: bytes, low: int, saved: Sequence[Saved]) -> set[int]:
+    """Return the addresses of the splices of which one piece of memory may hold copies."""
+    found = {
+        each.address
+        for each in saved
+        if each.content in content or any(u64(target) in content for target in each.targets)
+    }
+    targets = np.array([target for each in saved for target in each.targets], np.int64)
+    reached: set[int] = set()
     for shift in range(4):
         displacements = np.frombuffer(content, np.int32, (len(content) - shift) // 4, shift).astype(np.int64)
         ends = low + shift + 4 + 4 * np.arange(len(displacements), dtype=np.int64)
-        if any(bool(np.any(displacements + ends == target)) for target in saved.targets):
-            return True
-    return False
+        led_to = displacements + ends
+        reached.update(led_to[np.isin(led_to, targets)].tolist())
+    return found | {each.address for each in saved if not reached.isdisjoint(each.targets)}

@@ -25,18 +25,14 @@ class TextWatch:
 
     def __init__(self) -> None:
         """Nothing has been seen yet."""
-        self._seen: dict[int, bytes] = {}
-        """Pages in which all splices were as they should be."""
-        self._known: dict[int, int] = {}
-        """How many splices were compared in them."""
-        self.overwritten: dict[int, str] = {}
-        """What has become of splices, by their addresses."""
+        self._seen: dict[int, tuple[int, bytes]] = {}
+        """The pages as they were, and how many splices were compared in them."""
         self.saved: dict[int, Saved] = {}
         """Where the program may have saved a splice's bytes as the original ones: it has written others over them."""
         self._disarmed: dict[LiveSplice, list[Hook]] = {}
 
-    def look(self, modules: Iterable[Module], memory: Memory) -> list[LiveSplice]:
-        """Return the splices that were overwritten since the last look.
+    def look(self, modules: Iterable[Module], memory: Memory) -> list[tuple[LiveSplice, str]]:
+        """Return the splices that were overwritten since the last look, and by what.
 
         Their hooks are armed no more until the splice's bytes are there again.
         """
@@ -44,7 +40,7 @@ class TextWatch:
         for module in modules:
             for splice in module.splices():
                 pages.setdefault(page_floor(splice.address), []).append(splice)
-        return [splice for address, splices in pages.items() for splice in self._changed(address, splices, memory)]
+        return [found for address, splices in pages.items() for found in self._changed(address, splices, memory)]
 
     def look_for_returned(self, memory: Memory) -> None:
         """See which overwritten splices are there again: they can be taken out like any other."""
@@ -53,14 +49,14 @@ class TextWatch:
                 if memory.read(splice.address, len(splice.new)) == splice.new:
                     self._rearm(splice)
 
-    def _changed(self, address: int, splices: list[LiveSplice], memory: Memory) -> Iterator[LiveSplice]:
+    def _changed(self, address: int, splices: list[LiveSplice], memory: Memory) -> Iterator[tuple[LiveSplice, str]]:
         try:
             content = memory.read(address, PAGE)
         except MemoryFault:  # the module was unmapped: that is found by the memory map
             return
-        if self._seen.get(address) == content and self._known.get(address) == len(splices):
+        if self._seen.get(address) == (len(splices), content):
             return
-        self._seen[address], self._known[address] = content, len(splices)
+        self._seen[address] = len(splices), content
         for splice in splices:
             offset = splice.address - address
             now = content[offset : offset + len(splice.new)]
@@ -69,21 +65,21 @@ class TextWatch:
             if now == splice.new:
                 self._rearm(splice)
             elif splice not in self._disarmed:
-                self._disarm(splice, now)
-                yield splice
+                yield splice, self._disarm(splice, now)
 
-    def _disarm(self, splice: LiveSplice, now: bytes) -> None:
+    def _disarm(self, splice: LiveSplice, now: bytes) -> str:
+        """Take note that a splice was overwritten; return by what."""
         trapped = now[0] == _BREAKPOINT and now[1:] == splice.new[1:]
         why = RESTORED if now == splice.old else TRAPPED if trapped else OVERWRITTEN
         if why is OVERWRITTEN:
             patch = splice.patch.address if splice.patch is not None else 0
             targets = tuple(each for each in (patch, splice.springboard) if each)
             self.saved[splice.address] = Saved(splice.address, splice.new, targets)
-        self.overwritten[splice.address] = why
         hooks = [hook for want in splice.planned.wants if (hook := hook_of(want)) is not None and hook.splice is splice]
         for hook in hooks:
             hook.splice, hook.refusal = None, Refusal(Reason.FOREIGN_BYTES, splice.address, why)
         self._disarmed[splice] = hooks
+        return why
 
     def _rearm(self, splice: LiveSplice) -> None:
         """Take note that a splice's bytes are back, whoever wrote them."""
