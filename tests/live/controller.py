@@ -29,6 +29,7 @@ def session(pid: int, plan: str, strategy: str = "auto") -> dict[str, object]:
     answer: dict[str, object] = {"phase": "attach"}
     fault = None if plan == "none" or plan.startswith("kill-at") else gateway.FaultPlan.parse(plan)
     gateway.faults.install(fault, log=True)
+    running = None
     try:
         with anyprobe.attach(pid, strategy=strategy) as running:
             answer["phase"] = "arm"
@@ -40,9 +41,9 @@ def session(pid: int, plan: str, strategy: str = "auto") -> dict[str, object]:
             answer["phase"] = "remove"
             running.remove(*probes[:2])
             answer["phase"] = "detach"
-        answer["warnings"] = list(running.warnings)
     except anyprobe.AnyprobeError as error:
         answer["error"] = f"{type(error).__name__}: {error}"
+    answer["warnings"] = list(running.warnings) if running is not None else []
     if fault is None:
         answer["classes"] = classes(gateway.faults.log or [])
     answer["calls"], answer["reached"] = gateway.faults.calls, gateway.faults.reached

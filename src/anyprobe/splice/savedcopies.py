@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from anyprobe.core.arrays import among
 from anyprobe.core.memory import MemoryFault
 from anyprobe.isa.assemble import u64
 from anyprobe.splice.returnaddresses import TooMuch, may_hold_stacks, present
@@ -62,11 +63,14 @@ def _held_in(content: bytes, low: int, saved: Sequence[Saved]) -> set[int]:
         for each in saved
         if each.content in content or any(u64(target) in content for target in each.targets)
     }
-    targets = np.array([target for each in saved for target in each.targets], np.int64)
+    targets = np.array(sorted({target for each in saved for target in each.targets}), np.int64)
+    if not len(targets):
+        return found
     reached: set[int] = set()
     for shift in range(4):
         displacements = np.frombuffer(content, np.int32, (len(content) - shift) // 4, shift).astype(np.int64)
         ends = low + shift + 4 + 4 * np.arange(len(displacements), dtype=np.int64)
         led_to = displacements + ends
-        reached.update(led_to[np.isin(led_to, targets)].tolist())
+        near = led_to[(led_to >= targets[0]) & (led_to <= targets[-1])]
+        reached.update(near[among(near, targets)].tolist())
     return found | {each.address for each in saved if not reached.isdisjoint(each.targets)}
