@@ -212,7 +212,7 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
     asm.emit(b"\xf0\x48\xff\x44\x01\x30", "lock inc qword [rcx+rax+RECORD_MISSED]")
     asm.label("enter_shared_missed")
     asm.jump(b"\xe9", "enter_done", "jmp enter_done")
-    _enter_full(asm, layout, argument, site)
+    _enter_full(asm, layout, 0x30 + pushed, site)
 
 
 def _stack_at(opcode: bytes, offset: int) -> tuple[bytes, str]:
@@ -221,12 +221,13 @@ def _stack_at(opcode: bytes, offset: int) -> tuple[bytes, str]:
     return b"\x48" + opcode + b"\x84\x24" + i32(offset), f"{name} rax, [rsp+{offset:#x}]"
 
 
-def _enter_full(asm: Assembler, layout: BankLayout, argument: tuple[bytes, str], site: tuple[bytes, str]) -> None:
+def _enter_full(asm: Assembler, layout: BankLayout, argument_at: int, site: tuple[bytes, str]) -> None:
     """Emit the overflow path of ``enter``: drop instances that cannot be alive, try once more, else a miss.
 
     Two live functions never have the same stack pointer at their entry, so an instance with ours is a leftover of a
-    longjmp or an exception. Nothing is ever concluded from other stack pointers: they may lie on other stacks. A zero
-    is an instance that code below this signal handler has reserved and not filled yet: then nothing may move.
+    longjmp or an exception, unless another probe at this entry has just pushed it: those are on the top, and none has
+    our record. Nothing is ever concluded from other stack pointers: they may lie on other stacks. A zero is an
+    instance that code below this signal handler has reserved and not filled yet: then nothing may move.
     """
     asm.label("enter_full")
     asm.emit(b"\x48\xff\x49\x08", "dec qword [rcx+BLOCK_TOP]")
@@ -236,7 +237,8 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: tuple[bytes, str],
     asm.emit(b"\xff\x41\x10", "inc dword [rcx+BLOCK_PURGING]")
     asm.label("enter_purging")
     asm.emit(*site)
-    asm.emit(b"\x57\x41\x50", "push rdi; push r8")
+    asm.emit(b"\x57\x41\x50\x41\x51", "push rdi; push r8; push r9")
+    asm.emit(b"\x4c\x8b\x8c\x24" + i32(argument_at + 24), f"mov r9, [rsp+{argument_at + 24:#x}]")
     asm.emit(b"\x48\x8d\x71\x40\x48\x89\xf7", "lea rsi, [rcx+0x40]; mov rdi, rsi")
     asm.emit(b"\xba" + i32(layout.maxactive), "mov edx, maxactive")
     asm.label("purge_check")
@@ -245,14 +247,27 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: tuple[bytes, str],
     asm.emit(b"\x48\x83\xc6\x20", "add rsi, 32")
     asm.emit(b"\xff\xca", "dec edx")
     asm.jump(b"\x0f\x85", "purge_check", "jnz purge_check")
+    asm.label("purge_top")
+    asm.emit(b"\x48\x39\x46\xe0", "cmp [rsi-32], rax")
+    asm.jump(b"\x0f\x85", "purge_begin", "jne purge_begin")
+    asm.emit(b"\x4c\x39\x4e\xf0", "cmp [rsi-16], r9")
+    asm.jump(b"\x0f\x84", "purge_begin", "je purge_begin")
+    asm.emit(b"\x48\x83\xee\x20", "sub rsi, 32")
+    asm.emit(b"\x48\x39\xfe", "cmp rsi, rdi")
+    asm.jump(b"\x0f\x87", "purge_top", "ja purge_top")
+    asm.label("purge_begin")
+    asm.emit(b"\x49\x89\xf1", "mov r9, rsi")
     asm.emit(b"\x48\x89\xfe", "mov rsi, rdi")
     asm.emit(b"\xba" + i32(layout.maxactive), "mov edx, maxactive")
     asm.label("purge_next")
     asm.emit(b"\x4c\x8b\x06", "mov r8, [rsi]")
     asm.emit(b"\x49\x83\xf8\x01", "cmp r8, TOMBSTONE")
     asm.jump(b"\x0f\x86", "purge_skip", "jbe purge_skip")
+    asm.emit(b"\x4c\x39\xce", "cmp rsi, r9")
+    asm.jump(b"\x0f\x83", "purge_keep", "jae purge_keep")
     asm.emit(b"\x49\x39\xc0", "cmp r8, rax")
     asm.jump(b"\x0f\x84", "purge_skip", "je purge_skip")
+    asm.label("purge_keep")
     asm.emit(b"\x4c\x89\x07", "mov [rdi], r8")
     asm.emit(b"\x4c\x8b\x46\x08\x4c\x89\x47\x08", "mov r8, [rsi+8]; mov [rdi+8], r8")
     asm.emit(b"\x4c\x8b\x46\x10\x4c\x89\x47\x10", "mov r8, [rsi+16]; mov [rdi+16], r8")
@@ -271,17 +286,17 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: tuple[bytes, str],
     asm.label("purge_end")
     asm.emit(b"\x48\x29\xca\x48\x83\xea\x40\x48\xc1\xea\x05", "sub rdx, rcx; sub rdx, 0x40; shr rdx, 5")
     asm.emit(b"\x48\x89\x51\x08", "mov [rcx+BLOCK_TOP], rdx")
-    asm.emit(b"\x41\x58\x5f", "pop r8; pop rdi")
+    asm.emit(b"\x41\x59\x41\x58\x5f", "pop r9; pop r8; pop rdi")
     asm.emit(b"\xff\x49\x10", "dec dword [rcx+BLOCK_PURGING]")
     asm.label("enter_purged")
     asm.emit(b"\x48\x81\xfa" + i32(layout.maxactive), "cmp rdx, maxactive")
     asm.jump(b"\x0f\x82", "enter_block", "jb enter_block")
     asm.jump(b"\xe9", "enter_missed", "jmp enter_missed")
     asm.label("purge_not")  # nothing has been moved
-    asm.emit(b"\x41\x58\x5f", "pop r8; pop rdi")
+    asm.emit(b"\x41\x59\x41\x58\x5f", "pop r9; pop r8; pop rdi")
     asm.emit(b"\xff\x49\x10", "dec dword [rcx+BLOCK_PURGING]")
     asm.label("enter_missed")
-    asm.emit(*argument)
+    asm.emit(*_stack_at(b"\x8b", argument_at))
     asm.emit(b"\x48\xff\x44\x01\x30", "inc qword [rcx+rax+RECORD_MISSED]")
     asm.label("enter_missed_done")
     asm.jump(b"\xe9", "enter_done", "jmp enter_done")

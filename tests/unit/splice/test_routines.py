@@ -398,6 +398,26 @@ def test_several_leftovers_and_tombstones_go_at_once():
 
 
 @native
+def test_what_another_probe_at_this_entry_has_just_pushed_is_no_leftover():
+    outcome = after(enter(0), enter(0, OTHER), enter(1), enter(1, OTHER), enter(2), enter(2, OTHER))
+    assert outcome.stack() == [(0, RECORD), (0, OTHER), (1, RECORD), (1, OTHER)]
+    assert (outcome.record(), outcome.record(FIRST, OTHER)) == ({"missed": 1}, {"missed": 1})
+    outcome = after(enter(0), enter(1), enter(2), enter(3, RECORD), enter(3, OTHER), leave(3))
+    assert outcome.stack() == [(0, RECORD), (1, RECORD), (2, RECORD)]
+    assert (outcome.record(), outcome.record(FIRST, OTHER)) == ({"count": 1}, {"missed": 1})
+
+
+@native
+def test_leftovers_of_several_probes_at_one_entry_are_dropped():
+    outcome = after(enter(0), enter(0, OTHER), enter(1), enter(1, OTHER), enter(0), enter(0, OTHER))
+    assert outcome.stack() == [(1, RECORD), (1, OTHER), (0, RECORD), (0, OTHER)]
+    # the last one pushed may be this call's until its own record comes
+    outcome = after(enter(0), enter(1), enter(2), enter(2, OTHER), enter(2), enter(2, OTHER))
+    assert outcome.stack() == [(0, RECORD), (1, RECORD), (2, RECORD), (2, OTHER)]
+    assert (outcome.record(), outcome.record(FIRST, OTHER)) == ({}, {})
+
+
+@native
 def test_nothing_moves_while_an_instance_is_reserved():
     fill = [enter(depth) for depth in range(MAXACTIVE)]
     outcome = after(*fill, ("write", instance(2, INSTANCE_SP), 0), enter(1))
