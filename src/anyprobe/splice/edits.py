@@ -68,6 +68,8 @@ class Module:
     shown: set[int] = field(default_factory=set)
     """Where handlers see all registers, or send threads elsewhere with them (link-time addresses)."""
     functions: dict[int, FunctionState] = field(default_factory=dict)
+    changes: int = 0
+    """How often its splices have changed: what was derived from them earlier is out of date after another one."""
 
     def keep_clear(self, address: int) -> bool:
         """Have no splice displace what begins at a link-time address from now on; return whether none has done so."""
@@ -93,6 +95,11 @@ class Module:
                 yield
             finally:
                 self.claims = claims
+
+    def settle(self, state: FunctionState, wants: list[Want], splices: list[LiveSplice]) -> None:
+        """Take note of what is wanted of a function now, and of the splices that serve it."""
+        state.wants, state.splices = wants, splices
+        self.changes += 1
 
     def splices(self) -> Iterator[LiveSplice]:
         """Yield what is spliced here."""

@@ -420,7 +420,7 @@ class Engine:
         for want in set(state.wants).difference(edit.wants) if edit.yields else edit.removed:
             if (hook := hook_of(want)) is not None:
                 hook.splice = None
-        state.wants, state.splices = edit.wants, [*edit.staying, *change.added]
+        edit.module.settle(state, edit.wants, [*edit.staying, *change.added])
         for splice in change.added:
             for want in () if splice.is_springboard else splice.planned.wants:
                 if (hook := hook_of(want)) is not None:

@@ -99,7 +99,7 @@ def lose(module: Module, state: FunctionState, why: Refusal) -> None:
         module.claims.release(splice.planned)
     for hook in filter(None, map(hook_of, state.wants)):
         hook.splice, hook.refusal = None, why
-    state.wants, state.splices = [], []
+    module.settle(state, [], [])
 
 
 class Losses:

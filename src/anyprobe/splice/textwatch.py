@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from weakref import WeakKeyDictionary
 
 from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.memory import Memory, MemoryFault
@@ -19,6 +20,9 @@ TRAPPED = (
 )
 _BREAKPOINT = 0xCC
 
+Pages = dict[int, list[LiveSplice]]
+"""Splices by the addresses of their pages."""
+
 
 class TextWatch:
     """The splices of a session, compared with memory at each look; pages that have not changed cost one read."""
@@ -30,17 +34,16 @@ class TextWatch:
         self.saved: dict[int, Saved] = {}
         """Where the program may have saved a splice's bytes as the original ones: it has written others over them."""
         self._disarmed: dict[LiveSplice, list[Hook]] = {}
+        self._pages: WeakKeyDictionary[Module, tuple[int, Pages]] = WeakKeyDictionary()
+        """The splices of each module by page, and after how many changes of the module they were grouped so."""
 
     def look(self, modules: Iterable[Module], memory: Memory) -> list[tuple[LiveSplice, str]]:
         """Return the splices that were overwritten since the last look, and by what.
 
         Their hooks are armed no more until the splice's bytes are there again.
         """
-        pages: dict[int, list[LiveSplice]] = {}
-        for module in modules:
-            for splice in module.splices():
-                pages.setdefault(page_floor(splice.address), []).append(splice)
-        return [found for address, splices in pages.items() for found in self._changed(address, splices, memory)]
+        pages = (page for module in modules for page in self._by_page(module).items())
+        return [found for address, splices in pages for found in self._changed(address, splices, memory)]
 
     def look_for_returned(self, memory: Memory) -> None:
         """See which overwritten splices are there again: they can be taken out like any other."""
@@ -48,6 +51,17 @@ class TextWatch:
             with suppress(MemoryFault):
                 if memory.read(splice.address, len(splice.new)) == splice.new:
                     self._rearm(splice)
+
+    def _by_page(self, module: Module) -> Pages:
+        """Return the splices that are compared, by page, grouped anew only after the module's splices have changed."""
+        changes, pages = self._pages.get(module, (-1, {}))
+        if changes != module.changes:
+            pages = {}
+            for splice in module.splices():
+                if splice.planned.strategy is not Strategy.TRAP and not splice.is_springboard:
+                    pages.setdefault(page_floor(splice.address), []).append(splice)
+            self._pages[module] = module.changes, pages
+        return pages
 
     def _changed(self, address: int, splices: list[LiveSplice], memory: Memory) -> Iterator[tuple[LiveSplice, str]]:
         try:
@@ -60,7 +74,7 @@ class TextWatch:
         for splice in splices:
             offset = splice.address - address
             now = content[offset : offset + len(splice.new)]
-            if len(now) < len(splice.new) or splice.planned.strategy is Strategy.TRAP or splice.is_springboard:
+            if len(now) < len(splice.new):
                 continue
             if now == splice.new:
                 self._rearm(splice)
