@@ -20,7 +20,6 @@ from anyprobe.data.layout import (
     NEXT_BLOCK,
     RECORD_BUCKETS,
     RECORD_BYTES,
-    RECORD_COUNT,
     RECORD_MAX,
     RECORD_MISSED,
     RECORD_NOT_MIN,
@@ -88,13 +87,17 @@ class BankReader:
         return (offset - self._layout.counters_offset) // 8
 
     def record(self, offset: int) -> RecordValues:
-        """Return one timing record, summed over the blocks."""
-        rows = self._columns(offset, RECORD_BYTES)
+        """Return one timing record, summed over the blocks; its count is that of its buckets.
+
+        The program may be writing: a call is recorded once it has its bucket, which it gets last.
+        """
+        rows = self._columns(offset, RECORD_BYTES).copy()
 
         def total(place: int) -> int:
             return int(rows[:, place // 8].sum(dtype=np.uint64))
 
-        count = total(RECORD_COUNT)
+        buckets = rows[:, RECORD_BUCKETS // 8 :].sum(axis=0, dtype=np.uint64)
+        count = int(buckets.sum(dtype=np.uint64))
         return RecordValues(
             count=count,
             sum=total(RECORD_SUM),
@@ -103,7 +106,7 @@ class BankReader:
             tail=total(RECORD_TAIL),
             unmatched=total(RECORD_UNMATCHED),
             missed=total(RECORD_MISSED),
-            buckets=tuple(rows[:, RECORD_BUCKETS // 8 :].sum(axis=0, dtype=np.uint64).tolist()),
+            buckets=tuple(buckets.tolist()),
         )
 
     def in_flight(self) -> dict[int, int]:

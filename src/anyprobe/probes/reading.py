@@ -1,6 +1,6 @@
 """From hooks and banks to an immutable snapshot."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
@@ -92,18 +92,22 @@ def _extents(bank: SlotBank | NearBank) -> Iterator[tuple[int, int]]:
 def snapshot(
     session: "Session", ns_per_tick: float, duration: float, aggregations: "tuple[AggregationResult, ...]" = ()
 ) -> Snapshot:
-    """Read everything that a session has counted."""
-    values = BankValues()
+    """Read everything that a session has counted; the program may run meanwhile.
+
+    What ends is read before what begins: no function seems to have returned more often than it was entered since its
+    probes were armed.
+    """
     dropped, missing = session.lost()
     exited = session.exited
-    sites = tuple(_sites(session.probes, values))
+    functions = tuple(_timings(session.probes, BankValues(), ns_per_tick))
+    sites = tuple(_sites(session.probes))
     return Snapshot(
         target=TargetInfo(session.pid, session.exe, session.exit_status, alive=not exited),
         duration_s=duration,
         pause_us=dict(session.engine.pause_us),
         setup_s=dict(session.engine.seconds),
         sites=sites,
-        functions=tuple(_timings(session.probes, values, ns_per_tick)),
+        functions=functions,
         refused=tuple(
             RefusedSite(spec, why.address, why.reason.value, why.detail) for spec, why in refusals(session.probes)
         ),
@@ -132,12 +136,26 @@ def refusals(probes: Iterable[Probe]) -> list[tuple[str, Refusal]]:
     return found
 
 
-def _sites(probes: Iterable[Probe], values: BankValues) -> Iterator[SiteResult]:
+def _hits(probes: Iterable[Probe]) -> dict[int, tuple[int, int]]:
+    """Return the hits and the missed hits of places by their identity, ends of functions read first."""
+    places = [place for probe in probes for place in probe.places if place.hook.bank is not None]
+    found = {}
+    for ends in (True, False):
+        values = BankValues()
+        for place in places:
+            if (place.exit is not None) is ends:
+                found[id(place)] = values.hits(place.hook), values.missed(place.hook)
+    return found
+
+
+def _sites(probes: Sequence[Probe]) -> Iterator[SiteResult]:
+    counted = _hits(probes)
     for probe in probes:
         for place in probe.places:
             hook = place.hook
             if hook.bank is None:
                 continue
+            hits, missed = counted[id(place)]
             yield SiteResult(
                 spec=place.site.canonical,
                 module=place.site.object.name,
@@ -146,8 +164,8 @@ def _sites(probes: Iterable[Probe], values: BankValues) -> Iterator[SiteResult]:
                 address=place.address,
                 strategy=hook.strategy,
                 armed=hook.armed and not hook.detached,
-                hits=values.hits(hook),
-                nmissed=values.missed(hook),
+                hits=hits,
+                nmissed=missed,
                 kind=place.site.kind,  # type: ignore[arg-type]
                 exit_kind=_exit_kind(place),
                 notes=(place.site.note,) if place.site.note else (),
