@@ -3,6 +3,8 @@
 import pytest
 
 import anyprobe
+from anyprobe import Count
+from live.results import total
 
 pytestmark = pytest.mark.live
 
@@ -28,4 +30,44 @@ def test_ends_are_never_more_than_entries(run_target):
             assert timing.count + timing.nmissed <= hits["deep", "entry"]
         assert hits["deep", "entry"] > SNAPSHOTS
         target.halt()
+    target.finish()
+
+
+def test_both_ends_of_a_call_are_placed_in_one_change(run_target):
+    """The program runs on between the two decorators: no call is seen at its entry alone."""
+    entered, left = Count("entered"), Count("left")
+    target = run_target("descends.c")
+    with anyprobe.attach(target.pid) as session:
+
+        @session.call("a.out:deep")
+        def on_deep(ctx):
+            entered.add()
+            ctx.data.begun = 1
+
+        target.go(10)
+
+        @on_deep.ret
+        def on_deep_left(ctx):
+            if ctx.data.begun is not None:
+                left.add()
+
+        target.go(10)
+        session.snapshot()
+        assert (total(entered).count, total(left).count) == (100, 100)
+    target.finish()
+
+
+def test_a_call_without_a_handler_at_its_return(run_target):
+    """It is placed when the session is used next."""
+    entered = Count("entered")
+    target = run_target("descends.c")
+    with anyprobe.attach(target.pid) as session:
+
+        @session.call("a.out:deep")
+        def on_deep(ctx):
+            entered.add()
+
+        session.snapshot()
+        target.go(10)
+        assert total(entered).count == 100
     target.finish()

@@ -116,12 +116,12 @@ class Attendant:
             return number, self._states(made.entry)
         return 0, self._states(self.session.probes_of(function))
 
-    def place_return(self, call: int, handler: Parcel) -> list[ProbeState]:
-        """Place the handler of a call's return."""
+    def place_return(self, call: int, handler: Parcel) -> tuple[list[ProbeState], list[ProbeState]]:
+        """Place the handler of a call's return; return the probes at entries and returns that came by it."""
         made = self._calls[call]
-        before = len(made.returns)
+        entries, returns = len(made.entry), len(made.returns)
         made.ret(self._received.unpack(handler))
-        return self._states(made.returns[before:])
+        return self._states(made.entry[entries:]), self._states(made.returns[returns:])
 
     def replace(self, spec: str, by: str) -> list[ProbeState]:
         """Send calls of a function to another."""

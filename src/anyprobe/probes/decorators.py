@@ -130,11 +130,17 @@ class Decorators(ABC):
 
     def lost(self) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
         """Return what maps and records have lost, by name and cause, and what handlers could not do, by kind."""
+        self.place_waiting()
         dropped = self.handling.dropped() if "handling" in self.__dict__ else {}
         missing = self.handling.misses() if "handling" in self.__dict__ else {}
         if "callbacks" in self.__dict__:
             missing = missing | self.callbacks.lost()
         return dropped, {kind: count for kind, count in missing.items() if count}
+
+    def place_waiting(self) -> None:
+        """Place handlers of calls that wait for one at the returns."""
+        if "handling" in self.__dict__ and not self.exited:
+            self.handling.place_waiting()
 
     def type(self, name: str, module: str = "a.out") -> "AnyType":
         """Return a type of the program by its name, from debug information: ``ptr[session.type("client")]``."""
@@ -258,15 +264,15 @@ class Decorators(ABC):
     def call(
         self, *specs: str, when: "Handler | None" = None, retval: "AnyType | None" = None
     ) -> "Callable[[Handler], Call]":
-        """Place a handler at the entries of functions, and by ``.ret`` of the result another at their returns."""
-        from anyprobe.probes.handling import Call
+        """Place a handler at the entries of functions, and by ``.ret`` of the result another at their returns.
 
+        Both are placed by ``.ret``, in one change: no call is seen at one end alone. Without ``.ret``, the one at the
+        entries is placed when the session is used next.
+        """
         see_texts(specs)
 
-        def place(function: "Handler") -> Call:
-            made = Call(self.handling, specs, retval=retval)
-            made.entry = self.handling.place(specs, function, call=made, when=when)
-            return made
+        def place(function: "Handler") -> "Call":
+            return self.handling.begin_call(specs, function, when=when, retval=retval)
 
         return place
 

@@ -46,10 +46,12 @@ STACK_LIMIT = 2048
 
 @dataclass(eq=False)
 class Call:
-    """A handler of both ends of a call; ``ret`` gives it the one for the return."""
+    """A handler of both ends of a call; ``ret`` gives it the one for the return, and both are placed in one change."""
 
     handling: "Handling"
     specs: tuple[str, ...]
+    waiting: "tuple[Handler, Handler | None] | None" = None
+    """The entry's handler and its condition, as long as they wait for ``ret``."""
     entry: list[Probe] = field(default_factory=list)
     returns: list[Probe] = field(default_factory=list)
     instance: InstanceLayout = field(default_factory=InstanceLayout)
@@ -61,8 +63,12 @@ class Call:
     """The type of the result, where it was given."""
 
     def ret(self, function: Handler) -> Handler:
-        """Place the handler that runs when the call returns."""
-        self.returns += self.handling.place(self.specs, function, returns=True, call=self, retval=self.retval)
+        """Place the handler that runs when the call returns, and the one at the entry if that waits for it."""
+        if self.waiting is not None:
+            (entry, when), self.waiting = self.waiting, None
+            self.handling.place_both(self, entry, function, when=when)
+        else:
+            self.returns += self.handling.place(self.specs, function, returns=True, call=self, retval=self.retval)
         return function
 
 
@@ -80,6 +86,8 @@ class Handling:
         self._nanoseconds = 0
         self._tids_checked = self._tids_wanted = False
         self._probes: dict[Handler, list[Probe]] = {}
+        self._begun: list[Call] = []
+        """Calls of which there is no handler for the return yet."""
         self.ring_bytes = Setting.ring_bytes
         """Bytes of the ring that each thread has for each kind of record."""
         self.prototypes = Prototypes(lambda spec: session.resolve(spec)[0])
@@ -101,6 +109,7 @@ class Handling:
         ``inside``: at an instruction, where the parameters are no longer where they were; ``after``: behind one.
         ``retval``: the type of the function's result, if it is not to be what debug information says, or ``i64``.
         """
+        self.place_waiting()
         prepare = partial(
             self.prepared, function, returns=returns, call=call, when=when, inside=inside or after, retval=retval,
             specs=specs, known=self.prototypes.known(specs),
@@ -117,20 +126,43 @@ class Handling:
 
         ``retval``: the type of the result, if it is not to be what debug information says.
         """
-        call = Call(self, tuple(specs))
-        returns = [_return_spec(spec) for spec in specs]
-        prepare = partial(self.prepared, call=call, specs=specs, known=self.prototypes.known(specs))
-        at_entry = _dressing(partial(prepare, entry))
-        at_return = _dressing(partial(prepare, leaving, returns=True, retval=retval))
+        call = Call(self, tuple(specs), retval=retval)
+        self.place_both(call, entry, leaving)
+        return call
+
+    def begin_call(
+        self, specs: tuple[str, ...], entry: Handler, *, when: Handler | None = None, retval: AnyType | None = None
+    ) -> Call:
+        """Compile the handler of the entries of calls; it is placed with the one of their returns, see ``Call.ret``."""
+        call = Call(self, specs, (entry, when), retval=retval)
+        self.compiled(entry, call=Call(self, specs), when=when, specs=specs, known=self.prototypes.known(specs))
+        self.place_waiting()
+        self._begun.append(call)
+        return call
+
+    def place_waiting(self) -> None:
+        """Place what waits for a handler of returns that does not come, or comes later."""
+        begun, self._begun = self._begun, []
+        for call in begun:
+            if call.waiting is not None:
+                (entry, when), call.waiting = call.waiting, None
+                call.entry += self.place(call.specs, entry, call=call, when=when)
+
+    def place_both(self, call: Call, entry: Handler, leaving: Handler, *, when: Handler | None = None) -> None:
+        """Place the handlers of both ends of calls in one change."""
+        self.place_waiting()
+        returns = [_return_spec(spec) for spec in call.specs]
+        prepare = partial(self.prepared, call=call, specs=call.specs, known=self.prototypes.known(call.specs))
+        at_entry = _dressing(partial(prepare, entry, when=when))
+        at_return = _dressing(partial(prepare, leaving, returns=True, retval=call.retval))
 
         def dress(probe: Probe) -> None:
             (at_return if probe.spec in returns else at_entry)(probe)
 
-        for probe in self._session.place_made([*specs, *returns], dress):
+        for probe in self._session.place_made([*call.specs, *returns], dress):
             handler, ends = (leaving, call.returns) if probe.spec in returns else (entry, call.entry)
             self._probes.setdefault(handler, []).append(probe)
             ends.append(probe)
-        return call
 
     def prepared(
         self,
@@ -198,6 +230,7 @@ class Handling:
 
     def probes_of(self, function: Handler) -> list[Probe]:
         """Return the probes that call a handler."""
+        self.place_waiting()
         return list(self._probes.get(function, ()))
 
     def _compiled(self, function: Handler, setting: Setting, when: Handler | None) -> tuple[NativeCode, Storages]:

@@ -67,7 +67,9 @@ class SelfCall:
 
     def ret(self, function: Handler) -> Handler:
         """Place the handler that runs when the call returns."""
-        self.returns += self.session.place_return(self.number, function)
+        entries, returns = self.session.place_return(self.number, function)
+        self.entry += entries
+        self.returns += returns
         return function
 
 
@@ -242,9 +244,10 @@ class SelfSession:
             "use entry() with a handler, or on()"
         )
 
-    def place_return(self, call: int, function: Handler) -> list[SelfProbe]:
-        """Place the handler of a call's return; see ``SelfCall.ret``."""
-        return self._probes(self.ask("place_return", call, self._packed(function)))
+    def place_return(self, call: int, function: Handler) -> tuple[list[SelfProbe], list[SelfProbe]]:
+        """Place the handler of a call's return, see ``SelfCall.ret``; return the probes at entries and returns."""
+        entries, returns = self.ask("place_return", call, self._packed(function))
+        return self._probes(entries), self._probes(returns)
 
     def _decorator(
         self, kind: str, specs: tuple[str, ...], when: Handler | None, handler: Handler | None, **options: object

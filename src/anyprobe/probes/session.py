@@ -220,6 +220,7 @@ class Session(Decorators):
     def resume(self) -> None:
         """Let a program started by ``run`` go, with probes in its libraries in place before they run."""
         if self._held:
+            self.place_waiting()
             self._held = False
             if self._pending:
                 self._arm_pending()
