@@ -1,5 +1,6 @@
 """The command line: the list of commands, what each exception means to the shell, nothing else."""
 
+import errno
 import importlib
 import os
 import sys
@@ -7,6 +8,9 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 import click
+
+from anyprobe.cli import streams
+from anyprobe.core.errors import OutputFailed
 
 COMMANDS = {
     "count": "Count the hits of probes.",
@@ -70,6 +74,7 @@ def group() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. What follows ``--`` is the command to start."""
+    streams.prepare()
     before, program = split_program(list(sys.argv[1:] if arguments is None else arguments))
     try:
         status = group.main(args=before, prog_name="anyprobe", standalone_mode=False, obj=program)
@@ -77,14 +82,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except click.ClickException as error:
-        error.show()
-        return ExitStatus.USAGE
+        return complain(misused(error), ExitStatus.USAGE)
     except (click.Abort, KeyboardInterrupt):
         return complain("interrupted", 130)
-    except BrokenPipeError:
-        # The reader (head, a pager) has seen enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitStatus.DONE
+    except OutputFailed as error:
+        streams.abandon_what_fails()
+        if error.errno == errno.EPIPE:  # the reader (head, a pager) has seen enough
+            return ExitStatus.DONE
+        return complain(str(error), error.exit_status)
     except Exception as error:  # noqa: BLE001 - the one place where exceptions become exit statuses
         return failed(error)
     return status if isinstance(status, int) else ExitStatus.DONE
@@ -98,6 +103,13 @@ def split_program(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
     return arguments[:at], tuple(arguments[at + 1 :])
 
 
+def misused(error: click.ClickException) -> str:
+    """Return what is wrong with a command line, and where to look."""
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    return message if context is None else f"{message}\nhelp: {context.command_path} --help"
+
+
 def failed(error: Exception) -> int:
     """Print what went wrong and return the status for it."""
     from anyprobe.core.errors import AnyprobeError, HandlerError, InternalError
@@ -107,7 +119,7 @@ def failed(error: Exception) -> int:
 
         traceback.print_exception(error)
     if isinstance(error, HandlerError) and error.file:
-        click.echo(str(error), err=True)  # as compilers do, so that editors find the place
+        streams.tell(str(error))  # as compilers do, so that editors find the place
         return error.exit_status
     if isinstance(error, AnyprobeError) and not isinstance(error, InternalError):
         return complain(str(error), error.exit_status)
@@ -120,5 +132,5 @@ def failed(error: Exception) -> int:
 
 def complain(message: str, status: int) -> int:
     """Print a message for the user and return the status."""
-    click.echo(f"anyprobe: {message}", err=True)
+    streams.tell(f"anyprobe: {message}")
     return status

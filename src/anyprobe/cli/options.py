@@ -5,6 +5,8 @@ from typing import Any, TypeVar
 
 import click
 
+from anyprobe.cli import streams
+
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
 RETURNS = ("exits", "trampoline")
 CLOCKS = ("auto", "tsc", "monotonic")
@@ -22,7 +24,16 @@ def together(*decorators: Callable[[Any], Any]) -> Callable[[Decorated], Decorat
     return decorate
 
 
-specs = click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
+def _read_specs(context: click.Context, parameter: click.Parameter, given: Any) -> Any:  # noqa: ANN401, ARG001
+    """Return specs as text, also where the locale knows ASCII only: names in files are UTF-8."""
+    if isinstance(given, str):
+        return streams.as_text(given)
+    return tuple(map(streams.as_text, given))
+
+
+specs = click.argument("specs", metavar="SPEC...", nargs=-1, required=True, callback=_read_specs)
+optional_specs = click.argument("specs", metavar="[SPEC...]", nargs=-1, callback=_read_specs)
+spec = click.argument("spec", metavar="SPEC", callback=_read_specs)
 
 target = together(
     click.option(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from anyprobe.cli import streams
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -23,10 +25,12 @@ PROGRESS_AFTER = 0.3
 def results(path: str | None, *, program_owns_output: bool) -> Iterator[TextIO]:
     """Give the stream for results: the file, or standard output, or standard error when a command owns the output."""
     if path is None:
-        yield sys.stderr if program_owns_output else sys.stdout
+        standard = sys.stderr if program_owns_output else sys.stdout
+        streams.check_open(standard)
+        yield standard
         return
     try:
-        stream = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed below; only opening it is the user's mistake
+        stream = streams.open_output(path)
     except OSError as error:
         raise click.FileError(path, error.strerror) from error
     with stream:
@@ -50,7 +54,7 @@ def write_json(document: Any, stream: TextIO, *, one_line: bool = False) -> None
 
 def warn(message: str) -> None:
     """Tell the user something that does not end the command."""
-    click.echo(f"anyprobe: {message}", err=True)
+    streams.tell(f"anyprobe: {message}")
 
 
 @contextmanager

@@ -142,6 +142,17 @@ class KprobeError(TargetError):
         self.errno, self.detail, self.refusal = errno, detail, refusal
 
 
+class OutputFailed(AnyprobeError):  # noqa: N818 - the surroundings', not ours
+    """Results cannot be written where they were to go. ``errno`` says why."""
+
+    exit_status = 1
+
+    def __init__(self, message: str, errno: int | None = None) -> None:
+        """Keep the error number."""
+        super().__init__(message)
+        self.errno = errno
+
+
 class InternalError(AnyprobeError):
     """A broken invariant of ours; splices are undone before it is raised."""
 

@@ -23,7 +23,7 @@ MARK_STYLES = {"IA": "bold green", "DCR": "yellow", "JTPR": "red"}
 
 
 @click.command("explain")
-@click.argument("spec")
+@options.spec
 @options.one_target
 @click.option(
     "--script",

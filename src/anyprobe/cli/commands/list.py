@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("list")
-@click.argument("specs", metavar="[SPEC...]", nargs=-1)
+@options.optional_specs
 @options.one_target
 @options.json
 @options.strategy

@@ -1,0 +1,101 @@
+"""Standard streams that are closed or full, or cannot show all characters."""
+
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+
+from anyprobe.cli import streams
+from anyprobe.core.errors import OutputFailed
+
+ANYPROBE = f"'{sys.executable}' -m anyprobe"
+
+
+def shell(text, **environment):
+    command = ["bash", "-c", text]
+    return subprocess.run(command, capture_output=True, timeout=60, env={**os.environ, **environment}, check=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "where", "why"),
+    [
+        ("--help", ">/dev/full", "No space left on device"),
+        ("count --help", "<&- >&-", "it is closed"),
+        ("--version", "0>&- 1>&-", "it is closed"),
+        ("doctor", ">&-", "it is closed"),
+        ("doctor --json", ">/dev/full", "No space left on device"),
+        ("probes -p $$", ">/dev/full", "No space left on device"),
+    ],
+)
+def test_output_that_cannot_be_written_is_an_ordinary_error(command, where, why):
+    shown = shell(f"{ANYPROBE} {command} {where}")
+    assert shown.stderr.decode() == f"anyprobe: cannot write to standard output: {why}\n"
+    assert (shown.returncode, shown.stdout) == (1, b"")
+
+
+@pytest.mark.parametrize("where", ["2>/dev/full", "2>&-", "2>&- >&-"])
+def test_errors_that_cannot_be_said_keep_their_status(where):
+    assert shell(f"{ANYPROBE} count {where}").returncode == 2
+    assert shell(f"{ANYPROBE} count libc:malloc -p 999999999 {where}").returncode == 1
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    shown = shell(f"{ANYPROBE} doctor --json | true; echo ${{PIPESTATUS[0]}}")
+    assert shown.stdout.decode().strip() in {"0", "1"}  # what it found
+    assert shown.stderr == b""
+
+
+def test_a_closed_descriptor_is_given_to_nothing_else():
+    program = "import os; from anyprobe.cli import streams; streams.prepare(); streams.tell(str(os.open('/', 0)))"
+    assert int(shell(f"'{sys.executable}' -c \"{program}\" <&- >&-").stderr) > 2
+
+
+def test_a_closed_descriptor_stays_closed_in_a_command():
+    program = (
+        "import os; from anyprobe.cli import streams; streams.prepare(); os.execvp('ls', ['ls', '/proc/self/fd/'])"
+    )
+    listed = shell(f"'{sys.executable}' -c \"{program}\" <&- 2>&-").stdout.split()
+    assert b"2" not in listed
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "shown"),
+    [
+        ("größe", "ascii", b"gr\\xf6\\xdfe"),
+        ("größe", "latin-1", "größe".encode("latin-1")),
+        ("größe", "utf-8", "größe".encode()),
+        ("a\udcff", "utf-8", b"a\\xff"),
+        ("█▌ 5 µs … ≤ →", "ascii", b"## 5 us ... <= ->"),
+        ("─│┼", "ascii", b"-|+"),
+        ("\U0001f600数", "ascii", b"\\U0001f600\\u6570"),
+    ],
+)
+def test_what_cannot_be_encoded_is_replaced(text, encoding, shown):
+    raw = io.BytesIO()
+    stream = streams.Output(raw, "standard output", encoding=encoding)
+    stream.write(text)
+    stream.flush()
+    assert raw.getvalue() == shown
+
+
+def test_a_file_that_is_full_is_told_by_its_name():
+    with (
+        pytest.raises(OutputFailed, match="cannot write to /dev/full: No space left"),
+        streams.open_output("/dev/full") as stream,
+    ):
+        stream.write("x")
+
+
+@pytest.mark.parametrize("command", ["count", "time", "trace", "hist", "script", "list", "explain", "doctor", "probes"])
+def test_help_is_ascii(command):
+    """Click writes it to a stream of its own making."""
+    assert shell(f"{ANYPROBE} {command} --help").stdout.isascii()
+
+
+def test_specs_are_text_in_a_locale_of_ascii():
+    assert streams.as_text(os.fsdecode("größe".encode())) == "größe"
+    program = "import sys; from anyprobe.cli import streams; print(ascii(streams.as_text(sys.argv[1])))"
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    assert shell(f"'{sys.executable}' -c '{program}' größe", **ascii_only).stdout == b"'gr\\xf6\\xdfe'\n"
