@@ -239,6 +239,10 @@ class Snapshot:
     """What maps held, where that was asked for."""
     others: tuple[TargetInfo, ...] = ()
     """The further processes of a merged snapshot."""
+    clock_step_ns: float = 0.0
+    """By how much the clock of times goes on at once, 0 where nothing is timed."""
+    tail_exits: int | None = None
+    """Calls that aggregations have no time or result of, since they left by a jump; None where none is wanted."""
 
     @property
     def hits(self) -> int:
@@ -271,6 +275,10 @@ class Snapshot:
             document["dropped"] = {**self.dropped, **dropped}
         if self.missing:
             document["missing"] = dict(self.missing)
+        if self.clock_step_ns:
+            document["clock_step_ns"] = _rounded(self.clock_step_ns)
+        if self.tail_exits is not None:
+            document["tail_exits"] = self.tail_exits
         if self.warnings:
             document["warnings"] = list(self.warnings)
         return document
@@ -343,6 +351,8 @@ class Snapshot:
             },
             missing=_sums(self.missing, other.missing),
             others=self._others(other),
+            clock_step_ns=max(self.clock_step_ns, other.clock_step_ns),
+            tail_exits=_both(self.tail_exits, other.tail_exits),
         )
 
     def _others(self, other: "Snapshot") -> tuple[TargetInfo, ...]:
@@ -374,6 +384,10 @@ def _union(left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
 
 def _sums(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
     return {name: left.get(name, 0) + right.get(name, 0) for name in {**left, **right}}
+
+
+def _both(left: int | None, right: int | None) -> int | None:
+    return left if right is None else right if left is None else left + right
 
 
 def _longest(left: dict[str, float], right: dict[str, float]) -> dict[str, float]:

@@ -1,10 +1,12 @@
 """The clocks of timing probes: the time stamp counter, or the vdso's monotonic clock where the TSC cannot serve."""
 
 import ctypes
+import math
 import mmap
 import time
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.binary.modules import VDSO
@@ -26,6 +28,8 @@ _READ_BY_VDSO = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page")
 
 _RDTSC = bytes.fromhex("0f31 48c1e220 4809d0 c3")  # rdtsc; shl rdx, 32; or rax, rdx; ret
 _SHORTEST = 0.02
+_READINGS = 500
+"""Of a clock, to see by what it goes on."""
 
 
 @cache
@@ -58,6 +62,10 @@ class Clock(Protocol):
 
     def ns_per_tick(self) -> float:
         """Return the length of a unit in nanoseconds."""
+        ...
+
+    def step_ns(self) -> float:
+        """Return by how many nanoseconds it goes on at once."""
         ...
 
 
@@ -153,12 +161,43 @@ def own_time() -> tuple[int, int]:
     return clock.ticks * tick_nanoseconds() >> 32, clock.ns
 
 
+@cache
+def _step_of_ticks() -> int:
+    """Return by how many ticks the time stamp counter goes on at once.
+
+    Hardware and hypervisors may keep a slower counter, of which it is a multiple.
+    """
+    read = _rdtsc()
+    readings = [read() for _ in range(_READINGS)]
+    return math.gcd(*(after - before for before, after in pairwise(readings))) or 1
+
+
+@cache
+def step_of_handlers() -> float:
+    """Return by how many nanoseconds ``ctx.now`` goes on at once."""
+    return _step_of_ticks() * tick_nanoseconds() / (1 << 32)
+
+
+@cache
+def _step_of_monotonic() -> float:
+    """Return by how many nanoseconds the monotonic clock goes on at once, where it is not derived from the TSC.
+
+    It cannot be told from how long a reading takes, which hides smaller steps just as well.
+    """
+    readings = sorted({time.monotonic_ns() for _ in range(_READINGS)})
+    return float(min((after - before for before, after in pairwise(readings)), default=1))
+
+
 class NanosecondClock:
     """The monotonic clock, whose unit is the nanosecond."""
 
     def ns_per_tick(self) -> float:
         """Return 1."""
         return 1.0
+
+    def step_ns(self) -> float:
+        """Return the step of what it is derived from."""
+        return max(1.0, step_of_handlers()) if clock_source() in _READ_BY_VDSO else _step_of_monotonic()
 
 
 class TickClock:
@@ -187,3 +226,7 @@ class TickClock:
             if ns - self.ns >= _SHORTEST * 1e9:
                 return (ns - self.ns) / (ticks - self.ticks)
             time.sleep(_SHORTEST - (ns - self.ns) / 1e9)
+
+    def step_ns(self) -> float:
+        """Return the length of the ticks that it goes on by at once."""
+        return _step_of_ticks() * self.ns_per_tick()

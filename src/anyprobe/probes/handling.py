@@ -24,7 +24,7 @@ from anyprobe.handlers.kept import native_code
 from anyprobe.handlers.storages import MapTable, Ring, Stacks, Storages, Table
 from anyprobe.handlers.types import AnyType, i64
 from anyprobe.probes import changing
-from anyprobe.probes.clock import tick_nanoseconds, tsc_refusal
+from anyprobe.probes.clock import step_of_handlers, tick_nanoseconds, tsc_refusal
 from anyprobe.probes.dressing import dress_with, dressing_behind
 from anyprobe.probes.filterwatch import FilterWatch
 from anyprobe.probes.ownmemory import reading_facts
@@ -265,6 +265,11 @@ class Handling:
                 f"ctx.now and emit need the time: thread {thread} may not read the time stamp counter (PR_SET_TSC)"
             )
         self._nanoseconds = tick_nanoseconds()
+
+    @property
+    def clock_step_ns(self) -> float:
+        """By how much ``ctx.now`` goes on at once, 0 where no handler uses it."""
+        return step_of_handlers() if self._nanoseconds else 0.0
 
     # -- memory
 

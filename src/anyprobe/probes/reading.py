@@ -115,6 +115,7 @@ def snapshot(
         aggregations=aggregations,
         dropped=dropped,
         missing=missing,
+        clock_step_ns=session.clock_step_ns or (session.handling.clock_step_ns if "handling" in vars(session) else 0.0),
     )
 
 

@@ -85,7 +85,7 @@ class Session(Decorators):
         self._choice = ClockChoice(clock, process.pid)
         self._clock_refusal: Refusal | None = None
         self._watch: OverheadWatch | None = None
-        self._ns_per_tick = 0.0
+        self._ns_per_tick = self.clock_step_ns = 0.0
         self.engine = Engine(
             process,
             clobbers,
@@ -188,7 +188,7 @@ class Session(Decorators):
         if self._last is not None:
             return self._last
         if self._clock is not None:
-            self._ns_per_tick = self._clock.ns_per_tick()
+            self._ns_per_tick, self.clock_step_ns = self._clock.ns_per_tick(), self._clock.step_ns()
         self._note_losses()
         self.follow_handlers()
         with collection_paused():
@@ -259,7 +259,7 @@ class Session(Decorators):
         self._note_losses()
         self._ended = self._ended or time.monotonic()
         if self._clock is not None:
-            self._ns_per_tick = self._clock.ns_per_tick()
+            self._ns_per_tick, self.clock_step_ns = self._clock.ns_per_tick(), self._clock.step_ns()
             self._clock = None
         if self.engine.touched:
             with typed(self._process, "removing probes from"):

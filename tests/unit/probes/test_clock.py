@@ -1,6 +1,7 @@
 """Which clock timing probes read."""
 
 import os
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -74,3 +75,23 @@ def test_probed_code_cannot_be_the_clock(even):
     refusal = ClockChoice("monotonic", os.getpid()).choose([VDSO], probed=True)
     assert refusal.reason is Reason.OWN_CLOCK
     assert ClockChoice("tsc", os.getpid()).choose([VDSO], probed=True) is None
+
+
+@pytest.mark.parametrize(("step", "cost"), [(1, 31), (20, 27), (2, 25), (36, 7), (1, 0)])
+def test_the_step_of_a_counter_is_what_all_readings_are_apart_by(monkeypatch, step, cost):
+    readings = (1_000_007 + (number * cost + number % 5) * step for number in count())
+    monkeypatch.setattr(clock, "_rdtsc", lambda: lambda: next(readings))
+    assert clock._step_of_ticks.__wrapped__() == step
+
+
+def test_the_step_of_a_clock_that_is_read_in_between(monkeypatch):
+    readings = (number // 3 * 279 for number in count())
+    monkeypatch.setattr(clock.time, "monotonic_ns", lambda: next(readings))
+    assert clock._step_of_monotonic.__wrapped__() == 279.0
+
+
+def test_clocks_know_their_steps(monkeypatch):
+    monkeypatch.setattr(clock, "_step_of_ticks", lambda: 20)
+    ticks = clock.TickClock()
+    assert ticks.step_ns() == pytest.approx(20 * ticks.ns_per_tick(), rel=0.05)
+    assert clock.NanosecondClock().step_ns() >= 1.0
