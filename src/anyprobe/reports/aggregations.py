@@ -7,22 +7,31 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from anyprobe.data import histogram
+from anyprobe.data.histogram import Bucket
 from anyprobe.data.results import AggregationResult, CellValue, Key, MapResult
 from anyprobe.data.snapshot import Snapshot
-from anyprobe.reports.heading import print_heading, print_refusals
-from anyprobe.reports.histogram import bar, print_functions, with_tail_folded
-from anyprobe.reports.quantities import counted
+from anyprobe.reports.distribution import (
+    Distribution,
+    Durations,
+    Numbers,
+    Scale,
+    percentiles,
+    powers_of_two,
+    print_facts,
+    print_rows,
+)
+from anyprobe.reports.grid import key_text, print_grid
+from anyprobe.reports.heading import print_heading, print_refusals, print_step, tail_clause
+from anyprobe.reports.histogram import print_functions
+from anyprobe.reports.losses import print_losses, print_unhandled
+from anyprobe.reports.quantities import counted, duration, number
 from anyprobe.reports.table import print_sites
 
 T = TypeVar("T")
 DISTRIBUTIONS = frozenset({"quantize", "lquantize", "hist"})
-_MISSES = {
-    "fault": "reads of bad addresses",
-    "abandoned": "runs that a missing value has ended",
-    "division": "divisions by zero",
-}
-_OPEN_BELOW, _OPEN_ABOVE = -(2.0**63), 2.0**64
+WRAPPED = "sum beyond 64 bits"
+NANOSECONDS = "_ns"
+"""Aggregations whose names end so are of durations."""
 
 
 def print_aggregations(snapshot: Snapshot, console: Console, top: int = 0) -> None:
@@ -31,11 +40,17 @@ def print_aggregations(snapshot: Snapshot, console: Console, top: int = 0) -> No
     The largest come last, as in DTrace: next to the prompt. What a script has timed is shown, too, and where it
     aggregates nothing, how often each of its sites was hit.
     """
-    hits = counted(snapshot.hits, "hit")
-    several = f"{counted(len(snapshot.aggregations), 'aggregation')}, " if snapshot.aggregations else ""
-    print_heading(snapshot, console, several + hits)
+    calls, others = _events(snapshot)
+    hits = counted(others, "hit") if others or not calls else ""
+    print_heading(
+        snapshot,
+        console,
+        ", ".join(each for each in (counted(calls, "call") if calls else "", hits) if each),
+        tail_clause(snapshot, "not timed" if _has_times(snapshot) else "left out"),
+    )
+    noun = "call" if calls and not others else "value"
     for result in snapshot.aggregations:
-        print_aggregation(result, console, top)
+        print_aggregation(result, console, top, noun, snapshot.clock_step_ns)
     for held in snapshot.maps:
         print_map(held, console, top)
     if snapshot.functions:
@@ -43,29 +58,30 @@ def print_aggregations(snapshot: Snapshot, console: Console, top: int = 0) -> No
     if snapshot.sites and not snapshot.aggregations and not snapshot.maps:
         print_sites(snapshot, console, top)
     print_losses(snapshot, console)
+    print_unhandled(snapshot, console)
     print_refusals(snapshot, console)
 
 
-def print_losses(snapshot: Snapshot, console: Console) -> None:
-    """Print what handlers have lost, and what they could not do."""
-    lost = [
-        f"{name}: {counted(count, 'loss', 'losses')} ({cause})"
-        for name, causes in snapshot.dropped.items()
-        for cause, count in causes.items()
-    ]
-    lost += [f"{_MISSES.get(kind, kind)}: {count:,}" for kind, count in snapshot.missing.items() if count]
-    if snapshot.nmissed:
-        lost.append(
-            f"{counted(snapshot.nmissed, 'hit')} ran no handler: inside of another one, or where it had no room"
-        )
-    if lost:
-        console.print()
-    for text in lost:
-        console.print(escape(text), style="yellow", soft_wrap=True)
+def _has_times(snapshot: Snapshot) -> bool:
+    return bool(snapshot.functions) or any(each.name.endswith(NANOSECONDS) for each in snapshot.aggregations)
 
 
-def print_aggregation(result: AggregationResult, console: Console, top: int = 0) -> None:
-    """Print one aggregation."""
+def _events(snapshot: Snapshot) -> tuple[int, int]:
+    """Return how many calls began where both ends of functions are probed, and how many hits there were elsewhere."""
+    entered, left = (
+        {(site.module, site.function) for site in snapshot.sites if site.kind == kind} for kind in ("entry", "return")
+    )
+    both = entered & left
+    paired = [site for site in snapshot.sites if site.kind in ("entry", "return")]
+    paired = [site for site in paired if (site.module, site.function) in both]
+    calls = sum(site.hits for site in paired if site.kind == "entry")
+    return calls, snapshot.hits - sum(site.hits for site in paired)
+
+
+def print_aggregation(
+    result: AggregationResult, console: Console, top: int = 0, noun: str = "value", step: float = 0.0
+) -> None:
+    """Print one aggregation; ``noun``: what one value stands for, ``step``: by how much the clock goes on at once."""
     console.print()
     scale = f", divided by {result.factor:,}" if result.factor != 1 else ""
     console.print(f"[bold]{escape(result.name)}[/bold] ({result.kind}{scale})", soft_wrap=True)
@@ -73,8 +89,7 @@ def print_aggregation(result: AggregationResult, console: Console, top: int = 0)
     if not shown:
         console.print("  nothing was counted", style="dim")
     elif result.kind in DISTRIBUTIONS:
-        for key, cell in shown:
-            _print_distribution(result, key, cell, console)
+        _print_distributions(result, shown, console, noun, step)
     else:
         console.print(_table(result, shown))
     if result.dropped:
@@ -99,8 +114,8 @@ def print_map(held: MapResult, console: Console, top: int = 0) -> None:
         console.print("  it is empty", style="dim")
         return
     table = Table(box=None, pad_edge=True, header_style="bold")
-    for number in range(len(shown[0][0])):
-        table.add_column(escape(held.by[number] if number < len(held.by) else ""), overflow="fold", style="cyan")
+    for part in range(len(shown[0][0])):
+        table.add_column(escape(held.by[part] if part < len(held.by) else ""), overflow="fold", style="cyan")
     table.add_column("value", justify="right", overflow="fold")
     for key, value in shown:
         plain = f"{value:,}" if type(value) is int else str(value)
@@ -116,46 +131,54 @@ def _table(result: AggregationResult, shown: Sequence[tuple[Key, CellValue]]) ->
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for key, cell in shown:
-        numbers = [_number(result.value(cell) / result.factor), f"{cell.count:,}"][: len(columns)]
+        numbers = [number(result.value(cell) / result.factor), f"{cell.count:,}"][: len(columns)]
         table.add_row(*(escape(str(part)) for part in key), *numbers)
     return table
 
 
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
+def _print_distributions(
+    result: AggregationResult, shown: Sequence[tuple[Key, CellValue]], console: Console, noun: str, step: float
+) -> None:
+    """Print distributions: those of keys as a grid, where there is room for one, else bars for each."""
+    scale = Durations(step) if result.name.endswith(NANOSECONDS) else Numbers()
+    lines = [(key, cell, _rows(result.kind, cell.buckets, scale)) for key, cell in shown]
+    counted_ones = [line for line in lines if line[1].count]
+    empty = len(lines) - len(counted_ones)
+    drawn = result.by and counted_ones and print_grid(result.by, counted_ones, scale, noun, console)
+    if drawn and empty:
+        console.print(f"  {counted(empty, 'key')} of which nothing was counted", style="dim", soft_wrap=True)
+    if not drawn:
+        for key, cell, rows in lines:
+            _print_bars(result, key, cell, Distribution(rows, scale, noun, result.factor), console)
+    lowest = min((cell.min for _, cell in shown if cell.min is not None), default=None)
+    if isinstance(scale, Durations) and lowest is not None and lowest < 1.5 * step:
+        print_step(step, console)
 
 
-def _print_distribution(result: AggregationResult, key: Key, cell: CellValue, console: Console) -> None:
+def _print_bars(result: AggregationResult, key: Key, cell: CellValue, shown: Distribution, console: Console) -> None:
     if key:
-        parts = " ".join(f"{name}={part}" for name, part in zip(result.by, key, strict=False)) or str(key)
-        console.print(f"  [cyan]{escape(parts)}[/cyan]", soft_wrap=True)
+        console.print(f"  [cyan]{escape(key_text(result.by, key))}[/cyan]", soft_wrap=True)
     if not cell.count:
         console.print("  nothing was counted", style="dim")
         return
-    mean = f", mean {cell.mean:,.1f}" if cell.mean is not None else ""
-    extremes = f", min {cell.min:,}, max {cell.max:,}" if cell.min is not None and cell.max is not None else ""
-    console.print(f"  {counted(cell.count, 'value')}{mean}{extremes}", style="dim", soft_wrap=True)
-    rows = _rows(result.kind, cell.buckets)
-    edges = [_edges(low, high) for low, high, _ in rows]
-    width, highest = max(map(len, edges)), max(count for _, _, count in rows)
-    for edge, (_, _, count) in zip(edges, rows, strict=True):
-        drawn = f"[green]{bar(count / highest)}[/green]"
-        console.print(f"  {edge:>{width}} {_number(count / result.factor):>14} {drawn}", soft_wrap=True)
+    scale = shown.scale
+    facts = [counted(cell.count, shown.noun)]
+    if cell.sum is not None and cell.mean is not None:
+        whole = cell.min is None or cell.max is None or cell.min <= cell.mean <= cell.max
+        facts += [f"sum {scale.exactly(cell.sum)}", f"mean {_mean(scale, cell.mean)}"] if whole else [WRAPPED]
+    facts += [f"min {scale.exactly(cell.min)}"] if cell.min is not None else []
+    # in buckets as wide as a row's a percentile is no number, but the row that is marked
+    facts += percentiles(cell.buckets, scale, cell.percentile) if result.kind == "hist" else []
+    facts += [f"max {scale.exactly(cell.max)}"] if cell.max is not None else []
+    print_facts(facts, console)
+    print_rows(shown, console)
 
 
-def _rows(kind: str, buckets: Sequence[histogram.Bucket]) -> list[histogram.Bucket]:
+def _mean(scale: Scale, mean: float) -> str:
+    """Return a mean, which is more precise than what it is the mean of."""
+    return duration(mean) if isinstance(scale, Durations) else f"{mean:,.1f}"
+
+
+def _rows(kind: str, buckets: Sequence[Bucket], scale: Scale) -> list[Bucket]:
     """Return the buckets for the eye: those of a log-linear histogram are too many."""
-    if kind != "hist":
-        return list(buckets)
-    # those at both ends hold all that is beyond, so they are no power of two
-    ends = [bucket for bucket in buckets if bucket[0] < 0], [bucket for bucket in buckets if bucket[1] >= _OPEN_ABOVE]
-    between = [bucket for bucket in buckets if bucket not in (*ends[0], *ends[1])]
-    return [*ends[0], *with_tail_folded(histogram.by_powers_of_two(between)), *ends[1]]
-
-
-def _edges(low: float, high: float) -> str:
-    if low <= _OPEN_BELOW:
-        return f"below {high:,.0f}"
-    if high >= _OPEN_ABOVE:
-        return f"from {low:,.0f}"
-    return f"{low:,.0f}" if high - low == 1 else f"{low:,.0f} … {high - 1:,.0f}"
+    return powers_of_two(buckets, scale) if kind == "hist" else list(buckets)

@@ -2,12 +2,13 @@
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
 from anyprobe.data.snapshot import Snapshot, TargetInfo
-from anyprobe.reports.quantities import counted, duration
+from anyprobe.reports.quantities import counted, duration, edge, milliseconds
 
 DETAILED_REFUSALS = 5
 """Up to so many refusals are shown one by one, more are summed up by reason."""
@@ -16,22 +17,55 @@ NAMED_TARGETS = 4
 """Of so many processes that are counted together, each is named."""
 
 
-def print_heading(snapshot: Snapshot, console: Console, what: str) -> None:
-    """Print one line on the targets and one on what it cost them: the longest times, where there are several."""
+SILENT_NAMED = 3
+"""So many of the sites or functions without a hit are named where there are no more."""
+_PAUSES = (("prepare", "map"), ("arm", "arm"), ("disarm", "disarm"))
+
+
+def print_heading(snapshot: Snapshot, console: Console, what: str, behind: str = "") -> None:
+    """Print one line on the targets and one on what it cost them: the longest times, where there are several.
+
+    ``behind`` is what else is to be known at once, after the duration.
+    """
     targets = (snapshot.target, *snapshot.others)
     names = ", ".join(map(_named, targets[:NAMED_TARGETS]))
     if len(targets) > NAMED_TARGETS:
         names += f" and {counted(len(targets) - NAMED_TARGETS, 'other')}"
-    console.print(f"{names}: {what} in {snapshot.duration_s:.2f} s", soft_wrap=True)
-    pauses = [
-        f"{duration(us * 1000)} to {verb} them"
-        for verb, us in ((name, snapshot.pause_us.get(name, 0)) for name in ("prepare", "arm", "disarm"))
-        if us
-    ]
+    line = f"{names}: {what} in {snapshot.duration_s:.2f} s"
+    console.print(f"{line}; {escape(behind)}" if behind else line, soft_wrap=True)
+    pauses = [f"{milliseconds(us)} {word}" for name, word in _PAUSES if (us := snapshot.pause_us.get(name, 0))]
     if pauses:
         setup = duration(sum(snapshot.setup_s.values()) * 1e9)
-        line = f"set up in {setup}; threads stood still for {' and '.join(pauses)}"
-        console.print(line, style="dim", soft_wrap=True)
+        console.print(f"paused: {' · '.join(pauses)}; set up in {setup}", style="dim", soft_wrap=True)
+
+
+def tail_clause(snapshot: Snapshot, meaning: str = "not timed") -> str:
+    """Return how many calls left by a jump to another function, and so were ``meaning``; nothing if there are none."""
+    left = sum(timing.tail_exits for timing in snapshot.functions) + (snapshot.tail_exits or 0)
+    if not left:
+        return ""
+    text = f"{counted(left, 'call')} left by a tail jump and {'was' if left == 1 else 'were'} {meaning}"
+    mostly = [timing.function for timing in snapshot.functions if timing.tail_exits > timing.count]
+    if len(snapshot.functions) < 2 or not mostly:
+        return text
+    named = ", ".join(mostly[:SILENT_NAMED]) + (", …" if len(mostly) > SILENT_NAMED else "")
+    return f"{text}: most of {named}"
+
+
+def print_left_out(rest: str, silent: Sequence[str], noun: str, event: str, console: Console) -> None:
+    """Print what has no row: ``rest``, in words, and those without a hit, by name if they are few."""
+    parts = [rest] if rest else []
+    if silent:
+        names = f" ({', '.join(silent)})" if len(silent) <= SILENT_NAMED else ""
+        parts.append(f"{counted(len(silent), noun)} without a {event}{names}")
+    if parts:
+        hint = "; --top 0 shows all" if rest or len(silent) > SILENT_NAMED else ""
+        console.print(escape(f"… and {', '.join(parts)}{hint}"), style="dim", soft_wrap=True)
+
+
+def print_step(step: float, console: Console) -> None:
+    """Print why some times are only known to be short; ``step``: by how many nanoseconds the clock goes on at once."""
+    console.print(f"the clock steps by {edge(step)}: shorter times cannot be told apart", style="dim", soft_wrap=True)
 
 
 def _named(target: TargetInfo) -> str:

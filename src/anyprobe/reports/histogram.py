@@ -1,103 +1,105 @@
 """Durations of functions: a table of percentiles, then a histogram each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from anyprobe.data import histogram
 from anyprobe.data.snapshot import FunctionTiming, Snapshot
-from anyprobe.reports.heading import print_heading, print_refusals
+from anyprobe.reports import distribution
+from anyprobe.reports.distribution import Distribution, Durations
+from anyprobe.reports.heading import print_heading, print_left_out, print_refusals, print_step, tail_clause
+from anyprobe.reports.losses import print_losses
 from anyprobe.reports.quantities import counted, duration
 
-BAR_WIDTH = 44
-BAR_PARTS = " ▏▎▍▌▋▊▉█"
 DRAWN_FUNCTIONS = 3
 """Histograms drawn; the table has all functions, and the JSON all buckets."""
 
-TAIL_SHARE = 0.001
-"""The rows at the long end that hold no more than this share together are drawn as one."""
+NAME_WIDTH = 24
+"""Columns that names of functions get before others are left out."""
+LEFT_OUT_FIRST = ("min", "p90", "mean", "module")
+"""Columns that a narrow terminal has no room for, in this order."""
+_DURATIONS: dict[str, Callable[[FunctionTiming, float], str]] = {
+    # sums and means of many calls are more precise than the clock
+    "total": lambda timing, _: duration(timing.sum_ns),
+    "mean": lambda timing, _: duration(timing.mean_ns),
+    "min": lambda timing, step: duration(timing.min_ns, step),
+    "p50": lambda timing, step: duration(timing.p50_ns, step),
+    "p90": lambda timing, step: duration(timing.p90_ns, step),
+    "p99": lambda timing, step: duration(timing.p99_ns, step),
+    "max": lambda timing, step: duration(timing.max_ns, step),
+}
 
 
 def print_timings(snapshot: Snapshot, console: Console, top: int = 0) -> None:
-    """Print the report of ``time``; ``top`` limits the functions unless 0."""
+    """Print the report of ``time``; ``top`` limits the functions, 0 shows those without calls too."""
     calls = sum(timing.count for timing in snapshot.functions)
-    print_heading(
-        snapshot, console, f"{counted(calls, 'call')} of {counted(len(snapshot.functions), 'function')} timed"
-    )
+    what = f"{counted(calls, 'call')} of {counted(len(snapshot.functions), 'function')} timed"
+    print_heading(snapshot, console, what, tail_clause(snapshot))
     print_functions(snapshot, console, top)
+    print_losses(snapshot, console)
     print_refusals(snapshot, console)
 
 
 def print_functions(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     """Print the functions that were timed, the longest in all first."""
     ordered = sorted(snapshot.functions, key=lambda timing: (-timing.sum_ns, timing.module, timing.function))
-    called = [timing for timing in ordered if timing.count or timing.nmissed or timing.in_flight]
-    shown = (called[:top] if top else called) if called else []
-    silent = [timing for timing in ordered if timing not in called]
-    if not top or len(shown) + len(silent) <= top:
-        shown, silent = shown + silent, []
+    called = [timing for timing in ordered if _was_called(timing)]
+    silent = [timing for timing in ordered if not _was_called(timing)]
+    shown = called[:top] if top else called + silent
     if shown:
         console.print()
-        console.print(_table(shown))
-    if silent:
-        console.print(f"… and {counted(len(silent), 'function')} without a call", style="dim", soft_wrap=True)
-    for timing in [timing for timing in shown if timing.count][:DRAWN_FUNCTIONS]:
-        _print_bars(timing, console)
+        console.print(_table(shown, snapshot.clock_step_ns, console.width))
+    rest = called[len(shown) :] if top else []
+    more = f"{counted(len(rest), 'more function')} with {counted(sum(each.count for each in rest), 'call')}"
+    print_left_out(more if rest else "", [each.function for each in silent] if top else [], "function", "call", console)
+    drawn = [timing for timing in shown if timing.count][:DRAWN_FUNCTIONS]
+    for timing in drawn:
+        _print_bars(timing, console, snapshot.clock_step_ns)
     _print_footnotes(shown, console)
+    if any(timing.count and timing.min_ns < 1.5 * snapshot.clock_step_ns for timing in shown):
+        print_step(snapshot.clock_step_ns, console)
 
 
-def bar(share: float, width: int = BAR_WIDTH) -> str:
-    """Return a bar of ``share`` (0 to 1) of the width, in eighths of a column."""
-    eighths = round(share * width * 8)
-    if share > 0 and not eighths:
-        eighths = 1
-    return "█" * (eighths // 8) + (BAR_PARTS[eighths % 8] if eighths % 8 else "")
+def _was_called(timing: FunctionTiming) -> bool:
+    return bool(timing.count or timing.tail_exits or timing.unmatched or timing.nmissed or timing.in_flight)
 
 
-def with_tail_folded(buckets: Sequence[histogram.Bucket]) -> list[histogram.Bucket]:
-    """Return the rows with the thinly populated long end as a single one."""
-    allowed = TAIL_SHARE * sum(count for _, _, count in buckets)
-    kept, folded = len(buckets), 0
-    while kept > 1 and folded + buckets[kept - 1][2] <= allowed:
-        kept -= 1
-        folded += buckets[kept][2]
-    if len(buckets) - kept < 2:
-        return list(buckets)
-    return [*buckets[:kept], (buckets[kept][0], buckets[-1][1], folded)]
-
-
-def _table(timings: list[FunctionTiming]) -> Table:
+def _table(timings: list[FunctionTiming], step: float, width: int) -> Table:
+    """Return the table, without what histograms show too where there is no room for it."""
+    columns = {"calls": [f"{timing.count:,}" for timing in timings]}
+    for name, text in _DURATIONS.items():
+        columns[name] = [text(timing, step) if timing.count else "-" for timing in timings]
+    names = {
+        "function": [timing.function for timing in timings],
+        "module": [timing.module for timing in timings],
+    }
+    wide = {name: max(len(name), *map(len, cells)) for name, cells in (columns | names).items()}
+    wide["function"] = min(wide["function"], NAME_WIDTH)
+    for name in LEFT_OUT_FIRST:
+        if sum(wide.values()) + 2 * (len(wide) - 1) > width:
+            del wide[name]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("calls", "total", "mean", "min", "p50", "p90", "p99", "max"):
+    for name in (each for each in columns if each in wide):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("function", overflow="fold", style="cyan")
-    table.add_column("module", no_wrap=True)
-    for timing in timings:
-        extremes = (timing.min_ns, timing.max_ns) if timing.count else (None, None)
-        durations = (
-            timing.sum_ns,
-            timing.mean_ns,
-            extremes[0],
-            timing.p50_ns,
-            timing.p90_ns,
-            timing.p99_ns,
-            extremes[1],
-        )
-        cells = [f"{timing.count:,}", *map(duration, durations), escape(timing.function), escape(timing.module)]
-        table.add_row(*cells)
+    if "module" in wide:
+        table.add_column("module", no_wrap=True)
+    for row in zip(*(cells for name, cells in (columns | names).items() if name in wide), strict=True):
+        table.add_row(*map(escape, row))
     return table
 
 
-def _print_bars(timing: FunctionTiming, console: Console) -> None:
+def _print_bars(timing: FunctionTiming, console: Console, step: float) -> None:
     console.print()
     console.print(f"[cyan]{escape(timing.function)}[/cyan] ({escape(timing.module)})", soft_wrap=True)
-    shown = with_tail_folded(histogram.by_powers_of_two(timing.buckets))
-    highest = max(count for _, _, count in shown)
-    for low, high, count in shown:
-        edges = f"{duration(low):>8} … {duration(high):<8}"
-        console.print(f"  {edges} {count:>14,} [green]{bar(count / highest)}[/green]", soft_wrap=True)
+    scale = Durations(step)
+    percentiles = distribution.percentiles(timing.buckets, scale, timing.percentile)
+    facts = [counted(timing.count, "call"), f"sum {duration(timing.sum_ns)}", *percentiles]
+    distribution.print_facts([*facts, f"max {scale.exactly(timing.max_ns)}"], console)
+    rows = distribution.powers_of_two(timing.buckets, scale)
+    distribution.print_rows(Distribution(rows, scale, "call"), console)
 
 
 def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
@@ -105,7 +107,7 @@ def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
         parts = [
             f"{counted(count, noun)} {what}"
             for count, noun, what in (
-                (timing.tail_exits, "call", "left by a tail jump"),
+                (timing.tail_exits, "call", "left by a tail jump and not timed"),
                 (timing.unmatched, "return", "without an entry that was seen"),
                 (timing.in_flight, "call", "still running"),
                 (timing.nmissed, "call", "not timed"),

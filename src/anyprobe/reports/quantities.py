@@ -1,17 +1,43 @@
-"""Numbers with units, in the width of a table's column."""
+"""Numbers with units, in the width of a table's column, and no more precise than they are."""
 
-NS_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3))
+NS_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 
 
-def duration(ns: float | None) -> str:
-    """Return a duration with three digits and its unit."""
+def duration(ns: float | None, step: float = 0.0) -> str:
+    """Return a duration with three digits and its unit; ``step``: what the clock that measured it goes on by at once.
+
+    What is not longer than a step is only known to be that short, and nothing has digits below a step.
+    """
     if ns is None:
         return "-"
+    if step and ns < 1.5 * step:
+        return at_most(step)
     for unit, size in NS_UNITS:
         # 999.6 µs would be shown as 1000 µs, so the unit changes where three digits end.
+        if ns >= 0.9995 * size or unit == "ns":
+            whole = round(ns / step) * step if step else ns
+            digits = _three_digits(whole / size) if step < 0.1 * size else f"{whole / size:.{int(step < size)}f}"
+            return f"{digits} {unit}"
+    raise AssertionError(ns)
+
+
+def at_most(step: float) -> str:
+    """Return what is known of a duration that the clock's step hides."""
+    return f"≤ {edge(step)}"
+
+
+def edge(ns: float) -> str:
+    """Return the bound of a bucket: at most three digits, without zeros behind them."""
+    for unit, size in NS_UNITS:
         if ns >= 0.9995 * size:
-            return f"{_three_digits(ns / size)} {unit}"
-    return f"{_three_digits(ns)} ns"
+            return f"{ns / size:.0f} {unit}" if ns >= 99.95 * size else f"{float(f'{ns / size:.3g}'):g} {unit}"
+    return f"{float(f'{ns:.2g}'):g} ns"
+
+
+def milliseconds(us: float) -> str:
+    """Return a pause, which is in milliseconds always, so that pauses can be compared at a glance."""
+    ms = us / 1000
+    return f"{_three_digits(ms) if ms >= 0.00995 else f'{ms:.3f}'} ms"
 
 
 def rate(count: int, seconds: float) -> str:
@@ -25,6 +51,26 @@ def rate(count: int, seconds: float) -> str:
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """Return a count with its noun."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def percent(count: int, total: int) -> str:
+    """Return a share in percent, which is 0 or 100 only if it is exactly that."""
+    if count == total:
+        return "100"
+    text = f"{100 * count / total:.1f}"
+    if count and text == "0.0":
+        return "<0.1"
+    return ">99.9" if text == "100.0" else text
+
+
+def rounded(value: float) -> str:
+    """Return a number that is known to about a hundredth of itself: three digits of it."""
+    return f"{value:,.0f}" if abs(value) < 1000 else f"{float(f'{value:.3g}'):,.0f}"
+
+
+def number(value: float) -> str:
+    """Return a number, with a fraction only if it has one."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
 
 
 def _three_digits(value: float) -> str:

@@ -8,7 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from anyprobe.data.snapshot import SiteResult, Snapshot
-from anyprobe.reports.heading import print_heading, print_refusals
+from anyprobe.reports.heading import print_heading, print_left_out, print_refusals, tail_clause
+from anyprobe.reports.losses import print_losses
 from anyprobe.reports.quantities import counted, rate
 
 
@@ -16,24 +17,24 @@ def print_counts(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     """Print the table of ``count``; ``top`` limits its rows unless 0."""
     sites = sum(max(site.folded_sites, 1) for site in snapshot.sites)
     what = f"{counted(snapshot.hits, 'hit')} at {counted(sites, 'site')}"
-    print_heading(snapshot, console, what)
+    print_heading(snapshot, console, what, tail_clause(snapshot, "not asked the condition"))
     print_sites(snapshot, console, top)
+    print_losses(snapshot, console)
     print_refusals(snapshot, console)
 
 
 def print_sites(snapshot: Snapshot, console: Console, top: int = 0) -> None:
-    """Print the sites and their hits, the busiest first."""
-    hit = sorted((site for site in snapshot.sites if site.hits or site.nmissed), key=_busiest)
-    shown = hit[:top] if top else hit
-    # A few sites are all shown, hit or not: that nothing called them is the answer then.
-    silent = [site for site in snapshot.sites if not (site.hits or site.nmissed)]
-    if not top or len(shown) + len(silent) <= top:
-        shown, silent = shown + silent, []
+    """Print the sites that were hit, the busiest first; without a limit the others, too."""
+    hit = sorted(filter(_tells, snapshot.sites), key=_busiest)
+    silent = [site for site in snapshot.sites if not _tells(site)]
+    shown = hit[:top] if top else hit + silent
     if shown:
         console.print()
         console.print(_table(shown, snapshot))
     noun = _row_noun(snapshot.sites)
-    _print_left_out(hit[len(shown) :], silent, noun, console)
+    rest = hit[len(shown) :] if top else []
+    more = f"{counted(len(rest), f'more {noun}')} with {counted(sum(site.hits for site in rest), 'hit')}"
+    print_left_out(more if rest else "", list(map(site_name, silent)) if top else [], noun, "hit", console)
     _print_strategies(snapshot.sites, noun, console)
 
 
@@ -47,6 +48,11 @@ def site_name(site: SiteResult) -> str:
         exit_kind = f" ({site.exit_kind})" if site.exit_kind else ""
         return f"{site.function}%return{exit_kind}"
     return site.function
+
+
+def _tells(site: SiteResult) -> bool:
+    """Return whether there is more to say than that it was not hit."""
+    return bool(site.hits or site.nmissed or not site.armed)
 
 
 def _busiest(site: SiteResult) -> tuple[int, str, str, int]:
@@ -82,16 +88,6 @@ def _row_noun(sites: Sequence[SiteResult]) -> str:
     """Return what a row is: a site, a function of which sites were folded, or one of either."""
     folded = [site.folded_sites > 0 for site in sites]
     return "site" if not any(folded) else "function" if all(folded) else "row"
-
-
-def _print_left_out(rest: list[SiteResult], silent: list[SiteResult], noun: str, console: Console) -> None:
-    parts = []
-    if rest:
-        parts.append(f"{counted(len(rest), f'more {noun}')} with {counted(sum(site.hits for site in rest), 'hit')}")
-    if silent:
-        parts.append(f"{counted(len(silent), noun)} without a hit")
-    if parts:
-        console.print("… and " + ", ".join(parts), style="dim", soft_wrap=True)
 
 
 def _print_strategies(sites: Sequence[SiteResult], noun: str, console: Console) -> None:

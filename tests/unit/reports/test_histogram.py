@@ -4,7 +4,8 @@ import pytest
 from rich.console import Console
 
 from anyprobe.reports import histogram
-from anyprobe.reports.quantities import counted, duration, rate
+from anyprobe.reports.distribution import bar
+from anyprobe.reports.quantities import counted, duration, percent, rate
 from sample_snapshots import snapshot, timing
 
 
@@ -14,14 +15,101 @@ def shown(*functions, top=40):
     return stream.getvalue()
 
 
-def test_a_function_has_its_percentiles_and_its_bars():
-    text = shown(timing())
-    assert "100 calls of 1 function timed" in text
-    assert "15.0 µs" in text
-    rows = [line for line in text.splitlines() if "…" in line]
-    assert len(rows) == 7
-    assert rows[0].count("█") == histogram.BAR_WIDTH
-    assert "3 calls left by a tail jump" in text
+BUSY = timing(
+    "work",
+    count=100_000,
+    tail_exits=87_300,
+    sum_ns=7.85e6,
+    min_ns=10.0,
+    max_ns=1_040_000.0,
+    buckets=(
+        (0.0, 0.5, 100),
+        (10.0, 10.5, 29_900),
+        (20.0, 20.5, 20_000),
+        (30.0, 30.5, 10_000),
+        (100.0, 102.0, 39_000),
+        (1000.0, 1016.0, 999),
+        (1_032_000.0, 1_048_000.0, 1),
+    ),
+)
+
+
+def lines(*functions, width=80, top=40, **changes):
+    stream = io.StringIO()
+    of = snapshot(functions=functions, refused=(), clock_step_ns=10.02, **changes)
+    histogram.print_timings(of, Console(file=stream, width=width, color_system=None), top)
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def test_the_whole_report_on_a_terminal_of_80_columns():
+    first, *others = lines(BUSY)
+    assert first.startswith("redis-server (pid 4242): 100,000 calls of 1 function timed in 5.00 s; ")
+    assert first.endswith("; 87,300 calls left by a tail jump and were not timed")
+    assert others == [
+        "paused: 0.31 ms arm · 0.12 ms disarm; set up in 372 ms",
+        "",
+        "  calls    total     mean    p50     p90     p99      max  function  module",
+        "100,000  7.85 ms  78.5 ns  20 ns  100 ns  100 ns  1.04 ms  work      libc.so.6",
+        "",
+        "work (libc.so.6)",
+        "  100,000 calls, sum 7.85 ms, p50 20 ns, p90 100 ns, p99 100 ns, max 1.04 ms",
+        "                    calls    % cum %",
+        "           ≤ 10 ns 30,000 30.0  30.0 ████████████████████████▋",
+        "     16 ns … 32 ns 30,000 30.0  60.0 ████████████████████████▋ p50",
+        "                 ⋮",
+        "    64 ns … 128 ns 39,000 39.0  99.0 ████████████████████████████████ p90 p99",
+        "                 ⋮",
+        "  512 ns … 1.02 µs    999  1.0 >99.9 ▉",
+        "                 ⋮",
+        "  524 µs … 1.05 ms      1 <0.1   100 ▏",
+        "work: 87,300 calls left by a tail jump and not timed",
+        "the clock steps by 10 ns: shorter times cannot be told apart",
+    ]
+
+
+@pytest.mark.parametrize("width", [200, 100, 80, 60, 40, 32])
+def test_no_row_is_wider_than_the_terminal(width):
+    huge = timing(count=10**15, buckets=((10.0, 20.0, 10**15 - 1), (2.0**40, 2.0**40 + 1, 1)), max_ns=2.0**40)
+    for function in (BUSY, timing(), huge):
+        text = lines(function, width=width)
+        rows = text[next(at for at, line in enumerate(text) if "cum %" in line or line.lstrip() == "calls") :]
+        rows = [row for row in rows if row.startswith("  ")]
+        assert len(rows) >= 4
+        assert max(map(len, rows)) <= width
+
+
+def test_the_name_of_a_function_is_shown_however_narrow_the_terminal_is():
+    for width in (120, 80, 72, 60):
+        head, row = lines(timing("a_function_of_some_length", count=1_234_567, sum_ns=1e9), width=width)[3:5]
+        assert "a_function_of" in row
+        assert len(head) <= width
+
+
+def test_the_top_of_a_distribution_keeps_its_own_rows():
+    tail = tuple((float(1 << power), float(1 << power) + 1, 1) for power in range(12, 30))
+    text = lines(timing(count=1_000_018, buckets=((10.0, 20.0, 1_000_000), *tail), max_ns=2.0**29))
+    assert sum(line.endswith(" 1  <0.1 >99.9 ▏") for line in text) == 17
+    assert text[-3] == "    537 ms … 1.07 s         1  <0.1   100 ▏"
+
+
+def test_nothing_is_said_of_the_clock_where_all_is_longer_than_its_step():
+    slow = timing(min_ns=1000.0, buckets=((1000.0, 1010.0, 100),))
+    assert not any("the clock steps" in line or "≤" in line for line in lines(slow))
+    text = shown(timing(min_ns=0.39))
+    assert "0.39 ns" in text  # nothing is known of the clock
+
+
+def test_of_which_functions_most_calls_have_no_time_is_told_at_once():
+    mostly = timing("mostly", count=1, tail_exits=9)
+    assert lines(timing(tail_exits=0))[0].endswith("100 calls of 1 function timed in 5.00 s")
+    assert lines(timing(tail_exits=1))[0].endswith("; 1 call left by a tail jump and was not timed")
+    assert lines(timing(), mostly)[0].endswith("; 12 calls left by a tail jump and were not timed: most of mostly")
+
+
+def test_a_function_of_which_all_calls_left_by_a_jump_has_a_row_without_durations():
+    text = lines(timing("gone", count=0, buckets=(), sum_ns=0.0, tail_exits=5))
+    assert text[4].split() == ["0", *["-"] * 7, "gone", "libc.so.6"]
+    assert text[-1] == "gone: 5 calls left by a tail jump and not timed"
 
 
 def test_the_longest_in_all_comes_first():
@@ -31,18 +119,19 @@ def test_the_longest_in_all_comes_first():
 
 def test_a_function_without_calls_has_no_bars():
     text = shown(timing(count=0, buckets=(), sum_ns=0.0, tail_exits=0))
-    assert "…" not in text
-    assert "malloc" in text
+    assert "%" not in text
+    assert "… and 1 function without a call (malloc)" in text
+    assert " - " in shown(timing(count=0, buckets=(), sum_ns=0.0, tail_exits=0), top=0)
 
 
 def test_many_uncalled_functions_are_summed_up():
-    idle = [timing(f"idle{number}", count=0, buckets=(), sum_ns=0.0) for number in range(9)]
+    idle = [timing(f"idle{number}", count=0, tail_exits=0, buckets=(), sum_ns=0.0) for number in range(9)]
     assert "… and 9 functions without a call" in shown(timing(), *idle, top=3)
 
 
 @pytest.mark.parametrize(("share", "drawn"), [(0, ""), (1, "████"), (0.5, "██"), (0.0001, "▏"), (0.28, "█▏")])
 def test_bars_have_eighths(share, drawn):
-    assert histogram.bar(share, 4) == drawn
+    assert bar(share, 4) == drawn
 
 
 @pytest.mark.parametrize(
@@ -53,19 +142,40 @@ def test_durations_have_three_digits(ns, text):
     assert duration(ns) == text
 
 
+@pytest.mark.parametrize(
+    ("ns", "step", "text"),
+    [
+        (0.0, 10.02, "≤ 10 ns"),
+        (10.52, 10.02, "≤ 10 ns"),
+        (20.4, 10.02, "20 ns"),
+        (761.3, 10.02, "762 ns"),
+        (1354.0, 10.02, "1.35 µs"),
+        (2e9, 10.02, "2.00 s"),
+        (0.39, 0.385, "≤ 0.39 ns"),
+        (12.34, 0.5, "12.5 ns"),
+        (1.2e6, 279.4, "1.20 ms"),
+        (1500.0, 279.4, "1.4 µs"),
+        (None, 10.0, "-"),
+    ],
+)
+def test_durations_are_no_more_precise_than_the_clock(ns, step, text):
+    assert duration(ns, step) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "text"),
+    [(0, 10, "0.0"), (1, 10_000, "<0.1"), (9_999, 10_000, ">99.9"), (10, 10, "100"), (1, 3, "33.3")],
+)
+def test_shares_are_none_or_all_only_where_they_are(count, total, text):
+    assert percent(count, total) == text
+
+
 def test_rates_and_counts():
     assert rate(12345, 5.0) == "2,469"
     assert rate(7, 5.0) == "1.4"
     assert rate(1, 0) == "-"
     assert counted(1, "hit") == "1 hit"
     assert counted(2000, "process", "processes") == "2,000 processes"
-
-
-def test_the_thin_end_is_one_row_and_keeps_its_count():
-    rows = [(1.0, 2.0, 5000), (2.0, 4.0, 5000), (4.0, 8.0, 3), (8.0, 16.0, 0), (16.0, 32.0, 2)]
-    assert histogram.with_tail_folded(rows) == [*rows[:2], (4.0, 32.0, 5)]
-    assert histogram.with_tail_folded(rows[:3]) == rows[:3]
-    assert histogram.with_tail_folded([(1.0, 2.0, 1)]) == [(1.0, 2.0, 1)]
 
 
 def test_ends_seen_at_replaced_return_addresses_are_said_to_be():

@@ -17,13 +17,15 @@ def shown(of, top=40, width=120, **console):
 def test_the_busiest_site_comes_first():
     lines = shown(snapshot()).splitlines()
     rows = [line.split()[2] for line in lines if "libc.so.6  jump" in line]
-    assert rows == ["malloc", "free", "calloc"]
+    assert rows == ["malloc", "free"]
 
 
 def test_the_heading_says_what_it_cost():
     text = shown(snapshot())
     assert "redis-server (pid 4242): 12,352 hits at 3 sites in 5.00 s" in text
-    assert "threads stood still for 310 µs to arm them and 120 µs to disarm them" in text
+    assert "paused: 0.31 ms arm · 0.12 ms disarm; set up in 372 ms" in text
+    longer = shown(snapshot(pause_us={"prepare": 27_010, "arm": 320, "disarm": 4, "other": 1}))
+    assert "paused: 27.0 ms map · 0.32 ms arm · 0.004 ms disarm; set up" in longer
 
 
 def test_folded_sites_are_counted_one_by_one():
@@ -33,10 +35,10 @@ def test_folded_sites_are_counted_one_by_one():
 def test_folded_rows_are_called_functions_where_they_are_summed_up():
     folded = [site(f"f{number}", number, kind="insn", folded_sites=3) for number in range(4)]
     text = shown(snapshot(sites=tuple(folded)), top=1)
-    assert "… and 2 more functions with 3 hits, 1 function without a hit" in text
+    assert "… and 2 more functions with 3 hits, 1 function without a hit (f0%insn); --top 0 shows all" in text
     assert "functions by strategy: 4 jump" in text
     text = shown(snapshot(sites=(*folded, site("g", 9))), top=1)
-    assert "… and 3 more rows with 6 hits, 1 row without a hit" in text
+    assert "… and 3 more rows with 6 hits, 1 row without a hit (f0%insn)" in text
     assert "rows by strategy: 5 jump" in text
     assert "\nsites by strategy: 2 jump" in shown(snapshot(sites=(site(), site("g"))))
 
@@ -55,10 +57,40 @@ def test_all_targets_that_are_counted_together_are_named():
 def test_rows_are_limited_and_the_rest_is_summed_up():
     many = snapshot(sites=tuple(site(f"f{number:02}", number) for number in range(30)))
     text = shown(many, top=5)
-    assert "… and 24 more sites with 300 hits, 1 site without a hit" in text
+    assert "… and 24 more sites with 300 hits, 1 site without a hit (f00); --top 0 shows all" in text
     assert "f25" in text
     assert "f24" not in text
     assert "f00" in shown(many, top=0)
+
+
+def test_sites_without_a_hit_have_no_rows_but_are_counted():
+    idle = tuple(site(f"idle{number}", 0) for number in range(9))
+    assert shown(snapshot(sites=(site("busy", 5), *idle), refused=())).splitlines()[2:] == [
+        "",
+        "hits  hits/s  function  module     strategy",
+        "   5       1  busy      libc.so.6  jump    ",
+        "… and 9 sites without a hit; --top 0 shows all",
+        "sites by strategy: 10 jump",
+    ]
+    assert shown(snapshot(sites=(site("idle", 0),), refused=())).splitlines()[2:] == [
+        "… and 1 site without a hit (idle)",
+    ]
+    assert "  idle8 " in shown(snapshot(sites=(site("busy", 5), *idle)), top=0)
+
+
+def test_a_site_that_was_given_up_has_a_row_hit_or_not():
+    text = shown(snapshot(sites=(site("busy", 5), site("given_up", 0, armed=False))))
+    assert next(line for line in text.splitlines() if "given_up" in line).endswith("disarmed")
+
+
+def test_calls_that_a_condition_was_not_asked_for_are_told_at_once():
+    first = shown(snapshot(tail_exits=1234)).splitlines()[0]
+    assert first.endswith("in 5.00 s; 1,234 calls left by a tail jump and were not asked the condition")
+    assert "tail" not in shown(snapshot(tail_exits=0))
+
+
+def test_what_a_condition_could_not_be_asked_for_is_told():
+    assert "runs that a missing value has ended: 7" in shown(snapshot(missing={"abandoned": 7}))
 
 
 def test_few_refusals_are_shown_one_by_one_and_many_by_reason():

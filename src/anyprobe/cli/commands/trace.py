@@ -66,7 +66,8 @@ def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:  # noqa
     """Print what could not be traced, and what handlers could not do."""
     from dataclasses import replace
 
-    from anyprobe.reports import aggregations, heading
+    from anyprobe.reports import heading, losses
 
-    aggregations.print_losses(replace(snapshot, dropped={}), console)  # which the trace itself has told
+    losses.print_losses(replace(snapshot, dropped={}), console)  # which the trace itself has told
+    losses.print_unhandled(snapshot, console)
     heading.print_refusals(snapshot, console)
