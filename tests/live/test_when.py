@@ -79,6 +79,39 @@ def test_time_of_calls_that_are_left_by_a_jump(run):
     assert (found["count"], found["tail_exits"]) == (4, 2)
 
 
+def test_hist_and_time_say_the_same_of_calls_that_are_left_by_a_jump(run):
+    """Ten calls, of which six go on in another function: nobody knows how long they take."""
+    told = "6 calls left by a tail jump and were not timed"
+    timed = document(run("time", "a.out:jumps", "--json"))["functions"][0]
+    shown = document(run("hist", "a.out:jumps", "--of", "latency_ns", "--json"))
+    assert (timed["count"], timed["tail_exits"]) == (4, 6)
+    assert (shown["aggregations"]["latency_ns"]["count"], shown["tail_exits"]) == (4, 6)
+    assert shown["aggregations"].keys() == {"latency_ns"}
+    first = run("time", "a.out:jumps").splitlines()[0]
+    assert "4 calls of 1 function timed" in first
+    assert first.endswith(told)
+    lines = run("hist", "a.out:jumps", "--of", "latency_ns").splitlines()
+    assert re.search(r": 10 calls in [\d.]+ s; ", lines[0])
+    assert lines[0].endswith(told)
+    assert any(line.startswith("  4 calls, sum ") for line in lines)
+
+
+def test_calls_that_are_left_by_a_jump_have_no_result_and_no_time(run):
+    by_time = document(run("time", "a.out:jumps", "--when", "latency_ns >= 0", "--json"))["functions"][0]
+    assert (by_time["count"], by_time["tail_exits"]) == (4, 6)
+    found = document(run("count", "a.out:jumps", "--when", "retval > 7", "--json"))
+    assert (found["sites"][0]["hits"], found["tail_exits"], found.get("missing")) == (2, 6, None)
+    assert "tail_exits" not in document(run("count", "a.out:jumps", "--when", "n > 7", "--json"))
+    keyed = document(run("hist", "a.out:jumps", "--by", "retval", "--json"))
+    assert (sorted(cell["key"] for cell in keyed["aggregations"]["hits"]), keyed["tail_exits"]) == (
+        [[6], [7], [8], [9]],
+        6,
+    )
+    lines = run("trace", "a.out:jumps", "--print", "latency_ns").splitlines()
+    assert sum(line.endswith("latency_ns=?") for line in lines) == 6
+    assert sum(bool(re.search(r"latency_ns=\d+$", line)) for line in lines) == 4
+
+
 def test_trace(run):
     lines = [json.loads(line) for line in run("trace", "a.out:work", "--when", "n > 7", "--json").splitlines()]
     assert [line["args"] for line in lines] == [{"n": 8}, {"n": 9}]

@@ -1,20 +1,23 @@
 """What ``hist`` counts: an aggregation of an expression's values, by other expressions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from anyprobe.cli.expressions import Expression
 from anyprobe.cli.handlerplaces import HandlerMaker, place_for
-from anyprobe.cli.handlertext import PARAMETERS, HandlerText, check_names
+from anyprobe.cli.handlertext import PARAMETERS, HandlerText, check_names, uses_returns
 from anyprobe.cli.knownfunctions import knowledge_of
 
 if TYPE_CHECKING:
     from anyprobe.data.aggregations import Aggregation
+    from anyprobe.data.snapshot import Snapshot
     from anyprobe.probes.session import Session
 
+TAILS = "left by a tail jump"
+"""Counts calls that end by a jump to another function, where they go on: they have no result and no time yet."""
 KINDS = ("hist", "quantize", "lquantize", "count", "sum", "min", "max", "avg", "stddev")
 
 
@@ -31,9 +34,15 @@ class Counting:
     when: Expression | None = None
     """Under which condition."""
 
+    @property
+    def _expressions(self) -> list[Expression]:
+        return [each for each in (self.of, *self.by, self.when) if each is not None]
+
     def arm(self, session: "Session", specs: Sequence[str]) -> None:
         """Place the handlers of all specs in one session; they share an aggregation."""
-        expressions = [each for each in (self.of, *self.by, self.when) if each is not None]
+        from anyprobe.data.aggregations import Count
+
+        expressions = self._expressions
         knowledge = [knowledge_of(session, spec) for spec in specs]
         for each in knowledge:
             check_names(expressions, each.names, each.reason)
@@ -42,6 +51,8 @@ class Counting:
             for spec, known in zip(specs, knowledge, strict=True)
         ]
         things = {"values": self._aggregation()}
+        if uses_returns(expressions):
+            things["tails"] = Count(TAILS)
         for place, known in zip(places, knowledge, strict=True):
             HandlerMaker(place, expressions, known, self._write, things).put(session)
 
@@ -60,8 +71,19 @@ class Counting:
         made: Aggregation = kinds[self.kind](name, *self.numbers, **settings)
         return made
 
+    def seen(self, snapshot: "Snapshot") -> "Snapshot":
+        """Return results with how many calls have none, apart from the aggregation that was asked for."""
+        if not uses_returns(self._expressions):
+            return snapshot
+        tails = sum(each.total.count for each in snapshot.aggregations if each.name == TAILS)
+        rest = tuple(each for each in snapshot.aggregations if each.name != TAILS)
+        return replace(snapshot, aggregations=rest, tail_exits=tails)
+
     def _write(self, text: HandlerText, shown: Sequence[str], returns: bool) -> None:  # noqa: ARG002 - a Write
-        text.add_condition(self.when)
+        if uses_returns(self._expressions):
+            text.add_condition_of_calls(self.when, "tails.add()")
+        else:
+            text.add_condition(self.when)
         text.add("    values.add(")
         if self.of is not None:
             text.add_expression("    ", self.of, ",")

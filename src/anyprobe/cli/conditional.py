@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from anyprobe.cli.expressions import Expression, parse_one
 from anyprobe.cli.handlerplaces import Ends, HandlerMaker, HandlerPlace, place_for
-from anyprobe.cli.handlertext import PARAMETERS, HandlerText, check_names
+from anyprobe.cli.handlertext import PARAMETERS, HandlerText, check_names, uses_returns
 from anyprobe.cli.knownfunctions import Knowledge, knowledge_of
 
 if TYPE_CHECKING:
@@ -51,8 +51,11 @@ class _Conditional(ABC):
 
     def _put(self, session: "Session", place: HandlerPlace, known: Knowledge, wanted: tuple[Expression, ...]) -> None:
         def write(text: HandlerText, shown: Sequence[str], returns: bool) -> None:  # noqa: ARG001 - a Write
-            text.add_condition(self.when)
-            text.add(*self._lines(place))
+            if uses_returns(wanted):
+                text.add_condition_of_calls(self.when, "tails.add(key=(u64(ctx.func),))")
+            else:
+                text.add_condition(self.when)
+            text.add(self._line(place))
 
         HandlerMaker(place, wanted, known, write, self._things, retval=self._result(known)).put(session)
 
@@ -82,7 +85,7 @@ class _Conditional(ABC):
         """Return the aggregations by their names in the handler."""
 
     @abstractmethod
-    def _lines(self, place: HandlerPlace) -> list[str]:
+    def _line(self, place: HandlerPlace) -> str:
         """Return what the handler does where the condition holds."""
 
     @abstractmethod
@@ -99,17 +102,22 @@ class Counts(_Conditional):
     def _made(self) -> dict[str, Any]:
         from anyprobe.data.aggregations import Count
 
-        return {"counted": Count(_COUNTED, by=("address",), capacity=CAPACITY)}
+        return {
+            "counted": Count(_COUNTED, by=("address",), capacity=CAPACITY),
+            "tails": Count(_TAILS, by=("address",), capacity=CAPACITY),
+        }
 
-    def _lines(self, place: HandlerPlace) -> list[str]:
+    def _line(self, place: HandlerPlace) -> str:
         where = "ctx.func" if place.ends is Ends.CALL else "ctx.ip"
-        return [f"    counted.add(key=(u64({where}),))"]
+        return f"    counted.add(key=(u64({where}),))"
 
     def _results(self, snapshot: "Snapshot", counted: "dict[str, dict[int, CellValue]]") -> "Snapshot":
         found = counted.get(_COUNTED, {})
         hits = {address: cell.count for address, cell in found.items()}
         sites = [replace(each, hits=hits.get(each.address, 0)) for each in _asked(snapshot.sites)]
-        return replace(snapshot, sites=tuple(sites))
+        tails = sum(cell.count for cell in counted.get(_TAILS, {}).values())
+        of_returns = self.when is not None and uses_returns([self.when])
+        return replace(snapshot, sites=tuple(sites), tail_exits=tails if of_returns else None)
 
 
 class Times(_Conditional):
@@ -128,14 +136,8 @@ class Times(_Conditional):
             "tails": Count(_TAILS, by=("address",), capacity=CAPACITY),
         }
 
-    def _lines(self, place: HandlerPlace) -> list[str]:  # noqa: ARG002 - it is always both ends of a call
-        # a call that ends by a jump to another function goes on there: it has no result yet
-        return [
-            "    if ctx.retval is None:",
-            "        tails.add(key=(u64(ctx.func),))",
-            "    else:",
-            "        timed.add(latency_ns, key=(u64(ctx.func),))",
-        ]
+    def _line(self, place: HandlerPlace) -> str:  # noqa: ARG002 - it is always both ends of a call
+        return "    timed.add(latency_ns, key=(u64(ctx.func),))"
 
     def _result(self, known: Knowledge) -> object:
         from anyprobe.handlers.types import u64

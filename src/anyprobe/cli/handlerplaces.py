@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 CALL_WORDS = 8
 """Words that can be kept from a call's entry to its return."""
+LATENCY = (
+    # a call that ends by a jump to another function goes on there
+    "    latency_ns = ctx.now - ctx.data.began",
+    "    if ctx.retval is None:",
+    "        latency_ns = None",
+)
+"""Lines for how long a call took: missing where that is not known."""
 Write = Callable[[HandlerText, Sequence[str], bool], None]
 """Writes what a handler does, given the names of parameters to show, and whether it has ``retval``."""
 
@@ -105,6 +112,8 @@ class HandlerMaker:
 
     def _put_call(self, session: "Session", wanted: Received) -> Received:
         """Place a pair of handlers: the entry's keeps what the return's uses."""
+        from anyprobe.handlers.types import u64
+
         timed = any(each.uses("latency_ns") for each in self.expressions)
         wanted = wanted.kept(CALL_WORDS - timed, self.expressions)
         entry, leaving = HandlerText(), HandlerText()
@@ -112,10 +121,11 @@ class HandlerMaker:
         entry.add(*(f"    ctx.data.{name} = {name}" for name in wanted.names))
         entry.add(*["    ctx.data.began = ctx.now"] * timed)
         leaving.add("def handler(ctx):", *["    retval = ctx.retval"] * self.knowledge.has_result)
-        leaving.add(*["    latency_ns = ctx.now - ctx.data.began"] * timed)
+        leaving.add(*LATENCY * timed)
         leaving.add(*wanted.loads, *wanted.lines, *context_lines(self.expressions, self.knowledge.names))
         self.write(leaving, wanted.loaded, self.knowledge.has_result)
         with leaving.pointing():
             ends = entry.function("handler"), leaving.function("handler", {**self.things, **wanted.kinds})
-            session.handling.place_call([self.place.spec], *ends, retval=self.retval)
+            retval = self.retval or (None if self.knowledge.has_result else u64)  # tells at least whether it returns
+            session.handling.place_call([self.place.spec], *ends, retval=retval)
         return wanted

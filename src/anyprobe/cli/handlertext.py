@@ -52,6 +52,18 @@ class HandlerText:
             self.add_expression("    if not ", expression, ":")
             self.add("        return")
 
+    def add_condition_of_calls(self, expression: Expression | None, tails: str) -> None:
+        """Append the same where results or times are wanted, of which a call has none that ends by a jump.
+
+        ``tails`` is what is done there, before the handler ends: unless the condition can be told not to hold.
+        """
+        of_returns = uses_returns([] if expression is None else [expression])
+        if not of_returns:
+            self.add_condition(expression)
+        self.add("    if ctx.retval is None:", f"        {tails}", "        return")
+        if of_returns:
+            self.add_condition(expression)
+
     def function(self, name: str, things: Mapping[str, object] | None = None) -> Callable[..., Any]:
         """Return the function, with what its names mean."""
         import anyprobe
@@ -78,6 +90,11 @@ class HandlerText:
             expression, line = origin
             column = error.column - 1 + (expression.column if line == 0 else 0)
             raise expression.error(expression.line + line, column, error.message, error.instead) from None
+
+
+def uses_returns(expressions: Iterable[Expression]) -> bool:
+    """Return whether any expression needs what only returns know."""
+    return any(each.uses(name) for each in expressions for name in OF_RETURNS)
 
 
 def check_names(expressions: Iterable[Expression], known: Iterable[str] = (), reason: str = "") -> None:

@@ -63,7 +63,9 @@ def command(
         None if when is None else expressions.parse_one("--when", when),
     )
     target = targets.choose(pids, names, program, specs)
-    plan = measuring.Plan(specs=specs, arm=counting.arm, render=_render, always={"aggregations": {}}, **settings)
+    plan = measuring.Plan(
+        specs=specs, arm=counting.arm, seen=counting.seen, render=_render, always={"aggregations": {}}, **settings
+    )
     return measuring.measure(target, plan)
 
 
