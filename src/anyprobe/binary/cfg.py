@@ -16,10 +16,11 @@ from anyprobe.binary.codescan import CodeBytes, DataReferences, Kind, References
 from anyprobe.binary.doubts import Doubts
 from anyprobe.binary.endless import EndlessFunctions
 from anyprobe.binary.evidence import Evidence
-from anyprobe.binary.exits import Exit, ExitKind, jumps_into
+from anyprobe.binary.exits import Exit, ExitKind
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.hearsay import unproven_starts
 from anyprobe.binary.padding import padding_length
+from anyprobe.binary.pieces import Pieces
 from anyprobe.binary.text import ModuleText
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
@@ -44,10 +45,8 @@ class CodeMap:
     def __init__(self, text: ModuleText, parts: Mapping[int, int] | None = None) -> None:
         """Remember the module; nothing is read yet."""
         self.text = text
-        self._parts = parts or {}
         self._functions: dict[int, FunctionCode | Refusal] = {}
-        self._part_of: dict[tuple[int, int], bool] = {}
-        self._owners: dict[int, int | None] = {}
+        self.pieces = Pieces(self, parts or {})
         self._stubs: dict[int, bool] = {}
         self._takers: dict[int, bool] = {}
         self._hearsay: frozenset[int] | None = None
@@ -196,52 +195,11 @@ class CodeMap:
 
     def part_at(self, target: int, function: FunctionCode) -> FunctionCode | None:
         """Return the code around ``target`` if it is a part of ``function`` that lies elsewhere."""
-        start = self.start_of(target)
-        if start is None or start == function.start:
-            return None
-        if start in self._parts:
-            part = self.function_at(start)
-            return part if isinstance(part, FunctionCode) and self._parts[start] == function.start else None
-        pair = (start, function.start)
-        known = self._part_of.get(pair)
-        if known is None:
-            part = self.function_at(start)
-            known = self._part_of[pair] = isinstance(part, FunctionCode) and self._is_part(part, function)
-        found = self.function_at(start) if known else None
-        return found if isinstance(found, FunctionCode) else None
+        return self.pieces.part_at(target, function)
 
     def owner_of(self, part: FunctionCode) -> int | None:
         """Return the start of the function that some code is a part of."""
-        if part.start in self._parts:
-            return self._parts[part.start]
-        if part.start not in self._owners:
-            self._owners[part.start] = self._find_owner(part)
-        return self._owners[part.start]
-
-    def _find_owner(self, part: FunctionCode) -> int | None:
-        for source in self.references.sources(part.start, part.end):
-            home = self.start_of(source)
-            if home is not None and home != part.start:
-                function = self.function_at(home)
-                owned = isinstance(function, FunctionCode) and self.part_at(part.start, function) is not None
-                return home if owned else None
-        return None
-
-    def _is_part(self, part: FunctionCode, function: FunctionCode) -> bool:
-        """Infer what symbols would say.
-
-        One of the two jumps into the other's middle, and nothing but jumps of the function enters the part. That can
-        hold both ways for a function that is never called directly; the part is then the one whose first byte is
-        jumped to, or that lies lower, where linkers put ``.text.unlikely``.
-        """
-        if part.start in self.text.outer:
-            return False
-        jumped_to = jumps_into(function, part.start, part.start + 1)
-        if not jumped_to and part.start > function.start:
-            return False
-        inward = jumps_into(function, part.start + 1, part.end)
-        back = inward or jumps_into(part, function.entry + 1, function.end)
-        return back and self._only_from(part, function)
+        return self.pieces.owner_of(part)
 
     def jumps_from_parts(self, function: FunctionCode, heads: set[int]) -> set[int]:
         """Return the jumps to some addresses of a function that lie in its parts elsewhere."""
@@ -299,16 +257,6 @@ class CodeMap:
         area = self._area(address)
         known[address] = area is not None and says(area, address)
         return known[address]
-
-    def _only_from(self, part: FunctionCode, function: FunctionCode) -> bool:
-        """Return whether nothing but jumps of ``function`` (and of the part itself) enters the part."""
-        for _, source, kind in self.references_into(part.start, part.end):
-            home = self.start_of(source)
-            inside = home == part.start and source < part.end
-            jumps = home == function.start and source < function.end and self.byte_at(source) != _CALL
-            if kind is Kind.LEA or kind is Kind.ABSOLUTE or not (inside or jumps):
-                return False
-        return True
 
     @cached_property
     def evidence(self) -> Evidence:

@@ -44,10 +44,13 @@ class Exits:
     complete: Refusal | None
     parts: tuple["FunctionCode", ...]
     """The function itself first."""
+    unmatched: Refusal | None = None
+    """Why a call's entry and its exit cannot be told to be of one call, though both are seen."""
 
 
 _BREAKPOINT = b"\xcd\x03"
 """``int 3`` in two bytes: a trap, and what goes on goes on behind it."""
+_SPLIT = "the function may go on on another stack (-fsplit-stack): which entry a return belongs to is not known"
 _STAYS = frozenset({Flow.CALL, Flow.INDIRECT_CALL, Flow.TRAP})
 """What never ends a function, by itself."""
 _MOST_HOMES = 32
@@ -65,12 +68,16 @@ class _Collector:
         self.parts = [function]
         self.found: list[Exit] = []
         self.refusal: Refusal | None = None
+        self.unmatched: Refusal | None = None
         self._others: tuple[int, bool] | None = None
 
     def collect(self) -> Exits:
         owner = self.map.owner_of(self.function)
         if owner is not None:
             detail = f"is a part of the function at {owner:#x}, and its ends are that function's"
+            self.refusal = Refusal(Reason.PART_OF_FUNCTION, self.function.start, detail)
+        elif self.map.pieces.is_piece(self.function.start):
+            detail = "is entered with the frame of another function, or of several, and its ends are theirs"
             self.refusal = Refusal(Reason.PART_OF_FUNCTION, self.function.start, detail)
         for part in self.parts:  # grows while it runs
             targets, low, high = dict(part.jumps), part.start, part.end
@@ -93,7 +100,7 @@ class _Collector:
         if self.refusal is None and not self.found:
             self._check_last_call()
         found = tuple(sorted(self.found, key=lambda leaving: leaving.address))
-        return Exits(found, self.refusal, tuple(self.parts))
+        return Exits(found, self.refusal, tuple(self.parts), self.unmatched)
 
     def _bound_undecided(self) -> None:
         """Say of jumps that may stay inside what inside is: all parts, so all of them have to be known.
@@ -195,7 +202,9 @@ class _Collector:
 
     def _look_at(self, part: "FunctionCode", insn: Insn) -> None:
         flow = insn.flow
-        if flow is Flow.RET and not self._is_behind_endless(part, insn):
+        if flow is Flow.RET and insn.end in self.map.text.resumed:
+            self.unmatched = Refusal(Reason.SPLIT_STACK, insn.address, _SPLIT)
+        elif flow is Flow.RET and not self._is_behind_endless(part, insn):
             self.found.append(Exit(insn.address, ExitKind.RET, False, False, None))
         elif flow is Flow.OTHER:
             self._refuse(insn.address, f"{insn.text} may leave the function")
@@ -228,6 +237,8 @@ class _Collector:
         if self._joins(target):
             return
         owner = self.map.start_of(target)
+        if owner is not None and self.map.pieces.is_piece(owner) and target not in self.map.endless:
+            self._refuse(insn.address, f"jumps with its frame in place to {target:#x}, which others jump to as well")
         if owner != target and not self.map.is_stub(target) and self._may_come_back(target):
             home = "code of no function" if owner is None else f"the middle of the function at {owner:#x}"
             self._refuse(insn.address, f"jumps into {home}")

@@ -86,13 +86,22 @@ class FlowGraph:
         if others is None:
             return None
         found += others
+        above = self.map.pieces.running_into(address) if number == 0 else None
+        if above is not None:
+            found.append((above, len(above.iced) - 1))
         if not found and self.is_final and not self._never_runs(body, number):
             return None
         return found
 
     def is_part(self, body: "FunctionCode") -> bool:
         """Return whether some code is a part of the function elsewhere, which only the function's jumps enter."""
-        return body is not self.function and self.map.part_at(body.start, self.function) is body
+        if body is self.function:
+            return self.map.pieces.is_crossed(body)
+        return self.map.part_at(body.start, self.function) is body or self._is_other_piece(body)
+
+    def _is_other_piece(self, body: "FunctionCode") -> bool:
+        pieces = self.map.pieces
+        return pieces.sibling_at(body.start, self.function) is body and pieces.is_crossed(body)
 
     def _falls_to(self, body: "FunctionCode", number: int) -> bool:
         """Return whether control comes to an instruction from the one above it."""

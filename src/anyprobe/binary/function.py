@@ -395,6 +395,11 @@ class FunctionCode:
         """``None`` if ``exits`` are all there are."""
         return self._exits.complete
 
+    @property
+    def unmatched(self) -> Refusal | None:
+        """Why a call's entry and its exit cannot be told to be of one call."""
+        return self._exits.unmatched
+
     @cached_property
     def back_to_entry(self) -> tuple[int, ...]:
         """The jumps from inside the function (and its parts) to its entry, by table too."""

@@ -16,7 +16,8 @@ from anyprobe.binary.symbols import STT_GNU_IFUNC, SymbolTable
 from anyprobe.core.arrays import among
 
 _GLOB = re.compile(r"[*?\[]")
-_COLD = ".cold"
+_PART = re.compile(r"(.+)\.(?:cold|cold\.\d+|__part\.\d+)")
+_PART_MARKS = (b".cold", b".__part.")
 _WORTH_SORTING = 64
 """Fewer addresses are looked for one by one."""
 _WORTH_ALL = 8
@@ -164,12 +165,13 @@ class FunctionTable:
 
     @cached_property
     def cold_parts(self) -> dict[int, int]:
-        """Which functions are cold parts (``name.cold``) of which others, as their symbols say."""
-        if not any(_COLD.encode() in table.strings for table in self.tables):
+        """Which functions are parts of which others, as their symbols say: ``f.cold``, ``f.cold.0``, ``f.__part.1``."""
+        if not any(mark in table.strings for table in self.tables for mark in _PART_MARKS):
             return {}
         values = self.symbols.value.tolist()
         names = self._names.plain
-        parts = [(row, name.removesuffix(_COLD)) for row, name in enumerate(names) if name.endswith(_COLD)]
+        found_parts = ((row, _PART.fullmatch(name)) for row, name in enumerate(names) if "." in name)
+        parts = [(row, match[1]) for row, match in found_parts if match is not None]
         owners: dict[str, list[int]] = {base: [] for _, base in parts}
         for row, name in enumerate(names):
             if name in owners:

@@ -18,6 +18,7 @@ from anyprobe.binary.noreturn import noreturn_addresses
 from anyprobe.binary.rawclones import shares_memory, task_makers
 from anyprobe.binary.reconcile import Bounds, reconcile
 from anyprobe.binary.relocations import Relocations, relocations
+from anyprobe.binary.splitstack import resumed_places
 from anyprobe.binary.stubs import SUFFIX, imported_slots, named_stubs, own_stubs
 from anyprobe.binary.symbols import SymbolTable, dynamic_symbols, static_symbols
 from anyprobe.binary.tablestore import CodeFacts, TableStore
@@ -268,7 +269,8 @@ class Image:
     @cached_property
     def unnamed_parts(self) -> frozenset[int]:
         """The starts of functions without a name that are entered with the frame of another: parts of it."""
-        return frozenset(self._facts.unnamed_parts.tolist())
+        framed = self._facts.framed
+        return frozenset(framed[~among(framed, self.functions.symbols.value)].tolist())
 
     def text(self) -> ModuleText:
         """Return everything that the code analysis needs to know."""
@@ -311,7 +313,9 @@ class Image:
             named=frozenset(facts.entries.named.tolist()),
             pointed=frozenset(facts.entries.pointed.tolist()),
             outer=frozenset(facts.entries.outer.tolist()),
+            framed=frozenset(facts.framed.tolist()),
             undescribed=frozenset(facts.undescribed.tolist()),
+            resumed=frozenset(facts.resumed.tolist()),
             forbidden=facts.forbidden,
             noreturn=facts.noreturn,
             own_stubs=facts.own_stubs,
@@ -335,14 +339,19 @@ class Image:
     def _gather_facts(self) -> CodeFacts:
         functions = self.functions
         forbidden, sequences = forbidden_ranges(self.elf, self.code_ranges, self.unwind, self.relocations)
-        entries = code_entries(self, [*sequences, *(recovery_entries(self.elf) if self.is_go else ())])
+        resumed = resumed_places(self.elf, self.code_ranges)
+        more = recovery_entries(self.elf) if self.is_go else ()
+        entries = code_entries(self, [*sequences, *more, *resumed])
         framed = self.unwind.starts[self.unwind.framed]
-        unnamed = framed[among(framed, functions.starts) & ~among(framed, functions.labels)]
         dynamic = self.dynamic_table
+        exported = dynamic.symbols["value"].astype(np.int64) if dynamic is not None else np.empty(0, np.int64)
+        framed = unique(framed[among(framed, functions.starts) & ~among(framed, exported)])
         stubs = own_stubs(self.elf, dynamic, self.relocations, self.code_ranges) if dynamic is not None else {}
         undescribed = functions.starts[~self.unwind.covers(functions.starts) & ~np.bool_(self.is_go)]
         parts = functions.cold_parts
-        return CodeFacts(entries, forbidden, self._noreturn, stubs, parts, unnamed, undescribed)
+        return CodeFacts(
+            entries, forbidden, self._noreturn, stubs, parts, framed, undescribed, np.array(resumed, np.int64)
+        )
 
     @cached_property
     def _noreturn(self) -> frozenset[int]:

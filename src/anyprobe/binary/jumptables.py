@@ -136,7 +136,7 @@ class _Slice:
         """Return whether a jump table may lead here: in this function, or in a part of it."""
         if self.function.start <= target < self.function.end:
             return self.function.is_boundary(target)
-        part = self.map.part_at(target, self.function)
+        part = self.map.pieces.sibling_at(target, self.function)
         return part is not None and part.is_boundary(target)
 
     def register_jump(self, place: "Place", register: int) -> Outcome:

@@ -37,15 +37,17 @@ class Balance(Enum):
     """It takes from the stack what it did not put there."""
 
 
-class _Frame(NamedTuple):
+class Frame(NamedTuple):
+    """How far the stack pointer is from where it was."""
+
     depth: int | None
     """Bytes between the return address and the stack pointer; ``None`` where it was aligned at run time."""
     base: int | None
     """The same for ``rbp``, where that holds a stack pointer."""
 
-    def pushed(self) -> "_Frame":
+    def pushed(self) -> "Frame":
         """Return the frame with one more word."""
-        return _Frame(None if self.depth is None else self.depth + _SLOT, self.base)
+        return Frame(None if self.depth is None else self.depth + _SLOT, self.base)
 
 
 class Seen(NamedTuple):
@@ -77,7 +79,7 @@ def balance(
     """
     shown = is_open = False
     done: set[int] = set()
-    todo = [(start, _Frame(0, None))]
+    todo = [(start, Frame(0, None))]
     while todo:
         at, frame = todo.pop()
         falls = False
@@ -113,7 +115,7 @@ def balance(
             if flow is Flow.JUMP or flow is Flow.TRAP:
                 break
             if flow is Flow.NEXT:
-                frame = _behind(one, frame)
+                frame = frame_behind(one, frame)
                 if frame.depth is not None and frame.depth < 0:
                     return Balance.BROKEN
                 shown = shown or bool(frame.depth)
@@ -132,12 +134,12 @@ def takes_return(start: int, instruction_at: "Callable[[int], Instruction | None
 
     It may go on there, behind what it finds there, or nowhere.
     """
-    at, frame = start, _Frame(0, None)
+    at, frame = start, Frame(0, None)
     for _ in range(_FIRST):
         one = instruction_at(at)
         if one is None or FLOWS[one.code] is not Flow.NEXT:
             return False
-        frame = _behind(one, frame)
+        frame = frame_behind(one, frame)
         if frame.depth is not None and frame.depth < 0:
             return True
         at = one.next_ip
@@ -157,33 +159,33 @@ def _is_nop(one: "Instruction | None") -> bool:
     return one is not None and one.mnemonic == Mnemonic.NOP
 
 
-def _behind(one: "Instruction", frame: _Frame) -> _Frame:
+def frame_behind(one: "Instruction", frame: Frame) -> Frame:
     """Return the frame behind an instruction that goes on to the next."""
     depth, base = frame
     if one.mnemonic == Mnemonic.LEAVE:
-        return _Frame(None if base is None else base - 8, None)
+        return Frame(None if base is None else base - 8, None)
     moved = one.stack_pointer_increment
     if moved:
         to_base = one.mnemonic == Mnemonic.POP and one.op0_kind == OpKind.REGISTER and one.op0_register == Register.RBP
-        return _Frame(None if depth is None else depth - moved, None if to_base else base)
+        return Frame(None if depth is None else depth - moved, None if to_base else base)
     if one.op_count == 0 or one.op0_kind != OpKind.REGISTER or one.mnemonic in _READERS:
         return frame
     written = one.op0_register
     if written == Register.RBP:
         copied = one.code in _MOVES and one.op1_kind == OpKind.REGISTER and one.op1_register == Register.RSP
-        return _Frame(depth, depth if copied else None)
+        return Frame(depth, depth if copied else None)
     if written not in (Register.RSP, Register.ESP):
         return frame
     if one.code in _IMMEDIATES and depth is not None:
         value = _signed(one.immediate(1))
-        return _Frame(depth - value if one.code in _ADDING else depth + value, base)
+        return Frame(depth - value if one.code in _ADDING else depth + value, base)
     if one.code in _MOVES and one.op1_kind == OpKind.REGISTER and one.op1_register == Register.RBP:
-        return _Frame(base, base)
+        return Frame(base, base)
     if one.code == Code.LEA_R64_M and one.memory_index == Register.NONE:
         offset = _signed(one.memory_displacement)
         start = {Register.RSP: depth, Register.RBP: base}.get(one.memory_base)
-        return _Frame(None if start is None else start - offset, base)
-    return _Frame(None, base)
+        return Frame(None if start is None else start - offset, base)
+    return Frame(None, base)
 
 
 def _signed(value: int) -> int:

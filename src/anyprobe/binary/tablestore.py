@@ -49,8 +49,9 @@ class CodeFacts:
     noreturn: frozenset[int]
     own_stubs: dict[int, int]
     cold_parts: dict[int, int]
-    unnamed_parts: NDArray[np.int64]
+    framed: NDArray[np.int64]
     undescribed: NDArray[np.int64]
+    resumed: NDArray[np.int64]
 
 
 class TableStore:
@@ -102,13 +103,14 @@ class TableStore:
             "parts",
             "forbidden",
             "reasons",
-            "unnamed",
+            "framed",
             "undescribed",
+            "resumed",
         )
         found = self._load(_FACTS, kept)
         if found is None:
             return None
-        *entries, noreturn, stubs, parts, areas, reasons, unnamed, undescribed = found
+        *entries, noreturn, stubs, parts, areas, reasons, framed, undescribed, resumed = found
         texts = [text for text in reasons.tobytes().decode("ascii", "replace").split("\n") if text]
         shapes = parts.shape[:1], stubs.shape[:1], areas.shape
         if shapes != ((2,), (2,), (len(texts), 2)) or not _REASONS.issuperset(texts):
@@ -117,7 +119,7 @@ class TableStore:
         own_stubs, cold_parts = (dict(zip(*each.tolist(), strict=True)) for each in (stubs, parts))
         never_back = frozenset(noreturn.tolist())
         known = Entries(*entries)
-        return CodeFacts(known, tuple(forbidden), never_back, own_stubs, cold_parts, unnamed, undescribed)
+        return CodeFacts(known, tuple(forbidden), never_back, own_stubs, cold_parts, framed, undescribed, resumed)
 
     def keep_facts(self, facts: CodeFacts) -> None:
         """Keep the facts about the code."""
@@ -130,8 +132,9 @@ class TableStore:
             "stubs": np.array([[*facts.own_stubs], [*facts.own_stubs.values()]], np.int64),
             "parts": np.array([[*facts.cold_parts], [*facts.cold_parts.values()]], np.int64),
             "forbidden": np.array([(area.start, area.end) for area, _ in facts.forbidden], np.int64).reshape(-1, 2),
-            "unnamed": facts.unnamed_parts,
+            "framed": facts.framed,
             "undescribed": facts.undescribed,
+            "resumed": facts.resumed,
             "reasons": np.frombuffer("\n".join(text for _, text in facts.forbidden).encode(), np.uint8),
         }
         self._store(_FACTS, arrays)

@@ -61,7 +61,12 @@ class ModuleText:
     """The entries that nothing but data that points there tells of, or a symbol without a type: labels, or data."""
     outer: frozenset[int] = frozenset()
     """The entries that data points to, or that other objects can see: no parts of functions begin there."""
+    framed: frozenset[int] = frozenset()
+    """The starts of what is entered with more on the stack than a return address, as unwind entries say, and that no
+    other object can see: parts of functions."""
     undescribed: frozenset[int] = frozenset()
     """The starts of functions that no unwind entry tells of, nor Go's tables: hand-written, or without such."""
+    resumed: frozenset[int] = frozenset()
+    """Where functions go on when they have been given another stack, as ``-fsplit-stack`` has it: behind a ``ret``."""
     is_swift: bool = False
     """Whether there is code of Swift's compiler, whose functions have up to four registers of results."""

@@ -24,6 +24,7 @@ class Reason(StrEnum):
     LONE_RET = "lone-ret"
     NO_EXIT = "no-exit"
     PART_OF_FUNCTION = "part-of-a-function"
+    SPLIT_STACK = "split-stack"
     EXIT_REFUSED = "exit-refused"
     RETURN_ADDRESS = "return-address-must-stay"
     RSEQ = "restartable-sequence"

@@ -140,6 +140,9 @@ def has_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Modu
         probe.refuse(site, code.exits_complete, module)
     elif code.exits_complete is not None:
         probe.exitless.append(Exitless(site, module, code, code.exits_complete, timed))
+    elif code.unmatched is not None and (timed or probe.dress is not None):
+        probe.refuse(site, code.unmatched, module)
+        return False
     elif not code.exits:
         probe.refuse(site, Refusal(Reason.NO_EXIT, code.start, "the function never returns"), module)
     return code.exits_complete is None and bool(code.exits)

@@ -398,8 +398,7 @@ class Engine:
         self.conclude(transaction, edits)
 
     def conclude(self, transaction: Transaction, edits: Sequence[Edit]) -> None:
-        """Take note of what has changed."""
-        transaction.finish()
+        """Take note of what has changed, then clear the journal, which may fail."""
         if self.view.is_used:
             self._lingering.note(
                 [edit.change for edit in edits if edit.change is not None], transaction.ways_back.empty
@@ -407,6 +406,7 @@ class Engine:
         for edit in edits:
             if edit.change is not None:
                 self._settle(edit, edit.change)
+        transaction.finish()
 
     def _settle(self, edit: Edit, change: FunctionChange) -> None:
         """Take note of what became of a function."""

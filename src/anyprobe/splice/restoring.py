@@ -120,9 +120,11 @@ class TextRestoration:
                 low, high = min(low, offset), max(high, offset + len(record.old))
                 taken.append(record.address)
                 sure |= len(record.new) >= _TELLING
-            elif now not in (record.old, *ends) and record.address not in foreign:
+            elif now not in (record.old, *ends):
                 foreign.append(record.address)
-        return _Page(before, low, bytes(after[low:high]), tuple(foreign), tuple(taken), sure)
+        # A change that was cut short leaves two records of one site: the bytes of either may be there.
+        unknown = tuple(dict.fromkeys(at for at in foreign if at not in taken))
+        return _Page(before, low, bytes(after[low:high]), unknown, tuple(taken), sure)
 
 
 def windows_of(journals: Sequence[FoundJournal]) -> dict[int, list[bytes]]:

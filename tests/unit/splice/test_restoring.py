@@ -58,6 +58,20 @@ def test_what_the_program_has_written_since_stays(memory):
     assert (text.splices, text.foreign) == (2, (SITES[2],))
 
 
+def test_a_change_that_was_cut_short_has_two_records_of_one_site(memory):
+    """What is there is one of the two, or the old bytes: nothing foreign."""
+    newer = b"\xe9\x0a\x0b\x0c\x0d"
+    for order in ((NEW, newer), (newer, NEW)):
+        for now in (NEW, newer, OLD):
+            memory.write(SITES[0], now)
+            records = [Record(RecordKind.SPLICE, SITES[0], 5, 0x1000, OLD, new) for new in order]
+            journal = FoundJournal(0, 0, Owner(bytes(16), 1, 1), tuple(enumerate(records)), 0)
+            text = TextRestoration(memory, [journal])
+            text.write(MAPPED)
+            assert memory.read(SITES[0], 5) == OLD
+            assert (text.splices, text.foreign) == (int(now != OLD), ())
+
+
 def test_a_second_time_finds_nothing_to_do(memory):
     text = text_of(memory)
     text.write(MAPPED)
