@@ -25,9 +25,10 @@ from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import PunPlaces, Springboards
 from anyprobe.splice.standing import Losses, additions, check_sessions, gone, lose, modules_of
 from anyprobe.splice.stubdirectory import StubDirectory
-from anyprobe.splice.textwatch import TextWatch
+from anyprobe.splice.textwatch import TRAPPED, TextWatch
 from anyprobe.splice.transaction import FunctionChange, Transaction
 from anyprobe.splice.traps import Traps
+from anyprobe.splice.uprobes import see_to
 from anyprobe.splice.waysback import Lingering
 from anyprobe.target import procfs
 from anyprobe.target.exclusion import exclusive
@@ -340,8 +341,10 @@ class Engine:
     def look_at_text(self) -> list[str]:
         """See which splices were overwritten since the last look; return what is to be said of them."""
         found = self.text.look(self.modules, self.process.mem)
-        told = [f"at {splice.address:#x}: {why}" for splice, why in found[:_MOST_TOLD]]
-        return told + self.losses.tell_replaced()
+        told = [f"at {splice.address:#x}: {why}" for splice, why in found if why is not TRAPPED]
+        trapped = [splice for splice, why in found if why is TRAPPED]
+        told += [f"at {at.address:#x}: {TRAPPED}; {see_to(self.process, self.modules, at)}" for at in trapped]
+        return told[:_MOST_TOLD] + self.losses.tell_replaced()
 
     def _open_gates(self) -> None:
         """Let what was emitted work, once the journal says how to undo it."""

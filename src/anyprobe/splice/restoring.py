@@ -9,6 +9,7 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.journal import AT_HANDLER, FoundJournal, Record, RecordKind, Writer
 from anyprobe.splice.livewrites import in_window
+from anyprobe.splice.uprobes import BREAKPOINT, has_breakpoint_only, without_splice
 
 if TYPE_CHECKING:
     from anyprobe.target.procfs import Mapping
@@ -22,9 +23,8 @@ class _Page(NamedTuple):
     """What has to become of a page that holds ``before``."""
 
     before: bytes
-    low: int
-    content: bytes
-    """What to write, and at which offset; nothing where no splice is left."""
+    pieces: tuple[tuple[int, bytes], ...]
+    """What to write, and at which offsets; nothing where no splice is left."""
     foreign: tuple[int, ...]
     taken: tuple[int, ...]
     """Where splices are taken out."""
@@ -84,9 +84,9 @@ class TextRestoration:
             page = self._pages.get(address)
             if page is None or page.before != now:
                 page = self._lay_out(address, now)
-            if page.content and not page.is_sure and self._never_written(address):
-                page = page._replace(content=b"", foreign=page.foreign + page.taken, taken=())
-            if page.content and not self._can_write(address + page.low, page.content, mappings):
+            if page.pieces and not page.is_sure and self._never_written(address):
+                page = page._replace(pieces=(), foreign=page.foreign + page.taken, taken=())
+            if not all(self._can_write(address + low, content, mappings) for low, content in page.pieces):
                 page = page._replace(foreign=page.foreign + page.taken, taken=())
             self.splices += len(page.taken)
             foreign += page.foreign
@@ -111,20 +111,40 @@ class TextRestoration:
         low, high, sure = PAGE, 0, False
         taken: list[int] = []
         foreign: list[int] = []
+        breakpoints: list[int] = []
         for record in self._records[address]:
             offset = record.address - address
             now = before[offset : offset + len(record.new)]
             ends = self._windows.get(record.address, [])
+            content = b""
             if now == record.new or (ends and in_window(now, record.old, *ends)):
-                after[offset : offset + len(record.old)] = record.old
-                low, high = min(low, offset), max(high, offset + len(record.old))
+                content = record.old
+            elif now in (record.old, *ends):
+                pass
+            elif (mended := without_splice(now, record.old, record.new)) or has_breakpoint_only(now, record.old):
+                content = mended or b""
+                breakpoints += [offset + at for at, byte in enumerate(now) if byte == BREAKPOINT != record.old[at]]
+            else:
+                foreign.append(record.address)
+            if content:
+                after[offset : offset + len(content)] = content
+                low, high = min(low, offset), max(high, offset + len(content))
                 taken.append(record.address)
                 sure |= len(record.new) >= _TELLING
-            elif now not in (record.old, *ends):
-                foreign.append(record.address)
         # A change that was cut short leaves two records of one site: the bytes of either may be there.
         unknown = tuple(dict.fromkeys(at for at in foreign if at not in taken))
-        return _Page(before, low, bytes(after[low:high]), unknown, tuple(taken), sure)
+        pieces = _pieces(after, low, high, breakpoints)
+        return _Page(before, pieces, unknown, tuple(taken), sure)
+
+
+def _pieces(after: bytearray, low: int, high: int, left_alone: Sequence[int]) -> tuple[tuple[int, bytes], ...]:
+    """Return what is to be written of a page from ``low`` to ``high``, some bytes left alone.
+
+    The kernel takes a breakpoint away whenever it likes: what was read must not be written again.
+    """
+    starts = [low, *(at + 1 for at in sorted(set(left_alone)))]
+    ends = [*sorted(set(left_alone)), high]
+    return tuple((start, bytes(after[start:end])) for start, end in zip(starts, ends, strict=True) if start < end)
 
 
 def windows_of(journals: Sequence[FoundJournal]) -> dict[int, list[bytes]]:

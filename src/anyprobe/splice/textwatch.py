@@ -12,13 +12,13 @@ from anyprobe.splice.edits import Module, hook_of
 from anyprobe.splice.planned import Strategy
 from anyprobe.splice.savedcopies import Saved
 from anyprobe.splice.transaction import LiveSplice
+from anyprobe.splice.uprobes import without_splice
 
 RESTORED = "the program has written the original bytes over the probe: it has not counted since"
 OVERWRITTEN = "other bytes have been written over the probe: it has not counted since"
 TRAPPED = (
     "a breakpoint has been set on the probe, by a debugger or by the kernel for a uprobe: it has not counted since"
 )
-_BREAKPOINT = 0xCC
 
 Pages = dict[int, list[LiveSplice]]
 """Splices by the addresses of their pages."""
@@ -83,7 +83,7 @@ class TextWatch:
 
     def _disarm(self, splice: LiveSplice, now: bytes) -> str:
         """Take note that a splice was overwritten; return by what."""
-        trapped = now[0] == _BREAKPOINT and now[1:] == splice.new[1:]
+        trapped = without_splice(now, splice.old, splice.new) is not None
         why = RESTORED if now == splice.old else TRAPPED if trapped else OVERWRITTEN
         if why is OVERWRITTEN:
             patch = splice.patch.address if splice.patch is not None else 0

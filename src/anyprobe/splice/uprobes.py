@@ -1,0 +1,74 @@
+"""Breakpoints that the kernel sets on splices for uprobes, and how the program lives with them.
+
+The kernel writes one byte, ``int3``, and at a hit runs a copy of the instruction that the *file* has there; then the
+thread goes on behind it. When the uprobe is taken away, the kernel writes back the first byte that the file has. After
+either, whatever a splice has written to the instruction's other bytes is no code: so these become the program's own
+again, as soon as the breakpoint is seen.
+"""
+
+from collections.abc import Iterable
+
+from anyprobe.core.memory import MemoryFault
+from anyprobe.splice.edits import Module
+from anyprobe.splice.journal import Writer
+from anyprobe.splice.transaction import LiveSplice
+from anyprobe.target.permission import tracer_of
+from anyprobe.target.process import Process
+
+BREAKPOINT = 0xCC
+
+
+def without_splice(now: bytes, old: bytes, new: bytes) -> bytes | None:
+    """Return what belongs to a site whose bytes are ``now``, a splice but for one byte that a uprobe has changed.
+
+    ``old`` and ``new`` are the program's own bytes and the splice's. The changed byte stays: it is an ``int3``, or the
+    program's again. None: the bytes are something else, or the program's own.
+    """
+    changed = [at for at, byte in enumerate(now) if byte != new[at]]
+    if now == old or len(now) != len(new) or len(changed) != 1:
+        return None
+    (at,) = changed
+    if now[at] not in (BREAKPOINT, old[at]):
+        return None
+    return old[:at] + now[at : at + 1] + old[at + 1 :]
+
+
+def see_to(process: Process, modules: Iterable[Module], splice: LiveSplice) -> str:
+    """Take a splice out on which a breakpoint has been set; return what is to be said of it.
+
+    A debugger writes back what it has found there: while one is attached, all is left to it.
+    """
+    module = next((each for each in modules if splice in each.splices()), None)
+    if module is None or tracer_of(process.pid) or not take_out(splice, module.splices(), process.mem):
+        return "the program may crash where it meets it: take the breakpoint away before the probes"
+    return "the program's own instructions are there again"
+
+
+def has_breakpoint_only(now: bytes, old: bytes) -> bool:
+    """Return whether the bytes are the program's own but for one ``int3``."""
+    changed = [at for at, byte in enumerate(now) if byte != old[at]]
+    return len(changed) == 1 and now[changed[0]] == BREAKPOINT
+
+
+def take_out(splice: LiveSplice, others: Iterable[LiveSplice], memory: Writer) -> bool:
+    """Give a splice's bytes back to the program, but for the one that a uprobe has changed; return whether that was so.
+
+    ``others`` are the splices of the module: where one of them shares the bytes, nothing is written. Nothing is stopped
+    for this: who runs the site now is lost unless the other bytes come first.
+    """
+    low, high = splice.address, splice.address + len(splice.new)
+    if any(each is not splice and each.address < high and low < each.address + len(each.new) for each in others):
+        return False
+    try:
+        now = memory.read(low, len(splice.new))
+        content = without_splice(now, splice.old, splice.new)
+        if content is None:
+            return False
+        at = next(number for number, byte in enumerate(now) if byte != splice.new[number])
+        # behind the breakpoint first; a breakpoint that has gone meanwhile must not be written again
+        for start, end in ((at + 1, len(now)), (0, at)):
+            if content[start:end] != now[start:end]:
+                memory.write(low + start, content[start:end])
+    except MemoryFault:
+        return False
+    return True
