@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import anyprobe
+from anyprobe.cli.target_checks import findings
 from live.driver import Target, build
 
 pytestmark = pytest.mark.live
@@ -141,5 +142,18 @@ def test_a_uprobe_on_a_displaced_instruction(events, program):
             target.go(5)
         assert session.snapshot().hits == 3
     assert now(target.pid, program, "short_first") == own
+    target.finish()
+    target.close()
+
+
+def test_uprobes_that_are_in_use_are_told_of(events, program):
+    target = Target([program])
+    with uprobe(events, program, place_of(program, "short_first")):
+        target.go(1)
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:long_first")
+        assert any("uprobes are used" in text for text in session.snapshot().warnings)
+    (found,) = [each for each in findings(target.pid) if each.name == "uprobes"]
+    assert found.verdict == "limited"
     target.finish()
     target.close()

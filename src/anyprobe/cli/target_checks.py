@@ -44,7 +44,7 @@ def findings(pid: int) -> list[Finding]:
         return [
             Finding("process", "ok", f"{process.exe}, {facts.threads} thread{'s' * (facts.threads != 1)}"),
             Finding("permission", "ok", "may be traced"),
-            *(check(facts) for check in (emulation, seccomp, shadow_stack, runtime, text, namespaces)),
+            *(check(facts) for check in (emulation, seccomp, shadow_stack, runtime, text, kernel_probes, namespaces)),
         ]
     except AnyprobeError as error:
         return [Finding("process", "no", str(error))]
@@ -151,6 +151,15 @@ def text(facts: Facts) -> Finding:
         return Finding("text", "limited", f"not probed: {'; '.join(parts)}", remedy)
     modules = len({mapping.path for mapping in executable})
     return Finding("text", "ok", f"private mappings of {modules} files")
+
+
+def kernel_probes(facts: Facts) -> Finding:
+    """Look whether the kernel has uprobes in the process: those set later know nothing of ours."""
+    from anyprobe.splice.uprobes import ADVICE, IN_USE, has_uprobes
+
+    if has_uprobes(facts.mappings):
+        return Finding("uprobes", "limited", f"{IN_USE}: {ADVICE}", "take the probes out before setting uprobes there")
+    return Finding("uprobes", "ok", "none has been hit")
 
 
 def namespaces(facts: Facts) -> Finding:

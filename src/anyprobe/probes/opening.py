@@ -7,6 +7,7 @@ from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.probes import removal
 from anyprobe.probes.session import Session, typed
 from anyprobe.splice.engine import MAXACTIVE
+from anyprobe.splice.uprobes import ADVICE, IN_USE, has_uprobes
 from anyprobe.target.emulators import emulator_of
 from anyprobe.target.launch import Stream, launch
 from anyprobe.target.process import Process
@@ -45,6 +46,8 @@ def attach(
         with typed(process, "attaching to"):
             _refuse_emulated(process)
             warnings = removal.clean_up(process)
+            if has_uprobes(process.mappings()):
+                warnings.append(f"{IN_USE}: {ADVICE}")
             session = Session(
                 process,
                 strategy=strategy,

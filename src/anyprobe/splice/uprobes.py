@@ -14,8 +14,18 @@ from anyprobe.splice.journal import Writer
 from anyprobe.splice.transaction import LiveSplice
 from anyprobe.target.permission import tracer_of
 from anyprobe.target.process import Process
+from anyprobe.target.procfs import Mapping
 
 BREAKPOINT = 0xCC
+_MAPPED = "[uprobes]"
+"""The memory in which the kernel runs the copies; it is mapped when a uprobe is hit for the first time whose instruction the kernel does not emulate."""
+IN_USE = "the kernel's uprobes are used in this program (bpftrace, perf, an eBPF agent)"
+ADVICE = "one that is set on a probed instruction from now on may crash the program before it is seen"
+
+
+def has_uprobes(mappings: Iterable[Mapping]) -> bool:
+    """Return whether a uprobe has been hit in a process."""
+    return any(mapping.path == _MAPPED for mapping in mappings)
 
 
 def without_splice(now: bytes, old: bytes, new: bytes) -> bytes | None:
