@@ -18,7 +18,7 @@ from anyprobe.target.procfs import Mapping
 
 BREAKPOINT = 0xCC
 _MAPPED = "[uprobes]"
-"""The memory in which the kernel runs the copies; it is mapped when a uprobe is hit for the first time whose instruction the kernel does not emulate."""
+"""Where the kernel runs the copies, mapped at the first hit of an instruction that it does not emulate."""
 IN_USE = "the kernel's uprobes are used in this program (bpftrace, perf, an eBPF agent)"
 ADVICE = "one that is set on a probed instruction from now on may crash the program before it is seen"
 
