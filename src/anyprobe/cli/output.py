@@ -1,6 +1,7 @@
 """Where results, progress and warnings go, and how they look there."""
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -38,10 +39,11 @@ def results(path: str | None, *, program_owns_output: bool) -> Iterator[TextIO]:
 
 
 def console(stream: TextIO) -> "Console":
-    """Return a console that draws colours on terminals only and respects NO_COLOR."""
+    """Return a console that draws colours on terminals only and respects NO_COLOR, and COLUMNS in a file, too."""
     from rich.console import Console
 
-    width = None if stream.isatty() else UNLIMITED_WIDTH
+    columns = os.environ.get("COLUMNS", "")
+    width = None if stream.isatty() else int(columns) if columns.isdecimal() and int(columns) else UNLIMITED_WIDTH
     return Console(file=stream, width=width, highlight=False, force_terminal=stream.isatty())
 
 

@@ -167,8 +167,8 @@ def _print_bars(result: AggregationResult, key: Key, cell: CellValue, shown: Dis
         whole = cell.min is None or cell.max is None or cell.min <= cell.mean <= cell.max
         facts += [f"sum {scale.exactly(cell.sum)}", f"mean {_mean(scale, cell.mean)}"] if whole else [WRAPPED]
     facts += [f"min {scale.exactly(cell.min)}"] if cell.min is not None else []
-    # in buckets as wide as a row's a percentile is no number, but the row that is marked
-    facts += percentiles(cell.buckets, scale, cell.percentile) if result.kind == "hist" else []
+    # in buckets as wide as a row's a percentile is no number, but that row
+    facts += percentiles(cell.buckets, scale, cell.percentile if result.kind == "hist" else lambda _: None)
     facts += [f"max {scale.exactly(cell.max)}"] if cell.max is not None else []
     print_facts(facts, console)
     print_rows(shown, console)

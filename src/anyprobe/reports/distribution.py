@@ -178,7 +178,7 @@ def percentiles(buckets: Sequence[Bucket], scale: Scale, value: Callable[[float]
         low, high, _ = bucket
         open_ended = low <= OPEN_BELOW or high >= OPEN_ABOVE
         if open_ended or known is None:
-            found.append(f"{name} {scale.edges(low, high)}")
+            found.append(f"{name} in {scale.edges(low, high)}")
         else:
             found.append(f"{name} {scale.about(bucket, known)}")
     return found
