@@ -121,6 +121,7 @@ class ObjectTable:
             for area, reason in code.text.forbidden:
                 if reason == Reason.TEXT_RELOCATION.value:  # no pun may depend on these bytes either
                     module.claims.written.add_range(area.start, area.end)
+        module.note_writable(mapping for mapping in loaded.mappings if isinstance(mapping, Mapping))
         return module
 
     def refusal(self, loaded: LoadedObject) -> Refusal | None:

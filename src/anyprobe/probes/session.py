@@ -27,6 +27,7 @@ from anyprobe.probes.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.spec import see_functions
 from anyprobe.probes.trampolining import Trampolines
 from anyprobe.probes.wholesale import surveyed
+from anyprobe.probes.withdrawal import withdrawn
 from anyprobe.splice.edits import Module
 from anyprobe.splice.engine import MAXACTIVE, Engine
 from anyprobe.splice.live import LiveArming
@@ -290,9 +291,10 @@ class Session(Decorators):
         if self._ended is not None or not self.engine.arenas or self.engine.losses.evicted:
             return
         with suppress(TargetError):  # whoever is gone has lost nothing
-            self.engine.note_losses(self._process.mappings())
+            mappings = self._process.mappings()
+            self.engine.note_losses(mappings)
             self.engine.roster.write()
-            self.warnings = [*self.warnings, *self.engine.look_at_text()]
+            self.warnings = [*self.warnings, *withdrawn(*self.engine.look_at_text(mappings), self.probes, self._disarm)]
             if self.engine.losses.evicted:
                 self.warn("another anyprobe has removed these probes; they have counted until then")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
+from anyprobe.core.address import AddressRange
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.banks import Hook
 from anyprobe.splice.claims import Claims
@@ -16,6 +17,7 @@ from anyprobe.splice.patchcode import Clobbers
 from anyprobe.splice.planned import FunctionPlan, Want
 from anyprobe.splice.together import first_of
 from anyprobe.splice.transaction import FunctionChange, LiveSplice
+from anyprobe.target.procfs import Mapping
 
 
 def hook_of(want: Want) -> Hook | None:
@@ -65,6 +67,8 @@ class Module:
     parts: Sequence[Part] = ()
     """Where which parts of the file are executable: not the same any more, then the module is gone."""
     claims: Claims = field(default_factory=Claims)
+    writable: tuple[AddressRange, ...] = ()
+    """Link-time ranges that the program may write to, or could at some time: nothing is spliced there."""
     shown: set[int] = field(default_factory=set)
     """Where handlers see all registers, or send threads elsewhere with them (link-time addresses)."""
     functions: dict[int, FunctionState] = field(default_factory=dict)
@@ -79,6 +83,23 @@ class Module:
         if address not in self.claims.written and address not in self.claims.displaced:
             return True
         return any(splice.planned.head == address == splice.address - self.bias for splice in self.splices())
+
+    def note_writable(self, mappings: Iterable[Mapping]) -> bool:
+        """Take note of text that the program may write to; return whether there is more than was known."""
+        found = {*self.writable}
+        for each in mappings:
+            if each.executable and each.writable and each.start < self.high and self.low < each.end:
+                found.add(AddressRange(each.start - self.bias, each.end - self.bias))
+        more = len(found) > len(self.writable)
+        if more:
+            self.writable = tuple(sorted(found, key=lambda each: each.start))
+            self.plans = None  # they were made without regard to it
+        return more
+
+    def in_writable_text(self) -> list[LiveSplice]:
+        """Return the splices in text that the program may write to."""
+        places = [(splice, splice.address - self.bias) for splice in self.splices()] if self.writable else []
+        return [splice for splice, at in places if any(at in area for area in self.writable)]
 
     def show(self, address: int) -> None:
         """Have no action in front of a link-time address overwrite registers that are dead: a handler may see them."""

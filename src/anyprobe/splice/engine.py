@@ -25,8 +25,8 @@ from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import PunPlaces, Springboards
 from anyprobe.splice.standing import Losses, additions, check_sessions, gone, lose, modules_of
 from anyprobe.splice.stubdirectory import StubDirectory
-from anyprobe.splice.textwatch import TRAPPED, TextWatch
-from anyprobe.splice.transaction import FunctionChange, Transaction
+from anyprobe.splice.textwatch import STALE, TRAPPED, TextWatch
+from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
 from anyprobe.splice.traps import Traps
 from anyprobe.splice.uprobes import see_to
 from anyprobe.splice.waysback import Lingering
@@ -43,6 +43,7 @@ MAXACTIVE = 1024
 """Instances that a thread can have at once unless the user says otherwise."""
 
 _MOST_TOLD = 20
+WRITABLE = "the program has made its text writable"
 _GADGET_BYTES = 9
 """The longest of the instructions that injected calls borrow."""
 
@@ -129,6 +130,8 @@ class Engine:
         mappings = self.process.mappings()
         self.note_losses(mappings)
         self.losses.check_session(self.process.pid)
+        for module in modules_of(edits):
+            module.note_writable(mappings)
         with self._timed("plan"):
             self.see_space(mappings)
             self.view.look()
@@ -257,6 +260,7 @@ class Engine:
             faults_handled=self.view.faults,
             pcs_shown=go or self.view.is_complete,
             faults_skipped=not go,
+            writable=module.writable,
         )
 
     def has_slots(self, module: Module) -> bool:
@@ -338,13 +342,16 @@ class Engine:
         if self.losses.note(self.modules, memfds, mappings, self.process.mem):
             self.roster.note_all()
 
-    def look_at_text(self) -> list[str]:
-        """See which splices were overwritten since the last look; return what is to be said of them."""
-        found = self.text.look(self.modules, self.process.mem)
+    def look_at_text(self, mappings: Sequence[Mapping]) -> tuple[list[str], list[LiveSplice]]:
+        """See which splices were overwritten since the last look; return what is to be said, and what has to go."""
+        writable = [at for module in self.modules if module.note_writable(mappings) for at in module.in_writable_text()]
+        found = [(splice, WRITABLE) for splice in writable]
+        found += self.text.look(self.modules, self.process.mem)
+        leaving = [splice for splice, why in found if why in (STALE, WRITABLE)]
         told = [f"at {splice.address:#x}: {why}" for splice, why in found if why is not TRAPPED]
         trapped = [splice for splice, why in found if why is TRAPPED]
         told += [f"at {at.address:#x}: {TRAPPED}; {see_to(self.process, self.modules, at)}" for at in trapped]
-        return told[:_MOST_TOLD] + self.losses.tell_replaced()
+        return told[:_MOST_TOLD] + self.losses.tell_replaced(), leaving
 
     def _open_gates(self) -> None:
         """Let what was emitted work, once the journal says how to undo it."""

@@ -174,7 +174,8 @@ class LiveArming:
         planner = LivePlanner(
             module.code, module.claims, places.reachable, engine.allowed - {Strategy.TRAP}, plain_jumps_only=True,
             faults_handled=engine.view.faults, pcs_shown=module.code.text.is_go or engine.view.is_complete,
-            faults_skipped=not module.code.text.is_go, bias=module.bias, retired=self._retired,
+            faults_skipped=not module.code.text.is_go, writable=module.writable, bias=module.bias,
+            retired=self._retired,
         )  # fmt: skip
         if len(all_of(module.code, code)) > 1:
             return Refusal(Reason.NEEDS_STOP, code.start, "it is planned together with the function behind it")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
-from anyprobe.core.address import page_floor
+from anyprobe.core.address import AddressRange, page_floor
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
@@ -46,6 +46,8 @@ class Strategies:
     """Its handlers are shown the program's own pcs. Where they are not, nothing that may fault is displaced at all."""
     faults_skipped: bool = True
     """They may have the program go on behind what has faulted; Go's runtime never does, for instance."""
+    writable: tuple[AddressRange, ...] = ()
+    """Text that the program may write to: it would hit a jump of ours, or what is displaced by one."""
     _wanted: frozenset[int] = frozenset()
 
     def retarget(self, insn: Insn, want: Want) -> PlannedSplice | Refusal:
@@ -247,7 +249,7 @@ class Strategies:
         unknown = [at for at in range(end, end + splice.borrowed) if at not in known]
         taken = self.claims.conflict(start, splice.written, 0) or self.claims.overwritten(splice)
         taken = taken or next((why for at in unknown if (why := self.claims.conflict(at, 0, 1))), None)
-        return self.forbidden(splice.insns, end) or taken or splice
+        return self.forbidden(splice.insns, end) or taken or self._written_at(start, end + splice.borrowed) or splice
 
     def forbidden(self, insns: tuple[Insn, ...], end: int = 0) -> Refusal | None:
         """Return why some instructions must stay where they are; ``end``: bytes below it would be overwritten."""
@@ -260,7 +262,15 @@ class Strategies:
         for area, reason in self.code.text.forbidden:
             if area.start < high and low < area.end:
                 return Refusal(Reason(reason), low, "this code must never be displaced")
-        return self.fault_refusal(insns, end)
+        return self._written_at(low, max(high, end)) or self.fault_refusal(insns, end)
+
+    def _written_at(self, low: int, high: int) -> Refusal | None:
+        """Return that the program may write to some bytes, if it may."""
+        for area in self.writable:
+            if area.start < high and low < area.end:
+                detail = "the text is writable here: the program may change it, and would change a jump of ours"
+                return Refusal(Reason.WRITABLE_TEXT, low, detail)
+        return None
 
     def fault_refusal(self, insns: tuple[Insn, ...], end: int = 0) -> Refusal | None:
         """Return why faults that the program handles keep instructions where they are, if it handles any."""

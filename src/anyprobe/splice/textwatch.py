@@ -19,6 +19,7 @@ OVERWRITTEN = "other bytes have been written over the probe: it has not counted 
 TRAPPED = (
     "a breakpoint has been set on the probe, by a debugger or by the kernel for a uprobe: it has not counted since"
 )
+STALE = "the program has changed instructions that run as copies, or bytes that the probe's jump depends on"
 
 Pages = dict[int, list[LiveSplice]]
 """Splices by the addresses of their pages."""
@@ -30,20 +31,26 @@ class TextWatch:
     def __init__(self) -> None:
         """Nothing has been seen yet."""
         self._seen: dict[int, tuple[int, bytes]] = {}
-        """The pages as they were, and how many splices were compared in them."""
+        """The pages as they were, and after how many changes of the module."""
         self.saved: dict[int, Saved] = {}
         """Where the program may have saved a splice's bytes as the original ones: it has written others over them."""
         self._disarmed: dict[LiveSplice, list[Hook]] = {}
+        self._stale: set[LiveSplice] = set()
         self._pages: WeakKeyDictionary[Module, tuple[int, Pages]] = WeakKeyDictionary()
         """The splices of each module by page, and after how many changes of the module they were grouped so."""
 
     def look(self, modules: Iterable[Module], memory: Memory) -> list[tuple[LiveSplice, str]]:
         """Return the splices that were overwritten since the last look, and by what.
 
-        Their hooks are armed no more until the splice's bytes are there again.
+        Their hooks are armed no more until the splice's bytes are there again. Those that are ``STALE`` are there, and
+        have to be taken out.
         """
-        pages = (page for module in modules for page in self._by_page(module).items())
-        return [found for address, splices in pages for found in self._changed(address, splices, memory)]
+        return [
+            found
+            for module in modules
+            for address, splices in self._by_page(module).items()
+            for found in self._changed(address, splices, memory, module.changes)
+        ]
 
     def look_for_returned(self, memory: Memory) -> None:
         """See which overwritten splices are there again: they can be taken out like any other."""
@@ -59,21 +66,28 @@ class TextWatch:
             pages = {}
             for splice in module.splices():
                 if splice.planned.strategy is not Strategy.TRAP and not splice.is_springboard:
-                    pages.setdefault(page_floor(splice.address), []).append(splice)
+                    for page in {page_floor(splice.address), page_floor(_needed(splice)[1] - 1)}:
+                        pages.setdefault(page, []).append(splice)
             self._pages[module] = module.changes, pages
         return pages
 
-    def _changed(self, address: int, splices: list[LiveSplice], memory: Memory) -> Iterator[tuple[LiveSplice, str]]:
+    def _changed(
+        self, address: int, splices: list[LiveSplice], memory: Memory, changes: int
+    ) -> Iterator[tuple[LiveSplice, str]]:
         try:
             content = memory.read(address, PAGE)
         except MemoryFault:  # the module was unmapped: that is found by the memory map
             return
-        if self._seen.get(address) == (len(splices), content):
+        known, before = self._seen.get(address, (-1, content))
+        if known == changes and before == content:
             return
-        self._seen[address] = len(splices), content
+        self._seen[address] = changes, content
         for splice in splices:
+            if known == changes and splice not in self._stale and _differ(splice, address, before, content):
+                self._stale.add(splice)
+                yield splice, STALE
             offset = splice.address - address
-            now = content[offset : offset + len(splice.new)]
+            now = content[offset : offset + len(splice.new)] if offset >= 0 else b""
             if len(now) < len(splice.new):
                 continue
             if now == splice.new:
@@ -100,3 +114,16 @@ class TextWatch:
         for hook in self._disarmed.pop(splice, ()):
             if hook.splice is None:
                 hook.splice, hook.refusal = splice, None
+
+
+def _needed(splice: LiveSplice) -> tuple[int, int]:
+    """Return the range of the bytes that are displaced, or that a splice depends on."""
+    low, high = splice.displaced
+    return low, max(high, splice.address + len(splice.new) + len(splice.borrowed))
+
+
+def _differ(splice: LiveSplice, page: int, before: bytes, now: bytes) -> bool:
+    """Return whether other bytes than the written ones have changed that a splice needs, as far as a page has them."""
+    low, high = (min(max(each - page, 0), PAGE) for each in _needed(splice))
+    start, end = (min(max(each - page, 0), PAGE) for each in (splice.address, splice.address + len(splice.new)))
+    return before[low:start] != now[low:start] or before[end:high] != now[end:high]
