@@ -34,7 +34,6 @@ class Reason(StrEnum):
     SHARED_TEXT = "shared-text"
     TEXT_RELOCATION = "text-relocation"
     WRITABLE_TEXT = "writable-text"
-    PATCHED_BY_PROGRAM = "patched-by-the-program"
     FILELESS_TEXT = "file-less-text"
     FOREIGN_BYTES = "memory-differs-from-file"
     GONE = "gone"
