@@ -1,0 +1,32 @@
+"""A program that ends while a look at it is under way, soon after it has set signal handlers: it ends as it would."""
+
+import random
+
+import pytest
+
+import anyprobe
+from live.driver import build
+from live.results import hits
+
+pytestmark = pytest.mark.live
+
+SPECS = (
+    "a.out:bye", "a.out:on_signal", "a.out:main%return", "libc:exit", "libc:__run_exit_handlers", "libc:raise",
+    "libc:sigaction", "libc:_exit", "ld-linux-x86-64.so.2:_dl_fini",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("times", [25, pytest.param(2000, marks=pytest.mark.torture)])
+def test_every_end_is_the_programs_own(times):
+    program = build("ends_during_looks.c", "-O1")
+    chance = random.Random(times)
+    for number in range(times):
+        with anyprobe.run([program, str(chance.randrange(60_000))]) as session:
+            session.count(*SPECS)
+            session.resume()
+            while not session.exited:
+                session.snapshot()
+                session.wait(chance.random() * 0.004)
+            assert session.wait(10) == 7 << 8, f"run {number}"
+            snapshot = session.snapshot()
+            assert (hits(snapshot, "bye"), hits(snapshot, "_dl_fini")) == (20, 1), f"run {number}"
