@@ -17,10 +17,11 @@ static volatile int sink;
 KEPT int work(int n) { for (int i = 0; i < n * 100; i++) sink++; return n % 3 ? n : -1; }
 KEPT struct pair both(int n) { sink = n; struct pair p = {n, n}; return p; }
 KEPT void nothing(int n) { sink = n; }
+KEPT double real(int n) { sink = n; return n / 2.0; }
 KEPT int jumps(int n) { return n > 5 ? n : work(n); }
 int main(void)
 {
-    for (int i = 0; i < 10; i++) { work(i); both(i); nothing(i); sink = jumps(i); }
+    for (int i = 0; i < 10; i++) { work(i); both(i); nothing(i); sink = real(i) > 3; sink = jumps(i); }
     return 0;
 }
 """
@@ -94,6 +95,14 @@ def test_hist_and_time_say_the_same_of_calls_that_are_left_by_a_jump(run):
     assert re.search(r": 10 calls in [\d.]+ s; ", lines[0])
     assert lines[0].endswith(told)
     assert any(line.startswith("  4 calls, sum ") for line in lines)
+
+
+@pytest.mark.parametrize("function", ["work", "both", "nothing", "real"])
+def test_calls_have_a_time_whatever_they_return(run, function):
+    calls = 16 if function == "work" else 10
+    found = document(run("hist", f"a.out:{function}", "--of", "latency_ns", "--json"))
+    assert (found["aggregations"]["latency_ns"]["count"], found["tail_exits"]) == (calls, 0)
+    assert "missing" not in found
 
 
 def test_calls_that_are_left_by_a_jump_have_no_result_and_no_time(run):

@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from anyprobe.data.histogram import Bucket
 from anyprobe.data.results import AggregationResult, CellValue, Key, MapResult
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.reports.distribution import (
@@ -15,6 +14,7 @@ from anyprobe.reports.distribution import (
     Durations,
     Numbers,
     Scale,
+    joined,
     percentiles,
     powers_of_two,
     print_facts,
@@ -91,7 +91,7 @@ def print_aggregation(
     elif result.kind in DISTRIBUTIONS:
         _print_distributions(result, shown, console, noun, step)
     else:
-        console.print(_table(result, shown))
+        console.print(_table(result, shown, step))
     if result.dropped:
         lost = f"{counted(result.dropped, 'value')} found no room for their key: give it a larger capacity"
         console.print(f"  {lost}", style="yellow", soft_wrap=True)
@@ -123,7 +123,7 @@ def print_map(held: MapResult, console: Console, top: int = 0) -> None:
     console.print(table)
 
 
-def _table(result: AggregationResult, shown: Sequence[tuple[Key, CellValue]]) -> Table:
+def _table(result: AggregationResult, shown: Sequence[tuple[Key, CellValue]], step: float) -> Table:
     table = Table(box=None, pad_edge=True, header_style="bold")
     for name in result.by:
         table.add_column(escape(name), overflow="fold", style="cyan")
@@ -131,9 +131,18 @@ def _table(result: AggregationResult, shown: Sequence[tuple[Key, CellValue]]) ->
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for key, cell in shown:
-        numbers = [number(result.value(cell) / result.factor), f"{cell.count:,}"][: len(columns)]
+        numbers = [_value(result, cell, step), f"{cell.count:,}"][: len(columns)]
         table.add_row(*(escape(str(part)) for part in key), *numbers)
     return table
+
+
+def _value(result: AggregationResult, cell: CellValue, step: float) -> str:
+    """Return the number by which a key is shown: as a duration, if it is one."""
+    value = result.value(cell)
+    if result.factor != 1 or result.kind == "count" or not result.name.endswith(NANOSECONDS):
+        return number(value / result.factor)
+    # what is made of many times is more precise than the clock
+    return duration(value, step if result.kind in {"min", "max"} else 0.0)
 
 
 def _print_distributions(
@@ -141,7 +150,8 @@ def _print_distributions(
 ) -> None:
     """Print distributions: those of keys as a grid, where there is room for one, else bars for each."""
     scale = Durations(step) if result.name.endswith(NANOSECONDS) else Numbers()
-    lines = [(key, cell, _rows(result.kind, cell.buckets, scale)) for key, cell in shown]
+    rows_of = [powers_of_two(cell.buckets) if result.kind == "hist" else cell.buckets for _, cell in shown]
+    lines = [(key, cell, rows) for (key, cell), rows in zip(shown, joined(rows_of, scale), strict=True)]
     counted_ones = [line for line in lines if line[1].count]
     empty = len(lines) - len(counted_ones)
     drawn = result.by and counted_ones and print_grid(result.by, counted_ones, scale, noun, console)
@@ -177,8 +187,3 @@ def _print_bars(result: AggregationResult, key: Key, cell: CellValue, shown: Dis
 def _mean(scale: Scale, mean: float) -> str:
     """Return a mean, which is more precise than what it is the mean of."""
     return duration(mean) if isinstance(scale, Durations) else f"{mean:,.1f}"
-
-
-def _rows(kind: str, buckets: Sequence[Bucket], scale: Scale) -> list[Bucket]:
-    """Return the buckets for the eye: those of a log-linear histogram are too many."""
-    return powers_of_two(buckets, scale) if kind == "hist" else list(buckets)

@@ -42,8 +42,8 @@ class Scale(Protocol):
         """Return the range of a row in five columns at the most, by one of its ends."""
         ...
 
-    def rows(self, buckets: Sequence[Bucket]) -> list[Bucket]:
-        """Return buckets with those as one that cannot be told apart."""
+    def hides(self, low: float, high: float) -> bool:
+        """Return whether what lies there cannot be told from nothing."""
         ...
 
     @property
@@ -68,34 +68,27 @@ class Durations:
 
     def edges(self, low: float, high: float) -> str:
         """Return both ends, the upper one alone of what is within a step."""
-        if self._hidden(low):
+        if self.hides(low, high):
             return quantities.at_most(self.step)
         return f"{quantities.edge(low)} … {quantities.edge(high)}" if high < OPEN_ABOVE else f"≥ {quantities.edge(low)}"
 
-    def short(self, low: float, high: float) -> str:  # noqa: ARG002 - the upper end is the next one's lower
+    def short(self, low: float, high: float) -> str:
         """Return the lower end in whole units, the upper one of what is within a step."""
-        if self._hidden(low):
+        if self.hides(low, high):
             return f"≤{quantities.edge(self.step).removesuffix(' ns')}"
         for letter, size in (("s", 1e9), ("m", 1e6), ("µ", 1e3)):
             if low >= size:
                 return f"{low / size:.0f}{letter}"
         return f"{low:.0f}"
 
-    def rows(self, buckets: Sequence[Bucket]) -> list[Bucket]:
-        """Return the buckets, those within a step of the clock as one: nothing but 0 and one step lies there."""
-        within = [bucket for bucket in buckets if self._hidden(bucket[0])]
-        if len(within) < 2:
-            return list(buckets)
-        together = (within[0][0], within[-1][1], sum(count for _, _, count in within))
-        return [together, *buckets[len(within) :]]
+    def hides(self, low: float, high: float) -> bool:
+        """Return whether nothing but 0 and one step of the clock lies there."""
+        return 0 <= low <= self.step and high <= 2 * self.step
 
     @property
     def units(self) -> str:
         """What the letters of ``short`` mean."""
         return "ns; µ: µs, m: ms"
-
-    def _hidden(self, low: float) -> bool:
-        return 0 <= low <= self.step and self.step > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +118,9 @@ class Numbers:
             return f"<{_binary(high)}"
         return _binary(low)
 
-    def rows(self, buckets: Sequence[Bucket]) -> list[Bucket]:
-        """Return the buckets as they are: each number can be told from all others."""
-        return list(buckets)
+    def hides(self, low: float, high: float) -> bool:  # noqa: ARG002 - whatever they are
+        """Return False: each number can be told from all others."""
+        return False
 
     @property
     def units(self) -> str:
@@ -184,13 +177,27 @@ def percentiles(buckets: Sequence[Bucket], scale: Scale, value: Callable[[float]
     return found
 
 
-def powers_of_two(buckets: Sequence[Bucket], scale: Scale) -> list[Bucket]:
+def powers_of_two(buckets: Sequence[Bucket]) -> list[Bucket]:
     """Return the rows of a log-linear histogram, whose buckets are too many for the eye."""
     # those at both ends hold all that is beyond, so they are no power of two
     below = [bucket for bucket in buckets if bucket[0] < 0]
     above = [bucket for bucket in buckets if bucket[1] >= OPEN_ABOVE]
     between = [bucket for bucket in buckets if bucket not in (*below, *above)]
-    return [*below, *scale.rows([row for row in histogram.by_powers_of_two(between) if row[2]]), *above]
+    return [*below, *(row for row in histogram.by_powers_of_two(between) if row[2]), *above]
+
+
+def joined(distributions: Sequence[Sequence[Bucket]], scale: Scale) -> list[list[Bucket]]:
+    """Return the rows of distributions, with those as one that cannot be told apart: the same range for all of them."""
+    hidden = {(low, high) for rows in distributions for low, high, _ in rows if scale.hides(low, high)}
+    if not hidden:
+        return [list(rows) for rows in distributions]
+    lowest, highest = min(low for low, _ in hidden), max(high for _, high in hidden)
+    found = []
+    for rows in distributions:
+        count = sum(count for low, high, count in rows if (low, high) in hidden)
+        others = [row for row in rows if row[:2] not in hidden]
+        found.append(sorted([*([(lowest, highest, count)] if count else []), *others]))
+    return found
 
 
 def print_facts(facts: Sequence[str], console: Console) -> None:

@@ -98,7 +98,7 @@ def _print_bars(timing: FunctionTiming, console: Console, step: float) -> None:
     percentiles = distribution.percentiles(timing.buckets, scale, timing.percentile)
     facts = [counted(timing.count, "call"), f"sum {duration(timing.sum_ns)}", *percentiles]
     distribution.print_facts([*facts, f"max {scale.exactly(timing.max_ns)}"], console)
-    rows = distribution.powers_of_two(timing.buckets, scale)
+    (rows,) = distribution.joined([distribution.powers_of_two(timing.buckets)], scale)
     distribution.print_rows(Distribution(rows, scale, "call"), console)
 
 

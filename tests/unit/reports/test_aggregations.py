@@ -92,6 +92,40 @@ def test_durations_are_shown_as_such_and_no_finer_than_the_clock():
     ]
 
 
+def test_rows_in_steps_are_within_the_clocks_step_only_if_all_of_them_is():
+    def rows(step, buckets):
+        cell = CellValue(30, 300, 0, 30, None, buckets)
+        text = block(AggregationResult("x_ns", "lquantize", (), {(): cell}), clock_step_ns=step)
+        return [line.split("█")[0].split()[:-2] for line in text if "█" in line]
+
+    assert rows(10.02, ((0.0, 5.0, 10), (10.0, 15.0, 10), (15.0, 20.0, 10))) == [
+        ["≤", "10", "ns", "20"],
+        ["15", "ns", "…", "20", "ns", "10"],
+    ]
+    assert rows(10.02, ((0.0, 1000.0, 20), (1000.0, 2000.0, 10)))[0][:2] == ["0", "ns"]
+
+
+def test_what_is_within_the_clocks_step_is_one_column_for_all_keys():
+    cells = {
+        (key,): CellValue(20, 90, 0, 21, None, tuple(sorted(((low, low + 1.0, 10), (20.0, 21.0, 10)))))
+        for key, low in enumerate((0.0, 3.0, 10.0))
+    }
+    text = block(AggregationResult("x_ns", "hist", ("tid",), cells), width=80, clock_step_ns=10.02)
+    assert text[1].split() == ["values", "p50", "max", "≤10", "16"]
+    assert len([line for line in text if line.endswith(("▓" * 12, "█" * 12))]) == 3
+
+
+def test_sums_of_durations_are_durations_too():
+    def row(kind, cell, **changes):
+        return block(AggregationResult("x_ns", kind, ("tid",), {(7,): cell}, **changes), clock_step_ns=10.02)[2].split()
+
+    assert row("sum", CellValue(3, 2_500_000)) == ["7", "2.50", "ms"]
+    assert row("avg", CellValue(3, 100)) == ["7", "33.3", "ns", "3"]
+    assert row("min", CellValue(3, None, 10)) == ["7", "≤", "10", "ns", "3"]
+    assert row("count", CellValue(3)) == ["7", "3"]
+    assert row("sum", CellValue(3, 2_500_000), factor=1000) == ["7", "2,500"]
+
+
 def test_calls_are_counted_as_calls_and_hits_as_hits():
     pair = (site("f", 12), site("f", 9, kind="return", exit_kind="ret"))
     one = AggregationResult("c", "count", (), {(): CellValue(3)})
