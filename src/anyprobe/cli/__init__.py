@@ -42,6 +42,11 @@ class ExitStatus(IntEnum):
 class CommandList(click.Group):
     """A group that imports a command's module only when that command is asked for."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the arguments as they were given."""
+        ctx.meta["anyprobe.arguments"] = tuple(args)
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names in the order of the list."""
         return list(COMMANDS)

@@ -1,19 +1,19 @@
 """The life of a measuring command: open, arm, wait, remove, show."""
 
-import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, TextIO
 
-from anyprobe.cli import ExitStatus, output, targets
+import click
+
+from anyprobe.cli import ExitStatus, ending, output, targets
 from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
-from anyprobe.core.errors import Interrupted, TargetError, TargetExited, UsageError
+from anyprobe.core.errors import Interrupted, TargetError, TargetExited
 from anyprobe.core.refusal import Reason
 from anyprobe.data.snapshot import Snapshot
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from anyprobe.cli.records import Records
     from anyprobe.probes.session import Session
 
-REAP_WAIT = 1.0
-"""Seconds to wait for the status of a command that has ended: its descriptor tells a moment before it can be reaped."""
-
 OVERHEAD_LOOKS = 0.5
 """Seconds between two looks at what the probes cost."""
 
 HANDLER_LOOKS = 0.02
 """Seconds between two looks at the signal handlers of a program, of which each takes 80 microseconds."""
+
+PROGRAM_LOOKS = 0.2
+"""Seconds between two looks whether a process has executed another program."""
 
 RECORD_LOOKS = 0.02
 """Seconds between two looks for records that handlers have emitted."""
@@ -53,6 +53,8 @@ class Plan:
     fold: bool
     exit_status: bool
     top: int
+    at_end: str | None = None
+    """Whether a started command is told to end, or left; None: told where the session ends by itself."""
     max_overhead: float | None = None
     clock: str | None = None
     returns: str | None = None
@@ -71,9 +73,17 @@ class Plan:
     lines: bool = False
     """Whether records are all that there is to show: then what is left to say goes to standard error."""
 
+    def warn(self, message: str) -> None:
+        """Tell the user what has not been told yet."""
+        if not self.quiet and message not in self.said:
+            output.warn(message)
+        self.said.add(message)
+
 
 def measure(target: targets.Target, plan: Plan) -> int:
     """Run one measurement and return the exit status."""
+    if plan.at_end and not target.program:
+        raise click.UsageError(f"--{plan.at_end} is about a command after --")
     with (
         ExitStack() as stack,
         output.results(plan.output, program_owns_output=target.owns_standard_output) as stream,
@@ -90,7 +100,8 @@ def measure(target: targets.Target, plan: Plan) -> int:
             }
             sessions = targets.open_sessions(stack, target, **settings)
         ends = targets.end_descriptors(stack, [session.pid for session in sessions])
-        with mistakes_end(target, sessions), ExitStack() as preparing:
+        stack.enter_context(ending.mistakes_end(target, sessions, plan.at_end))
+        with ExitStack() as preparing:
             for session in sessions:
                 preparing.enter_context(session.engine.interruptible(interrupts.check))
             with output.progress("arming", quiet=plan.quiet), collection_paused():
@@ -102,33 +113,26 @@ def measure(target: targets.Target, plan: Plan) -> int:
             if target.program:
                 release(sessions[0], plan)
         placed = any(map(has_placed, sessions))
+        replacements = ending.Replacements(sessions, plan.warn, started=bool(target.program))
+        own_end = False
         if placed or target.program or not plan.specs:  # a script may place probes later
-            wait(sessions, ends, interrupts, plan, stream)
+            wait(sessions, ends, interrupts, plan, stream, replacements)
+            own_end = bool(ends) and not interrupts.requested
             placed = placed or any(map(has_placed, sessions))
+        replacements.look(ends)
         if plan.records is not None:
             plan.records.look(sessions, stream)
         with output.progress("removing", quiet=plan.quiet):
             snapshots = [with_maps(session, remove(session), plan) for session in sessions]
         if plan.records is not None:
             plan.records.look(sessions, stream, final=True)
-        status = ended_status(sessions[0]) if target.program else None
-        show(snapshots, plan, stream)
-        if target.program and status is None and not plan.quiet:
-            output.warn(f"process {sessions[0].pid} runs on, without probes")
-        return exit_status(snapshots, status, plan, placed=placed, interrupted=interrupts.requested)
-
-
-@contextmanager
-def mistakes_end(target: targets.Target, sessions: "Sequence[Session]") -> Iterator[None]:
-    """Have a command that we started end where the command line was wrong: nobody wants it to run unprobed."""
-    try:
-        yield
-    except UsageError:
+        status = None
         if target.program:
-            with suppress(ProcessLookupError):
-                os.kill(sessions[0].pid, signal.SIGKILL)
-            sessions[0].wait(REAP_WAIT)
-        raise
+            how = plan.at_end or (ending.KILL if own_end else ending.LEAVE)
+            status = ending.settle(sessions[0], how, quiet=plan.quiet)
+            snapshots = [replace(snapshots[0], target=sessions[0].snapshot().target)]
+        show(snapshots, plan, stream)
+        return exit_status(snapshots, status, plan, placed=placed, interrupted=interrupts.requested)
 
 
 def has_placed(session: "Session") -> bool:
@@ -144,8 +148,7 @@ def arm(session: "Session", plan: Plan) -> None:
     try:
         plan.arm(session, specs)
     except (TargetExited, Interrupted) as event:
-        if not plan.quiet:
-            output.warn(str(event))
+        plan.warn(str(event))
 
 
 def release(session: "Session", plan: Plan) -> None:
@@ -154,18 +157,23 @@ def release(session: "Session", plan: Plan) -> None:
         session.hold_handlers()
         session.resume()
     except (TargetExited, Interrupted) as event:
-        if not plan.quiet:
-            output.warn(str(event))
+        plan.warn(str(event))
 
 
 def wait(
-    sessions: "Sequence[Session]", ends: dict[int, int], interrupts: Interrupts, plan: Plan, stream: TextIO
+    sessions: "Sequence[Session]",
+    ends: dict[int, int],
+    interrupts: Interrupts,
+    plan: Plan,
+    stream: TextIO,
+    replacements: ending.Replacements,
 ) -> None:
     """Wait for the end of the session: a signal, the time, the end of all targets. Show results meanwhile if asked."""
     began = time.monotonic()
     deadline = None if plan.seconds is None else began + plan.seconds
     next_show = None if plan.every is None else began + plan.every
-    next_handlers, next_look = began, None if plan.max_overhead is None else began
+    next_handlers, next_programs = began, began + PROGRAM_LOOKS
+    next_look = None if plan.max_overhead is None else began
     next_records = None if plan.records is None else began
     while ends and not interrupts.requested and not (plan.records is not None and plan.records.enough):
         now = time.monotonic()
@@ -182,6 +190,10 @@ def wait(
                 session.follow_handlers(often=True)
             next_handlers = time.monotonic() + HANDLER_LOOKS * len(sessions)
             continue
+        if now >= next_programs:
+            replacements.look(ends)
+            next_programs = time.monotonic() + PROGRAM_LOOKS
+            continue
         if next_look is not None and now >= next_look:
             limit_overhead(sessions, plan)
             next_look = now + OVERHEAD_LOOKS
@@ -190,7 +202,7 @@ def wait(
             plan.records.look(sessions, stream)
             next_records = time.monotonic() + RECORD_LOOKS
             continue
-        moments = (deadline, next_show, next_look, next_handlers, next_records, next_hook)
+        moments = (deadline, next_show, next_look, next_handlers, next_programs, next_records, next_hook)
         times = [max(moment - now, 0.0) for moment in moments if moment is not None]
         for descriptor in interrupts.wait(ends, min(times, default=None)):
             del ends[descriptor]
@@ -202,20 +214,17 @@ def limit_overhead(sessions: "Sequence[Session]", plan: Plan) -> None:
         try:
             known = len(session.warnings)
             session.limit_overhead(plan.max_overhead or 0.0)
-            if not plan.quiet:
-                warn_once(session.warnings[known:], plan)
+            warn_once(session.warnings[known:], plan)
         except TargetExited:
             continue
         except TargetError as error:  # it would not stop in time: the next look tries again
-            if not plan.quiet:
-                output.warn(str(error))
+            plan.warn(str(error))
 
 
 def warn_once(warnings: Sequence[str], plan: Plan) -> None:
     """Tell the user what has not been told yet."""
-    for warning in [each for each in warnings if each not in plan.said]:
-        output.warn(warning)
-        plan.said.add(warning)
+    for warning in warnings:
+        plan.warn(warning)
 
 
 def remove(session: "Session") -> Snapshot:
@@ -237,15 +246,6 @@ def with_maps(session: "Session", snapshot: Snapshot, plan: Plan) -> Snapshot:
         return replace(snapshot, warnings=(*snapshot.warnings, str(error)))
 
 
-def ended_status(session: "Session") -> int | None:
-    """Return the exit status of a started command as a shell would see it, None while it runs."""
-    snapshot = session.snapshot()
-    if snapshot.target.exited is None and snapshot.target.alive:
-        return None
-    session.wait(REAP_WAIT)
-    return session.snapshot().target.shell_status
-
-
 def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO) -> None:
     """Write the results of all processes as one table or document."""
     if plan.seen is not None:
@@ -264,8 +264,7 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO) -> None:
             document |= plan.records.document()
         output.write_json(document, stream, one_line=plan.every is not None)
         return
-    if not plan.quiet:
-        warn_once(together.warnings, plan)
+    warn_once(together.warnings, plan)
     plan.render(together, output.console(stream), plan.top)
     stream.flush()
 

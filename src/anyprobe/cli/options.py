@@ -110,11 +110,27 @@ _arming = together(
 _output = together(
     click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write the results there."),
     click.option("--quiet", is_flag=True, help="No progress, no warnings, only results."),
+)
+
+_ending = together(
+    click.option(
+        "--kill",
+        "at_end",
+        flag_value="kill",
+        help="Tell a command after -- to end, whatever ends the session: SIGTERM, and SIGKILL 5 s after it.",
+    ),
+    click.option(
+        "--leave",
+        "at_end",
+        flag_value="leave",
+        help="Let it run on instead, without probes. Default: --kill after --for SECONDS, --leave after Ctrl-C.",
+    ),
     click.option("--exit-status", is_flag=True, help="Exit as the started command did."),
 )
 
 following = together(
     _until,
+    _ending,
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document per line."),
     _arming,
     _output,
@@ -122,6 +138,7 @@ following = together(
 
 measuring = together(
     _until,
+    _ending,
     click.option(
         "--every",
         type=click.FloatRange(min=0, min_open=True),

@@ -236,6 +236,10 @@ class Session(Decorators):
         """Wait for the target's end; return its wait status if it is our child and has ended."""
         return self._process.wait(timeout)
 
+    def became(self) -> str | None:
+        """Return the program that the target runs since an exec, which has no probes; None if there was none."""
+        return None if self._held else self._process.became()
+
     @property
     def exited(self) -> bool:
         """Whether the target is gone."""

@@ -63,6 +63,7 @@ class Process:
         self.child = stat.parent == os.getpid()
         """Whether whoever started it is in our process."""
         self._identity = (stat.start_time, stat.start_stack)
+        self._name, self._last_name = stat.comm, stat.comm
         self.heap_start = stat.start_heap
         """Where the heap of ``brk`` begins or will begin; 0 where that is not known."""
         self.meets_traps = False
@@ -124,6 +125,8 @@ class Process:
         """Whether it has ended; a child's status is then in ``exit_status``."""
         if self.child and self.exit_status is None:
             with suppress(OSError):
+                if self._launched and gateway.wait_end(self.pid, reap=False) is not None:
+                    self._last_name = procfs.read_stat(self.pid).comm  # until it is reaped
                 self.exit_status = gateway.wait_end(self.pid, reap=self._launched)
         return self.exit_status is not None or self._pidfd < 0 or bool(_readable(self._pidfd, 0))
 
@@ -150,8 +153,24 @@ class Process:
             stat = _with_memory(self.pid)
         if stat.start_time != self._identity[0]:
             raise TargetExited(self.pid, self.exit_status)
-        if stat.start_stack != self._identity[1] or not self.mem.alive(stat.start_code):
+        if self._is_another(stat):
             raise TargetError(f"process {self.pid} has executed another program since anyprobe attached")
+
+    def _is_another(self, stat: procfs.TaskStat) -> bool:
+        return stat.start_stack != self._identity[1] or not self.mem.alive(stat.start_code)
+
+    def became(self) -> str | None:
+        """Return the program that it runs since an exec, None while it runs the one that was opened.
+
+        Of a child that has ended there is only the name that its first thread had: of an exec, or one of its choice.
+        """
+        if self.exited():
+            return self._last_name if self._last_name != self._name else None
+        with suppress(OSError):
+            stat = _with_memory(self.pid)
+            if stat.start_time == self._identity[0] and stat.start_code and self._is_another(stat):
+                return gateway.readlink(f"/proc/{procfs.voice(self.pid)}/exe")
+        return None
 
     def stop(self, timeout: float = 2.0) -> AbstractContextManager[Stop]:
         """Stop everything that runs in this address space for a scope."""

@@ -52,6 +52,9 @@ class FakeSession:
         assert often
         self.looks += 1
 
+    def became(self):
+        return None
+
     def wait(self, timeout=None):
         return self.fakes.snapshot.target.exited
 

@@ -1,0 +1,129 @@
+"""What becomes of a started command when the session ends, and of a program that executes another one."""
+
+import os
+import shlex
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from anyprobe.cli import output
+from anyprobe.cli.targets import Target
+from anyprobe.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from anyprobe.probes.session import Session
+
+KILL, LEAVE = "kill", "leave"
+GRACE = 5.0
+"""Seconds that a command has from SIGTERM to SIGKILL."""
+REAP_WAIT = 1.0
+"""Seconds to wait for the status of a command that has ended: its descriptor tells a moment before it can be reaped."""
+_FLAGS = frozenset({"--kill", "--leave", "--exit-status"})
+"""Options about a started command alone."""
+_TARGETS = frozenset({"-p", "--pid", "-n", "--name"})
+ARGUMENTS = "anyprobe.arguments"
+"""Where click's context has the arguments as they were given, without a command after ``--``."""
+
+
+@contextmanager
+def mistakes_end(target: Target, sessions: "Sequence[Session]", at_end: str | None) -> Iterator[None]:
+    """Have a command that we started end where the command line was wrong: nobody wants it to run unprobed."""
+    try:
+        yield
+    except UsageError:
+        if target.program:
+            with suppress(ProcessLookupError):
+                os.kill(sessions[0].pid, signal.SIGKILL)
+            sessions[0].wait(REAP_WAIT)
+        raise
+    except Exception:
+        if target.program and ended_status(sessions[0]) is None:
+            settle(sessions[0], at_end or LEAVE, quiet=False)
+        raise
+
+
+def settle(session: "Session", how: str, *, quiet: bool) -> int | None:
+    """Tell a command that still runs to end, or leave it, and say which; return its exit status if it has ended."""
+    status = ended_status(session)
+    if status is not None:
+        return status
+    if how == LEAVE:
+        said = f"process {session.pid} runs on, without probes (--kill ends it)"
+    elif _told(session, signal.SIGTERM, GRACE):
+        said = f"process {session.pid} was told to end (SIGTERM), and has ended (--leave lets it run on)"
+    elif _told(session, signal.SIGKILL, REAP_WAIT):
+        said = f"process {session.pid} was told to end (SIGTERM), did not within {GRACE:g} s, and was killed (SIGKILL)"
+    else:
+        said = f"process {session.pid} was killed (SIGKILL), and the kernel has not ended it yet"
+    if not quiet:
+        output.warn(said)
+    return ended_status(session)
+
+
+def _told(session: "Session", number: signal.Signals, seconds: float) -> bool:
+    """Send a signal to a child of ours, which cannot have been reaped; return whether it has ended then."""
+    with suppress(ProcessLookupError):
+        os.kill(session.pid, number)
+    session.wait(seconds)
+    return session.exited
+
+
+def ended_status(session: "Session") -> int | None:
+    """Return the exit status of a started command as a shell would see it, None while it runs."""
+    snapshot = session.snapshot()
+    if snapshot.target.exited is None and snapshot.target.alive:
+        return None
+    session.wait(REAP_WAIT)
+    return session.snapshot().target.shell_status
+
+
+class Replacements:
+    """Notices programs that execute another one: the probes go with the former, and the session with them."""
+
+    def __init__(self, sessions: "Sequence[Session]", tell: Callable[[str], None], *, started: bool) -> None:
+        """Watch the processes of sessions; a command that was ``started`` is waited for whatever it runs."""
+        self._watched = list(sessions)
+        self._started, self._tell = started, tell
+        context = click.get_current_context(silent=True)
+        self._arguments: Sequence[str] = () if context is None else context.meta.get(ARGUMENTS, ())
+
+    def look(self, ends: dict[int, int]) -> None:
+        """Say which have become another program since the last look, and wait for the end of these no longer."""
+        for session in [each for each in self._watched if self._is_another(each)]:
+            self._watched.remove(session)
+            if not self._started:
+                for descriptor in [each for each, pid in ends.items() if pid == session.pid]:
+                    del ends[descriptor]
+
+    def _is_another(self, session: "Session") -> bool:
+        became = session.became()
+        if became is None:
+            return False
+        if not session.exited:
+            follow = shlex.join(["anyprobe", *elsewhere(self._arguments, session.pid)])
+            said = f"process {session.pid} became {became}, without probes: follow with: {follow}"
+        elif shutil.which(became):
+            said = f"the command became {became} before it ended, without probes: start {became} itself"
+        else:  # it has only given itself a name
+            return True
+        session.warn(said)
+        self._tell(said)
+        return True
+
+
+def elsewhere(arguments: Sequence[str], pid: int) -> Iterator[str]:
+    """Yield the arguments of a command line without those that choose the target, but for this one."""
+    choosing = False
+    for each in arguments:
+        name, given, _ = each.partition("=")
+        if choosing or (name in _TARGETS and given):
+            choosing = False
+        elif name in _TARGETS:
+            choosing = True
+        elif name not in _FLAGS and (name.startswith("--") or name[:2] not in {"-p", "-n"}):
+            yield each
+    yield from ("-p", str(pid))
