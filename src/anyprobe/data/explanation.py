@@ -22,7 +22,8 @@ class Explanation:
     ``verdicts`` has each strategy with ``chosen``, ``possible`` or the text of its refusal. ``patch`` is the generated
     code as (address, bytes, assembly); its addresses are made up where nothing is placed yet. ``refused`` is why the
     site is not probed at all, whatever the strategy. ``sites`` are all that the spec means in this function, planned
-    together: addresses in order, each with its strategy or the text of its refusal.
+    together: addresses in order, each with its strategy or the text of its refusal. ``timed``: these are both ends of
+    the function's calls.
     """
 
     spec: str
@@ -41,6 +42,41 @@ class Explanation:
     notes: tuple[str, ...] = ()
     refused: str | None = None
     sites: tuple[tuple[int, str], ...] = ()
+    timed: bool = False
+
+    @property
+    def strategy(self) -> str | None:
+        """The strategy for the site, None where it is refused."""
+        chosen = (strategy for strategy, verdict in self.verdicts if verdict == "chosen")
+        return None if self.refused is not None else next(chosen, None)
+
+    @property
+    def summary(self) -> str:
+        """What would be done, in one sentence."""
+        if self.strategy is None:
+            reason, _, detail = (self.refused or "no strategy will do").partition(": ")
+            return f"refused: {detail} ({reason})" if detail else f"refused: {reason}"
+        way, cost = WAYS.get(self.strategy, (f"by {self.strategy}", "about 1 ns"))
+        if self.timed:
+            exits = len(self.sites) - 1
+            ends = "its only exit" if exits == 1 else f"each of its {exits} exits"
+            return f"would be timed at its entry, placed {way}, and at {ends}, about {TIMED_COST} a call"
+        if len(self.sites) < 2:
+            return f"would be placed {way}, {cost} a hit"
+        refused = sum(": " in verdict for _, verdict in self.sites)
+        rest = f", {refused:,} of all {len(self.sites):,} sites are refused" if refused else ""
+        return f"would be placed {way}, {cost} a hit{rest}"
+
+
+WAYS = {
+    "retarget": ("by changing where its branch leads", "about 1 ns"),
+    "jump": ("by a 5-byte jump", "about 1 ns"),
+    "punned": ("by a 5-byte jump that shares bytes with what follows", "about 1 ns"),
+    "short": ("by a 2-byte jump to a springboard nearby", "about 1 ns"),
+    "trap": ("by a trap, of one byte", "about 1 µs"),
+}
+"""How a site reaches its patch by each strategy, and what a counted hit costs then."""
+TIMED_COST = "30 ns"
 
 
 @dataclass(frozen=True, slots=True)

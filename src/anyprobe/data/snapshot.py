@@ -206,6 +206,8 @@ class RefusedSite:
     address: int
     reason: str
     detail: str
+    timed: bool = False
+    """Whether both ends of the function's calls were wanted."""
 
     def as_json(self) -> Json:
         """Return the JSON object."""

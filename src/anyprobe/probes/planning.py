@@ -1,24 +1,25 @@
 """``explain`` and ``list``: plans without a change."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.vectorliveness import VectorLiveness, names_of
 from anyprobe.core.errors import SiteRefused
-from anyprobe.core.refusal import Refusal
+from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.explanation import Explanation, Line, ListedSite
 from anyprobe.isa import disassemble
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.forms import EACH
 from anyprobe.probes.placing import off_boundary
-from anyprobe.probes.probe import exit_want, instructions_of
+from anyprobe.probes.probe import NEVER_RETURNS, exit_want, instructions_of
 from anyprobe.probes.trampolining import TRAMPOLINE_SERVES
 from anyprobe.splice.edits import Module
 from anyprobe.splice.emit import ActionSource, emit_patch
 from anyprobe.splice.live import explained
-from anyprobe.splice.patchcode import SCRATCH_ORDER, Action, ActionKind, BankCode
+from anyprobe.splice.patchcode import Action, ActionKind, BankCode
 from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Want, WantKind
 from anyprobe.splice.routines import Routines
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from anyprobe.probes.session import Session
 
 _BEFORE, _BEHIND = 4, 8
+_REGISTERS = ("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11")
+"""Those that patches may take, as manuals list them."""
+_BRANCH = re.compile(r"((?:j\w+|call|loop\w*|xbegin) )(0x[0-9a-f]+)")
 _MADE_UP_PATCH, _MADE_UP_ROUTINE, _MADE_UP_GATE, _MADE_UP_SLOT = 0x10000, 0x8000, 0x7000, 0x200
 """Distances below the module, and a slot, where nothing has been placed yet."""
 
@@ -42,7 +46,9 @@ def _planned(session: "Session", module: Module, code: FunctionCode, wants: list
     return plan
 
 
-def _wants(site: "ResolvedSite", code: FunctionCode) -> list[Want]:
+def _wants(site: "ResolvedSite", code: FunctionCode, *, timed: bool = False) -> list[Want]:
+    if timed:
+        return [Want(code.entry, WantKind.ENTRY), *map(exit_want, code.exits)]
     if site.kind == "return":
         return [exit_want(each) for each in code.exits]
     if site.kind == "entry":
@@ -52,8 +58,8 @@ def _wants(site: "ResolvedSite", code: FunctionCode) -> list[Want]:
     return [Want(site.function.start + site.offset, WantKind.OFFSET)]
 
 
-def explain(session: "Session", spec: str) -> Explanation:
-    """Return the plan for the first site that a spec means."""
+def explain(session: "Session", spec: str, *, timed: bool = False) -> Explanation:
+    """Return the plan for the first site that a spec means; of all that timing its function needs, if ``timed``."""
     sites, refused = session.resolve(spec)
     if not sites:
         raise SiteRefused(refused[0][1])
@@ -63,8 +69,9 @@ def explain(session: "Session", spec: str) -> Explanation:
     if isinstance(code, Refusal):
         raise SiteRefused(code)
     session.engine.see_space(session.mappings())
-    wants = _wants(site, code)
+    wants = _wants(site, code, timed=timed)
     plan = _planned(session, module, code, wants)
+    ends, replaced = timed or site.kind == "return", False
     first = wants[0].address if wants else code.entry
     splice = next((s for want, s in _served(plan).items() if want.address == first), None)
     part = code if code.start <= first < code.end else module.code.containing(first) or code
@@ -72,27 +79,48 @@ def explain(session: "Session", spec: str) -> Explanation:
     more = "1 more function matches" if len(sites) == 2 else f"{len(sites) - 1} more functions match"
     notes = [f"{more}: `anyprobe list` shows the sites of all"] if len(sites) > 1 else []
     notes += [*([site.note] if site.note else []), *plan.notes]
-    if site.kind == "return" and (code.exits_complete is not None or plan.refused):
-        notes += [str(code.exits_complete)] if code.exits_complete is not None else []
-        why = session.trampolines.would_serve(site, module, code)
-        notes.append(TRAMPOLINE_SERVES if why is None else f"trampoline: the return address must stay: {why}")
+    if ends and (code.exits_complete is not None or plan.refused):
+        stays = session.trampolines.would_serve(site, module, code)
+        notes.append(TRAMPOLINE_SERVES if stays is None else f"trampoline: the return address must stay: {stays}")
+        replaced = stays is None and session.trampolines.wanted
+    why = _ends_refused(session, code, plan, timed=timed, replaced=replaced) if ends else None
+    if timed and why is None:
+        notes.append("the patch is shown as it would count; to time, it reads the clock, too")
     return Explanation(
         spec=site.canonical,
         module=site.object.name,
         function=site.function.demangled,
         address=first + module.bias,
         function_start=site.function.start + module.bias,
-        disassembly=tuple(_lines(part, first, splice, module.bias)),
-        live_registers=tuple(name for name in SCRATCH_ORDER if free is None or name not in free.registers),
-        dead_registers=free.registers if free else (),
+        disassembly=tuple(_lines(part, first, splice, module.bias, _naming(session, site))),
+        live_registers=tuple(name for name in _REGISTERS if free is None or name not in free.registers),
+        dead_registers=tuple(name for name in _REGISTERS if free is not None and name in free.registers),
         dead_vectors=names_of(VectorLiveness(module.code, part).dead_at(first)),
         flags_live=free is None or not free.flags,
         verdicts=tuple(_verdicts(plan, first)),
-        patch=tuple(_patch(session, module, code, splice)) if splice else (),
+        patch=tuple(_patch(session, module, code, splice, _naming(session, site))) if splice and why is None else (),
         notes=tuple(notes),
-        refused=None if splice else _refused(plan, first),
+        refused=why or (None if splice else _refused(plan, first)),
         sites=tuple(sorted((address, _said(verdict)) for address, verdict in _outcomes(plan, module.bias))),
+        timed=timed,
     )
+
+
+def _ends_refused(
+    session: "Session", code: FunctionCode, plan: FunctionPlan, *, timed: bool, replaced: bool
+) -> str | None:
+    """Return why a function cannot be seen at its ends, whatever the single sites permit.
+
+    ``replaced``: the return address may be replaced instead, and that is demanded.
+    """
+    refusal = session.clock_refusal() if timed else None
+    if refusal is None and not replaced:
+        refusal = code.exits_complete
+    if refusal is not None:
+        return _said(refusal)
+    if not code.exits and code.exits_complete is None:
+        return f"{Reason.NO_EXIT.value}: {NEVER_RETURNS}"
+    return next((_said(why) for want, why in plan.refused), None) if timed and not replaced else None
 
 
 def _code_of(session: "Session", site: "ResolvedSite", module: Module) -> FunctionCode | Refusal:
@@ -113,7 +141,9 @@ def _said(verdict: str | Refusal) -> str:
     return verdict if isinstance(verdict, str) else f"{verdict.reason.value}: {verdict.detail}"
 
 
-def _lines(code: FunctionCode, address: int, splice: PlannedSplice | None, bias: int) -> list[Line]:
+def _lines(
+    code: FunctionCode, address: int, splice: PlannedSplice | None, bias: int, name: Callable[[int], str]
+) -> list[Line]:
     index = code.index_of(address) or 0
     moved = {insn.address for insn in splice.insns} if splice else set()
     written = range(splice.head + 1, splice.write_at + splice.written) if splice else range(0)
@@ -129,8 +159,19 @@ def _lines(code: FunctionCode, address: int, splice: PlannedSplice | None, bias:
             )
             if holds
         ]
-        lines.append(Line(insn.address + bias, insn.raw, insn.at(insn.address + bias).text, tuple(marks)))
+        lines.append(Line(insn.address + bias, insn.raw, _named(insn.at(insn.address + bias).text, name), tuple(marks)))
     return lines
+
+
+def _naming(session: "Session", site: "ResolvedSite") -> Callable[[int], str]:
+    """Return what names addresses of code; those in the site's module go without its name."""
+    return lambda address: session.symbols.name(address).removeprefix(f"{site.object.name}:")
+
+
+def _named(text: str, name: Callable[[int], str]) -> str:
+    """Return an instruction's text with the name of the place that it branches to, if that has one."""
+    found = _BRANCH.fullmatch(text)
+    return text if found is None else found[1] + name(int(found[2], 16))
 
 
 def _refused(plan: FunctionPlan, address: int) -> str | None:
@@ -151,7 +192,7 @@ def _verdicts(plan: FunctionPlan, address: int) -> list[tuple[str, str]]:
 
 
 def _patch(
-    session: "Session", module: Module, code: FunctionCode, splice: PlannedSplice
+    session: "Session", module: Module, code: FunctionCode, splice: PlannedSplice, name: Callable[[int], str]
 ) -> list[tuple[int, bytes, str]]:
     """Return the generated code as it would be below the module, with a counter at each wanted instruction."""
     base = module.low - _MADE_UP_PATCH
@@ -165,7 +206,16 @@ def _patch(
     patch = emit_patch(splice, base, module.bias, source, {})
     if isinstance(patch, Refusal):
         return []
-    return disassemble.format(patch.code, base)
+    within = range(base, base + len(patch.code))
+    return [
+        (address, code, text if _leads_into(text, within) else _named(text, name))
+        for address, code, text in disassemble.format(patch.code, base)
+    ]
+
+
+def _leads_into(text: str, within: range) -> bool:
+    found = _BRANCH.fullmatch(text)
+    return found is not None and int(found[2], 16) in within
 
 
 def listed(session: "Session", specs: Sequence[str]) -> list[ListedSite]:
@@ -197,6 +247,8 @@ def _list_site(session: "Session", site: "ResolvedSite") -> list[ListedSite]:
         return [entry(site.address, code)]
     if site.kind == "return" and code.exits_complete is not None:
         return [entry(site.address, code.exits_complete)]
+    if site.kind == "return" and not code.exits:
+        return [entry(site.address, Refusal(Reason.NO_EXIT, site.address, NEVER_RETURNS))]
     plan = _planned(session, module, code, _wants(site, code))
     return [entry(address, verdict) for address, verdict in _outcomes(plan, module.bias)]
 

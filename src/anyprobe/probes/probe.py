@@ -13,6 +13,8 @@ from anyprobe.splice.edits import Edit, FunctionState, Module
 from anyprobe.splice.patchcode import REPLACING
 from anyprobe.splice.planned import Want, WantKind
 
+NEVER_RETURNS = "the function never returns"
+
 
 @dataclass(eq=False, slots=True)
 class Place:
@@ -79,6 +81,8 @@ class Probe:
     """Functions of which it is still to be decided."""
     dress: "Callable[[Probe], None] | None" = None
     """Turns places that count into places with a handler."""
+    is_timing: bool = False
+    """Whether both ends of calls are wanted."""
     part_of: object = None
     """What it is listed as a part of, if not by itself."""
 
@@ -144,5 +148,5 @@ def has_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Modu
         probe.refuse(site, code.unmatched, module)
         return False
     elif not code.exits:
-        probe.refuse(site, Refusal(Reason.NO_EXIT, code.start, "the function never returns"), module)
+        probe.refuse(site, Refusal(Reason.NO_EXIT, code.start, NEVER_RETURNS), module)
     return code.exits_complete is None and bool(code.exits)

@@ -109,7 +109,9 @@ def snapshot(
         sites=sites,
         functions=functions,
         refused=tuple(
-            RefusedSite(spec, why.address, why.reason.value, why.detail) for spec, why in refusals(session.probes)
+            RefusedSite(spec, why.address, why.reason.value, why.detail, timed=probe.is_timing)
+            for probe in session.probes
+            for spec, why in refusals([probe])
         ),
         warnings=(*session.warnings, *session.stops_explained),
         aggregations=aggregations,

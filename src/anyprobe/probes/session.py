@@ -21,6 +21,7 @@ from anyprobe.probes.decorators import Decorators
 from anyprobe.probes.handlerwatch import HandlerWatch
 from anyprobe.probes.liveproof import LiveProof
 from anyprobe.probes.objects import ObjectTable
+from anyprobe.probes.observed import Observed
 from anyprobe.probes.placing import add_counted, add_timed, see_places
 from anyprobe.probes.probe import Place, Probe, edits_for
 from anyprobe.probes.resolve import ResolvedSite, resolve_all
@@ -46,7 +47,7 @@ RETURNS = ("exits", "trampoline")
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
 
 
-class Session(Decorators):
+class Session(Observed, Decorators):
     """Probes in one process. A context manager: leaving it removes everything.
 
     ``count`` and ``time`` arm probes; ``snapshot`` reads what they counted, also after the target's death.
@@ -98,16 +99,6 @@ class Session(Decorators):
         self._proof = LiveProof(self._objects)
         if live:
             self.engine.live = LiveArming(self.engine, self._proof)
-
-    @property
-    def pid(self) -> int:
-        """The target's process id."""
-        return self._process.pid
-
-    @property
-    def exe(self) -> str:
-        """The target's executable."""
-        return self._process.exe
 
     @property
     def objects(self) -> ObjectTable:
@@ -204,11 +195,14 @@ class Session(Decorators):
         """Return the seconds since the first probes were armed, up to the end of the session."""
         return 0.0 if self._began is None else (self._ended or time.monotonic()) - self._began
 
-    def explain(self, spec: str) -> "Explanation":
-        """Return the plan or the refusals for one site, with liveness and generated code; touches nothing."""
+    def explain(self, spec: str, *, timed: bool = False) -> "Explanation":
+        """Return the plan or the refusals for one site, with liveness and generated code; touches nothing.
+
+        ``timed``: as ``time`` would need it, at both ends of calls.
+        """
         from anyprobe.probes import planning
 
-        return planning.explain(self, spec)
+        return planning.explain(self, spec, timed=timed)
 
     def list(self, *specs: str) -> "Sequence[ListedSite]":
         """Return what could be probed, and by which strategy; touches nothing."""
@@ -232,28 +226,10 @@ class Session(Decorators):
         """Have a program that is not running yet wait where it sets handlers for faults, till ``follow_handlers``."""
         self._handlers.hold(self)
 
-    def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the target's end; return its wait status if it is our child and has ended."""
-        return self._process.wait(timeout)
-
-    def became(self) -> str | None:
-        """Return the program that the target runs since an exec, which has no probes; None if there was none."""
-        return None if self._held else self._process.became()
-
-    @property
-    def exited(self) -> bool:
-        """Whether the target is gone."""
-        return self._process.exited()
-
     @property
     def detached(self) -> bool:
         """Whether this session is over."""
         return self._detached
-
-    @property
-    def exit_status(self) -> int | None:
-        """The target's wait status, where we can know it."""
-        return self._process.exit_status
 
     def detach(self) -> None:
         """Remove every splice, from fork children too, and unmap our memory. What was counted stays readable."""
@@ -353,6 +329,10 @@ class Session(Decorators):
         """Return the target's memory map as it is now."""
         return self._process.mappings()
 
+    def clock_refusal(self) -> Refusal | None:
+        """Return why nothing can be timed here, as far as that is known without a change."""
+        return self._choice.choose(self._objects.objects, probed=False)
+
     def module(self, loaded: LoadedObject) -> Module:
         """Return the engine's module of an object."""
         module = self._objects.module(loaded)
@@ -450,7 +430,7 @@ class Session(Decorators):
         In a dynamic program that is still held, only the loader's part can be said now: nothing else runs before the
         libraries are mapped. ``beside`` is what was made of the spec then.
         """
-        probe = Probe(spec)
+        probe = Probe(spec, is_timing=timed)
         try:
             sites, probe.refused = ((known,), []) if known is not None else self.resolve(spec)
         except SpecError:

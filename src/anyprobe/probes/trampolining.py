@@ -62,7 +62,7 @@ class Trampolines:
 
     def __init__(self, objects: ObjectTable, *, wanted: bool) -> None:
         """Look at nothing yet."""
-        self._objects, self._wanted = objects, wanted
+        self._objects, self.wanted = objects, wanted
         self._process_objection: str | None = None
         self._looked = False
 
@@ -80,7 +80,7 @@ class Trampolines:
         waiting, probe.exitless = probe.exitless, []
         for each in waiting:
             why = self._objection_for(probe, each)
-            if why is None and self._wanted:
+            if why is None and self.wanted:
                 yield self._place(probe, each)
             else:
                 probe.refuse(each.site, self._said(each.refusal, why), each.module)
@@ -94,7 +94,7 @@ class Trampolines:
             each = self._candidate(places, timed=False)
             if each is not None:
                 why = self._objection_for(probe, each)
-                if why is None and self._wanted:
+                if why is None and self.wanted:
                     probe.places = [place for place in probe.places if place not in places]
                     yield self._place(probe, each)
                 else:
@@ -107,7 +107,7 @@ class Trampolines:
             each = self._candidate(timed.places, timed=True)
             if each is not None:
                 why = self._objection(each.site, each.module, each.code)
-                if why is None and self._wanted:
+                if why is None and self.wanted:
                     probe.timed.remove(timed)
                     yield self._place(probe, each)
                 else:
@@ -145,7 +145,7 @@ class Trampolines:
 
     def _said(self, refusal: Refusal, why: str | None) -> Refusal:
         """Return a refusal that says whether a trampoline would help; what was said before stays."""
-        if why is not None and self._wanted:
+        if why is not None and self.wanted:
             detail = f"{refusal.detail}; and its return address must stay: {why}"
             return Refusal(Reason.RETURN_ADDRESS, refusal.address, detail)
         if why is None and not refusal.detail.endswith(HINT):

@@ -1,6 +1,7 @@
 """What every report says above and below its rows: the target, the pauses, what was refused."""
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 
@@ -86,8 +87,20 @@ def print_refusals(snapshot: Snapshot, console: Console) -> None:
             console.print(
                 f"refused: {escape(place)}: {site.reason}: {escape(site.detail)}", style="yellow", soft_wrap=True
             )
+        _print_advice(snapshot, console)
         return
     reasons = Counter(site.reason for site in refused)
     summary = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
     console.print(f"refused: {counted(len(refused), 'site')}: {summary}", style="yellow", soft_wrap=True)
-    console.print("anyprobe explain SPEC says why; --json lists them all", style="dim", soft_wrap=True)
+    _print_advice(snapshot, console)
+
+
+def _print_advice(snapshot: Snapshot, console: Console) -> None:
+    """Print the command that explains the first refusal: exactly what was refused, in a process that is still there."""
+    first = snapshot.refused[0]
+    several = f" says why of the first of {counted(len(snapshot.refused), 'site')}; --json lists them all"
+    alive = [each.pid for each in (snapshot.target, *snapshot.others) if each.alive and each.exited is None]
+    command = ["anyprobe", "explain", *(("--for", "time") if first.timed else ()), first.spec]
+    pid = str(alive[0]) if alive else "PID"
+    more = several if len(snapshot.refused) > 1 else " says more"
+    console.print(f"{escape(shlex.join([*command, '-p', pid]))}{more}", style="dim", soft_wrap=True)

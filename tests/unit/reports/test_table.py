@@ -1,5 +1,6 @@
 import functools
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -133,3 +134,13 @@ def test_colours_on_terminals_only():
 
 def test_nothing_at_all_is_still_a_report():
     assert "0 hits at 0 sites" in shown(snapshot(sites=(), refused=(), pause_us={}))
+
+
+def test_the_footer_of_refusals_has_the_exact_command():
+    once = snapshot(refused=(refused(),))
+    assert "anyprobe explain pid:libc.so.6:_dl_relocate:entry -p 4242 says more" in shown(once)
+    timed = snapshot(refused=(replace(refused("operator new[](int)"), timed=True), refused()))
+    command = "anyprobe explain --for time 'pid:libc.so.6:operator new[](int):entry' -p 4242"
+    assert f"{command} says why of the first of 2 sites; --json lists them all" in shown(timed)
+    ended = snapshot(refused=(refused(),), target=TargetInfo(4242, "/bin/x", exited=0, alive=False))
+    assert "anyprobe explain pid:libc.so.6:_dl_relocate:entry -p PID says more" in shown(ended)

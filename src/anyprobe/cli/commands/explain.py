@@ -26,6 +26,14 @@ MARK_STYLES = {"IA": "bold green", "DCR": "yellow", "JTPR": "red"}
 @options.spec
 @options.one_target
 @click.option(
+    "--for",
+    "purpose",
+    type=click.Choice(("count", "time")),
+    default="count",
+    show_default=True,
+    help="What it would be probed for: time needs both ends of a function's calls.",
+)
+@click.option(
     "--script",
     "file",
     type=click.Path(dir_okay=False, allow_dash=True),
@@ -40,6 +48,7 @@ def command(
     spec: str,
     pids: tuple[int, ...],
     names: tuple[str, ...],
+    purpose: str,
     file: str | None,
     unsafe: bool,
     as_json: bool,
@@ -48,6 +57,7 @@ def command(
 ) -> None:
     """Show the plan or the refusals for one site, liveness and the generated code. Changes nothing.
 
+    The first line says what would be done; with --for time, for all that timing the function needs.
     Where a spec means several sites of a function, the first is shown, and a line with the strategy of each.
     IA is the insertion address, DCR the code that would move, JTPR the part of it that no jump may enter.
     """
@@ -61,7 +71,7 @@ def command(
         settings = {"strategy": strategy, "live": live or None, "unsafe": unsafe or None}
         session = targets.open_sessions(stack, targets.Target((pid,)), **settings)[0]
         with output.progress("planning", quiet=False):
-            explanation = session.explain(spec)
+            explanation = session.explain(spec, timed=True) if purpose == "time" else session.explain(spec)
         handlers = [] if script is None else scripts.rehearse(script, session, explanation.function_start)
     if as_json:
         document = as_document(explanation)
@@ -92,6 +102,7 @@ def render_handlers(handlers: "Sequence[RehearsedHandler]", console: "Console") 
 def as_document(explanation: "Explanation") -> dict[str, Any]:
     """Return the JSON document; bytes as hexadecimal digits."""
     document = dataclasses.asdict(explanation)
+    document["summary"] = explanation.summary
     document["disassembly"] = [
         {"address": line.address, "bytes": line.bytes.hex(" "), "text": line.text, "marks": list(line.marks)}
         for line in explanation.disassembly
@@ -110,6 +121,8 @@ def render(explanation: "Explanation", console: "Console") -> None:
     """Print an explanation."""
     from rich.markup import escape
 
+    style = None if explanation.strategy else "red"
+    console.print(escape(explanation.summary), style=style, soft_wrap=True)
     offset = explanation.address - explanation.function_start
     place = f"{explanation.module}:{explanation.function}" + (f"+{offset:#x}" if offset else "")
     console.print(
@@ -121,8 +134,6 @@ def render(explanation: "Explanation", console: "Console") -> None:
     for strategy, verdict in explanation.verdicts:
         style = {"chosen": "green", "possible": ""}.get(str(verdict), "yellow")
         console.print(f"  {strategy:10} {escape(str(verdict))}", style=style or None, soft_wrap=True)
-    if explanation.refused:
-        console.print(f"\n[red]refused[/red]: {escape(explanation.refused)}", soft_wrap=True)
     if explanation.patch:
         console.print("\n[bold]patch[/bold]")
         for address, code, text in explanation.patch:

@@ -83,6 +83,8 @@ def render(sites: "Sequence[ListedSite]", console: "Console") -> None:
     """Print a line per site, ready for grep, and a summary."""
     from rich.text import Text
 
+    from anyprobe.reports.quantities import counted
+
     for site in sites:
         refused = site.refusal
         verdict = Text(f"{site.strategy:9}") if refused is None else Text(f"refused: {refused.reason.value}", "yellow")
@@ -90,4 +92,4 @@ def render(sites: "Sequence[ListedSite]", console: "Console") -> None:
         console.print(Text(f"{site.address:#14x}  {site.spec}  "), verdict, prototype, soft_wrap=True, sep="")
     strategies = Counter(site.strategy if site.refusal is None else "refused" for site in sites)
     shares = ", ".join(f"{count:,} {strategy}" for strategy, count in strategies.most_common())
-    console.print(f"{len(sites):,} sites: {shares}" if sites else "no sites", style="dim", soft_wrap=True)
+    console.print(f"{counted(len(sites), 'site')}: {shares}" if sites else "no sites", style="dim", soft_wrap=True)

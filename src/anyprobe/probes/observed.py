@@ -1,0 +1,39 @@
+"""The part of a session that looks at its process."""
+
+from anyprobe.target.process import Process
+
+
+class Observed:
+    """A process that may run, end, or become another program."""
+
+    _process: Process
+    _held: bool
+    """Whether it was started and has not been let go yet."""
+
+    @property
+    def pid(self) -> int:
+        """The target's process id."""
+        return self._process.pid
+
+    @property
+    def exe(self) -> str:
+        """The target's executable."""
+        return self._process.exe
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the target's end; return its wait status if it is our child and has ended."""
+        return self._process.wait(timeout)
+
+    def became(self) -> str | None:
+        """Return the program that the target runs since an exec, which has no probes; None if there was none."""
+        return None if self._held else self._process.became()
+
+    @property
+    def exited(self) -> bool:
+        """Whether the target is gone."""
+        return self._process.exited()
+
+    @property
+    def exit_status(self) -> int | None:
+        """The target's wait status, where we can know it."""
+        return self._process.exit_status
