@@ -40,7 +40,7 @@ def print_aggregations(snapshot: Snapshot, console: Console, top: int = 0) -> No
     The largest come last, as in DTrace: next to the prompt. What a script has timed is shown, too, and where it
     aggregates nothing, how often each of its sites was hit.
     """
-    calls, others = _events(snapshot)
+    calls, ended, others = _events(snapshot)
     hits = counted(others, "hit") if others or not calls else ""
     print_heading(
         snapshot,
@@ -57,6 +57,9 @@ def print_aggregations(snapshot: Snapshot, console: Console, top: int = 0) -> No
         print_functions(snapshot, console, top)
     if snapshot.sites and not snapshot.aggregations and not snapshot.maps:
         print_sites(snapshot, console, top)
+    if calls > ended:
+        more = f"{counted(calls - ended, 'more call')} began than ended: what is under way has no result and no time"
+        console.print(more, style="dim", soft_wrap=True)
     print_losses(snapshot, console)
     print_unhandled(snapshot, console)
     print_refusals(snapshot, console)
@@ -66,8 +69,8 @@ def _has_times(snapshot: Snapshot) -> bool:
     return bool(snapshot.functions) or any(each.name.endswith(NANOSECONDS) for each in snapshot.aggregations)
 
 
-def _events(snapshot: Snapshot) -> tuple[int, int]:
-    """Return how many calls began where both ends of functions are probed, and how many hits there were elsewhere."""
+def _events(snapshot: Snapshot) -> tuple[int, int, int]:
+    """Return how many calls began and ended where both ends are probed, and how many hits there were elsewhere."""
     entered, left = (
         {(site.module, site.function) for site in snapshot.sites if site.kind == kind} for kind in ("entry", "return")
     )
@@ -75,7 +78,8 @@ def _events(snapshot: Snapshot) -> tuple[int, int]:
     paired = [site for site in snapshot.sites if site.kind in ("entry", "return")]
     paired = [site for site in paired if (site.module, site.function) in both]
     calls = sum(site.hits for site in paired if site.kind == "entry")
-    return calls, snapshot.hits - sum(site.hits for site in paired)
+    both_ends = sum(site.hits for site in paired)
+    return calls, both_ends - calls, snapshot.hits - both_ends
 
 
 def print_aggregation(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from anyprobe.data import archive
 from anyprobe.data.results import AggregationResult, CellValue
 from anyprobe.data.snapshot import TargetInfo
 from sample_snapshots import refused, site, snapshot, timing
@@ -64,6 +65,17 @@ def test_merge_adds_the_same_probes_and_keeps_the_others():
     assert both.hits == left.hits + right.hits
     assert both.pause_us == {"arm": 900, "disarm": 120}
     assert len(both.refused) == 3
+
+
+def test_what_is_known_of_the_clock_and_of_jumps_is_told_and_merged():
+    plain = snapshot()
+    assert not {"clock_step_ns", "tail_exits"} & plain.as_json().keys()
+    left, right = snapshot(clock_step_ns=10.0204, tail_exits=0), snapshot(clock_step_ns=0.4, tail_exits=7)
+    assert (left.as_json()["clock_step_ns"], left.as_json()["tail_exits"]) == (10.02, 0)
+    both = left.merge(right).merge(plain)
+    assert (both.clock_step_ns, both.tail_exits) == (10.0204, 7)
+    assert plain.merge(plain).tail_exits is None
+    assert archive.load(archive.dump(both)) == both
 
 
 def test_merge_adds_timings():

@@ -127,12 +127,15 @@ def test_sums_of_durations_are_durations_too():
 
 
 def test_calls_are_counted_as_calls_and_hits_as_hits():
-    pair = (site("f", 12), site("f", 9, kind="return", exit_kind="ret"))
+    pair = (site("f", 12), site("f", 12, kind="return", exit_kind="ret"))
     one = AggregationResult("c", "count", (), {(): CellValue(3)})
     assert ": 12 calls in " in shown(one, sites=pair)
     assert ": 12 calls, 5 hits in " in shown(one, sites=(*pair, site("g", 5)))
     assert ": 5 hits in " in shown(one, sites=(site("g", 5),))
-    assert ": 9 hits in " in shown(one, sites=pair[1:])
+    assert ": 12 hits in " in shown(one, sites=pair[1:])
+    assert "began" not in shown(one, sites=pair)
+    under_way = shown(one, sites=(site("f", 13), *pair[1:]))
+    assert "1 more call began than ended: what is under way has no result and no time" in under_way
     assert ": 0 hits in " in shown(one, sites=())
 
 
