@@ -54,9 +54,9 @@ int main(void) {
 
 @pytest.fixture
 def built(tmp_path):
-    def build(compiler, source, *flags):
+    def build(compiler, source, *flags, language="c"):
         path = tmp_path / "program"
-        subprocess.run([compiler, "-x", "c", "-", "-o", str(path), *flags], input=source, text=True, check=True)
+        subprocess.run([compiler, "-x", language, "-", "-o", str(path), *flags], input=source, text=True, check=True)
         return str(path)
 
     return build
@@ -94,6 +94,48 @@ def test_a_function_whose_blocks_are_scattered_is_one_function(built, flags):
     assert sum(site.hits for site in snapshot.sites if site.kind == "return") == CALLS
     (timed,) = snapshot.functions
     assert (timed.count, timed.tail_exits, timed.unmatched, timed.in_flight) == (CALLS, 0, 0, 0)
+
+
+def test_a_function_whose_blocks_lie_in_two_clusters_is_one_function(built, tmp_path):
+    """As Propeller makes them: the table in the first one leads to blocks in the second."""
+    clusters = tmp_path / "clusters"
+    clusters.write_text("!classify\n!!0 1 2\n", encoding="ascii")
+    path = built("clang", SWITCHED, f"-fbasic-block-sections=list={clusters}", "-O2")
+    snapshot, refused = run(path, ("count", "a.out:classify%return"), ("time", "a.out:classify"))
+    assert not refused
+    assert sum(site.hits for site in snapshot.sites if site.kind == "return") == CALLS
+    assert [(each.count, each.unmatched) for each in snapshot.functions] == [(CALLS, 0)]
+
+
+THROWING = r"""
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+long caught;
+__attribute__((noinline)) int thrower(int x) { if (x % 5 == 0) throw std::runtime_error("five"); return x * 2; }
+extern "C" __attribute__((noinline)) int guarded(int x) {
+    std::string text = "abc" + std::to_string(x);
+    try {
+        int found = thrower(x);
+        if (found % 3 == 0) return found + text.size();
+        for (found += thrower(x + 1); found > 100;) found -= 7;
+        return found;
+    } catch (std::exception &error) { caught++; return -(int)text.size(); }
+}
+int main() {
+    long sum = 0;
+    for (int i = 1; i <= 3000; i++) sum += guarded(i);
+    printf("%ld %ld\n", sum, caught);
+}
+"""
+
+
+def test_blocks_that_catch_exceptions_are_parts_too(built):
+    path = built("clang++", THROWING, "-fbasic-block-sections=all", "-O2", language="c++")
+    snapshot, refused = run(path, ("count", "a.out:guarded", "a.out:guarded%return"), ("time", "a.out:guarded"))
+    assert not refused
+    assert sum(site.hits for site in snapshot.sites if site.kind == "return") == CALLS
+    assert [(each.count, each.unmatched, each.in_flight) for each in snapshot.functions] == [(CALLS, 0, 0)]
 
 
 def test_a_glob_means_no_scattered_block(built):

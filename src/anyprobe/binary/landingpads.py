@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from anyprobe.binary.elf import ElfFile
 from anyprobe.binary.leb128 import read_uleb
 from anyprobe.binary.unwind import OMIT, UnwindTable, read_encoded
+from anyprobe.core.arrays import unique
 
 
 def landing_pads(elf: ElfFile, table: UnwindTable) -> NDArray[np.int64]:
@@ -25,9 +26,12 @@ def landing_pads(elf: ElfFile, table: UnwindTable) -> NDArray[np.int64]:
         found += len(rows)
         low = int(table.lsda[rows].min())
         content = elf.read(low, segment.vaddr + segment.filesz - low)
-        for start, lsda in zip(table.starts[rows].tolist(), table.lsda[rows].tolist(), strict=True):
+        places = np.append(unique(table.lsda[rows]), low + len(content))
+        limits = places[np.searchsorted(places, table.lsda[rows], side="right")]
+        columns = (table.starts[rows].tolist(), table.lsda[rows].tolist(), limits.tolist())
+        for start, lsda, limit in zip(*columns, strict=True):
             try:
-                pads.update(_pads_of(content, low, start, lsda))
+                pads.update(_pads_of(content, low, start, lsda, limit))
             except (IndexError, struct.error) as error:
                 raise ValueError(f"the exception table of the function at {start:#x}") from error
     if found != np.count_nonzero(table.lsda):
@@ -35,8 +39,11 @@ def landing_pads(elf: ElfFile, table: UnwindTable) -> NDArray[np.int64]:
     return np.array(sorted(pads), np.int64)
 
 
-def _pads_of(content: bytes, low: int, start: int, lsda: int) -> list[int]:
-    """Return the landing pads of the function at ``start``, whose table is at ``lsda``."""
+def _pads_of(content: bytes, low: int, start: int, lsda: int, limit: int) -> list[int]:
+    """Return the landing pads of the function at ``start``, whose table is at ``lsda``.
+
+    The tables of a function's sections say that they end where the last of them does: the next begins at ``limit``.
+    """
     at = lsda - low
     base = start
     encoding = content[at]
@@ -49,7 +56,7 @@ def _pads_of(content: bytes, low: int, start: int, lsda: int) -> list[int]:
         _, at = read_uleb(content, at)  # where the type table is
     encoding = content[at]
     size, at = read_uleb(content, at + 1)
-    end = at + size
+    end = min(at + size, limit - low)
     if encoding & 0x0F == 1:
         return _pads_uleb(content, at, end, base)
     pads: list[int] = []

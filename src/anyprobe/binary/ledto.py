@@ -84,6 +84,8 @@ class LedTo:
         """Whether a quick look shows what ``proven`` would: that all but padding is led to."""
         if self._function.broken is not None:
             return False
+        if self._function.is_plain_code and self._map.pieces.is_crossed(self._function):
+            return True  # jump tables of its function may lead here
         known = self._known_entries()
         return is_all_led_to(self._function, known) or (
             bool(self._others) and is_all_led_to(self._function, known | self._others)
