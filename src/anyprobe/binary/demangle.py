@@ -1,7 +1,7 @@
 """Names as programmers wrote them: C++ and Rust symbols demangled, on demand."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,6 +21,9 @@ _RUST_ESCAPES = {
 _INHERENT = re.compile(r"^<([\w:]+)>(::.+)$")
 _RUST_CODE = re.compile(r"\$u([0-9a-f]{1,6})\$")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+_LAMBDA = re.compile(r"'(lambda|unnamed)(\d*)'")
+_GENERIC = re.compile(r"\bauto:\d+")
+_CLONE_MARK = re.compile(r"\s*\[clone ([\w.$]+)\]")
 _STREAMS = ("string", "istream", "ostream", "iostream")
 # Itanium mangling has letters for these instead of their names; constructors of them do not show the name.
 _ABBREVIATED = frozenset(["std", "allocator", *(f"{each}{kind}" for each in ("", "basic_") for kind in _STREAMS)])
@@ -40,7 +43,9 @@ class Spelling:
 
     @staticmethod
     def normal(name: str) -> str:
-        """Return a name without the blanks that do not tell names apart."""
+        """Return a name without the blanks that do not tell names apart, and as other demanglers spell it."""
+        name = _CLONE_MARK.sub(r"\1", name)
+        name = _GENERIC.sub("auto", numbered_lambdas(name))
         return re.sub(r"\s+(?=\W)|(?<=\W)\s+", "", name.strip())
 
     def normalised(self) -> "Spelling":
@@ -65,11 +70,8 @@ def is_mangled(name: str) -> bool:
 @lru_cache(maxsize=200_000)
 def spellings(name: str) -> Spelling:
     """Return the spellings of a symbol; a name that cannot be demangled is spelled as it is."""
-    head = _CLONE.match(name)
-    if head is None:
-        return Spelling(name, name, name)
-    mangled, suffix = head.groups()
-    text = _demangle(mangled)
+    found = ((each, _demangle(each[0])) for each in _without_clone_marks(name))
+    (mangled, suffix), text = next((each for each in found if each[1] is not None), ((name, ""), None))
     if text is None:
         return Spelling(name, name, name)
     plain = text if mangled[1] == "R" else _without_parameters(text)
@@ -79,16 +81,54 @@ def spellings(name: str) -> Spelling:
     return Spelling(text + suffix, plain + suffix, bare + suffix)
 
 
+def _without_clone_marks(name: str) -> Iterator[tuple[str, str]]:
+    """Yield the ways to cut a symbol into what is mangled and what says which copy or part it is.
+
+    Coroutines have dots in what is mangled, too: the type of their frames is called ``_Z4coroi.Frame``.
+    """
+    if _CLONE.match(name) is None:
+        return
+    at = name.find(".")
+    while at >= 0:
+        yield name[:at], name[at:]
+        at = name.find(".", at + 1)
+    yield name, ""
+
+
+def numbered_lambdas(text: str) -> str:
+    """Return a name with its lambdas as gdb and GCC write them: ``{lambda(int)#1}``, and not ``'lambda'(int)``."""
+    found = _LAMBDA.search(text)
+    while found is not None:
+        number = int(found[2]) + 2 if found[2] else 1
+        end = found.end()
+        if found[1] == "lambda":
+            end = _behind_brackets(text, end)
+        kind = "lambda" if found[1] == "lambda" else "unnamed type"
+        text = f"{text[: found.start()]}{{{kind}{text[found.end() : end]}#{number}}}{text[end:]}"
+        found = _LAMBDA.search(text)
+    return text
+
+
+def _behind_brackets(text: str, at: int) -> int:
+    """Return where the brackets that open at an offset are closed."""
+    depth = 0
+    for end in range(at, len(text)):
+        depth += (text[end] in _OPENING) - (text[end] in _CLOSING)
+        if depth <= 0:
+            return end + 1 if end > at else at
+    return len(text)
+
+
 def mangled_hint(name: str) -> str:
     """Return a piece that every mangled form of a name has: its last identifier behind its length, or nothing.
 
     It keeps the search for one demangled name from demangling a whole library.
     """
-    head = _without_template(_without_parameters(name)).partition(".")[0]  # f.cold is a part of f
+    head = _without_template(_without_parameters(_CLONE_MARK.sub("", name))).partition(".")[0]  # f.cold is a part of f
     last = _IDENTIFIER.findall(head)
     if "operator" in head or not last or last[-1] in _ABBREVIATED or not head.endswith(last[-1]):
         return ""
-    return f"{len(last[-1])}{last[-1]}"
+    return last[-1] if last[-1].startswith("_") else f"{len(last[-1])}{last[-1]}"  # Rust writes an underscore between
 
 
 def _demangle(mangled: str) -> str | None:
@@ -100,7 +140,7 @@ def _demangle(mangled: str) -> str | None:
         return None
     if text and _RUST_HASH.search(text):
         return _rust_legacy(text)
-    return text
+    return numbered_lambdas(text) if text and "'" in text else text
 
 
 def _rust_legacy(text: str) -> str:

@@ -16,6 +16,7 @@ from anyprobe.binary.symbols import STT_GNU_IFUNC, SymbolTable
 from anyprobe.core.arrays import among
 
 _GLOB = re.compile(r"[*?\[]")
+_WHICH = re.compile(r"(.+)@(0x[0-9a-f]{1,16})")
 _PART = re.compile(r"(.+)\.(?:cold|cold\.\d+|__part\.\d+)")
 _PART_MARKS = (b".cold", b".__part.")
 _WORTH_SORTING = 64
@@ -140,7 +141,14 @@ class FunctionTable:
         return found
 
     def lookup(self, name: str) -> list[Function]:
-        """Return the functions of one exact name: mangled, demangled, versioned, or ``module+0x1234``."""
+        """Return the functions of one exact name: mangled, demangled, versioned, or ``module+0x1234``.
+
+        Of several functions of one name ``name@0x1234`` is the one that starts at this address.
+        """
+        which = _WHICH.fullmatch(name)
+        if which is not None:
+            start = int(which[2], 16)
+            return [function for function in self.lookup(which[1]) if function.start == start]
         base, at, version = name.partition("@")
         values = self._preferred(self._names.named(base), version.lstrip("@") if at else None)
         if not values and not at:
@@ -151,7 +159,7 @@ class FunctionTable:
         """Return the functions of which a name, demangled or not, matches a glob; without a glob, of that name."""
         if not _GLOB.search(glob):
             return self.lookup(glob)
-        if "[" in glob or "(" in glob:  # F[int] and f(char*) are names too
+        if "[" in glob or "(" in glob or "operator" in glob:  # F[int], f(char*) and operator* are names too
             exact = self.lookup(glob)
             if exact:
                 return exact

@@ -206,8 +206,10 @@ class LoadedObject:
         """Return whether it is a part of the file that has no code at a link-time address."""
         return self.is_part and self.runtime(vaddr) not in self
 
-    def matches(self, module: str) -> bool:
-        """Return whether a spec's module part means this object."""
+    def matches(self, module: str, *, literal: bool = False) -> bool:
+        """Return whether a spec's module part means this object; ``literal``: it is a name, and no glob."""
+        if literal:
+            return module == self.path if "/" in module else module in module_names(self.name)
         return module_matches(module, self.name, self.path, is_executable=self.is_executable)
 
 
@@ -218,7 +220,8 @@ def module_matches(module: str, name: str, path: str = "", *, is_executable: boo
     if module == "a.out" and is_executable:
         return True
     if "/" in module:
-        return fnmatch.fnmatchcase(path.removesuffix(DELETED), module)
+        path = path.removesuffix(DELETED)
+        return path == module or fnmatch.fnmatchcase(path, module)
     # a name may look like a glob: [vdso]
     return any(each == module or fnmatch.fnmatchcase(each, module) for each in module_names(name))
 

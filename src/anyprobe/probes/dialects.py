@@ -27,9 +27,7 @@ def bpftrace(text: str, parts: list[Part]) -> Spec:
     module, symbol = parts[1], parts[2]
     if not module:
         raise SpecError(text, module.position, "the path is missing", ("uprobe:/bin/bash:readline",))
-    quoted = symbol.text.strip('"')
-    symbol = Part(quoted, symbol.position + (symbol.text[:1] == '"'))
-    if HEX_OR_DECIMAL.fullmatch(symbol.text):
+    if not symbol.quoted and HEX_OR_DECIMAL.fullmatch(symbol.text):
         spec = named(text, None, module, Part("-", symbol.position), Part("0x0", symbol.position))
         spec = replace(spec, offset=int(symbol.text, 0), name_length=len(symbol))
     else:

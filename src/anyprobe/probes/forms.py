@@ -20,7 +20,7 @@ def dtrace(text: str, parts: list[Part]) -> Spec:
     line = _LINE.match(text.strip())
     if line and len(parts) == 2 and not parts[1].text.startswith("0x"):
         return _source_line(text, parts)
-    head = parts[0].text
+    head = "" if parts[0].quoted else parts[0].text
     if len(parts) == 4:
         return _four(text, parts)
     if len(parts) > 4:
@@ -45,7 +45,7 @@ def dtrace(text: str, parts: list[Part]) -> Spec:
 def _three(text: str, parts: list[Part]) -> Spec:
     """Read ``module:function:name``; with a provider in front one part is missing."""
     head = parts[0]
-    if head.text in PROVIDERS or PID.match(head.text):
+    if not head.quoted and (head.text in PROVIDERS or PID.match(head.text)):
         _refuse_kernel(text, head)
         raise SpecError(
             text,
@@ -93,14 +93,15 @@ def named(text: str, pid: int | None, module: Part, function: Part, name: Part) 
     spec = Spec(
         text, "pid", module, function, "entry", name_position=name.position, name_length=max(len(name), 1), pid=pid
     )
-    if name.text in ("", "entry", "*") and function.text == "-":
+    is_dash = function.text == "-" and not function.quoted
+    if name.text in ("", "entry", "*") and is_dash:
         raise SpecError(
             text, function.position, "'-' stands for offsets in the module; the name must be a hexadecimal offset"
         )
     if name.text in ("", "entry"):
         return spec
     if name.text in _NAMES:
-        if function.text == "-":
+        if is_dash:
             raise SpecError(text, name.position, f"'-' has no {name.text}; name the function", length=len(name))
         return replace(spec, name=name.text)
     if _HEX.fullmatch(name.text):
@@ -130,7 +131,9 @@ def _offset(text: str, position: int, digits: str, base: int) -> int:
 
 def with_suffix(text: str, module: Part, function: Part) -> Spec:
     """Read the short forms: ``malloc``, ``malloc%return``, ``malloc+0x1c``."""
-    body, percent, suffix = function.text.rpartition("%")
+    if function.quoted:
+        return _behind_quotes(text, module, function)
+    body, percent, suffix = _at_percent(function.text)
     if percent:
         name = Part(suffix, function.position + len(body) + 1)
         short = Part(body, function.position)
@@ -145,13 +148,38 @@ def with_suffix(text: str, module: Part, function: Part) -> Spec:
     short = Part(function.text[:plus], function.position)
     digits = Part(function.text[plus + 1 :], function.position + plus + 1)
     _require_function(text, short)
+    return _at_offset(text, module, short, digits)
+
+
+def _at_percent(name: str) -> tuple[str, str, str]:
+    """Cut ``%return`` off; the percent signs of ``operator%`` and ``operator%=`` are not one."""
+    body, percent, suffix = name.rpartition("%")
+    if percent and (suffix[:1] in ("", "=", "(", "<") or ")" in suffix) and re.search(r"operator\s*$", body):
+        return "", "", name
+    return body, percent, suffix
+
+
+def _behind_quotes(text: str, module: Part, function: Part) -> Spec:
+    """Read what stands behind a function's name in quotes."""
+    rest = Part(function.tail[1:], function.tail_position + 1)
+    if not function.tail:
+        return named(text, None, module, function, Part("", function.position))
+    if function.tail[0] == "%":
+        if not rest:
+            raise SpecError(text, rest.position - 1, "a name (entry or return) is missing behind '%'", ("return",))
+        return named(text, None, module, function, rest)
+    return _at_offset(text, module, function, rest)
+
+
+def _at_offset(text: str, module: Part, short: Part, digits: Part) -> Spec:
+    """Return the spec of an instruction of a function by its offset."""
     if not digits:
         raise SpecError(text, digits.position - 1, "an offset is missing behind '+'", (short.text + "+0x10",))
     if not HEX_OR_DECIMAL.fullmatch(digits.text):
         raise SpecError(
             text, digits.position, f"{digits.text!r} is not an offset (write 0x1c or 28)", length=len(digits)
         )
-    spec = named(text, None, module, short, Part("entry", function.position))
+    spec = named(text, None, module, short, Part("entry", short.position))
     return replace(
         spec,
         name="offset",
@@ -166,6 +194,8 @@ def _plus_at(name: str) -> int:
     if re.search(r"operator\s*\+{1,2}=?$", name) or "+" not in name:
         return -1
     at = name.rfind("+")
+    if name[at + 1 : at + 2].isspace():
+        return -1  # dyn Any + Send
     if re.search(r"operator\s*\+?$", name[:at]):
         return -1
     return at if name.rfind(")") < at or name[at + 1 : at + 2].isdigit() else -1
@@ -179,7 +209,7 @@ def _require_function(text: str, function: Part) -> None:
 
 def _check_glob(text: str, part: Part) -> None:
     """Refuse a bracket expression that is never closed, which a glob would take literally."""
-    if re.search(r"operator\s*\[\]", part.text):
+    if part.quoted or re.search(r"operator\s*\[\]|\[clone ", part.text):
         return
     at = part.text.find("[")
     if at >= 0 and "]" not in part.text[at + 1 :]:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from anyprobe.core.errors import SpecError
+from anyprobe.core.quoting import QUOTE, quoted_at, shown_module, unquoted
 
 PROVIDERS = ("pid", "usdt", "kernel", "kprobe", "fentry", "tracepoint", "syscall")
 _HEADS = frozenset((*PROVIDERS, "uprobe", "uretprobe", "u", "ur"))
@@ -16,6 +17,11 @@ class Part:
 
     text: str
     position: int
+    quoted: bool = False
+    """Whether it stood in quotes: it is a name then, whatever it looks like."""
+    tail: str = ""
+    """What stands behind the closing quote: ``%return`` or ``+0x1c``."""
+    tail_position: int = 0
 
     def __len__(self) -> int:
         """Return the length of the text."""
@@ -47,12 +53,12 @@ class Spec:
     @property
     def is_absolute(self) -> bool:
         """Whether the offset counts from the module's start: the function part is ``-``."""
-        return self.function.text == "-" and self.offset is not None
+        return self.function.text == "-" and not self.function.quoted and self.offset is not None
 
     def canonical(self, module: str, function: str, offset: int | None = None) -> str:
         """Return the four-part form for one module and function that the spec matched."""
         offset = self.offset if offset is None else offset
-        return f"{self.provider}:{module}:{function}:{self.name if offset is None else f'{offset:#x}'}"
+        return f"{self.provider}:{shown_module(module)}:{function}:{self.name if offset is None else f'{offset:#x}'}"
 
     def error(self, part: Part, message: str, nearest: tuple[str, ...] = ()) -> SpecError:
         """Return an error with the caret under a part."""
@@ -67,13 +73,21 @@ def split(text: str, start: int, end: int) -> list[Part]:
     """Split at single colons; ``::`` belongs to a demangled name if words join it, and inside brackets nothing splits.
 
     ``pid:libc::return`` and ``::malloc:`` are empty parts, ``ns::f`` is a name: only between a word and a word does
-    ``::`` bind, and never where the parts before it are too few for a module (``pid::f``).
+    ``::`` bind, and never where the parts before it are too few for a module (``pid::f``). A part in double quotes is
+    a name, and what stands between them is not looked at.
     """
     parts: list[Part] = []
     at = begin = start
     depth = 0
     while at < end:
         character = text[at]
+        if character == QUOTE and at == begin:
+            part = _quoted_part(text, at, end)
+            parts.append(part)
+            at = begin = part.tail_position + len(part.tail) + 1
+            if begin > end:
+                return parts
+            continue
         if character in "([{<":
             depth += character != "<" or not text[begin:at].endswith(("operator", "operator<"))
         elif character in ")]}>" and depth:
@@ -92,6 +106,20 @@ def split(text: str, start: int, end: int) -> list[Part]:
     return parts
 
 
+def _quoted_part(text: str, at: int, end: int) -> Part:
+    """Return the part in quotes that begins at an address, with what follows up to the next colon."""
+    found = quoted_at(text, at)
+    if found is None or found.end() > end:
+        raise SpecError(text, at, "this quote is never closed")
+    colon = text.find(":", found.end(), end)
+    tail = text[found.end() : colon if colon >= 0 else end]
+    if not found[1]:
+        raise SpecError(text, at, "there is no name between the quotes", length=2)
+    if tail and tail[0] not in "%+":
+        raise SpecError(text, found.end(), "behind a name in quotes stands a colon, %return or an offset")
+    return Part(unquoted(found[1]), at + 1, quoted=True, tail=tail, tail_position=found.end())
+
+
 def _first_unclosed(text: str, begin: int, end: int) -> int:
     """Return where the outermost bracket that is never closed stands."""
     stack: list[int] = []
@@ -108,11 +136,13 @@ def _is_scope(text: str, begin: int, at: int, end: int, before: int) -> bool:
     if text[at : at + 2] != "::" or text[at : at + 3] == ":::":
         return False
     left, right = text[begin:at], text[at + 2 : at + 3] if at + 2 < end else ""
-    if not left or not (left[-1].isalnum() or left[-1] in "_>)}]*?") or not right:
+    if not left or not (left[-1].isalnum() or left[-1] in "_>)}]*?'") or not right:
         return False
-    if not (right.isalpha() or right in "_~<{(*?$"):
+    if not (right.isalpha() or right in "_~<{(*?$'."):
         return False
     if before == 0 and (left in _HEADS or PID.match(left)):
         return False  # pid::malloc:entry: an empty module
+    if before == 1 and not (text[:begin].strip(" :") in _HEADS or PID.match(text[:begin].strip(" :"))):
+        return True  # a.out:Fn<int>::call
     # pid:libc::return has an empty function
     return not re.fullmatch(r"(?:entry|return|insn|block|call)", text[at + 2 : end])

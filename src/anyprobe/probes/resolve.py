@@ -13,6 +13,7 @@ from anyprobe.binary.stubs import SUFFIX
 from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.forms import EACH
+from anyprobe.probes.naming import as_spec, distinguished
 from anyprobe.probes.spec import Spec, parse, see_texts
 
 _MOST_DEMANGLED = 20_000
@@ -98,6 +99,10 @@ def resolve_all(
 
 def _named(spec: Spec, objects: Sequence[LoadedObject]) -> list[tuple[LoadedObject, Function]]:
     """Return the functions that the function part means, with the objects that have them."""
+    if spec.function.quoted:
+        name = spec.function.text
+        return [(each, function) for each in objects for function in each.image.functions.lookup(name)
+                if not each.lacks(function.start)]  # fmt: skip
     glob, with_parts = spec.function.text or "*", spec.name in EACH
     return [(each, function) for each in objects for function in _matches(each, glob, with_parts=with_parts)]
 
@@ -122,7 +127,7 @@ def _modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObject]:
     import os
 
     wanted = spec.module.text
-    chosen = [each for each in objects if each.matches(wanted)]
+    chosen = [each for each in objects if each.matches(wanted, literal=spec.module.quoted)]
     if not chosen and "/" in wanted:
         real = os.path.realpath(wanted)
         chosen = [each for each in objects if each.path in (wanted, real)]
@@ -256,6 +261,7 @@ def _sites(
             beyond.append(function)
             continue
         else:
+            shown = as_spec(shown)
             made = [_site(spec, loaded, function, spec.canonical(loaded.name, shown), shown=shown)]
         for site in made:
             sites.setdefault((site.address, site.kind), site)
@@ -265,11 +271,11 @@ def _sites(
             f"offset {spec.offset:#x} lies beyond {'every match' if is_glob else longest.name}, "
             f"which has {longest.size:#x} bytes"
         )
-    return Resolution(tuple(sites.values()), tuple(refused))
+    return Resolution(tuple(distinguished(list(sites.values()))), tuple(refused))
 
 
 def _is_glob(spec: Spec) -> bool:
-    return not spec.function or _has_glob(spec.function.text)
+    return not spec.function or (not spec.function.quoted and _has_glob(spec.function.text))
 
 
 def _has_glob(text: str) -> bool:

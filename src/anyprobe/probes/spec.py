@@ -23,9 +23,10 @@ def parse(text: str) -> Spec:
     parts = split(text, lead, lead + len(stripped))
     for part in parts:
         blank = re.search(r"\s", part.text)
-        if blank and not _may_have_blanks(part.text):
-            raise SpecError(text, part.position + blank.start(), "a blank within a spec; write each spec on its own")
-    head = parts[0].text
+        if blank and not part.quoted and not _may_have_blanks(part.text):
+            message = "a blank within a spec; write each spec on its own, and a name with blanks in double quotes"
+            raise SpecError(text, part.position + blank.start(), message)
+    head = "" if parts[0].quoted else parts[0].text
     if len(parts) > 1 and (head in BPFTRACE or (head == "usdt" and _looks_like_path(parts[1].text))):
         return bpftrace(text, parts)
     return dtrace(text, parts)
@@ -49,13 +50,14 @@ def see_functions(specs: Iterable[str]) -> None:
 
 def _refuse_odd_characters(text: str) -> None:
     for at, character in enumerate(text):
-        if not character.isprintable():
-            raise SpecError(text, at, f"an unprintable character (U+{ord(character):04X})")
+        if not character.isprintable() and not "\udc80" <= character <= "\udcff":  # a byte that is not UTF-8
+            message = f"an unprintable character (U+{ord(character):04X}); in double quotes it may be written as \\xNN"
+            raise SpecError(text, at, message)
 
 
 def _may_have_blanks(part: str) -> bool:
     """Return whether a part is a demangled name, in which blanks are usual: ``f(unsigned int) const``."""
-    return any(character in part for character in "(<") or part.startswith("operator")
+    return any(each in part for each in ("(", "<", "{", "operator"))
 
 
 def _looks_like_path(part: str) -> bool:
