@@ -397,8 +397,8 @@ class Preparation:
     def _settle_hooks(self) -> None:
         engine = self._engine
         for edit in self._edits:
-            hooks = [hook for hook in self._hooks(edit) if hook.bank is None]
-            if not hooks:
+            hooks = [hook for hook in self._hooks(edit) if hook.bank is None and hook.kind is not ActionKind.VIEW]
+            if not hooks:  # what only shows signal handlers other pcs counts nowhere
                 continue
             if self._uses_slots(edit):
                 settle_in_slot_bank(hooks, engine.banks[-1], self._home)
