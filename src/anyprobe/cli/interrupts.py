@@ -9,9 +9,12 @@ import select
 import signal
 from collections.abc import Iterable
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from anyprobe.core.errors import Interrupted
+
+if TYPE_CHECKING:
+    from anyprobe.cli.jobcontrol import JobControl
 
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SCRIPT = "__anyprobe__"
@@ -32,6 +35,7 @@ class Interrupts:
         self.count = 0
         self._before: dict[signal.Signals, Any] = {}
         self._reader = self._writer = -1
+        self._job: JobControl | None = None
 
     @property
     def requested(self) -> bool:
@@ -55,16 +59,26 @@ class Interrupts:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Put the former handlers back."""
+        if self._job is not None:
+            self._job.end()
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(-1)
         os.close(self._reader)
         os.close(self._writer)
 
+    def serve(self, pid: int) -> None:
+        """Have a command that we started, and that has a process group of its own, take part in job control."""
+        from anyprobe.cli.jobcontrol import JobControl
+
+        self._job = JobControl(pid)
+
     def wait(self, descriptors: Iterable[int], timeout: float | None) -> set[int]:
         """Wait for a signal, for one of the descriptors, or for the time to pass; return those ready."""
         if self.requested:
             return set()
+        if self._job is not None:
+            self._job.look()
         poll = select.poll()
         for descriptor in (self._reader, *descriptors):
             poll.register(descriptor, select.POLLIN)

@@ -99,6 +99,8 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "unsafe": plan.unsafe or None,
             }
             sessions = targets.open_sessions(stack, target, **settings)
+            if target.program:
+                interrupts.serve(sessions[0].pid)
         ends = targets.end_descriptors(stack, [session.pid for session in sessions])
         stack.enter_context(ending.mistakes_end(target, sessions, plan.at_end))
         with ExitStack() as preparing:

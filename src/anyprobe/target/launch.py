@@ -42,8 +42,12 @@ def launch(
     stderr: Stream = None,
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
+    process_group: int | None = None,
 ) -> Process:
-    """Start a program and return it, stopped at its first instruction; ``Process.resume`` lets it go."""
+    """Start a program and return it, stopped at its first instruction; ``Process.resume`` lets it go.
+
+    ``process_group`` is the one that it joins, 0 one of its own, ``None`` ours.
+    """
     if not argv:
         raise UsageError("there is no command to run")
     streams = [_descriptor(stream) for stream in (stdin, stdout, stderr)]
@@ -52,7 +56,7 @@ def launch(
     try:
         pid = _fork()
         if pid == 0:
-            _become(argv, streams, env, cwd, go_read, go_write, failure_write)
+            _become(argv, streams, env, cwd, process_group, go_read, go_write, failure_write)
         os.close(failure_write)
         failure_write = -1
         try:
@@ -119,6 +123,7 @@ def _become(
     streams: list[int | None],
     env: Mapping[str, str] | None,
     cwd: str | None,
+    process_group: int | None,
     go_read: int,
     go_write: int,
     failure_write: int,
@@ -133,6 +138,8 @@ def _become(
                 os.dup2(stream, number)
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, a program expects them
             signal.signal(ignored, signal.SIG_DFL)
+        if process_group is not None:
+            os.setpgid(0, process_group)
         if cwd is not None:
             os.chdir(cwd)
         os.execvpe(argv[0], list(argv), dict(os.environ if env is None else env))  # noqa: S606
