@@ -1,7 +1,9 @@
 """Programs that an emulator or a translator runs are refused by name, before anything is written."""
 
+import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -66,3 +68,72 @@ def test_valgrind_before_it_has_translated_anything():
         assert "is run by valgrind" in found.stderr
         process.communicate(b"x")
         assert process.returncode == 0
+
+
+VALGRIND_TOOL = "/usr/libexec/valgrind/memcheck-amd64-linux"
+COMMANDS = {
+    "qemu-x86_64": (shutil.which("qemu-x86_64"), "qemu-x86_64"),
+    "qemu-aarch64": (shutil.which("qemu-aarch64"), "qemu-aarch64"),
+    "valgrind's launcher": (shutil.which("valgrind.bin"), "valgrind"),
+    "valgrind's tool": (VALGRIND_TOOL if os.path.exists(VALGRIND_TOOL) else None, "valgrind"),
+}
+
+
+@pytest.mark.parametrize("renamed", [False, True], ids=["by name", "renamed"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_is_an_emulator_is_not_run(name, renamed, tmp_path):
+    """A copy under another name is known by what it contains."""
+    path, said = COMMANDS[name]
+    if path is None:
+        pytest.skip(f"needs {name}")
+    if renamed:
+        path = shutil.copy(path, tmp_path / "renamed")
+    mark = tmp_path / "mark"
+    for verb in ("count", "time", "trace") if name == "qemu-x86_64" else ("count",):
+        found = anyprobe(verb, "libc:malloc", "--", path, "/bin/touch", str(mark))
+        assert found.returncode == 1
+        assert f"is run by {said}, not by the processor" in found.stderr
+    assert not mark.exists()
+
+
+def test_a_renamed_emulator_is_refused_on_attach(tmp_path):
+    emulator = shutil.which("qemu-x86_64")
+    if emulator is None:
+        pytest.skip("needs qemu-x86_64")
+    path = shutil.copy(emulator, tmp_path / "renamed")
+    with subprocess.Popen(
+        [path, build("late.c", text=SOURCE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"ready\n"
+        found = anyprobe("count", "libc:read", "-p", str(process.pid), "--for", "0.2")
+        assert (found.returncode, "is run by qemu-x86_64" in found.stderr) == (1, True)
+        assert process.communicate(b"xxx")[0] == b"9\n"
+
+
+def test_a_command_that_becomes_an_emulated_program():
+    """What it was is counted until then, and what it is now is said."""
+    if not shutil.which("valgrind"):
+        pytest.skip("needs valgrind")
+    program = build("late.c", "-static", text=SOURCE)
+    argv = [sys.executable, "-m", "anyprobe", "count", "libc:execve", "--", "valgrind", "--quiet", str(program)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        output, errors = process.communicate(b"xxx")
+    assert (process.returncode, output) == (0, b"9\n")
+    assert b"another anyprobe" not in errors
+    assert b"could not be asked" not in errors
+
+
+def test_a_command_that_executes_another_program(tmp_path):
+    """Nothing else has removed its probes, and nothing is done in the new program."""
+    results = tmp_path / "results"
+    argv = [sys.executable, "-m", "anyprobe", "count", "libc:execve", "--every", "0.1", "-o", str(results)]
+    with subprocess.Popen(
+        [*argv, "--", "sh", "-c", "exec /bin/cat"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_until(lambda: results.exists() and results.read_text().count("1 hit at 1 site") > 2, "it was looked at")
+        _, errors = process.communicate("")
+    assert process.returncode == 0
+    assert "another anyprobe" not in errors
+    assert "could not be asked" not in errors
+    assert "1 hit at 1 site" in results.read_text()

@@ -10,6 +10,7 @@ import pytest
 
 import anyprobe
 from anyprobe.target import remote
+from live.independent import fixed_addresses
 from live.results import hits, missed, timing
 
 
@@ -34,6 +35,52 @@ def test_loader_exits_and_timing(compiled):
         session.resume()
         assert os.waitstatus_to_exitcode(session.wait(20)) == 42
         assert timing(session.snapshot(), "plain").count == 7
+
+
+@pytest.mark.parametrize("how", ["trace", "time", "hist"])
+def test_what_the_loader_cannot_have_is_refused_by_name(how, tmp_path):
+    """Handlers and timing need what the loader has yet to make; what is beside them works."""
+    more = {"trace": ["libc:exit"], "time": ["libc:getenv"], "hist": ["libc:getenv", "--of", "latency_ns"]}[how]
+    results = tmp_path / "results"
+    command = [sys.executable, "-m", "anyprobe", how, "ld-linux*:_dl_fini", *more, "-o", results]
+    outcome = subprocess.run([*command, "--json", "--", "/bin/true"], capture_output=True, text=True, timeout=60)
+    assert outcome.returncode == 0
+    assert "no-thread-slot" in (outcome.stderr if how == "trace" else results.read_text())
+    assert ("exit" if how == "trace" else "getenv") in results.read_text()
+
+
+def test_handlers_in_the_loader_are_refused_with_the_reason():
+    with anyprobe.run(["/bin/true"]) as session:
+
+        @session.entry("ld-linux*:_dl_*")
+        def entered(ctx):
+            pass
+
+        (counted,) = session.count("ld-linux*:_dl_fini")
+        session.resume()
+        assert session.wait(20) == 0
+        snapshot = session.snapshot()
+    assert {site.reason for site in snapshot.refused} == {"no-thread-slot"}
+    assert all("not there yet where a started program begins" in site.detail for site in snapshot.refused)
+    assert [site.hits for site in snapshot.sites if site.spec == counted.spec or site.function == "_dl_fini"] == [1]
+
+
+def test_the_loader_is_counted_alike_every_time():
+    """The entry of a function is its first instruction, but where a loop goes back to it."""
+    found = []
+    with fixed_addresses():
+        for specs in (["ld-linux*:_dl_*"], ["ld-linux*:_dl_*%insn"], ["ld-linux*:_dl_*", "ld-linux*:_dl_*%return"]):
+            with anyprobe.run(["/bin/true"], env={}) as session:
+                session.count(*specs)
+                session.resume()
+                assert session.wait(60) == 0
+                sites = session.snapshot().sites
+            found.append({site.function: site.hits for site in sites if site.offset == 0 and site.hits})
+    entries, instructions, beside = found
+    assert entries == beside
+    assert set(entries) == set(instructions)
+    assert all(entries[name] <= instructions[name] for name in entries)
+    assert sum(entries.values()) > 100
 
 
 def test_a_controller_that_is_kept_from_running(compiled, monkeypatch):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from anyprobe.cli.finding import Finding
 from anyprobe.core.errors import AnyprobeError, PermissionDenied
 from anyprobe.target import permission, procfs
-from anyprobe.target.emulators import emulator_of
 from anyprobe.target.procfs import Mapping
 
 LIBC = re.compile(r"/(libc\.so\.6|libc-2\.\d+\.so|ld-musl-x86_64\.so\.1)$")
@@ -20,10 +19,12 @@ class Facts:
     """What was read of the process, once."""
 
     pid: int
+    """The id under which ``/proc`` shows it: another thread's where the first one has ended."""
     exe: str
     status: dict[str, str]
     mappings: tuple[Mapping, ...]
     threads: int
+    emulator: str | None
 
 
 def findings(pid: int) -> list[Finding]:
@@ -37,10 +38,12 @@ def findings(pid: int) -> list[Finding]:
     except AnyprobeError as error:
         return [Finding("process", "no", str(error), "choose another process")]
     try:
-        if not may_read_memory(pid):
+        voice = procfs.voice(pid)
+        if not may_read_memory(voice):
             return [forbidden(permission.explain(pid))]
-        status = procfs.read_status(pid)
-        facts = Facts(pid, process.exe, status, tuple(process.mappings()), len(process.threads()))
+        status = procfs.read_status(voice)
+        mappings, threads = tuple(process.mappings()), living_threads(pid, process.threads())
+        facts = Facts(voice, process.exe, status, mappings, threads, process.emulator())
         return [
             Finding("process", "ok", f"{process.exe}, {facts.threads} thread{'s' * (facts.threads != 1)}"),
             Finding("permission", "ok", "may be traced"),
@@ -52,6 +55,11 @@ def findings(pid: int) -> list[Finding]:
         return [Finding("process", "no", f"process {pid} cannot be read: {error.strerror}")]
     finally:
         process.close()
+
+
+def living_threads(pid: int, tids: list[int]) -> int:
+    """Return how many threads run: the first one stays listed after its end until all have ended."""
+    return sum(tid != pid or not procfs.read_stat(pid).ended for tid in tids)
 
 
 def forbidden(denied: PermissionDenied) -> Finding:
@@ -70,7 +78,7 @@ def may_read_memory(pid: int) -> bool:
 
 def emulation(facts: Facts) -> Finding:
     """Look whether the processor runs the program, or another program does."""
-    emulator = emulator_of(facts.exe, facts.mappings)
+    emulator = facts.emulator
     if emulator is None:
         return Finding("emulation", "ok", "none: the processor runs the program")
     return Finding(

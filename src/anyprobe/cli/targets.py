@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyprobe.core.errors import NoSuchProcess
+from anyprobe.target import procfs
 
 if TYPE_CHECKING:
     from anyprobe.probes.session import Session
@@ -81,7 +82,7 @@ def pids_by_name(name: str) -> list[int]:
 
 def names_of(pid: int) -> set[str]:
     """Return the names that a process goes by; none if it is gone."""
-    process = Path("/proc", str(pid))
+    process = Path("/proc", str(procfs.voice(pid)))
     names = set()
     try:
         names.add((process / "comm").read_text(errors="replace").strip())
@@ -99,7 +100,7 @@ def open_sessions(stack: ExitStack, target: Target, **settings: Any) -> "list[Se
 
     settings = {name: value for name, value in settings.items() if value is not None}
     if target.program:
-        return [stack.enter_context(opening.run(target.program, **settings))]
+        return [stack.enter_context(opening.run(target.program, process_group=0, **settings))]
     return [stack.enter_context(opening.attach(pid, **settings)) for pid in target.pids]
 
 

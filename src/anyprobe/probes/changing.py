@@ -52,7 +52,7 @@ def _refuse_tail_jumps(session: "Decorators", site: "ResolvedSite", replaced: "S
 
 def check_redirection(pid: int) -> None:
     """See that threads can be sent elsewhere: it is done by a return, which shadow stacks do not permit."""
-    if "shstk" in procfs.read_status(pid).get("x86_Thread_features", "").split():
+    if "shstk" in procfs.read_status(procfs.voice(pid)).get("x86_Thread_features", "").split():
         raise UnsupportedTarget("ctx.ip and ctx.skip: the program runs on shadow stacks")
 
 

@@ -3,6 +3,7 @@
 import re
 import struct
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cached_property
 
 from anyprobe.binary.cfg import CodeMap
@@ -37,6 +38,9 @@ class ObjectTable:
 
     def refresh(self) -> None:
         """Read what is loaded now."""
+        voice = procfs.voice(self._process.pid)
+        if voice != self._files.pid:  # the thread that spoke for the process has ended
+            self._files = replace(self._files, pid=voice)
         mappings = [m for m in self._process.mappings() if m.path != MEMFD_PATH]
         known = {_key(o): o for o in self.objects}
         found = loaded_objects(mappings, files=self._files, executable=self._process.exe)
@@ -80,7 +84,7 @@ class ObjectTable:
 
     def has_shadow_stacks(self) -> bool:
         """Return whether the program's first thread runs on a shadow stack."""
-        return "shstk" in procfs.read_status(self._process.pid).get("x86_Thread_features", "").split()
+        return "shstk" in procfs.read_status(procfs.voice(self._process.pid)).get("x86_Thread_features", "").split()
 
     def _calls_clone(self, loaded: LoadedObject) -> bool:
         """Return whether a static program's own code calls ``clone``, takes its address, or makes the system call."""

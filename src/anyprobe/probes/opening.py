@@ -8,7 +8,6 @@ from anyprobe.probes import removal
 from anyprobe.probes.session import Session, typed
 from anyprobe.splice.engine import MAXACTIVE
 from anyprobe.splice.uprobes import ADVICE, IN_USE, has_uprobes
-from anyprobe.target.emulators import emulator_of
 from anyprobe.target.launch import Stream, launch
 from anyprobe.target.process import Process
 
@@ -66,7 +65,7 @@ def attach(
 
 
 def _refuse_emulated(process: Process) -> None:
-    emulator = emulator_of(process.exe, process.mappings())
+    emulator = process.emulator()
     if emulator is not None:
         raise UnsupportedTarget(
             f"process {process.pid} is run by {emulator}, not by the processor: probes in its text would not be met, "
@@ -89,14 +88,19 @@ def run(
     stderr: Stream = None,
     env: "Environment[str, str] | None" = None,
     cwd: str | None = None,
+    process_group: int | None = None,
 ) -> Session:
     """Start a program, held before its first instruction; ``Session.resume`` lets it go.
 
     Probes in the executable and the loader are placed at once, those in libraries as soon as these are mapped, before
-    anything in them runs.
+    anything in them runs. As in ``subprocess``, the program is in the caller's process group unless ``process_group``
+    is 0 (one of its own, for programs that send signals to all of their group) or another one's number.
     """
-    process = launch(list(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
+    streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+    process = launch(list(argv), **streams, env=env, cwd=cwd, process_group=process_group)
     try:
+        with typed(process, "starting"):
+            _refuse_emulated(process)
         return Session(
             process,
             strategy=strategy,
@@ -109,5 +113,5 @@ def run(
             held=True,
         )
     except BaseException:
-        process.close()
+        process.discard()  # it would run without probes
         raise

@@ -257,7 +257,7 @@ class Session(Observed, Decorators):
         Costs a glance at ``/proc`` where there are none; ``often``: how it is called, so that not each has to be seen.
         """
         there = self._ended is None and not self._held and self.engine.arenas and not self.engine.losses.evicted
-        if there and not self._process.exited():
+        if there and not self._process.exited() and self.became() is None:
             # what fails is tried again at the next look
             with suppress(TargetError), typed(self._process, "splicing signal handlers of"):
                 for text in self._handlers.follow(often=often):
@@ -268,7 +268,7 @@ class Session(Observed, Decorators):
 
     def _note_losses(self) -> None:
         """See what is no longer there: libraries unmapped, everything removed by another anyprobe."""
-        if self._ended is not None or not self.engine.arenas or self.engine.losses.evicted:
+        if self._ended is not None or not self.engine.arenas or self.engine.losses.evicted or self.became():
             return
         with suppress(TargetError):  # whoever is gone has lost nothing
             mappings = self._process.mappings()
@@ -341,6 +341,7 @@ class Session(Observed, Decorators):
         if module not in self.engine.modules:
             self.engine.modules.append(module)
         early = self._held and (self._objects.is_loader(loaded) or not self._awaits_libraries)
+        module.early = early
         module.slotless = early or loaded.image.moves_thread_pointer
         return module
 

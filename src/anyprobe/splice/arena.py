@@ -15,7 +15,7 @@ from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import AnyprobeError, InternalError, RemoteCallFailed
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.journal import Journal, MappingUse, Owner, Record, RecordKind, journal_size
-from anyprobe.target import gateway
+from anyprobe.target import gateway, procfs
 from anyprobe.target.batch import BatchedCall, batch_code, capacity
 from anyprobe.target.process import Process
 from anyprobe.target.procfs import Mapping
@@ -207,7 +207,7 @@ def leaked_descriptors(pid: int, mappings: Iterable[Mapping]) -> list[int]:
     The target may be a controller itself, which needs the descriptors of the memfds that it maps.
     """
     own = {m.inode for m in mappings if m.path == MEMFD_PATH and not is_ours(m)}
-    found = []
+    found, pid = [], procfs.voice(pid)
     for name in gateway.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{name}"
         with suppress(FileNotFoundError):

@@ -64,6 +64,8 @@ class Module:
     """Entry plans of earlier sessions."""
     slotless: bool = False
     """Code here may run without the C library's thread control block: atomic operations only."""
+    early: bool = False
+    """That is so because a program that has just been started has no such block yet."""
     parts: Sequence[Part] = ()
     """Where which parts of the file are executable: not the same any more, then the module is gone."""
     claims: Claims = field(default_factory=Claims)

@@ -279,7 +279,8 @@ class Engine:
                 reason, detail = Reason.GO_TIMING, "goroutines move between stacks and threads; count instead"
             else:
                 what = "timing needs" if timing else "handlers need"
-                reason, detail = Reason.NO_THREAD_SLOT, f"{what} glibc's thread control block; count instead"
+                when = ", which is not there yet where a started program begins" if edit.module.early else ""
+                reason, detail = Reason.NO_THREAD_SLOT, f"{what} glibc's thread control block{when}; count instead"
             _refuse(want, Refusal(reason, want.address, detail))
         return [want for want in wants if want not in timed]
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from anyprobe.core.address import PAGE
-from anyprobe.target import gateway, pagemap
+from anyprobe.target import gateway, pagemap, procfs
 from anyprobe.target.pagemap import IN_MEMORY, OF_FILE, PRESENT
 
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ def _runs(pages: Sequence[int]) -> list[tuple[int, int]]:
 
 def _mapped_file(process: "Process", mapping: "Mapping") -> int:
     """Return a descriptor of the very file that is mapped, -1 where it cannot be opened."""
-    for path in (f"/proc/{process.pid}/map_files/{mapping.start:x}-{mapping.end:x}", process.root + mapping.path):
+    files = f"/proc/{procfs.voice(process.pid)}/map_files"
+    for path in (f"{files}/{mapping.start:x}-{mapping.end:x}", process.root + mapping.path):
         with suppress(OSError):
             fd = gateway.open_file(path, os.O_RDONLY | os.O_CLOEXEC)
             if gateway.fstat(fd).st_ino == mapping.inode:

@@ -3,6 +3,7 @@
 import errno
 import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -17,8 +18,8 @@ from anyprobe.core.errors import (
     TargetExited,
     UnsupportedTarget,
 )
+from anyprobe.target import emulators, gateway, permission, procfs
 from anyprobe.target import gadgets as gadget_search
-from anyprobe.target import gateway, permission, procfs
 from anyprobe.target.borrowing import borrowed, visited
 from anyprobe.target.interrupts import DeferredInterrupts
 from anyprobe.target.memory import TargetMemory
@@ -31,6 +32,7 @@ from anyprobe.target.thread import Thread
 _T = TypeVar("_T")
 _TRACER_GRACE = 0.5
 _EXEC_PATIENCE = 0.5
+_END_PATIENCE = 1.0
 _NOT_SHOWN = 1
 """What /proc/PID/stat has for the start of the text where one may not look."""
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
@@ -71,7 +73,6 @@ class Process:
         self.parks = False
         """Whether its signal handlers may leave contexts behind for others to go on with: see ``splice.parked``."""
         self.exe = gateway.readlink(f"/proc/{procfs.voice(pid)}/exe")
-        self.root = _root_prefix(pid)
         self.mem = TargetMemory(pid, self._any_stopped_thread)
 
     @classmethod
@@ -97,6 +98,11 @@ class Process:
         except BaseException:
             gateway.close(pidfd)
             raise
+
+    @property
+    def root(self) -> str:
+        """What to put before a path of its so that it is found from our mount namespace."""
+        return _root_prefix(self.pid)
 
     def mappings(self) -> list[Mapping]:
         """Return the memory map as it is now."""
@@ -172,6 +178,12 @@ class Process:
                 return gateway.readlink(f"/proc/{procfs.voice(self.pid)}/exe")
         return None
 
+    def emulator(self) -> str | None:
+        """Return the name of what runs its program in the processor's place, if anything does."""
+        image = f"/proc/{procfs.voice(self.pid)}/exe"
+        with self.translated("looking at"):
+            return emulators.emulator_of(gateway.readlink(image), self.mappings(), image)
+
     def stop(self, timeout: float = 2.0) -> AbstractContextManager[Stop]:
         """Stop everything that runs in this address space for a scope."""
         return self._exclusive(stopped(self, timeout))
@@ -239,6 +251,14 @@ class Process:
                 with suppress(OSError):
                     raise permission.explain(self.pid) from error
             raise TargetError(f"{doing} process {self.pid} failed: {error.strerror}") from error
+
+    def discard(self) -> None:
+        """End a launched program that is held before its first instruction."""
+        with suppress(TargetError):
+            self.send_signal(signal.SIGKILL)
+            self.resume()
+            self.wait(_END_PATIENCE)
+        self.close()
 
     def close(self) -> None:
         """Let a held program go and close the descriptors."""

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from anyprobe.target.emulators import emulator_of
+from anyprobe.target.procfs import Mapping
 
 
 @pytest.mark.parametrize(
@@ -36,4 +37,36 @@ from anyprobe.target.emulators import emulator_of
     ],
 )
 def test_names(exe, paths, name):
-    assert emulator_of(exe, [SimpleNamespace(path=path) for path in paths]) == name
+    mappings = [SimpleNamespace(path=path, inode=0) for path in paths]
+    assert emulator_of(exe, mappings, "/dev/null") == name
+
+
+QEMU = b"usage: qemu-riscv64 [options] program [arguments...]\n\0QEMU_LD_PREFIX\0"
+
+
+@pytest.mark.parametrize(
+    ("content", "perms", "offset", "name"),
+    [
+        (b"VALGRIND_LAUNCHER\0rest\0VALGRIND_LIB\0", "r--p", 0x1000, "valgrind"),
+        (b"VALGRIND_LAUNCHER\0rest\0VALGRIND_LIB\0", "r-xp", 0, "valgrind"),
+        (b"VALGRIND_LAUNCHER\0rest\0VALGRIND_LIB\0", "r-xp", 0x1000, None),
+        (b"VALGRIND_LAUNCHER\0rest\0VALGRIND_LIB\0", "rw-p", 0x1000, None),
+        (QEMU, "r--p", 0x2000, "qemu-riscv64"),
+        (b"VALGRIND_LAUNCHER\0", "r--p", 0, None),
+        (b"QEMU_LD_PREFIX\0QEMU_SET_ENV\0", "r--p", 0, None),
+        (b"", "r--p", 0, None),
+    ],
+)
+def test_texts(tmp_path, content, perms, offset, name):
+    image = tmp_path / "renamed"
+    image.write_bytes(bytes(offset) + b"x" * 100 + content)
+    mapping = Mapping(0x1000, 0x9000, perms, offset, "", image.stat().st_ino, "/renamed", False)
+    assert emulator_of("/renamed", [mapping], str(image)) == name
+
+
+def test_texts_that_lie_across_pieces(tmp_path):
+    image = tmp_path / "renamed"
+    for before in range(-60, 2):
+        image.write_bytes(bytes((4 << 20) + before) + QEMU)
+        mapping = Mapping(0, 5 << 20, "r--p", 0, "", image.stat().st_ino, "/renamed", False)
+        assert emulator_of("/renamed", [mapping], str(image)) == "qemu-riscv64"
