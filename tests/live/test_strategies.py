@@ -117,7 +117,7 @@ def test_the_patch_is_that_of_the_page(target):
         assert places[0] == places[1]
         shown = bytes.fromhex(digits)
         assert len(code) == len(shown)
-        assert code == shown or "somewhere" in places[0]
+        assert code == shown or "somewhere" in places[0] or text.startswith(("jmp ", "call "))
     target.go(1)
     target.finish()
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "optimize": "Have the probes in a process reached by jumps, or by traps.",
     "detach": "Remove everything that is installed in a process, whoever installed it.",
     "doctor": "Say what this machine and a target permit, and what to do about what they do not.",
+    "help": "Say what a SPEC is (anyprobe help specs), or what a command does.",
 }
 """Every command, each a module of ``anyprobe.cli.commands`` with a ``command`` of click's."""
 
@@ -58,6 +59,19 @@ class CommandList(click.Group):
         command: click.Command = importlib.import_module(f"anyprobe.cli.commands.{cmd_name}").command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return a command by its name; one that does not exist may be a slip."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            import difflib
+
+            near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]}?" if near else f"; commands are {', '.join(COMMANDS)}"
+            raise click.UsageError(f"No such command {name!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the list without importing a single command."""
         with formatter.section("Commands"):
@@ -73,13 +87,18 @@ class CommandList(click.Group):
 def group() -> None:
     """Count and time the functions of running Linux programs, and leave no trace.
 
-    Probes are written module:function[:entry|return], with globs: libc:malloc, 'libssl:SSL_*', a.out:main.
+    Probes are written module:function, with globs: libc:malloc, 'libssl:SSL_*', a.out:main. All of it: anyprobe help
+    specs.
     """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. What follows ``--`` is the command to start."""
     streams.prepare()
+    if "_ANYPROBE_COMPLETE" in os.environ:
+        from anyprobe.cli import completing
+
+        completing.register()
     before, program = split_program(list(sys.argv[1:] if arguments is None else arguments))
     try:
         status = group.main(args=before, prog_name="anyprobe", standalone_mode=False, obj=program)

@@ -1,5 +1,6 @@
 """Options that several commands share, declared once."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -31,20 +32,32 @@ def _read_specs(context: click.Context, parameter: click.Parameter, given: Any) 
     return tuple(map(streams.as_text, given))
 
 
-specs = click.argument("specs", metavar="SPEC...", nargs=-1, required=True, callback=_read_specs)
-optional_specs = click.argument("specs", metavar="[SPEC...]", nargs=-1, callback=_read_specs)
-spec = click.argument("spec", metavar="SPEC", callback=_read_specs)
+def _completing(what: str) -> Callable[[click.Context, click.Parameter, str], Any]:
+    """Return what completes a parameter in a shell; it is imported when it is asked for."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> Any:  # noqa: ANN401
+        return getattr(importlib.import_module("anyprobe.cli.completing"), what)(context, parameter, incomplete)
+
+    return complete
+
+
+_spec: dict[str, Any] = {"callback": _read_specs, "shell_complete": _completing("specs")}
+_pid: dict[str, Any] = {
+    "type": click.IntRange(min=1), "multiple": True, "metavar": "PID", "shell_complete": _completing("pids"),
+}  # fmt: skip
+_name: dict[str, Any] = {"multiple": True, "metavar": "NAME", "shell_complete": _completing("names")}
+specs = click.argument("specs", metavar="SPEC...", nargs=-1, required=True, **_spec)
+optional_specs = click.argument("specs", metavar="[SPEC...]", nargs=-1, **_spec)
+spec = click.argument("spec", metavar="SPEC", **_spec)
 
 target = together(
-    click.option(
-        "-p", "--pid", "pids", type=click.IntRange(min=1), multiple=True, help="A running process; repeatable."
-    ),
-    click.option("-n", "--name", "names", multiple=True, help="All running processes of this name; repeatable."),
+    click.option("-p", "--pid", "pids", help="A running process; repeatable.", **_pid),
+    click.option("-n", "--name", "names", help="All running processes of this name; repeatable.", **_name),
 )
 
 one_target = together(
-    click.option("-p", "--pid", "pids", type=click.IntRange(min=1), multiple=True, help="A running process."),
-    click.option("-n", "--name", "names", multiple=True, help="A running process by its name."),
+    click.option("-p", "--pid", "pids", help="A running process.", **_pid),
+    click.option("-n", "--name", "names", help="A running process by its name.", **_name),
 )
 
 json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

@@ -2,6 +2,7 @@ import json
 import sys
 
 from anyprobe.cli import machine_checks, main
+from anyprobe.cli.commands import doctor
 from anyprobe.cli.finding import Finding
 from anyprobe.core.errors import NoSuchProcess
 
@@ -112,6 +113,29 @@ def test_doctor_looks_at_the_machine_and_a_process(sleeper, capsys):
     names = {finding["name"] for finding in document["machine"]}
     assert {"kernel", "processor", "time stamp counter", "ptrace scope", "executable memory", "shadow stacks"} <= names
     assert document["target"][0]["name"] in {"process", "permission"}
+
+
+def test_doctor_ends_with_what_to_try(sleeper, capsys):
+    forbids = Finding("permission", "no", "forbidden", "sudo it")
+    assert doctor.next_command(7, [Finding("x", "ok", ""), forbids]) == "sudo it; then anyprobe doctor -p 7"
+    assert doctor.next_command(7, [Finding("x", "limited", "")]) == "anyprobe count 'a.out:*' -p 7 --for 5"
+    main(["doctor", "-p", str(sleeper.pid)])
+    assert capsys.readouterr().out.splitlines()[-1].startswith("next: ")
+
+
+def test_probes_without_a_process_lists_those_that_have_some(fakes, capsys, monkeypatch):
+    from anyprobe.probes import listing
+
+    monkeypatch.setattr(listing, "probed_processes", lambda: [4242, 4243], raising=False)
+    assert main(["probes"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[:2] == [["pid", "probes", "owner", "program"], ["4242", "1", "77"]]
+    assert main(["probes", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document[0] == {"pid": 4242, "exe": "", "probes": 1, "owners": [77]}
+    monkeypatch.setattr(listing, "probed_processes", list)
+    assert main(["probes"]) == 0
+    assert "no process that you may look at has probes" in capsys.readouterr().out
 
 
 def test_doctor_of_a_process_that_is_gone(dead_pid, capsys):

@@ -45,7 +45,7 @@ def test_a_spec_may_name_the_process():
         (["explain", "x:y", "-p", "1", "-p", "2"], "one process, please"),
         (["count", "pid77:x:y:entry", "-p", "78"], "names a process that is not among the targets"),
         (["count", "pid77:x:y:entry", "--", "ls"], "names a process that is not among the targets"),
-        (["probes"], "choose a target: -p PID or -n NAME\n"),
+        (["detach"], "choose a target: -p PID or -n NAME\n"),
         (["count", "x:y", "-p", "1", "--strategy", "hope"], "hope"),
         (["tracee", "x:y"], "No such command"),
     ],

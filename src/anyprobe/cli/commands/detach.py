@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import ExitStatus, options
+from anyprobe.cli import ExitStatus, helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from anyprobe.data.leftover import RemovalReport
 
 
-@click.command("detach")
+@click.command("detach", cls=helping.Command)
 @options.target
 @options.json
 def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int:

@@ -2,10 +2,10 @@
 
 import click
 
-from anyprobe.cli import options
+from anyprobe.cli import helping, options
 
 
-@click.command("disable")
+@click.command("disable", cls=helping.Command)
 @options.one_target
 @options.json
 @click.option("--all", "everything", is_flag=True, required=True, help="All sites; there is no other choice yet.")

@@ -1,10 +1,10 @@
 """``anyprobe doctor``: what this machine and a target permit, and what to do about what they do not."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import ExitStatus, options
+from anyprobe.cli import ExitStatus, helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 STYLES = {"ok": "green", "limited": "yellow", "no": "bold red"}
 
 
-@click.command("doctor")
+@click.command("doctor", cls=helping.Command)
 @options.one_target
 @options.json
 def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int:
@@ -30,16 +30,30 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int
         sections = {"machine": machine_checks.findings()}
         if pid is not None:
             sections[f"process {pid}"] = target_checks.findings(pid)
+    following = next_command(pid, [finding for found in sections.values() for finding in found])
     if as_json:
         machine, *target = sections.values()
-        document = {"machine": [finding.as_json() for finding in machine]}
+        document: dict[str, Any] = {"machine": [finding.as_json() for finding in machine]}
         if target:
             document["target"] = [finding.as_json() for finding in target[0]]
+        document["next"] = following
         output.write_json(document, sys.stdout)
     else:
         render(sections, output.console(sys.stdout))
+        click.echo(f"\nnext: {following}", file=sys.stdout)
     forbidden = any(finding.verdict == "no" for found in sections.values() for finding in found)
     return ExitStatus.NOT_PERMITTED if forbidden else ExitStatus.DONE
+
+
+def next_command(pid: int | None, found: "Sequence[Finding]") -> str:
+    """Return what to try next: what remedies the first thing that forbids probing, or a first measurement."""
+    forbidding = next((each for each in found if each.verdict == "no"), None)
+    if forbidding is not None:
+        again = "anyprobe doctor" + ("" if pid is None else f" -p {pid}")
+        return f"{forbidding.remedy or forbidding.detail}; then {again}"
+    if pid is None:
+        return "anyprobe count 'libc:*' -- ls; or anyprobe doctor -p PID, for a running process"
+    return f"anyprobe count 'a.out:*' -p {pid} --for 5"
 
 
 def render(sections: "Mapping[str, Sequence[Finding]]", console: "Console") -> None:

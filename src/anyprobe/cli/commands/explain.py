@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import options
+from anyprobe.cli import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ MOST_SITES = 60
 MARK_STYLES = {"IA": "bold green", "DCR": "yellow", "JTPR": "red"}
 
 
-@click.command("explain")
+@click.command("explain", cls=helping.Command)
 @options.spec
 @options.one_target
 @click.option(

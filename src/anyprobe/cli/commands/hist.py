@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import options
+from anyprobe.cli import helping, options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from anyprobe.data.snapshot import Snapshot
 
 
-@click.command("hist")
+@click.command("hist", cls=helping.Command, starts=True)
 @options.specs
 @click.option("--of", metavar="EXPR", help="The value: arg0, retval, latency_ns, arg2 - arg1, ...")
 @click.option("--by", metavar="EXPR,...", help="A key: tid, cstr(arg0, 64), (arg1 & 3, cpu), ...")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import options
+from anyprobe.cli import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.session import Session
 
 
-@click.command("list")
+@click.command("list", cls=helping.Command)
 @options.optional_specs
 @options.one_target
 @options.json

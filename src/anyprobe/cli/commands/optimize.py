@@ -2,10 +2,10 @@
 
 import click
 
-from anyprobe.cli import options
+from anyprobe.cli import helping, options
 
 
-@click.command("optimize")
+@click.command("optimize", cls=helping.Command)
 @click.argument("switch", type=click.Choice(["on", "off"]))
 @options.one_target
 @options.json

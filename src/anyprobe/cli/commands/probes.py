@@ -1,10 +1,11 @@
 """``anyprobe probes``: what is installed in a process, whoever installed it."""
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import options
+from anyprobe.cli import helping, options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,12 +15,14 @@ if TYPE_CHECKING:
     from anyprobe.data.leftover import Leftover
 
 
-@click.command("probes")
+@click.command("probes", cls=helping.Command)
 @options.one_target
 @options.json
 @click.option("--sites", is_flag=True, help="The sites that were changed, and how, instead of what is registered.")
 def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites: bool) -> None:
     """Show what is installed in a process, whoever installed it, as the kernel lists its kprobes.
+
+    Without a process: which processes have probes.
 
     Each line has the address, k for a kprobe, r for a return probe or j for a jprobe, the place, the module, and what
     holds of [GONE], [DISABLED] and [OPTIMIZED] (reached by a jump, not by a trap).
@@ -29,6 +32,9 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites:
     from anyprobe.cli import output, targets
     from anyprobe.probes import listing
 
+    if not pids and not names:
+        show_processes(as_json=as_json)
+        return
     chosen = targets.choose_one(pids, names)
     with output.progress("looking", quiet=False):
         found = listing.inspect(chosen)
@@ -42,6 +48,58 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites:
     else:
         for each in shown:
             click.echo(str(each))
+
+
+def show_processes(*, as_json: bool) -> None:
+    """Show which processes have probes, of those that one may look at."""
+    import sys
+
+    from anyprobe.cli import output
+    from anyprobe.core.errors import TargetError
+    from anyprobe.probes import listing
+
+    found: list[dict[str, Any]] = []
+    with output.progress("looking", quiet=False):
+        for pid in listing.probed_processes():
+            try:
+                installed = listing.inspect(pid)
+            except TargetError:  # it has ended, or may not be looked at closely
+                continue
+            if not installed.registered and not installed.sites:
+                continue  # the memory is a controller's
+            owners = sorted({each.owner for each in (*installed.registered, *installed.sites)})
+            count = len(installed.registered)
+            found.append({"pid": pid, "exe": _executable(pid), "probes": count, "owners": owners})
+    if as_json:
+        output.write_json(found, sys.stdout)
+        return
+    console = output.console(sys.stdout)
+    if not found:
+        console.print("no process that you may look at has probes")
+        return
+    _print_processes(found, console)
+
+
+def _executable(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return ""
+
+
+def _print_processes(found: "Sequence[dict[str, Any]]", console: "Console") -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("pid", "probes", "owner"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("program", overflow="fold")
+    for each in found:
+        owners = ", ".join(map(str, each["owners"]))
+        table.add_row(str(each["pid"]), f"{each['probes']:,}", owners, escape(each["exe"]))
+    console.print(table)
+    console.print(f"anyprobe probes -p {found[0]['pid']} lists them", style="dim", soft_wrap=True)
 
 
 def as_document(each: "Leftover") -> dict[str, Any]:

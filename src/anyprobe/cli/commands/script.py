@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import options
+from anyprobe.cli import helping, options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from anyprobe.data.snapshot import Snapshot
 
 
-@click.command("script")
+@click.command("script", cls=helping.Command, starts=True)
 @click.argument("file", metavar="FILE.py", type=click.Path(dir_okay=False, allow_dash=True))
 @click.argument("arguments", metavar="[ARGUMENT...]", nargs=-1)
 @options.target

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import options
+from anyprobe.cli import helping, options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from anyprobe.data.snapshot import Snapshot
 
 
-@click.command("trace")
+@click.command("trace", cls=helping.Command, starts=True)
 @options.specs
 @click.option("--print", "printed", metavar="EXPR,...", help="What else to show: cstr(arg0, 64), size=arg2, tid, ...")
 @click.option(

@@ -1,0 +1,57 @@
+"""Help pages: where the command to start goes, options in groups, no jargon of types."""
+
+import re
+from typing import Any
+
+import click
+
+GROUPS = {
+    "Target": ("pids", "names", "everywhere"),
+    "What is measured": ("when", "of", "by", "kind", "capacity", "printed", "parameters", "clock", "unsafe"),
+    "When it ends": ("seconds", "most", "at_end", "exit_status"),
+    "Results": ("as_json", "every", "nonzero", "top", "fold", "output", "quiet"),
+    "How probes are placed": ("strategy", "returns", "live", "maxactive", "max_overhead"),
+}
+"""Options by their parameters' names. What is in none of them is the command's own, and comes first."""
+_RANGE = re.compile(r"(?:; )?(?:\d[\d.]*<=?x(?:<=?\d[\d.]*)?|x[<>]=?\d[\d.]*)(?=\])")
+SPEC_POINTER = "SPEC is module:function, with globs, and %return, +0x1c, %insn, ...: see 'anyprobe help specs'."
+
+
+class Command(click.Command):
+    """A command whose help page shows the command to start, and its options in groups."""
+
+    def __init__(self, *arguments: Any, starts: bool = False, **settings: Any) -> None:  # noqa: ANN401 - click's
+        """``starts``: whether it starts what follows ``--``."""
+        super().__init__(*arguments, **settings)
+        self.starts = starts
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return the parts of the usage line."""
+        pieces = super().collect_usage_pieces(ctx)
+        return [*pieces, "[-- COMMAND...]"] if self.starts else pieces
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in their groups."""
+        groups: dict[str, list[tuple[str, str]]] = {"Options": [], **{name: [] for name in GROUPS}}
+        group_of = {parameter: name for name, parameters in GROUPS.items() for parameter in parameters}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None:
+                groups[group_of.get(parameter.name or "", "Options")].append((record[0], plain(record[1])))
+        own = groups.pop("Options")
+        for name, records in (*groups.items(), ("Options", own)):
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Point to what a spec is."""
+        if any(parameter.name in {"specs", "spec"} for parameter in self.params):
+            formatter.write_paragraph()
+            formatter.write_text(SPEC_POINTER)
+        super().format_epilog(ctx, formatter)
+
+
+def plain(text: str) -> str:
+    """Return a help text without the bounds of numbers, which errors name."""
+    return _RANGE.sub("", text).removesuffix("[]").rstrip()
