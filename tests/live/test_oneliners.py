@@ -50,6 +50,12 @@ EXPECTED = {
     "-- ls /": r"arg0 \(hist\)",
     "uprobe:": r'cstr\(arg0, 64\)="',
     "r:mine/read": r"(.*libc.so.6:read = \d+\n){5}",
+    "count libc:open --when": r"[1-9][\d,]* +[\d,]+ +open\b",
+    "time libc:write --when": r"p99",
+    "--print 'cstr(arg0, 64), errno'": r'(.*open = -1  cstr\(arg0, 64\)="/nowhere"  errno=2\n){5}',
+    "--when 'retval > 0'": r"latency_ns \(hist\)",
+    "leaks.py -p": r"outstanding bytes",
+    "leaks.py -- ls": r"outstanding bytes",
     "latency.json": r'"latency_ns": \{',
     "reads.jsonl": r'\{"ts_ns": \d+, .*"spec": "pid:libc.so.6:read:entry"',
 }
