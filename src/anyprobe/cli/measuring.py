@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from anyprobe.cli import ExitStatus, ending, output, targets
+from anyprobe.cli import ExitStatus, documents, ending, output, targets
 from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import Interrupted, TargetError, TargetExited
 from anyprobe.core.refusal import Reason
+from anyprobe.data.interval import since
 from anyprobe.data.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ class Plan:
     returns: str | None = None
     live: bool = False
     unsafe: bool = False
+    nonzero: bool | None = None
+    """Whether documents leave out what was not hit; None: those of ``--every`` do."""
+    shown: list[Snapshot] = field(default_factory=list)
+    """The results that were shown last."""
     said: set[str] = field(default_factory=set)
     """Warnings that the user has seen."""
     always: Mapping[str, object] = field(default_factory=dict)
@@ -182,7 +187,7 @@ def wait(
         if deadline is not None and now >= deadline:
             return
         if next_show is not None and plan.every is not None and now >= next_show:
-            show([with_maps(session, session.snapshot(), plan) for session in sessions], plan, stream)
+            show([with_maps(session, session.snapshot(), plan) for session in sessions], plan, stream, between=True)
             next_show += plan.every
             continue
         hooks = [session.hooks.look() for session in sessions]
@@ -248,8 +253,8 @@ def with_maps(session: "Session", snapshot: Snapshot, plan: Plan) -> Snapshot:
         return replace(snapshot, warnings=(*snapshot.warnings, str(error)))
 
 
-def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO) -> None:
-    """Write the results of all processes as one table or document."""
+def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: bool = False) -> None:
+    """Write the results of all processes as one table or document; ``between``: of the time since the last ones."""
     if plan.seen is not None:
         snapshots = [plan.seen(snapshot) for snapshot in snapshots]
     snapshots = [snapshot.distinct() for snapshot in snapshots]
@@ -258,16 +263,20 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO) -> None:
     together = reduce(Snapshot.merge, snapshots)
     if plan.lines:
         stream = sys.stderr
+    last = since(together, plan.shown[-1] if plan.shown else None, time.strftime("%H:%M:%S")) if between else None
+    several = bool(plan.shown)
+    plan.shown[:] = [together]
     if plan.as_json and not plan.lines:
-        document = {**plan.always, **together.as_json()}
-        if len(snapshots) > 1:
-            document["targets"] = [{**plan.always, **snapshot.as_json()} for snapshot in snapshots]
+        nonzero = plan.every is not None if plan.nonzero is None else plan.nonzero
+        document = documents.of_all(snapshots, together, last, always=plan.always, nonzero=nonzero)
         if plan.records is not None:
             document |= plan.records.document()
         output.write_json(document, stream, one_line=plan.every is not None)
         return
     warn_once(together.warnings, plan)
-    plan.render(together, output.console(stream), plan.top)
+    if several and last is None and not plan.lines:
+        stream.write("\n")
+    plan.render(last or together, output.console(stream), plan.top)
     stream.flush()
 
 

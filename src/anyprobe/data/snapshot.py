@@ -4,10 +4,13 @@ import dataclasses
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from anyprobe.data import histogram
 from anyprobe.data.results import AggregationResult, MapResult
+
+if TYPE_CHECKING:
+    from anyprobe.data.interval import Interval
 
 Json = dict[str, Any]
 Kind = Literal["entry", "return", "offset", "insn", "block", "call"]
@@ -134,6 +137,11 @@ class FunctionTiming:
     """Where the function starts."""
 
     @property
+    def was_called(self) -> bool:
+        """Whether there is more to say than that it was not called."""
+        return bool(self.count or self.tail_exits or self.unmatched or self.nmissed or self.in_flight)
+
+    @property
     def mean_ns(self) -> float | None:
         """The mean duration, None without calls."""
         return self.sum_ns / self.count if self.count else None
@@ -245,6 +253,8 @@ class Snapshot:
     """By how much the clock of times goes on at once, 0 where nothing is timed."""
     tail_exits: int | None = None
     """Calls that aggregations have no time or result of, since they left by a jump; None where none is wanted."""
+    interval: "Interval | None" = None
+    """The time in which this was counted, where that is a part of the session."""
 
     @property
     def hits(self) -> int:
@@ -284,6 +294,13 @@ class Snapshot:
         if self.warnings:
             document["warnings"] = list(self.warnings)
         return document
+
+    def nonzero(self) -> "tuple[Snapshot, dict[str, int]]":
+        """Return what was hit alone, and how many sites and functions were left out."""
+        sites = tuple(each for each in self.sites if each.hits or each.nmissed or not each.armed)
+        functions = tuple(each for each in self.functions if each.was_called)
+        left_out = {"sites": len(self.sites) - len(sites), "functions": len(self.functions) - len(functions)}
+        return dataclasses.replace(self, sites=sites, functions=functions), left_out
 
     def aggregation(self, name: str) -> AggregationResult:
         """Return what the aggregation with this name has counted."""

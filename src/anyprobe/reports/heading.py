@@ -26,8 +26,11 @@ _PAUSES = (("prepare", "map"), ("arm", "arm"), ("disarm", "disarm"))
 def print_heading(snapshot: Snapshot, console: Console, what: str, behind: str = "") -> None:
     """Print one line on the targets and one on what it cost them: the longest times, where there are several.
 
-    ``behind`` is what else is to be known at once, after the duration.
+    ``behind`` is what else is to be known at once, after the duration. Of an interval there is the time of day alone.
     """
+    if snapshot.interval is not None:
+        console.print(f"\n{snapshot.interval.moment}  {what} in {snapshot.interval.seconds:.2f} s", soft_wrap=True)
+        return
     targets = (snapshot.target, *snapshot.others)
     names = ", ".join(map(_named, targets[:NAMED_TARGETS]))
     if len(targets) > NAMED_TARGETS:
@@ -78,7 +81,7 @@ def _named(target: TargetInfo) -> str:
 def print_refusals(snapshot: Snapshot, console: Console) -> None:
     """Print what was refused: each one with its reason, or many summed up by reason."""
     refused = snapshot.refused
-    if not refused:
+    if not refused or snapshot.interval is not None:
         return
     console.print()
     if len(refused) <= DETAILED_REFUSALS:

@@ -45,8 +45,8 @@ def print_timings(snapshot: Snapshot, console: Console, top: int = 0) -> None:
 def print_functions(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     """Print the functions that were timed, the longest in all first."""
     ordered = sorted(snapshot.functions, key=lambda timing: (-timing.sum_ns, timing.module, timing.function))
-    called = [timing for timing in ordered if _was_called(timing)]
-    silent = [timing for timing in ordered if not _was_called(timing)]
+    called = [timing for timing in ordered if timing.was_called]
+    silent = [timing for timing in ordered if not timing.was_called]
     shown = called[:top] if top else called + silent
     if shown:
         console.print()
@@ -60,10 +60,6 @@ def print_functions(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     _print_footnotes(shown, console)
     if any(timing.count and timing.min_ns < 1.5 * snapshot.clock_step_ns for timing in shown):
         print_step(snapshot.clock_step_ns, console)
-
-
-def _was_called(timing: FunctionTiming) -> bool:
-    return bool(timing.count or timing.tail_exits or timing.unmatched or timing.nmissed or timing.in_flight)
 
 
 def _table(timings: list[FunctionTiming], step: float, width: int) -> Table:

@@ -35,7 +35,8 @@ def print_sites(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     rest = hit[len(shown) :] if top else []
     more = f"{counted(len(rest), f'more {noun}')} with {counted(sum(site.hits for site in rest), 'hit')}"
     print_left_out(more if rest else "", list(map(site_name, silent)) if top else [], noun, "hit", console)
-    _print_strategies(snapshot.sites, noun, console)
+    if snapshot.interval is None:
+        _print_strategies(snapshot.sites, noun, console)
 
 
 def site_name(site: SiteResult) -> str:
@@ -65,6 +66,8 @@ def _table(sites: list[SiteResult], snapshot: Snapshot) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("hits", justify="right", no_wrap=True)
     table.add_column("hits/s", justify="right", no_wrap=True)
+    if snapshot.interval is not None:
+        table.add_column("in all", justify="right", no_wrap=True)
     if missed:
         table.add_column("missed", justify="right", no_wrap=True, style="red")
     table.add_column("function", overflow="fold", style="cyan")
@@ -75,6 +78,7 @@ def _table(sites: list[SiteResult], snapshot: Snapshot) -> Table:
     exits = Counter(map(site_name, sites))
     for site in sites:
         cells = [f"{site.hits:,}", rate(site.hits, snapshot.duration_s)]
+        cells += [f"{snapshot.interval.total(site):,}"] if snapshot.interval is not None else []
         cells += [f"{site.nmissed:,}"] if missed else []
         which = f" +{site.offset:#x}" if site.kind == "return" and exits[site_name(site)] > 1 else ""
         cells += [escape(site_name(site) + which), escape(site.module), site.strategy]

@@ -1,5 +1,7 @@
+import itertools
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -78,6 +80,56 @@ def test_every_prints_one_document_per_line(fakes, sleeper, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) >= 3
     assert all(json.loads(line)["sites"] for line in lines)
+
+
+def growing():
+    """Return snapshots that count ten hits more than the one before, and last a second longer."""
+    for number in itertools.count(1):
+        sites = (site("malloc", 10 * number), site("calloc", 0))
+        yield snapshot(sites=sites, refused=(), duration_s=float(number))
+
+
+@pytest.fixture
+def counting(fakes, monkeypatch):
+    snapshots = growing()
+    monkeypatch.setattr(type(fakes), "snapshot", property(lambda _: next(snapshots), lambda *_: None), raising=False)
+
+
+@pytest.mark.usefixtures("counting")
+def test_every_prints_what_was_added_and_the_heading_once(sleeper, capsys):
+    assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0.35", "--every", "0.1"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("set up in") == shown.count("(pid ") == 1
+    moments = re.findall(r"^\d\d:\d\d:\d\d  10 hits at 2 sites in 1.00 s$", shown, re.MULTILINE)
+    assert len(moments) >= 2
+    rows = re.findall(r"^ *10 +10 +(\d+) +malloc ", shown, re.MULTILINE)
+    assert rows == [str(10 * number) for number in range(1, len(moments) + 1)]
+    assert re.search(r"\n\nredis-server \(pid 4242\): \d+ hits", shown)
+
+
+@pytest.mark.usefixtures("counting")
+def test_documents_of_every_have_the_interval_and_no_silent_sites(sleeper, capsys):
+    assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0.35", "--every", "0.1", "--json"]) == 0
+    *between, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert len(between) >= 2
+    for number, document in enumerate(between, 1):
+        (one,) = document["sites"]
+        assert (one["hits"], one["interval_hits"]) == (10 * number, 10)
+        assert document["interval"]["hits"] == 10
+        assert document["left_out"] == {"sites": 1, "functions": 0}
+    assert "interval" not in last
+    assert last["left_out"]["sites"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "functions"),
+    [([], 3), (["--nonzero"], 2), (["--every", "9"], 2), (["--every", "9", "--zero"], 3)],
+)
+def test_documents_leave_out_what_was_not_hit_on_demand(fakes, sleeper, capsys, options, functions):
+    assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0", "--json", *options]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["sites"]) == functions
+    assert ("left_out" in document) == (functions == 2)
 
 
 def test_several_processes_are_added_up_and_listed(fakes, sleeper, capsys):

@@ -1,0 +1,117 @@
+"""What was counted between two snapshots of one session."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from anyprobe.data.histogram import Bucket
+from anyprobe.data.results import AggregationResult, CellValue
+from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
+
+_SAME = 0.25
+"""Bounds of one bucket differ by less than this share of its width: nanoseconds of a tick are measured anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The time from one snapshot to the next, and what each site had counted in all at its end."""
+
+    moment: str
+    """The time of day at its end."""
+    seconds: float
+    totals: Mapping[Hashable, int] = field(default_factory=dict)
+
+    def total(self, site: SiteResult) -> int:
+        """Return the hits of a site since the beginning."""
+        return self.totals.get(_site(site), site.hits)
+
+
+def since(after: Snapshot, before: Snapshot | None, moment: str) -> Snapshot:
+    """Return what was counted after a snapshot (from the beginning, if there is none) and up to another one."""
+    if before is None:
+        before = Snapshot(after.target, 0.0)
+    seconds = max(after.duration_s - before.duration_s, 0.0)
+    earlier_sites = {_site(each): each for each in before.sites}
+    earlier_functions = {_function(each): each for each in before.functions}
+    earlier_results = {(each.name, each.kind, each.by): each for each in before.aggregations}
+    return replace(
+        after,
+        duration_s=seconds,
+        sites=tuple(_site_since(each, earlier_sites.get(_site(each))) for each in after.sites),
+        functions=tuple(_calls_since(each, earlier_functions.get(_function(each))) for each in after.functions),
+        aggregations=tuple(
+            _result_since(each, earlier_results.get((each.name, each.kind, each.by))) for each in after.aggregations
+        ),
+        interval=Interval(moment, seconds, {_site(each): each.hits for each in after.sites}),
+    )
+
+
+def _site(site: SiteResult) -> Hashable:
+    return site.spec, site.address, site.kind, site.exit_kind
+
+
+def _function(timing: FunctionTiming) -> Hashable:
+    return timing.spec, timing.address
+
+
+def _site_since(after: SiteResult, before: SiteResult | None) -> SiteResult:
+    if before is None:
+        return after
+    return replace(after, hits=after.hits - before.hits, nmissed=after.nmissed - before.nmissed)
+
+
+def _calls_since(after: FunctionTiming, before: FunctionTiming | None) -> FunctionTiming:
+    """Return the calls of the interval; the shortest and the longest are known by their buckets."""
+    if before is None or not before.count:
+        return after
+    buckets = _buckets_since(after.buckets, before.buckets)
+    return replace(
+        after,
+        count=after.count - before.count,
+        tail_exits=after.tail_exits - before.tail_exits,
+        unmatched=after.unmatched - before.unmatched,
+        sum_ns=max(after.sum_ns - before.sum_ns, 0.0),
+        min_ns=max(buckets[0][0], after.min_ns) if buckets else 0.0,
+        max_ns=min(buckets[-1][1], after.max_ns) if buckets else 0.0,
+        buckets=buckets,
+        nmissed=after.nmissed - before.nmissed,
+    )
+
+
+def _buckets_since(after: Sequence[Bucket], before: Sequence[Bucket]) -> tuple[Bucket, ...]:
+    found, at = [], 0
+    for low, high, count in after:
+        near = _SAME * (high - low)
+        while at < len(before) and before[at][0] < low - near:
+            at += 1
+        earlier = before[at][2] if at < len(before) and abs(before[at][0] - low) <= near else 0
+        if count > earlier:
+            found.append((low, high, count - earlier))
+    return tuple(found)
+
+
+def _result_since(after: AggregationResult, before: AggregationResult | None) -> AggregationResult:
+    """Return what was added; keys to which nothing was added are left out."""
+    if before is None:
+        return after
+    entries = {key: _cell_since(cell, before.entries.get(key)) for key, cell in after.entries.items()}
+    kept = {key: cell for key, cell in entries.items() if cell.count}
+    return replace(after, entries=kept, dropped=after.dropped - before.dropped)
+
+
+def _cell_since(after: CellValue, before: CellValue | None) -> CellValue:
+    """Return what was added to a cell; the extremes of what has no buckets are those since the beginning."""
+    if before is None or after.count < before.count:  # the table was cleared
+        return after
+    buckets = _buckets_since(after.buckets, before.buckets)
+    return CellValue(
+        after.count - before.count,
+        _difference(after.sum, before.sum),
+        int(buckets[0][0]) if buckets and after.min is not None else after.min,
+        min(int(buckets[-1][1]) - 1, after.max) if buckets and after.max is not None else after.max,
+        _difference(after.squares, before.squares),
+        buckets,
+    )
+
+
+def _difference(after: int | None, before: int | None) -> int | None:
+    return after if after is None or before is None else after - before
