@@ -227,7 +227,7 @@ class Engine:
         edit.wants = self.refuse_timing(edit, kept + edit.added)
         while True:
             live = None if self.live is None else self.live.plan(edit)
-            edit.plan = live or planner.plan(state.code, edit.wants)
+            edit.plan = live or planner.plan(state.code, edit.wants, frozenset() if edit.yields else frozenset(kept))
             refused = self._spread(edit.plan.refused, edit.wants)
             if not refused:
                 return

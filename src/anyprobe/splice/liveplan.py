@@ -1,6 +1,7 @@
 """Planning for changes that are made while the program runs: splices of one instruction, best of one byte."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,7 +27,12 @@ class LivePlanner(Planner):
     retired: Mapping[int, int] = field(default_factory=dict)
     """The springboards that are in use no more, with the sites that led there; run-time addresses."""
 
-    def plan(self, function: FunctionCode, wants: Sequence[Want]) -> FunctionPlan:
+    def plan(
+        self,
+        function: FunctionCode,
+        wants: Sequence[Want],
+        vital: AbstractSet[Want] = frozenset(),  # noqa: ARG002 - each has a place of its own or none
+    ) -> FunctionPlan:
         """Return splices for the wants of one function, and claim their bytes."""
         return self._attempt(function, wants, self._place_each)
 

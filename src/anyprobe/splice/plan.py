@@ -4,6 +4,7 @@ All addresses are link-time addresses of the module. Each verdict about a strate
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,26 +29,33 @@ _FEW = 2
 class Planner(Rows):
     """Plans the functions of one module."""
 
+    _vital: AbstractSet[Want] = frozenset()
     _whole_lines: bool = False
     """Let a patch rather carry on with what follows than have a second one there."""
     _puns: bool = True
     _chained: bool = False
     """Choose the bytes of puns so that what stands in front can lean on them."""
 
-    def plan(self, function: FunctionCode, wants: Sequence[Want]) -> FunctionPlan:
+    def plan(
+        self, function: FunctionCode, wants: Sequence[Want], vital: AbstractSet[Want] = frozenset()
+    ) -> FunctionPlan:
         """Return splices for the wants of one function (and its parts elsewhere), and claim their bytes.
 
         Where instructions take the room of one another, those with the least room are placed last, if that serves more,
-        or as many with fewer puns: each of these needs a place at one of a few addresses.
+        or as many with fewer puns: each of these needs a place at one of a few addresses. What is ``vital``, or serves
+        the signal view, is placed first where it would be refused otherwise.
         """
+        self._vital = vital
         plan = self._attempt(function, wants, self._place_in_order)
         if len(wants) < 2 or not plan.is_worth_more(len(wants) // _MANY):
             return plan
         plan = self._better(plan, function, wants, partial(self._place_cramped_last, from_behind=True))
         if plan.refused:
             plan = self._better(plan, function, wants, partial(self._place_cramped_last, from_behind=False))
-        if plan.loss[0] or (plan.refused and len(wants) < _MANY):
+        if plan.loss[:2] > (0, 0) or (plan.refused and len(wants) < _MANY):
             plan = self._better(plan, function, wants, self._place_chained)
+        if plan.loss[0] and not all(map(self._is_vital, wants)):
+            plan = self._better(plan, function, wants, self._place_vital_first)
         return plan
 
     def _better(
@@ -77,7 +85,7 @@ class Planner(Rows):
         wants: Sequence[Want],
         place: Callable[[FunctionCode, list[Want], FunctionPlan], None],
     ) -> FunctionPlan:
-        plan = FunctionPlan(scope=self._scope(function, wants))
+        plan = FunctionPlan(scope=self._scope(function, wants), vital=self._vital)
         todo = sorted(wants, key=lambda want: want.address)
         self._wanted = frozenset(want.address for want in todo)
         plan.refused = self._without_behind(function, todo)
@@ -145,6 +153,27 @@ class Planner(Rows):
         self._splice_ways(function, todo, plan)
         self._serve_arrivals(function, plan)
         self._place_again(function, plan, frozenset(cramped))
+
+    def _place_vital_first(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> None:
+        """Place what must not be refused as if nothing else were wanted; then the rest, where there is room for it."""
+        first = {want for want in todo if self._is_vital(want)}
+        wanted, vital = self._wanted, self._vital
+        alone = self.plan(function, [want for want in todo if want in first])
+        self._wanted, self._vital = wanted, vital
+        plan.splices += alone.splices  # they are claimed already
+        plan.refused += alone.refused
+        plan.verdicts += alone.verdicts
+        plan.shared |= alone.shared
+        entries = {want.address for want in first if want.kind is WantKind.ENTRY}
+        rest = [want for want in todo if want not in first]
+        for want in rest:
+            if want.kind is not WantKind.LOOP or want.tag not in entries:  # the others came with the entries
+                self._place(function, want, plan)
+        self._splice_ways(function, rest, plan)
+        self._serve_arrivals(function, plan)
+
+    def _is_vital(self, want: Want) -> bool:
+        return want in self._vital or (want.internal and want.first)
 
     def _place_chained(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> None:
         """Place lines with room for a jump first, then from behind what has none: each pun on the bytes of the next."""

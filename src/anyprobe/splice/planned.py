@@ -5,6 +5,7 @@ All addresses are link-time addresses of the module unless they are said to be r
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -159,6 +160,8 @@ class FunctionPlan:
     """Instructions that some run as copies in a patch and others in their place: no want may rely on the copy alone."""
     scope: "tuple[FunctionCode, ...]" = ()
     """The functions whose instructions may be displaced for the sake of others."""
+    vital: AbstractSet[Want] = frozenset()
+    """Wants that nothing else may take the place of: they are armed already."""
     _by_head: list[PlannedSplice] = field(default_factory=list, repr=False)
     _tail: PlannedSplice | None = field(default=None, repr=False)
 
@@ -168,14 +171,19 @@ class FunctionPlan:
         return sum(splice.strategy is Strategy.PUNNED for splice in self.splices)
 
     @property
-    def loss(self) -> tuple[int, int, int]:
-        """What it fails to do: entries and exits weigh more than any number of other instructions."""
+    def loss(self) -> tuple[int, int, int, int]:
+        """What it fails to do, the worst first.
+
+        Without what serves the signal view all that may fault would be given up; entries and exits weigh more than any
+        number of other instructions.
+        """
+        vital = sum(want in self.vital or (want.internal and want.first) for want, _ in self.refused)
         ends = sum(want.kind is not WantKind.OFFSET for want, _ in self.refused)
-        return ends, len(self.refused), self.puns
+        return vital, ends, len(self.refused), self.puns
 
     def is_worth_more(self, most: int) -> bool:
         """Return whether to plan a function anew: not for a few instructions, which are no ends."""
-        return self.loss[0] > 0 or len(self.refused) + self.puns > most
+        return self.loss[:2] > (0, 0) or len(self.refused) + self.puns > most
 
     def last_before(self, address: int) -> PlannedSplice | None:
         """Return the splice with the highest head at or below an address, of several the one added last."""
