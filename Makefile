@@ -1,6 +1,8 @@
 # The only task file. Every target does its own set-up; a second run of `make setup` takes well under a second.
 PYTHON ?= python3
 VENV := .venv
+# Files of tests that run at one time.
+WORKERS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 FRIDA := 17.26.0
@@ -38,7 +40,7 @@ lint: setup
 # pyarrow is optional for users; without it the tests of Arrow and Parquet are skipped.
 test: packages lint
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pyarrow==$(PYARROW) 2>/dev/null || echo "pyarrow cannot be installed; its tests are left out" >&2
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 live: packages setup
 	$(BIN)/pytest tests/live
