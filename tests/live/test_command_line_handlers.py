@@ -1,6 +1,7 @@
 """The commands that run handlers, as programs, on real processes."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -331,13 +332,16 @@ def test_trace_prints_expressions_and_what_is_missing(command, tmp_path):
 def test_trace_ends_after_some_hits(command, busy):
     shown = command("trace", "libc:getppid", "-p", str(busy.pid), "-c", "5", "--args", "1")
     assert shown.returncode == 0, shown.stderr
-    lines = shown.stdout.splitlines()
+    zero, columns, *lines = shown.stdout.splitlines()
+    assert re.fullmatch(r"time 0 is \d\d:\d\d:\d\d\.\d{6}, before the probes were placed", zero)
+    assert columns.split() == ["seconds", "thread", "tid", "place"]
     assert len(lines) == 5
+    assert all(re.match(rf" +[\d.]+ +\S*python\S* +{busy.pid} libc", line) for line in lines)
     assert all(f" {busy.pid} libc.so.6:getppid(" in line for line in lines)
 
 
 def test_trace_at_an_instruction(command, busy):
-    shown = command("trace", "libc:getppid%insn", "-p", str(busy.pid), "-c", "6", "--print", "ctx.regs.rsp")
+    shown = command("trace", "libc:getppid%insn", "-p", str(busy.pid), "-c", "6", "--print", "ctx.regs.rsp", "--quiet")
     assert shown.returncode == 0, shown.stderr
     lines = shown.stdout.splitlines()
     assert len(lines) == 6
@@ -365,7 +369,7 @@ def test_specs_of_other_tools(command, busy, spec):
     for arguments in ((), ("--print", "retval")):
         shown = command("trace", spec, "-p", str(busy.pid), "-c", "2", *arguments)
         assert shown.returncode == 0, shown.stderr
-        assert len(shown.stdout.splitlines()) == 2
+        assert len(shown.stdout.splitlines()) == 2 + 2
     assert " = " in shown.stdout
 
 
@@ -602,3 +606,20 @@ def test_what_is_nobodys_expression_has_no_place(busy, command):
     shown = command("hist", "libc:getppid", "libc:malloc", "--of", "'text'", "-p", str(busy.pid))
     assert shown.returncode == 2
     assert "<expressions" not in shown.stderr
+
+
+NESTED = """
+#define KEPT __attribute__((noinline))
+KEPT int factorial(int n) { if (n < 2) return 1; int r = factorial(n - 1); __asm__ volatile(""); return r * n; }
+KEPT int outer(int n) { int r = factorial(n); __asm__ volatile(""); return r + 1; }
+int main(void) { outer(3); return 0; }
+"""
+
+
+def test_calls_are_indented_where_both_ends_are_traced(command):
+    program = build("nested.c", "-O1", "-g", text=NESTED)
+    both = ("a.out:outer", "a.out:outer%return", "a.out:factorial", "a.out:factorial%return")
+    shown = command("trace", *both, "--", str(program)).stderr
+    places = re.findall(r"^ +[\d.]+ +nested +\d+ ( *)nested:(\S+)", shown, re.MULTILINE)
+    expected = [(0, "outer"), (1, "factorial"), (2, "factorial"), (3, "factorial")]
+    assert [(len(space) // 2, name.partition("(")[0]) for space, name in places] == expected + expected[::-1]

@@ -124,7 +124,7 @@ def test_calls_that_are_left_by_a_jump_have_no_result_and_no_time(run):
 def test_trace(run):
     lines = [json.loads(line) for line in run("trace", "a.out:work", "--when", "n > 7", "--json").splitlines()]
     assert [line["args"] for line in lines] == [{"n": 8}, {"n": 9}]
-    lines = run("trace", "a.out:work", "--when", "retval == -1", "--print", "n").splitlines()
+    lines = run("trace", "a.out:work", "--when", "retval == -1", "--print", "n", "--quiet").splitlines()
     assert [line.partition("work")[2] for line in lines if "n=9" in line] == [" = -1  n=9"]
     assert len(lines) == 6
 

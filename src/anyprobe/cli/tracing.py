@@ -13,6 +13,7 @@ from anyprobe.cli.handlerplaces import HandlerMaker, HandlerPlace, place_for
 from anyprobe.cli.handlertext import PARAMETERS, HandlerText, check_names
 from anyprobe.cli.knownfunctions import Knowledge, knowledge_of
 from anyprobe.cli.records import TIME, MonotonicTime, Row, rows
+from anyprobe.cli.threads import Threads
 
 if TYPE_CHECKING:
     from anyprobe.probes.session import Session
@@ -57,11 +58,17 @@ class Trace:
     """End after so many hits."""
     when: Expression | None = None
     """Only hits for which this holds."""
+    quiet: bool = False
+    """Whether there is no header."""
     shown: int = 0
     _traced: dict[tuple[int, str], Traced] = field(default_factory=dict)
     _places: dict[int, dict[int, tuple[str, str]]] = field(default_factory=dict)
     _times: MonotonicTime = field(default_factory=MonotonicTime)
+    _threads: Threads = field(default_factory=Threads)
     _began: int = 0
+    _zero: float = 0.0
+    """The time of day from which times count."""
+    _headed: bool = False
     _dropped: int = 0
     _looked: float = 0.0
 
@@ -72,7 +79,9 @@ class Trace:
 
     def arm(self, session: "Session", specs: Sequence[str]) -> None:
         """Place the handlers of all specs in one session."""
-        self._began = self._began or time.monotonic_ns()
+        if not self._began:
+            self._began, self._zero = time.monotonic_ns(), time.time()
+        self._threads.know(session.pid)
         session.handling.ring_bytes = RING_BYTES
         wanted = [(fetched(spec), knowledge_of(session, spec)) for spec in specs]
         for _, known in wanted:
@@ -83,6 +92,7 @@ class Trace:
         ]
         for index, (place, (arguments, known)) in enumerate(zip(places, wanted, strict=True)):
             self._put(session, f"hit {index}", place, known, arguments)
+        self._threads.see(spec for _, (spec, _) in _places(session))
 
     def _put(
         self, session: "Session", name: str, place: HandlerPlace, known: Knowledge, arguments: tuple[Expression, ...]
@@ -134,6 +144,7 @@ class Trace:
         """Show what has come since the last look."""
         show = self._as_json if self.as_json else self._as_text
         lines: list[str] = []
+        self._threads.look()
         for row in rows(sessions, final=final):
             if self.enough:
                 break
@@ -141,6 +152,11 @@ class Trace:
             if traced is not None:
                 lines.append(show(row, traced))
                 self.shown += 1
+        if lines and not self._headed and not self.as_json and not self.quiet:
+            from anyprobe.reports.trace import heading
+
+            lines.insert(0, heading(self._zero))
+            self._headed = True
         if lines:
             stream.write("\n".join(lines) + "\n")
             stream.flush()
@@ -196,11 +212,14 @@ class Trace:
         labels = traced.labels or ("",) * len(traced.parameters)
         result = traced.place.returns and ("result" in values or traced.hides_result)
         shown = traced.has_parameters and not self.printed
+        canonical, place = self._place(row, traced)
         return line(
             Hit(
+                name=self._threads.name(row.session.pid, values["tid"]),
+                depth=self._threads.depth(row.session.pid, values["tid"], canonical),
                 seconds=(self._times.of(row.fields[TIME]) - self._began) / 1e9,
                 thread=f"{row.session.pid}/{values['tid']}" if self.several else str(values["tid"]),
-                place=self._place(row, traced)[1],
+                place=place,
                 arguments=list(zip(labels, _given(values, traced), strict=True)) if shown else None,
                 has_result=result,
                 result=values.get("result"),
@@ -221,7 +240,9 @@ class Trace:
         ip = row.fields["ip"]
         known = self._places.setdefault(row.session.pid, {})
         if ip not in known:
-            known |= dict(_places(row.session))
+            found = _places(row.session)
+            self._threads.see(spec for _, (spec, _) in found)
+            known |= dict(found)
         return known.get(ip) or (traced.place.spec, traced.place.spec)
 
 

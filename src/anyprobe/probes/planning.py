@@ -238,7 +238,7 @@ def _list_site(session: "Session", site: "ResolvedSite") -> list[ListedSite]:
     name, offset = site.function.demangled, site.offset
 
     def entry(address: int, verdict: str | Refusal) -> ListedSite:
-        inside = address - site.address if site.kind in EACH else offset
+        inside = address - site.address if site.kind in EACH or site.kind == "return" else offset
         strategy, refusal = (verdict, None) if isinstance(verdict, str) else (None, verdict)
         return ListedSite(site.canonical, site.object.name, name, inside, address, strategy, refusal)
 

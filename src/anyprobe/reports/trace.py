@@ -1,5 +1,6 @@
 """One line per hit, for people."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +24,21 @@ class Hit:
     printed: Mapping[str, Any] | None = None
     more: bool = False
     """Whether there are more arguments, which were not asked for."""
+    name: str = ""
+    """The thread's."""
+    depth: int = 0
+    """In how many other calls that have lines."""
+
+
+def heading(zero: float) -> str:
+    """Return what stands above the lines: from when times count, and what the columns are."""
+    moment = time.strftime("%H:%M:%S", time.localtime(zero)) + f"{zero % 1:.6f}"[1:]
+    return f"time 0 is {moment}, before the probes were placed\n{'seconds':>12} {'thread':>15} {'tid':>8} place"
 
 
 def line(hit: Hit) -> str:
     """Return the line of a hit: time, thread, place, arguments, result, and what else was asked for."""
-    text = f"{hit.seconds:12.6f} {hit.thread:>8} {hit.place}"
+    text = f"{hit.seconds:12.6f} {printable(hit.name):>15} {hit.thread:>8} {'  ' * hit.depth}{hit.place}"
     if hit.arguments is not None:
         shown = [f"{name}={value(given)}" if name else value(given) for name, given in hit.arguments]
         text += f"({', '.join([*shown, *['…'] * hit.more])})"

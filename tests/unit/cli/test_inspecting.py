@@ -1,10 +1,13 @@
 import json
 import sys
 
-from anyprobe.cli import machine_checks, main
+from anyprobe.cli import machine_checks, main, output
 from anyprobe.cli.commands import doctor
+from anyprobe.cli.commands import list as listing
 from anyprobe.cli.finding import Finding
 from anyprobe.core.errors import NoSuchProcess
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.data.explanation import ListedSite
 
 
 def test_explain_marks_the_regions_and_names_the_verdicts(fakes, capsys):
@@ -64,6 +67,44 @@ def test_list_as_json(fakes, capsys):
     malloc, lone_ret = json.loads(capsys.readouterr().out)["sites"]
     assert (malloc["strategy"], malloc["refusal"]) == ("jump", None)
     assert lone_ret["refusal"]["reason"] == "lone-ret"
+
+
+def listed(spec, offset, address, strategy="jump", **more):
+    return ListedSite(f"pid:libc.so.6:{spec}", "libc.so.6", "f", offset, address, strategy, **more)
+
+
+def test_list_has_a_heading_and_columns(capsys):
+    sites = [
+        listed("malloc:entry", 0, 0x1000, arguments=(("bytes", "u64"),), result="ptr"),
+        listed("f:return", 7, 0x2007, "retarget", arguments=()),
+        listed("f:return", 9, 0x2009, None, refusal=Refusal(Reason.LONE_RET, 0x2009, "nothing but ret"), arguments=()),
+    ]
+    listing.render(sites, output.console(sys.stdout))
+    assert (
+        capsys.readouterr().out
+        == """\
+address         spec                         reached by         types
+        0x1000  pid:libc.so.6:malloc:entry   jump               (bytes: u64) -> ptr
+        0x2007  pid:libc.so.6:f:return +0x7  retarget           ()
+        0x2009  pid:libc.so.6:f:return +0x9  refused: lone-ret  ()
+3 sites: 1 jump, 1 retarget, 1 refused
+"""
+    )
+    listing.render(sites, output.console(sys.stdout), 1)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "        0x1000  pid:libc.so.6:malloc:entry  jump        (bytes: u64) -> ptr",
+        "… and 2 more; --top 0 shows all",
+        "3 sites: 1 jump, 1 retarget, 1 refused",
+    ]
+
+
+def test_a_few_long_names_do_not_widen_the_table(capsys):
+    sites = [listed(f"f{number}:entry", 0, 0x1000 + number) for number in range(40)]
+    listing.render([*sites, listed("x" * 300 + ":entry", 0, 0x3000)], output.console(sys.stdout))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].index("reached by") == 16 + listing.WIDTH + 2
+    assert lines[1].index("jump") == lines[0].index("reached by")
+    assert lines[-2].endswith("x:entry  jump")
 
 
 def test_probes_in_all_forms(fakes, capsys):

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from anyprobe.data.explanation import ListedSite
     from anyprobe.probes.session import Session
 
+WIDTH = 60
+"""Columns that a spec may take in any case before longer ones stand out."""
+
 
 @click.command("list", cls=helping.Command)
 @options.optional_specs
@@ -25,8 +28,21 @@ if TYPE_CHECKING:
 @click.option(
     "--inlined", is_flag=True, help="The instances of functions inlined into others, too, by debug information."
 )
+@click.option(
+    "--top",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Show the first N lines only, and sum up the others. Default: all.",
+)
 def command(
-    specs: tuple[str, ...], pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, strategy: str, inlined: bool
+    specs: tuple[str, ...],
+    pids: tuple[int, ...],
+    names: tuple[str, ...],
+    as_json: bool,
+    strategy: str,
+    inlined: bool,
+    top: int,
 ) -> None:
     """List what could be probed, with the strategy for each or the reason against it, and types. Changes nothing.
 
@@ -44,7 +60,7 @@ def command(
     if as_json:
         output.write_json({"sites": [as_document(site) for site in sites]}, sys.stdout)
     else:
-        render(sites, output.console(sys.stdout))
+        render(sites, output.console(sys.stdout), top)
 
 
 def _with_instances(session: "Session", specs: "Sequence[str]") -> "Sequence[ListedSite]":
@@ -79,17 +95,48 @@ def _prototype(site: "ListedSite") -> str:
     return f"({arguments})" + (f" -> {site.result}" if site.result is not None else "")
 
 
-def render(sites: "Sequence[ListedSite]", console: "Console") -> None:
-    """Print a line per site, ready for grep, and a summary."""
+def render(sites: "Sequence[ListedSite]", console: "Console", top: int = 0) -> None:
+    """Print a line per site, ready for grep, and a summary; ``top`` limits the lines unless 0."""
     from rich.text import Text
 
     from anyprobe.reports.quantities import counted
 
-    for site in sites:
-        refused = site.refusal
-        verdict = Text(f"{site.strategy:9}") if refused is None else Text(f"refused: {refused.reason.value}", "yellow")
-        prototype = Text("" if site.arguments is None else f"  {_prototype(site)}", "dim")
-        console.print(Text(f"{site.address:#14x}  {site.spec}  "), verdict, prototype, soft_wrap=True, sep="")
+    shown = sites[:top] if top else sites
+    names = _told_apart(shown)
+    verdicts = [site.strategy or f"refused: {site.refusal.reason.value if site.refusal else ''}" for site in shown]
+    prototypes = ["" if site.arguments is None else _prototype(site) for site in shown]
+    width, least = _width(names), max(map(len, (*verdicts, "reached by"))) if any(prototypes) else 0
+    if shown:
+        types = "types" if any(prototypes) else ""
+        heading = f"{'address':14}  {'spec':{width}}  {'reached by':{least}}  {types}".rstrip()
+        console.print(Text(heading, "bold"), soft_wrap=True)
+    for site, name, verdict, prototype in zip(shown, names, verdicts, prototypes, strict=True):
+        line = Text(f"{site.address:#14x}  {name:{width}}  ")
+        line.append(f"{verdict:{least}}", "" if site.refusal is None else "yellow")
+        line.append(f"  {prototype}" if prototype else "", "dim")
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+    if len(shown) < len(sites):
+        console.print(f"… and {len(sites) - len(shown):,} more; --top 0 shows all", style="dim", soft_wrap=True)
     strategies = Counter(site.strategy if site.refusal is None else "refused" for site in sites)
     shares = ", ".join(f"{count:,} {strategy}" for strategy, count in strategies.most_common())
     console.print(f"{counted(len(sites), 'site')}: {shares}" if sites else "no sites", style="dim", soft_wrap=True)
+
+
+def _width(names: "Sequence[str]") -> int:
+    """Return how wide the column of names is: as most of them are; the few that are longer stand out."""
+    lengths = sorted(map(len, names))
+    usual = lengths[len(lengths) * 9 // 10] if lengths else 0
+    return min(lengths[-1], max(usual, WIDTH)) if lengths else 0
+
+
+def _told_apart(sites: "Sequence[ListedSite]") -> list[str]:
+    """Return the specs of sites, with the offset where one function has several, as those of its returns."""
+    several = Counter(site.spec for site in sites)
+    starts = {(site.spec, site.address - site.offset) for site in sites}
+    functions = Counter(spec for spec, _ in starts)
+    names = []
+    for site in sites:
+        inside = f" +{site.offset:#x}" if several[site.spec] > 1 and functions[site.spec] == 1 else ""
+        names.append(site.spec + inside)
+    return names

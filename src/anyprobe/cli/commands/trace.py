@@ -55,6 +55,7 @@ def command(
     wanted = () if printed is None else expressions.parse("--print", printed)
     target = targets.choose(pids, names, program, specs)
     trace = tracing.Trace(wanted, parameters, settings["as_json"], len(target.pids) > 1, most)
+    trace.quiet = settings["quiet"]
     trace.when = None if when is None else expressions.parse_one("--when", when)
     plan = measuring.Plan(
         specs=specs, arm=trace.arm, render=_render, records=trace, every=None, fold=False, top=0, lines=True, **settings
