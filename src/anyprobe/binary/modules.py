@@ -150,15 +150,22 @@ class LoadedObject:
     files: ObjectFiles = field(repr=False)
     is_executable: bool = False
     """Whether this is the program itself, ``a.out`` in specs."""
+    called: str = ""
+    """The name of the link to the file by which the program was started."""
     bias_hint: int | None = None
     is_part: bool = False
     """Whether it is a second copy of some of the file's code: JIT compilers map what they call closer to their own."""
     _image: Image | None = field(default=None, repr=False)
     _error: TargetError | None = field(default=None, repr=False)
 
-    @cached_property
+    @property
     def name(self) -> str:
-        """The file name."""
+        """The name that is shown: the one that was used to start it, else the file's."""
+        return self.called or self.file_name
+
+    @cached_property
+    def file_name(self) -> str:
+        """The name of the file."""
         return os.path.basename(self.path) if not self.path.startswith("[") else self.path
 
     @property
@@ -209,8 +216,9 @@ class LoadedObject:
     def matches(self, module: str, *, literal: bool = False) -> bool:
         """Return whether a spec's module part means this object; ``literal``: it is a name, and no glob."""
         if literal:
-            return module == self.path if "/" in module else module in module_names(self.name)
-        return module_matches(module, self.name, self.path, is_executable=self.is_executable)
+            return module == self.path if "/" in module else module in (*module_names(self.name), self.file_name)
+        found = module_matches(module, self.file_name, self.path, is_executable=self.is_executable)
+        return found or (self.called != "" and module_matches(module, self.called, self.path))
 
 
 def module_matches(module: str, name: str, path: str = "", *, is_executable: bool = False) -> bool:
@@ -244,12 +252,13 @@ def module_names(name: str) -> tuple[str, ...]:
 
 
 def loaded_objects(
-    mappings: Iterable[MappingLike], *, files: ObjectFiles | None = None, executable: str = ""
+    mappings: Iterable[MappingLike], *, files: ObjectFiles | None = None, executable: str = "", called: str = ""
 ) -> list[LoadedObject]:
     """Return the objects with code in a process, ascending by address.
 
     ``executable`` is the path of the program (what ``/proc/PID/exe`` links to); without it, the first object that is
-    a program counts. A file that is loaded several times (``dlmopen``) is several objects.
+    a program counts. ``called`` is the name that it was started by. A file that is loaded several times (``dlmopen``)
+    is several objects.
     """
     files = files or LocalFiles()
     by_file: dict[tuple[str, int], list[MappingLike]] = {}
@@ -262,6 +271,9 @@ def loaded_objects(
             found += _placements(path, sorted(group, key=lambda each: each.start), files)
     found.sort(key=lambda each: each.first.start)
     _mark_executable(found, executable.removesuffix(DELETED))
+    for each in found:
+        if each.is_executable and called != each.file_name:
+            each.called = called
     return found
 
 

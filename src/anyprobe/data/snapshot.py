@@ -32,6 +32,8 @@ class TargetInfo:
     exe: str
     exited: int | None = None
     alive: bool = True
+    called: str = ""
+    """The name by which it was started; not in JSON."""
 
     @property
     def shell_status(self) -> int | None:
@@ -67,6 +69,8 @@ class SiteResult:
     """``live``, or ``stop`` and why, where it was wanted that nothing is stopped."""
     folded_sites: int = 0
     """Of how many sites of the function this is the sum; 0 unless they were folded."""
+    label: str = ""
+    """What tables call the function, if not by its name: ``memcpy → avx_unaligned`` of one chosen at load time."""
 
     def as_json(self) -> Json:
         """Return the JSON object; ``exit_kind`` and what is below it only where there is any."""
@@ -135,6 +139,8 @@ class FunctionTiming:
     """``trampoline`` where the ends are seen at replaced return addresses."""
     address: int = 0
     """Where the function starts."""
+    label: str = ""
+    """As in ``SiteResult``."""
 
     @property
     def was_called(self) -> bool:

@@ -43,7 +43,8 @@ class ObjectTable:
             self._files = replace(self._files, pid=voice)
         mappings = [m for m in self._process.mappings() if m.path != MEMFD_PATH]
         known = {_key(o): o for o in self.objects}
-        found = loaded_objects(mappings, files=self._files, executable=self._process.exe)
+        process = self._process
+        found = loaded_objects(mappings, files=self._files, executable=process.exe, called=process.called)
         self.objects = [known.get(_key(o), o) for o in found]
         self._refusals.clear()
         self.__dict__.pop("ifunc_slots", None)

@@ -20,6 +20,11 @@ class Observed:
         """The target's executable."""
         return self._process.exe
 
+    @property
+    def called(self) -> str:
+        """The name by which the target was started."""
+        return self._process.called
+
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the target's end; return its wait status if it is our child and has ended."""
         return self._process.wait(timeout)

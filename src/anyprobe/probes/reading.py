@@ -102,7 +102,7 @@ def snapshot(
     functions = tuple(_timings(session.probes, BankValues(), ns_per_tick))
     sites = tuple(_sites(session.probes))
     return Snapshot(
-        target=TargetInfo(session.pid, session.exe, session.exit_status, alive=not exited),
+        target=TargetInfo(session.pid, session.exe, session.exit_status, alive=not exited, called=session.called),
         duration_s=duration,
         pause_us=dict(session.engine.pause_us),
         setup_s=dict(session.engine.seconds),
@@ -173,6 +173,7 @@ def _sites(probes: Sequence[Probe]) -> Iterator[SiteResult]:
                 exit_kind=_exit_kind(place),
                 notes=(place.site.note,) if place.site.note else (),
                 arming=hook.arming,
+                label=place.site.label,
             )
 
 
@@ -195,6 +196,7 @@ def _timing(timed: Timed, bank: SlotBank, values: BankValues, ns_per_tick: float
         spec=timed.site.canonical,
         module=timed.site.object.name,
         function=timed.site.name,
+        label=timed.site.label,
         count=record.count,
         tail_exits=record.tail,
         unmatched=record.unmatched,

@@ -39,6 +39,8 @@ class ResolvedSite(NamedTuple):
     """What the user should know: that an IFUNC was resolved, and to what."""
     shown: str = ""
     """The function's name in results: the one that was asked for, else the best one as a programmer wrote it."""
+    label: str = ""
+    """What tables call it instead, where a name was asked for that leads to another function."""
 
     @property
     def name(self) -> str:
@@ -293,7 +295,7 @@ def _name_chooser(spec: Spec) -> Callable[[Function], str]:
     matches = re.compile(fnmatch.translate(wanted)).match if selective else None
 
     def shown(function: Function) -> str:
-        if wanted in function.names or wanted in function.versions:
+        if wanted in function.names or wanted in function.versions or wanted.endswith(f"@{function.start:#x}"):
             return wanted
         name = function.name
         if matches is not None and not matches(name):
@@ -329,11 +331,19 @@ def _through_ifunc(
         if spec.offset is not None and spec.offset >= target.size:
             continue
         note = f"{shown} is an IFUNC, resolved to {target.name} here"
-        made.append(_site(spec, place, target, canonical, note))
+        label = f"{as_spec(shown)} → {_implementation(shown, target)}"
+        made.append(_site(spec, place, target, canonical, note)._replace(label=label))
     if not made:
         detail = f"{shown} is chosen at load time (IFUNC), and no module of the process has resolved it"
         made.append(Unresolved(canonical, Refusal(Reason.IFUNC_UNRESOLVED, loaded.runtime(function.start), detail)))
     return made
+
+
+def _implementation(asked: str, target: Function) -> str:
+    """Return the short name of what was chosen for a function: ``avx_unaligned`` of ``__memcpy_avx_unaligned``."""
+    stem = asked.partition("@")[0].strip("_") + "_"
+    short = (name.lstrip("_").removeprefix(stem) for name in target.names if name.lstrip("_").startswith(stem))
+    return next((each for each in short if each), target.name)
 
 
 def _places(addresses: Sequence[int], objects: Sequence[LoadedObject]) -> list[tuple[LoadedObject, Function]]:

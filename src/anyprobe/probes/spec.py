@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from anyprobe.core.errors import SpecError, UsageError
 from anyprobe.probes.dialects import BPFTRACE, bpftrace, kprobe_event
@@ -9,6 +10,8 @@ from anyprobe.probes.forms import EACH, dtrace
 from anyprobe.probes.parts import Part, Spec, split
 
 __all__ = ["Part", "Spec", "parse", "see_functions", "see_texts"]
+
+_ARROW = re.compile(r"\s*→\s*[^%+\s]+")
 
 
 def parse(text: str) -> Spec:
@@ -20,7 +23,7 @@ def parse(text: str) -> Spec:
     lead = len(text) - len(text.lstrip())
     if re.match(r"[pr]\d*(?::\S*)?\s+\S", stripped):
         return kprobe_event(text, lead)
-    parts = split(text, lead, lead + len(stripped))
+    parts = [_without_arrow(part) for part in split(text, lead, lead + len(stripped))]
     for part in parts:
         blank = re.search(r"\s", part.text)
         if blank and not part.quoted and not _may_have_blanks(part.text):
@@ -58,6 +61,11 @@ def _refuse_odd_characters(text: str) -> None:
 def _may_have_blanks(part: str) -> bool:
     """Return whether a part is a demangled name, in which blanks are usual: ``f(unsigned int) const``."""
     return any(each in part for each in ("(", "<", "{", "operator"))
+
+
+def _without_arrow(part: Part) -> Part:
+    """Return a part without what results show behind an arrow: which implementation was chosen."""
+    return part if part.quoted else replace(part, text=_ARROW.sub("", part.text))
 
 
 def _looks_like_path(part: str) -> bool:

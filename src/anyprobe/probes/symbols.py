@@ -56,7 +56,7 @@ class Symbols:
         if function is None:
             return f"{loaded.name}+{address + behind - loaded.first.start:#x}"
         distance = address + behind - loaded.bias - function.start
-        if function.name == f"{loaded.name}+{function.start:#x}":  # it has no name: once is enough
+        if function.name.endswith(f"+{function.start:#x}"):  # it has no name: once is enough
             return f"{loaded.name}+{function.start + distance:#x}"
         several = len(loaded.image.functions.lookup(function.name)) > 1
         name = f"{function.demangled}@{function.start:#x}" if several else function.demangled

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from anyprobe.core.quoting import shown_module
 from anyprobe.data.snapshot import FunctionTiming, Snapshot
 from anyprobe.reports import distribution
 from anyprobe.reports.distribution import Distribution, Durations
@@ -68,8 +69,8 @@ def _table(timings: list[FunctionTiming], step: float, width: int) -> Table:
     for name, text in _DURATIONS.items():
         columns[name] = [text(timing, step) if timing.count else "-" for timing in timings]
     names = {
-        "function": [timing.function for timing in timings],
-        "module": [timing.module for timing in timings],
+        "function": [timing.label or timing.function for timing in timings],
+        "module": [shown_module(timing.module) for timing in timings],
     }
     wide = {name: max(len(name), *map(len, cells)) for name, cells in (columns | names).items()}
     wide["function"] = min(wide["function"], NAME_WIDTH)
@@ -89,7 +90,10 @@ def _table(timings: list[FunctionTiming], step: float, width: int) -> Table:
 
 def _print_bars(timing: FunctionTiming, console: Console, step: float) -> None:
     console.print()
-    console.print(f"[cyan]{escape(timing.function)}[/cyan] ({escape(timing.module)})", soft_wrap=True)
+    console.print(
+        f"[cyan]{escape(timing.label or timing.function)}[/cyan] ({escape(shown_module(timing.module))})",
+        soft_wrap=True,
+    )
     scale = Durations(step)
     percentiles = distribution.percentiles(timing.buckets, scale, timing.percentile)
     facts = [counted(timing.count, "call"), f"sum {duration(timing.sum_ns)}", *percentiles]
@@ -112,4 +116,4 @@ def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
         ]
         parts += ["ends seen at replaced return addresses"] if timing.exit_kind == "trampoline" else []
         if parts:
-            console.print(f"{escape(timing.function)}: {', '.join(parts)}", style="dim", soft_wrap=True)
+            console.print(f"{escape(timing.label or timing.function)}: {', '.join(parts)}", style="dim", soft_wrap=True)

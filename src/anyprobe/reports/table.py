@@ -7,10 +7,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from anyprobe.core.quoting import shown_module
 from anyprobe.data.snapshot import SiteResult, Snapshot
 from anyprobe.reports.heading import print_heading, print_left_out, print_refusals, tail_clause
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.quantities import counted, rate
+
+_IFUNC = " is an IFUNC, "
 
 
 def print_counts(snapshot: Snapshot, console: Console, top: int = 0) -> None:
@@ -41,14 +44,15 @@ def print_sites(snapshot: Snapshot, console: Console, top: int = 0) -> None:
 
 def site_name(site: SiteResult) -> str:
     """Return function, offset and kind as the user would write them."""
+    function = site.label or site.function
     if site.folded_sites:
-        return f"{site.function}%{site.kind}"
+        return f"{function}%{site.kind}"
     if site.kind in ("offset", "insn", "block", "call"):
-        return f"{site.function}+{site.offset:#x}"
+        return f"{function}+{site.offset:#x}"
     if site.kind == "return":
         exit_kind = f" ({site.exit_kind})" if site.exit_kind else ""
-        return f"{site.function}%return{exit_kind}"
-    return site.function
+        return f"{function}%return{exit_kind}"
+    return function
 
 
 def _tells(site: SiteResult) -> bool:
@@ -62,7 +66,7 @@ def _busiest(site: SiteResult) -> tuple[int, str, str, int]:
 
 def _table(sites: list[SiteResult], snapshot: Snapshot) -> Table:
     missed = any(site.nmissed for site in sites)
-    noted = any(site.notes or not site.armed for site in sites)
+    noted = any(_notes(site) for site in sites)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("hits", justify="right", no_wrap=True)
     table.add_column("hits/s", justify="right", no_wrap=True)
@@ -81,11 +85,16 @@ def _table(sites: list[SiteResult], snapshot: Snapshot) -> Table:
         cells += [f"{snapshot.interval.total(site):,}"] if snapshot.interval is not None else []
         cells += [f"{site.nmissed:,}"] if missed else []
         which = f" +{site.offset:#x}" if site.kind == "return" and exits[site_name(site)] > 1 else ""
-        cells += [escape(site_name(site) + which), escape(site.module), site.strategy]
-        notes = (*site.notes, *(() if site.armed else ("disarmed",)))
-        cells += [escape(", ".join(notes))] if noted else []
+        cells += [escape(site_name(site) + which), escape(shown_module(site.module)), site.strategy]
+        cells += [escape(", ".join(_notes(site)))] if noted else []
         table.add_row(*cells)
     return table
+
+
+def _notes(site: SiteResult) -> list[str]:
+    """Return the notes that the name does not say already."""
+    notes = [note for note in site.notes if not (site.label and _IFUNC in note)]
+    return notes if site.armed else [*notes, "disarmed"]
 
 
 def _row_noun(sites: Sequence[SiteResult]) -> str:

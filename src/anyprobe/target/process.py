@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cached_property
 from typing import TypeVar
 
 from anyprobe.core.errors import (
@@ -21,6 +22,7 @@ from anyprobe.core.errors import (
 from anyprobe.target import emulators, gateway, permission, procfs
 from anyprobe.target import gadgets as gadget_search
 from anyprobe.target.borrowing import borrowed, visited
+from anyprobe.target.calledname import called_name
 from anyprobe.target.interrupts import DeferredInterrupts
 from anyprobe.target.memory import TargetMemory
 from anyprobe.target.procfs import Mapping
@@ -74,6 +76,11 @@ class Process:
         """Whether its signal handlers may leave contexts behind for others to go on with: see ``splice.parked``."""
         self.exe = gateway.readlink(f"/proc/{procfs.voice(pid)}/exe")
         self.mem = TargetMemory(pid, self._any_stopped_thread)
+
+    @cached_property
+    def called(self) -> str:
+        """The name by which the program was started, where that leads to its file, else the file's."""
+        return called_name(self.pid, self.exe)
 
     @classmethod
     def open(cls, pid: int) -> "Process":
