@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from anyprobe.core.quoting import shown_module
 from anyprobe.data import histogram
 from anyprobe.data.results import AggregationResult, MapResult
 
@@ -43,6 +44,12 @@ class TargetInfo:
         code = os.waitstatus_to_exitcode(self.exited)
         return 128 - code if code < 0 else code
 
+    @property
+    def shown_name(self) -> str:
+        """The program's name as a spec may have it."""
+        name = self.called or os.path.basename(self.exe)
+        return shown_module(name) if name else "process"
+
     def as_json(self) -> Json:
         """Return the JSON object."""
         alive = self.alive and self.exited is None
@@ -71,6 +78,11 @@ class SiteResult:
     """Of how many sites of the function this is the sum; 0 unless they were folded."""
     label: str = ""
     """What tables call the function, if not by its name: ``memcpy → avx_unaligned`` of one chosen at load time."""
+
+    @property
+    def shown_module(self) -> str:
+        """The module's name as a spec may have it."""
+        return shown_module(self.module)
 
     def as_json(self) -> Json:
         """Return the JSON object; ``exit_kind`` and what is below it only where there is any."""
@@ -141,6 +153,11 @@ class FunctionTiming:
     """Where the function starts."""
     label: str = ""
     """As in ``SiteResult``."""
+
+    @property
+    def shown_module(self) -> str:
+        """The module's name as a spec may have it."""
+        return shown_module(self.module)
 
     @property
     def was_called(self) -> bool:

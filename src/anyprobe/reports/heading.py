@@ -1,6 +1,5 @@
 """What every report says above and below its rows: the target, the pauses, what was refused."""
 
-import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -8,7 +7,6 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from anyprobe.core.quoting import shown_module
 from anyprobe.data.snapshot import Snapshot, TargetInfo
 from anyprobe.reports.quantities import counted, duration, edge, milliseconds
 
@@ -74,9 +72,8 @@ def print_step(step: float, console: Console) -> None:
 
 
 def _named(target: TargetInfo) -> str:
-    name = target.called or os.path.basename(target.exe) or "process"
     state = "" if target.exited is None and target.alive else ", which has ended"
-    return f"[bold]{escape(shown_module(name))}[/bold] (pid {target.pid}{state})"
+    return f"[bold]{escape(target.shown_name)}[/bold] (pid {target.pid}{state})"
 
 
 def print_refusals(snapshot: Snapshot, console: Console) -> None:

@@ -6,7 +6,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from anyprobe.core.quoting import shown_module
 from anyprobe.data.snapshot import FunctionTiming, Snapshot
 from anyprobe.reports import distribution
 from anyprobe.reports.distribution import Distribution, Durations
@@ -70,7 +69,7 @@ def _table(timings: list[FunctionTiming], step: float, width: int) -> Table:
         columns[name] = [text(timing, step) if timing.count else "-" for timing in timings]
     names = {
         "function": [timing.label or timing.function for timing in timings],
-        "module": [shown_module(timing.module) for timing in timings],
+        "module": [timing.shown_module for timing in timings],
     }
     wide = {name: max(len(name), *map(len, cells)) for name, cells in (columns | names).items()}
     wide["function"] = min(wide["function"], NAME_WIDTH)
@@ -91,7 +90,7 @@ def _table(timings: list[FunctionTiming], step: float, width: int) -> Table:
 def _print_bars(timing: FunctionTiming, console: Console, step: float) -> None:
     console.print()
     console.print(
-        f"[cyan]{escape(timing.label or timing.function)}[/cyan] ({escape(shown_module(timing.module))})",
+        f"[cyan]{escape(timing.label or timing.function)}[/cyan] ({escape(timing.shown_module)})",
         soft_wrap=True,
     )
     scale = Durations(step)

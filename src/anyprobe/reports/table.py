@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from anyprobe.core.quoting import shown_module
 from anyprobe.data.snapshot import SiteResult, Snapshot
 from anyprobe.reports.heading import print_heading, print_left_out, print_refusals, tail_clause
 from anyprobe.reports.losses import print_losses
@@ -85,7 +84,7 @@ def _table(sites: list[SiteResult], snapshot: Snapshot) -> Table:
         cells += [f"{snapshot.interval.total(site):,}"] if snapshot.interval is not None else []
         cells += [f"{site.nmissed:,}"] if missed else []
         which = f" +{site.offset:#x}" if site.kind == "return" and exits[site_name(site)] > 1 else ""
-        cells += [escape(site_name(site) + which), escape(shown_module(site.module)), site.strategy]
+        cells += [escape(site_name(site) + which), escape(site.shown_module), site.strategy]
         cells += [escape(", ".join(_notes(site)))] if noted else []
         table.add_row(*cells)
     return table
