@@ -137,6 +137,26 @@ def test_time_of_a_started_command(tmp_path):
     assert function["min_ns"] * CALLS <= function["sum_ns"] <= function["max_ns"] * CALLS
 
 
+def test_the_sites_of_timed_functions(compiled, tmp_path):
+    """Each function's entry is listed as by ``count``, with its calls, and its exits with it."""
+    results, program = tmp_path / "results.json", str(compiled("run_alone.c"))
+    assert anyprobe("time", "a.out:plain", "--json", "-o", str(results), "--", program).returncode == 0
+    timed = json.loads(results.read_text())
+    assert anyprobe("count", "a.out:plain", "--json", "-o", str(results), "--", program).returncode == 0
+    (counted,), (site,) = json.loads(results.read_text())["sites"], timed["sites"]
+    same = ("spec", "module", "function", "offset", "armed", "hits", "nmissed", "kind")
+    assert {name: site[name] for name in same} == {name: counted[name] for name in same}
+    assert set(site) == set(counted)
+    (function,) = timed["functions"]
+    assert site["hits"] == function["count"] + function["tail_exits"] == 7
+    assert function["exits"]
+    for each in function["exits"]:
+        assert each["armed"]
+        assert each["strategy"]
+        assert each["exit_kind"] in {"ret", "tail"}
+        assert each["address"] - each["offset"] == function["address"]
+
+
 def test_the_status_of_the_command_on_demand():
     program = ("--", sys.executable, "-c", "import sys; sys.exit(7)")
     assert anyprobe("count", "libc:getppid", "--quiet", *program).returncode == 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -106,6 +107,20 @@ def test_static_program(compiled):
         session.resume()
         assert os.waitstatus_to_exitcode(session.wait(20)) == 42
         assert hits(session.snapshot(), "plain") == 7
+
+
+def test_waiting_for_a_program_lets_it_go(compiled):
+    with anyprobe.run([str(compiled("run_alone.c"))]) as session:
+        session.count("a.out:plain")
+        assert os.waitstatus_to_exitcode(session.wait()) == 42
+        assert hits(session.snapshot(), "plain") == 7
+
+
+def test_waiting_for_a_program_that_was_killed_before_it_began(compiled):
+    with anyprobe.run([str(compiled("run_alone.c"))]) as session:
+        session.count("a.out:plain", "libc:malloc")
+        os.kill(session.pid, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(session.wait(20)) == -signal.SIGKILL
 
 
 def test_a_refusal_has_the_address_in_the_program():

@@ -240,7 +240,8 @@ def remove(session: "Session") -> Snapshot:
     session.detach()
     after = session.snapshot()
     sites = tuple(replace(last, armed=was.armed) for last, was in zip(after.sites, before.sites, strict=True))
-    return replace(after, sites=sites)
+    timed = zip(after.functions, before.functions, strict=True)
+    return replace(after, sites=sites, functions=tuple(replace(last, places=was.places) for last, was in timed))
 
 
 def with_maps(session: "Session", snapshot: Snapshot, plan: Plan) -> Snapshot:

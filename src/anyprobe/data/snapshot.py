@@ -108,6 +108,12 @@ class SiteResult:
             document["folded_sites"] = self.folded_sites
         return document
 
+    def as_exit(self) -> Json:
+        """Return the JSON object of a function's exit that has no counter."""
+        document = self.as_json()
+        names = ("offset", "address", "strategy", "armed", "exit_kind", "arming")
+        return {name: document[name] for name in names if name in document}
+
     def folded(self, other: "SiteResult") -> "SiteResult":
         """Return one site for this one and another of the same function: the lower address, all hits."""
         first = min(self, other, key=lambda site: site.offset)
@@ -151,8 +157,16 @@ class FunctionTiming:
     """``trampoline`` where the ends are seen at replaced return addresses."""
     address: int = 0
     """Where the function starts."""
+    places: tuple[SiteResult, ...] = ()
+    """Its entry and its exits, of which none has a counter of its own."""
     label: str = ""
     """As in ``SiteResult``."""
+
+    @property
+    def sites(self) -> tuple[SiteResult, ...]:
+        """Its entry as a site, whose hits are the calls that were seen to their ends."""
+        hits = self.count + self.tail_exits
+        return tuple(dataclasses.replace(each, hits=hits, nmissed=self.nmissed) for each in self.places[:1])
 
     @property
     def shown_module(self) -> str:
@@ -210,6 +224,8 @@ class FunctionTiming:
             "nmissed": self.nmissed,
             "in_flight": self.in_flight,
         }
+        if self.places:
+            document["exits"] = [each.as_exit() for each in self.places[1:]]
         return document if self.exit_kind is None else {**document, "exit_kind": self.exit_kind}
 
     def merged(self, other: "FunctionTiming") -> "FunctionTiming":
@@ -296,7 +312,9 @@ class Snapshot:
             "duration_s": round(self.duration_s, 6),
             "pause_us": {"arm": 0, "disarm": 0} | {name: round(us) for name, us in self.pause_us.items()},
             "setup_s": {name: round(self.setup_s.get(name, 0.0), 6) for name in ("resolve", "plan", "prepare", "arm")},
-            "sites": [site.as_json() for site in self.sites],
+            "sites": [
+                site.as_json() for sites in (self.sites, *(each.sites for each in self.functions)) for site in sites
+            ],
             "refused": [site.as_json() for site in self.refused],
         }
         if self.functions:

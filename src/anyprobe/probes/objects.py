@@ -71,7 +71,8 @@ class ObjectTable:
             return False
         if libc.is_executable:
             return not self._calls_clone(libc)
-        others = [each for each in self.objects if each is not libc and each.name != VDSO and not self.is_loader(each)]
+        others = [each for each in self.objects if each.name != VDSO and not self.is_loader(each)]
+        others = [each for each in others if each.first.inode != libc.first.inode]  # a copy of it is like it
         return not any(imports(loaded, _CLONES) or _makes_tasks(loaded) for loaded in others)
 
     def reads_thread_word(self, offset: int) -> bool:

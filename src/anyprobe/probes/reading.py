@@ -1,6 +1,7 @@
 """From hooks and banks to an immutable snapshot."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from anyprobe.binary.modules import LoadedObject
     from anyprobe.data.results import AggregationResult
     from anyprobe.probes.session import Session
 
@@ -100,7 +102,8 @@ def snapshot(
     dropped, missing = session.lost()
     exited = session.exited
     functions = tuple(_timings(session.probes, BankValues(), ns_per_tick))
-    sites = tuple(_sites(session.probes))
+    note_of = cache(session.copies.note)
+    sites = tuple(_sites(session.probes, note_of))
     return Snapshot(
         target=TargetInfo(session.pid, session.exe, session.exit_status, alive=not exited, called=session.called),
         duration_s=duration,
@@ -151,30 +154,33 @@ def _hits(probes: Iterable[Probe]) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _sites(probes: Sequence[Probe]) -> Iterator[SiteResult]:
+def _sites(probes: Sequence[Probe], note_of: "Callable[[LoadedObject], str]") -> Iterator[SiteResult]:
     counted = _hits(probes)
     for probe in probes:
         for place in probe.places:
-            hook = place.hook
-            if hook.bank is None:
+            if place.hook.bank is None:
                 continue
-            hits, missed = counted[id(place)]
-            yield SiteResult(
-                spec=place.site.canonical,
-                module=place.site.object.name,
-                function=place.site.name,
-                offset=place.offset,
-                address=place.address,
-                strategy=hook.strategy,
-                armed=hook.armed and not hook.detached,
-                hits=hits,
-                nmissed=missed,
-                kind=place.site.kind,  # type: ignore[arg-type]
-                exit_kind=_exit_kind(place),
-                notes=(place.site.note,) if place.site.note else (),
-                arming=hook.arming,
-                label=place.site.label,
-            )
+            yield _site(place, *counted[id(place)], note_of(place.site.object))
+
+
+def _site(place: Place, hits: int = 0, missed: int = 0, note: str = "") -> SiteResult:
+    hook = place.hook
+    return SiteResult(
+        spec=place.site.canonical,
+        module=place.site.object.name,
+        function=place.site.name,
+        offset=place.offset,
+        address=place.address,
+        strategy=hook.strategy,
+        armed=hook.armed and not hook.detached,
+        hits=hits,
+        nmissed=missed,
+        kind=place.site.kind,  # type: ignore[arg-type]
+        exit_kind=_exit_kind(place),
+        notes=tuple(filter(None, (place.site.note, note))),
+        arming=hook.arming,
+        label=place.site.label,
+    )
 
 
 def _exit_kind(place: Place) -> ExitKind | None:
@@ -208,4 +214,5 @@ def _timing(timed: Timed, bank: SlotBank, values: BankValues, ns_per_tick: float
         in_flight=values.in_flight(bank, timed.group.offset),
         address=timed.site.address,
         exit_kind="trampoline" if any(place.at_replaced_return for place in timed.places) else None,
+        places=tuple(map(_site, timed.places)),
     )

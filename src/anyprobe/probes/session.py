@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Self
 
 from anyprobe.binary.modules import VDSO, LoadedObject
 from anyprobe.core.collection import collect_what_was_made, collection_paused
-from anyprobe.core.errors import Interrupted, SpecError, TargetError, UsageError
+from anyprobe.core.errors import Interrupted, SpecError, TargetError, TargetExited, UsageError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import current, reading, registering, removal, trapping
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import Clock, ClockChoice, own_clock
+from anyprobe.probes.copies import AUDITED, Copies, has_libraries
 from anyprobe.probes.decorators import Decorators
 from anyprobe.probes.handlerwatch import HandlerWatch
 from anyprobe.probes.liveproof import LiveProof
@@ -77,6 +78,7 @@ class Session(Observed, Decorators):
         self._last: Snapshot | None = None
         self.warnings: Sequence[str] = [trapping.WARNING] if strategy == Strategy.TRAP else ()
         self._objects = ObjectTable(process)
+        self.copies = Copies(self._objects)
         self._awaits_libraries = held and any(self._objects.is_loader(each) for each in self._objects.objects)
         """Whether the target is a dynamic program that has not mapped its libraries yet."""
         self._pending: Sequence[tuple[Probe, bool]] = ()
@@ -222,6 +224,16 @@ class Session(Observed, Decorators):
             self._began = time.monotonic()
             self._process.resume()
 
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the target's end; return its wait status if it is our child and has ended.
+
+        A program that was started by ``run`` and has not been let go yet is let go.
+        """
+        if not self._process.exited():
+            with suppress(TargetExited):
+                self.resume()
+        return super().wait(timeout)
+
     def hold_handlers(self) -> None:
         """Have a program that is not running yet wait where it sets handlers for faults, till ``follow_handlers``."""
         self._handlers.hold(self)
@@ -275,6 +287,7 @@ class Session(Observed, Decorators):
             self.engine.note_losses(mappings)
             self.engine.roster.write()
             self.warnings = [*self.warnings, *withdrawn(*self.engine.look_at_text(mappings), self.probes, self._disarm)]
+            self.warnings = [*self.warnings, *self.copies.uncounted(self.probes, mappings)]
             if self.engine.losses.evicted:
                 self.warn("another anyprobe has removed these probes; they have counted until then")
 
@@ -406,7 +419,8 @@ class Session(Observed, Decorators):
 
     def _arm_pending(self) -> None:
         """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest."""
-        run_to_libraries(self._process)
+        if run_to_libraries(self._process, lambda: has_libraries(self._objects, self._process.mem)):
+            self.warn(AUDITED)
         self._awaits_libraries = False
         self._objects.refresh()
         self.engine.slots = self._objects.has_thread_slots()
