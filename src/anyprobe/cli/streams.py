@@ -83,7 +83,8 @@ def prepare() -> None:
 def _prepared(stream: TextIO | None, descriptor: int, called: str) -> TextIO:
     if stream is None:
         return Output(open(descriptor, "wb", closefd=False), called, encoding="utf-8")
-    if type(stream) is not io.TextIOWrapper:  # a test's, or prepared already
+    # whatever else it is, prepared already or put there by a caller, is left as it is
+    if not isinstance(stream, io.TextIOWrapper) or stream not in (sys.__stdout__, sys.__stderr__):
         return stream
     encoding, by_line = stream.encoding, stream.line_buffering
     return Output(stream.detach(), called, encoding=encoding, line_buffering=by_line)

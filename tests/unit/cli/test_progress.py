@@ -1,0 +1,100 @@
+"""What takes long says so on a terminal; nothing elsewhere, and nothing when it is quick."""
+
+import os
+import pty
+import select
+import sys
+import time
+
+import pytest
+
+from anyprobe.cli import main, output
+
+
+class Terminal:
+    """A terminal that standard error goes to."""
+
+    def __init__(self):
+        self._ours, theirs = pty.openpty()
+        self.stream = os.fdopen(theirs, "w")
+        self._text = ""
+
+    def text(self):
+        """Return what has been drawn so far."""
+        while select.select([self._ours], [], [], 0)[0]:
+            self._text += os.read(self._ours, 1 << 16).decode()
+        return self._text
+
+    def close(self):
+        self.stream.close()
+        os.close(self._ours)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    made = Terminal()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def looked_at(terminal, monkeypatch):
+    """Have standard error go to the terminal from here on: before a test begins, pytest would take it back."""
+    return lambda: monkeypatch.setattr(sys, "stderr", terminal.stream)
+
+
+def wait_until_drawn(terminal, what):
+    deadline = time.monotonic() + 10
+    while what not in terminal.text():
+        assert time.monotonic() < deadline, "nothing was drawn"
+        time.sleep(0.01)
+
+
+def test_what_takes_long_is_named(terminal, looked_at, monkeypatch):
+    looked_at()
+    monkeypatch.setattr(output, "PROGRESS_AFTER", 0.05)
+    with output.progress("arming", quiet=False):
+        wait_until_drawn(terminal, "arming")
+    assert terminal.text().endswith("\x1b[2K")  # nothing of it stays
+
+
+def test_what_is_quick_says_nothing(terminal, looked_at):
+    looked_at()
+    assert output.PROGRESS_AFTER <= 0.5
+    with output.progress("arming", quiet=False):
+        pass
+    assert terminal.text() == ""
+
+
+def test_nothing_where_that_is_asked_for_or_nobody_looks(terminal, looked_at, monkeypatch, tmp_path):
+    looked_at()
+    monkeypatch.setattr(output, "PROGRESS_AFTER", 0.0)
+    with output.progress("arming", quiet=True):
+        assert terminal.text() == ""
+    with open(tmp_path / "err", "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        with output.progress("arming", quiet=False):
+            pass
+    assert (tmp_path / "err").read_text() == ""
+
+
+@pytest.mark.parametrize("command", ["count", "time"])
+def test_arming_that_takes_long_is_told_while_it_lasts(fakes, sleeper, terminal, looked_at, monkeypatch, command):
+    looked_at()
+    monkeypatch.setattr(output, "PROGRESS_AFTER", 0.05)
+    monkeypatch.setattr(fakes, "attach", slow(fakes.attach, lambda: wait_until_drawn(terminal, "arming")))
+    sys.modules["anyprobe.probes.opening"].attach = fakes.attach
+    assert main([command, "x:y", "-p", str(sleeper.pid), "--for", "0"]) == 0
+    assert "arming" in terminal.text()
+
+
+def slow(attach, wait):
+    """Return what opens a session that does not arm before something has happened."""
+
+    def opened(pid, **settings):
+        session = attach(pid, **settings)
+        session.count = session.time = lambda *_: wait()
+        return session
+
+    return opened
