@@ -142,8 +142,8 @@ def _pieces(after: bytearray, low: int, high: int, left_alone: Sequence[int]) ->
 
     The kernel takes a breakpoint away whenever it likes: what was read must not be written again.
     """
-    starts = [low, *(at + 1 for at in sorted(set(left_alone)))]
-    ends = [*sorted(set(left_alone)), high]
+    within = sorted(at for at in set(left_alone) if low <= at < high)
+    starts, ends = [low, *(at + 1 for at in within)], [*within, high]
     return tuple((start, bytes(after[start:end])) for start, end in zip(starts, ends, strict=True) if start < end)
 
 

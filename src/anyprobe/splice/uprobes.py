@@ -54,6 +54,16 @@ def see_to(process: Process, modules: Iterable[Module], splice: LiveSplice) -> s
     return "the program's own instructions are there again"
 
 
+def _meets(other: LiveSplice, splice: LiveSplice) -> bool:
+    """Return whether a splice's own instructions cannot run in its place because of another one, or the other not then.
+
+    Displaced instructions may hold springboards of others, and their bytes the displacement of a jump in front.
+    """
+    first, last = splice.displaced
+    low, high = min(first, splice.address), max(last, splice.address + len(splice.new))
+    return other.address < high and low < other.address + len(other.new) + len(other.borrowed)
+
+
 def has_breakpoint_only(now: bytes, old: bytes) -> bool:
     """Return whether the bytes are the program's own but for one ``int3``."""
     changed = [at for at, byte in enumerate(now) if byte != old[at]]
@@ -63,11 +73,12 @@ def has_breakpoint_only(now: bytes, old: bytes) -> bool:
 def take_out(splice: LiveSplice, others: Iterable[LiveSplice], memory: Writer) -> bool:
     """Give a splice's bytes back to the program, but for the one that a uprobe has changed; return whether that was so.
 
-    ``others`` are the splices of the module: where one of them shares the bytes, nothing is written. Nothing is stopped
-    for this: who runs the site now is lost unless the other bytes come first.
+    ``others`` are the splices of the module: where one of them shares the bytes, or has written to instructions that
+    are displaced here, nothing is written. Nothing is stopped for this: who runs the site now is lost unless the other
+    bytes come first.
     """
     low, high = splice.address, splice.address + len(splice.new)
-    if any(each is not splice and each.address < high and low < each.address + len(each.new) for each in others):
+    if any(each is not splice and _meets(each, splice) for each in others):
         return False
     try:
         now = memory.read(low, len(splice.new))

@@ -126,3 +126,18 @@ def test_what_cannot_be_written_stays_only_in_shared_memory_that_is_closed(memor
         return
     with pytest.raises(MemoryFault):
         text.write(mapped)
+
+
+def test_a_breakpoint_elsewhere_does_not_widen_what_is_written(memory, monkeypatch):
+    """The kernel may take other breakpoints away meanwhile: what was read of these must not be written again."""
+    lone, last = BASE + 0x200, BASE + 0x300
+    for site in (lone, last):
+        memory.write(site, b"\xcc" + OLD[1:])
+    for site in SITES[:2]:
+        memory.write(site, NEW)
+    text, written = text_of(memory, (*SITES[:2], lone, last)), []
+    write = memory.write
+    monkeypatch.setattr(memory, "write", lambda at, content: (written.append((at, len(content))), write(at, content)))
+    text.write(MAPPED)
+    assert written == [(SITES[0], 0x15)]
+    assert memory.read(lone, 5) == b"\xcc" + OLD[1:]
