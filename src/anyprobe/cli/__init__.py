@@ -26,6 +26,7 @@ COMMANDS = {
     "optimize": "Have the probes in a process reached by jumps, or by traps.",
     "detach": "Remove everything that is installed in a process, whoever installed it.",
     "doctor": "Say what this machine and a target permit, and what to do about what they do not.",
+    "schema": "Print the JSON schema of a command's documents.",
     "help": "Say what a SPEC is (anyprobe help specs), or what a command does.",
 }
 """Every command, each a module of ``anyprobe.cli.commands`` with a ``command`` of click's."""
