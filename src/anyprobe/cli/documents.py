@@ -34,7 +34,7 @@ def _of(snapshot: Snapshot, always: Mapping[str, object], *, nonzero: bool) -> d
 def _add_interval(document: dict[str, Any], last: Snapshot) -> None:
     """Add when it is, and to each site and function what it has counted since the last document."""
     assert last.interval is not None
-    hits = {(each.spec, each.address, each.kind, each.exit_kind): each.hits for each in last.sites}
+    hits = {(each.spec, each.address, each.kind, each.exit_kind): each.hits for each in last.all_sites}
     calls = {(each.spec, each.address): each.count for each in last.functions}
     document["interval"] = {
         "time": dt.datetime.now().astimezone().isoformat(timespec="milliseconds"),

@@ -296,6 +296,11 @@ class Snapshot:
     """The time in which this was counted, where that is a part of the session."""
 
     @property
+    def all_sites(self) -> tuple[SiteResult, ...]:
+        """What was counted at sites, and the entries of timed functions, whose hits are their calls."""
+        return (*self.sites, *(site for each in self.functions for site in each.sites))
+
+    @property
     def hits(self) -> int:
         """The hits of all sites."""
         return sum(site.hits for site in self.sites)
@@ -312,9 +317,7 @@ class Snapshot:
             "duration_s": round(self.duration_s, 6),
             "pause_us": {"arm": 0, "disarm": 0} | {name: round(us) for name, us in self.pause_us.items()},
             "setup_s": {name: round(self.setup_s.get(name, 0.0), 6) for name in ("resolve", "plan", "prepare", "arm")},
-            "sites": [
-                site.as_json() for sites in (self.sites, *(each.sites for each in self.functions)) for site in sites
-            ],
+            "sites": [site.as_json() for site in self.all_sites],
             "refused": [site.as_json() for site in self.refused],
         }
         if self.functions:
