@@ -2,6 +2,7 @@
  * after how long, and what became of what it was given. "all asleep" is said when all are. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <mqueue.h>
 #include <poll.h>

@@ -1,0 +1,54 @@
+"""System calls with time-outs that a stop meets: what the program sees of it."""
+
+import subprocess
+
+import anyprobe
+from live.driver import build
+
+ENDS = {
+    "nanosleep": "0 -",
+    "clock_nanosleep": "0 -",
+    "clock_nanosleep_until": "0 -",
+    "poll": "0 -",
+    "ppoll": "0 -",
+    "select": "0 -",
+    "pselect": "0 -",
+    "epoll_wait": "0 -",
+    "recv": "-1 EAGAIN",
+    "semtimedop": "-1 EAGAIN",
+    "sigtimedwait": "-1 EAGAIN",
+    "mq_timedreceive": "-1 ETIMEDOUT",
+    "futex": "-1 ETIMEDOUT",
+    "futex_until": "-1 ETIMEDOUT",
+    "cond_timedwait": "-1 ETIMEDOUT",
+}
+"""How each call ends by itself."""
+ANEW = {"epoll_wait", "recv", "semtimedop", "sigtimedwait"}
+"""Whose time begins anew."""
+MILLISECONDS = 6000
+
+
+def test_what_is_seen_of_stops():
+    """Nothing ends early, or with EINTR; a waiter that was requeued looks at its first futex again, as after SIGSTOP."""
+    with subprocess.Popen(
+        [build("time_outs.c"), str(MILLISECONDS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "all asleep\n"
+        stops = 0
+        with anyprobe.attach(process.pid) as session:
+            for _ in range(3):
+                session.remove(*session.count("a.out:work"))
+                stops += 2
+        output, _ = process.communicate("x")
+    assert process.returncode == 0
+    found = dict(line.split(" ", 1) for line in output.splitlines())
+    rest = found.pop("rest")
+    requeued = found.pop("requeued")
+    assert stops == 6
+    assert {name: each.rpartition(" ")[0] for name, each in found.items()} == ENDS
+    passed = {name: int(each.rpartition(" ")[2]) for name, each in found.items()}
+    assert all(each >= MILLISECONDS - 20 for each in passed.values())
+    kept = max(each for name, each in passed.items() if name not in ANEW)
+    if rest == "written written":  # the stops came in time: the remainder tells
+        assert all(passed[name] >= kept - 20 for name in ANEW)
+        assert requeued.startswith("-1 EAGAIN")
