@@ -167,7 +167,8 @@ def _without_parameters(text: str) -> str:
             if depth == 0:
                 break
     head = text[:at]
-    if not head or head.endswith(("::", "<")) or text[end + 1 :].startswith("::"):
+    is_name = head.endswith(("::", "<")) and not head.endswith(("operator<", "operator<<"))
+    if not head or is_name or text[end + 1 :].startswith("::"):
         return text  # the parentheses belong to the name: (anonymous namespace)::x
     return _without_return_type(head)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.vectorliveness import VectorLiveness, names_of
 from anyprobe.core.errors import SiteRefused
+from anyprobe.core.quoting import shown_module
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.explanation import Explanation, Line, ListedSite
 from anyprobe.isa import disassemble
@@ -165,7 +166,7 @@ def _lines(
 
 def _naming(session: "Session", site: "ResolvedSite") -> Callable[[int], str]:
     """Return what names addresses of code; those in the site's module go without its name."""
-    return lambda address: session.symbols.name(address).removeprefix(f"{site.object.name}:")
+    return lambda address: session.symbols.name(address).removeprefix(f"{shown_module(site.object.name)}:")
 
 
 def _named(text: str, name: Callable[[int], str]) -> str:

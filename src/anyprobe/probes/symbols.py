@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
+from anyprobe.core.quoting import shown_module
+from anyprobe.probes.naming import as_spec
 
 if TYPE_CHECKING:
     from anyprobe.probes.objects import ObjectTable
@@ -54,10 +56,10 @@ class Symbols:
         except TargetError:
             function = None
         if function is None:
-            return f"{loaded.name}+{address + behind - loaded.first.start:#x}"
+            return f"{shown_module(loaded.name)}+{address + behind - loaded.first.start:#x}"
         distance = address + behind - loaded.bias - function.start
         if function.name.endswith(f"+{function.start:#x}"):  # it has no name: once is enough
-            return f"{loaded.name}+{function.start + distance:#x}"
+            return f"{shown_module(loaded.name)}+{function.start + distance:#x}"
         several = len(loaded.image.functions.lookup(function.name)) > 1
         name = f"{function.demangled}@{function.start:#x}" if several else function.demangled
-        return f"{loaded.name}:{name}" + (f"+{distance:#x}" if distance else "")
+        return f"{shown_module(loaded.name)}:{as_spec(name)}" + (f"+{distance:#x}" if distance else "")

@@ -101,6 +101,21 @@ def test_names_of_other_tools(process, text, name):
     assert all(name in names for names in found)
 
 
+SIGNS = "< > <= >= == != && || << >> + - * / % & | ^ <<= >>= += -= *= /= %= ~ ! ++ () [] -> ->* , <=>"
+SPACED = ["operator int", "operator char*", "operator long*", "operator new", "operator new[]", "operator delete[]"]
+
+
+def test_each_operator_is_found_without_its_parameters(process):
+    process.load(SPELLED.read_text(encoding="utf-8"), "spelled", "-std=c++20", "-O1", language="c++")
+    objects = process.objects()
+    for operator in (*(f"operator{sign}" for sign in SIGNS.split()), *SPACED):
+        for spec in (f"Number::{operator}", f"spelled:Number::{operator}", f"pid:spelled:Number::{operator}:entry"):
+            found = [site.function.demangled for site in resolve(spec, objects)]
+            assert found
+            assert all(f"Number::{operator}" in name for name in found), (spec, found)
+            assert all(name.split(f"Number::{operator}")[1][:1] in "(<" for name in found), (spec, found)
+
+
 def test_names_of_other_languages_and_any_other_are_found_again(process):
     lines = [f'.type "{name}", @function\n"{name}": ret\n.size "{name}", 1\n' for name in OTHERS]
     source = ".text\n.type twin, @function\ntwin: ret\n.size twin, 1\n" + "".join(lines)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyprobe.cli import helping, options
+from anyprobe.core.quoting import shown_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -124,7 +125,10 @@ def render(explanation: "Explanation", console: "Console") -> None:
     style = None if explanation.strategy else "red"
     console.print(escape(explanation.summary), style=style, soft_wrap=True)
     offset = explanation.address - explanation.function_start
-    place = f"{explanation.module}:{explanation.function}" + (f"+{offset:#x}" if offset else "")
+    function, module = explanation.function, explanation.module
+    # a function without a name is called after its module: once is enough
+    place = function if function.startswith(f"{module}+0x") else f"{shown_module(module)}:{function}"
+    place += f"+{offset:#x}" if offset else ""
     console.print(
         f"[bold]{escape(place)}[/bold] at {explanation.address:#x} ({escape(explanation.spec)})", soft_wrap=True
     )
