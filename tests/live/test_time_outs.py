@@ -29,7 +29,7 @@ MILLISECONDS = 6000
 
 
 def test_what_is_seen_of_stops():
-    """Nothing ends early, or with EINTR; a waiter that was requeued looks at its first futex again, as after SIGSTOP."""
+    """Nothing ends early, or with EINTR; who was requeued looks at the first futex again, as after SIGSTOP."""
     with subprocess.Popen(
         [build("time_outs.c"), str(MILLISECONDS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

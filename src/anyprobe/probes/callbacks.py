@@ -13,6 +13,7 @@ from anyprobe.core.errors import UnsupportedTarget, UsageError
 from anyprobe.probes.conditions import WaitCondition
 from anyprobe.probes.dressing import dress_with
 from anyprobe.probes.filterwatch import FilterWatch, is_filtered
+from anyprobe.probes.hitstacks import HitStacks
 from anyprobe.probes.probe import Probe
 from anyprobe.splice import meeting
 from anyprobe.splice.banks import Hook
@@ -26,6 +27,7 @@ from anyprobe.target import futexes
 if TYPE_CHECKING:
     from anyprobe.probes.decorators import Decorators
     from anyprobe.probes.handling import Handler
+    from anyprobe.probes.hitstacks import Stack
     from anyprobe.splice.signalview import Place
 
 Callback = Callable[["Hit"], object]
@@ -81,15 +83,25 @@ def _index(name: str) -> int:
 class Hit:
     """What a callback gets: a thread of the program that waits for it to return."""
 
-    __slots__ = ("_read", "_words", "ip", "pid", "regs", "tid")
+    __slots__ = ("_place", "_read", "_stacks", "_words", "ip", "pid", "regs", "tid")
 
     def __init__(
-        self, words: list[int], tid: int, pid: int, read: Callable[[int, int], bytes], *, unsafe: bool
-    ) -> None:
+        self, words: list[int], tid: int, pid: int, read: Callable[[int, int], bytes], *, unsafe: bool,
+        stacks: "HitStacks",
+    ) -> None:  # fmt: skip
         """Describe one hit."""
         self.regs = Registers(words, unsafe=unsafe)
         self.ip = words[_WORDS.index("ip")]
         self.tid, self.pid, self._read, self._words = tid, pid, read, words
+        self._place, self._stacks = (self.ip, self.regs.rsp, self.regs.rbp), stacks
+
+    @property
+    def stack(self) -> "Stack":
+        """The thread's own stack, addresses of code, innermost first; ``str()`` has the names.
+
+        A debugger sees generated code of ours there, and nothing above it.
+        """
+        return self._stacks.stack(*self._place)
 
     @property
     def retval(self) -> int:
@@ -123,6 +135,7 @@ class Callbacks:
         self._store: Store | None = None
         self._filters: FilterWatch | None = None
         self._thread: threading.Thread | None = None
+        self._stacks: HitStacks | None = None
         self._ending = False
         self.errors: list[Exception] = []
         """What callbacks have raised, the first hundred."""
@@ -250,7 +263,9 @@ class Callbacks:
         halves = place.cast("I")
         callback, tid = halves[meeting.CALLBACK // 4], halves[meeting.TID // 4]
         session = self._session
-        hit = Hit(asked, tid, session.pid, session.engine.process.mem.read, unsafe=session.unsafe)
+        read = session.engine.process.mem.read
+        self._stacks = self._stacks or HitStacks(session.symbols, read)
+        hit = Hit(asked, tid, session.pid, read, unsafe=session.unsafe, stacks=self._stacks)
         changed = False
         try:
             self._functions[callback](hit)
