@@ -77,7 +77,7 @@ def take_out(splice: LiveSplice, others: Iterable[LiveSplice], memory: Writer) -
     are displaced here, nothing is written. Nothing is stopped for this: who runs the site now is lost unless the other
     bytes come first.
     """
-    low, high = splice.address, splice.address + len(splice.new)
+    low = splice.address
     if any(each is not splice and _meets(each, splice) for each in others):
         return False
     try:
