@@ -30,10 +30,13 @@ _EMULATORS = re.compile(rf"qemu-(?:{_GUESTS})(?:-static)?|rosetta|box(?:64|86)|F
 
 _TEXTS = (
     ((b"VALGRIND_LAUNCHER\0", b"VALGRIND_LIB\0"), "valgrind"),
-    ((b"usage: qemu-", b" [options] program [arguments...]", b"QEMU_LD_PREFIX\0"), "qemu"),
+    ((b" [options] program [arguments...]", b"usage: qemu-", b"QEMU_LD_PREFIX\0"), "qemu"),
     ((b"BOX64_LOG\0", b"BOX64_NOBANNER\0"), "box64"),
 )
-"""What the executables of emulators contain, and of valgrind's launcher, all of it, and their names."""
+"""What the executables of emulators contain, and of valgrind's launcher, all of it, and their names.
+
+The first text of each is looked for first.
+"""
 _QEMU_NAME = re.compile(rb"usage: (qemu-\w+) ")
 _CHUNK = 4 << 20
 _OVERLAP = 128
@@ -54,11 +57,24 @@ def emulator_of(exe: str, mappings: Sequence[Mapping], image: str) -> str | None
     return _by_content(image, mappings)
 
 
-def _by_content(image: str, mappings: Iterable[Mapping]) -> str | None:
-    """Return the name of the emulator that an executable is, by the constants in it."""
+def _by_content(image: str, mappings: Sequence[Mapping]) -> str | None:
+    """Return the name of the emulator that an executable is, by the constants in it.
+
+    What cannot be opened, as in a FUSE file system of another user, is taken to be none.
+    """
+    telling = {texts[0] for texts, _ in _TEXTS}
+    try:
+        if not any(text in content for content in _constants(image, mappings) for text in telling):
+            return None  # of large executables, one look at each text of all takes too long
+        return _named_by(_constants(image, mappings))
+    except OSError:
+        return None
+
+
+def _named_by(contents: Iterable[bytes]) -> str | None:
     seen: set[bytes] = set()
     name = b""
-    for content in _constants(image, mappings):
+    for content in contents:
         seen |= {text for texts, _ in _TEXTS for text in texts if text in content}
         if not name and (found := _QEMU_NAME.search(content)):
             name = found[1]

@@ -70,3 +70,8 @@ def test_texts_that_lie_across_pieces(tmp_path):
         image.write_bytes(bytes((4 << 20) + before) + QEMU)
         mapping = Mapping(0, 5 << 20, "r--p", 0, "", image.stat().st_ino, "/renamed", False)
         assert emulator_of("/renamed", [mapping], str(image)) == "qemu-riscv64"
+
+
+def test_what_cannot_be_opened_is_taken_to_be_none(tmp_path):
+    mapping = Mapping(0x1000, 0x9000, "r--p", 0, "", 1, "/renamed", False)
+    assert emulator_of("/renamed", [mapping], str(tmp_path / "nothing")) is None
