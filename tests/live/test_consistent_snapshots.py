@@ -57,8 +57,9 @@ def test_both_ends_of_a_call_are_placed_in_one_change(run_target):
     target.finish()
 
 
-def test_a_call_without_a_handler_at_its_return(run_target):
-    """It is placed when the session is used next."""
+@pytest.mark.parametrize("use", [lambda session: session.snapshot(), lambda session: session.wait(0)])
+def test_a_call_without_a_handler_at_its_return(run_target, use):
+    """It is placed when the session is used next, be it to wait for the program's end."""
     entered = Count("entered")
     target = run_target("descends.c")
     with anyprobe.attach(target.pid) as session:
@@ -67,7 +68,7 @@ def test_a_call_without_a_handler_at_its_return(run_target):
         def on_deep(ctx):
             entered.add()
 
-        session.snapshot()
+        use(session)
         target.go(10)
         assert total(entered).count == 100
     target.finish()

@@ -1,9 +1,10 @@
 """The part of a session that looks at its process."""
 
+from anyprobe.probes.decorators import Decorators
 from anyprobe.target.process import Process
 
 
-class Observed:
+class Observed(Decorators):
     """A process that may run, end, or become another program."""
 
     _process: Process
@@ -27,6 +28,7 @@ class Observed:
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the target's end; return its wait status if it is our child and has ended."""
+        self.place_waiting()
         return self._process.wait(timeout)
 
     def became(self) -> str | None:

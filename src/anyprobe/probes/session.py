@@ -18,7 +18,6 @@ from anyprobe.probes import current, reading, registering, removal, trapping
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import Clock, ClockChoice, own_clock
 from anyprobe.probes.copies import AUDITED, Copies, has_libraries
-from anyprobe.probes.decorators import Decorators
 from anyprobe.probes.handlerwatch import HandlerWatch
 from anyprobe.probes.liveproof import LiveProof
 from anyprobe.probes.objects import ObjectTable
@@ -48,7 +47,7 @@ RETURNS = ("exits", "trampoline")
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
 
 
-class Session(Observed, Decorators):
+class Session(Observed):
     """Probes in one process. A context manager: leaving it removes everything.
 
     ``count`` and ``time`` arm probes; ``snapshot`` reads what they counted, also after the target's death.
