@@ -216,8 +216,7 @@ class _Collector:
             self._outward(insn, insn.target)
 
     def _returns_from_signal(self, address: int) -> bool:
-        areas = (area for area, reason in self.map.text.forbidden if reason == Reason.SIGNAL_RETURN.value)
-        return any(address in area for area in areas)
+        return Reason.SIGNAL_RETURN.value in self.map.text.forbidden_areas.overlapping(address, address + 1)
 
     def _is_behind_endless(self, part: "FunctionCode", insn: Insn) -> bool:
         """Return whether nothing leads to an instruction but the call in front of it, which never returns."""

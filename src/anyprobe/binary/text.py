@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyprobe.core.address import AddressRange
+from anyprobe.core.areas import Areas
+from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.memory import Memory
 
 if TYPE_CHECKING:
@@ -70,3 +72,8 @@ class ModuleText:
     """Where functions go on when they have been given another stack, as ``-fsplit-stack`` has it: behind a ``ret``."""
     is_swift: bool = False
     """Whether there is code of Swift's compiler, whose functions have up to four registers of results."""
+
+    @cached_property
+    def forbidden_areas(self) -> Areas:
+        """What is forbidden, for looking up addresses."""
+        return Areas(self.forbidden)

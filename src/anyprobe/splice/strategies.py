@@ -259,9 +259,8 @@ class Strategies:
     def _held(self, insns: tuple[Insn, ...], end: int) -> Refusal | None:
         """Return the same of instructions that have displaced forms."""
         low, high = insns[0].address, insns[-1].end
-        for area, reason in self.code.text.forbidden:
-            if area.start < high and low < area.end:
-                return Refusal(Reason(reason), low, "this code must never be displaced")
+        for reason in self.code.text.forbidden_areas.overlapping(low, high):
+            return Refusal(Reason(reason), low, "this code must never be displaced")
         return self._written_at(low, max(high, end)) or self.fault_refusal(insns, end)
 
     def _written_at(self, low: int, high: int) -> Refusal | None:
