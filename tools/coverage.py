@@ -19,7 +19,8 @@ from pathlib import Path
 
 from control_flow import ControlFlow
 
-from anyprobe.binary.cfg import CodeMap, Exit, FunctionCode
+from anyprobe.binary.cfg import CodeMap, FunctionCode
+from anyprobe.binary.exits import Exit
 from anyprobe.binary.image import Image
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import exit_want

@@ -13,12 +13,8 @@ from iced_x86 import Code
 from anyprobe.binary.beginnings import is_stub_at, takes_return_at
 from anyprobe.binary.candidates import is_reference
 from anyprobe.binary.codescan import CodeBytes, DataReferences, Kind, References, code_bytes
-from anyprobe.binary.doubts import Doubts
-from anyprobe.binary.endless import EndlessFunctions
 from anyprobe.binary.evidence import Evidence
-from anyprobe.binary.exits import Exit, ExitKind
 from anyprobe.binary.function import FunctionCode
-from anyprobe.binary.hearsay import unproven_starts
 from anyprobe.binary.padding import padding_length
 from anyprobe.binary.pieces import Pieces
 from anyprobe.binary.text import ModuleText
@@ -26,13 +22,15 @@ from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
+    from anyprobe.binary.doubts import Doubts
+    from anyprobe.binary.endless import EndlessFunctions
     from anyprobe.binary.moduleliveness import ModuleLiveness
 
 _CALL = 0xE8
 _MOST_NOPS = 64
 """How many bytes of padding may lie between two functions of which one runs on into the other."""
 
-__all__ = ["CodeMap", "Exit", "ExitKind", "FunctionCode"]
+__all__ = ["CodeMap", "FunctionCode"]
 
 
 class CodeMap:
@@ -75,13 +73,17 @@ class CodeMap:
         return References(self.text, self.code)
 
     @cached_property
-    def endless(self) -> EndlessFunctions:
+    def endless(self) -> "EndlessFunctions":
         """The functions that never return."""
+        from anyprobe.binary.endless import EndlessFunctions
+
         return EndlessFunctions(self)
 
     @cached_property
-    def certainly_endless(self) -> EndlessFunctions:
+    def certainly_endless(self) -> "EndlessFunctions":
         """Those that never return whatever their names are and whichever traps are skipped."""
+        from anyprobe.binary.endless import EndlessFunctions
+
         return EndlessFunctions(self, certain=True)
 
     @cached_property
@@ -134,6 +136,8 @@ class CodeMap:
             doubtful = self.text.named | self.text.pointed
             starts = doubtful.difference(self.text.unlisted).intersection(self._starts) if doubtful else ()
             if starts:
+                from anyprobe.binary.hearsay import unproven_starts
+
                 self._hearsay = unproven_starts(self, starts)
                 for start in self._hearsay:
                     self._functions.pop(start, None)
@@ -150,7 +154,9 @@ class CodeMap:
         return self._doubts.of(start)
 
     @cached_property
-    def _doubts(self) -> Doubts:
+    def _doubts(self) -> "Doubts":
+        from anyprobe.binary.doubts import Doubts
+
         return Doubts(self)
 
     def gap_around(self, address: int) -> tuple[int, bytes] | None:

@@ -7,9 +7,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.blocks import block_starts
 from anyprobe.binary.body import LOCK, Body, Facts, decode_to_end, examine
-from anyprobe.binary.exits import Exit, Exits, find_exits
 from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
 from anyprobe.binary.lastcalls import LastCalls, last_calls
 from anyprobe.binary.padding import ALIGNED, padding_length
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from iced_x86 import Instruction
 
     from anyprobe.binary.cfg import CodeMap
+    from anyprobe.binary.exits import Exit, Exits
     from anyprobe.binary.ledto import LedTo
 
 
@@ -377,11 +376,13 @@ class FunctionCode:
         return bool(self._map.pointed_to(low, high))
 
     @cached_property
-    def _exits(self) -> Exits:
+    def _exits(self) -> "Exits":
+        from anyprobe.binary.exits import find_exits
+
         return find_exits(self._map, self)
 
     @property
-    def exits(self) -> tuple[Exit, ...]:
+    def exits(self) -> "tuple[Exit, ...]":
         """Every instruction at which the function may end, in its parts elsewhere too."""
         return self._exits.found
 
@@ -412,6 +413,8 @@ class FunctionCode:
     @cached_property
     def blocks(self) -> tuple[int, ...]:
         """Where the basic blocks begin, ascending."""
+        from anyprobe.binary.blocks import block_starts
+
         return block_starts(self._map, self)
 
     @cached_property

@@ -4,17 +4,20 @@ import fnmatch
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anyprobe.binary.demangle import Spelling, is_mangled, mangled_hint, spellings
-from anyprobe.binary.reconcile import Bounds, SymbolColumns
 from anyprobe.binary.symbolnames import SymbolNames
 from anyprobe.binary.symbols import STT_GNU_IFUNC, SymbolTable
 from anyprobe.core.arrays import among
 
+if TYPE_CHECKING:
+    from anyprobe.binary.bounds import Bounds, SymbolColumns
+
+STUB_SUFFIX = "@plt"
+"""What follows a function's name in that of a linker's stub that leads to it."""
 _GLOB = re.compile(r"[*?\[]")
 _WHICH = re.compile(r"(.+)@(0x[0-9a-f]{1,16})")
 _PART = re.compile(r"(.+)\.(?:cold|cold\.\d+|__part\.\d+)")
@@ -50,6 +53,8 @@ class Function(NamedTuple):
     @property
     def demangled(self) -> str:
         """The name as a programmer wrote it."""
+        from anyprobe.binary.demangle import is_mangled, spellings
+
         return spellings(self.name).full if is_mangled(self.name) else self.name
 
     def __str__(self) -> str:
@@ -60,7 +65,7 @@ class Function(NamedTuple):
 class FunctionTable:
     """All functions of an object; ``starts`` ascend, and no end lies beyond the next start."""
 
-    def __init__(self, module: str, tables: Sequence[SymbolTable], bounds: Bounds) -> None:
+    def __init__(self, module: str, tables: Sequence[SymbolTable], bounds: "Bounds") -> None:
         """Name what ``bounds`` found in ``tables``; ``module`` names what has no symbol."""
         self.module, self.tables, self.bounds = module, tables, bounds
         self._names = SymbolNames(tables, bounds.symbols)
@@ -81,7 +86,7 @@ class FunctionTable:
         return self.bounds.labels
 
     @property
-    def symbols(self) -> SymbolColumns:
+    def symbols(self) -> "SymbolColumns":
         """The symbols that name functions, ascending by address."""
         return self.bounds.symbols
 
@@ -216,6 +221,8 @@ class FunctionTable:
 
     def _spelled(self, name: str) -> list[int]:
         """Return the starts of the functions of which a demangled name is ``name``."""
+        from anyprobe.binary.demangle import Spelling, is_mangled, mangled_hint, spellings
+
         hint = mangled_hint(name)
         if not any(hint.encode() in table.strings for table in self.tables):
             return []
@@ -228,6 +235,8 @@ class FunctionTable:
 
     def _matching(self, pattern: Callable[[str], object]) -> list[int]:
         """Return the starts of the functions of which some name matches a pattern."""
+        from anyprobe.binary.demangle import is_mangled, spellings
+
         columns = (self.symbols.value.tolist(), self._names.plain, self._names.versions)
         found = [
             value

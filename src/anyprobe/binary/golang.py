@@ -2,14 +2,16 @@
 
 import struct
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.binary.elf import ElfFile, Section
-from anyprobe.binary.goroutines import ParkingPlaces
 from anyprobe.binary.symbols import STT_FUNC, SYMBOL, SymbolTable
+
+if TYPE_CHECKING:
+    from anyprobe.binary.goroutines import ParkingPlaces
 
 # Magic numbers of the table since Go 1.18 (offsets from the start of the text) and since Go 1.20.
 _MAGICS = (b"\xf0\xff\xff\xff\x00\x00", b"\xf1\xff\xff\xff\x00\x00")
@@ -35,8 +37,10 @@ def go_symbols(elf: ElfFile) -> SymbolTable | None:
     return _from_table(elf, _read)
 
 
-def parking_places(elf: ElfFile) -> ParkingPlaces | None:
+def parking_places(elf: ElfFile) -> "ParkingPlaces | None":
     """Return where goroutines may be parked; nothing for a version that we do not know."""
+    from anyprobe.binary.goroutines import ParkingPlaces
+
     return _from_table(elf, ParkingPlaces)
 
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from anyprobe.binary.functions import Function
 from anyprobe.binary.modules import VDSO, LoadedObject
-from anyprobe.binary.relocations import R_64, R_GLOB_DAT, R_IRELATIVE, R_JUMP_SLOT
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import Memory, MemoryFault
 
@@ -31,6 +30,8 @@ class IfuncSlots:
 
     def _own_slots(self, loaded: LoadedObject, function: Function) -> list[int]:
         """Return the slots that the module's own calls go through: IRELATIVE ones name the resolver by address."""
+        from anyprobe.binary.relocations import R_IRELATIVE
+
         fixes = loaded.image.relocations
         rows = np.flatnonzero((fixes.kinds == R_IRELATIVE) & (fixes.addends == function.start))
         return [loaded.runtime(offset) for offset in fixes.offsets[rows].tolist()]
@@ -49,6 +50,8 @@ class IfuncSlots:
 
     def _read_imports(self) -> dict[str, list[tuple[LoadedObject, int, str]]]:
         """Return all slots that hold addresses of named functions: by name, the module, the slot, the version."""
+        from anyprobe.binary.relocations import R_64, R_GLOB_DAT, R_JUMP_SLOT
+
         imports: dict[str, list[tuple[LoadedObject, int, str]]] = {}
         for each in self._objects:
             try:

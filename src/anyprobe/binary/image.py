@@ -8,24 +8,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from anyprobe.binary.debugfiles import mini_symbols, separate_symbols
 from anyprobe.binary.elf import PF_X, PT_INTERP, SHF_ALLOC, SHF_EXECINSTR, ElfFile, Segment
-from anyprobe.binary.entries import code_entries, loader_entries, stored_pointers
-from anyprobe.binary.forbidden import forbidden_ranges
-from anyprobe.binary.functions import Function, FunctionTable
+from anyprobe.binary.functions import STUB_SUFFIX, Function, FunctionTable
 from anyprobe.binary.golang import go_symbols, is_go, parking_places, recovery_entries
-from anyprobe.binary.noreturn import noreturn_addresses
-from anyprobe.binary.rawclones import shares_memory, task_makers
-from anyprobe.binary.reconcile import Bounds, reconcile
-from anyprobe.binary.relocations import Relocations, relocations
-from anyprobe.binary.splitstack import resumed_places
-from anyprobe.binary.stubs import SUFFIX, imported_slots, named_stubs, own_stubs
 from anyprobe.binary.symbols import SymbolTable, dynamic_symbols, static_symbols
 from anyprobe.binary.tablestore import CodeFacts, TableStore
 from anyprobe.binary.text import ModuleText
 from anyprobe.binary.threadpointer import moves_thread_pointer
-from anyprobe.binary.unwind import UnwindTable, unwind_table
-from anyprobe.binary.unwindrules import UnwindRules, unwind_rules
 from anyprobe.core.address import AddressRange, page_floor
 from anyprobe.core.arrays import among, unique
 from anyprobe.core.memory import MemoryFault
@@ -35,7 +24,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from anyprobe.binary.bounds import Bounds
     from anyprobe.binary.debuginfo import DebugInfo
+    from anyprobe.binary.relocations import Relocations
+    from anyprobe.binary.unwind import UnwindTable
+    from anyprobe.binary.unwindrules import UnwindRules
 
 __all__ = ["DEBUG_ROOTS", "Function", "FunctionTable", "Image"]
 
@@ -158,18 +151,24 @@ class Image:
         return dynamic_symbols(self.elf)
 
     @cached_property
-    def relocations(self) -> Relocations:
+    def relocations(self) -> "Relocations":
         """The dynamic relocations."""
+        from anyprobe.binary.relocations import relocations
+
         return self._checked(lambda: relocations(self.elf), "relocations")
 
     @cached_property
-    def unwind(self) -> UnwindTable:
+    def unwind(self) -> "UnwindTable":
         """What ``.eh_frame`` says."""
+        from anyprobe.binary.unwind import unwind_table
+
         return unwind_table(self.elf)
 
     @cached_property
-    def unwind_rules(self) -> UnwindRules:
+    def unwind_rules(self) -> "UnwindRules":
         """How a caller's frame is found from anywhere in the code, from the lowest address on."""
+        from anyprobe.binary.unwindrules import unwind_rules
+
         rules = self._store.rules()
         if rules is None:
             rules = unwind_rules(self.elf, self.lowest_address)
@@ -184,6 +183,8 @@ class Image:
     @cached_property
     def symbol_tables(self) -> tuple[SymbolTable, ...]:
         """Every symbol table that describes the object: its own, its debug file's, the compressed one."""
+        from anyprobe.binary.debugfiles import mini_symbols, separate_symbols
+
         tables = [self.dynamic_table]
         own = static_symbols(self.elf)
         tables.append(own or separate_symbols(self.elf, self._debug_roots, self._root) or mini_symbols(self.elf))
@@ -204,10 +205,12 @@ class Image:
     def stubs(self) -> "tuple[Function, ...]":
         """The linker's stubs outside of all functions, named ``sym@plt``."""
         outside = [each for each in self._named_stubs if self.functions.containing(each[0]) is None]
-        return tuple(Function(start, end, (name + SUFFIX,)) for start, end, name in outside)
+        return tuple(Function(start, end, (name + STUB_SUFFIX,)) for start, end, name in outside)
 
     @cached_property
     def _named_stubs(self) -> list[tuple[int, int, str]]:
+        from anyprobe.binary.stubs import named_stubs
+
         if self.dynamic_table is None:
             return []
         return named_stubs(self.elf, self.dynamic_table, self.relocations, self.code_ranges)
@@ -215,14 +218,18 @@ class Image:
     @cached_property
     def stored_pointers(self) -> "NDArray[np.int64]":
         """What the data has addresses of, as far as relocations, or the words of a fixed-address object, say."""
+        from anyprobe.binary.entries import stored_pointers
+
         return stored_pointers(self)
 
     @cached_property
     def _store(self) -> TableStore:
         return TableStore(self.elf, self.symbol_tables)
 
-    def _find_bounds(self) -> Bounds:
+    def _find_bounds(self) -> "Bounds":
         """Return the bounds of the listed functions, and of those that only calls and addresses tell of."""
+        from anyprobe.binary.entries import loader_entries
+
         listed = self._listed
         if self.is_go:
             return listed
@@ -253,7 +260,9 @@ class Image:
         return replace(bounds, unlisted=found.starts, called=found.called)
 
     @cached_property
-    def _listed(self) -> Bounds:
+    def _listed(self) -> "Bounds":
+        from anyprobe.binary.reconcile import reconcile
+
         return reconcile(self.symbol_tables, self.unwind, self.code_ranges, self._stub_sections)
 
     @property
@@ -291,6 +300,9 @@ class Image:
         return found
 
     def _find_task_makers(self) -> list[int]:
+        from anyprobe.binary.rawclones import shares_memory, task_makers
+        from anyprobe.binary.stubs import imported_slots
+
         callees: set[int] = set()
         if self.dynamic_table is None:
             callees.update(each.start for each in self.functions.lookup("syscall"))
@@ -337,6 +349,11 @@ class Image:
         return facts
 
     def _gather_facts(self) -> CodeFacts:
+        from anyprobe.binary.entries import code_entries
+        from anyprobe.binary.forbidden import forbidden_ranges
+        from anyprobe.binary.splitstack import resumed_places
+        from anyprobe.binary.stubs import own_stubs
+
         functions = self.functions
         forbidden, sequences = forbidden_ranges(self.elf, self.code_ranges, self.unwind, self.relocations)
         resumed = resumed_places(self.elf, self.code_ranges)
@@ -355,6 +372,8 @@ class Image:
 
     @cached_property
     def _noreturn(self) -> frozenset[int]:
+        from anyprobe.binary.noreturn import noreturn_addresses
+
         functions = FunctionTable(self.name, self.symbol_tables, self._listed)
         return noreturn_addresses(self.elf, functions, self.dynamic_table, self.relocations, self.code_ranges)
 

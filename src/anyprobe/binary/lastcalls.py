@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from anyprobe.binary.oddends import SYSTEM_CALLS, comes_back, hops, is_system_call, system_call_line
-
 if TYPE_CHECKING:
     from iced_x86 import Instruction
 
@@ -25,6 +23,8 @@ _NONE = LastCalls(frozenset(), frozenset())
 
 def last_calls(code_map: "CodeMap", function: "FunctionCode") -> LastCalls:
     """Return them; nothing that is not known well is taken for one in functions that hold no data."""
+    from anyprobe.binary.oddends import SYSTEM_CALLS, hops
+
     low, high, calls = function.start, function.end, function.calls
     places = _Places(function)
     found = [n for n, target in calls if low < target < high and hops(function.iced[n], places.instruction_at)]
@@ -49,6 +49,8 @@ class _Places:
 
     def system_calls(self) -> dict[int, bool | None]:
         """Return the system calls, and whether they come back."""
+        from anyprobe.binary.oddends import comes_back, is_system_call, system_call_line
+
         function, found = self._function, dict[int, bool | None]()
         for number, _ in function.turns:
             if is_system_call(function.iced[number]):

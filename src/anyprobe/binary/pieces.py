@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.codescan import Kind
-from anyprobe.binary.exits import jumps_into
-from anyprobe.binary.framedepths import depths_at_jumps
 from anyprobe.binary.function import FunctionCode
 
 if TYPE_CHECKING:
@@ -136,6 +134,8 @@ class Pieces:
 
     def _depth_at(self, start: int) -> int:
         """Return what others have on the stack where they jump to an address, 0 where that is nothing or not known."""
+        from anyprobe.binary.framedepths import depths_at_jumps
+
         found: set[int] = set()
         for home in self._entering_at(start) or ():
             if home in self._framed or home in self._named:
@@ -211,6 +211,8 @@ class Pieces:
         """
         if part.start in self._map.text.outer:
             return False
+        from anyprobe.binary.exits import jumps_into
+
         jumped_to = jumps_into(function, part.start, part.start + 1)
         if not jumped_to and part.start > function.start:
             return False

@@ -12,8 +12,6 @@ from anyprobe.binary.symbols import SHN_UNDEF, STB_GLOBAL, STT_FUNC, SymbolTable
 from anyprobe.core.address import AddressRange
 from anyprobe.core.arrays import among
 
-SUFFIX = "@plt"
-"""What follows the name of the function that a stub leads to."""
 _JUMP = 6
 
 

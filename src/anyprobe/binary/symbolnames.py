@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anyprobe.binary.reconcile import SymbolColumns
 from anyprobe.binary.symbols import STB_LOCAL, VERSYM_HIDDEN, SymbolTable
+
+if TYPE_CHECKING:
+    from anyprobe.binary.bounds import SymbolColumns
 
 Rank = tuple[bool, int, int, str, str]
 """What names are ordered by: global ones, few leading underscores, short; then the name, and its version."""
@@ -19,7 +22,7 @@ _WORTH_AN_INDEX = 256
 class SymbolNames:
     """Names by the rows of ``symbols``. Reading all of a library's takes long enough to be put off."""
 
-    def __init__(self, tables: Sequence[SymbolTable], symbols: SymbolColumns) -> None:
+    def __init__(self, tables: Sequence[SymbolTable], symbols: "SymbolColumns") -> None:
         """Read nothing yet."""
         self._tables, self._symbols = tables, symbols
         self._asked = 0

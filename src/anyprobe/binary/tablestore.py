@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache as once
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from anyprobe import core, isa
 from anyprobe.binary import cache
 from anyprobe.binary.elf import ElfFile
-from anyprobe.binary.reconcile import Bounds, SymbolColumns
 from anyprobe.binary.symbols import SymbolTable
-from anyprobe.binary.unwindrules import UnwindRules
 from anyprobe.core.address import AddressRange
 from anyprobe.core.refusal import Reason
+
+if TYPE_CHECKING:
+    from anyprobe.binary.bounds import Bounds
+    from anyprobe.binary.unwindrules import UnwindRules
 
 _BOUNDS, _FACTS, _RULES = "functions", "codefacts", "unwindrules"
 _REFERENCES, _LIVENESS, _TASK_MAKERS = "references", "liveness", "taskmakers"
@@ -67,8 +69,10 @@ class TableStore:
         }
         """What the tables are made of: which file with which content, named by what, read by which code."""
 
-    def bounds(self) -> Bounds | None:
+    def bounds(self) -> "Bounds | None":
         """Return the bounds of all functions, if they are kept."""
+        from anyprobe.binary.bounds import Bounds, SymbolColumns
+
         arrays = self._load(_BOUNDS, ("starts", "ends", "labels", "symbols", "unlisted", "called"))
         if arrays is None:
             return None
@@ -77,7 +81,7 @@ class TableStore:
             return None
         return Bounds(starts, ends, labels, SymbolColumns(*symbols), unlisted, called)
 
-    def keep_bounds(self, bounds: Bounds) -> None:
+    def keep_bounds(self, bounds: "Bounds") -> None:
         """Keep the bounds of all functions."""
         symbols = bounds.symbols
         columns = (symbols.value, symbols.size, symbols.table, symbols.index, symbols.kind, symbols.bind)
@@ -139,14 +143,16 @@ class TableStore:
         }
         self._store(_FACTS, arrays)
 
-    def rules(self) -> UnwindRules | None:
+    def rules(self) -> "UnwindRules | None":
         """Return the unwinding rules, if they are kept."""
+        from anyprobe.binary.unwindrules import UnwindRules
+
         found = self._load(_RULES, ("starts", "rules"))
         if found is None or found[0].shape != found[1].shape:
             return None
         return UnwindRules(*(each.astype(np.uint32) for each in found))
 
-    def keep_rules(self, rules: UnwindRules) -> None:
+    def keep_rules(self, rules: "UnwindRules") -> None:
         """Keep the unwinding rules."""
         self._store(_RULES, {"starts": rules.starts, "rules": rules.rules})
 

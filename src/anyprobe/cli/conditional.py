@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from anyprobe.cli.expressions import Expression, parse_one
-from anyprobe.cli.handlerplaces import Ends, HandlerMaker, HandlerPlace, place_for
-from anyprobe.cli.handlertext import PARAMETERS, HandlerText, check_names, uses_returns
-from anyprobe.cli.knownfunctions import Knowledge, knowledge_of
-
 if TYPE_CHECKING:
+    from anyprobe.cli.expressions import Expression
+    from anyprobe.cli.handlerplaces import HandlerPlace
+    from anyprobe.cli.handlertext import HandlerText
+    from anyprobe.cli.knownfunctions import Knowledge
     from anyprobe.data.results import CellValue
     from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
     from anyprobe.probes.session import Session
@@ -25,7 +24,7 @@ _NAMES = frozenset({_COUNTED, _TIMED, _TAILS})
 class _Conditional(ABC):
     """What is measured, and the condition."""
 
-    when: Expression | None
+    when: "Expression | None"
     _things: dict[str, Any] = field(default_factory=dict)
     also: ClassVar[tuple[str, ...]] = ()
     """Names that are wanted besides those in the condition."""
@@ -33,13 +32,22 @@ class _Conditional(ABC):
     @classmethod
     def of(cls, text: str | None) -> Self:
         """Read the option."""
-        return cls(None if text is None else parse_one("--when", text))
+        if text is None:
+            return cls(None)
+        from anyprobe.cli.expressions import parse_one
+
+        return cls(parse_one("--when", text))
 
     def arm(self, session: "Session", specs: Sequence[str]) -> None:
         """Place what counts."""
         if self.when is None:
             self._plainly(session, specs)
             return
+        from anyprobe.cli.expressions import parse_one
+        from anyprobe.cli.handlerplaces import place_for
+        from anyprobe.cli.handlertext import PARAMETERS, check_names
+        from anyprobe.cli.knownfunctions import knowledge_of
+
         self._things = self._things or self._made()
         wanted = (self.when, *(parse_one("--when", name) for name in self.also))
         known = [knowledge_of(session, spec) for spec in specs]
@@ -49,8 +57,13 @@ class _Conditional(ABC):
         for place, each in zip(places, known, strict=True):
             self._put(session, place, each, wanted)
 
-    def _put(self, session: "Session", place: HandlerPlace, known: Knowledge, wanted: tuple[Expression, ...]) -> None:
-        def write(text: HandlerText, shown: Sequence[str], returns: bool) -> None:  # noqa: ARG001 - a Write
+    def _put(
+        self, session: "Session", place: "HandlerPlace", known: "Knowledge", wanted: "tuple[Expression, ...]"
+    ) -> None:
+        from anyprobe.cli.handlerplaces import HandlerMaker
+        from anyprobe.cli.handlertext import uses_returns
+
+        def write(text: "HandlerText", shown: Sequence[str], returns: bool) -> None:  # noqa: ARG001 - a Write
             if uses_returns(wanted):
                 text.add_condition_of_calls(self.when, "tails.add(key=(u64(ctx.func),))")
             else:
@@ -59,7 +72,7 @@ class _Conditional(ABC):
 
         HandlerMaker(place, wanted, known, write, self._things, retval=self._result(known)).put(session)
 
-    def _result(self, known: Knowledge) -> object:
+    def _result(self, known: "Knowledge") -> object:
         """Return the type of results that no word holds: it is not asked for what they are."""
         from anyprobe.handlers.types import u64
 
@@ -85,7 +98,7 @@ class _Conditional(ABC):
         """Return the aggregations by their names in the handler."""
 
     @abstractmethod
-    def _line(self, place: HandlerPlace) -> str:
+    def _line(self, place: "HandlerPlace") -> str:
         """Return what the handler does where the condition holds."""
 
     @abstractmethod
@@ -107,11 +120,15 @@ class Counts(_Conditional):
             "tails": Count(_TAILS, by=("address",), capacity=CAPACITY),
         }
 
-    def _line(self, place: HandlerPlace) -> str:
+    def _line(self, place: "HandlerPlace") -> str:
+        from anyprobe.cli.handlerplaces import Ends
+
         where = "ctx.func" if place.ends is Ends.CALL else "ctx.ip"
         return f"    counted.add(key=(u64({where}),))"
 
     def _results(self, snapshot: "Snapshot", counted: "dict[str, dict[int, CellValue]]") -> "Snapshot":
+        from anyprobe.cli.handlertext import uses_returns
+
         found = counted.get(_COUNTED, {})
         hits = {address: cell.count for address, cell in found.items()}
         sites = [replace(each, hits=hits.get(each.address, 0)) for each in _asked(snapshot.sites)]
@@ -136,10 +153,10 @@ class Times(_Conditional):
             "tails": Count(_TAILS, by=("address",), capacity=CAPACITY),
         }
 
-    def _line(self, place: HandlerPlace) -> str:  # noqa: ARG002 - it is always both ends of a call
+    def _line(self, place: "HandlerPlace") -> str:  # noqa: ARG002 - it is always both ends of a call
         return "    timed.add(latency_ns, key=(u64(ctx.func),))"
 
-    def _result(self, known: Knowledge) -> object:
+    def _result(self, known: "Knowledge") -> object:
         from anyprobe.handlers.types import u64
 
         return None if known.has_result and self.when is not None and self.when.uses("retval") else u64

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from anyprobe.core.quoting import shown_module
 from anyprobe.data import histogram
-from anyprobe.data.results import AggregationResult, MapResult
 
 if TYPE_CHECKING:
     from anyprobe.data.interval import Interval
+    from anyprobe.data.results import AggregationResult, MapResult
 
 Json = dict[str, Any]
 Kind = Literal["entry", "return", "offset", "insn", "block", "call"]
@@ -278,13 +278,13 @@ class Snapshot:
     functions: tuple[FunctionTiming, ...] = ()
     refused: tuple[RefusedSite, ...] = ()
     warnings: tuple[str, ...] = ()
-    aggregations: tuple[AggregationResult, ...] = ()
+    aggregations: "tuple[AggregationResult, ...]" = ()
     """What handlers have counted."""
     dropped: Mapping[str, dict[str, int]] = field(default_factory=dict)
     """What maps and records have lost, by their names and the cause."""
     missing: Mapping[str, int] = field(default_factory=dict)
     """What handlers could not do, by kind: ``fault``, ``division``, and runs that were ``abandoned`` for that."""
-    maps: tuple[MapResult, ...] = ()
+    maps: "tuple[MapResult, ...]" = ()
     """What maps held, where that was asked for."""
     others: tuple[TargetInfo, ...] = ()
     """The further processes of a merged snapshot."""
@@ -346,7 +346,7 @@ class Snapshot:
         left_out = {"sites": len(self.sites) - len(sites), "functions": len(self.functions) - len(functions)}
         return dataclasses.replace(self, sites=sites, functions=functions), left_out
 
-    def aggregation(self, name: str) -> AggregationResult:
+    def aggregation(self, name: str) -> "AggregationResult":
         """Return what the aggregation with this name has counted."""
         for result in self.aggregations:
             if result.name == name:
@@ -385,6 +385,8 @@ class Snapshot:
         so is the target; the other's is among ``others``. Pauses and set-up times are of different moments, so the
         longer is kept.
         """
+        from anyprobe.data.results import AggregationResult, MapResult
+
         return Snapshot(
             target=self.target,
             duration_s=max(self.duration_s, other.duration_s),
@@ -425,7 +427,7 @@ class Snapshot:
         return tuple(further.values())
 
 
-def _by_name(results: Iterable[AggregationResult]) -> Json:
+def _by_name(results: "Iterable[AggregationResult]") -> Json:
     """Return results by name; none is lost where two aggregations have one name."""
     found: Json = {}
     for result in results:

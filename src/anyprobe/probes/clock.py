@@ -13,7 +13,6 @@ from anyprobe.binary.modules import VDSO
 from anyprobe.core.errors import UsageError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.target import procfs
-from anyprobe.target.timestamps import thread_without_timestamps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,6 +98,8 @@ class ClockChoice:
         ``live``: without stopping more than one of them.
         """
         if not self._checked:
+            from anyprobe.target.timestamps import thread_without_timestamps
+
             self._checked = True
             thread, pause = thread_without_timestamps(process, live=live)
             pause_us["prepare"] += pause

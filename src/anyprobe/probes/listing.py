@@ -14,9 +14,8 @@ from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.arena import MEMFD_PATH
 from anyprobe.splice.installed import find_journals
 from anyprobe.splice.journal import INTERNAL, FoundJournal, Record, RecordKind
-from anyprobe.splice.livewrites import in_window
 from anyprobe.splice.planned import TRAP
-from anyprobe.splice.restoring import windows_of
+from anyprobe.splice.restoring import in_window, windows_of
 from anyprobe.splice.roster import Entry, listed
 from anyprobe.target import procfs
 from anyprobe.target.process import Process

@@ -8,11 +8,12 @@ from anyprobe.probes import removal
 from anyprobe.probes.session import Session, typed
 from anyprobe.splice.engine import MAXACTIVE
 from anyprobe.splice.uprobes import ADVICE, IN_USE, has_uprobes
-from anyprobe.target.launch import Stream, launch
 from anyprobe.target.process import Process
 
 if TYPE_CHECKING:
     from collections.abc import Mapping as Environment
+
+    from anyprobe.target.launch import Stream
 
 
 def attach(
@@ -83,9 +84,9 @@ def run(
     live: bool = False,
     unsafe: bool = False,
     strict: bool = False,
-    stdin: Stream = None,
-    stdout: Stream = None,
-    stderr: Stream = None,
+    stdin: "Stream" = None,
+    stdout: "Stream" = None,
+    stderr: "Stream" = None,
     env: "Environment[str, str] | None" = None,
     cwd: str | None = None,
     process_group: int | None = None,
@@ -96,6 +97,8 @@ def run(
     anything in them runs. As in ``subprocess``, the program is in the caller's process group unless ``process_group``
     is 0 (one of its own, for programs that send signals to all of their group) or another one's number.
     """
+    from anyprobe.target.launch import launch
+
     streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
     process = launch(list(argv), **streams, env=env, cwd=cwd, process_group=process_group)
     try:

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from anyprobe.binary.blocks import calls_of
-from anyprobe.binary.exits import Exit
 from anyprobe.binary.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.resolve import ResolvedSite
@@ -12,6 +11,9 @@ from anyprobe.splice.banks import Hook, TimingGroup
 from anyprobe.splice.edits import Edit, FunctionState, Module
 from anyprobe.splice.patchcode import REPLACING
 from anyprobe.splice.planned import Want, WantKind
+
+if TYPE_CHECKING:
+    from anyprobe.binary.exits import Exit
 
 NEVER_RETURNS = "the function never returns"
 
@@ -25,7 +27,7 @@ class Place:
     state: FunctionState
     want: Want
     hook: Hook
-    exit: Exit | None = None
+    exit: "Exit | None" = None
 
     @property
     def at_replaced_return(self) -> bool:
@@ -119,13 +121,15 @@ def edits_for(places: list[Place], *, remove: bool = False) -> list[Edit]:
     return list(edits.values())
 
 
-def exit_want(leaving: Exit, hook: Hook | None = None) -> Want:
+def exit_want(leaving: "Exit", hook: Hook | None = None) -> Want:
     """Return the want for one exit of a function."""
     return Want(leaving.address, WantKind.EXIT, leaving.conditional, tag=hook, inside=leaving.inside)
 
 
 def instructions_of(code: FunctionCode, kind: str) -> Sequence[int]:
     """Return the link-time addresses of the instructions that a spec's name means."""
+    from anyprobe.binary.blocks import calls_of
+
     if kind == "block":
         return code.blocks
     return calls_of(code) if kind == "call" else code.sites_among(code.addresses)

@@ -4,21 +4,22 @@ import time
 from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import MemoryFault
-from anyprobe.data.leftover import OptimizationReport
-from anyprobe.probes.replanning import switch_optimization
 from anyprobe.splice.installed import find_owners, owner_alive
 from anyprobe.splice.journal import Request, answer, ask, requests
 from anyprobe.target.process import Process
 
 if TYPE_CHECKING:
+    from anyprobe.data.leftover import OptimizationReport
     from anyprobe.probes.session import Session
 
 PATIENCE, PAUSE = 3.0, 0.02
 """Seconds: commands look twice in one."""
 
 
-def ask_for_optimization(pid: int, *, on: bool) -> OptimizationReport:
+def ask_for_optimization(pid: int, *, on: bool) -> "OptimizationReport":
     """Ask the sessions in a process to have their probes reached by jumps or by traps, and wait for them to do so."""
+    from anyprobe.data.leftover import OptimizationReport
+
     request = Request.OPTIMIZE if on else Request.UNOPTIMIZE
     process = Process.open(pid)
     try:
@@ -46,6 +47,8 @@ def look(session: "Session") -> None:
     new = [asked for asked, done in found.values() if asked != done]
     if not new:
         return
+    from anyprobe.probes.replanning import switch_optimization
+
     staying = switch_optimization(session, session.probes, on=new[0] == Request.OPTIMIZE)
     session.warnings = [*session.warnings, *staying]
     for address in journals:

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from anyprobe.binary.demangle import is_mangled, spellings
-from anyprobe.binary.functions import Function
+from anyprobe.binary.functions import STUB_SUFFIX, Function
 from anyprobe.binary.modules import LoadedObject, module_names
-from anyprobe.binary.stubs import SUFFIX
 from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.forms import EACH
@@ -111,7 +109,7 @@ def _named(spec: Spec, objects: Sequence[LoadedObject]) -> list[tuple[LoadedObje
 
 def _matches(loaded: LoadedObject, glob: str, *, with_parts: bool) -> list[Function]:
     """Return the functions that a name means; a glob means parts of functions that have no name only where asked."""
-    if glob.endswith(SUFFIX):  # stubs are no functions: only who asks for them gets them
+    if glob.endswith(STUB_SUFFIX):  # stubs are no functions: only who asks for them gets them
         return [stub for stub in loaded.image.stubs if fnmatch.fnmatchcase(stub.name, glob)]
     found = [each for each in loaded.image.functions.match(glob) if not loaded.lacks(each.start)]
     if with_parts or not _has_glob(glob):
@@ -171,6 +169,8 @@ def _readable(spec: Spec, chosen: Sequence[LoadedObject]) -> list[LoadedObject]:
 
 def _no_function(spec: Spec, objects: Sequence[LoadedObject]) -> SpecError:
     """Return the error for a function that no chosen module has."""
+    from anyprobe.binary.demangle import is_mangled, spellings
+
     wanted = spec.function.text
     names: list[str] = []
     for each in objects:

@@ -31,10 +31,8 @@ from anyprobe.probes.wholesale import surveyed
 from anyprobe.probes.withdrawal import withdrawn
 from anyprobe.splice.edits import Module
 from anyprobe.splice.engine import MAXACTIVE, Engine
-from anyprobe.splice.live import LiveArming
 from anyprobe.splice.planned import AUTO, Strategy
 from anyprobe.target.process import Process
-from anyprobe.target.startup import run_to_libraries
 
 if TYPE_CHECKING:
     from anyprobe.data.explanation import Explanation, ListedSite
@@ -99,6 +97,8 @@ class Session(Observed):
         self._handlers = HandlerWatch(self.engine, self._objects, self.module)
         self._proof = LiveProof(self._objects)
         if live:
+            from anyprobe.splice.live import LiveArming
+
             self.engine.live = LiveArming(self.engine, self._proof)
 
     @property
@@ -418,6 +418,8 @@ class Session(Observed):
 
     def _arm_pending(self) -> None:
         """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest."""
+        from anyprobe.target.startup import run_to_libraries
+
         if run_to_libraries(self._process, lambda: has_libraries(self._objects, self._process.mem)):
             self.warn(AUDITED)
         self._awaits_libraries = False

@@ -9,13 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.entryframe import entry_frame_objection
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.modules import VDSO, LoadedObject
-from anyprobe.binary.noreturn import never_returns
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.dressing import call_at
 from anyprobe.probes.objects import ObjectTable
 from anyprobe.probes.probe import Exitless, Place, Probe, Timed
 from anyprobe.splice.banks import Hook, TimingGroup
@@ -154,6 +151,8 @@ class Trampolines:
 
     def handle(self, probe: Probe, facts: "HandlerFacts") -> None:
         """Have the returns of a probe's functions run a handler at replaced return addresses, or refuse them."""
+        from anyprobe.probes.dressing import call_at
+
         found = {(each.site.address, each.code.start): each for each in probe.exitless}
         for place in probe.places:
             each = _function_of(place)
@@ -193,6 +192,9 @@ class Trampolines:
         return self._objection(each.site, each.module, each.code)
 
     def _objection(self, site: "ResolvedSite", module: "Module", code: "FunctionCode") -> str | None:
+        from anyprobe.binary.entryframe import entry_frame_objection
+        from anyprobe.binary.noreturn import never_returns
+
         if not self._looked:
             self._process_objection, self._looked = self._look_at_process(), True
         if self._process_objection is not None:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
-from anyprobe.splice.handlerfacts import HandlerFacts
 from anyprobe.splice.neighbourhood import NearBank, SlotBank
 from anyprobe.splice.patchcode import REPLACING, ActionKind
 
 if TYPE_CHECKING:
+    from anyprobe.splice.handlerfacts import HandlerFacts
     from anyprobe.splice.transaction import LiveSplice
 
 TIMING = frozenset({ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.ENTER_RETURN})
@@ -45,7 +45,7 @@ class Hook:
     arming: str = ""
     """How, where it was wanted that nothing is stopped: ``live``, or ``stop`` and why."""
     detached: bool = False
-    handler: HandlerFacts | None = None
+    handler: "HandlerFacts | None" = None
     """What is called at a hit, for hooks of that kind."""
     ip: int = 0
     """Run-time address of the instruction, and of the function that it is asked of: what a handler may want to know."""

@@ -11,7 +11,6 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.splice.banks import Hook
 from anyprobe.splice.claims import Claims
 from anyprobe.splice.entryplans import EntryPlans
-from anyprobe.splice.inlinehandler import registers_read, sources_of
 from anyprobe.splice.installed import Part
 from anyprobe.splice.patchcode import Clobbers
 from anyprobe.splice.planned import FunctionPlan, Want
@@ -201,6 +200,8 @@ def beside_handlers(edit: Edit, dead: Clobbers) -> Clobbers:
 
     Nothing, if one of the function's handlers may look at anything; trivial ones tell what they read.
     """
+    from anyprobe.splice.inlinehandler import registers_read, sources_of
+
     hooks = (hook_of(want) for want in (*edit.wants, *edit.state.wants))
     codes = [hook.handler.code for hook in hooks if hook is not None and hook.handler is not None]
     if not codes or any(sources_of(code) is None for code in codes):

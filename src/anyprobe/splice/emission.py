@@ -16,9 +16,6 @@ from anyprobe.splice.emit import (
     estimate,
     head_bytes,
 )
-from anyprobe.splice.handlerchain import can_follow
-from anyprobe.splice.handlerfacts import HandlerFacts
-from anyprobe.splice.moving import Moving, can_move
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
 from anyprobe.splice.patchcode import REPLACING, Action, ActionKind, BankCode, EmittedPatch
 from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
@@ -27,6 +24,7 @@ from anyprobe.splice.transaction import FunctionChange, LiveSplice
 
 if TYPE_CHECKING:
     from anyprobe.splice.engine import Engine
+    from anyprobe.splice.handlerfacts import HandlerFacts
 
 
 MANY_FUNCTIONS = 300
@@ -135,6 +133,8 @@ class Emission:
 
     def _move(self, edit: Edit, home: Neighbourhood) -> dict[PlannedSplice, EmittedPatch]:
         """Write the patches of the lines of a function in one piece; return them."""
+        from anyprobe.splice.moving import Moving, can_move
+
         action_of = {want: actions[0] for want, actions in self._known_actions.items() if len(actions) == 1}.get
         lines = of_one_bank([splice for splice in edit.plan.splices if can_move(splice, action_of)], action_of)
         if not lines:
@@ -254,6 +254,8 @@ def _bytes_there(module: Module, planned: PlannedSplice) -> tuple[bytes, bytes, 
 
 def leading_chain(actions: Sequence[Action]) -> tuple[Action, ...]:
     """Return the actions, from the first one on, whose handlers can be called together; none if these are not two."""
+    from anyprobe.splice.handlerchain import can_follow
+
     chain: list[Action] = []
     handlers: list[HandlerFacts] = []
     for action in actions:

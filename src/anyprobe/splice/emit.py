@@ -7,17 +7,14 @@ from functools import partial
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.relocate import displace
-from anyprobe.splice.behind import act_behind_jump, act_behind_return, branch_with_actions, call_with_actions
 from anyprobe.splice.countertemplate import is_plain, is_plain_branch
-from anyprobe.splice.inlinehandler import INLINE_ESTIMATE
-from anyprobe.splice.landing import check_landing, write_landing
-from anyprobe.splice.leaving import DECISION_ESTIMATE, RANGE_ESTIMATE, decide
 from anyprobe.splice.patchcode import (
     REPLACING,
     Action,
     ActionKind,
     Clobbers,
     EmittedPatch,
+    Landing,
     PatchWriter,
     UndisplaceableError,
 )
@@ -58,8 +55,12 @@ def estimate(splice: PlannedSplice) -> int:
         plain = False
         size += ACTION_ESTIMATE + INSTRUCTION_ESTIMATE * len(want.block)
         if want.inside:
+            from anyprobe.splice.leaving import DECISION_ESTIMATE, RANGE_ESTIMATE
+
             size += DECISION_ESTIMATE + RANGE_ESTIMATE * len(want.inside)
         if getattr(want.tag, "handler", None) is not None:
+            from anyprobe.splice.inlinehandler import INLINE_ESTIMATE
+
             size += INLINE_ESTIMATE
     return size + (PLAIN_ESTIMATE if plain else PATCH_ESTIMATE)
 
@@ -117,7 +118,7 @@ class _Emission:
                 self._copies.append((end, writer.here))
                 writer.relative(b"\xe9", end)
         code = writer.finish()
-        landings = tuple(write_landing(writer, *fault) for fault in self._faults)
+        landings = self._landings() if self._faults else ()
         return EmittedPatch(
             writer.address,
             bytes(writer.out) if landings else code,
@@ -127,6 +128,11 @@ class _Emission:
             self._front(),
             landings,
         )
+
+    def _landings(self) -> tuple[Landing, ...]:
+        from anyprobe.splice.landing import write_landing
+
+        return tuple(write_landing(self._writer, *fault) for fault in self._faults)
 
     def _front(self) -> tuple[int, Clobbers] | None:
         """Return what tells the front from others where one plain counter comes before everything else."""
@@ -163,6 +169,8 @@ class _Emission:
         assert insn.target is not None
         wants = self._wants_at(insn.address - self._bias)
         if any(action.kind is ActionKind.FAULT for want in wants for action in self._source.actions(want)):
+            from anyprobe.splice.landing import check_landing
+
             check_landing(insn, first=True)
         if wants[0].block:
             self._exit_block(wants)
@@ -214,6 +222,8 @@ class _Emission:
             self._heads[address - 4] = writer.here  # a branch to an endbr64 in front of the entry
         faults = [action for want in wants for action in self._source.actions(want) if action.kind is ActionKind.FAULT]
         if faults:
+            from anyprobe.splice.landing import check_landing
+
             check_landing(insn, first=insn is self._splice.insns[0])
         through = [want for want in wants if want.block]
         after = [want for want in wants if want.after]
@@ -221,6 +231,8 @@ class _Emission:
         self._actions([want for want in plain if want not in together and not want.conditional])
         taken = [want for want in plain if want.conditional]
         if taken and insn.flow is Flow.INDIRECT_JUMP:
+            from anyprobe.splice.leaving import decide
+
             inside = [(low + self._bias, high + self._bias) for low, high in taken[0].inside]
             decide(writer, insn.at(address), inside, lambda: self._actions(taken))
             taken = []
@@ -257,6 +269,8 @@ class _Emission:
 
     def _with_actions_behind(self, insn: Insn, after: list[Want], taken: list[Want], through: list[Want]) -> None:
         """Append the copy of a run-time instruction with actions behind it; ``taken`` and ``through`` are exits."""
+        from anyprobe.splice.behind import act_behind_jump, act_behind_return, branch_with_actions, call_with_actions
+
         writer, act = self._writer, partial(self._behind, after)
         target = self._behind_entry(insn)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.edits import Edit, hook_of
-from anyprobe.splice.faulthandler import FAULT_HANDLER_BYTES, assemble_fault_handler
 from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.signalactions import query_actions, record_of, set_action
 
@@ -78,6 +77,8 @@ class FaultCatching:
                 yield Refusal(Reason.MAY_FAULT, action.handler, f"{detail}: {known}" if known else detail)
 
     def _set(self, remote: "RemoteCalls", signal: int, old: "SignalAction", view: int) -> None:
+        from anyprobe.splice.faulthandler import FAULT_HANDLER_BYTES, assemble_fault_handler
+
         engine = self._engine
         home = next(home for home in engine.neighbourhoods if home.room() >= FAULT_HANDLER_BYTES)
         handler = assemble_fault_handler(home.cursor, view, old)

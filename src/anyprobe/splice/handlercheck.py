@@ -2,7 +2,7 @@
 
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.isa.assemble import Assembler, i32
-from anyprobe.splice.viewroutine import FAULT_SIGNALS
+from anyprobe.splice.signalactions import FAULT_SIGNALS
 
 _INPUTS = (
     Input(InputKind.PARAMETER, "u32", 0, place="rdi"),

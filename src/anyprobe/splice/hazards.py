@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.splice.asleep import SYSCALL, Sleepers, behind_copy
-from anyprobe.splice.replays import is_repeated
 
 if TYPE_CHECKING:
     from anyprobe.splice.transaction import FunctionChange, LiveSplice
@@ -77,4 +76,9 @@ def destination(change: "FunctionChange", pc: int, *, asleep: bool = False, faul
 
 
 def _is_repeated(splice: "LiveSplice", pc: int) -> bool:
-    return any(insn.address + splice.bias == pc and is_repeated(insn) for insn in splice.planned.insns)
+    at = [insn for insn in splice.planned.insns if insn.address + splice.bias == pc]
+    if not at:
+        return False
+    from anyprobe.splice.replays import is_repeated
+
+    return any(map(is_repeated, at))

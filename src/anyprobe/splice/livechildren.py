@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import AnyprobeError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.arena import is_ours
-from anyprobe.splice.livewrites import Rewrite, in_window
+from anyprobe.splice.livewrites import Rewrite
+from anyprobe.splice.restoring import in_window
 from anyprobe.target import procfs
 from anyprobe.target.process import Process
 

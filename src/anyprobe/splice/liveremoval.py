@@ -26,7 +26,6 @@ from anyprobe.splice.signalactions import put_back_live, trapped
 from anyprobe.splice.threadslot import clear_slots
 from anyprobe.target.batch import BatchedCall, batch_code, batch_size, capacity
 from anyprobe.target.exclusion import exclusive
-from anyprobe.target.threadpointers import thread_pointers
 
 if TYPE_CHECKING:
     from anyprobe.splice.engine import Engine
@@ -53,6 +52,8 @@ class LiveRemoval:
 
     def run(self) -> None:
         """Do as much as can be done; what is left shows in the memory map."""
+        from anyprobe.target.threadpointers import thread_pointers
+
         states = [(module, state) for module in self._engine.modules for state in module.functions.values()]
         at_handlers = [each for each in states if any(splice.planned.shows_pcs for splice in each[1].splices)]
         others = [each for each in states if each not in at_handlers]

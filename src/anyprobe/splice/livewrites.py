@@ -139,15 +139,6 @@ def _depends(one: LiveSplice, other: LiveSplice) -> bool:
     return other.address < high and low < other.address + len(other.old)
 
 
-def in_window(found: bytes, *ends: bytes) -> bool:
-    """Return whether ``found`` is what stands at a site in the middle of a change: an ``int3``, then some of either.
-
-    ``ends`` are the bytes before and after, of several changes where more than one may have been under way.
-    """
-    tails = [end for end in ends if len(end) >= len(found)]
-    return found[:1] == TRAP and all(any(byte == end[at] for end in tails) for at, byte in enumerate(found[1:], 1))
-
-
 def steps(rewrites: Iterable[Rewrite]) -> tuple[list[Write], list[Write], list[Write]]:
     """Return three lists of writes, between which all cores are to be serialised if the second is not empty.
 

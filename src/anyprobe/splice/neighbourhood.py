@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import InternalError
@@ -11,17 +11,16 @@ from anyprobe.isa.assemble import u64
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.countertemplate import CounterTemplates
 from anyprobe.splice.emit import PATCH_ALIGNMENT
-from anyprobe.splice.handlercall import assemble_handler_call
-from anyprobe.splice.handlerchain import assemble_handler_chain
-from anyprobe.splice.handlerfacts import HandlerFacts
-from anyprobe.splice.inlinehandler import Inline, sources_of
 from anyprobe.splice.journal import MappingUse
 from anyprobe.splice.patchcode import RET, Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.progress import Stretch
 from anyprobe.splice.routines import RoutineFacts, Routines, assemble_routines
 from anyprobe.splice.space import REACH
-from anyprobe.splice.trampoline import Trampolines, assemble_trampolines
-from anyprobe.splice.viewroutine import assemble_view
+
+if TYPE_CHECKING:
+    from anyprobe.splice.handlerfacts import HandlerFacts
+    from anyprobe.splice.inlinehandler import Inline
+    from anyprobe.splice.trampoline import Trampolines
 
 ROUTINE_BYTES = 8192
 """Room reserved for the routines of one bank and the signal view's."""
@@ -65,7 +64,7 @@ class NearBank:
 class Handling(Protocol):
     """What is known of a hook with a handler: where it counts, and what the handler may ask of its place."""
 
-    handler: HandlerFacts | None
+    handler: "HandlerFacts | None"
     offset: int
     ip: int
     function: int
@@ -108,12 +107,12 @@ class Neighbourhood:
     """How far code may go for the signal view to have room for it, by what it has needed so far."""
     view: int = field(default=0, init=False)
     """Address of the signal view's routine, once it is there."""
-    unlisted: list[Trampolines] = field(default_factory=list, init=False)
+    unlisted: "list[Trampolines]" = field(default_factory=list, init=False)
     """Stubs that no journal lists yet."""
     routine_listing: str = field(default="", init=False)
-    _handlers: dict[tuple[int, int], tuple[HandlerFacts, int]] = field(default_factory=dict, init=False)
+    _handlers: "dict[tuple[int, int], tuple[HandlerFacts, int]]" = field(default_factory=dict, init=False)
     """Where handlers are called, by bank and the handler's identity, which is nobody else's while it is kept here."""
-    _chains: dict[tuple[int, ...], tuple[list[HandlerFacts], int]] = field(default_factory=dict, init=False)
+    _chains: "dict[tuple[int, ...], tuple[list[HandlerFacts], int]]" = field(default_factory=dict, init=False)
     """Where several handlers are called at once, by their bank's gate and the handlers' identities."""
     _at_returns: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
     """Where handlers are called at replaced return addresses, by bank and counter."""
@@ -166,6 +165,8 @@ class Neighbourhood:
 
     def view_code(self, root: int) -> BankCode:
         """Return how code here reaches the signal view's routine, emitting it the first time; ``root``: its tables."""
+        from anyprobe.splice.viewroutine import assemble_view
+
         if not self.view:
             content, stretches, finish, listing = assemble_view(self.cursor, root)
             self.view = self.put(content)
@@ -175,6 +176,8 @@ class Neighbourhood:
 
     def replacing_code(self, bank: SlotBank) -> BankCode:
         """Return how code here reaches a bank and replaces return addresses; emit what that needs once."""
+        from anyprobe.splice.trampoline import assemble_trampolines
+
         code = self.slot_code(bank)
         if code.trampolines is None and code.routines is not None:
             facts = bank.facts(code.gate)
@@ -185,8 +188,10 @@ class Neighbourhood:
             code = self._codes[bank.index] = replace(code, trampolines=trampolines)
         return code
 
-    def handler_code(self, bank: SlotBank, handler: HandlerFacts) -> BankCode:
+    def handler_code(self, bank: SlotBank, handler: "HandlerFacts") -> BankCode:
         """Return how code here calls a handler, emitting it the first time."""
+        from anyprobe.splice.handlercall import assemble_handler_call
+
         code = self.slot_code(bank)
         _, address = self._handlers.get((bank.index, id(handler)), (handler, 0))
         if not address:
@@ -202,6 +207,8 @@ class Neighbourhood:
 
     def write_chain(self, actions: Sequence[Action]) -> None:
         """Write that routine, if it is not there yet."""
+        from anyprobe.splice.handlerchain import assemble_handler_chain
+
         if self.chain(actions) is not None:
             return
         handlers = [action.handler for action in actions if action.handler is not None]
@@ -230,8 +237,10 @@ class Neighbourhood:
         if address is not None:
             self.arena.write(self.code, address, RET)  # one byte, in the place of ``lea rsp, [rsp-128]``
 
-    def inline(self, bank: SlotBank, handler: HandlerFacts) -> Inline | None:
+    def inline(self, bank: SlotBank, handler: "HandlerFacts") -> "Inline | None":
         """Return what patches do here in the stead of a handler, if it is trivial."""
+        from anyprobe.splice.inlinehandler import Inline, sources_of
+
         sources, update = sources_of(handler.code), handler.code.update
         if sources is None or update is None or bank.numbered + bank.layout.blocks >= update.rows:
             return None

@@ -8,14 +8,16 @@ import struct
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.core.errors import InternalError
 from anyprobe.core.refusal import Refusal
-from anyprobe.splice.handlerfacts import HandlerFacts
-from anyprobe.splice.inlinehandler import Inline, emit_inline
 from anyprobe.splice.routines import Routines
 from anyprobe.splice.trampoline import COUNTED, HANDLED, Trampolines
+
+if TYPE_CHECKING:
+    from anyprobe.splice.handlerfacts import HandlerFacts
+    from anyprobe.splice.inlinehandler import Inline
 
 _NUMBERS = {
     "rax": 0, "rcx": 1, "rdx": 2, "rbx": 3, "rbp": 5, "rsi": 6, "rdi": 7,
@@ -89,9 +91,9 @@ class Action(NamedTuple):
     """Whether the handler expects where control goes pushed in front of its argument: nobody knows it beforehand."""
     moves_stack: bool = False
     """Whether the handler may leave another stack pointer."""
-    inline: Inline | None = None
+    inline: "Inline | None" = None
     """What the patch does in the handler's stead."""
-    handler: HandlerFacts | None = None
+    handler: "HandlerFacts | None" = None
     """The handler, where it may be called with others."""
 
 
@@ -173,6 +175,8 @@ class PatchWriter:
             self._call(action.bank.view, action.offset)
             return
         if action.kind is ActionKind.HANDLER:
+            from anyprobe.splice.inlinehandler import emit_inline
+
             if action.inline is None or not emit_inline(self, action, action.inline, clobbers):
                 self.call_handler(action, push_target)
             return

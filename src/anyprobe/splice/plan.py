@@ -13,7 +13,6 @@ from anyprobe.binary.straight import FAR_ENOUGH
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
-from anyprobe.splice.behind import no_behind
 from anyprobe.splice.lines import LEAST_WANTS, Lines
 from anyprobe.splice.planned import AUTO, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.rows import Rows
@@ -108,9 +107,14 @@ class Planner(Rows):
 
     def _without_behind(self, function: FunctionCode, wants: Sequence[Want]) -> list[tuple[Want, Refusal]]:
         """Return the wants behind instructions behind which nothing can be done, whatever displaces them, and why."""
-        refused = []
-        for want in wants:
-            part = self._part(function, want.address) if want.after else None
+        refused: list[tuple[Want, Refusal]] = []
+        asked = [want for want in wants if want.after]
+        if not asked:
+            return refused
+        from anyprobe.splice.behind import no_behind
+
+        for want in asked:
+            part = self._part(function, want.address)
             insn = part.insn_at(want.address) if part is not None else None
             if insn is not None and (why := no_behind(insn)) is not None:
                 refused.append((want, why))

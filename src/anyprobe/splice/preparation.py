@@ -15,10 +15,7 @@ from anyprobe.data.layout import NEXT_BLOCK, BankLayout
 from anyprobe.splice.arena import Arena, Piece
 from anyprobe.splice.banks import Hook, demand, home_of_handlers, settle_in_slot_bank, settle_near
 from anyprobe.splice.emit import estimate
-from anyprobe.splice.handlerchain import chains_bytes
-from anyprobe.splice.handlerfacts import handler_bytes
 from anyprobe.splice.journal import MappingUse, Record, RecordKind, journal_size
-from anyprobe.splice.landing import LANDING_ESTIMATE
 from anyprobe.splice.neighbourhood import (
     ROUTINE_BYTES,
     NearBank,
@@ -186,6 +183,10 @@ class Preparation:
             size = sum([estimate(splice) for splice in edit.plan.splices])
             special = [hook for hook in hooks if hook.handler is not None or hook.kind is not ActionKind.COUNT]
             if any(hook.handler is not None for hook in special):
+                from anyprobe.splice.handlerchain import chains_bytes
+                from anyprobe.splice.handlerfacts import handler_bytes
+                from anyprobe.splice.landing import LANDING_ESTIMATE
+
                 size += chains_bytes(edit.wants)
                 size += handler_bytes(hooks) + LANDING_ESTIMATE * sum(hook.kind is ActionKind.FAULT for hook in hooks)
             need = needs.setdefault(id(edit.module), _Need(edit.module))

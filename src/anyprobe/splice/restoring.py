@@ -8,7 +8,7 @@ from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.journal import AT_HANDLER, FoundJournal, Record, RecordKind, Writer
-from anyprobe.splice.livewrites import in_window
+from anyprobe.splice.planned import TRAP
 from anyprobe.splice.uprobes import BREAKPOINT, has_breakpoint_only, without_splice
 
 if TYPE_CHECKING:
@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 
 _TELLING = 4
 """So many bytes of a splice are in other code by no chance: they lead to a patch."""
+
+
+def in_window(found: bytes, *ends: bytes) -> bool:
+    """Return whether ``found`` is what stands at a site in the middle of a change: an ``int3``, then some of either.
+
+    ``ends`` are the bytes before and after, of several changes where more than one may have been under way.
+    """
+    tails = [end for end in ends if len(end) >= len(found)]
+    return found[:1] == TRAP and all(any(byte == end[at] for end in tails) for at, byte in enumerate(found[1:], 1))
 
 
 class _Page(NamedTuple):

@@ -9,7 +9,6 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.arena import is_ours
 from anyprobe.splice.journal import FoundJournal, Record, RecordKind
 from anyprobe.splice.traphandler import SIGTRAP, TRAP_BIT, SignalAction
-from anyprobe.splice.viewroutine import FAULT_SIGNALS
 from anyprobe.target import procfs, ptrace
 
 if TYPE_CHECKING:
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from anyprobe.target.stopping import Stop
     from anyprobe.target.thread import Thread
 
+FAULT_SIGNALS = (4, 5, 7, 8, 11)
+"""SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV: what a faulting instruction raises."""
 _RT_SIGACTION = 13
 _MASK_BYTES = 8
 

@@ -19,23 +19,18 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.banks import Hook
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
-from anyprobe.splice.fronts import Front, Fronts, form_of
-from anyprobe.splice.landing import with_landings
-from anyprobe.splice.moving import is_described
 from anyprobe.splice.patchcode import ActionKind
-from anyprobe.splice.patchrecipes import Bearings
 from anyprobe.splice.planned import Strategy, Want, WantKind
-from anyprobe.splice.recipes import EffectKind, Positions
-from anyprobe.splice.routinerecipes import routine_positions
-from anyprobe.splice.signalactions import handled_signals, query_actions
+from anyprobe.splice.signalactions import FAULT_SIGNALS, handled_signals, query_actions
 from anyprobe.splice.transaction import LiveSplice
-from anyprobe.splice.traphandler import SA_SIGINFO
-from anyprobe.splice.viewroutine import FAULT_SIGNALS, HANDLER
-from anyprobe.splice.viewtable import Rows, ViewTable
 
 if TYPE_CHECKING:
     from anyprobe.splice.engine import Engine
+    from anyprobe.splice.fronts import Front
     from anyprobe.splice.neighbourhood import Neighbourhood
+    from anyprobe.splice.patchrecipes import Bearings
+    from anyprobe.splice.recipes import EffectKind, Positions
+    from anyprobe.splice.viewtable import Rows
 
 Place = tuple[Module, FunctionCode]
 _TRAP_BIT = 1 << SIGTRAP - 1
@@ -144,6 +139,8 @@ class SignalView:
         return any(planner.fault_refusal(each.insns, end) is not None for each, end in ends)
 
     def _with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
+        from anyprobe.splice.traphandler import SA_SIGINFO
+
         engine = self._engine
         if self.locate is None or not self.is_used:
             return edits
@@ -276,6 +273,8 @@ class SignalView:
             self._changing = frozenset()
 
     def _publish(self, boards: set[int]) -> None:
+        from anyprobe.splice.viewroutine import HANDLER
+
         self._boards = boards
         jumps = {(board, JUMP_BYTES) for board in boards}
         jumps |= {(page, PAGE) for page in self._engine.springboards.pages()}
@@ -300,6 +299,9 @@ class _Described:
     """What is said of one neighbourhood's code."""
 
     def __init__(self, home: "Neighbourhood") -> None:
+        from anyprobe.splice.fronts import Fronts
+        from anyprobe.splice.viewtable import ViewTable
+
         self._home = home
         self.table = ViewTable(home.arena, home.code, home.limit)
         self._blobs = 0
@@ -312,6 +314,9 @@ class _Described:
 
     def add(self, splices: Sequence[LiveSplice], looped: frozenset[int]) -> set[LiveSplice]:
         """Describe patches, and routines that were emitted since; return those for which there is no room."""
+        from anyprobe.splice.moving import is_described
+        from anyprobe.splice.patchrecipes import Bearings
+
         self.table.expect(len(splices) + len(self._home.blobs) - self._blobs)
         entries = list(self._routine_entries())
         bearings = Bearings(self._routines, self._banks, self.table.code)
@@ -330,6 +335,9 @@ class _Described:
         return left_out
 
     def _routine_entries(self) -> Iterable[tuple[int, int, int]]:
+        from anyprobe.splice.recipes import EffectKind
+        from anyprobe.splice.routinerecipes import routine_positions
+
         home = self._home
         if home.view:
             self._routines[home.view] = (None, 0)
@@ -348,7 +356,10 @@ class _Described:
             yield blob.address, self.table.positions(found), blob.address
         self._blobs = len(home.blobs)
 
-    def _positions_of(self, splice: LiveSplice, bearings: Bearings, looped: frozenset[int]) -> int:
+    def _positions_of(self, splice: LiveSplice, bearings: "Bearings", looped: frozenset[int]) -> int:
+        from anyprobe.splice.fronts import form_of
+        from anyprobe.splice.landing import with_landings
+
         patch = splice.patch
         assert patch is not None
         loops = splice.bias + splice.planned.insns[0].address in looped
@@ -362,7 +373,7 @@ class _Described:
                 self._known[key] = known
         return known
 
-    def _write(self, front: Front | None, own: Positions) -> int:
+    def _write(self, front: "Front | None", own: "Positions") -> int:
         """Write the positions of a patch into the table and return where."""
         shared: Rows | None = ()
         if front is not None:

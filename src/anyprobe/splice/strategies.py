@@ -14,7 +14,6 @@ from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.relocate import must_stay
 from anyprobe.splice.claims import Claims
-from anyprobe.splice.faulting import fault_refusal, keeps_apart
 from anyprobe.splice.planned import AUTO, SHORT_BYTES, TRAP, PlannedSplice, Pun, Strategy, Want, WantKind
 
 if TYPE_CHECKING:
@@ -275,8 +274,14 @@ class Strategies:
         """Return why faults that the program handles keep instructions where they are, if it handles any."""
         if not self.faults_handled:
             return None
+        from anyprobe.splice.faulting import fault_refusal
+
         return fault_refusal(insns, end, shown=self.pcs_shown, skipped=self.faults_skipped)
 
     def faults_part(self, above: Insn, insn: Insn) -> bool:
         """Return whether faults that the program handles keep an instruction from moving with the one above it."""
-        return self.faults_handled and keeps_apart(above, insn, skipped=self.faults_skipped)
+        if not self.faults_handled:
+            return False
+        from anyprobe.splice.faulting import keeps_apart
+
+        return keeps_apart(above, insn, skipped=self.faults_skipped)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import InternalError
 from anyprobe.isa.assemble import u64
-from anyprobe.splice.stores import Store, map_stores
 from anyprobe.splice.trampoline import STUB_BYTES
 
 if TYPE_CHECKING:
     from anyprobe.isa.assemble import Assembler
     from anyprobe.splice.engine import Engine
+    from anyprobe.splice.stores import Store
     from anyprobe.splice.trampoline import Trampolines
 
 _ENTRY = struct.Struct("<QQQ8x")
@@ -36,6 +36,8 @@ class StubDirectory:
 
     def address(self, engine: "Engine") -> int:
         """Return where the list is in the target."""
+        from anyprobe.splice.stores import map_stores
+
         if self._store is None:
             [self._store] = map_stores(engine, [_BYTES])
             self._write()

@@ -28,20 +28,11 @@ from anyprobe.splice.signalactions import (
     unsettled_now,
 )
 from anyprobe.splice.space import AddressSpace
-from anyprobe.splice.traphandler import (
-    AMBIGUOUS,
-    SA_RESETHAND,
-    SIG_DFL,
-    SignalAction,
-    TrapHandler,
-    assemble_handler,
-    pack_table,
-    table_size,
-)
 
 if TYPE_CHECKING:
     from anyprobe.splice.engine import Engine
     from anyprobe.splice.transaction import FunctionChange, LiveSplice
+    from anyprobe.splice.traphandler import SignalAction, TrapHandler
     from anyprobe.target.remote import RemoteCalls
     from anyprobe.target.stopping import Stop
 
@@ -114,6 +105,8 @@ class Traps:
         return self._handler is not None and self._has_room(self._need(sites))
 
     def _need(self, sites: int) -> int:
+        from anyprobe.splice.traphandler import table_size
+
         return table_size(len(self._entries) + sites) + PAGE
 
     def _has_room(self, need: int) -> bool:
@@ -131,9 +124,11 @@ class Traps:
     @property
     def serves_program(self) -> bool:
         """Whether a SIGTRAP that is not ours is handled, or ignored, by the program."""
+        from anyprobe.splice.traphandler import SIG_DFL
+
         return self._old is not None and self._old.handler != SIG_DFL
 
-    def replaced(self, action: SignalAction, site: int) -> Refusal | None:
+    def replaced(self, action: "SignalAction", site: int) -> Refusal | None:
         """Return a refusal if ``action``, which SIGTRAP has now, is not ours."""
         if self._handler is not None and action.handler == self._handler.entry:
             return None
@@ -202,6 +197,8 @@ class Traps:
 
     def publish_entries(self, added: Mapping[int, int]) -> None:
         """Make sites known to the handler, by address with what the table says of them; it may run meanwhile."""
+        from anyprobe.splice.traphandler import pack_table
+
         self._before = None
         if not added:
             return
@@ -240,6 +237,8 @@ class Traps:
 
     def _install(self, calls: Calls, site: int, need: int) -> Refusal | None:
         """Map the handler and set it; return what stands in the way."""
+        from anyprobe.splice.traphandler import SA_RESETHAND
+
         process = self._engine.process
         with calls(process.pid) as remote:
             old = current_action(process, remote)
@@ -261,7 +260,9 @@ class Traps:
         return None
 
     @staticmethod
-    def _write_handler(arena: Arena, piece: Piece, old: SignalAction) -> TrapHandler:
+    def _write_handler(arena: Arena, piece: Piece, old: "SignalAction") -> "TrapHandler":
+        from anyprobe.splice.traphandler import assemble_handler
+
         handler = assemble_handler(piece.address)
         arena.write(piece, piece.address, handler.content)
         address, content = handler.old_action(old)
@@ -288,5 +289,7 @@ class Traps:
 
 def _entry(splice: "LiveSplice") -> int:
     """Return what the table says of a site: the patch's address and the flag."""
+    from anyprobe.splice.traphandler import AMBIGUOUS
+
     assert splice.patch is not None
     return splice.patch.address | (AMBIGUOUS if splice.planned.ambiguous else 0)

@@ -22,8 +22,6 @@ LARGEST_JUMPS = 0x10000
 """An index says of code which table describes it, or, if below this, how many bytes of jumps there are."""
 HANDLER = 1
 """It says this of the first instruction of a handler."""
-FAULT_SIGNALS = (4, 5, 7, 8, 11)
-"""SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV: what a faulting instruction raises."""
 LAST_TRAP = 19
 """The highest number of a trap that a landing has an entry for."""
 _PAGE_FAULT, _BELOW_STACK = 14, 1 << 16

@@ -21,7 +21,6 @@ from anyprobe.core.errors import (
 )
 from anyprobe.target import emulators, gateway, permission, procfs
 from anyprobe.target import gadgets as gadget_search
-from anyprobe.target.borrowing import borrowed, visited
 from anyprobe.target.calledname import called_name
 from anyprobe.target.interrupts import DeferredInterrupts
 from anyprobe.target.memory import TargetMemory
@@ -197,10 +196,14 @@ class Process:
 
     def borrow(self, timeout: float = 2.0) -> AbstractContextManager[RemoteCalls]:
         """Stop one suitable thread for a scope and make system calls in it; the others run on."""
+        from anyprobe.target.borrowing import borrowed
+
         return self._exclusive(borrowed(self, timeout))
 
     def visit(self, tid: int) -> AbstractContextManager[Thread | None]:
         """Stop one thread for a scope, to look at it; the others run on."""
+        from anyprobe.target.borrowing import visited
+
         return self._exclusive(visited(self, tid))
 
     def deputy(self, top: int, timeout: float = 2.0) -> AbstractContextManager[RemoteCalls]:

@@ -28,7 +28,6 @@ from anyprobe.target.gadgets import Gadgets
 from anyprobe.target.memory import TargetMemory
 from anyprobe.target.procfs import Mapping
 from anyprobe.target.savedframes import frames_in
-from anyprobe.target.sparestack import give_back, spare_stack
 from anyprobe.target.thread import Thread, looks
 from anyprobe.target.waitstatus import Kind
 
@@ -91,6 +90,8 @@ class RemoteCalls:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Give the thread its state back."""
+        from anyprobe.target.sparestack import give_back
+
         if self._running:
             with self._process.translated("restoring a thread"):
                 self._finish()
@@ -296,6 +297,8 @@ class RemoteCalls:
         Memory that was spare before may have become the program's meanwhile; other is looked for only where it was
         given some, which says that no other thread runs.
         """
+        from anyprobe.target.sparestack import spare_stack
+
         process, thread, all_stopped = self._process, self._thread, self._spare != 0
         self._frame = self._spare = 0
         self._mask = ptrace.get_signal_mask(thread.tid)

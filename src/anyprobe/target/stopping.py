@@ -13,7 +13,6 @@ from anyprobe.core.errors import StopTimeout
 from anyprobe.target import permission, procfs, ptrace
 from anyprobe.target.batch import WAIT_US
 from anyprobe.target.remote import RemoteCalls, fitness
-from anyprobe.target.sparestack import spare_stack
 from anyprobe.target.thread import VFORK_CALLS, Thread
 from anyprobe.target.urgency import urgent
 
@@ -67,6 +66,8 @@ class Stop:
 
         ``pid`` limits the choice to one process: relatives share the memory and nothing else.
         """
+        from anyprobe.target.sparestack import spare_stack
+
         process = self.process
         order = sorted(
             (thread for thread in self.threads if pid is None or thread.pid == pid),

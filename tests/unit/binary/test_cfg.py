@@ -1,7 +1,7 @@
 import pytest
 
 from anyprobe.binary.blocks import calls_of
-from anyprobe.binary.cfg import ExitKind
+from anyprobe.binary.exits import ExitKind
 from anyprobe.core.refusal import Reason, Refusal
 from module_under_test import Module, function
 

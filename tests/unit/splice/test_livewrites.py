@@ -8,10 +8,10 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.journal import FoundJournal, Owner, Record, RecordKind
 from anyprobe.splice.liveplan import LivePlanner
-from anyprobe.splice.livewrites import Rewrite, in_window, sites_of, steps
+from anyprobe.splice.livewrites import Rewrite, sites_of, steps
 from anyprobe.splice.patchcode import EmittedPatch
 from anyprobe.splice.planned import PlannedSplice, Strategy, Want, WantKind
-from anyprobe.splice.restoring import TextRestoration
+from anyprobe.splice.restoring import TextRestoration, in_window
 from anyprobe.splice.springboard import Springboards
 from anyprobe.splice.transaction import FunctionChange, LiveSplice
 from unit.splice.test_plan import BASE, ENTRY, LOOP, MOV, NEXT, RET, Case, exit_at, reasons, shape
