@@ -6,10 +6,17 @@ import subprocess
 import sys
 
 import anyprobe
-from anyprobe.binary import codescan, function, image
+from anyprobe.binary import codescan, entries, forbidden, function, noreturn, reconcile, relocations, unwind
 from anyprobe.binary.body import decode_to_end
 
-BUILDERS = ("reconcile", "unwind_table", "code_entries", "forbidden_ranges", "noreturn_addresses", "relocations")
+BUILDERS = (
+    (reconcile, "reconcile"),
+    (unwind, "unwind_table"),
+    (entries, "code_entries"),
+    (forbidden, "forbidden_ranges"),
+    (noreturn, "noreturn_addresses"),
+    (relocations, "relocations"),
+)
 IMPORTED = """
 import sys
 import anyprobe
@@ -32,8 +39,8 @@ def counted(monkeypatch):
 
         return call
 
-    for name in BUILDERS:
-        monkeypatch.setattr(image, name, counting(name, getattr(image, name)))
+    for module, name in BUILDERS:
+        monkeypatch.setattr(module, name, counting(name, getattr(module, name)))
     monkeypatch.setattr(codescan, "calls_into", counting("calls_into", codescan.calls_into))
     monkeypatch.setattr(codescan.References, "__init__", counting("References", codescan.References.__init__))
     return calls

@@ -1,7 +1,9 @@
 """A small assembler for generated code: emitted bytes with their assembly kept beside them, labels, fixups."""
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from anyprobe.core.errors import InternalError
 
@@ -106,6 +108,10 @@ class Assembler:
         if name not in self._labels:
             raise InternalError(f"the label {name} is not defined")
         return self._labels[name]
+
+    def listing_at(self, address: int) -> Callable[[], str]:
+        """Return what makes the listing when it is wanted, which is seldom: each line takes its time."""
+        return partial(self.listing, address)
 
     def listing(self, address: int = 0) -> str:
         """Return lines of offset, bytes and assembly, labels on lines of their own."""

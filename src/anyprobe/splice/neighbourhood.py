@@ -109,7 +109,6 @@ class Neighbourhood:
     """Address of the signal view's routine, once it is there."""
     unlisted: "list[Trampolines]" = field(default_factory=list, init=False)
     """Stubs that no journal lists yet."""
-    routine_listing: str = field(default="", init=False)
     _handlers: "dict[tuple[int, int], tuple[HandlerFacts, int]]" = field(default_factory=dict, init=False)
     """Where handlers are called, by bank and the handler's identity, which is nobody else's while it is kept here."""
     _chains: "dict[tuple[int, ...], tuple[list[HandlerFacts], int]]" = field(default_factory=dict, init=False)
@@ -154,11 +153,10 @@ class Neighbourhood:
         if code is None:
             gate = self.gate.address + 8 * bank.index
             facts = bank.facts(gate)
-            content, routines, listing = assemble_routines(facts, self.cursor)
+            content, routines, _ = assemble_routines(facts, self.cursor)
             self.blobs.append(
                 RoutineCode(self.put(content), content, routines.stretches, routines.finish, routines, facts)
             )
-            self.routine_listing += listing + "\n"
             code = BankCode(bank.slot, gate, 0, routines)
             self._codes[bank.index] = code
         return code
@@ -168,10 +166,9 @@ class Neighbourhood:
         from anyprobe.splice.viewroutine import assemble_view
 
         if not self.view:
-            content, stretches, finish, listing = assemble_view(self.cursor, root)
+            content, stretches, finish, _ = assemble_view(self.cursor, root)
             self.view = self.put(content)
             self.blobs.append(RoutineCode(self.view, content, stretches, finish))
-            self.routine_listing += listing + "\n"
         return BankCode(None, 0, 0, None, view=self.view)
 
     def replacing_code(self, bank: SlotBank) -> BankCode:
@@ -181,9 +178,8 @@ class Neighbourhood:
         code = self.slot_code(bank)
         if code.trampolines is None and code.routines is not None:
             facts = bank.facts(code.gate)
-            content, trampolines, listing = assemble_trampolines(facts, code.routines, self.cursor)
+            content, trampolines, _ = assemble_trampolines(facts, code.routines, self.cursor)
             self.put(content)
-            self.routine_listing += listing + "\n"
             self.unlisted.append(trampolines)
             code = self._codes[bank.index] = replace(code, trampolines=trampolines)
         return code

@@ -59,7 +59,7 @@ class Routines:
     """How far behind the routines of exits the copies are that return when an exit is recorded, and restore nothing."""
 
 
-def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routines, str]:
+def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routines, Callable[[], str]]:
     """Return the code of all routines placed at ``address``, where each begins, and the listing."""
     asm = Assembler()
     emit_acquire(asm, facts)
@@ -76,7 +76,7 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
     finish = address + asm.offset_of("finish_leave") - leave
     stretches = stretches_of(asm, address, len(code), progress_in_routines())
     routines = Routines(count, enter, leave, leave_tail, stretches, finish)
-    return code, routines, asm.listing(address)
+    return code, routines, asm.listing_at(address)
 
 
 def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:

@@ -7,6 +7,7 @@ whatever thread he is on by then, whatever stacks were switched, left by ``longj
 is needed. Where the table has no room for a pair the return address is left alone and the call is missed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from anyprobe.data.layout import RETURN_BYTES
@@ -49,7 +50,9 @@ class Trampolines:
     enter_counted: int
 
 
-def assemble_trampolines(facts: RoutineFacts, routines: Routines, address: int) -> tuple[bytes, Trampolines, str]:
+def assemble_trampolines(
+    facts: RoutineFacts, routines: Routines, address: int
+) -> tuple[bytes, Trampolines, Callable[[], str]]:
     """Return the code of stubs and routines placed at ``address``, where each begins, and the listing."""
     count = facts.layout.returns
     table = facts.data + facts.layout.returns_offset
@@ -65,7 +68,7 @@ def assemble_trampolines(facts: RoutineFacts, routines: Routines, address: int) 
     code = asm.finish(behind)
     enter, counted = behind + asm.offset_of("enter"), behind + asm.offset_of("enter_counted")
     stubs = _stubs(count, behind - address + asm.offset_of("come_back"))
-    return stubs + code, Trampolines(address, count, table, enter, counted), asm.listing(behind)
+    return stubs + code, Trampolines(address, count, table, enter, counted), asm.listing_at(behind)
 
 
 def _stubs(count: int, target: int) -> bytes:

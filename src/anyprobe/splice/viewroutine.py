@@ -12,6 +12,7 @@ A signal may interrupt this code as any other, and its handler sees the interrup
 """
 
 import struct
+from collections.abc import Callable
 
 from anyprobe.core.address import PAGE
 from anyprobe.isa.assemble import Assembler
@@ -27,7 +28,7 @@ LAST_TRAP = 19
 _PAGE_FAULT, _BELOW_STACK = 14, 1 << 16
 
 
-def assemble_view(address: int, root: int) -> tuple[bytes, tuple[Stretch, ...], int, str]:
+def assemble_view(address: int, root: int) -> tuple[bytes, tuple[Stretch, ...], int, Callable[[], str]]:
     """Return the routine and its copy, what is to be done with threads in it, how far behind the copy is, the listing.
 
     The routine is at ``address``; ``root`` is where the address of the index is. The copy returns when a recipe is at
@@ -36,7 +37,11 @@ def assemble_view(address: int, root: int) -> tuple[bytes, tuple[Stretch, ...], 
     asm, copy = (_assemble(root, copy=copy) for copy in (False, True))
     code, behind = asm.finish(address), copy.finish(address + len(asm))
     stretches = stretches_of(asm, address, len(code), _PROGRESS)
-    return code + behind, stretches, len(code), asm.listing(address) + "\n" + copy.listing(address + len(asm))
+
+    def listing() -> str:
+        return asm.listing(address) + "\n" + copy.listing(address + len(asm))
+
+    return code + behind, stretches, len(code), listing
 
 
 def _assemble(root: int, *, copy: bool) -> Assembler:

@@ -97,7 +97,10 @@ def _first(memory: Memory, mapping: Mapping, patterns: tuple[bytes, ...]) -> int
             content = memory.read(start, min(_CHUNK + _OVERLAP, mapping.end - start))
         except MemoryFault:
             continue
-        hits = [at for pattern in patterns if (at := content.find(pattern)) >= 0]
-        if hits:
-            return start - mapping.start + min(hits)
+        found = len(content)
+        for pattern in patterns:  # each only in front of where another one was found
+            at = content.find(pattern, 0, found + len(pattern) - 1)
+            found = at if at >= 0 else found
+        if found < len(content):
+            return start - mapping.start + found
     return -1

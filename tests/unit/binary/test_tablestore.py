@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from anyprobe.binary import cache, image, tablestore
+from anyprobe.binary import cache, entries, reconcile, tablestore
 from anyprobe.binary.image import Image
 
 SOURCE = r"""
@@ -27,10 +27,10 @@ def program(build, tmp_path):
 def builds(monkeypatch):
     """The names of the builders that ran."""
     ran = []
-    for name in ("reconcile", "code_entries"):
-        original = getattr(image, name)
+    for module, name in ((reconcile, "reconcile"), (entries, "code_entries")):
+        original = getattr(module, name)
         monkeypatch.setattr(
-            image, name, lambda *given, name=name, original=original: (ran.append(name), original(*given))[1]
+            module, name, lambda *given, name=name, original=original: (ran.append(name), original(*given))[1]
         )
     return ran
 

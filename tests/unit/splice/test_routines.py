@@ -73,7 +73,7 @@ def test_all_bytes_decode_to_what_the_listing_says(assembled):
     decoded = {address - ADDRESS: (raw, text) for address, raw, text in disassemble.format(code, ADDRESS)}
     assert not any("bad" in text for _, text in decoded.values())
     at = 0
-    lines, _ = lines_of(listing)
+    lines, _ = lines_of(listing())
     for offset, content, text in lines:
         assert offset == at
         for part in text.split("; "):
@@ -95,7 +95,7 @@ OWNERS = ("leave", "leave_tail", "finish_leave", "finish_leave_tail", "count")
 def test_branches_go_to_the_labels_that_the_listing_names(assembled):
     code, _, listing = assembled
     insns = {insn.address - ADDRESS: insn for insn in decode_range(code, ADDRESS)}
-    lines, names = lines_of(listing)
+    lines, names = lines_of(listing())
     branches = 0
     for offset, _, text in lines:
         insn = insns[offset]
@@ -112,20 +112,20 @@ def test_branches_go_to_the_labels_that_the_listing_names(assembled):
 
 def test_every_routine_begins_where_it_is_said_to(assembled):
     _, routines, listing = assembled
-    _, names = lines_of(listing)
+    _, names = lines_of(listing())
     for name in ("count", "enter", "leave", "leave_tail"):
         assert getattr(routines, name) == ADDRESS + names[name]
 
 
 def test_the_copies_that_finish_an_exit_differ_in_how_they_end_only(assembled):
     code, routines, listing = assembled
-    _, names = lines_of(listing)
+    _, names = lines_of(listing())
     start, end = names["leave"], names["leave_tail_stranger_done"]
     original, copy = code[start:end], code[start + routines.finish : end + routines.finish]
     differing = [number for number, pair in enumerate(zip(original, copy, strict=True)) if pair[0] != pair[1]]
     restoring = [names[name + "_done"] - start for name in ("leave", "leave_tail")]
     calls = [number for number in differing if not any(at <= number < at + 10 for at in restoring)]
-    clock = [text for _, _, text in lines_of(listing)[0] if text == "call now"]
+    clock = [text for _, _, text in lines_of(listing())[0] if text == "call now"]
     assert bool(calls) == bool(clock)  # whose displacements depend on where they are
     for at in restoring:
         assert copy[at : at + 10] == b"\xc3" + b"\xcc" * 9

@@ -43,7 +43,7 @@ def test_all_bytes_decode_to_what_the_listing_says(clock):
     shown = disassemble.format(code[behind - ADDRESS :], behind)
     said = [
         part.removeprefix("lock ").split()[0]
-        for line in listing.splitlines()
+        for line in listing().splitlines()
         if (found := re.fullmatch(r" *[0-9a-f]+  (?:[0-9a-f]{2} ?)+ +(.*)", line))
         for part in found[1].split("; ")
     ]

@@ -56,7 +56,7 @@ def test_the_listing_is_the_code():
     assert not any("bad" in text for _, _, text in shown)
     mnemonics = [text.removeprefix("lock ").split()[0] for _, _, text in shown]
     line = re.compile(r" *[0-9a-f]+  (?:[0-9a-f]{2} ?)+ +(.*)")
-    lines = [match[1] for match in map(line.fullmatch, listing.splitlines()) if match]
+    lines = [match[1] for match in map(line.fullmatch, listing().splitlines()) if match]
     said = [part.removeprefix("lock ").split()[0] for line in lines for part in line.split("; ")]
     same = {"jz": "je", "jnc": "jae", "jc": "jb"}
     assert mnemonics == [same.get(word, word) for word in said]

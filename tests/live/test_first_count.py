@@ -1,0 +1,82 @@
+"""What it takes to count one function: most of a short command's time is the import of modules."""
+
+import subprocess
+import sys
+
+import pytest
+
+from live.driver import build
+
+PROGRAM = """
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((noinline)) long work(long n) { __asm__ volatile(""); return n + 1; }
+int main(void) { long n = 0; puts("ready"); fflush(stdout); for (;;) { n = work(n); usleep(1000); } return n == 0; }
+"""
+COMMAND = """
+import sys, anyprobe.cli
+status = anyprobe.cli.main(sys.argv[1:])
+print("\\nimported", *sys.modules)
+sys.exit(status)
+"""
+MOST = 200
+"""Modules of anyprobe's own."""
+NEEDLESS = {
+    "conditions and scripts": ("cli.expressions", "cli.handlerplaces", "cli.handlertext", "cli.scripts"),
+    "handlers": ("core.code", "handlers", "splice.handlercall", "splice.handlerfacts", "splice.inlinehandler"),
+    "what shows signal handlers the program's own pcs": ("splice.fronts", "splice.patchrecipes", "splice.viewtable"),
+    "arming without a stop": ("splice.live", "splice.livewrites", "target.deputy"),
+    "starting programs": ("target.launch", "target.startup"),
+    "the kernel": ("kprobes",),
+    "reports of other commands": ("data.leftover", "data.results", "data.explanation", "reports.histogram"),
+    "what the cache has of the module": (
+        "binary.debuginfo",
+        "binary.demangle",
+        "binary.entries",
+        "binary.exits",
+        "binary.forbidden",
+        "binary.gapcode",
+        "binary.moduleliveness",
+        "binary.noreturn",
+        "binary.reconcile",
+        "binary.relocations",
+        "binary.unwind",
+        "binary.unwindrules",
+    ),
+    "compilers": ("handlers.llvm",),
+}
+"""What one plain counter has no use for, the second time that the program is looked at."""
+
+
+@pytest.fixture(scope="module")
+def imported():
+    """Return the modules that the second run of a count imports."""
+    target = build("first_count.c", text=PROGRAM)
+    with subprocess.Popen([target], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            count = ["count", "-p", str(process.pid), "a.out:work", "--for", "0"]
+            command = [sys.executable, "-c", COMMAND, *count]
+            for _ in range(2):
+                done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+                assert done.returncode == 0, done.stderr
+        finally:
+            process.kill()
+    assert "work" in done.stdout
+    return set(done.stdout.rpartition("\nimported ")[2].split())
+
+
+@pytest.mark.parametrize("what", NEEDLESS)
+def test_a_count_imports_nothing_that_it_has_no_use_for(imported, what):
+    found = [name for name in NEEDLESS[what] if f"anyprobe.{name}" in imported]
+    assert found == []
+
+
+def test_a_count_imports_few_modules(imported):
+    own = sorted(name for name in imported if name.startswith("anyprobe."))
+    assert len(own) <= MOST, own
+
+
+def test_a_count_imports_no_heavy_library(imported):
+    """They are imported by the commands that need them."""
+    assert imported.isdisjoint(("llvmlite", "asyncio", "sqlite3", "rich.progress", "importlib.metadata"))
