@@ -99,6 +99,10 @@ def shell_rows(report: Report) -> None:
     report.add("anyprobe --help", f"{seconds:.3f} s", "<= 0.2 s", seconds <= 0.2)
     seconds = timed(lambda: ready_from_shell(command))
     report.add("count of one function ready, from the shell", f"{seconds:.3f} s", "<= 0.6 s", seconds <= 0.6)
+    with call_target() as target:
+        count = [command, "count", "-p", str(target.pid), "a.out:work", "--for", "0"]
+        seconds = timed(lambda: subprocess.run(count, capture_output=True, check=True))
+    report.add("count of one function, from the shell and back", f"{seconds:.3f} s", "<= 0.35 s", seconds <= 0.35)
 
 
 def ready_from_shell(command: str) -> None:
