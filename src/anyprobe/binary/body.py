@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from iced_x86 import Code
 
+from anyprobe.binary.branches import Branches
 from anyprobe.binary.padding import padding_length
 from anyprobe.isa.decode import FLOWS, Flow, Insn, decode_iced
 
@@ -19,7 +20,6 @@ ENDS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.INVALID})
 """Behind these control does not go on."""
 _TURNS = np.array(FLOWS, np.uint8)
 """By what iced calls an instruction: 0 if control goes on to the next one."""
-_NONE = np.empty(0, np.int64)
 _INT3 = Code.INT3
 _CODE, _ADDRESS = attrgetter("code"), attrgetter("ip")
 
@@ -27,26 +27,33 @@ _CODE, _ADDRESS = attrgetter("code"), attrgetter("ip")
 class Facts(NamedTuple):
     """What one pass over the instructions tells."""
 
-    jumps: list[tuple[int, int]]
-    """(number, target) of direct jumps."""
-    calls: list[tuple[int, int]]
-    """The same of direct calls."""
+    jumps: Branches
+    """Direct jumps."""
+    calls: Branches
+    """Direct calls."""
     indirect_jumps: list[int]
-    after_calls: tuple[int, ...]
+    after_calls: "array[int]"
     invalid: int | None
-    turns: list[tuple[int, Flow]]
-    """(number, flow) of the instructions behind which control does not simply go on."""
     codes: "array[int]"
     """What iced calls each instruction: to ask it again costs more than to look it up."""
+
+    @property
+    def turns(self) -> list[tuple[int, Flow]]:
+        """(number, flow) of the instructions behind which control does not simply go on."""
+        codes = self.codes
+        return [(number, FLOWS[codes[number]]) for number in _turning(codes)]
 
 
 class Body(NamedTuple):
     """The instructions, what they tell, where they are, and where decoding makes no sense."""
 
-    iced: "Sequence[Instruction]"
+    iced: "Sequence[Instruction] | None"
+    """``None`` where they are decoded one behind the other, and may be decoded so again."""
     facts: Facts
     addresses: "array[int]"
     """Where each instruction begins, ascending."""
+    end: int
+    """Where the last one ends."""
     unlocked: frozenset[int]
     """The instructions with ``lock`` that jumps enter behind it."""
     missed: tuple[int, int] | None
@@ -58,21 +65,18 @@ class Body(NamedTuple):
 
 def scan(instructions: "Sequence[Instruction]") -> Facts:
     """Look at each instruction once."""
-    jumps: list[tuple[int, int]] = []
-    calls: list[tuple[int, int]] = []
+    jumps, calls = Branches(), Branches()
     indirect: list[int] = []
-    after_calls: list[int] = []
+    after_calls = array("Q")
     invalid = None
     jump, jcc, xbegin, call = Flow.JUMP, Flow.JCC, Flow.XBEGIN, Flow.CALL
     codes = array("H", map(_CODE, instructions))
-    turning = np.flatnonzero(_TURNS[np.frombuffer(codes, np.uint16)]) if codes else _NONE
-    turns = [(number, FLOWS[codes[number]]) for number in turning.tolist()]
-    for number, flow in turns:
-        one = instructions[number]
+    for number in _turning(codes):
+        one, flow = instructions[number], FLOWS[codes[number]]
         if flow is jcc or flow is jump or flow is xbegin:
-            jumps.append((number, one.near_branch_target))
+            jumps.add(number, one.near_branch_target)
         elif flow is call:
-            calls.append((number, one.near_branch_target))
+            calls.add(number, one.near_branch_target)
             after_calls.append(one.next_ip)
         elif flow is Flow.INDIRECT_CALL:
             after_calls.append(one.next_ip)
@@ -80,23 +84,29 @@ def scan(instructions: "Sequence[Instruction]") -> Facts:
             indirect.append(number)
         elif flow is Flow.INVALID and invalid is None:
             invalid = number
-    return Facts(jumps, calls, indirect, tuple(after_calls), invalid, turns, codes)
+    return Facts(jumps, calls, indirect, after_calls, invalid, codes)
+
+
+def _turning(codes: "array[int]") -> list[int]:
+    """Return the numbers of the instructions behind which control does not simply go on."""
+    return np.flatnonzero(_TURNS[np.frombuffer(codes, np.uint16)]).tolist() if codes else []
 
 
 def _body(
     iced: "Sequence[Instruction]", content: bytes, start: int, doubt: tuple[int, str] | None, *, has_gaps: bool
 ) -> Body:
     addresses, facts, end = array("Q", map(_ADDRESS, iced)), scan(iced), start + len(content)
-    aims = {target for _, target in facts.jumps if start <= target < end}
+    aims = {target for target in facts.jumps.targets if start <= target < end}
     # a dictionary of all addresses would cost more than everything else here
-    astray = aims.difference(addresses)
+    astray = aims.difference(addresses) if aims else aims
     unlocked, missed = frozenset[int](), None
     if astray:
         locked = {at for at in addresses if content[at - start] == LOCK}
         unlocked = frozenset(at - 1 for at in astray if at - 1 in locked)
         lost = (jump for jump in facts.jumps if jump[1] in astray and jump[1] - 1 not in locked)
         missed = next(lost, None)
-    return Body(iced, facts, addresses, unlocked, missed, doubt, has_gaps)
+    last = iced[-1].next_ip if iced else start
+    return Body(iced if has_gaps else None, facts, addresses, last, unlocked, missed, doubt, has_gaps)
 
 
 def decode_to_end(content: bytes, start: int) -> "tuple[Sequence[Instruction], int]":
@@ -115,7 +125,7 @@ def decode_to_end(content: bytes, start: int) -> "tuple[Sequence[Instruction], i
     tail = last.end - start
     if padding_length(content, tail) < len(content) - tail:
         return iced, limit
-    if any(last.end <= target < limit for _, target in scan(iced).jumps):
+    if any(last.end <= target < limit for target in scan(iced).jumps.targets):
         return iced, limit
     return iced[:keep], last.end
 

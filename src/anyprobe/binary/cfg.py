@@ -15,6 +15,7 @@ from anyprobe.binary.candidates import is_reference
 from anyprobe.binary.codescan import CodeBytes, DataReferences, Kind, References, code_bytes
 from anyprobe.binary.evidence import Evidence
 from anyprobe.binary.function import FunctionCode
+from anyprobe.binary.keptlines import KeptLines
 from anyprobe.binary.padding import padding_length
 from anyprobe.binary.pieces import Pieces
 from anyprobe.binary.text import ModuleText
@@ -47,6 +48,8 @@ class CodeMap:
         self.pieces = Pieces(self, parts or {})
         self._stubs: dict[int, bool] = {}
         self._takers: dict[int, bool] = {}
+        self.kept_lines = KeptLines()
+        """The functions whose decoded instructions are kept."""
         self._hearsay: frozenset[int] | None = None
         """What ``_unproven`` returns, once it is known."""
         self.liveness: object = None

@@ -5,9 +5,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from anyprobe.binary.body import LOCK, Body, Facts, decode_to_end, examine
+from anyprobe.binary.branches import Branches
 from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
 from anyprobe.binary.lastcalls import LastCalls, last_calls
 from anyprobe.binary.padding import ALIGNED, padding_length
@@ -16,7 +17,7 @@ from anyprobe.binary.strayjumps import StrayJumps
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
-from anyprobe.isa.decode import Flow, Insn
+from anyprobe.isa.decode import Flow, Insn, decode_iced
 
 if TYPE_CHECKING:
     from iced_x86 import Instruction
@@ -40,13 +41,30 @@ class FunctionCode:
         self._made: dict[int, Insn] = {}
 
     @cached_property
-    def _extent(self) -> "tuple[Sequence[Instruction], int]":
-        return decode_to_end(self._whole, self.start)
-
-    @cached_property
     def end(self) -> int:
         """The end of the code, padding not included."""
-        return self._extent[1]
+        iced, end = decode_to_end(self._whole, self.start)
+        self._keep(iced)
+        return end
+
+    @cached_property
+    def _line(self) -> "Sequence[Instruction]":
+        """The instructions as they are decoded one behind the other, until they are dropped."""
+        if "end" not in self.__dict__:
+            self.end  # noqa: B018 - it has to decode them to know
+            return cast("Sequence[Instruction]", self.__dict__["_line"])
+        iced = decode_iced(self.content, self.start)
+        self._keep(iced)
+        return iced
+
+    def _keep(self, iced: "Sequence[Instruction]") -> None:
+        self.__dict__["_line"] = iced
+        self._map.kept_lines.note(self, len(iced))
+
+    def drop_instructions(self) -> None:
+        """Keep the decoded instructions no longer: they are decoded again when they are wanted."""
+        self.__dict__.pop("_line", None)
+        self.__dict__.pop("iced", None)
 
     @cached_property
     def content(self) -> bytes:
@@ -56,12 +74,13 @@ class FunctionCode:
     @cached_property
     def _body(self) -> Body:
         entries = partial(self._map.static_entries, self.start + 1, self.end)
-        return examine(self._extent[0], self.content, self.start, entries, self._map.text.noreturn)
+        return examine(self._line, self.content, self.start, entries, self._map.text.noreturn)
 
     @cached_property
     def iced(self) -> "Sequence[Instruction]":
         """The instructions as iced decoded them; only those that are reached where there is data between them."""
-        return self._body.iced
+        kept = self._body.iced
+        return self._line if kept is None else kept
 
     @cached_property
     def _facts(self) -> Facts:
@@ -87,11 +106,17 @@ class FunctionCode:
     @cached_property
     def ends(self) -> "array[int]":
         """Where each instruction ends."""
-        if self.has_gaps or not self.iced:
+        if self._body.iced is not None or not self.addresses:
             return array("Q", [one.next_ip for one in self.iced])
         found = self.addresses[1:]
-        found.append(self.iced[-1].next_ip)
+        found.append(self._body.end)
         return found
+
+    def end_of(self, number: int) -> int:
+        """Return where one instruction ends."""
+        if self._body.iced is not None:
+            return self._body.iced[number].next_ip
+        return self.addresses[number + 1] if number + 1 < len(self.addresses) else self._body.end
 
     @cached_property
     def codes(self) -> "array[int]":
@@ -111,25 +136,25 @@ class FunctionCode:
     def number_over(self, address: int) -> int | None:
         """Return the number of the instruction whose bytes hold an address."""
         number = bisect_right(self.addresses, address) - 1
-        return number if number >= 0 and address < self.iced[number].next_ip else None
+        return number if number >= 0 and address < self.end_of(number) else None
 
     @cached_property
     def insns(self) -> tuple[Insn, ...]:
         """All instructions in address order."""
-        return tuple(self.insn(number) for number in range(len(self.iced)))
+        return tuple(self.insn(number) for number in range(len(self.addresses)))
 
     def insn(self, number: int) -> Insn:
         """Return the instruction with this number."""
         made = self._made.get(number)
         if made is None:
             address = self.addresses[number]
-            raw = self._whole[address - self.start : self.ends[number] - self.start]
+            raw = self._whole[address - self.start : self.end_of(number) - self.start]
             made = self._made[number] = Insn(self.iced[number], raw, address, self.codes[number])
         return made
 
     def raw_at(self, index: int) -> bytes:
         """Return the bytes of the instruction with this number."""
-        return self._whole[self.addresses[index] - self.start : self.ends[index] - self.start]
+        return self._whole[self.addresses[index] - self.start : self.end_of(index) - self.start]
 
     def is_boundary(self, address: int) -> bool:
         """Return whether an instruction starts here."""
@@ -207,12 +232,12 @@ class FunctionCode:
         return self.jumps_out_to.union(at for at in self.table_targets if not self.start <= at < self.end)
 
     @property
-    def jumps(self) -> list[tuple[int, int]]:
+    def jumps(self) -> Branches:
         """The numbers of the direct jumps, and where they lead."""
         return self._facts.jumps
 
     @property
-    def calls(self) -> list[tuple[int, int]]:
+    def calls(self) -> Branches:
         """The numbers of the direct calls, and what they call."""
         return self._facts.calls
 
@@ -280,9 +305,9 @@ class FunctionCode:
         unresolved: dict[int, Unresolved] = {}
         for number, outcome in resolve_jumps(self._map, self, self._facts.indirect_jumps).items():
             if isinstance(outcome, Table):
-                tables[self.iced[number].ip] = outcome
+                tables[self.addresses[number]] = outcome
             elif isinstance(outcome, Unresolved):
-                unresolved[self.iced[number].ip] = outcome
+                unresolved[self.addresses[number]] = outcome
         return tables, unresolved
 
     @property
@@ -350,17 +375,17 @@ class FunctionCode:
 
         Where nothing lists the function, and so says where it ends, the call has to be known for that.
         """
-        if not self.iced:
+        if not self.addresses:
             return self.start
-        last = self.insn(len(self.iced) - 1)
+        last = self.insn(len(self.addresses) - 1)
         if last.is_call and self.is_unlisted:
             return last.address if last.target is None or last.target not in self._map.endless else None
-        if len(self.iced) - 1 in self.last_calls.certain:
+        if len(self.addresses) - 1 in self.last_calls.certain:
             return None
         return last.address if last.falls_through and not last.is_call else None
 
     @property
-    def after_calls(self) -> tuple[int, ...]:
+    def after_calls(self) -> "array[int]":
         """The return addresses of the function's calls, ascending."""
         return self._facts.after_calls
 
@@ -405,7 +430,7 @@ class FunctionCode:
     def back_to_entry(self) -> tuple[int, ...]:
         """The jumps from inside the function (and its parts) to its entry, by table too."""
         heads = {self.start, self.entry}
-        found = {self.iced[number].ip for number, target in self._facts.jumps if target in heads}
+        found = {self.addresses[number] for number, target in self._facts.jumps if target in heads}
         found.update(at for at, table in self.tables.items() if heads.intersection(table.targets))
         found.update(self._map.jumps_from_parts(self, heads))
         return tuple(sorted(found))
@@ -464,7 +489,7 @@ class FunctionCode:
     @cached_property
     def last_line(self) -> int:
         """The number of bytes of the straight line that the code ends with, looked at a jump's length back; 0: none."""
-        if not self.iced:
+        if not self.addresses:
             return 0
         last = self.addresses[-1]
         run = self.run_of(last, last - JUMP_BYTES)
@@ -475,7 +500,7 @@ class FunctionCode:
     @cached_property
     def padding_after(self) -> int:
         """The number of bytes behind the function that are padding and that nothing enters."""
-        last = self.insn(len(self.iced) - 1) if self.iced else None
+        last = self.insn(len(self.addresses) - 1) if self.addresses else None
         if last is None:
             return 0
         ends = last.is_call and last.target in self._map.text.noreturn  # a jcc there goes on where it is not taken

@@ -6,7 +6,6 @@ candidates in a few array operations.
 """
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,12 +13,13 @@ from iced_x86 import Code
 
 from anyprobe.binary.codescan import Kind, References
 from anyprobe.binary.function import FunctionCode
-from anyprobe.core.arrays import among, joined
+from anyprobe.core.arrays import among
 from anyprobe.isa.decode import FLOWS, Flow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from anyprobe.binary.branches import Branches
     from anyprobe.binary.cfg import CodeMap
 
 _SHORT = frozenset(value for name, value in vars(Code).items() if isinstance(value, int) and "_REL8_" in name)
@@ -41,6 +41,7 @@ def checked_references(code_map: "CodeMap") -> References:
     certain = (kinds <= Kind.SHORT) & _lies_in(sources, clear)
     keep = ~certain | among(sources << 2 | kinds, branches)
     doubtful = np.flatnonzero(~certain)
+    doubtful = doubtful[np.argsort(sources[doubtful], kind="stable")]  # each function's instructions at once
     for number, target, source, kind in zip(
         doubtful.tolist(), targets[doubtful].tolist(), sources[doubtful].tolist(), kinds[doubtful].tolist(), strict=True
     ):
@@ -68,8 +69,8 @@ def _lies_in(addresses: "NDArray[np.int64]", bounds: "NDArray[np.int64]") -> "ND
 def _opcodes(codes: "list[FunctionCode]") -> "NDArray[np.int64]":
     """Return where the opcodes of the functions' direct branches lie, prefixes not counted, with their kinds."""
     firsts = np.cumsum([0, *(len(each.codes) for each in codes)])[:-1]
-    kinds = np.concatenate([np.frombuffer(each.codes, np.uint16) for each in codes] or [np.empty(0, np.uint16)])
-    ends = joined([np.frombuffer(each.ends, np.int64) for each in codes])
+    kinds = np.frombuffer(b"".join(each.codes for each in codes), np.uint16)
+    ends = instruction_ends(codes, np.frombuffer(b"".join(each.addresses for each in codes), np.int64))
     jumps, _ = numbered([each.jumps for each in codes], firsts)
     calls, _ = numbered([each.calls for each in codes], firsts)
     numbers = np.append(jumps, calls)
@@ -78,17 +79,27 @@ def _opcodes(codes: "list[FunctionCode]") -> "NDArray[np.int64]":
     return found
 
 
-def numbered(
-    found: "Sequence[Sequence[tuple[int, int]]]", firsts: "NDArray[np.int64]"
-) -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
+def instruction_ends(codes: "Sequence[FunctionCode]", addresses: "NDArray[np.int64]") -> "NDArray[np.int64]":
+    """Return where the instructions of some functions end, from where they begin."""
+    found = np.append(addresses[1:], 0)
+    behind = 0
+    for each in codes:
+        first, behind = behind, behind + len(each.addresses)
+        if each.has_gaps:
+            found[first:behind] = each.ends
+        elif behind > first:
+            found[behind - 1] = each.end_of(behind - first - 1)
+    return found
+
+
+def numbered(found: "Sequence[Branches]", firsts: "NDArray[np.int64]") -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
     """Return the (number, target) pairs of some functions as columns, with numbers that count all instructions.
 
     ``firsts`` are the numbers of their first ones. In front of the first address targets wrap.
     """
-    sizes = [len(each) for each in found]
-    flat = np.fromiter(chain.from_iterable(chain.from_iterable(found)), np.uint64, 2 * sum(sizes))
-    pairs = flat.astype(np.int64).reshape(-1, 2)
-    return pairs[:, 0] + np.repeat(firsts, sizes), pairs[:, 1]
+    numbers = np.frombuffer(b"".join(each.numbers for each in found), np.uint32)
+    targets = np.frombuffer(b"".join(each.targets for each in found), np.int64)
+    return numbers.astype(np.int64) + np.repeat(firsts, [len(each) for each in found]), targets
 
 
 def _opcode_table() -> "NDArray[np.int64]":
