@@ -143,7 +143,7 @@ class _Collector:
     def _check_last_call(self) -> None:
         """Refuse all where a call is all that ends the function: it may come back, and control run on."""
         function = self.function
-        last = function.insn(len(function.iced) - 1) if function.iced else None
+        last = function.insn(len(function.addresses) - 1) if function.addresses else None
         if last is not None and last.flow is Flow.CALL and last.target not in self.map.endless:
             self._refuse(last.address, "nothing is known to end it but a call, behind which control may run on")
 

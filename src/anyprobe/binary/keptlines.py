@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Protocol
 
-MOST = 2_000_000
+MOST = 1_000_000
 """Instructions that are kept: all of most modules; of larger ones those of the functions that were decoded last."""
 
 

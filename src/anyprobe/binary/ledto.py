@@ -46,7 +46,7 @@ class LedTo:
     def in_doubt(self) -> Iterator[Refusal]:
         """Yield a refusal for each stretch of bytes that may be data, or code that nothing is known to lead to."""
         function = self._function
-        if not function.iced or (not self.may_be_data_up_to(function.addresses[-1]) and not function.has_gaps):
+        if not function.addresses or (not self.may_be_data_up_to(function.addresses[-1]) and not function.has_gaps):
             return
         begin = function.start
         for number, end in enumerate(function.ends):
@@ -73,11 +73,11 @@ class LedTo:
     def _straight_on(self) -> int:
         """The number of the last instruction that control comes to from the start without a jump, as all before it."""
         function = self._function
-        if not function.iced or function.addresses[0] != function.start:
+        if not function.addresses or function.addresses[0] != function.start:
             return -1
         last, broken = function.last_calls.possible, function.broken is not None
         ends = (number for number, flow in function.turns if broken or flow in ENDS or number in last)
-        return next(ends, len(function.iced) - 1)
+        return next(ends, len(function.addresses) - 1)
 
     @cached_property
     def _is_all(self) -> bool:

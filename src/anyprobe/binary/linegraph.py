@@ -50,7 +50,7 @@ class LineGraph:
         """By line: the return of its function."""
         self.decided: Ints = np.zeros(self.count, np.int64)
         """What is live behind a line wherever it leads."""
-        self.keeps_all = lines.any_of(lines.moved & KEEPS_ALL) != 0
+        self.keeps_all = (lines.moved_in & KEEPS_ALL) != 0
         """By function, as all that follow."""
         self.strangers = np.zeros(len(lines.functions), np.bool_)
         """Whether it calls what nobody can look into."""
@@ -64,7 +64,7 @@ class LineGraph:
         self._entering: list[tuple[Ints, Ints]] = []
         self._back: list[tuple[Ints, Ints]] = []
         self._calls: list[tuple[Ints, Ints]] = []
-        self._ending: Ints = lines.flows[lines.stops]
+        self._ending = lines.flows[lines.stops]
         last = lines.stops + 1 == lines.firsts[lines.owners + 1]
         goes_on = among(self._ending, _GO_ON)
         self.decided[: self.returns][last & among(self._ending, _RUN_OFF)] = -1
@@ -93,7 +93,7 @@ class LineGraph:
         """Return for each node, if it is a return, what its function itself may destroy, and what it may keep."""
         lines = self._lines
         found, kept = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
-        moved = lines.any_of(lines.moved)
+        moved = lines.moved_in
         found[self.returns : self.nothing] = np.where(self.keeps_all, 0, lines.any_of(lines.changed) & SYSV_CLOBBERED)
         kept[self.returns : self.nothing] = np.where(self.keeps_all, 0, moved & moved >> FETCHED & SYSV_CLOBBERED)
         return found, kept

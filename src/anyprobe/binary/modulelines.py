@@ -10,10 +10,12 @@ from anyprobe.binary.codescan import Kind
 from anyprobe.binary.instructionmasks import CANDIDATES, MASKS, Masks
 from anyprobe.binary.moduleshapes import module_mask_numbers
 from anyprobe.binary.survey import numbered
-from anyprobe.core.arrays import joined, places_in
+from anyprobe.core.arrays import places_in
 from anyprobe.isa.decode import Flow
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from anyprobe.binary.fixpoint import Ints
 
 
@@ -30,15 +32,20 @@ class ModuleLines:
         self.functions = [each for each in found if isinstance(each, FunctionCode)]
         self._map = code_map
         known = [each for each in self.functions if each.broken is None]
-        sizes = [0 if each.broken is not None else len(each.iced) for each in self.functions]
+        sizes = [0 if each.broken is not None else len(each.addresses) for each in self.functions]
         self.firsts: Ints = np.cumsum([0, *sizes])
         """The first instruction of each function, and the number of all."""
         self.starts: Ints = np.array([each.start for each in self.functions], np.int64)
-        self.addresses: Ints = joined([np.frombuffer(each.addresses, np.int64) for each in known])
+        self.addresses: Ints = np.frombuffer(b"".join(each.addresses for each in known), np.int64)
         numbers = module_mask_numbers(known, self.addresses)
-        columns = np.array(MASKS, np.int64).reshape(-1, len(Masks._fields)).T[:5]
-        self.flows, self.reads, self.writes, self.changed, self.moved = (column[numbers] for column in columns)
-        self._overwritten: Ints = np.where(self.flows == Flow.NEXT, self.writes, 0)
+        flows, reads, writes, changed, moved, _ = np.array(MASKS, np.int64).reshape(-1, len(Masks._fields)).T
+        self.flows = flows.astype(np.uint8)[numbers]
+        self.reads, self.writes, self.changed = (
+            each.astype(np.int32)[numbers] for each in (reads, writes, changed)
+        )  # of a large library each wider column would take a hundred megabytes
+        self.moved_in = self.any_of(moved[numbers])
+        """By function: what any of its instructions moves."""
+        self._overwritten = np.where(self.flows == Flow.NEXT, self.writes, np.int32(0))
         self.labels = {
             number: _stored_labels(code_map, each)
             for number, each in enumerate(self.functions)
@@ -81,7 +88,7 @@ class ModuleLines:
         """Return the lines that begin at some addresses, -1 where none does."""
         return places_in(self._begins, addresses)
 
-    def any_of(self, masks: "Ints") -> "Ints":
+    def any_of(self, masks: "NDArray[np.int32] | Ints") -> "Ints":
         """Return for each function what the masks of any of its instructions have."""
         found = np.zeros(len(self.functions), np.int64)
         filled = np.flatnonzero(np.diff(self.firsts))
@@ -109,16 +116,16 @@ class ModuleLines:
         back = np.argsort(order)
         return live[back], pending[back]
 
-    def spread(self, behind: "Ints") -> "Ints":
+    def spread(self, behind: "Ints") -> "NDArray[np.uint32]":
         """Return what is live in front of each instruction from what is live behind each line."""
         order, longer = self._by_length
         stops, now = self.stops[order], behind[order]
-        found = np.empty(len(self.addresses), np.int64)
+        found = np.empty(len(self.addresses), np.uint32)
         for step, count in enumerate(longer):
             at = stops[:count] - step
             now[:count] = self.reads[at] | now[:count] & ~self._overwritten[at]
-            found[at] = now[:count]
-        return found & CANDIDATES
+            found[at] = now[:count] & CANDIDATES
+        return found
 
 
 def _stored_labels(code_map: CodeMap, function: FunctionCode) -> list[int]:

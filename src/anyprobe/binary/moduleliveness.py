@@ -98,5 +98,5 @@ def solved(code_map: CodeMap) -> "tuple[Ints, Ints, NDArray[np.uint32], NDArray[
     live = settled(live, pending, inside, behind, returns)
     for edges in (inside, behind, returns):
         decided |= edges.reach(live, graph.count)
-    offsets = lines.addresses - np.repeat(lines.starts, np.diff(lines.firsts))
-    return lines.starts, lines.firsts, offsets.astype(np.uint32), lines.spread(decided[ends]).astype(np.uint32)
+    starts = np.repeat(lines.starts.astype(np.uint32), np.diff(lines.firsts))  # the difference is right, cut off
+    return lines.starts, lines.firsts, lines.addresses.astype(np.uint32) - starts, lines.spread(decided[ends])

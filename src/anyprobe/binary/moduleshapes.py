@@ -1,6 +1,6 @@
 """What the instructions of many functions do, found once for all that are of one shape."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -9,14 +9,17 @@ import numpy as np
 
 from anyprobe.binary.cfg import FunctionCode
 from anyprobe.binary.instructionmasks import shape_number
-from anyprobe.core.arrays import joined
+from anyprobe.binary.survey import instruction_ends
 from anyprobe.isa.effects import shape_of
 
 if TYPE_CHECKING:
     from iced_x86 import Instruction
+    from numpy.typing import NDArray
 
     from anyprobe.binary.fixpoint import Ints
 
+_PORTION = 1_000_000
+"""Instructions that are looked at together."""
 _LONGEST = 7
 """Bytes of a shape that fit into a number beside their count. What is longer, as hardly any is, is looked at alone."""
 
@@ -29,11 +32,11 @@ class _Instructions:
 
     def __init__(self, functions: Sequence[FunctionCode], addresses: "Ints") -> None:
         self._all: list[Instruction] = list(chain.from_iterable(each.iced for each in functions))
-        sizes = [len(each.iced) for each in functions]
+        sizes = [len(each.addresses) for each in functions]
         contents = [each.content for each in functions]
         begins = np.cumsum([0, *map(len, contents)])[:-1] - np.array([each.start for each in functions], np.int64)
-        self.codes: Ints = joined([np.frombuffer(each.codes, np.uint16).astype(np.int64) for each in functions])
-        self.lengths: Ints = joined([np.frombuffer(each.ends, np.int64) for each in functions]) - addresses
+        self.codes: Ints = np.frombuffer(b"".join(each.codes for each in functions), np.uint16).astype(np.int64)
+        self.lengths: Ints = instruction_ends(functions, addresses) - addresses
         self._content = b"".join(contents) + bytes(_LONGEST)
         self._places: Ints = addresses + np.repeat(begins, sizes)
         """Where the bytes of each begin in the content."""
@@ -56,9 +59,28 @@ class _Instructions:
         return found
 
 
-def module_mask_numbers(functions: Sequence[FunctionCode], addresses: "Ints") -> "Ints":
-    """Return what each instruction of some functions does, as numbers in ``instructionmasks.MASKS``."""
-    found = _Instructions(functions, addresses)
+def module_mask_numbers(functions: Sequence[FunctionCode], addresses: "Ints") -> "NDArray[np.int32]":
+    """Return what each instruction of some functions does, as numbers in ``instructionmasks.MASKS``.
+
+    Not all are looked at together: of a large library iced's instructions alone would take a gigabyte.
+    """
+    found = np.empty(len(addresses), np.int32)
+    for first, behind, low, high in _portions(functions):
+        found[low:high] = _mask_numbers(_Instructions(functions[first:behind], addresses[low:high]))
+    return found
+
+
+def _portions(functions: Sequence[FunctionCode]) -> "Iterator[tuple[int, int, int, int]]":
+    """Yield which functions to look at together, and which of all instructions are theirs."""
+    first = low = high = 0
+    for number, each in enumerate(functions, 1):
+        high += len(each.addresses)
+        if high - low >= _PORTION or number == len(functions):
+            yield first, number, low, high
+            first, low = number, high
+
+
+def _mask_numbers(found: _Instructions) -> "Ints":
     kinds = found.codes << 4 | found.column("memory_displ_size")
     lengths = found.lengths - _by_example(kinds, lambda number: _tail(*found.at(number)))
     short = lengths <= _LONGEST
