@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import anyprobe
-from anyprobe.binary import codescan, entries, forbidden, function, noreturn, reconcile, relocations, unwind
+from anyprobe.binary import codescan, decodedcode, entries, forbidden, noreturn, reconcile, relocations, unwind
 from anyprobe.binary.body import decode_to_end
 
 BUILDERS = (
@@ -84,7 +84,7 @@ def test_one_probe_has_few_functions_looked_at(run_target, monkeypatch):
         looked_at.append(start)
         return decode_to_end(content, start)
 
-    monkeypatch.setattr(function, "decode_to_end", decoded)
+    monkeypatch.setattr(decodedcode, "decode_to_end", decoded)
     with anyprobe.attach(target.pid) as session:
         session.count("libc:malloc")
         (libc,) = (module for module in session.engine.modules if module.name.startswith("libc."))
