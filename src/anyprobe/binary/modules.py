@@ -3,7 +3,8 @@
 import fnmatch
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -66,7 +67,7 @@ class ProcessFiles:
         deleted = path != mapping.path
         for outside in () if deleted else self._ways_to_path(path):
             if self._is_mapped_file(outside, mapping):
-                return Image.open(outside, debug_roots=self.debug_roots, root=self._prefix(), name=name)
+                return _opened(outside, tuple(self.debug_roots), self._prefix(), name)
         for way in self._ways_to_deleted(mapping):
             try:
                 return Image.open(way, debug_roots=self.debug_roots, root=self._prefix(), name=name)
@@ -129,6 +130,32 @@ class ProcessFiles:
         except MemoryFault as error:
             raise UnsupportedTarget(f"the vdso cannot be read: {error}") from error
         return Image.from_bytes("[vdso]", content)
+
+
+_shared: dict[tuple[object, ...], Image] | None = None
+"""The images that processes share, by the files' identities; ``None``: each has its own."""
+
+
+@contextmanager
+def images_shared() -> Iterator[None]:
+    """Have all processes that map one file share what is known of it, within a ``with`` block."""
+    global _shared  # noqa: PLW0603 - files are the same for all
+    before = _shared
+    _shared = {} if before is None else before
+    try:
+        yield
+    finally:
+        _shared = before
+
+
+def _opened(path: str, debug_roots: tuple[str, ...], root: str, name: str) -> Image:
+    """Return the image of a file: another process's, where the file is the same one and has not changed since."""
+    if _shared is None:
+        return Image.open(path, debug_roots=debug_roots, root=root, name=name)
+    image = Image.open(path, debug_roots=debug_roots, root=root, name=name)
+    if image.elf.identity is None:
+        return image
+    return _shared.setdefault((path, debug_roots, root, name, *image.elf.identity), image)
 
 
 def _is_our_root(root: str) -> bool:

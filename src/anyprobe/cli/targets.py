@@ -96,11 +96,13 @@ def names_of(pid: int) -> set[str]:
 
 def open_sessions(stack: ExitStack, target: Target, **settings: Any) -> "list[Session]":  # noqa: ANN401 - passed on
     """Attach to every process, or start the command; leaving the stack detaches."""
+    from anyprobe.binary.modules import images_shared
     from anyprobe.probes import opening
 
     settings = {name: value for name, value in settings.items() if value is not None}
     if target.program:
         return [stack.enter_context(opening.run(target.program, process_group=0, **settings))]
+    stack.enter_context(images_shared())
     return [stack.enter_context(opening.attach(pid, **settings)) for pid in target.pids]
 
 

@@ -71,7 +71,9 @@ def processes_with_splices(inodes: frozenset[int] | None = None) -> list[int]:
         if not name.isdigit() or int(name) == os.getpid():
             continue
         with suppress(OSError):
-            content = procfs.read_file(f"/proc/{procfs.voice(int(name))}/maps")
+            content = procfs.read_file(f"/proc/{name}/maps") or procfs.read_file(
+                f"/proc/{procfs.voice(int(name))}/maps"
+            )
             if MEMFD_NAME not in content:
                 continue
             if any(is_ours(m) and (inodes is None or m.inode in inodes) for m in procfs.parse_maps(content)):
