@@ -26,7 +26,7 @@ NEEDLESS = {
     "handlers": ("core.code", "handlers", "splice.handlercall", "splice.handlerfacts", "splice.inlinehandler"),
     "what shows signal handlers the program's own pcs": ("splice.fronts", "splice.patchrecipes", "splice.viewtable"),
     "arming without a stop": ("splice.live", "splice.livewrites", "target.deputy"),
-    "starting programs": ("target.launch", "target.startup"),
+    "starting programs": ("target.launch",),
     "the kernel": ("kprobes",),
     "reports of other commands": ("data.leftover", "data.results", "data.explanation", "reports.histogram"),
     "what the cache has of the module": (

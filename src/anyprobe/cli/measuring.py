@@ -15,7 +15,6 @@ from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import Interrupted, TargetError, TargetExited
 from anyprobe.core.refusal import Reason
-from anyprobe.data.interval import since
 from anyprobe.data.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -264,7 +263,11 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
     together = reduce(Snapshot.merge, snapshots)
     if plan.lines:
         stream = sys.stderr
-    last = since(together, plan.shown[-1] if plan.shown else None, time.strftime("%H:%M:%S")) if between else None
+    last = None
+    if between:
+        from anyprobe.data.interval import since
+
+        last = since(together, plan.shown[-1] if plan.shown else None, time.strftime("%H:%M:%S"))
     several = bool(plan.shown)
     plan.shown[:] = [together]
     if plan.as_json and not plan.lines:

@@ -33,6 +33,7 @@ from anyprobe.splice.edits import Module
 from anyprobe.splice.engine import MAXACTIVE, Engine
 from anyprobe.splice.planned import AUTO, Strategy
 from anyprobe.target.process import Process
+from anyprobe.target.startup import run_to_libraries
 
 if TYPE_CHECKING:
     from anyprobe.data.explanation import Explanation, ListedSite
@@ -285,8 +286,8 @@ class Session(Observed):
             mappings = self._process.mappings()
             self.engine.note_losses(mappings)
             self.engine.roster.write()
-            self.warnings = [*self.warnings, *withdrawn(*self.engine.look_at_text(mappings), self.probes, self._disarm)]
-            self.warnings = [*self.warnings, *self.copies.uncounted(self.probes, mappings)]
+            told = withdrawn(*self.engine.look_at_text(mappings), self.probes, self._disarm)
+            self.warnings = [*self.warnings, *told, *self.copies.uncounted(self.probes, mappings)]
             if self.engine.losses.evicted:
                 self.warn("another anyprobe has removed these probes; they have counted until then")
 
@@ -418,8 +419,6 @@ class Session(Observed):
 
     def _arm_pending(self) -> None:
         """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest."""
-        from anyprobe.target.startup import run_to_libraries
-
         if run_to_libraries(self._process, lambda: has_libraries(self._objects, self._process.mem)):
             self.warn(AUDITED)
         self._awaits_libraries = False
