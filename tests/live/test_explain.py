@@ -101,3 +101,11 @@ def test_places_have_names_and_registers_their_usual_order(explained):
     order = ["rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11"]
     for line in re.findall(r"^  (?:registers|dead)  +(.*)$", shown, re.MULTILINE):
         assert [name for name in order if name in line.split()] == [name for name in line.split() if name in order]
+
+
+def test_what_is_refused_before_it_is_planned_is_explained_too(explained):
+    assert explained("a.out:ends+0x1").startswith("refused: no instruction starts here; nearest: ")
+    document = json.loads(explained("a.out:ends+0x1", "--json"))
+    assert document["refused"].startswith("not-an-instruction-boundary: ")
+    assert document["disassembly"] == []
+    assert explained("libc:__restore_rt").startswith("refused: this code must never be displaced")

@@ -113,7 +113,19 @@ def test_the_first_thread_ends_while_probes_are_armed(started):
 
 def test_what_a_killed_controller_left_is_removed():
     with running() as program:
-        argv = [sys.executable, "-m", "anyprobe", "count", "work", "-p", str(program.pid), "--every", "0.1", "--json"]
+        argv = [
+            sys.executable,
+            "-m",
+            "anyprobe",
+            "count",
+            "work",
+            "-p",
+            str(program.pid),
+            "--every",
+            "0.1",
+            "--json",
+            "--zero",
+        ]
         with subprocess.Popen(argv, stdout=subprocess.PIPE) as controller:
             assert json.loads(controller.stdout.readline())["sites"]
             controller.send_signal(signal.SIGKILL)

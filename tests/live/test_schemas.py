@@ -141,6 +141,7 @@ def test_list_and_explain(documents, tmp_path):
     documents("list", "list", "a.out:*", "a.out:*%return", "libc:usleep")
     documents("explain", "explain", "a.out:work")
     documents("explain", "explain", "a.out:endless", "--for", "time")
+    documents("explain", "explain", "a.out:work+0x1", ends=(1,))
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     documents("explain", "explain", "a.out:work%return", "--script", str(script))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import helping, options
+from anyprobe.cli import ExitStatus, helping, options
 from anyprobe.core.quoting import shown_module
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from anyprobe.data.explanation import Explanation
     from anyprobe.probes.rehearsal import RehearsedHandler
+    from anyprobe.probes.session import Session
 
 MOST_SITES = 60
 """So many sites have a line of their own; the others are summed up."""
@@ -55,7 +56,7 @@ def command(
     as_json: bool,
     strategy: str,
     live: bool,
-) -> None:
+) -> int:
     """Show the plan or the refusals for one site, liveness and the generated code. Changes nothing.
 
     The first line says what would be done; with --for time, for all that timing the function needs.
@@ -72,18 +73,35 @@ def command(
         settings = {"strategy": strategy, "live": live or None, "unsafe": unsafe or None}
         session = targets.open_sessions(stack, targets.Target((pid,)), **settings)[0]
         with output.progress("planning", quiet=False):
-            explanation = session.explain(spec, timed=True) if purpose == "time" else session.explain(spec)
-        handlers = [] if script is None else scripts.rehearse(script, session, explanation.function_start)
+            explanation = explained(session, spec, timed=purpose == "time")
+        there = explanation.disassembly and script is not None
+        handlers = scripts.rehearse(script, session, explanation.function_start) if there and script else []
     if as_json:
         document = as_document(explanation)
         if script is not None:
             document["handlers"] = [dataclasses.asdict(each) for each in handlers]
         output.write_json(document, sys.stdout)
-        return
-    console = output.console(sys.stdout)
-    render(explanation, console)
-    if script is not None:
-        render_handlers(handlers, console)
+    else:
+        console = output.console(sys.stdout)
+        render(explanation, console)
+        if script is not None:
+            render_handlers(handlers, console)
+    return ExitStatus.DONE if explanation.function else ExitStatus.NOT_PERMITTED
+
+
+def explained(session: "Session", spec: str, *, timed: bool) -> "Explanation":
+    """Return the explanation of a site; of one that is refused before anything is planned, why."""
+    from anyprobe.core.errors import SiteRefused
+    from anyprobe.data.explanation import Explanation
+
+    try:
+        return session.explain(spec, timed=True) if timed else session.explain(spec)
+    except SiteRefused as error:
+        why = error.refusal
+        refused = f"{why.reason.value}: {why.detail}"
+        return Explanation(
+            spec, "", "", why.address, why.address, (), (), (), (), False, (), refused=refused, timed=timed
+        )  # fmt: skip
 
 
 def render_handlers(handlers: "Sequence[RehearsedHandler]", console: "Console") -> None:
@@ -124,6 +142,9 @@ def render(explanation: "Explanation", console: "Console") -> None:
 
     style = None if explanation.strategy else "red"
     console.print(escape(explanation.summary), style=style, soft_wrap=True)
+    if not explanation.function:  # nothing is known of it but where it is
+        console.print(f"{escape(explanation.spec)} at {explanation.address:#x}", soft_wrap=True)
+        return
     offset = explanation.address - explanation.function_start
     function, module = explanation.function, explanation.module
     # a function without a name is called after its module: once is enough
