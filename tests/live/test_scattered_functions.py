@@ -203,3 +203,18 @@ def test_functions_that_go_on_on_another_stack_return_once(built):
     assert [refusal.reason for _, refusal in refused] == [Reason.SPLIT_STACK]
     resumed = [site for site in snapshot.sites if site.hits not in (0, CALLS, CALLS - 60, 60)]
     assert resumed, "the function has been given more stack"
+
+
+def test_handlers_at_their_returns_are_refused(built):
+    path = built("gcc", SPLIT, "-O2", "-fsplit-stack", "-pthread")
+    with open(path + ".out", "w", encoding="ascii") as stdout, anyprobe.run([path], stdout=stdout) as session:
+        returns = anyprobe.Count()
+
+        @session.ret("a.out:deep")
+        def left():
+            returns.add()
+
+        session.resume()
+        assert session.wait(60) == 0
+        assert [refusal.reason for _, refusal in session.refused] == [Reason.SPLIT_STACK]
+        assert not session.snapshot().sites

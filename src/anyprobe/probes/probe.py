@@ -148,9 +148,25 @@ def has_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Modu
         probe.refuse(site, code.exits_complete, module)
     elif code.exits_complete is not None:
         probe.exitless.append(Exitless(site, module, code, code.exits_complete, timed))
-    elif code.unmatched is not None and (timed or probe.dress is not None):
+    elif code.unmatched is not None and timed:
         probe.refuse(site, code.unmatched, module)
         return False
     elif not code.exits:
         probe.refuse(site, Refusal(Reason.NO_EXIT, code.start, NEVER_RETURNS), module)
     return code.exits_complete is None and bool(code.exits)
+
+
+def dressed(probe: Probe, dress: Callable[[Probe], None]) -> None:
+    """Turn a probe's places into places with a handler, but for returns of which the entry cannot be told."""
+    refused: dict[int, FunctionCode] = {}
+    kept: list[Place] = []
+    for place in probe.places:
+        code = place.module.code.function_at(place.site.function.start) if place.exit is not None else None
+        if isinstance(code, FunctionCode) and code.unmatched is not None:
+            if code.start not in refused:
+                refused[code.start] = code
+                probe.refuse(place.site, code.unmatched, place.module)
+        else:
+            kept.append(place)
+    probe.places = kept
+    dress(probe)

@@ -23,7 +23,7 @@ from anyprobe.probes.liveproof import LiveProof
 from anyprobe.probes.objects import ObjectTable
 from anyprobe.probes.observed import Observed
 from anyprobe.probes.placing import add_counted, add_timed, see_places
-from anyprobe.probes.probe import Place, Probe, edits_for
+from anyprobe.probes.probe import Place, Probe, dressed, edits_for
 from anyprobe.probes.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.spec import see_functions
 from anyprobe.probes.trampolining import Trampolines
@@ -387,7 +387,7 @@ class Session(Observed):
             probes = [self._make(spec, timed=timed, known=site) for spec, site in zip_longest(specs, known)]
             for probe in probes if dress is not None else ():
                 probe.dress = dress
-                dress(probe)  # type: ignore[misc] # it is there
+                dressed(probe, dress)  # type: ignore[arg-type] # it is there
         self.engine.seconds["resolve"] += time.perf_counter() - begin
         if timed and self._clock is None:
             self._clock = self._choice.start()
@@ -429,7 +429,7 @@ class Session(Observed):
         for probe, timed in self._pending:
             made = self._make(probe.spec, timed=timed, beside=probe)
             if probe.dress is not None:
-                probe.dress(made)
+                dressed(made, probe.dress)
             fresh.append(made)
             probe.places, probe.timed = probe.places + made.places, probe.timed + made.timed
             probe.refused, probe.exitless = probe.refused + made.refused, probe.exitless + made.exitless

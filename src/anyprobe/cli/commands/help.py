@@ -36,7 +36,8 @@ Examples
   anyprobe time 'pid:libssl:SSL_read:entry' -n nginx
   anyprobe list 'libc:mem*' -p 4242
 
-A name that is displayed can be given as it is: paste it in quotes. What
+A name that is displayed can be given as it is: paste it in single quotes. In
+double quotes stands a name and nothing else: '"my prog":main'. What
 matches nothing is an error that names the nearest matches; anyprobe list SPEC
 shows what matches, anyprobe explain SPEC what would be done there."""
 
