@@ -143,14 +143,14 @@ def test_a_running_program_that_becomes_another_ends_the_session(run):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         with subprocess.Popen(
-            [sys.executable, "-m", "anyprobe", "count", "libc:getppid", f"-p{process.pid}", "--json"],
+            [sys.executable, "-m", "anyprobe", "count", "libc:getppid", f"-p{process.pid}", "--json", "--every=0.1"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         ) as controller:  # fmt: skip
-            wait_until(lambda: has_probes(process.pid), "the probe is there")
+            assert json.loads(controller.stdout.readline())["target"]["pid"] == process.pid
             process.stdin.write("\n")
             process.stdin.flush()
             out, said = controller.communicate(timeout=60)  # without --for: it ends with the program
         process.kill()
-    assert f"follow with: anyprobe count libc:getppid --json -p {process.pid}\n" in said
-    assert any("became" in each for each in json.loads(out)["warnings"])
+    assert f"follow with: anyprobe count libc:getppid --json --every=0.1 -p {process.pid}\n" in said
+    assert any("became" in each for each in json.loads(out.splitlines()[-1])["warnings"])
     assert controller.returncode == 0

@@ -155,6 +155,10 @@ def arm(session: "Session", plan: Plan) -> None:
         plan.arm(session, specs)
     except (TargetExited, Interrupted) as event:
         plan.warn(str(event))
+    except TargetError as error:
+        if session.became() is None:  # another program: what follows it is said at the end
+            raise
+        plan.warn(str(error))
 
 
 def release(session: "Session", plan: Plan) -> None:
