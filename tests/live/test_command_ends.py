@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from anyprobe.cli import ending, main
+from anyprobe.core.errors import TargetError
 from anyprobe.probes import listing
 from live.driver import wait_until
 
@@ -109,7 +110,11 @@ def started_by(children):
 
 
 def has_probes(pid):
-    return bool(listing.inspect(pid).registered)
+    """Return whether probes are in place; while they are being placed, nobody else can look."""
+    try:
+        return bool(listing.inspect(pid).registered)
+    except TargetError:
+        return False
 
 
 def test_what_the_end_is_about_is_a_command(run):
