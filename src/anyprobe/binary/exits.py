@@ -236,7 +236,9 @@ class _Collector:
         if self._joins(target):
             return
         owner = self.map.start_of(target)
-        if owner is not None and self.map.pieces.is_piece(owner) and target not in self.map.endless:
+        pieces = self.map.pieces
+        framed = owner is not None and pieces.is_piece(owner) and target not in self.map.endless
+        if framed and not pieces.is_never_taken(self.function.start, target):
             self._refuse(insn.address, f"jumps with its frame in place to {target:#x}, which others jump to as well")
         if owner != target and not self.map.is_stub(target) and self._may_come_back(target):
             home = "code of no function" if owner is None else f"the middle of the function at {owner:#x}"

@@ -134,20 +134,31 @@ class Pieces:
 
     def _depth_at(self, start: int) -> int:
         """Return what others have on the stack where they jump to an address, 0 where that is nothing or not known."""
-        from anyprobe.binary.framedepths import depths_at_jumps
-
         found: set[int] = set()
         for home in self._entering_at(start) or ():
             if home in self._framed or home in self._named:
                 continue
-            if home not in self._depths:
-                function = self._map.function_at(home)
-                plain = isinstance(function, FunctionCode) and function.broken is None
-                self._depths[home] = depths_at_jumps(function) if plain else {}  # type: ignore[arg-type]
-            depth = self._depths[home].get(start)
+            depth = self._pushed(home, start)
             if depth is not None:
                 found.add(depth + self._entry_depths.get(home, 0))
         return min(found, default=0)
+
+    def _pushed(self, home: int, start: int) -> int | None:
+        """Return what a function has put on the stack where it jumps to an address, if that is known."""
+        if home not in self._depths:
+            from anyprobe.binary.framedepths import depths_at_jumps
+
+            function = self._map.function_at(home)
+            plain = isinstance(function, FunctionCode) and function.broken is None
+            self._depths[home] = depths_at_jumps(function) if plain else {}  # type: ignore[arg-type]
+        return self._depths[home].get(start)
+
+    def is_never_taken(self, home: int, start: int) -> bool:
+        """Return whether a function has nothing on the stack where it jumps to what is entered with a frame.
+
+        Compilers let branches that are never taken lead to the end of a function's cold part, where another's begins.
+        """
+        return start in self._framed and not self.is_piece(home) and self._pushed(home, start) == 0
 
     def _is_called(self, start: int) -> bool:
         """Return whether a call leads to an address."""
@@ -171,8 +182,14 @@ class Pieces:
                     elif home not in seen:
                         seen.add(home)
                         todo.append(home)
-            self._owning[piece] = frozenset(owners)
+            several = len(owners) > 1
+            self._owning[piece] = frozenset(each for each in owners if not (several and self._strays(each, seen)))
         return self._owning[piece]
+
+    def _strays(self, home: int, pieces: set[int]) -> bool:
+        """Return whether all jumps of a function to some pieces are never taken."""
+        entered = [each for each in pieces if home in (self._entering_at(each) or ())]
+        return all(self.is_never_taken(home, each) for each in entered)
 
     def _entering_at(self, start: int) -> frozenset[int] | None:
         """Return the functions that jump into what begins at an address, or run on into it.

@@ -143,3 +143,21 @@ def test_jumps_from_parts_back_to_the_entry_are_loops(build):
     whole = module["whole"]
     assert whole.back_to_entry == (module["away"].end - 5,) or len(whole.back_to_entry) == 1
     assert [each.kind.value for each in whole.exits] == ["ret"]
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_a_branch_that_is_never_taken_has_no_frame(build, bare):
+    """It leads to the end of its function's cold part, which is empty, where the cold part of another begins."""
+    stray = "cmp edi, 5\n ja cold\n mov eax, edi\n ret"
+    if not bare:
+        stray = WHOLE.format(stray.replace("ret", "pop rbx\n ret"))
+    code = (
+        function("whole", WHOLE.format("test edi, edi\n js cold\n mov eax, edi\n pop rbx\n ret")),
+        function("other", stray),
+        local("cold", FRAME.format("xor eax, eax\n pop rbx\n ret")),
+    )
+    module = Module.assembled(build, *code)
+    assert owner(module, "cold") == (module.start("whole") if bare else None)
+    expected = None if bare else Reason.CONTROL_FLOW_UNKNOWN
+    assert (reason(module, "whole"), reason(module, "other")) == (expected, expected)
+    assert parts(module, "other") == {module.start("other")}
