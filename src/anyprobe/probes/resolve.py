@@ -123,14 +123,21 @@ def _is_unnamed_part(loaded: LoadedObject, function: Function) -> bool:
 
 
 def _modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObject]:
-    """Return the objects that the module part means; a path means its file, whatever links lead to it."""
+    """Return the objects that the module part means; a path means its file, whatever links lead to it.
+
+    So does a command's name: Debian's redis-server is a link to redis-check-rdb, which only the executable is called.
+    """
     import os
+    import shutil
 
     wanted = spec.module.text
     chosen = [each for each in objects if each.matches(wanted, literal=spec.module.quoted)]
     if not chosen and "/" in wanted:
         real = os.path.realpath(wanted)
         chosen = [each for each in objects if each.path in (wanted, real)]
+    elif not chosen and not spec.module.quoted and (command := shutil.which(wanted)):
+        real = os.path.realpath(command)
+        chosen = [each for each in objects if each.is_executable and each.path == real]
     if chosen:
         return chosen
     if wanted.strip("[]") == Reason.VSYSCALL.value:
@@ -180,8 +187,8 @@ def _no_function(spec: Spec, objects: Sequence[LoadedObject]) -> SpecError:
     mangled = [name for name in names if is_mangled(name)]
     names += [spellings(name).plain for name in mangled[:_MOST_DEMANGLED]]
     where = objects[0].name if len(objects) == 1 else "any of the loaded modules"
-    imported = _imported_from(wanted, objects)
-    hint = f" ({imported})" if imported else ""
+    why = _imported_from(wanted, objects) or _without_names(objects)
+    hint = f" ({why})" if why else ""
     return spec.error(
         spec.function, f"no function {wanted!r} in {where}{hint}", nearest_names(wanted.partition("@")[0], names)
     )
@@ -195,6 +202,16 @@ def _imported_from(wanted: str, objects: Sequence[LoadedObject]) -> str:
         if table is not None and any((table.symbols["name"] == at).any() for at in offsets):
             return f"{each.name} imports it from another module; leave the module out to find it"
     return ""
+
+
+def _without_names(objects: Sequence[LoadedObject]) -> str:
+    """Return a hint if the only module that was searched has the names of exported functions alone."""
+    if len(objects) != 1:
+        return ""
+    image = objects[0].image
+    if any(table is not image.dynamic_table for table in image.symbol_tables):
+        return ""
+    return "it is stripped, so that only exported functions have names; its debug symbols have the others"
 
 
 def _refuse_ambiguity(spec: Spec, found: Sequence[tuple[LoadedObject, Function]]) -> None:

@@ -174,6 +174,24 @@ def test_a_function_that_is_only_imported_is_said_so(process):
         resolve("prints:puts", process.objects())
 
 
+@pytest.mark.parametrize(("flags", "is_said"), [(("-s",), True), ((), False)], ids=["stripped", "named"])
+def test_a_name_that_a_stripped_file_lacks_is_said_so(process, flags, is_said):
+    process.load(PROGRAM, "market", "-O1", *flags, bias=0x555555554000)
+    with pytest.raises(SpecError) as caught:
+        resolve("a.out:pear", process.objects())
+    assert ("it is stripped" in caught.value.message) == is_said
+
+
+def test_a_command_that_is_a_link_names_the_executable(fruit, tmp_path, monkeypatch):
+    (tmp_path / "market").chmod(0o755)
+    (tmp_path / "stall").symlink_to(tmp_path / "market")
+    (tmp_path / "fruit").symlink_to(tmp_path / "libfruit.so.3.1")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert names(resolve("stall:apple", fruit)) == [("market", "apple")]
+    with pytest.raises(SpecError, match="no module 'fruit' is loaded"):
+        resolve("fruit:apple", fruit)
+
+
 def test_demangled_names_match_with_and_without_parameters(process):
     process.load(TWINS, "twins", "-O1", bias=0x555555554000, language="c++")
     objects = process.objects()
