@@ -21,6 +21,8 @@ SCRIPT = "__anyprobe__"
 """The ``__name__`` of scripts."""
 _WAITING = frozenset({"wait", "__next__"})
 """Functions of ours that only wait for something, and may be left at any point."""
+_PRINTING = "anyprobe.cli.streams"
+"""What a script prints goes through here."""
 
 
 class Interrupts:
@@ -97,7 +99,8 @@ def _in_script(frame: FrameType | None) -> bool:
         name = str(frame.f_globals.get("__name__", ""))
         if name == SCRIPT:
             return True
-        if name.partition(".")[0] == "anyprobe" and frame.f_code.co_name not in _WAITING:
+        ours = name.partition(".")[0] == "anyprobe" and name != _PRINTING
+        if ours and frame.f_code.co_name not in _WAITING:
             return False
         frame = frame.f_back
     return False

@@ -78,3 +78,18 @@ def test_a_file_that_is_not_there(capsys):
     with pytest.raises(click.FileError):
         scripts.load("/nowhere.py")
     assert main(["script", "/nowhere.py", "-p", "1"]) == 2
+
+
+def test_a_script_that_prints_is_in_its_own_code():
+    """A signal that comes while it prints ends it, as at any other moment."""
+    from anyprobe.cli import interrupts, streams
+
+    found = []
+
+    class Raw(io.BytesIO):
+        def flush(self):
+            found.append(interrupts._in_script(sys._getframe()))
+
+    output = streams.Output(Raw(), "standard output", encoding="utf-8")
+    exec("output.write('x'); output.flush()", {"__name__": interrupts.SCRIPT, "output": output})  # noqa: S102 - as scripts are run
+    assert found[0]
