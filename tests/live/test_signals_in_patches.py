@@ -302,9 +302,9 @@ def test_a_probe_is_rather_lost_than_left_where_it_hides_faults(run_target, monk
         view, plan = session.engine.view, Planner.plan
         first = min(place.want.address for probe in session.probes for place in probe.places)
 
-        def refuse_the_first(planner, function, wants):
+        def refuse_the_first(planner, function, wants, *kept):
             left = [want for want in wants if want.address != first]
-            made = plan(planner, function, left)
+            made = plan(planner, function, left, *kept)
             made.refused += [(want, Refusal(Reason.MAY_FAULT, first, "made up")) for want in wants if want not in left]
             return made
 
