@@ -66,7 +66,6 @@ def test_a_changed_instruction_that_runs_as_a_copy_is_seen():
     with patching() as process, anyprobe.attach(process.pid) as session:
         session.count("a.out:far", "a.out:plain")
         assert tell(process, "r") == "right"
-        session.snapshot()
         assert tell(process, "k far") == "right"
         assert sites(session) == {"far": (100, False), "plain": (200, True)}
         assert any("run as copies" in text for text in session.warnings)

@@ -19,7 +19,8 @@ def withdrawn(
 ) -> list[str]:
     """Take out the probes that need some splices, whole functions that are timed; return what is to be said.
 
-    ``told`` is what is to be said in any case. Where nothing can be changed at the moment, that is told, too.
+    ``told`` is what is to be said in any case. Where nothing can be changed at the moment, that is told with it, and the
+    next look tries again.
     """
     if not splices:
         return told
@@ -32,10 +33,12 @@ def withdrawn(
         if any(each.hook.splice in leaving for each in timed.places)
         for place in timed.places
     ]
+    if not places:
+        return told
     with suppress(TargetError):
         disarm([probe for probe in probes if not set(places).isdisjoint(probe.all_places)], places)
     for place in places:
         if not place.hook.armed:
             place.hook.refusal = Refusal(Reason.WRITABLE_TEXT, place.address, _WHY)
     left = sum(place.hook.armed for place in places)
-    return [*told, f"{left} of {len(places)} such probes could not be taken out"] if left else told
+    return [*told, f"{left} of {len(places)} such probes could not be taken out"] if left and told else told

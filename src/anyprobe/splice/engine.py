@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
@@ -25,7 +25,7 @@ from anyprobe.splice.space import AddressSpace
 from anyprobe.splice.springboard import PunPlaces, Springboards
 from anyprobe.splice.standing import Losses, additions, check_sessions, gone, lose, modules_of
 from anyprobe.splice.stubdirectory import StubDirectory
-from anyprobe.splice.textwatch import STALE, TRAPPED, TextWatch
+from anyprobe.splice.textwatch import TRAPPED, TextWatch
 from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
 from anyprobe.splice.traps import Traps
 from anyprobe.splice.uprobes import see_to
@@ -43,7 +43,6 @@ MAXACTIVE = 1024
 """Instances that a thread can have at once unless the user says otherwise."""
 
 _MOST_TOLD = 20
-WRITABLE = "the program has made its text writable"
 _GADGET_BYTES = 9
 """The longest of the instructions that injected calls borrow."""
 
@@ -345,10 +344,9 @@ class Engine:
 
     def look_at_text(self, mappings: Sequence[Mapping]) -> tuple[list[str], list[LiveSplice]]:
         """See which splices were overwritten since the last look; return what is to be said, and what has to go."""
-        writable = [at for module in self.modules if module.note_writable(mappings) for at in module.in_writable_text()]
-        found = [(splice, WRITABLE) for splice in writable]
-        found += self.text.look(self.modules, self.process.mem)
-        leaving = [splice for splice, why in found if why in (STALE, WRITABLE)]
+        found = self.text.look(self.modules, self.process.mem)
+        found += self.text.in_writable(self.modules, mappings)
+        leaving = self.text.leaving(self.modules)
         told = [f"at {splice.address:#x}: {why}" for splice, why in found if why is not TRAPPED]
         trapped = [splice for splice, why in found if why is TRAPPED]
         told += [f"at {at.address:#x}: {TRAPPED}; {see_to(self.process, self.modules, at)}" for at in trapped]
@@ -418,6 +416,8 @@ class Engine:
             if edit.change is not None:
                 self._settle(edit, edit.change)
         transaction.finish()
+        with suppress(TargetError):  # whoever has ended changes nothing any more
+            self.text.begin(modules_of(edits), self.process.mem)
 
     def _settle(self, edit: Edit, change: FunctionChange) -> None:
         """Take note of what became of a function."""

@@ -1,6 +1,6 @@
 """Whether the bytes of armed splices are still there: programs and other tools write over them, and take that back."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from weakref import WeakKeyDictionary
 
@@ -13,6 +13,7 @@ from anyprobe.splice.planned import Strategy
 from anyprobe.splice.savedcopies import Saved
 from anyprobe.splice.transaction import LiveSplice
 from anyprobe.splice.uprobes import without_splice
+from anyprobe.target.procfs import Mapping
 
 RESTORED = "the program has written the original bytes over the probe: it has not counted since"
 OVERWRITTEN = "other bytes have been written over the probe: it has not counted since"
@@ -20,6 +21,7 @@ TRAPPED = (
     "a breakpoint has been set on the probe, by a debugger or by the kernel for a uprobe: it has not counted since"
 )
 STALE = "the program has changed instructions that run as copies, or bytes that the probe's jump depends on"
+WRITABLE = "the program has made its text writable"
 
 Pages = dict[int, list[LiveSplice]]
 """Splices by the addresses of their pages."""
@@ -36,6 +38,7 @@ class TextWatch:
         """Where the program may have saved a splice's bytes as the original ones: it has written others over them."""
         self._disarmed: dict[LiveSplice, list[Hook]] = {}
         self._stale: set[LiveSplice] = set()
+        self._early: list[tuple[LiveSplice, str]] = []
         self._pages: WeakKeyDictionary[Module, tuple[int, Pages]] = WeakKeyDictionary()
         """The splices of each module by page, and after how many changes of the module they were grouped so."""
 
@@ -45,12 +48,29 @@ class TextWatch:
         Their hooks are armed no more until the splice's bytes are there again. Those that are ``STALE`` are there, and
         have to be taken out.
         """
-        return [
+        early, self._early = self._early, []
+        return early + [
             found
             for module in modules
             for address, splices in self._by_page(module).items()
             for found in self._changed(address, splices, memory, module.changes)
         ]
+
+    def in_writable(self, modules: Iterable[Module], mappings: Sequence[Mapping]) -> list[tuple[LiveSplice, str]]:
+        """Return the splices that lie in text which the program can write to, as the memory map has it since now."""
+        found = [splice for module in modules if module.note_writable(mappings) for splice in module.in_writable_text()]
+        self._stale.update(found)
+        return [(splice, WRITABLE) for splice in found]
+
+    def leaving(self, modules: Iterable[Module]) -> list[LiveSplice]:
+        """Return the splices that are there and have to be taken out; what fails is tried again at the next look."""
+        if self._stale:
+            self._stale.intersection_update(splice for module in modules for splice in module.splices())
+        return list(self._stale)
+
+    def begin(self, modules: Iterable[Module], memory: Memory) -> None:
+        """Take note of the pages right after a change: what becomes of them until the next look is seen by that."""
+        self._early = self.look(modules, memory)
 
     def look_for_returned(self, memory: Memory) -> None:
         """See which overwritten splices are there again: they can be taken out like any other."""
