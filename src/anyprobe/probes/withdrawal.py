@@ -19,8 +19,8 @@ def withdrawn(
 ) -> list[str]:
     """Take out the probes that need some splices, whole functions that are timed; return what is to be said.
 
-    ``told`` is what is to be said in any case. Where nothing can be changed at the moment, that is told with it, and the
-    next look tries again.
+    ``told`` is what is to be said in any case. Where nothing can be changed at the moment, that is told with it, and
+    the next look tries again.
     """
     if not splices:
         return told
