@@ -222,7 +222,7 @@ def test_the_offset_of_the_stack_is_not_guessed():
     assert stack_block_offset(load + test + load) is None
 
 
-@pytest.mark.parametrize("known", [os.getpid(), 1 << 22])
+@pytest.mark.parametrize("known", [os.getpid(), 1 << 22], ids=["ours", "none"])
 def test_a_process_that_is_not_the_known_one_asks_who_it_is(known):
     """Nobody has the second id; a block is open, as it is in a child that shares the memory."""
     gate = ctypes.create_string_buffer(b"\xff" * 8, 8)
