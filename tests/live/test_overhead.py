@@ -64,6 +64,7 @@ def test_the_option(busy, command, capsys):
     if command == "count":
         (site,) = document["sites"]
         assert (site["hits"] > 0, site["armed"]) == (True, False)
+        assert site["notes"] == ["removed by --max-overhead 1e-05: it has counted until then"]
     else:
         assert document["functions"][0]["count"] > 0
 

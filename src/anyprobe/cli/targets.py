@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.core.errors import NoSuchProcess
+from anyprobe.core.errors import NoSuchProcess, TargetExited
 from anyprobe.target import procfs
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ class Target:
 
     pids: tuple[int, ...] = ()
     program: tuple[str, ...] = ()
+    named: frozenset[int] = frozenset()
+    """Which of the processes were found by a name: nobody minds if one of them ends."""
 
     @property
     def owns_standard_output(self) -> bool:
@@ -34,7 +36,8 @@ class Target:
 
 def choose(pids: Sequence[int], names: Sequence[str], program: Sequence[str] = (), specs: Sequence[str] = ()) -> Target:
     """Return the target of a command line; complain when it names none or two kinds."""
-    running = [*pids, *(pid for name in names for pid in pids_by_name(name))]
+    named = frozenset(pid for name in names for pid in pids_by_name(name)) - set(pids)
+    running = [*pids, *sorted(named)]
     if not running and not program:
         running = [int(found[1]) for spec in specs if (found := PID_IN_SPEC.match(spec))]
     if running and program:
@@ -44,7 +47,7 @@ def choose(pids: Sequence[int], names: Sequence[str], program: Sequence[str] = (
     for spec in specs:
         if meant_elsewhere(spec, running):
             raise click.UsageError(f"{spec!r} names a process that is not among the targets")
-    return Target(tuple(dict.fromkeys(running)), tuple(program))
+    return Target(tuple(dict.fromkeys(running)), tuple(program), named)
 
 
 def meant_elsewhere(spec: str, pids: Sequence[int]) -> bool:
@@ -95,15 +98,28 @@ def names_of(pid: int) -> set[str]:
 
 
 def open_sessions(stack: ExitStack, target: Target, **settings: Any) -> "list[Session]":  # noqa: ANN401 - passed on
-    """Attach to every process, or start the command; leaving the stack detaches."""
+    """Attach to every process, or start the command; leaving the stack detaches.
+
+    Of several processes that were found by their name, those that have ended meanwhile are left out, with a warning.
+    """
     from anyprobe.binary.modules import images_shared
+    from anyprobe.cli.output import warn
     from anyprobe.probes import opening
 
     settings = {name: value for name, value in settings.items() if value is not None}
     if target.program:
         return [stack.enter_context(opening.run(target.program, process_group=0, **settings))]
     stack.enter_context(images_shared())
-    return [stack.enter_context(opening.attach(pid, **settings)) for pid in target.pids]
+    sessions = []
+    for number, pid in enumerate(target.pids):
+        try:
+            sessions.append(stack.enter_context(opening.attach(pid, **settings)))
+        except (NoSuchProcess, TargetExited):
+            last = number + 1 == len(target.pids) and not sessions
+            if pid not in target.named or last:
+                raise
+            warn(f"process {pid} has ended before it could be attached to: it is left out")
+    return sessions
 
 
 def end_descriptors(stack: ExitStack, pids: Iterable[int]) -> dict[int, int]:

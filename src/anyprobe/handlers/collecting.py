@@ -76,7 +76,10 @@ class Collecting:
         value = None
         if given is not None and value_node is not None:
             value = _whole(expressions, expressions.present(given, value_node), value_node)
-        parts, kinds = self._key(expressions, node, key)
+            known = self.storages.get(aggregation)
+            if isinstance(given, Literal) and isinstance(known, Table):
+                value = _like_others(value, known.layout.signed)
+        parts, kinds = self._key(expressions, node, key, aggregation)
         if aggregation.by and len(parts) != len(aggregation.by):
             number, by = f"{len(aggregation.by)} part{'s' * (len(aggregation.by) > 1)}", ", ".join(aggregation.by)
             raise expressions.error(node, f"the key of {aggregation.name} has {number}: {by}")
@@ -121,7 +124,7 @@ class Collecting:
 
     def _lookup(self, expressions: Expressions, node: ast.AST, table: Map, key: Value, method: str) -> Value:
         emit = expressions.emit
-        parts, kinds = self._key(expressions, node, key)
+        parts, kinds = self._key(expressions, node, key, table)
         known = self.storages.get(table)
         # what is first looked up and never set is missing, whatever its type
         of_known = known.layout.signed if isinstance(known, MapTable) else table.signed
@@ -134,10 +137,13 @@ class Collecting:
     def set_item(self, expressions: Expressions, node: ast.AST, table: Map, key: Value, value: Value) -> None:
         """Compile ``table[key] = value``."""
         expr = _whole(expressions, expressions.present(value, node), node)
+        if isinstance(value, Literal):
+            known = self.storages.get(table)
+            expr = _like_others(expr, known.layout.signed if isinstance(known, MapTable) else table.signed)
         kind = expressions.as_number(expressions.present(value, node), node).type
         if not table.value and isinstance(kind, ShownType) and table not in self.storages:
             table.value = kind.label  # what is shown by name is, where it is looked up, too
-        parts, kinds = self._key(expressions, node, key)
+        parts, kinds = self._key(expressions, node, key, table)
         storage = self._map(expressions, node, table, (parts, kinds), signed_value=is_signed(expr.type))
         expressions.emit.add(ir.Update(expressions.emit.storage(storage), "set", (expr,), parts))
 
@@ -151,13 +157,15 @@ class Collecting:
         self._same(expressions, node, table.name, storage.layout, layout)
         return storage
 
-    def _key(self, expressions: Expressions, node: ast.AST, key: Value | None) -> Key:
+    def _key(self, expressions: Expressions, node: ast.AST, key: Value | None, table: Aggregation | Map) -> Key:
         if key is None:
             return (), ()
         items = key.items if isinstance(key, Items) else (key,)
         parts: list[ir.Expr | ir.Buffer] = []
         kinds: list[KeyKind] = []
-        for item in (texts.shown(expressions, node, each) for each in items):
+        known = self.storages.get(table)
+        others = [part.kind for part in known.layout.shape.parts] if isinstance(known, Table | MapTable) else []
+        for number, item in enumerate(texts.shown(expressions, node, each) for each in items):
             present = expressions.present(item, node) if isinstance(item, Maybe | Text) else item
             if isinstance(present, Text):
                 parts.append(present.buffer)
@@ -169,7 +177,10 @@ class Collecting:
             wide = operators.widened(expr)
             parts.append(operators.convert(wide, u64))
             # what is narrower than u64 is the same number either way
-            kinds.append(key_kind(expr.type if isinstance(expr.type, PointerType) else wide.type))
+            kind = key_kind(expr.type if isinstance(expr.type, PointerType) else wide.type)
+            if isinstance(item, Literal) and number < len(others) and others[number] == "unsigned":
+                kind = "unsigned" if isinstance(wide, ir.Const) and wide.value >= 0 else kind
+            kinds.append(kind)
         return tuple(parts), tuple(kinds)
 
     # -- records
@@ -304,6 +315,12 @@ def _with_missing(expressions: Expressions, given: list[tuple[str, Value]]) -> l
 def _or_zero(expressions: Expressions, value: Maybe) -> Value:
     expr = expressions.emit.keep(value.value.expr)
     return Scalar(ir.Select(value.present, expr, ir.Const(0, expr.type)))
+
+
+def _like_others(constant: ir.Expr, signed: bool) -> ir.Expr:
+    """Return a constant with the sign that other values have, unless it is negative."""
+    unsigned = not signed and isinstance(constant, ir.Const) and constant.value >= 0
+    return operators.convert(constant, u64) if unsigned else constant
 
 
 def _whole(expressions: Expressions, value: Value, node: ast.AST) -> ir.Expr:

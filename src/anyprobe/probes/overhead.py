@@ -160,6 +160,8 @@ def disarmed(
     removed = [each for each in excess if not each.unit.armed]  # for the others it is said why they stay
     if not removed:
         return [], ""
+    for place in (place for each in removed for place in each.unit.places):
+        place.note = f"removed by --max-overhead {limit:g}: it has counted until then"
     names = ", ".join(str(each) for each in removed[:_NAMED])
     more = f" and {len(removed) - _NAMED} more" if len(removed) > _NAMED else ""
     were = "was" if len(removed) == 1 else "were"

@@ -28,6 +28,8 @@ class Place:
     want: Want
     hook: Hook
     exit: "Exit | None" = None
+    note: str = ""
+    """Why it is not armed any more, where that was not asked for."""
 
     @property
     def at_replaced_return(self) -> bool:

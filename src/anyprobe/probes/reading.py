@@ -177,7 +177,7 @@ def _site(place: Place, hits: int = 0, missed: int = 0, note: str = "") -> SiteR
         nmissed=missed,
         kind=place.site.kind,  # type: ignore[arg-type]
         exit_kind=_exit_kind(place),
-        notes=tuple(filter(None, (place.site.note, note))),
+        notes=tuple(filter(None, (place.site.note, note, "" if hook.armed else place.note))),
         arming=hook.arming,
         label=place.site.label,
     )

@@ -109,7 +109,7 @@ def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
                 (timing.tail_exits, "call", "left by a tail jump and not timed"),
                 (timing.unmatched, "return", "without an entry that was seen"),
                 (timing.in_flight, "call", "still running"),
-                (timing.nmissed, "call", "not timed"),
+                (timing.nmissed, "call", "not timed (in fork children, or beyond --maxactive)"),
             )
             if count
         ]

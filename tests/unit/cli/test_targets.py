@@ -59,3 +59,20 @@ def test_a_wrong_command_line_is_exit_status_2(fakes, capsys, arguments, message
 def test_a_name_nobody_has_is_exit_status_1(fakes, capsys):
     assert main(["count", "x:y", "-n", "no-such-name"]) == 1
     assert "no-such-name" in capsys.readouterr().err
+
+
+def test_of_processes_with_one_name_those_that_have_ended_are_left_out(monkeypatch, capsys):
+    def attach(pid, **_):
+        if pid != 12:
+            raise NoSuchProcess(f"there is no process {pid}")
+        return contextlib.nullcontext(pid)
+
+    monkeypatch.setattr("anyprobe.probes.opening.attach", attach)
+    monkeypatch.setattr(targets, "pids_by_name", lambda _name: [11, 12, 13])
+    target = targets.choose((), ("worker",))
+    with contextlib.ExitStack() as stack:
+        assert targets.open_sessions(stack, target) == [12]
+    assert capsys.readouterr().err.count("has ended before it could be attached to") == 2
+    for none_left in (targets.choose((11,), ()), targets.Target((11, 13), named=frozenset({11, 13}))):
+        with contextlib.ExitStack() as stack, pytest.raises(NoSuchProcess):
+            targets.open_sessions(stack, none_left)

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from anyprobe.core.errors import HandlerError, UsageError
-from anyprobe.data.aggregations import Count, Hist
+from anyprobe.data.aggregations import Count, Hist, Sum
 from anyprobe.data.maps import Map
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend import Setting, lower
@@ -199,3 +199,17 @@ def test_lambdas_on_one_line_are_told_apart():
     texts = [str(intermediate(each).body) for each in (first, second)]
     assert "value=64" in texts[0]
     assert "value=7" in texts[1]
+
+
+def test_constants_have_the_sign_of_the_other_values():
+    seen, known, total = Map("seen", by=("k",), value=u64), Map("known", by=("k",)), Sum("total")
+
+    def handler(n: u64):
+        known[(n,)] = n
+        total.add(n)
+        if seen.get((0,), 0) == 0:
+            seen[(0,)] = 1
+            known[(1,)] = 1
+            total.add(1)
+
+    assert lower(handler, Setting())
