@@ -187,7 +187,7 @@ def _no_function(spec: Spec, objects: Sequence[LoadedObject]) -> SpecError:
     mangled = [name for name in names if is_mangled(name)]
     names += [spellings(name).plain for name in mangled[:_MOST_DEMANGLED]]
     where = objects[0].name if len(objects) == 1 else "any of the loaded modules"
-    why = _imported_from(wanted, objects) or _without_names(objects)
+    why = _imported_from(wanted, objects) or _inlined(wanted, objects) or _without_names(objects)
     hint = f" ({why})" if why else ""
     return spec.error(
         spec.function, f"no function {wanted!r} in {where}{hint}", nearest_names(wanted.partition("@")[0], names)
@@ -202,6 +202,20 @@ def _imported_from(wanted: str, objects: Sequence[LoadedObject]) -> str:
         if table is not None and any((table.symbols["name"] == at).any() for at in offsets):
             return f"{each.name} imports it from another module; leave the module out to find it"
     return ""
+
+
+def _inlined(wanted: str, objects: Sequence[LoadedObject]) -> str:
+    """Return a hint if debug information says that the compiler has put the function into others."""
+    from anyprobe.binary.inlined import inlined_instances
+
+    if len(objects) != 1 or not wanted.isidentifier():
+        return ""
+    try:
+        count = len(inlined_instances(objects[0].image.debug_info, wanted))
+    except TargetError:  # there is no debug information
+        return ""
+    where = "1 place" if count == 1 else f"{count} places"
+    return f"it has been inlined at {where}: anyprobe list --inlined names them" if count else ""
 
 
 def _without_names(objects: Sequence[LoadedObject]) -> str:

@@ -182,6 +182,20 @@ def test_a_name_that_a_stripped_file_lacks_is_said_so(process, flags, is_said):
     assert ("it is stripped" in caught.value.message) == is_said
 
 
+INLINED = """
+static inline __attribute__((always_inline)) int pip(volatile int *x) { *x += 3; return *x * 7; }
+int main(int argc, char **argv) { volatile int n = argc; return pip(&n) + pip(&n); }
+"""
+
+
+@pytest.mark.parametrize(("flags", "is_said"), [(("-g",), True), ((), False)])
+def test_a_function_that_was_inlined_everywhere_is_said_to_be(process, flags, is_said):
+    process.load(INLINED, "inlining", "-O1", *flags, bias=0x555555554000)
+    with pytest.raises(SpecError) as caught:
+        resolve("a.out:pip", process.objects())
+    assert ("it has been inlined at 2 places" in caught.value.message) == is_said
+
+
 def test_a_command_that_is_a_link_names_the_executable(fruit, tmp_path, monkeypatch):
     (tmp_path / "market").chmod(0o755)
     (tmp_path / "stall").symlink_to(tmp_path / "market")
