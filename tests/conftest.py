@@ -1,11 +1,19 @@
 """What every test may rely on: markers by folder, and skips that are counted with their reason."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
 FOLDER_MARKERS = {"live": "live", "torture": "torture"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_width():
+    """Forget how wide a terminal the tests run in, which the processes that run several files at a time are told."""
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,8 +36,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_root() -> bool:
-    import os
-
     return os.geteuid() == 0
 
 
