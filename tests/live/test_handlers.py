@@ -12,7 +12,7 @@ from anyprobe import Count, HandlerError, Hist, Map, Sum, cstr, emit, f32, f64, 
 from anyprobe.handlers.kept import native_code
 from anyprobe.probes import handling
 from anyprobe.splice.handlercall import PATIENCE
-from live.driver import build, started
+from live.driver import build, started, wait_until
 from live.results import counts
 from live.situations import REGISTERS
 
@@ -128,6 +128,7 @@ def test_both_ends_of_calls_are_placed_in_one_change(target):
     with anyprobe.attach(target.pid) as session:
         target.run_freely()
         session.handling.place_call(["a.out:sized"], on_sized, on_sized_done)
+        wait_until(lambda: session.snapshot().hits > 0, "it runs on with its probes")
         target.halt()
         target.go(3)
         entry, *exits = session.snapshot().sites
