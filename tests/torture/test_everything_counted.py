@@ -23,7 +23,7 @@ def situation(request) -> Situation:
 
 def everything(situation):
     """Return the specs that mean something in a program; one that is static has no libc."""
-    static = "-static" in situation.options or situation.compiler is not None
+    static = {"-static", "-static-pie"} & {*situation.options} or situation.compiler is not None
     return EVERYTHING[:2] if static else EVERYTHING
 
 
