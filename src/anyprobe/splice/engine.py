@@ -417,8 +417,8 @@ class Engine:
                 self._settle(edit, edit.change)
         transaction.finish()
         with suppress(TargetError):  # whoever has ended changes nothing any more
-            made = [edit for edit in edits if edit.change is not None and edit.change.refusal is None]
-            self.text.begin(modules_of(made), self.process.mem)
+            made = [edit.change for edit in edits if edit.change is not None and edit.change.refusal is None]
+            self.text.begin([each for change in made for each in (*change.added, *change.removed)], self.process.mem)
 
     def _settle(self, edit: Edit, change: FunctionChange) -> None:
         """Take note of what became of a function."""

@@ -32,13 +32,14 @@ class TextWatch:
 
     def __init__(self) -> None:
         """Nothing has been seen yet."""
-        self._seen: dict[int, tuple[int, bytes]] = {}
-        """The pages as they were, and after how many changes of the module."""
+        self._before: dict[int, bytes] = {}
+        """The pages as they were at the last look, or right after a change of anyprobe's in them."""
+        self._compared: dict[int, bytes] = {}
+        """The pages as they were when their splices were compared."""
         self.saved: dict[int, Saved] = {}
         """Where the program may have saved a splice's bytes as the original ones: it has written others over them."""
         self._disarmed: dict[LiveSplice, list[Hook]] = {}
         self._stale: set[LiveSplice] = set()
-        self._early: list[tuple[LiveSplice, str]] = []
         self._pages: WeakKeyDictionary[Module, tuple[int, Pages]] = WeakKeyDictionary()
         """The splices of each module by page, and after how many changes of the module they were grouped so."""
 
@@ -48,13 +49,8 @@ class TextWatch:
         Their hooks are armed no more until the splice's bytes are there again. Those that are ``STALE`` are there, and
         have to be taken out.
         """
-        early, self._early = self._early, []
-        return early + [
-            found
-            for module in modules
-            for address, splices in self._by_page(module).items()
-            for found in self._changed(address, splices, memory, module.changes)
-        ]
+        pages = (page for module in modules for page in self._by_page(module).items())
+        return [found for address, splices in pages for found in self._changed(address, splices, memory)]
 
     def in_writable(self, modules: Iterable[Module], mappings: Sequence[Mapping]) -> list[tuple[LiveSplice, str]]:
         """Return the splices that lie in text which the program can write to, as the memory map has it since now."""
@@ -68,9 +64,13 @@ class TextWatch:
             self._stale.intersection_update(splice for module in modules for splice in module.splices())
         return list(self._stale)
 
-    def begin(self, modules: Iterable[Module], memory: Memory) -> None:
-        """Take note of the pages right after a change: what becomes of them until the next look is seen by that."""
-        self._early = self.look(modules, memory)
+    def begin(self, splices: Iterable[LiveSplice], memory: Memory) -> None:
+        """Take note of the pages of splices that have just come or gone: what changes there from now on is not ours."""
+        for page in {page for splice in splices for page in _pages(splice)}:
+            self._compared.pop(page, None)
+            self._before.pop(page, None)
+            with suppress(MemoryFault):
+                self._before[page] = memory.read(page, PAGE)
 
     def look_for_returned(self, memory: Memory) -> None:
         """See which overwritten splices are there again: they can be taken out like any other."""
@@ -86,24 +86,22 @@ class TextWatch:
             pages = {}
             for splice in module.splices():
                 if splice.planned.strategy is not Strategy.TRAP and not splice.is_springboard:
-                    for page in {page_floor(splice.address), page_floor(_needed(splice)[1] - 1)}:
+                    for page in _pages(splice):
                         pages.setdefault(page, []).append(splice)
             self._pages[module] = module.changes, pages
         return pages
 
-    def _changed(
-        self, address: int, splices: list[LiveSplice], memory: Memory, changes: int
-    ) -> Iterator[tuple[LiveSplice, str]]:
+    def _changed(self, address: int, splices: list[LiveSplice], memory: Memory) -> Iterator[tuple[LiveSplice, str]]:
         try:
             content = memory.read(address, PAGE)
         except MemoryFault:  # the module was unmapped: that is found by the memory map
             return
-        known, before = self._seen.get(address, (-1, content))
-        if known == changes and before == content:
+        if self._compared.get(address) == content:
             return
-        self._seen[address] = changes, content
+        before = self._before.get(address, content)
+        self._before[address] = self._compared[address] = content
         for splice in splices:
-            if known == changes and splice not in self._stale and _differ(splice, address, before, content):
+            if splice not in self._stale and _differ(splice, address, before, content):
                 self._stale.add(splice)
                 yield splice, STALE
             offset = splice.address - address
@@ -134,6 +132,11 @@ class TextWatch:
         for hook in self._disarmed.pop(splice, ()):
             if hook.splice is None:
                 hook.splice, hook.refusal = splice, None
+
+
+def _pages(splice: LiveSplice) -> set[int]:
+    """Return the addresses of the pages that a splice has to do with."""
+    return {page_floor(splice.address), page_floor(_needed(splice)[1] - 1)}
 
 
 def _needed(splice: LiveSplice) -> tuple[int, int]:

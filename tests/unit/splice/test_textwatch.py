@@ -9,7 +9,7 @@ from anyprobe.splice.banks import Hook
 from anyprobe.splice.edits import FunctionState, Module
 from anyprobe.splice.patchcode import ActionKind
 from anyprobe.splice.planned import Strategy, Want, WantKind
-from anyprobe.splice.textwatch import OVERWRITTEN, TextWatch
+from anyprobe.splice.textwatch import OVERWRITTEN, STALE, TextWatch
 from anyprobe.splice.transaction import LiveSplice
 
 TEXT = 0x400000
@@ -98,3 +98,19 @@ def test_traps_and_springboards_are_not_compared(module, memory, how):
     _, splice = armed(module, memory, TEXT, **how)
     memory.write(splice.address, OTHER)
     assert watch.look([module], memory) == []
+
+
+def test_a_change_elsewhere_costs_no_look_and_hides_nothing(module, memory, monkeypatch):
+    """Probes that are armed one by one have their own pages read; what the program changes in others is still seen."""
+    watch = TextWatch()
+    _, splice = armed(module, memory, TEXT + 0x100)
+    splice.planned.end = splice.planned.insns[0].end = splice.address + len(NEW) + 3
+    watch.begin([splice], memory)
+    memory.write(splice.address + len(NEW), b"\x90")
+    read, pages = memory.read, []
+    monkeypatch.setattr(memory, "read", lambda address, size: pages.append(address) or read(address, size))
+    _, other = armed(module, memory, TEXT + 2 * PAGE)
+    watch.begin([other], memory)
+    assert pages == [other.address]
+    assert watch.look([module], memory) == [(splice, STALE)]
+    assert watch.leaving([module]) == [splice]
