@@ -53,7 +53,7 @@ class Planner(Rows):
             plan = self._better(plan, function, wants, partial(self._place_cramped_last, from_behind=False))
         if plan.loss[:2] > (0, 0) or (plan.refused and len(wants) < _MANY):
             plan = self._better(plan, function, wants, self._place_chained)
-        if plan.loss[0] and not all(map(self._is_vital, wants)):
+        if plan.loss[0] and not all(map(plan.is_vital, wants)):
             plan = self._better(plan, function, wants, self._place_vital_first)
         return plan
 
@@ -160,7 +160,7 @@ class Planner(Rows):
 
     def _place_vital_first(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> None:
         """Place what must not be refused as if nothing else were wanted; then the rest, where there is room for it."""
-        first = {want for want in todo if self._is_vital(want)}
+        first = {want for want in todo if plan.is_vital(want)}
         wanted, vital = self._wanted, self._vital
         alone = self.plan(function, [want for want in todo if want in first])
         self._wanted, self._vital = wanted, vital
@@ -175,9 +175,6 @@ class Planner(Rows):
                 self._place(function, want, plan)
         self._splice_ways(function, rest, plan)
         self._serve_arrivals(function, plan)
-
-    def _is_vital(self, want: Want) -> bool:
-        return want in self._vital or (want.internal and want.first)
 
     def _place_chained(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> None:
         """Place lines with room for a jump first, then from behind what has none: each pun on the bytes of the next."""

@@ -74,6 +74,11 @@ class Want:
     after: bool = False
     """Its action comes behind the instruction, on whatever way control leaves it."""
 
+    @property
+    def shows_pcs(self) -> bool:
+        """Whether it is there to show a signal handler of the program's the program's own pcs."""
+        return self.first and self.internal
+
 
 @dataclass(slots=True, eq=False)
 class PlannedSplice:
@@ -115,7 +120,7 @@ class PlannedSplice:
     @property
     def shows_pcs(self) -> bool:
         """Whether it is at a signal handler of the program's, which sees the program's own pcs by it."""
-        return any(want.first and want.internal for want in self.wants)
+        return any(want.shows_pcs for want in self.wants)
 
     def covers(self, address: int) -> bool:
         """Return whether an instruction that starts at ``address`` is displaced here."""
@@ -177,9 +182,13 @@ class FunctionPlan:
         Without what serves the signal view all that may fault would be given up; entries and exits weigh more than any
         number of other instructions.
         """
-        vital = sum(want in self.vital or (want.internal and want.first) for want, _ in self.refused)
+        vital = sum(self.is_vital(want) for want, _ in self.refused)
         ends = sum(want.kind is not WantKind.OFFSET for want, _ in self.refused)
         return vital, ends, len(self.refused), self.puns
+
+    def is_vital(self, want: Want) -> bool:
+        """Return whether a want may not be refused for the sake of others."""
+        return want in self.vital or want.shows_pcs
 
     def is_worth_more(self, most: int) -> bool:
         """Return whether to plan a function anew: not for a few instructions, which are no ends."""

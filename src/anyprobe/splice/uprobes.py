@@ -28,17 +28,20 @@ def has_uprobes(mappings: Iterable[Mapping]) -> bool:
     return any(mapping.path == _MAPPED for mapping in mappings)
 
 
+def _only_difference(now: bytes, other: bytes) -> int | None:
+    """Return where two runs of bytes differ, if that is at one byte alone."""
+    found = [at for at, byte in enumerate(now) if byte != other[at]]
+    return found[0] if len(found) == 1 else None
+
+
 def without_splice(now: bytes, old: bytes, new: bytes) -> bytes | None:
     """Return what belongs to a site whose bytes are ``now``, a splice but for one byte that a uprobe has changed.
 
     ``old`` and ``new`` are the program's own bytes and the splice's. The changed byte stays: it is an ``int3``, or the
     program's again. None: the bytes are something else, or the program's own.
     """
-    changed = [at for at, byte in enumerate(now) if byte != new[at]]
-    if now == old or len(now) != len(new) or len(changed) != 1:
-        return None
-    (at,) = changed
-    if now[at] not in (BREAKPOINT, old[at]):
+    at = _only_difference(now, new) if now != old and len(now) == len(new) else None
+    if at is None or now[at] not in (BREAKPOINT, old[at]):
         return None
     return old[:at] + now[at : at + 1] + old[at + 1 :]
 
@@ -66,8 +69,8 @@ def _meets(other: LiveSplice, splice: LiveSplice) -> bool:
 
 def has_breakpoint_only(now: bytes, old: bytes) -> bool:
     """Return whether the bytes are the program's own but for one ``int3``."""
-    changed = [at for at, byte in enumerate(now) if byte != old[at]]
-    return len(changed) == 1 and now[changed[0]] == BREAKPOINT
+    at = _only_difference(now, old)
+    return at is not None and now[at] == BREAKPOINT
 
 
 def take_out(splice: LiveSplice, others: Iterable[LiveSplice], memory: Writer) -> bool:
@@ -82,10 +85,9 @@ def take_out(splice: LiveSplice, others: Iterable[LiveSplice], memory: Writer) -
         return False
     try:
         now = memory.read(low, len(splice.new))
-        content = without_splice(now, splice.old, splice.new)
-        if content is None:
+        content, at = without_splice(now, splice.old, splice.new), _only_difference(now, splice.new)
+        if content is None or at is None:
             return False
-        at = next(number for number, byte in enumerate(now) if byte != splice.new[number])
         # behind the breakpoint first; a breakpoint that has gone meanwhile must not be written again
         for start, end in ((at + 1, len(now)), (0, at)):
             if content[start:end] != now[start:end]:

@@ -107,9 +107,9 @@ def test_a_change_elsewhere_costs_no_look_and_hides_nothing(module, memory, monk
     splice.planned.end = splice.planned.insns[0].end = splice.address + len(NEW) + 3
     watch.begin([splice], memory)
     memory.write(splice.address + len(NEW), b"\x90")
+    _, other = armed(module, memory, TEXT + 2 * PAGE)
     read, pages = memory.read, []
     monkeypatch.setattr(memory, "read", lambda address, size: pages.append(address) or read(address, size))
-    _, other = armed(module, memory, TEXT + 2 * PAGE)
     watch.begin([other], memory)
     assert pages == [other.address]
     assert watch.look([module], memory) == [(splice, STALE)]
