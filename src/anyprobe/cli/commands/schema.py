@@ -1,5 +1,6 @@
 """``anyprobe schema``: what the JSON of a command looks like."""
 
+import json
 import sys
 from importlib import resources
 
@@ -8,17 +9,33 @@ import click
 from anyprobe.cli import helping
 
 SUFFIX = ".json"
+_SHARED: dict[str, tuple[str, list[str]]] = {
+    "count": ("snapshot", []),
+    "time": ("snapshot", ["functions"]),
+    "hist": ("snapshot", ["aggregations"]),
+    "script": ("snapshot", ["aggregations"]),
+    "enable": ("switched", []),
+    "disable": ("switched", []),
+}
+"""Commands whose documents have one form: the schema of the form, and which members this command's always have."""
 
 
 def kinds() -> list[str]:
     """Return the commands whose JSON has a schema."""
     folder = resources.files("anyprobe.cli").joinpath("schemas")
-    return sorted(each.name.removesuffix(SUFFIX) for each in folder.iterdir() if each.name.endswith(SUFFIX))
+    files = {each.name.removesuffix(SUFFIX) for each in folder.iterdir() if each.name.endswith(SUFFIX)}
+    return sorted(files - {form for form, _ in _SHARED.values()} | set(_SHARED))
 
 
 def text_of(kind: str) -> str:
-    """Return the schema of a command's JSON, as it is in the package."""
-    return resources.files("anyprobe.cli").joinpath("schemas", kind + SUFFIX).read_text("utf-8")
+    """Return the schema of a command's JSON, made of that of its form where commands share one."""
+    form, always = _SHARED.get(kind, (kind, []))
+    text = resources.files("anyprobe.cli").joinpath("schemas", form + SUFFIX).read_text("utf-8")
+    document = json.loads(text.replace("COMMAND", kind))
+    if always:
+        for part in (document, document["$defs"]["results"]):
+            part["required"] += always
+    return json.dumps(document, indent=1) + "\n"
 
 
 @click.command("schema", cls=helping.Command)
