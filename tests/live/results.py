@@ -1,7 +1,10 @@
 """Reading a snapshot: what tests compare with a target's own counts."""
 
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import anyprobe
 
 
 def function_of(spec: str) -> str:
@@ -48,3 +51,17 @@ def counts(aggregation: Any) -> dict[Any, int]:
 def total(aggregation: Any) -> Any:
     """Return the cell of an aggregation without keys."""
     return aggregation.result().total
+
+
+def run_as_unprobed(path: str, place: Callable[[Any], object]) -> tuple[Any, Any]:
+    """Run a program with probes; return the snapshot, and what was refused. Its output is as it is without probes."""
+    expected = subprocess.run([path], capture_output=True, text=True, check=True).stdout
+    output = path + ".out"
+    with open(output, "w", encoding="ascii") as stdout, anyprobe.run([path], stdout=stdout) as session:
+        place(session)
+        session.resume()
+        assert session.wait(60) == 0
+        snapshot, refused = session.snapshot(), session.refused
+    with open(output, encoding="ascii") as lines:
+        assert lines.read() == expected
+    return snapshot, refused

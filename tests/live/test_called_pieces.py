@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
-import anyprobe
 from anyprobe.core.refusal import Reason
+from live.results import run_as_unprobed
 
 CALLS = 500
 MAIN = r"""
@@ -88,24 +88,10 @@ def build(tmp_path):
     return build
 
 
-def run(path, probe):
-    """Return the snapshot of a run with probes, and why some of them were refused."""
-    expected = subprocess.run([path], capture_output=True, text=True, check=True).stdout
-    output = path + ".out"
-    with open(output, "w", encoding="ascii") as stdout, anyprobe.run([path], stdout=stdout) as session:
-        probe(session)
-        session.resume()
-        assert session.wait(60) == 0
-        snapshot, refused = session.snapshot(), session.refused
-    with open(output, encoding="ascii") as lines:
-        assert lines.read() == expected
-    return snapshot, refused
-
-
 @pytest.mark.parametrize("name", WITHIN)
 def test_the_returns_of_a_piece_that_is_called_are_not_the_functions(build, name):
     path = build(*WITHIN[name])
-    snapshot, refused = run(path, lambda session: session.count("a.out:probed", "a.out:probed%return"))
+    snapshot, refused = run_as_unprobed(path, lambda session: session.count("a.out:probed", "a.out:probed%return"))
     assert not refused
     assert sum(site.hits for site in snapshot.sites if site.kind == "entry") == CALLS
     assert sum(site.hits for site in snapshot.sites if site.kind != "entry") == CALLS
@@ -113,7 +99,7 @@ def test_the_returns_of_a_piece_that_is_called_are_not_the_functions(build, name
 
 @pytest.mark.parametrize("name", WITHIN)
 def test_such_functions_are_timed(build, name):
-    snapshot, refused = run(build(*WITHIN[name]), lambda session: session.time("a.out:probed"))
+    snapshot, refused = run_as_unprobed(build(*WITHIN[name]), lambda session: session.time("a.out:probed"))
     assert not refused
     assert [(each.count, each.unmatched, each.in_flight) for each in snapshot.functions] == [(CALLS, 0, 0)]
 
@@ -121,7 +107,7 @@ def test_such_functions_are_timed(build, name):
 @pytest.mark.parametrize("name", SHARED)
 def test_returns_are_refused_where_ends_are_not_the_functions_alone(build, name):
     path = build(*SHARED[name])
-    snapshot, refused = run(path, lambda session: session.count("a.out:probed", "a.out:probed%return"))
+    snapshot, refused = run_as_unprobed(path, lambda session: session.count("a.out:probed", "a.out:probed%return"))
     assert [refusal.reason for _, refusal in refused] == [Reason.CONTROL_FLOW_UNKNOWN]
     assert [(site.kind, site.hits) for site in snapshot.sites] == [("entry", CALLS)]
 
@@ -129,8 +115,8 @@ def test_returns_are_refused_where_ends_are_not_the_functions_alone(build, name)
 def test_who_is_called_in_the_middle_by_others_has_more_returns_than_entries(build):
     middle = BEGIN + " mov %rdi, %rax\nmiddle: add $3, %rax\n mov %rax, %rcx\n mov %rcx, %rax\n ret\n" + END
     path = build(middle, "mov %rdi, %rax\n sub $8, %rsp\n call middle\n add $8, %rsp")
-    snapshot, refused = run(path, lambda session: session.count("a.out:probed", "a.out:probed%return"))
+    snapshot, refused = run_as_unprobed(path, lambda session: session.count("a.out:probed", "a.out:probed%return"))
     assert not refused
     assert {site.kind: site.hits for site in snapshot.sites} == {"entry": CALLS, "return": 2 * CALLS}
-    snapshot, _ = run(path, lambda session: session.time("a.out:probed"))
+    snapshot, _ = run_as_unprobed(path, lambda session: session.time("a.out:probed"))
     assert [(each.count, each.unmatched) for each in snapshot.functions] == [(CALLS, CALLS)]

@@ -6,6 +6,7 @@ import pytest
 
 import anyprobe
 from anyprobe.core.refusal import Reason
+from live.results import run_as_unprobed
 
 CALLS = 3000
 SWITCHED = r"""
@@ -64,17 +65,12 @@ def built(tmp_path):
 
 def run(path, *probes):
     """Return the snapshot of a run with probes of some kinds, and why some of them were refused."""
-    expected = subprocess.run([path], capture_output=True, text=True, check=True).stdout
-    output = path + ".out"
-    with open(output, "w", encoding="ascii") as stdout, anyprobe.run([path], stdout=stdout) as session:
+
+    def place(session):
         for kind, *specs in probes:
             getattr(session, kind)(*specs)
-        session.resume()
-        assert session.wait(60) == 0
-        snapshot, refused = session.snapshot(), session.refused
-    with open(output, encoding="ascii") as lines:
-        assert lines.read() == expected
-    return snapshot, refused
+
+    return run_as_unprobed(path, place)
 
 
 @pytest.mark.parametrize(
