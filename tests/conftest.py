@@ -1,12 +1,19 @@
 """What every test may rely on: markers by folder, and skips that are counted with their reason."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
 FOLDER_MARKERS = {"live": "live", "torture": "torture"}
+
+
+# Tests start the command line and controllers hundreds of times; without bytecode, each compiles all modules again, for
+# over a second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 @pytest.fixture(scope="session", autouse=True)
