@@ -49,6 +49,7 @@ def detach(process: Process, engine: Engine) -> list[str]:
     """
     sessions, remaining = frozenset([engine.owner.session]), []
     failure: TargetError | None = None
+    since = 0
 
     def patches() -> Sleepers:
         splices = [splice for module in engine.modules for f in module.functions.values() for splice in f.splices]
@@ -62,6 +63,9 @@ def detach(process: Process, engine: Engine) -> list[str]:
         finally:  # whatever went wrong there: the splices do not stay
             removal = remove(process, sessions, patches, list(engine.text.saved.values()))
         engine.pause_us["disarm"] += removal.pause_us
+        # A process that is older than this controller can only have our splices if it shares the target's memory. From
+        # there they have just been removed, unless the target runs another program by now.
+        since = engine.owner.start_time if removal.splices else 0
         remaining += [f"the bytes at {at:#x} were changed by somebody else and left alone" for at in removal.foreign]
         remaining += [f"{kept} is not quiet yet; run: anyprobe detach -p {process.pid}" for kept in removal.kept]
     except TargetExited:
@@ -69,7 +73,7 @@ def detach(process: Process, engine: Engine) -> list[str]:
     except TargetError as error:
         failure = error
     inodes = frozenset(arena.inode for arena in engine.arenas)
-    _, failed = remove_everywhere(inodes, sessions, patches, but=process.pid)
+    _, failed = remove_everywhere(inodes, sessions, patches, but=process.pid, since=since)
     remaining += [f"{each}; run: anyprobe detach -p {process.pid}" for each in failed]
     if failure is not None:
         raise failure

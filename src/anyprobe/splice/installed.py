@@ -64,13 +64,19 @@ def owner_alive(owner: Owner) -> bool:
     return False
 
 
-def processes_with_splices(inodes: frozenset[int] | None = None) -> list[int]:
-    """Return the processes that map a memfd of ours: any, or those with one of the given inodes (fork children too)."""
+def processes_with_splices(inodes: frozenset[int] | None = None, since: int = 0) -> list[int]:
+    """Return the processes that map a memfd of ours: any, or those with one of the given inodes (fork children too).
+
+    ``since`` leaves out those that started before this time, as ``/proc/PID/stat`` has it: a process has a session's
+    memory by a fork after the session began, or because it shares an address space with one that has.
+    """
     found = []
-    for name in os.listdir("/proc"):
+    for name in os.listdir("/proc") if inodes is None or inodes else ():
         if not name.isdigit() or int(name) == os.getpid():
             continue
         with suppress(OSError):
+            if since and procfs.read_stat(int(name)).start_time < since:  # a tenth of what its maps cost
+                continue
             content = procfs.read_file(f"/proc/{name}/maps") or procfs.read_file(
                 f"/proc/{procfs.voice(int(name))}/maps"
             )

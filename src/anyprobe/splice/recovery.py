@@ -439,17 +439,19 @@ def remove_everywhere(
     patches: Callable[[], Sleepers] | None = None,
     *,
     but: int = 0,
+    since: int = 0,
 ) -> tuple[list[Removal], list[str]]:
     """Remove sessions' splices from every process that maps one of their memfds, except process ``but``.
 
     Return what was done, and for each process in which it failed what stood in the way. Processes that end are no
     matter. Without ``sessions`` everything is removed from them, and from those that share what is found there.
+    ``since``: those that started before this time are known to have none.
     """
     done: list[Removal] = []
     failed: list[str] = []
     seen = {but}
     for _ in range(_SCANS):
-        fresh = [pid for pid in processes_with_splices(inodes) if pid not in seen]
+        fresh = [pid for pid in processes_with_splices(inodes, since) if pid not in seen]
         if not fresh:
             break
         for pid in fresh:

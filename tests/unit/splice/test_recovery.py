@@ -73,7 +73,7 @@ def processes(monkeypatch):
         cleaned.append((process.pid, sessions))
         return Removal(process.pid, 1, (), (), 0)
 
-    def found(inodes):
+    def found(inodes, since):
         looked.append(inodes)
         return looks.pop(0) if looks else []
 
