@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
@@ -40,11 +40,15 @@ def results(path: str | None, *, program_owns_output: bool) -> Iterator[TextIO]:
 
 def console(stream: TextIO) -> "Console":
     """Return a console that draws colours on terminals only and respects NO_COLOR, and COLUMNS in a file, too."""
+    if not stream.isatty():
+        from anyprobe.reports.plain import PlainConsole
+
+        columns = os.environ.get("COLUMNS", "")
+        width = int(columns) if columns.isdecimal() and int(columns) else UNLIMITED_WIDTH
+        return cast("Console", PlainConsole(stream, width))
     from rich.console import Console
 
-    columns = os.environ.get("COLUMNS", "")
-    width = None if stream.isatty() else int(columns) if columns.isdecimal() and int(columns) else UNLIMITED_WIDTH
-    return Console(file=stream, width=width, highlight=False, force_terminal=stream.isatty())
+    return Console(file=stream, highlight=False, force_terminal=True)
 
 
 def write_json(document: Any, stream: TextIO, *, one_line: bool = False) -> None:  # noqa: ANN401 - any document

@@ -3,12 +3,14 @@
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-
-from rich.console import Console
-from rich.markup import escape
+from typing import TYPE_CHECKING
 
 from anyprobe.data.snapshot import Snapshot, TargetInfo
+from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted, duration, edge, milliseconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DETAILED_REFUSALS = 5
 """Up to so many refusals are shown one by one, more are summed up by reason."""
@@ -22,7 +24,7 @@ SILENT_NAMED = 3
 _PAUSES = (("prepare", "map"), ("arm", "arm"), ("disarm", "disarm"))
 
 
-def print_heading(snapshot: Snapshot, console: Console, what: str, behind: str = "") -> None:
+def print_heading(snapshot: Snapshot, console: "Console", what: str, behind: str = "") -> None:
     """Print one line on the targets and one on what it cost them: the longest times, where there are several.
 
     ``behind`` is what else is to be known at once, after the duration. Of an interval there is the time of day alone.
@@ -55,7 +57,7 @@ def tail_clause(snapshot: Snapshot, meaning: str = "not timed") -> str:
     return f"{text}: most of {named}"
 
 
-def print_left_out(rest: str, silent: Sequence[str], noun: str, event: str, console: Console) -> None:
+def print_left_out(rest: str, silent: Sequence[str], noun: str, event: str, console: "Console") -> None:
     """Print what has no row: ``rest``, in words, and those without a hit, by name if they are few."""
     parts = [rest] if rest else []
     if silent:
@@ -66,7 +68,7 @@ def print_left_out(rest: str, silent: Sequence[str], noun: str, event: str, cons
         console.print(escape(f"… and {', '.join(parts)}{hint}"), style="dim", soft_wrap=True)
 
 
-def print_step(step: float, console: Console) -> None:
+def print_step(step: float, console: "Console") -> None:
     """Print why some times are only known to be short; ``step``: by how many nanoseconds the clock goes on at once."""
     console.print(f"the clock steps by {edge(step)}: shorter times cannot be told apart", style="dim", soft_wrap=True)
 
@@ -76,7 +78,7 @@ def _named(target: TargetInfo) -> str:
     return f"[bold]{escape(target.shown_name)}[/bold] (pid {target.pid}{state})"
 
 
-def print_refusals(snapshot: Snapshot, console: Console) -> None:
+def print_refusals(snapshot: Snapshot, console: "Console") -> None:
     """Print what was refused: each one with its reason, or many summed up by reason."""
     refused = snapshot.refused
     if not refused or snapshot.interval is not None:
@@ -96,7 +98,7 @@ def print_refusals(snapshot: Snapshot, console: Console) -> None:
     _print_advice(snapshot, console)
 
 
-def _print_advice(snapshot: Snapshot, console: Console) -> None:
+def _print_advice(snapshot: Snapshot, console: "Console") -> None:
     """Print the command that explains the first refusal: exactly what was refused, in a process that is still there."""
     first = snapshot.refused[0]
     several = f" says why of the first of {counted(len(snapshot.refused), 'site')}; --json lists them all"

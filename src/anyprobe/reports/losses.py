@@ -1,10 +1,13 @@
 """What handlers have lost, and what they could not do."""
 
-from rich.console import Console
-from rich.markup import escape
+from typing import TYPE_CHECKING
 
 from anyprobe.data.snapshot import Snapshot
+from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _MISSES = {
     "fault": "reads of bad addresses",
@@ -13,7 +16,7 @@ _MISSES = {
 }
 
 
-def print_losses(snapshot: Snapshot, console: Console) -> None:
+def print_losses(snapshot: Snapshot, console: "Console") -> None:
     """Print what handlers have lost, and which values were not there."""
     lost = [
         f"{name}: {counted(count, 'loss', 'losses')} ({cause})"
@@ -27,7 +30,7 @@ def print_losses(snapshot: Snapshot, console: Console) -> None:
         console.print(escape(text), style="yellow", soft_wrap=True)
 
 
-def print_unhandled(snapshot: Snapshot, console: Console) -> None:
+def print_unhandled(snapshot: Snapshot, console: "Console") -> None:
     """Print how many hits ran no handler, where no table has a column for them."""
     if snapshot.nmissed:
         text = f"{counted(snapshot.nmissed, 'hit')} ran no handler: inside of another one, or where it had no room"

@@ -2,20 +2,21 @@
 
 from collections import Counter
 from collections.abc import Sequence
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from anyprobe.data.snapshot import SiteResult, Snapshot
 from anyprobe.reports.heading import print_heading, print_left_out, print_refusals, tail_clause
 from anyprobe.reports.losses import print_losses
+from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted, rate
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _IFUNC = " is an IFUNC, "
 
 
-def print_counts(snapshot: Snapshot, console: Console, top: int = 0) -> None:
+def print_counts(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
     """Print the table of ``count``; ``top`` limits its rows unless 0."""
     sites = sum(max(site.folded_sites, 1) for site in snapshot.sites)
     what = f"{counted(snapshot.hits, 'hit')} at {counted(sites, 'site')}"
@@ -25,7 +26,7 @@ def print_counts(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     print_refusals(snapshot, console)
 
 
-def print_sites(snapshot: Snapshot, console: Console, top: int = 0) -> None:
+def print_sites(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
     """Print the sites that were hit, the busiest first; without a limit the others, too."""
     hit = sorted(filter(_tells, snapshot.sites), key=_busiest)
     silent = [site for site in snapshot.sites if not _tells(site)]
@@ -63,10 +64,10 @@ def _busiest(site: SiteResult) -> tuple[int, str, str, int]:
     return -site.hits, site.module, site.function, site.offset
 
 
-def _table(sites: list[SiteResult], snapshot: Snapshot) -> Table:
+def _table(sites: list[SiteResult], snapshot: Snapshot) -> Rows:
     missed = any(site.nmissed for site in sites)
     noted = any(_notes(site) for site in sites)
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Rows()
     table.add_column("hits", justify="right", no_wrap=True)
     table.add_column("hits/s", justify="right", no_wrap=True)
     if snapshot.interval is not None:
@@ -102,7 +103,7 @@ def _row_noun(sites: Sequence[SiteResult]) -> str:
     return "site" if not any(folded) else "function" if all(folded) else "row"
 
 
-def _print_strategies(sites: Sequence[SiteResult], noun: str, console: Console) -> None:
+def _print_strategies(sites: Sequence[SiteResult], noun: str, console: "Console") -> None:
     strategies = Counter(site.strategy for site in sites)
     if len(sites) > 1:
         shares = ", ".join(f"{count:,} {strategy}" for strategy, count in strategies.most_common())

@@ -6,12 +6,17 @@ from rich.console import Console
 
 from anyprobe.data.snapshot import Snapshot, TargetInfo
 from anyprobe.reports import table
+from anyprobe.reports.plain import PlainConsole
 from sample_snapshots import refused, site, snapshot
 
 
 def shown(of, top=40, width=120, **console):
     stream = io.StringIO()
     table.print_counts(of, Console(file=stream, width=width, highlight=False, **console), top)
+    if not console:
+        plain = io.StringIO()
+        table.print_counts(of, PlainConsole(plain, width), top)
+        assert plain.getvalue() == stream.getvalue()
     return stream.getvalue()
 
 
