@@ -7,6 +7,7 @@ import pytest
 import anyprobe
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.plan import Planner
+from anyprobe.splice.transaction import Transaction
 from live.changes import patiently
 from live.driver import wait_until
 from live.image import Image
@@ -29,18 +30,34 @@ def armed_in_passing(target, change, *specs):
     """Arm probes while a program runs, and have it rest."""
     with anyprobe.attach(target.pid) as session:
         target.run_freely()
-        wait_until(lambda: arm(session, change, *specs), "no thread is to return to what is overwritten")
+        probes = patiently(change, session, *specs)
+        wait_until(lambda: are_armed(session, probes), "no thread is to return to what is overwritten")
         target.halt()
         yield session
 
 
-def arm(session, change, *specs):
-    """Arm probes; return whether none was refused, for a thread in a signal handler, say."""
-    probes = patiently(change, session, *specs)
-    if not session.refused:
-        return True
-    session.remove(*probes)
-    return False
+def are_armed(session, probes):
+    """Return whether no probe was refused, for a thread in a signal handler, say; else try all of them once more."""
+    if session.refused:
+        patiently(session.remove, *probes)
+        patiently(session.enable, *probes)
+    return not session.refused
+
+
+def test_probes_that_are_refused_at_first_are_armed_by_another_try(run_target, monkeypatch):
+    target = run_target("half_done.c")
+    returns, tries = Transaction._check_stacks, iter(range(2))
+
+    def returns_twice(self, stop):
+        for change in self._changes if next(tries, None) is not None else ():
+            self._refuse_return(target.pid, change, change.address)
+        returns(self, stop)
+
+    monkeypatch.setattr(Transaction, "_check_stacks", returns_twice)
+    with armed_in_passing(target, anyprobe.Session.count, "a.out:fills+0x6", "a.out:fills+0x9") as session:
+        assert next(tries, None) is None
+        assert [site.armed for site in session.snapshot().sites] == [True, True]
+    target.finish()
 
 
 @pytest.mark.parametrize("spec", ["a.out:profiled", "a.out:profiled%return", "a.out:profiled:insn"])
