@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 
+from live.driver import cache_directory
+
 
 class Builder:
     """Compiles sources to objects; equal requests share the result."""
@@ -51,6 +53,8 @@ def build(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # Go's compiler keeps its runtime there, too, whose compilation takes ten seconds
+    monkeypatch.setenv("GOCACHE", str(cache_directory() / "go"))
 
 
 def without_sections(path):
