@@ -17,6 +17,7 @@ import anyprobe
 from anyprobe.core.errors import StopTimeout
 from anyprobe.probes import leftover, listing
 from anyprobe.splice import recovery
+from anyprobe.splice.transaction import Transaction
 from anyprobe.target import gateway, ptrace
 from anyprobe.target.process import Process
 from live.driver import build, wait_until
@@ -150,6 +151,20 @@ def test_arming_that_cannot_be_tried_keeps_its_refusals(run_target, monkeypatch)
         assert refusals(session.refused) == {"work": "memory-differs-from-file"}
         session.enable(probe)
         assert session.refused == []
+    target.finish()
+
+
+@pytest.mark.parametrize("change", [anyprobe.Session.count, anyprobe.Session.time])
+def test_probes_that_could_not_be_armed_in_time_are_forgotten(run_target, monkeypatch, change):
+    target = run_target("counts.c", "1")
+    with anyprobe.attach(target.pid) as session:
+        with monkeypatch.context() as patched:
+            patched.setattr(Transaction, "run", lambda *_: (_ for _ in ()).throw(StopTimeout("no")))
+            with pytest.raises(StopTimeout):
+                change(session, "a.out:work")
+        assert (session.probes, session.refused, session.snapshot().sites) == ([], [], ())
+        change(session, "a.out:work")
+        assert ([probe.spec for probe in session.probes], session.refused) == (["a.out:work"], [])
     target.finish()
 
 

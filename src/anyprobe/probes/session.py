@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from anyprobe.binary.modules import VDSO, LoadedObject
 from anyprobe.core.collection import collect_what_was_made, collection_paused
-from anyprobe.core.errors import Interrupted, SpecError, TargetError, TargetExited, UsageError
+from anyprobe.core.errors import Interrupted, SpecError, StopTimeout, TargetError, TargetExited, UsageError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import Snapshot
@@ -394,8 +394,9 @@ class Session(Observed):
         self.probes += probes
         try:
             self._place(probes)
-        except Interrupted:
-            self.probes = [probe for probe in self.probes if probe not in probes]
+        except (Interrupted, StopTimeout):  # a second try makes probes of its own
+            asked = [probe for probe in probes if not any(place.hook.armed for place in probe.all_places)]
+            self.probes = [probe for probe in self.probes if probe not in asked]
             raise
         self._fall_back(probes)
         registering.enter(self, probes)
