@@ -142,6 +142,19 @@ class KprobeError(TargetError):
         self.errno, self.detail, self.refusal = errno, detail, refusal
 
 
+class KernelRefused(TargetError):  # noqa: N818
+    """The kernel does not do what it was asked for. ``errno`` says why, ``detail`` what is missing."""
+
+    def __init__(self, what: str, errno: int, detail: str = "") -> None:
+        """Keep the error number; ``what`` completes "the kernel does not"."""
+        import os
+        from errno import errorcode
+
+        why = [f"{os.strerror(errno)} ({errorcode.get(errno, errno)})", detail]
+        super().__init__(f"the kernel does not {what}: {': '.join(filter(None, why))}")
+        self.what, self.errno, self.detail = what, errno, detail
+
+
 class OutputFailed(AnyprobeError):  # noqa: N818 - the surroundings', not ours
     """Results cannot be written where they were to go. ``errno`` says why."""
 

@@ -11,9 +11,10 @@ from anyprobe.core.code import MISSES, BpfProgram
 from anyprobe.core.errors import HandlerError
 from anyprobe.data.keys import Names
 from anyprobe.data.results import AggregationResult, CellValue, Key, cell_value
-from anyprobe.handlers import bpf_stacks, bpf_tables, bpfsyscall, ir
+from anyprobe.handlers import bpf_stacks, bpf_tables, ir
 from anyprobe.handlers.bpf import MISSES_REFERENCE
 from anyprobe.handlers.storages import Stacks, Table
+from anyprobe.target.kernel import bpf, programs
 
 _MISSES_BYTES = 8 * len(MISSES)
 
@@ -24,7 +25,7 @@ class KernelStorages:
     def __init__(self, handler: ir.Function) -> None:
         """Make them, all empty."""
         self._storages, self._depth = handler.storages, bpf_stacks.depth_of(handler)
-        self._regions = {MISSES_REFERENCE: bpfsyscall.create_array(_MISSES_BYTES)}
+        self._regions = {MISSES_REFERENCE: bpf.create_array(_MISSES_BYTES)}
         self._tables: dict[int, int] = {}
         try:
             for index, each in enumerate(handler.storages):
@@ -35,16 +36,16 @@ class KernelStorages:
 
     def _create(self, index: int, storage: ir.Storage) -> None:
         if isinstance(storage, Stacks):
-            self._regions[index] = bpfsyscall.create_array(ir.WORD)
-            self._tables[index] = bpfsyscall.create_stacks(self._depth, bpf_stacks.CAPACITY)
+            self._regions[index] = bpf.create_array(ir.WORD)
+            self._tables[index] = bpf.create_stacks(self._depth, bpf_stacks.CAPACITY)
             return
         if not isinstance(storage, Table):
             raise HandlerError("maps and records are not possible in the kernel yet", instead="an aggregation")
         layout = storage.layout
-        self._regions[index] = bpfsyscall.create_array(bpf_tables.region_bytes(layout))
+        self._regions[index] = bpf.create_array(bpf_tables.region_bytes(layout))
         if layout.shape.parts:
             capacity = layout.aggregation.capacity
-            self._tables[index] = bpfsyscall.create_hash(8 * layout.shape.words, layout.cell_bytes, capacity)
+            self._tables[index] = bpf.create_hash(8 * layout.shape.words, layout.cell_bytes, capacity)
 
     def __enter__(self) -> Self:
         """Close them afterwards."""
@@ -64,11 +65,11 @@ class KernelStorages:
 
     def placed(self, program: BpfProgram) -> bytes:
         """Return the instructions of a program that uses these maps."""
-        return bpfsyscall.placed(program, self._regions, self._tables)
+        return programs.placed(program, self._regions, self._tables)
 
     def misses(self) -> dict[str, int]:
         """Return what went wrong."""
-        words = struct.unpack(f"<{len(MISSES)}Q", bpfsyscall.read_array(self._regions[MISSES_REFERENCE], _MISSES_BYTES))
+        words = struct.unpack(f"<{len(MISSES)}Q", bpf.read_array(self._regions[MISSES_REFERENCE], _MISSES_BYTES))
         return {miss.value: count for miss, count in zip(MISSES, words, strict=True)}
 
     def result(self, index: int, names: Names | None = None) -> AggregationResult:
@@ -82,7 +83,7 @@ class KernelStorages:
             words = list(struct.unpack(f"<{len(cell) // 8}Q", cell))
             return cell_value(aggregation.cell, words, bounds, signed=layout.signed)
 
-        region = bpfsyscall.read_array(self._regions[index], bpf_tables.region_bytes(layout))
+        region = bpf.read_array(self._regions[index], bpf_tables.region_bytes(layout))
         dropped = struct.unpack_from("<Q", region, bpf_tables.DROPPED)[0]
         entries: dict[Key, CellValue] = {}
         if index in self._tables:
@@ -96,17 +97,17 @@ class KernelStorages:
 
     def _elements(self, index: int, key_size: int, size: int) -> list[tuple[bytes, bytes]]:
         table = self._tables[index]
-        found = [(key, bpfsyscall.look_up(table, key, size)) for key in bpfsyscall.keys_of(table, key_size)]
+        found = [(key, bpf.look_up(table, key, size)) for key in bpf.keys_of(table, key_size)]
         return [(key, value) for key, value in found if value is not None]
 
     def stack(self, index: int, number: int) -> list[int]:
         """Return the addresses of a stack, innermost first; none for what is not there."""
         if number <= 0:
             return []
-        words = bpfsyscall.look_up(self._tables[index], struct.pack("<I", number - 1), 8 * self._depth)
+        words = bpf.look_up(self._tables[index], struct.pack("<I", number - 1), 8 * self._depth)
         return [each for each in struct.unpack(f"<{self._depth}Q", words) if each] if words else []
 
     def dropped_stacks(self, index: int) -> int:
         """Return how many hits had a stack that found no place."""
-        found: int = struct.unpack("<Q", bpfsyscall.read_array(self._regions[index], ir.WORD))[0]
+        found: int = struct.unpack("<Q", bpf.read_array(self._regions[index], ir.WORD))[0]
         return found

@@ -4,11 +4,11 @@ import ctypes
 import os
 
 from anyprobe.core.code import InputKind
-from anyprobe.handlers import bpfsyscall
 from anyprobe.handlers.bpf import compile_bpf
 from anyprobe.handlers.bpf_storages import KernelStorages
+from anyprobe.target.kernel import programs
 
-refused_because = bpfsyscall.refused_because
+refused_because = programs.refused_because
 
 
 class Runner:
@@ -21,7 +21,7 @@ class Runner:
 
     def __enter__(self):
         try:
-            self.descriptor = bpfsyscall.load(self.storages.placed(self.program))
+            self.descriptor = programs.load(self.storages.placed(self.program))
         except BaseException:
             self.storages.close()
             raise
@@ -37,7 +37,7 @@ class Runner:
         for index, each in enumerate(self.program.inputs):
             assert each.kind is InputKind.PARAMETER
             context[index] = words[each.index]
-        bpfsyscall.run(self.descriptor, context)
+        programs.run(self.descriptor, context)
         return context[len(self.program.inputs)]
 
     def run(self, words):

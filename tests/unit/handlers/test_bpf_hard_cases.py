@@ -6,10 +6,10 @@ import struct
 import pytest
 
 from anyprobe import Max, Sum, cstr
-from anyprobe.core.errors import HandlerError
-from anyprobe.handlers import bpfsyscall
+from anyprobe.core.errors import HandlerError, KernelRefused
 from anyprobe.handlers.bpf import compile_bpf
 from anyprobe.handlers.compiler import intermediate
+from anyprobe.target.kernel import bpf, programs
 from unit.handlers import bpf_running, generating
 
 REFUSED = bpf_running.refused_because()
@@ -82,7 +82,7 @@ def test_too_much_stack_is_for_the_kernel_to_refuse():
     sums = {name: Sum(name, by=("text",)) for name in ("one", "two", "three")}
     body = "x = cstr(p, 128)\n" + "\n".join(f"{name}.add(n, key=(x,))" for name in sums)
     function = lowered("p: ptr, n: i64", body, cstr=cstr, **sums)
-    with pytest.raises(bpfsyscall.VerifierRefusal, match="stack"), bpf_running.Runner(function):
+    with pytest.raises(programs.VerifierRefusal, match="stack"), bpf_running.Runner(function):
         pass
 
 
@@ -101,13 +101,13 @@ def test_words_that_others_write_are_read_at_once():
 
 
 def test_a_load_that_a_signal_interrupts_is_tried_again(monkeypatch):
-    call, failures = bpfsyscall._bpf, [OSError(errno.EAGAIN, "again")] * 4
+    call, failures = bpf.call, [KernelRefused("load a program", errno.EAGAIN)] * 4
 
     def interrupted(command, attribute):
-        if command == bpfsyscall._PROG_LOAD and failures:
+        if command == programs._LOAD and failures:
             raise failures.pop()
         return call(command, attribute)
 
-    monkeypatch.setattr(bpfsyscall, "_bpf", interrupted)
+    monkeypatch.setattr(bpf, "call", interrupted)
     assert results(lowered("n: u64", "return n + 1"), [(4,)]) == [5]
     assert not failures

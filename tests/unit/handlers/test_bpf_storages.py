@@ -12,11 +12,11 @@ import pytest
 from anyprobe import Count, Hist, Map, Max, Min, Stddev, Sum, cstr, i64, ptr, u64
 from anyprobe.core.errors import HandlerError
 from anyprobe.data import buckets
-from anyprobe.handlers import bpfsyscall
 from anyprobe.handlers.bpf import compile_bpf
 from anyprobe.handlers.bpf_storages import KernelStorages
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.storages import Table
+from anyprobe.target.kernel import programs
 from unit.handlers import bpf_running, generating
 
 REFUSED = bpf_running.refused_because()
@@ -87,9 +87,9 @@ def attached(function):
     """Run a handler at the entry of all system calls."""
     with KernelStorages(function) as storages:
         code = storages.placed(compile_bpf(function, tracepoint=True))
-        loaded = bpfsyscall.load(code, bpfsyscall.PROGRAM_OF_A_TRACEPOINT)
+        loaded = programs.load(code, programs.Kind(programs.PROGRAM_OF_A_TRACEPOINT))
         try:
-            link = bpfsyscall.attach(loaded, "sys_enter")
+            link = programs.attach_raw(loaded, "sys_enter")
         finally:
             os.close(loaded)
         try:

@@ -1,0 +1,128 @@
+"""bpf(2) and its maps: the one place that makes this system call."""
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from anyprobe.core.errors import KernelRefused
+
+_SYS_BPF = 321
+ATTRIBUTE_BYTES: Final = 144
+"""Of the largest command that is used; a kernel that knows fewer bytes wants zeros in the rest."""
+_MAP_CREATE, _MAP_LOOKUP, _MAP_NEXT_KEY, _INFO = 0, 1, 4, 15
+_COMMANDS = {
+    0: "create a map", 1: "look up in a map", 4: "go through a map", 5: "load a program", 10: "run a program",
+    15: "tell of an object", 17: "attach to a raw tracepoint", 19: "open type information", 23: "list type information",
+    28: "attach a program",
+}  # fmt: skip
+_HASH_MAP, _ARRAY_MAP, _STACKS_MAP = 1, 2, 7
+_MAPPABLE = 1 << 10
+_NAME_BYTES, _TYPES_INFO_BYTES = 64, 32
+
+
+def call(command: int, attribute: bytes | ctypes.Array[ctypes.c_char]) -> int:
+    """Make the system call; raise ``KernelRefused`` if it fails. An array is written to where the kernel answers."""
+    if isinstance(attribute, bytes):
+        attribute = ctypes.create_string_buffer(attribute.ljust(ATTRIBUTE_BYTES, b"\0"), ATTRIBUTE_BYTES)
+    library = ctypes.CDLL(None, use_errno=True)
+    result: int = library.syscall(_SYS_BPF, command, attribute, ctypes.c_uint(ATTRIBUTE_BYTES))
+    if result < 0:
+        raise KernelRefused(_COMMANDS.get(command, f"bpf command {command}"), ctypes.get_errno())
+    return result
+
+
+def create_array(size: int, *, mapped: bool = False) -> int:
+    """Return a descriptor of a map with one value of ``size`` bytes, all zero; ``mapped``: it can be mapped."""
+    return call(_MAP_CREATE, struct.pack("<IIIII", _ARRAY_MAP, 4, size, 1, _MAPPABLE if mapped else 0))
+
+
+def read_array(descriptor: int, size: int) -> bytes:
+    """Return the value of such a map."""
+    key, value = ctypes.c_uint32(0), ctypes.create_string_buffer(size)
+    call(_MAP_LOOKUP, struct.pack("<I4xQQQ", descriptor, ctypes.addressof(key), ctypes.addressof(value), 0))
+    return value.raw
+
+
+def create_hash(key_size: int, value_size: int, capacity: int) -> int:
+    """Return a descriptor of a hash map, whose elements are there from the beginning."""
+    return call(_MAP_CREATE, struct.pack("<IIII", _HASH_MAP, key_size, value_size, capacity))
+
+
+def create_stacks(depth: int, capacity: int) -> int:
+    """Return a descriptor of a map of stacks."""
+    return call(_MAP_CREATE, struct.pack("<IIII", _STACKS_MAP, 4, 8 * depth, capacity))
+
+
+def look_up(descriptor: int, key: bytes, size: int) -> bytes | None:
+    """Return the value of a key, ``None`` if it is not there."""
+    name, value = ctypes.create_string_buffer(key, len(key)), ctypes.create_string_buffer(size)
+    try:
+        call(_MAP_LOOKUP, struct.pack("<I4xQQQ", descriptor, ctypes.addressof(name), ctypes.addressof(value), 0))
+    except KernelRefused as refusal:
+        if refusal.errno != errno.ENOENT:
+            raise
+        return None
+    return value.raw
+
+
+def keys_of(descriptor: int, size: int) -> Iterator[bytes]:
+    """Yield the keys of a map from which nothing is deleted meanwhile."""
+    following = ctypes.create_string_buffer(size)
+    address = 0
+    while True:
+        try:
+            call(_MAP_NEXT_KEY, struct.pack("<I4xQQ", descriptor, address, ctypes.addressof(following)))
+        except KernelRefused as refusal:
+            if refusal.errno != errno.ENOENT:
+                raise
+            return
+        yield following.raw
+        key = ctypes.create_string_buffer(following.raw, size)
+        address = ctypes.addressof(key)
+
+
+def information(descriptor: int, size: int, given: bytes = b"") -> tuple[bytes, int]:
+    """Return what the kernel tells of an object, and how many bytes of that it knows.
+
+    ``given`` is what the structure holds before: addresses of memory for texts.
+    """
+    told = ctypes.create_string_buffer(given.ljust(size, b"\0"), size)
+    attribute = struct.pack("<IIQ", descriptor, size, ctypes.addressof(told))
+    buffer = ctypes.create_string_buffer(attribute.ljust(ATTRIBUTE_BYTES, b"\0"), ATTRIBUTE_BYTES)
+    call(_INFO, buffer)
+    known: int = struct.unpack_from("<I", buffer, 4)[0]
+    return told.raw, known
+
+
+def next_number(command: int, number: int) -> int | None:
+    """Return the number of the next object of a kind after ``number``, None if there is none."""
+    buffer = ctypes.create_string_buffer(struct.pack("<I", number).ljust(ATTRIBUTE_BYTES, b"\0"), ATTRIBUTE_BYTES)
+    try:
+        call(command, buffer)
+    except KernelRefused as refusal:
+        if refusal.errno != errno.ENOENT:
+            raise
+        return None
+    found: int = struct.unpack_from("<I", buffer, 4)[0]
+    return found
+
+
+def name_of_types(descriptor: int) -> str:
+    """Return whose types an object of BTF has: a module's name, or ``vmlinux``."""
+    name = ctypes.create_string_buffer(_NAME_BYTES)
+    information(descriptor, _TYPES_INFO_BYTES, struct.pack("<QIIQI", 0, 0, 0, ctypes.addressof(name), _NAME_BYTES))
+    return name.value.decode()
+
+
+def possible_processors() -> int:
+    """Return how many processors the kernel may ever have, which is one more than the highest number."""
+    with open("/sys/devices/system/cpu/possible") as file:
+        return int(file.read().replace(",", "-").strip().rpartition("-")[2]) + 1
+
+
+def first_processor() -> int:
+    """Return the number of a processor that is running."""
+    return min(os.sched_getaffinity(0))

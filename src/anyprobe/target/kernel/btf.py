@@ -1,0 +1,342 @@
+"""BTF: functions, their parameters and all types of the kernel and its modules.
+
+The kernel's own is five megabytes with some hundred thousand records of many sizes. The beginnings of all are found in
+one pass; a record is decoded when it is asked for. (Documentation/bpf/btf.rst)
+"""
+
+import errno
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property, lru_cache
+from typing import Final
+
+import numpy as np
+
+from anyprobe.core.errors import KernelRefused, TargetError
+from anyprobe.target.kernel import bpf
+from anyprobe.target.kernel.types import (
+    QUALIFIERS,
+    Array,
+    Enum,
+    Float,
+    Forward,
+    Function,
+    Int,
+    Member,
+    Other,
+    Pointer,
+    Prototype,
+    Qualified,
+    Struct,
+    Tag,
+    Type,
+    Void,
+)
+
+_MAGIC = 0xEB9F
+_HEADER = struct.Struct("<HBBIIIII")
+_HEAD_WORDS = 3
+_NEXT_ID, _OPEN = 23, 19
+_FOLDER = "/sys/kernel/btf"
+_FIXED = {Tag.INT: 1, Tag.ARRAY: 3, Tag.VAR: 1, Tag.DECL_TAG: 1}
+"""Words after a record's head, by kind."""
+_EACH = {Tag.STRUCT: 3, Tag.UNION: 3, Tag.ENUM: 2, Tag.FUNC_PROTO: 2, Tag.DATASEC: 3, Tag.ENUM64: 3}
+"""Words of each of a record's elements, by kind."""
+_POINTER_BYTES: Final = 8
+
+
+class TypesUnavailable(TargetError):  # noqa: N818
+    """The kernel tells no types, or they cannot be read."""
+
+
+class Btf:
+    """The types of the kernel, or those that a module adds; numbers count from 1 through both."""
+
+    def __init__(self, data: bytes, base: "Btf | None" = None, name: str = "vmlinux") -> None:
+        """Take the contents of a file of ``/sys/kernel/btf``; ``base``: the kernel's own, for a module's."""
+        self.name, self._base, self._data = name, base, data
+        if len(data) < _HEADER.size or struct.unpack_from("<H", data)[0] != _MAGIC:
+            raise TypesUnavailable(f"the types of {name} are no BTF")
+        _, version, _, head, at, length, text_at, text_length = _HEADER.unpack_from(data)
+        if version != 1 or head + at + length > len(data) or head + text_at + text_length > len(data) or length % 4:
+            raise TypesUnavailable(f"the types of {name} have a form that is not known (version {version}), or are cut")
+        self._words = np.frombuffer(data, dtype="<u4", count=length // 4, offset=head + at)
+        self._texts = data[head + text_at : head + text_at + text_length]
+        self.first: int = 1 if base is None else base.end
+        self._first_text: int = 0 if base is None else base.end_of_texts
+
+    @cached_property
+    def _starts(self) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+        """The word at which each record begins."""
+        if not len(self._words):
+            return np.zeros(0, dtype=np.int64)
+        sizes = np.full(len(self._words), _HEAD_WORDS, dtype=np.int64)
+        information = np.append(self._words[1:], 0)  # of a record that began at each word
+        kinds, counts = information >> 24 & 31, (information & 0xFFFF).astype(np.int64)
+        fixed, each = np.zeros(32, dtype=np.int64), np.zeros(32, dtype=np.int64)
+        fixed[list(_FIXED)], each[list(_EACH)] = list(_FIXED.values()), list(_EACH.values())
+        sizes += fixed[kinds] + each[kinds] * counts
+        following: list[int] = (np.arange(len(self._words)) + sizes).tolist()
+        starts, at, end = [], 0, len(following)
+        while at < end:
+            starts.append(at)
+            at = following[at]
+        if at != end:
+            raise TypesUnavailable(f"the last type of {self.name} is cut")
+        return np.array(starts, dtype=np.int64)
+
+    @cached_property
+    def _kinds(self) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+        return (self._words[self._starts + 1] >> 24 & 31).astype(np.int64)
+
+    @property
+    def end(self) -> int:
+        """One more than the last type's number."""
+        return self.first + len(self._starts)
+
+    @property
+    def end_of_texts(self) -> int:
+        """Where the texts of what is based on this begin."""
+        return self._first_text + len(self._texts)
+
+    def _text(self, offset: int) -> str:
+        if offset < self._first_text:
+            assert self._base is not None
+            return self._base._text(offset)  # noqa: SLF001 - one table of texts in two parts
+        start = offset - self._first_text
+        return self._texts[start : self._texts.index(b"\0", start)].decode(errors="replace")
+
+    def _offsets_of(self, name: str) -> list[int]:
+        """Return where a text stands, also as the end of another one."""
+        found, wanted = [], name.encode() + b"\0"
+        at = self._texts.find(wanted)
+        while at >= 0:
+            found.append(at + self._first_text)
+            at = self._texts.find(wanted, at + 1)
+        return found + (self._base._offsets_of(name) if self._base is not None else [])  # noqa: SLF001 - as in _text
+
+    def find(self, name: str, *tags: Tag) -> list[int]:
+        """Return the numbers of the types of some kinds with a name, those of a module without the kernel's."""
+        texts = self._words[self._starts]
+        match = np.isin(texts, self._offsets_of(name)) & np.isin(self._kinds, tags)
+        return [int(at) + self.first for at in np.flatnonzero(match)]
+
+    def names(self, *tags: Tag) -> Iterator[str]:
+        """Yield the names of all types of some kinds."""
+        for at in self._starts[np.isin(self._kinds, tags)].tolist():
+            yield self._text(int(self._words[at]))
+
+    def function(self, name: str) -> tuple[int, Prototype] | None:
+        """Return the number and the prototype of a function, None if BTF has none of the name, or several."""
+        found = self.find(name, Tag.FUNC)
+        if len(found) != 1:
+            return None
+        function = self.type(found[0])
+        prototype = self.type(function.prototype) if isinstance(function, Function) else None
+        return (found[0], prototype) if isinstance(prototype, Prototype) else None
+
+    def structure(self, name: str) -> Struct | None:
+        """Return a structure or union by name; the first where several are called the same."""
+        for number in self.find(name, Tag.STRUCT, Tag.UNION):
+            found = self.type(number)
+            if isinstance(found, Struct):
+                return found
+        return None if self._base is None else self._base.structure(name)
+
+    def type(self, number: int) -> Type:
+        """Return a type by its number."""
+        if number < self.first and self._base is not None:
+            return self._base.type(number)
+        return self._type(number)
+
+    @lru_cache(maxsize=4096)  # noqa: B019 - lives as long as the process: the kernel's types are read once
+    def _type(self, number: int) -> Type:
+        if number == 0:
+            return Void()
+        if not self.first <= number < self.end:
+            raise TypesUnavailable(f"there is no type {number} in {self.name}")
+        at = int(self._starts[number - self.first])
+        text, information, last = (int(word) for word in self._words[at : at + _HEAD_WORDS])
+        tag, count, flag = Tag(information >> 24 & 31), information & 0xFFFF, bool(information >> 31)
+        size = _FIXED.get(tag, 0) + _EACH.get(tag, 0) * count
+        rest: list[int] = self._words[at + _HEAD_WORDS : at + _HEAD_WORDS + size].tolist()
+        name = self._text(text)
+        if tag in QUALIFIERS:
+            return Qualified(name, tag, last)
+        make = _MAKERS.get(tag)
+        return make(self._text, name, last, rest, flag) if make is not None else Other(name, tag, last)
+
+    def bare(self, number: int) -> tuple[int, Type]:
+        """Return the number and the type behind typedefs and qualifiers."""
+        found = self.type(number)
+        while isinstance(found, Qualified):
+            number = found.target
+            found = self.type(number)
+        return number, found
+
+    def size_of(self, number: int) -> int | None:
+        """Return the bytes that a value of a type has, None if it has none or they are not known."""
+        found = self.bare(number)[1]
+        if isinstance(found, Pointer):
+            return _POINTER_BYTES
+        if isinstance(found, Array):
+            each = self.size_of(found.element)
+            return each if each is None else each * found.count
+        return found.size if isinstance(found, Int | Float | Struct | Enum) else None
+
+    def member(self, structure: Struct, name: str) -> Member | None:
+        """Return a member by name, also one of a structure or union without a name inside."""
+        for each in structure.members:
+            if each.name == name:
+                return each
+            if each.name:
+                continue
+            inner = self.bare(each.type)[1]
+            found = self.member(inner, name) if isinstance(inner, Struct) else None
+            if found is not None:
+                return Member(found.name, found.type, found.bit_offset + each.bit_offset, found.bits)
+        return None
+
+    def member_names(self, structure: Struct) -> Iterator[str]:
+        """Yield the names that ``member`` knows."""
+        for each in structure.members:
+            if each.name:
+                yield each.name
+                continue
+            inner = self.bare(each.type)[1]
+            if isinstance(inner, Struct):
+                yield from self.member_names(inner)
+
+    def described(self, number: int) -> str:
+        """Return a type as C writes it, for messages."""
+        found = self.type(number)
+        if isinstance(found, Pointer):
+            inner = self.described(found.target)
+            return inner + ("*" if inner.endswith("*") else " *")
+        if isinstance(found, Array):
+            return f"{self.described(found.element)}[{found.count}]"
+        if isinstance(found, Qualified) and found.tag is not Tag.TYPEDEF:
+            inner = self.described(found.target)
+            return inner if found.tag is Tag.TYPE_TAG else f"{found.tag.name.lower()} {inner}"
+        if isinstance(found, Struct | Forward):
+            return f"{'union' if found.is_union else 'struct'} {found.name or '{...}'}"
+        if isinstance(found, Enum):
+            return f"enum {found.name or '{...}'}"
+        return f"{self.described(found.result)} (*)()" if isinstance(found, Prototype) else found.name
+
+
+Texts = Callable[[int], str]
+
+
+def _int(_: Texts, name: str, size: int, rest: list[int], flag: bool) -> Type:
+    del flag
+    encoding = rest[0] >> 24 & 0xF
+    return Int(name, size, bool(encoding & 1), is_char=bool(encoding & 2), is_bool=bool(encoding & 4))
+
+
+def _struct(texts: Texts, name: str, size: int, rest: list[int], flag: bool) -> Struct:
+    members = []
+    for text, kind, place in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+        offset, bits = (place & 0xFFFFFF, place >> 24) if flag else (place, 0)
+        members.append(Member(texts(text), kind, offset, bits))
+    return Struct(name, size, tuple(members))
+
+
+def _union(texts: Texts, name: str, size: int, rest: list[int], flag: bool) -> Type:
+    return Struct(name, size, _struct(texts, name, size, rest, flag).members, is_union=True)
+
+
+def _enum(texts: Texts, name: str, size: int, rest: list[int], flag: bool) -> Type:
+    values = zip(rest[::2], rest[1::2], strict=True)
+    named = tuple((texts(text), value - (value >> 31 << 32 if flag else 0)) for text, value in values)
+    return Enum(name, size, named, signed=flag)
+
+
+def _enum64(texts: Texts, name: str, size: int, rest: list[int], flag: bool) -> Type:
+    named = []
+    for text, low, high in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+        value = high << 32 | low
+        named.append((texts(text), value - (value >> 63 << 64 if flag else 0)))
+    return Enum(name, size, tuple(named), signed=flag)
+
+
+def _prototype(texts: Texts, name: str, result: int, rest: list[int], flag: bool) -> Type:
+    del flag
+    pairs = list(zip(rest[::2], rest[1::2], strict=True))
+    variadic = bool(pairs) and pairs[-1] == (0, 0)
+    named = tuple((texts(text), kind) for text, kind in (pairs[:-1] if variadic else pairs))
+    return Prototype(result, named, variadic, name)
+
+
+_MAKERS: Mapping[Tag, Callable[[Texts, str, int, list[int], bool], Type]] = {
+    Tag.INT: _int,
+    Tag.PTR: lambda _, name, last, _rest, _flag: Pointer(last, name),
+    Tag.ARRAY: lambda _, name, _last, rest, _flag: Array(rest[0], rest[2], name),
+    Tag.STRUCT: _struct,
+    Tag.UNION: _union,
+    Tag.ENUM: _enum,
+    Tag.ENUM64: _enum64,
+    Tag.FWD: lambda _, name, _last, _rest, flag: Forward(name, flag),
+    Tag.FUNC: lambda _, name, last, _rest, _flag: Function(name, last),
+    Tag.FUNC_PROTO: _prototype,
+    Tag.FLOAT: lambda _, name, last, _rest, _flag: Float(name, last),
+}
+
+
+class KernelTypes:
+    """The types of the running kernel and its modules, each read when it is first asked for."""
+
+    def __init__(self, folder: str = _FOLDER) -> None:
+        """Read nothing yet."""
+        self._folder = folder
+        self._modules: dict[str, Btf | None] = {}
+
+    @cached_property
+    def kernel(self) -> Btf:
+        """The kernel's own; raises ``TypesUnavailable`` where there are none."""
+        return Btf(self._content("vmlinux"))
+
+    def _content(self, name: str) -> bytes:
+        try:
+            with open(f"{self._folder}/{name}", "rb") as file:
+                return file.read()
+        except OSError as failure:
+            why = "the kernel was built without CONFIG_DEBUG_INFO_BTF" if name == "vmlinux" else "it was built without"
+            raise TypesUnavailable(f"{name} tells no types ({failure.strerror}); {why}") from None
+
+    def module(self, name: str) -> Btf | None:
+        """Return the types of a module, None where it has none; ``vmlinux`` is the kernel."""
+        if name == "vmlinux":
+            return self.kernel
+        if name not in self._modules:
+            self._modules[name] = None
+            with suppress(TypesUnavailable):
+                self._modules[name] = Btf(self._content(name), self.kernel, name)
+        return self._modules[name]
+
+
+def open_module(name: str) -> int:
+    """Return a descriptor of a module's BTF, which programs for its functions are loaded with."""
+    number = 0
+    while True:
+        following = bpf.next_number(_NEXT_ID, number)
+        if following is None:
+            raise TypesUnavailable(f"{name} tells no types")
+        number = following
+        descriptor = _opened(number)
+        if descriptor is None:
+            continue
+        if bpf.name_of_types(descriptor) == name:
+            return descriptor
+        os.close(descriptor)
+
+
+def _opened(number: int) -> int | None:
+    try:
+        return bpf.call(_OPEN, struct.pack("<I", number))
+    except KernelRefused as refusal:
+        if refusal.errno != errno.ENOENT:  # else it has gone meanwhile
+            raise
+        return None

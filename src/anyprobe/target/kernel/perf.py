@@ -1,0 +1,73 @@
+"""perf_event_open(2): events that run a program of BPF."""
+
+import ctypes
+import struct
+from functools import cache
+from typing import Final
+
+from anyprobe.core.errors import KernelRefused
+from anyprobe.target.kernel import bpf
+
+_SYS_PERF_EVENT_OPEN = 298
+_ATTRIBUTE_BYTES = 128
+_DISABLED, _FREQUENCY = 1 << 0, 1 << 10
+_CLOSED_ON_EXEC = 8
+_SOFTWARE, _TRACEPOINT = 1, 2
+_DEVICES = "/sys/bus/event_source/devices"
+SOFTWARE: Final = {
+    "cpu-clock": 0, "task-clock": 1, "page-faults": 2, "context-switches": 3, "cpu-migrations": 4, "minor-faults": 5,
+    "major-faults": 6, "alignment-faults": 7, "emulation-faults": 8, "dummy": 9, "bpf-output": 10,
+}  # fmt: skip
+"""Software events by the names of perf and bpftrace."""
+
+
+def _open(what: str, attribute: bytes, processor: int) -> int:
+    buffer = ctypes.create_string_buffer(attribute.ljust(_ATTRIBUTE_BYTES, b"\0"), _ATTRIBUTE_BYTES)
+    library = ctypes.CDLL(None, use_errno=True)
+    result: int = library.syscall(_SYS_PERF_EVENT_OPEN, buffer, -1, processor, -1, _CLOSED_ON_EXEC)
+    if result < 0:
+        raise KernelRefused(what, ctypes.get_errno())
+    return result
+
+
+def _attribute(kind: int, config: int, *, period: int = 0, flags: int = 0, first: int = 0, second: int = 0) -> bytes:
+    head = struct.pack("<IIQQQQQ", kind, _ATTRIBUTE_BYTES, config, period, 0, 0, flags)
+    return head + struct.pack("<IIQQ", 0, 0, first, second)
+
+
+@cache
+def _device(name: str, file: str) -> int:
+    """Return a number that the kernel shows of a source of events: its type, or the bit ``config:N``."""
+    try:
+        with open(f"{_DEVICES}/{name}/{file}") as shown:
+            return int(shown.read().rpartition(":")[2])
+    except FileNotFoundError as failure:
+        raise KernelRefused(f"set a {name}", failure.errno or 0, f"the kernel was built without {name}s") from None
+
+
+def open_tracepoint(number: int) -> int:
+    """Return a descriptor of a tracepoint's event by its number in tracefs.
+
+    It is not enabled: a program that is attached runs nevertheless, on all processors, and nothing else is done.
+    """
+    return _open("open a tracepoint", _attribute(_TRACEPOINT, number, flags=_DISABLED), bpf.first_processor())
+
+
+def open_kprobe(address: int, *, returning: bool = False) -> int:
+    """Return a descriptor of a new kprobe or kretprobe, which is gone when it is closed; as for tracepoints."""
+    config = 1 << _device("kprobe", "format/retprobe") if returning else 0
+    kind = _device("kprobe", "type")
+    attribute = _attribute(kind, config, flags=_DISABLED, second=address)
+    return _open(f"set a {'kretprobe' if returning else 'kprobe'}", attribute, bpf.first_processor())
+
+
+def open_software(name: str, processor: int, *, period: int = 1) -> int:
+    """Return a descriptor of a software event on one processor that runs its program every ``period`` times."""
+    return _open(f"open {name}", _attribute(_SOFTWARE, SOFTWARE[name], period=period), processor)
+
+
+def open_timer(processor: int, *, hertz: int = 0, nanoseconds: int = 0) -> int:
+    """Return a descriptor of a timer on one processor, by how often a second or every how many nanoseconds."""
+    flags, period = (_FREQUENCY, hertz) if hertz else (0, nanoseconds)
+    attribute = _attribute(_SOFTWARE, SOFTWARE["cpu-clock"], period=period, flags=flags)
+    return _open("open a timer", attribute, processor)
