@@ -13,7 +13,6 @@ from iced_x86 import Code
 from anyprobe.binary.beginnings import is_stub_at, takes_return_at
 from anyprobe.binary.candidates import is_reference
 from anyprobe.binary.codescan import CodeBytes, DataReferences, Kind, References, code_bytes
-from anyprobe.binary.evidence import Evidence
 from anyprobe.binary.function import FunctionCode
 from anyprobe.binary.keptlines import KeptLines
 from anyprobe.binary.padding import padding_length
@@ -25,6 +24,7 @@ from anyprobe.core.refusal import Reason, Refusal
 if TYPE_CHECKING:
     from anyprobe.binary.doubts import Doubts
     from anyprobe.binary.endless import EndlessFunctions
+    from anyprobe.binary.evidence import Evidence
     from anyprobe.binary.moduleliveness import ModuleLiveness
 
 _CALL = 0xE8
@@ -268,8 +268,10 @@ class CodeMap:
         return known[address]
 
     @cached_property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> "Evidence":
         """What instructions read and take the addresses of in the code."""
+        from anyprobe.binary.evidence import Evidence
+
         return Evidence(self)
 
     # -- who enters

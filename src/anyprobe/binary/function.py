@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.body import LOCK
 from anyprobe.binary.branches import Branches
 from anyprobe.binary.decodedcode import DecodedCode
-from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
-from anyprobe.binary.lastcalls import LastCalls, last_calls
 from anyprobe.binary.padding import ALIGNED, padding_length
 from anyprobe.binary.straight import StraightLines
-from anyprobe.binary.strayjumps import StrayJumps
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
@@ -20,7 +17,10 @@ from anyprobe.isa.decode import Insn
 
 if TYPE_CHECKING:
     from anyprobe.binary.exits import Exit, Exits
+    from anyprobe.binary.jumptables import Table, Unresolved
+    from anyprobe.binary.lastcalls import LastCalls
     from anyprobe.binary.ledto import LedTo
+    from anyprobe.binary.strayjumps import StrayJumps
 
 
 class FunctionCode(DecodedCode):
@@ -109,8 +109,10 @@ class FunctionCode(DecodedCode):
         return self._facts.calls
 
     @cached_property
-    def last_calls(self) -> LastCalls:
+    def last_calls(self) -> "LastCalls":
         """The calls and system calls behind which control does not go on, or may not."""
+        from anyprobe.binary.lastcalls import last_calls
+
         return last_calls(self._map, self)
 
     def branches_to(self, address: int) -> Sequence[int]:
@@ -137,8 +139,10 @@ class FunctionCode(DecodedCode):
         return [] if jumps and self.strays.through_pointers else jumps
 
     @cached_property
-    def strays(self) -> StrayJumps:
+    def strays(self) -> "StrayJumps":
         """The jumps that may lead to any place in the function."""
+        from anyprobe.binary.strayjumps import StrayJumps
+
         return StrayJumps(self._map, self)
 
     @property
@@ -166,8 +170,10 @@ class FunctionCode(DecodedCode):
         return self._body.has_gaps
 
     @cached_property
-    def _resolved(self) -> tuple[dict[int, Table], dict[int, Unresolved]]:
+    def _resolved(self) -> "tuple[dict[int, Table], dict[int, Unresolved]]":
         """The tables by the address of their jump, and the jumps that are neither table nor plain pointer."""
+        from anyprobe.binary.jumptables import Table, Unresolved, resolve_jumps
+
         tables: dict[int, Table] = {}
         unresolved: dict[int, Unresolved] = {}
         for number, outcome in resolve_jumps(self._map, self, self._facts.indirect_jumps).items():
@@ -178,11 +184,11 @@ class FunctionCode(DecodedCode):
         return tables, unresolved
 
     @property
-    def tables(self) -> Mapping[int, Table]:
+    def tables(self) -> "Mapping[int, Table]":
         """The jump tables by the address of the jump."""
         return self._resolved[0]
 
-    def table_of(self, address: int) -> Table | None:
+    def table_of(self, address: int) -> "Table | None":
         """Return the jump table of the indirect jump at an address."""
         return self._resolved[0].get(address)
 

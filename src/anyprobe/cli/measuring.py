@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from anyprobe.cli import ExitStatus, documents, ending, output, targets
+from anyprobe.cli import ExitStatus, ending, output, targets
 from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import Interrupted, TargetError, TargetExited
@@ -276,6 +276,8 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
     plan.shown[:] = [together]
     if plan.as_json and not plan.lines:
         nonzero = plan.every is not None if plan.nonzero is None else plan.nonzero
+        from anyprobe.cli import documents
+
         document = documents.of_all(snapshots, together, last, always=plan.always, nonzero=nonzero)
         if plan.records is not None:
             document |= plan.records.document()

@@ -15,7 +15,6 @@ from anyprobe.splice.emission import Emission, worth_moving
 from anyprobe.splice.faultcatching import FaultCatching
 from anyprobe.splice.journal import Owner, Record, RecordKind
 from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
-from anyprobe.splice.plan import Planner
 from anyprobe.splice.planned import AUTO, FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable, keep_room
 from anyprobe.splice.roster import Roster
@@ -38,6 +37,7 @@ from anyprobe.target.stopping import Stop
 
 if TYPE_CHECKING:
     from anyprobe.splice.live import LiveArming
+    from anyprobe.splice.plan import Planner
 
 MAXACTIVE = 1024
 """Instances that a thread can have at once unless the user says otherwise."""
@@ -245,8 +245,10 @@ class Engine:
                 self.give_up(edit, Refusal(Reason.OVERLAP, state.code.start, detail))
                 return
 
-    def planner(self, module: Module) -> Planner:
+    def planner(self, module: Module) -> "Planner":
         """Return a planner for a module."""
+        from anyprobe.splice.plan import Planner  # not needed where all plans are remembered ones
+
         places = module.claims.places = PunPlaces(self.springboards, module.bias)
         go = module.code.text.is_go
         return Planner(
