@@ -39,6 +39,7 @@ NEEDLESS = {
         "binary.gapcode",
         "binary.jumptables",
         "binary.lastcalls",
+        "binary.liveness",
         "binary.moduleliveness",
         "binary.noreturn",
         "binary.reconcile",

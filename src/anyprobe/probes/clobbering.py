@@ -2,12 +2,18 @@
 
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
-from anyprobe.binary.liveness import Scratch
 from anyprobe.splice.patchcode import Clobbers
 from anyprobe.splice.planned import Want, WantKind
+
+if TYPE_CHECKING:
+    from anyprobe.binary.liveness import Scratch
+
+    Entries = Callable[[CodeMap, FunctionCode], Scratch]
+    Sites = Callable[[CodeMap, FunctionCode, int], Scratch]
 
 
 def clobbers(code: CodeMap, function: FunctionCode, want: Want) -> Clobbers:
@@ -24,7 +30,7 @@ def _made(registers: tuple[str, ...], flags: bool) -> Clobbers:
 
 
 @cache
-def _analyses() -> tuple[Callable[[CodeMap, FunctionCode], Scratch], Callable[[CodeMap, FunctionCode, int], Scratch]]:
+def _analyses() -> "tuple[Entries, Sites]":
     """Load the two analyses when they are needed: for entries, and for single instructions."""
     from anyprobe.binary.liveness import entry_scratch
     from anyprobe.binary.siteliveness import site_scratch
