@@ -19,9 +19,13 @@ from numpy.typing import NDArray
 FORMAT = 2
 """Entries of earlier formats are removed: handlers of format 1 were kept by less than they depend on."""
 SIZE_LIMIT = 256 << 20
+_SPARE = 8
+"""Which part of the limit is left free where entries had to go."""
 _MAGIC = b"anyprobe-cache\n"
 _KINDS = frozenset("biuf")
 _EARLIER = re.compile(r".+\.v(\d+)")
+_sizes: dict[str, int] = {}
+"""What folders hold at most, after what this process has written there: to look at thousands of entries takes long."""
 _NAME = re.compile(r"[0-9a-f]{8,128}")
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -80,7 +84,9 @@ def store(
         with open(descriptor, "wb") as file:
             file.write(content)
         os.rename(temporary, path)
-        _shrink(folder)
+        _sizes[folder] = _sizes.get(folder, SIZE_LIMIT) + len(content)
+        if _sizes[folder] > SIZE_LIMIT:
+            _sizes[folder] = _shrink(folder)
     except OSError:
         if temporary:
             with contextlib.suppress(OSError):
@@ -132,8 +138,11 @@ def _unpack(content: bytes, build_id: str, kind: str, version: int) -> tuple[dic
     return head["values"], arrays
 
 
-def _shrink(folder: str) -> None:
-    """Remove entries of earlier formats, then those that were not written for longest, down to the cache's limit."""
+def _shrink(folder: str) -> int:
+    """Remove entries of earlier formats; where there is too much, those that were not written for longest.
+
+    Return how many bytes there are then: some less than the limit, or the next entry would have all looked at again.
+    """
     entries: list[tuple[float, int, str]] = []
     with os.scandir(folder) as listing:
         for each in listing:
@@ -145,9 +154,11 @@ def _shrink(folder: str) -> None:
             status = each.stat(follow_symlinks=False)
             entries.append((status.st_mtime, status.st_size, each.path))
     total = sum(size for _, size, _ in entries)
+    enough = total if total <= SIZE_LIMIT else SIZE_LIMIT - SIZE_LIMIT // _SPARE
     for _, size, path in sorted(entries):
-        if total <= SIZE_LIMIT:
+        if total <= enough:
             break
         with contextlib.suppress(OSError):
             os.unlink(path)
         total -= size
+    return total

@@ -99,6 +99,15 @@ def test_its_size_is_bounded(monkeypatch):
     assert cache.load(BUILD, "huge") is None, "one entry may not push out all others"
 
 
+def test_all_entries_are_looked_at_seldom(monkeypatch):
+    looks = []
+    monkeypatch.setattr(cache, "SIZE_LIMIT", 100_000)
+    monkeypatch.setattr(cache, "_shrink", lambda folder, shrink=cache._shrink: looks.append(folder) or shrink(folder))
+    for number in range(100):
+        cache.store(f"{number:040x}", "thing", arrays={"a": np.zeros(1000, np.int8)})
+    assert 2 <= len(looks) <= 12
+
+
 @pytest.mark.parametrize("home", ["/nonexistent", ""])
 def test_without_a_home_it_is_silent(monkeypatch, home):
     monkeypatch.delenv("XDG_CACHE_HOME")
