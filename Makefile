@@ -53,6 +53,8 @@ guest:
 
 torture: packages setup
 	$(BIN)/pytest --torture -s --timeout 3600 tests/torture
+	$(BIN)/pytest --torture -m sliced tests/unit tests/live
+	ANYPROBE_EXAMPLES=1000 $(BIN)/pytest --timeout 3600 tests/unit/handlers/test_differential.py
 
 # Frida is a peer to measure, not a dependency.
 bench: bench-packages setup

@@ -1,10 +1,13 @@
 """What every test may rely on: markers by folder, and skips that are counted with their reason."""
 
+import datetime as dt
 import os
 import sys
 from pathlib import Path
 
 import pytest
+
+from slices import all_are_wanted, left_out
 
 HERE = Path(__file__).parent
 FOLDER_MARKERS = {"live": "live", "torture": "torture"}
@@ -14,6 +17,8 @@ FOLDER_MARKERS = {"live": "live", "torture": "torture"}
 # over a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# Said before the processes start that run several files at a time: around midnight, too, they choose the same cases.
+DAY = os.environ.setdefault("ANYPROBE_TEST_DAY", str(dt.datetime.now(dt.UTC).date()))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,7 +33,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", default="1/1", help="K/N: of an enumeration of faults in the torture, every N-th from K")
 
 
+def pytest_report_header() -> str:
+    return f"of sliced tests the cases of one day: ANYPROBE_TEST_DAY={DAY}"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not all_are_wanted(config):
+        others = left_out(items, DAY)
+        config.hook.pytest_deselected(items=others)
+        unwanted = {id(each) for each in others}
+        items[:] = [each for each in items if id(each) not in unwanted]
     may_not_trace = reason_against_tracing()
     for item in items:
         folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""

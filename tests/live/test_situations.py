@@ -65,6 +65,7 @@ def compare(situation: Situation, mode: str, counts: Counts, snapshot: object, r
     assert missed(snapshot) == 0 or (mode == "time" and situation.forks)
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_armed_before_the_calls(situation: Situation, target: Target, mode: str) -> None:
     """Armed while the program waits; then it makes all its calls: everything is counted exactly."""

@@ -72,6 +72,7 @@ def test_calls_in_every_thread():
         assert program.ask().startswith("ok")
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_blocked_call_does_not_fail_with_eintr(call):
     with running("blocked", call) as program:

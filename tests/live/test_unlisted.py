@@ -280,6 +280,7 @@ def built(folder, source, language, *flags, stripped=True):
     return path
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", ASSEMBLED)
 def test_data_and_functions_of_assembly(tmp_path, name, level):
@@ -368,6 +369,7 @@ handlers: .quad pointed
 LABELS = ("text", "pointed_text", "table", "message", "numbers", "constant", "squared")
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("kind", ["", ".type {}, @object", ".globl {}"], ids=["label", "object", "global"])
 @pytest.mark.parametrize("name", LABELLED)
@@ -391,6 +393,7 @@ EXITS = {
 """Ways to end a program by a system call, by where its number comes from."""
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("stripped", [True, False], ids=["stripped", "symbols"])
 @pytest.mark.parametrize("name", EXITS)
@@ -447,6 +450,7 @@ _start: mov ebx, 3
 """Text behind a call, which the function that is called knows of, or nobody."""
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("stripped", [True, False], ids=["stripped", "symbols"])
 @pytest.mark.parametrize("name", TAKERS)
@@ -482,6 +486,7 @@ DISPATCHING = {
 }
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("stripped", [True, False], ids=["stripped", "symbols"])
 @pytest.mark.parametrize("name", DISPATCHING)
@@ -505,6 +510,7 @@ def test_data_within_a_function(tmp_path, name, stripped, level):
     check(built(tmp_path, source, "assembler", stripped=stripped), level)
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", COMPILED)
 def test_functions_as_compilers_make_them(tmp_path, name, level):

@@ -85,6 +85,7 @@ def stripped(build, path):
     return Image.open(str(copy))
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("kind", KINDS, ids=" ".join)
 def test_they_are_where_the_symbols_were(build, kind):
     compiler, *options = kind
