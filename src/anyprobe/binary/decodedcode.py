@@ -7,6 +7,8 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, cast
 
+from iced_x86 import Decoder
+
 from anyprobe.binary.body import Body, Facts, decode_to_end, examine
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.isa.decode import Flow, Insn, decode_iced
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
     from iced_x86 import Instruction
 
     from anyprobe.binary.cfg import CodeMap
+
+
+_DEARER = 16
+"""How much more it costs to decode an instruction alone, and to look it up, than as one of many."""
 
 
 class DecodedCode:
@@ -26,6 +32,10 @@ class DecodedCode:
         self.start = start
         self._whole = content
         self._made: dict[int, Insn] = {}
+        self._alone = 0
+        """How many instructions were decoded alone."""
+        self.mask_numbers: array[int] | None = None
+        """What each instruction does, as a number in ``instructionmasks.MASKS``, where many were looked at together."""
 
     @cached_property
     def end(self) -> int:
@@ -62,6 +72,21 @@ class DecodedCode:
     def _body(self) -> Body:
         entries = partial(self._map.static_entries, self.start + 1, self.end)
         return examine(self._line, self.content, self.start, entries, self._map.text.noreturn)
+
+    @property
+    def line(self) -> "Sequence[Instruction]":
+        """The instructions as they are decoded one behind the other, data or not."""
+        return self._line
+
+    @property
+    def is_examined(self) -> bool:
+        """Whether its instructions have been looked at."""
+        return "_body" in self.__dict__
+
+    def take(self, body: Body, mask_numbers: "array[int]") -> None:
+        """Take what was found of it when it was examined together with others."""
+        self.__dict__["_body"] = body
+        self.mask_numbers = mask_numbers
 
     @cached_property
     def iced(self) -> "Sequence[Instruction]":
@@ -134,8 +159,16 @@ class DecodedCode:
         if made is None:
             address = self.addresses[number]
             raw = self._whole[address - self.start : self.end_of(number) - self.start]
-            made = self._made[number] = Insn(self.iced[number], raw, address, self.codes[number])
+            made = self._made[number] = Insn(self.one(number), raw, address, self.codes[number])
         return made
+
+    def one(self, number: int) -> "Instruction":
+        """Return an instruction as iced decoded it, by its number: alone, where few are asked for and none is kept."""
+        kept = self._body.iced or self.__dict__.get("_line")
+        if kept is None and self._alone * _DEARER < len(self.addresses):
+            self._alone += 1
+            return Decoder(64, self.raw_at(number), ip=self.addresses[number]).decode()
+        return self.iced[number] if kept is None else kept[number]
 
     def raw_at(self, index: int) -> bytes:
         """Return the bytes of the instruction with this number."""

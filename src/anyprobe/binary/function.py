@@ -253,9 +253,9 @@ class FunctionCode(DecodedCode):
         last = self.insn(len(self.addresses) - 1)
         if last.is_call and self.is_unlisted:
             return last.address if last.target is None or last.target not in self._map.endless else None
-        if len(self.addresses) - 1 in self.last_calls.certain:
+        if last.is_call or not last.falls_through or len(self.addresses) - 1 in self.last_calls.certain:
             return None
-        return last.address if last.falls_through and not last.is_call else None
+        return last.address
 
     @property
     def after_calls(self) -> "array[int]":

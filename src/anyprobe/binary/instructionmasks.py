@@ -50,8 +50,13 @@ _shapes: dict[bytes, int] = {}
 
 def masks_of(function: FunctionCode) -> list[Masks]:
     """Return what each instruction of a function does."""
+    return [MASKS[number] for number in mask_numbers(function)]
+
+
+def mask_numbers(function: FunctionCode) -> list[int]:
+    """Return the same as numbers in ``MASKS``."""
     content, start = function.content, function.start
-    return [MASKS[shape_number(one, content[one.ip - start : one.next_ip - start])] for one in function.iced]
+    return [shape_number(one, content[one.ip - start : one.next_ip - start]) for one in function.iced]
 
 
 def masks_at(function: FunctionCode, number: int) -> Masks:

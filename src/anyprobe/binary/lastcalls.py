@@ -27,7 +27,7 @@ def last_calls(code_map: "CodeMap", function: "FunctionCode") -> LastCalls:
 
     low, high, calls = function.start, function.end, function.calls
     places = _Places(function)
-    found = [n for n, target in calls if low < target < high and hops(function.iced[n], places.instruction_at)]
+    found = [n for n, target in calls if low < target < high and hops(function.one(n), places.instruction_at)]
     takers = code_map.taking_return({target for _, target in calls})
     taking = [number for number, target in calls if target in takers] if takers else []
     # nearly no function asks the kernel itself
@@ -53,7 +53,7 @@ class _Places:
 
         function, found = self._function, dict[int, bool | None]()
         for number, _ in function.turns:
-            if is_system_call(function.iced[number]):
+            if is_system_call(function.one(number)):
                 line = system_call_line(function.addresses[number], self._above, self._is_aim)
                 behind = function.iced[number + 1] if number + 1 < len(function.iced) else None
                 found[number] = comes_back(function.iced[number], line, behind)
@@ -61,11 +61,11 @@ class _Places:
 
     def instruction_at(self, address: int) -> "Instruction | None":
         number = self._function.index_of(address)
-        return None if number is None else self._function.iced[number]
+        return None if number is None else self._function.one(number)
 
     def _above(self, address: int) -> "Instruction | None":
         number = self._function.index_of(address)
-        above = self._function.iced[number - 1] if number else None
+        above = self._function.one(number - 1) if number else None
         return above if above is not None and above.next_ip == address else None
 
     def _is_aim(self, address: int) -> bool:

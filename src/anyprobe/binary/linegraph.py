@@ -124,7 +124,7 @@ class LineGraph:
         first = int(self._lines.firsts[owner])
         if number < first:
             return False
-        one = self._lines.functions[owner].iced[number - first]
+        one = self._lines.functions[owner].one(number - first)
         if one.mnemonic == Mnemonic.PUSH:
             return True
         to_memory = one.op_count > 0 and one.op0_kind == OpKind.MEMORY
@@ -229,14 +229,14 @@ class LineGraph:
         The descriptor's address is in ``rax``, and was not read from memory.
         """
         lines, first = self._lines, int(self._lines.firsts[owner])
-        iced = lines.functions[owner].iced
-        one = iced[number - first]
+        function = lines.functions[owner]
+        one = function.one(number - first)
         if (one.memory_base, one.memory_index, one.memory_displacement) != (Register.RAX, Register.NONE, 0):
             return False
         head = int(lines.heads[np.searchsorted(lines.heads, number, "right") - 1])
         for before in range(number - 1, head - 1, -1):
             if (lines.writes[before] | lines.changed[before]) & _RAX:
-                setting = iced[before - first]
+                setting = function.one(before - first)
                 return not (setting.mnemonic == Mnemonic.MOV and setting.op1_kind == OpKind.MEMORY)
         return True
 

@@ -1,5 +1,6 @@
 """The instructions of a module as arrays, and the straight lines that they make."""
 
+from array import array
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -7,8 +8,8 @@ import numpy as np
 
 from anyprobe.binary.cfg import CodeMap, FunctionCode
 from anyprobe.binary.codescan import Kind
-from anyprobe.binary.instructionmasks import CANDIDATES, MASKS, Masks
-from anyprobe.binary.moduleshapes import module_mask_numbers
+from anyprobe.binary.instructionmasks import CANDIDATES, MASKS, Masks, mask_numbers
+from anyprobe.binary.manybodies import examine_together
 from anyprobe.binary.survey import numbered
 from anyprobe.core.arrays import places_in
 from anyprobe.isa.decode import Flow
@@ -31,13 +32,14 @@ class ModuleLines:
         found = (code_map.function_at(start) for start in code_map.text.function_starts.tolist())
         self.functions = [each for each in found if isinstance(each, FunctionCode)]
         self._map = code_map
+        examine_together(self.functions)
         known = [each for each in self.functions if each.broken is None]
         sizes = [0 if each.broken is not None else len(each.addresses) for each in self.functions]
         self.firsts: Ints = np.cumsum([0, *sizes])
         """The first instruction of each function, and the number of all."""
         self.starts: Ints = np.array([each.start for each in self.functions], np.int64)
         self.addresses: Ints = np.frombuffer(b"".join(each.addresses for each in known), np.int64)
-        numbers = module_mask_numbers(known, self.addresses)
+        numbers = _mask_numbers(known)
         flows, reads, writes, changed, moved, _ = np.array(MASKS, np.int64).reshape(-1, len(Masks._fields)).T
         self.flows = flows.astype(np.uint8)[numbers]
         self.reads, self.writes, self.changed = (
@@ -126,6 +128,12 @@ class ModuleLines:
             now[:count] = self.reads[at] | now[:count] & ~self._overwritten[at]
             found[at] = now[:count] & CANDIDATES
         return found
+
+
+def _mask_numbers(functions: list[FunctionCode]) -> "NDArray[np.int32]":
+    """Return what each instruction of some functions does, as numbers in ``instructionmasks.MASKS``."""
+    numbers = (array("i", mask_numbers(each)) if each.mask_numbers is None else each.mask_numbers for each in functions)
+    return np.frombuffer(b"".join(numbers), np.int32)
 
 
 def _stored_labels(code_map: CodeMap, function: FunctionCode) -> list[int]:

@@ -85,6 +85,8 @@ def _entries(code_map: "CodeMap", low: int, high: int) -> set[int]:
     """Return what is certainly entered: what lies in a gap itself may be a table that looks like a branch."""
     found = set(code_map.static_entries(low, high))
     for target, source, kind in code_map.references.into(low, high):
+        if target in found:  # of a linkage stub one call says it, and there may be a hundred thousand
+            continue
         home = code_map.containing(source) if kind is Kind.NEAR or kind is Kind.SHORT else None
         if home is not None and home.broken is None and code_map.may_lead(target, source, kind):
             found.add(target)

@@ -13,6 +13,7 @@ from iced_x86 import Code
 
 from anyprobe.binary.codescan import Kind, References
 from anyprobe.binary.function import FunctionCode
+from anyprobe.binary.manybodies import examine_together
 from anyprobe.core.arrays import among
 from anyprobe.isa.decode import FLOWS, Flow
 
@@ -35,6 +36,7 @@ def checked_references(code_map: "CodeMap") -> References:
         return References.of(*kept)
     functions = [code_map.function_at(start) for start in code_map.text.function_starts.tolist()]
     codes = [each for each in functions if isinstance(each, FunctionCode)]
+    examine_together(codes)
     targets, sources, kinds = code_map.references.columns()
     clear = _clear_functions(codes)
     branches = _opcodes(codes)

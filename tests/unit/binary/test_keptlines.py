@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from anyprobe.binary import keptlines, moduleliveness, moduleshapes
+from anyprobe.binary import keptlines, manybodies, moduleliveness
 from anyprobe.binary.branches import Branches
 from anyprobe.binary.cfg import CodeMap
 from anyprobe.binary.function import FunctionCode
@@ -32,7 +32,7 @@ def test_what_was_dropped_is_decoded_again(monkeypatch):
     _, live, codes = surveyed()
     expected = [told(code) for code in codes]
     monkeypatch.setattr(keptlines, "MOST", FEW)
-    monkeypatch.setattr(moduleshapes, "_PORTION", FEW)
+    monkeypatch.setattr(manybodies, "_PORTION", FEW)
     made, again, others = surveyed()
     assert [told(code) for code in others] == expected
     assert all((mine == its).all() for mine, its in zip(live, again, strict=True))
