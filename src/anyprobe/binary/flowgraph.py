@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.codescan import Kind
 from anyprobe.binary.padding import is_padding
-from anyprobe.isa.decode import Flow, flow_of
+from anyprobe.isa.decode import CALLS, FLOWS, Flow, flow_of
 from anyprobe.isa.effects import effects_of
 from anyprobe.isa.registers import SYSV_CLOBBERED
 
@@ -43,19 +43,23 @@ class FlowGraph:
         """Whether all tables are known: from then on code that nothing leads to is code of which nothing is known."""
         self.crosses_labels = True
         """Whether a search goes on above a label although another indirect jump may lead there."""
+        self.asked: set[int] = set()
+        """Where in the function it was asked which tables lead there, since somebody has emptied this."""
+        self.is_lost = False
+        """Whether something was come to, since then, to which nothing is known to lead."""
         self._elsewhere: dict[int, dict[int, list[tuple[int, Kind]]]] = {}
 
     def before(self, place: "Place") -> "Place | None":
         """Return an instruction from which control comes to this one: the one above, else a jump here."""
         body, number = place
-        sources = [source for source in body.branches_to(body.iced[number].ip) if source != number]
+        sources = [source for source in body.branches_to(body.addresses[number]) if source != number]
         if self._falls_to(body, number) and not (sources and self._is_padding(body, number - 1)):
             return body, number - 1
         return (body, sources[0]) if sources else None
 
     def _is_padding(self, body: "FunctionCode", number: int) -> bool:
         """Return whether an instruction is padding that nothing of the function leads to."""
-        while is_padding(body.raw_at(number)) and not body.branches_to(body.iced[number].ip):
+        while is_padding(body.raw_at(number)) and not body.branches_to(body.addresses[number]):
             if not self._falls_to(body, number):
                 return True
             number -= 1
@@ -67,12 +71,13 @@ class FlowGraph:
         Behind a function's first instruction nothing is returned for its callers.
         """
         body, number = place
-        address = body.iced[number].ip
+        address = body.addresses[number]
         found = [(body, source) for source in body.branches_to(address)]
         falls = self._falls_to(body, number)
         if number and not self.crosses_labels and (found or not falls):
             return None
         if body is self.function:
+            self.asked.add(address)
             found += [(body, source) for source in self.table_jumps.get(address, ())]
         elif (found or not falls) and body.indirect_jumps:
             return None  # a target of a table that is looked for elsewhere
@@ -89,8 +94,9 @@ class FlowGraph:
         above = self.map.pieces.running_into(address) if number == 0 else None
         if above is not None:
             found.append((above, len(above.iced) - 1))
-        if not found and self.is_final and not self._never_runs(body, number):
-            return None
+        if not found and not self._never_runs(body, number):
+            self.is_lost = True
+            return None if self.is_final else found
         return found
 
     def is_part(self, body: "FunctionCode") -> bool:
@@ -107,6 +113,8 @@ class FlowGraph:
         """Return whether control comes to an instruction from the one above it."""
         if number == 0:
             return False
+        if FLOWS[body.codes[number - 1]] is Flow.NEXT:
+            return True
         above = body.iced[number - 1]
         return flow_of(above) not in _NO_FALLTHROUGH and not self._is_endless(above)
 
@@ -169,7 +177,6 @@ class FlowGraph:
 def changes(place: "Place", bit: int) -> bool:
     """Return whether an instruction may change a register, given by its bit."""
     body, number = place
-    insn = body.iced[number]
-    if flow_of(insn) in (Flow.CALL, Flow.INDIRECT_CALL):
+    if FLOWS[body.codes[number]] in CALLS:
         return bool(SYSV_CLOBBERED & bit)
-    return bool(effects_of(insn, body.raw_at(number)).may_write & bit)
+    return bool(effects_of(body.iced[number], body.raw_at(number)).may_write & bit)

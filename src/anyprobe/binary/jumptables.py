@@ -17,7 +17,7 @@ addresses that somebody stored, and those are among the module's known entries.
 
 from dataclasses import dataclass
 from struct import calcsize
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Mnemonic, OpKind, Register
 
@@ -77,6 +77,16 @@ class Unresolved:
 Outcome = Table | Pointer | Unresolved
 
 
+class _Known(NamedTuple):
+    """Where a jump goes, and what that depends on."""
+
+    outcome: Outcome
+    asked: set[int]
+    """The addresses of which it mattered which tables lead there."""
+    is_lost: bool
+    """Whether it mattered that not all tables were known."""
+
+
 def resolve_jumps(code_map: "CodeMap", function: "FunctionCode", jumps: "Sequence[int]") -> dict[int, Outcome]:
     """Say where the indirect jumps of a function go, by their numbers."""
     outcomes = _resolve(FlowGraph(code_map, function), jumps)
@@ -93,11 +103,8 @@ def _resolve(graph: FlowGraph, jumps: "Sequence[int]") -> dict[int, Outcome]:
         grows = False
         for number in jumps:
             outcome = slice_.resolve(number)
-            for target in outcome.targets if isinstance(outcome, Table) else ():
-                known = graph.table_jumps.setdefault(target, set())
-                grows = grows or number not in known
-                known.add(number)
-    graph.is_final = True
+            fresh = slice_.lead(number, outcome.targets) if isinstance(outcome, Table) else False
+            grows = grows or fresh
     return slice_.resolve_finally(jumps)
 
 
@@ -105,17 +112,41 @@ class _Slice:
     def __init__(self, graph: FlowGraph) -> None:
         self.graph, self.map, self.function = graph, graph.map, graph.function
         self._index = Indices(graph)
+        self._known: dict[int, _Known] = {}
+        """By the numbers of the jumps: most tables change nothing for any of them."""
+
+    def lead(self, number: int, targets: "Sequence[int]") -> bool:
+        """Take note that a jump leads to some addresses; return whether that is news."""
+        jumps = self.graph.table_jumps
+        fresh = {target for target in targets if number not in jumps.get(target, ())}
+        for target in fresh:
+            jumps.setdefault(target, set()).add(number)
+        if fresh:
+            self._known = {each: known for each, known in self._known.items() if fresh.isdisjoint(known.asked)}
+        return bool(fresh)
 
     def resolve_finally(self, jumps: "Sequence[int]") -> dict[int, Outcome]:
         """Resolve the jumps with all tables known; if one of them is not, no label can be trusted for another."""
+        self.graph.is_final = True
+        self._known = {number: known for number, known in self._known.items() if not known.is_lost}
         outcomes = {number: self.resolve(number) for number in jumps}
         if len(jumps) > 1 and any(isinstance(outcome, Unresolved) for outcome in outcomes.values()):
             self.graph.crosses_labels = False
+            self._known = {}
             outcomes = {number: self.resolve(number) for number in jumps}
         return outcomes
 
     def resolve(self, number: int) -> Outcome:
         """Say where one jump goes, as far as the tables are known."""
+        known = self._known.get(number)
+        if known is None:
+            graph = self.graph
+            graph.asked, graph.is_lost = set(), False
+            outcome = self._resolve(number)
+            known = self._known[number] = _Known(outcome, graph.asked, graph.is_lost)
+        return known.outcome
+
+    def _resolve(self, number: int) -> Outcome:
         jump = self.function.iced[number]
         place = self.function, number
         if jump.op0_kind == OpKind.REGISTER:
