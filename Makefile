@@ -39,10 +39,11 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
 
+# In the order of their names the short files come last, so that no process waits long for the other.
 # pyarrow is optional for users; without it the tests of Arrow and Parquet are skipped.
 test: packages lint
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pyarrow==$(PYARROW) 2>/dev/null || echo "pyarrow cannot be installed; its tests are left out" >&2
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 live: packages setup
 	$(BIN)/pytest tests/live

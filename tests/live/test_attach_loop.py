@@ -33,6 +33,7 @@ def test_again_and_again(compiled, times):
     """No crash, no leak, and the median pause is printed."""
     target = busy_target(compiled)
     try:
+        target.give_way()
         target.go(1)
         repeat(target, 1)  # what the program itself first needs happens now
         before, private = Image.of(target.pid), private_kb(target.pid)

@@ -22,7 +22,7 @@ from anyprobe.target.process import Process
 from live.driver import Target, started
 from live.image import Image
 
-SLICE = 24
+SLICE = 12
 KINDS = ("kill-before", "kill-after", "fail:EIO", "fail:EPERM", "fail:ESRCH", "short")
 
 

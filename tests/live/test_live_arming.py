@@ -145,6 +145,7 @@ def situated(request: pytest.FixtureRequest) -> Iterator[tuple[Situation, Target
         yield situation, running
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize("mode", ["both", "time"])
 def test_situations(situated, mode):
     """Armed and removed while the program runs, then armed for good: counts are exact in every situation."""

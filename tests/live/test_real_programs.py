@@ -28,6 +28,7 @@ def need(*programs: str) -> None:
             pytest.skip(f"needs {program}")
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize("level", ["entries", "exits"])
 @pytest.mark.parametrize("name", ["gzip", "gunzip", "xz", "unxz", "sqlite3", "busybox"])
 def test_functions(name, level):
@@ -39,6 +40,7 @@ def test_functions(name, level):
     assert output == program.plain()
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("level", EACH)
 @pytest.mark.parametrize("name", ["gzip", "bc", "ripgrep"])
 def test_blocks_and_instructions(name, level):

@@ -164,6 +164,7 @@ def build(tmp_path):
     return build
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("stripped", [False, True], ids=["symbols", "stripped"])
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -172,6 +173,7 @@ def test_jumps_where_nothing_names_the_label(build, name, stripped, level):
     check(build(source, language, flags, stripped), level)
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("stripped", [False, True], ids=["symbols", "stripped"])
 @pytest.mark.parametrize("name", ASSEMBLED)
