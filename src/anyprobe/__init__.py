@@ -11,6 +11,7 @@ from anyprobe.core.errors import (
     AnyprobeError,
     HandlerError,
     InternalError,
+    KernelRefused,
     KprobeError,
     NoSuchProcess,
     PermissionDenied,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.current import session
     from anyprobe.probes.opening import attach, run
     from anyprobe.probes.probe import Probe
+    from anyprobe.probes.providers.kernel.session import KernelSession, kernel
     from anyprobe.probes.selfattach import attach_self
     from anyprobe.probes.session import Session
 
@@ -50,6 +52,8 @@ __all__ = [
     "HandlerError",
     "Hist",
     "InternalError",
+    "KernelRefused",
+    "KernelSession",
     "KprobeError",
     "LQuantize",
     "Map",
@@ -88,6 +92,7 @@ __all__ = [
     "i16",
     "i32",
     "i64",
+    "kernel",
     "printf",
     "ptr",
     "run",
@@ -106,6 +111,7 @@ _LAZY = {
     "CSource": "anyprobe.handlers.csource",
     "Count": "anyprobe.data.aggregations",
     "Hist": "anyprobe.data.aggregations",
+    "KernelSession": "anyprobe.probes.providers.kernel.session",
     "LQuantize": "anyprobe.data.aggregations",
     "Map": "anyprobe.data.maps",
     "Max": "anyprobe.data.aggregations",
@@ -130,6 +136,7 @@ _LAZY = {
     "i32": "anyprobe.handlers.types",
     "i64": "anyprobe.handlers.types",
     "i8": "anyprobe.handlers.types",
+    "kernel": "anyprobe.probes.providers.kernel.session",
     "printf": "anyprobe.handlers.intrinsics",
     "ptr": "anyprobe.handlers.types",
     "run": "anyprobe.probes.opening",

@@ -50,6 +50,8 @@ class Reason(StrEnum):
     MAY_FAULT = "may-fault"
     STRATEGY_NOT_ASKED = "strategy-not-asked-for"
     NEEDS_STOP = "needs-a-stop"
+    KPROBE_BLACKLIST = "kprobe-blacklisted"
+    KERNEL_REFUSES = "kernel-refuses"
     IFUNC_UNRESOLVED = "ifunc-unresolved"
 
 

@@ -19,7 +19,6 @@ _COMMANDS = {
     28: "attach a program",
 }  # fmt: skip
 _HASH_MAP, _ARRAY_MAP, _STACKS_MAP = 1, 2, 7
-_MAPPABLE = 1 << 10
 _NAME_BYTES, _TYPES_INFO_BYTES = 64, 32
 
 
@@ -34,9 +33,9 @@ def call(command: int, attribute: bytes | ctypes.Array[ctypes.c_char]) -> int:
     return result
 
 
-def create_array(size: int, *, mapped: bool = False) -> int:
-    """Return a descriptor of a map with one value of ``size`` bytes, all zero; ``mapped``: it can be mapped."""
-    return call(_MAP_CREATE, struct.pack("<IIIII", _ARRAY_MAP, 4, size, 1, _MAPPABLE if mapped else 0))
+def create_array(size: int) -> int:
+    """Return a descriptor of a map with one value of ``size`` bytes, all zero."""
+    return call(_MAP_CREATE, struct.pack("<IIII", _ARRAY_MAP, 4, size, 1))
 
 
 def read_array(descriptor: int, size: int) -> bytes:

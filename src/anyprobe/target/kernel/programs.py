@@ -147,11 +147,15 @@ def attach_to_event(program: int, event: int) -> int:
 
 
 def attach_to_many(program: int, addresses: Sequence[int], *, returning: bool = False) -> int:
-    """Attach a program to the functions at some addresses at once (``kprobe.multi``, Linux 5.18)."""
-    places = (ctypes.c_uint64 * len(addresses))(*addresses)
-    head = struct.pack("<IIII", program, 0, MULTI, 0)
+    """Attach a program to the functions at some addresses at once (``kprobe.multi``, Linux 5.18).
+
+    The cookie that the program gets is the position of the address; no address may be there twice.
+    """
+    count = len(addresses)
+    places, cookies = (ctypes.c_uint64 * count)(*addresses), (ctypes.c_uint64 * count)(*range(count))
+    attribute = struct.pack("<IIIIII", program, 0, MULTI, 0, int(returning), count)
     return bpf.call(
-        _CREATE_LINK, head + struct.pack("<IIQQQ", int(returning), len(addresses), 0, ctypes.addressof(places), 0)
+        _CREATE_LINK, attribute + struct.pack("<QQQ", 0, ctypes.addressof(places), ctypes.addressof(cookies))
     )
 
 

@@ -1,14 +1,20 @@
 """The kernel's functions and their addresses, as ``/proc/kallsyms`` tells them."""
 
-import bisect
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from anyprobe.core.errors import PermissionDenied
 
 KERNEL = "vmlinux"
 """What the kernel itself is called where modules have their names."""
-_TEXT = frozenset(b"tTwW")
+_KERNEL = KERNEL.encode()
+_LINE = re.compile(rb"([0-9a-f]+) [tTwW] (\S+)(?:\t\[(\S+)\])?")
+_NAMES = re.compile(rb"\n[0-9a-f]+ [tTwW] (\S+)")
+_ADDRESS = re.compile(rb"\n([0-9a-f]+) ")
+_NO_MODULES = (b"bpf", b"__builtin__")
+"""What the kernel has made itself: programs, trampolines."""
+_PADDING = (b"__pfx_", b"__cfi_")
 _PATH = "/proc/kallsyms"
 
 
@@ -22,16 +28,15 @@ class KernelFunction:
 
 
 class Symbols:
-    """All functions at one moment; modules may come and go afterwards."""
+    """All functions at one moment; modules may come and go afterwards.
+
+    The listing has some hundred thousand lines, of which few are asked for: it is searched as it is.
+    """
 
     def __init__(self, listing: bytes) -> None:
-        """Take the text of kallsyms; what is no function is left out."""
-        self._lines: list[tuple[bytes, bytes, bytes]] = []
-        for line in listing.splitlines():
-            words = line.split()
-            if len(words) >= 3 and words[1][0] in _TEXT:
-                self._lines.append((words[2], words[0], words[3][1:-1] if len(words) > 3 else b""))
-        if self._lines and not any(address.strip(b"0") for _, address, _ in self._lines):
+        """Take the text of kallsyms."""
+        self._text = b"\n" + listing
+        if re.search(rb"\n[0-9a-f]", self._text) and not re.search(rb"\n0*[1-9a-f]", self._text):
             detail = "the kernel does not tell the addresses of its functions"
             raise PermissionDenied("kptr_restrict", detail, "be root, or set kernel.kptr_restrict to 0")
 
@@ -41,43 +46,38 @@ class Symbols:
         with open(_PATH, "rb") as file:
             return cls(file.read())
 
-    @staticmethod
-    def _function(line: tuple[bytes, bytes, bytes]) -> KernelFunction:
-        name, address, module = line
-        return KernelFunction(name.decode(), module.decode() or KERNEL, int(address, 16))
-
-    @cached_property
-    def _by_name(self) -> dict[bytes, list[tuple[bytes, bytes, bytes]]]:
-        found: dict[bytes, list[tuple[bytes, bytes, bytes]]] = {}
-        for line in self._lines:
-            found.setdefault(line[0], []).append(line)
-        return found
-
-    @cached_property
-    def _by_address(self) -> dict[bytes, list[tuple[bytes, bytes, bytes]]]:
-        found: dict[bytes, list[tuple[bytes, bytes, bytes]]] = {}
-        for line in self._lines:
-            found.setdefault(line[1], []).append(line)
-        return found
-
-    @cached_property
-    def _sorted(self) -> list[int]:
-        return sorted({int(address, 16) for _, address, _ in self._lines})
+    def _lines_with(self, part: bytes) -> Iterator[KernelFunction]:
+        """Yield the functions in whose lines some text stands, which has no end of a line but at its beginning."""
+        at = self._text.find(part)
+        while at >= 0:
+            start = self._text.rfind(b"\n", 0, at + 1) + 1
+            end = self._text.find(b"\n", at + 1)
+            line = _LINE.fullmatch(self._text, start, end if end >= 0 else len(self._text))
+            if line is not None and not (line[3] or b"").startswith(_NO_MODULES):
+                yield KernelFunction(line[2].decode(), (line[3] or _KERNEL).decode(), int(line[1], 16))
+            at = self._text.find(part, at + 1)
 
     def named(self, name: str) -> list[KernelFunction]:
         """Return all functions of a name, which several files may have each one of."""
-        return [self._function(line) for line in self._by_name.get(name.encode(), ())]
+        return [each for each in self._lines_with(f" {name}".encode()) if each.name == name]
 
     def aliases(self, function: KernelFunction) -> list[str]:
         """Return all names of a function, its own first."""
-        same = [line[0].decode() for line in self._by_address.get(b"%016x" % function.address, ())]
+        same = [each.name for each in self._lines_with(b"\n%016x " % function.address)]
         return [function.name, *(name for name in same if name != function.name)]
 
     def names(self) -> list[str]:
-        """Return the names of all functions, each once, in order."""
-        return sorted(name.decode() for name in self._by_name)
+        """Return the names of all functions, each once, in order; the padding before functions has names too."""
+        names = {name for name in _NAMES.findall(self._text) if not name.startswith(_PADDING)}
+        return sorted(name.decode() for name in names)
 
-    def next_after(self, address: int) -> int | None:
-        """Return where the next function begins, which bounds the size of the one at an address."""
-        at = bisect.bisect_right(self._sorted, address)
-        return self._sorted[at] if at < len(self._sorted) else None
+    def next_after(self, function: KernelFunction) -> int | None:
+        """Return where the next symbol of the same module begins, which bounds the size of a function."""
+        return next((address for address in self._from(function) if address > function.address), None)
+
+    def _from(self, function: KernelFunction) -> Iterable[int]:
+        """Return the addresses of a module's symbols in order, from a function on or from the first."""
+        if function.module == KERNEL:  # whose lines are in order
+            at = self._text.find(b"\n%016x " % function.address)
+            return (int(line[1], 16) for line in _ADDRESS.finditer(self._text, at))
+        return sorted(each.address for each in self._lines_with(f"\t[{function.module}]".encode()))

@@ -31,10 +31,26 @@ def test_aliases_are_names_of_the_same_address():
     assert symbols.aliases(function) == ["__x64_sys_getppid", "__do_sys_getppid"]
 
 
-def test_next_function_bounds_one():
+def test_next_symbol_bounds_a_function():
     symbols = Symbols(LISTING)
-    assert symbols.next_after(0xFFFFFFFF81000040) == 0xFFFFFFFF81000080
-    assert symbols.next_after(0xFFFFFFFFC0000040) is None
+    ends = [
+        symbols.next_after(each) for name in ("__do_sys_getppid", "cleanup", "nfs_open") for each in symbols.named(name)
+    ]
+    assert ends == [0xFFFFFFFF81000080, 0xFFFFFFFF81000100, 0xFFFFFFFFC0000040, None]
+
+
+def test_names_are_whole_and_of_functions():
+    symbols = Symbols(LISTING + b"ffffffffc0000100 t nfs_open_more\t[nfs]\nffffffffc0000200 t __pfx_more\n")
+    assert [each.name for each in symbols.named("nfs_open")] == ["nfs_open"]
+    assert symbols.named("open") == []
+    assert symbols.names() == [
+        "__do_sys_getppid", "__x64_sys_getppid", "_stext", "cleanup", "nfs_open", "nfs_open_more",
+    ]  # fmt: skip
+
+
+def test_what_the_kernel_has_made_itself_is_left_out():
+    symbols = Symbols(LISTING + b"ffffffffc0001000 t handler\t[bpf]\nffffffffc0002000 t handler\t[__builtin__ftrace]\n")
+    assert symbols.named("handler") == []
 
 
 def test_hidden_addresses_are_said():

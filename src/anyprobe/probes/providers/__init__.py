@@ -1,0 +1,1 @@
+"""Where probes come from, other than the functions of a process."""

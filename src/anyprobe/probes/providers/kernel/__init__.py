@@ -1,0 +1,1 @@
+"""Probes in the running kernel, by the kernel's own engines."""

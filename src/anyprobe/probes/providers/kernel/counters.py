@@ -1,0 +1,87 @@
+"""Counters in the kernel, one row for each processor, and the programs that count.
+
+The programs are written here, instruction by instruction: they are there at once, without a compiler. A processor adds
+to its own row alone, but atomically: an interrupt or another thread may come between its load and its store.
+"""
+
+import os
+import struct
+from typing import Final
+
+import numpy as np
+
+from anyprobe.target.kernel import bpf
+
+_WORD, _LINE = 8, 64
+_COOKIE, _PROCESSOR = 174, 8
+"""Helpers: what was said when the probe was attached, and which processor this is."""
+_CALL, _EXIT, _MOV, _COPY, _IF_ABOVE, _MUL, _SHIFT, _ADD, _ATOMIC_ADD = (
+    0x85,
+    0x95,
+    0xB7,
+    0xBF,
+    0x25,
+    0x27,
+    0x67,
+    0x0F,
+    0xDB,
+)
+_LOAD_ADDRESS, _MAP_VALUE = 0x18, 2
+GO_ON: Final = 1
+"""A program's result where other users of a tracepoint are to see the hit too."""
+
+
+def _instruction(code: int, target: int = 0, source: int = 0, jump: int = 0, number: int = 0) -> bytes:
+    return struct.pack("<BBhi", code, target | source << 4, jump, number)
+
+
+class Counters:
+    """A number of counters, all zero at first, until they are closed; a program keeps them as long as it lives."""
+
+    def __init__(self, count: int) -> None:
+        """Make them."""
+        self.count = count
+        self._rows = bpf.possible_processors()
+        self._row_bytes = -(-count * _WORD // _LINE) * _LINE
+        self._descriptor = bpf.create_array(self._rows * self._row_bytes)
+
+    def close(self) -> None:
+        """Give them back."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def read(self) -> list[int]:
+        """Return what has been counted by all processors, by counter."""
+        words = np.frombuffer(bpf.read_array(self._descriptor, self._rows * self._row_bytes), dtype="<u8")
+        sums: list[int] = words.reshape(self._rows, -1)[:, : self.count].sum(axis=0).tolist()
+        return sums
+
+    def program(self, slot: int, *, result: int = 0) -> bytes:
+        """Return a program that counts in one counter."""
+        return self._program(b"", self._row(slot), result)
+
+    def program_for_many(self, first: int, count: int) -> bytes:
+        """Return a program that counts in the counter after ``first`` of which the probe's cookie has the number."""
+        bound = _instruction(_CALL, number=_COOKIE) + _instruction(_COPY, 6, 0)
+        # the end is behind the check of the processor's number too
+        adding = _instruction(_SHIFT, 6, number=3) + _instruction(_ADD, 1, 6)
+        body = self._row(first) + adding
+        return self._program(bound, body, 0, limit=count - 1)
+
+    def _row(self, slot: int) -> bytes:
+        """Return instructions that make the address of a counter in r1 of the processor's number in r0."""
+        address = _instruction(_LOAD_ADDRESS, 1, _MAP_VALUE, number=self._descriptor)
+        address += _instruction(0, number=slot * _WORD)
+        return _instruction(_MUL, 0, number=self._row_bytes) + address + _instruction(_ADD, 1, 0)
+
+    def _program(self, head: bytes, address: bytes, result: int, limit: int | None = None) -> bytes:
+        count = _instruction(_MOV, 2, number=1) + _instruction(_ATOMIC_ADD, 1, 2)
+        end = _instruction(_MOV, 0, number=result) + _instruction(_EXIT)
+        body = address + count
+        # no processor has a greater number and no probe another cookie, but the verifier does not know that
+        middle = _instruction(_CALL, number=_PROCESSOR)
+        middle += _instruction(_IF_ABOVE, 0, jump=len(body) // 8, number=self._rows - 1)
+        if limit is not None:
+            head += _instruction(_IF_ABOVE, 6, jump=len(middle + body) // 8, number=limit)
+        return head + middle + body + end

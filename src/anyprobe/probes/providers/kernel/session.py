@@ -1,0 +1,240 @@
+"""Sessions on the running kernel."""
+
+import errno
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError, UsageError
+from anyprobe.core.refusal import Refusal
+from anyprobe.data.snapshot import SiteResult, Snapshot, TargetInfo
+from anyprobe.probes.providers.kernel import mechanisms
+from anyprobe.probes.providers.kernel.counters import Counters
+from anyprobe.probes.providers.kernel.mechanisms import Attacher, Attachment
+from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
+from anyprobe.probes.providers.kernel.specs import KernelSpec, parse
+from anyprobe.target.kernel import programs
+
+_UNTOLD = "this kernel does not tell what it misses here"
+
+
+@dataclass(eq=False, repr=False)
+class KernelProbe:
+    """What one spec asked for: sites, a counter for each, and what is attached."""
+
+    spec: str
+    sites: Sequence[KernelSite]
+    counters: Counters
+    mechanism: str | None = None
+    """The one that was demanded."""
+    attachments: list[Attachment] = field(default_factory=list)
+    refused: list[tuple[str, Refusal]] = field(default_factory=list)
+    armed: bool = False
+    earlier: list[Attachment] = field(default_factory=list)
+    """What was attached before the probe was removed and enabled again."""
+
+    def __repr__(self) -> str:
+        """Return the spec and how much of it is attached."""
+        attached = sum(len(each.sites) for each in self.attachments) if self.armed else 0
+        return f"<KernelProbe {self.spec}: {attached} of {len(self.sites)} sites attached>"
+
+    @property
+    def mechanisms(self) -> list[str]:
+        """The mechanisms by which it is attached."""
+        return sorted({each.mechanism for each in self.attachments})
+
+    def attach(self, names: KernelNames) -> None:
+        """Attach to all sites, as far as the kernel permits it."""
+        self.earlier += self.attachments
+        self.attachments = []
+        self.attachments, self.refused = mechanisms.place(Attacher(self.counters, names), self.sites, self.mechanism)
+        self.armed = True
+
+    def detach(self) -> None:
+        """Take all away; the counters stay."""
+        self.armed = False
+        for each in self.attachments:
+            each.close()
+
+    def results(self) -> Iterator[SiteResult]:
+        """Yield what was counted at each site."""
+        counts = self.counters.read()
+        missed = self._missed()
+        latest = {slot: each for each in (*self.earlier, *self.attachments) for slot in each.slots}
+        for slot, each in sorted(latest.items()):
+            site = self.sites[slot]
+            yield SiteResult(
+                site.spec, site.module, site.name, site.offset, site.address, each.mechanism,
+                self.armed and each in self.attachments, counts[slot], missed.get(slot, 0), site.kind,
+                notes=() if each.is_told else (_UNTOLD,),
+            )  # fmt: skip
+
+    def _missed(self) -> dict[int, int]:
+        """Return what the kernel missed, by counter, where that is told of one site alone."""
+        found: dict[int, int] = {}
+        for each in (*self.earlier, *self.attachments):
+            missed = each.misses()
+            if len(each.slots) == 1:
+                found[each.slots[0]] = found.get(each.slots[0], 0) + missed
+        return found
+
+    def missed_together(self) -> int:
+        """Return what the kernel missed at several sites together."""
+        return sum(each.misses() for each in (*self.earlier, *self.attachments) if len(each.slots) > 1)
+
+
+class KernelSession:
+    """Probes in the running kernel. A context manager: leaving it removes everything.
+
+    ``count`` attaches probes; ``snapshot`` reads what they counted, also after ``detach``. All processes are seen,
+    this one too.
+    """
+
+    def __init__(self) -> None:
+        """Use ``kernel``."""
+        _see_permission()
+        self._names = KernelNames()
+        self.probes: list[KernelProbe] = []
+        self.warnings: Sequence[str] = ()
+        self._began: float | None = None
+        self._last: Snapshot | None = None
+
+    @property
+    def refused(self) -> list[tuple[str, Refusal]]:
+        """Everything that was asked for and not placed: canonical spec and reason."""
+        return [each for probe in self.probes for each in probe.refused]
+
+    @property
+    def detached(self) -> bool:
+        """Whether it is over."""
+        return self._last is not None
+
+    def count(self, *specs: str, mechanism: str | None = None) -> list[KernelProbe]:
+        """Count hits: entries and returns of functions, single instructions, tracepoints and system calls.
+
+        Args:
+            specs: such as ``kernel::vfs_read:entry``, ``tracepoint:sched:sched_switch``, ``syscall::openat:return``.
+            mechanism: the only one to use (``fentry``, ``kprobe``, ``kprobe.multi``, ``raw_tp``, ``tracepoint``); by
+                itself the cheapest is used that the kernel takes, and each site's ``strategy`` says which.
+
+        Returns:
+            One probe for each spec. Sites that the kernel refuses are in ``refused``.
+
+        Raises:
+            SpecError: a spec means nothing; then nothing is attached.
+        """
+        self._check_attached()
+        if mechanism is not None and mechanism not in mechanisms.NAMES:
+            raise UsageError(f"no mechanism {mechanism!r}; one of {', '.join(mechanisms.NAMES)}")
+        read = [parse(text) for text in specs]
+        resolved = [(spec, self._names.resolve(spec), mechanism or spec.mechanism) for spec in read]
+        for spec, sites, demanded in resolved:
+            _see_mechanism(spec, sites, demanded)
+        made: list[KernelProbe] = []
+        try:
+            for spec, sites, demanded in resolved:
+                made.append(KernelProbe(spec.text.strip(), sites, Counters(len(sites)), demanded))
+                made[-1].attach(self._names)
+        except BaseException:
+            for probe in made:
+                probe.detach()
+                probe.counters.close()
+            raise
+        self.probes += made
+        self._began = self._began or time.monotonic()
+        return made
+
+    def remove(self, *probes: KernelProbe) -> None:
+        """Detach probes; what they counted stays in ``snapshot``."""
+        for probe in probes:
+            probe.detach()
+
+    def enable(self, *probes: KernelProbe) -> None:
+        """Attach probes again that were removed; they count on."""
+        self._check_attached()
+        for probe in probes:
+            if not probe.armed:
+                probe.attach(self._names)
+
+    def snapshot(self) -> Snapshot:
+        """Return what has been counted so far, as an immutable value."""
+        if self._last is not None:
+            return self._last
+        sites = tuple(result for probe in self.probes for result in probe.results())
+        duration = 0.0 if self._began is None else time.monotonic() - self._began
+        return Snapshot(
+            target=TargetInfo(0, f"Linux {os.uname().release}"),
+            duration_s=duration,
+            pause_us={},
+            setup_s={},
+            sites=sites,
+            refused=(),
+            warnings=(*self.warnings, *self._losses()),
+        )
+
+    def _losses(self) -> Iterator[str]:
+        for probe in self.probes:
+            missed = probe.missed_together()
+            if missed:
+                yield f"{probe.spec}: the kernel missed {missed} hits, and does not tell at which of the functions"
+
+    def detach(self) -> None:
+        """Remove everything from the kernel; what was counted stays in ``snapshot``."""
+        if self._last is not None:
+            return
+        for probe in self.probes:
+            probe.detach()
+        self._last = self.snapshot()
+        for probe in self.probes:
+            probe.counters.close()
+
+    close = detach
+
+    def __enter__(self) -> Self:
+        """Detach afterwards."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Detach."""
+        self.detach()
+
+    def _check_attached(self) -> None:
+        if self._last is not None:
+            raise UsageError("the session on the kernel is over")
+
+
+def kernel() -> KernelSession:
+    """Open a session on the running kernel. Nothing is changed until a probe is attached.
+
+    Raises ``PermissionDenied`` where this user may not load programs into the kernel.
+    """
+    return KernelSession()
+
+
+def _see_permission() -> None:
+    """Raise an error if the kernel takes no programs at all."""
+    try:
+        Counters(1).close()
+        os.close(programs.load(_NOTHING, programs.Kind(programs.PROGRAM_OF_A_TRACEPOINT)))
+    except KernelRefused as refusal:
+        if refusal.errno in {errno.EPERM, errno.EACCES}:
+            remedy = "be root, or have CAP_BPF and CAP_PERFMON"
+            raise PermissionDenied("bpf(2)", "the kernel takes no probes from this user", remedy) from None
+        raise TargetError(f"the kernel cannot be probed here: {refusal}") from None
+
+
+_NOTHING = bytes.fromhex("b7000000000000009500000000000000")
+"""``r0 = 0; exit``."""
+
+
+def _see_mechanism(spec: KernelSpec, sites: Sequence[KernelSite], demanded: str | None) -> None:
+    """Complain where a mechanism is demanded that is not for such sites at all."""
+    if any(mechanisms.is_meant(way, sites[0], demanded) for way in mechanisms.CHEAPEST):
+        return
+    ways = [way.called(sites[0]) for way in mechanisms.CHEAPEST if mechanisms.is_possible(way, sites[0])]
+    raise spec.error(spec.function, f"{demanded} is not for this; possible: {', '.join(ways)}")

@@ -1,0 +1,154 @@
+"""What specs mean in the running kernel: functions, tracepoints and system calls."""
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from anyprobe.probes.providers.kernel.specs import KernelSpec, Name, Provider
+from anyprobe.target.kernel import tracefs
+from anyprobe.target.kernel.btf import KernelTypes
+from anyprobe.target.kernel.symbols import KernelFunction, Symbols
+
+_SYSCALL_FUNCTIONS = ("__x64_sys_{}", "__do_sys_{}")
+_RENAMED = {
+    "stat": "newstat", "lstat": "newlstat", "fstat": "newfstat", "uname": "newuname", "sendfile": "sendfile64",
+    "umount2": "umount", "pread": "pread64", "pwrite": "pwrite64", "fadvise64_64": "fadvise64",
+}  # fmt: skip
+"""System calls whose functions the kernel calls otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSite:
+    """One place in the kernel: at a function, at a tracepoint, or both ways for a system call."""
+
+    spec: str
+    module: str
+    """A module, ``vmlinux``, or a tracepoint's category."""
+    name: str
+    kind: Name
+    offset: int = 0
+    function: KernelFunction | None = None
+    names: tuple[str, ...] = ()
+    """All names of the function; none may be another function's too if its type is to be looked up by one."""
+    tracepoint: tuple[str, str] | None = None
+    raw: str | None = None
+
+    @property
+    def address(self) -> int:
+        """Where it is, 0 for tracepoints."""
+        return 0 if self.function is None else self.function.address + self.offset
+
+
+class KernelNames:
+    """What there is in the kernel, read when it is first asked for."""
+
+    def __init__(self) -> None:
+        """Read nothing yet."""
+        self.types = KernelTypes()
+
+    @cached_property
+    def symbols(self) -> Symbols:
+        """The functions."""
+        return Symbols.running()
+
+    def resolve(self, spec: KernelSpec) -> list[KernelSite]:
+        """Return the sites that a spec means; raise ``SpecError`` with the nearest names if there is none."""
+        if spec.provider is Provider.TRACEPOINT:
+            return self._tracepoints(spec)
+        if spec.provider is Provider.RAW:
+            name = spec.function.text
+            return [KernelSite(spec.canonical("", name), "", name, "entry", raw=name)]
+        if spec.provider is Provider.SYSCALL:
+            return self._syscalls(spec)
+        return self._functions(spec)
+
+    def _functions(self, spec: KernelSpec) -> list[KernelSite]:
+        name = spec.function.text
+        names = fnmatch.filter(self.symbols.names(), name) if spec.is_glob else [name]
+        found = [
+            each
+            for each_name in names
+            for each in self.symbols.named(each_name)
+            if not spec.module or fnmatch.fnmatchcase(each.module, spec.module.text)
+        ]
+        if not found:
+            self._no_function(spec)
+        by_address = {each.address: each for each in reversed(found)}  # a function may have several names
+        return [self._at(spec, function) for function in reversed(by_address.values())]
+
+    def _no_function(self, spec: KernelSpec) -> None:
+        elsewhere = self.symbols.named(spec.function.text)
+        if spec.module and elsewhere:
+            where = ", ".join(sorted({each.module for each in elsewhere}))
+            raise spec.error(spec.module, f"{spec.function.text} is in {where}")
+        message = "no function of the kernel has this name; it may be inlined where it is called"
+        if spec.is_glob:
+            message = "no function of the kernel matches this"
+        raise spec.error(spec.function, message, nearest(spec.function.text, self.symbols.names()))
+
+    def _at(self, spec: KernelSpec, function: KernelFunction) -> KernelSite:
+        self._check_offset(spec, function)
+        canonical = spec.canonical(function.module, function.name)
+        names = tuple(self.symbols.aliases(function))
+        return KernelSite(canonical, function.module, function.name, spec.name, spec.offset, function, names)
+
+    def _check_offset(self, spec: KernelSpec, function: KernelFunction) -> None:
+        end = self.symbols.next_after(function)
+        if end is not None and function.address + spec.offset >= end:
+            size = end - function.address
+            raise spec.error(spec.function, f"{function.name} has no more than {size:#x} bytes")
+
+    def is_single(self, name: str) -> bool:
+        """Return whether exactly one function has a name, so that it cannot mean another one."""
+        return len(self.symbols.named(name)) == 1
+
+    def _tracepoints(self, spec: KernelSpec) -> list[KernelSite]:
+        categories = fnmatch.filter(tracefs.categories(), spec.module.text)
+        if not categories:
+            raise spec.error(
+                spec.module, "no tracepoint has this category", nearest(spec.module.text, tracefs.categories())
+            )
+        found = [
+            (category, name)
+            for category in categories
+            for name in fnmatch.filter(tracefs.tracepoints(category), spec.function.text)
+        ]
+        if not found:
+            known = [name for category in categories for name in tracefs.tracepoints(category)]
+            message = "no tracepoint of this category has this name"
+            raise spec.error(spec.function, message, nearest(spec.function.text, known))
+        return [
+            KernelSite(spec.canonical(*each), each[0], each[1], "entry", tracepoint=each, raw=each[1]) for each in found
+        ]
+
+    def _syscalls(self, spec: KernelSpec) -> list[KernelSite]:
+        if not spec.is_glob:
+            return [self._syscall(spec, spec.function.text)]
+        prefix = _SYSCALL_FUNCTIONS[0].format("")
+        names = [name.removeprefix(prefix) for name in self.symbols.names() if name.startswith(prefix)]
+        found = fnmatch.filter(names, spec.function.text)
+        if not found:
+            raise spec.error(spec.function, "no system call matches this")
+        return [self._syscall(spec, name) for name in found]
+
+    def _syscall(self, spec: KernelSpec, name: str) -> KernelSite:
+        inner = _RENAMED.get(name, name)
+        found = [each for form in _SYSCALL_FUNCTIONS for each in self.symbols.named(form.format(inner))]
+        if not found:
+            prefix = _SYSCALL_FUNCTIONS[0].format("")
+            known = [each.removeprefix(prefix) for each in self.symbols.names() if each.startswith(prefix)]
+            raise spec.error(spec.function, "no system call of this kernel has this name", nearest(name, known))
+        function = found[0]
+        event = f"sys_{'exit' if spec.name == 'return' else 'enter'}_{inner}"
+        return KernelSite(
+            spec.canonical("", name), "syscall", name, spec.name, 0, function,
+            tuple(self.symbols.aliases(function)), ("syscalls", event),
+        )  # fmt: skip
+
+
+def nearest(name: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names that a mistyped one probably means."""
+    import difflib
+
+    return tuple(difflib.get_close_matches(name, names, 3, 0.75))

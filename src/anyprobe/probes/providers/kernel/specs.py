@@ -1,0 +1,185 @@
+"""Specs of probes in the kernel: text to parts, with a caret where it cannot be read."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, cast
+
+from anyprobe.core.errors import SpecError
+from anyprobe.probes.parts import Part, split
+
+Name = Literal["entry", "return", "offset"]
+_HEX = re.compile(r"(?:0[xX])?[0-9a-fA-F]+")
+_NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
+_BRACKETS = re.compile(r"[*?\[]")
+_EXAMPLES = ("kernel::vfs_read:entry", "tracepoint:sched:sched_switch", "syscall::openat:entry")
+_DIALECT: dict[str, tuple[str, Name]] = {
+    "kprobe": ("kprobe", "entry"), "k": ("kprobe", "entry"), "kretprobe": ("kprobe", "return"),
+    "kr": ("kprobe", "return"), "fentry": ("fentry", "entry"), "kfunc": ("fentry", "entry"), "f": ("fentry", "entry"),
+    "fexit": ("fentry", "return"), "kretfunc": ("fentry", "return"), "fr": ("fentry", "return"),
+}  # fmt: skip
+"""bpftrace's providers: the mechanism that each demands, and the end of the function."""
+_LATER = {"profile": "timers", "interval": "timers", "software": "software events", "hardware": "hardware events"}
+
+
+class Provider(StrEnum):
+    """What a probe in the kernel is at."""
+
+    FUNCTION = "kernel"
+    TRACEPOINT = "tracepoint"
+    RAW = "rawtracepoint"
+    SYSCALL = "syscall"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """A spec, read. ``module`` is a tracepoint's category; empty: any. ``mechanism``: demanded by the spec."""
+
+    text: str
+    provider: Provider
+    module: Part
+    function: Part
+    name: Name
+    offset: int = 0
+    mechanism: str | None = None
+
+    @property
+    def is_glob(self) -> bool:
+        """Whether it may mean several functions."""
+        return any(_BRACKETS.search(part.text) for part in (self.module, self.function))
+
+    def canonical(self, module: str, function: str) -> str:
+        """Return the full form for one function, tracepoint or system call that it means."""
+        if self.provider is Provider.TRACEPOINT:
+            return f"tracepoint:{module}:{function}"
+        if self.provider is Provider.RAW:
+            return f"rawtracepoint:{function}"
+        name = f"{self.offset:#x}" if self.name == "offset" else self.name
+        return (
+            f"syscall::{function}:{name}" if self.provider is Provider.SYSCALL else f"kernel:{module}:{function}:{name}"
+        )
+
+    def error(self, part: Part, message: str, nearest: tuple[str, ...] = ()) -> SpecError:
+        """Return an error with the caret under a part."""
+        return SpecError(self.text, part.position, message, nearest, length=len(part))
+
+
+def is_kernel(text: str) -> bool:
+    """Return whether a spec means something in the kernel, by its first part."""
+    head, colon, _ = text.strip().partition(":")
+    return bool(colon) and (head in {each.value for each in Provider} or head in {"t", "rt", *_DIALECT, *_LATER})
+
+
+def parse(text: str) -> KernelSpec:
+    """Read a spec of the kernel in any of the forms; raise ``SpecError`` with a caret where it cannot be read."""
+    stripped = text.strip()
+    if not stripped:
+        raise SpecError(text, 0, "the spec is empty", _EXAMPLES)
+    lead = len(text) - len(text.lstrip())
+    head, *rest = split(text, lead, lead + len(stripped))
+    if not rest:
+        message = "a provider is missing before the name"
+        raise SpecError(text, head.position, message, (f"kernel::{head.text}:entry",), length=len(head))
+    if head.text in {"tracepoint", "t"}:
+        return _tracepoint(text, rest)
+    if head.text in {"rawtracepoint", "rt"}:
+        return KernelSpec(text, Provider.RAW, _none(rest[-1]), _last(text, rest, 2), "entry")
+    if head.text in _DIALECT:
+        return _bpftrace(text, head, rest)
+    if head.text in {Provider.FUNCTION, Provider.SYSCALL}:
+        return _four(text, head, rest)
+    if head.text in _LATER:
+        raise SpecError(text, head.position, f"{_LATER[head.text]} are not supported yet", length=len(head))
+    raise SpecError(text, head.position, f"no provider {head.text!r} in the kernel", _EXAMPLES, length=len(head))
+
+
+def _none(at: Part) -> Part:
+    return Part("", at.position)
+
+
+def _last(text: str, parts: list[Part], most: int) -> Part:
+    """Return the part with the name, of which there may be some before that say where it is."""
+    if len(parts) > most:
+        raise SpecError(text, parts[most].position, "more parts than this provider has", length=len(parts[most]))
+    return _required(text, parts[-1])
+
+
+def _required(text: str, part: Part) -> Part:
+    if not part:
+        raise SpecError(text, min(part.position, max(len(text) - 1, 0)), "a name is missing", _EXAMPLES)
+    return part
+
+
+def _tracepoint(text: str, parts: list[Part]) -> KernelSpec:
+    name = _last(text, parts, 2)
+    if len(parts) < 2:
+        message = "a tracepoint has a category and a name"
+        raise SpecError(text, name.position, message, ("tracepoint:sched:sched_switch",), length=len(name))
+    return KernelSpec(text, Provider.TRACEPOINT, parts[0], name, "entry")
+
+
+def _bpftrace(text: str, head: Part, parts: list[Part]) -> KernelSpec:
+    """Read ``kprobe:[MODULE:]FUNCTION[+OFFSET]`` and its like."""
+    function = _last(text, parts, 2)
+    module = parts[0] if len(parts) == 2 else _none(function)
+    mechanism, name = _DIALECT[head.text]
+    spec = _suffixed(KernelSpec(text, Provider.FUNCTION, module, function, name, 0, mechanism))
+    if spec.name == "offset" and (name, mechanism) != ("entry", "kprobe"):
+        raise spec.error(function, f"{head.text} has no offset")
+    return spec
+
+
+def _four(text: str, head: Part, rest: list[Part]) -> KernelSpec:
+    """Read ``kernel:MODULE:FUNCTION:NAME`` and ``syscall::NAME:entry``, or the forms without the name."""
+    provider = Provider(head.text)
+    if len(rest) == 1:
+        nearest = (f"{head.text}::{rest[0].text}:entry",)
+        message = f"four parts are wanted ({head.text}:module:function:name); leave a part empty rather than out"
+        raise SpecError(text, rest[0].position, message, nearest, length=len(rest[0]))
+    if len(rest) > 3:
+        raise SpecError(
+            text, rest[3].position, "more than four parts (kernel:module:function:name)", length=len(rest[3])
+        )
+    module, function = rest[0], _required(text, rest[1])
+    spec = KernelSpec(text, provider, module, function, "entry")
+    if provider is Provider.SYSCALL and module:
+        raise spec.error(module, "system calls have no module; leave it empty")
+    if len(rest) == 2:
+        spec = _suffixed(spec)
+    elif rest[2].text not in {"", "entry"}:
+        spec = _named(spec, rest[2])
+    if spec.name == "offset" and provider is Provider.SYSCALL:
+        raise spec.error(spec.function, "a system call has an entry and a return, no offsets")
+    return spec
+
+
+def _named(spec: KernelSpec, name: Part) -> KernelSpec:
+    if name.text == "return":
+        return KernelSpec(spec.text, spec.provider, spec.module, spec.function, "return")
+    if _HEX.fullmatch(name.text):
+        return KernelSpec(spec.text, spec.provider, spec.module, spec.function, "offset", int(name.text, 16))
+    message = f"no such name {name.text!r}: entry, return or a hexadecimal offset"
+    raise spec.error(name, message, ("entry", "return"))
+
+
+def _suffixed(spec: KernelSpec) -> KernelSpec:
+    """Read ``vfs_read%return`` and ``vfs_read+0x1c``."""
+    part = spec.function
+    body, percent, suffix = part.text.partition("%")
+    if percent:
+        if suffix not in {"entry", "return"}:
+            at = Part(suffix, part.position + len(body) + 1)
+            raise spec.error(at, "behind '%' stands entry or return", ("entry", "return"))
+        if spec.mechanism is not None:
+            raise spec.error(part, "the provider says already which end is meant")
+        name = cast("Name", suffix)
+        return KernelSpec(spec.text, spec.provider, spec.module, Part(body, part.position), name, 0, spec.mechanism)
+    body, plus, digits = part.text.partition("+")
+    if not plus:
+        return spec
+    if not _NUMBER.fullmatch(digits):
+        at = Part(digits, part.position + len(body) + 1)
+        raise spec.error(at, f"{digits!r} is not an offset (write 0x1c or 28)")
+    offset = int(digits, 16 if digits[:2] in {"0x", "0X"} else 10)
+    function = Part(body, part.position)
+    return KernelSpec(spec.text, spec.provider, spec.module, function, "offset", offset, spec.mechanism)

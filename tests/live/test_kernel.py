@@ -1,0 +1,184 @@
+"""Probes in the machine's own kernel, by whatever it permits: tracepoints nearly always, functions not on all."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import anyprobe
+from anyprobe.target.kernel import bpf, perf, programs
+
+CALL, NUMBER = "sched_get_priority_min", 147
+"""A system call that other programs make at their start at most."""
+COUNT, THREADS = 20_000, 2
+REFUSED = programs.refused_because()
+pytestmark = [pytest.mark.root, pytest.mark.skipif(REFUSED is not None, reason=str(REFUSED))]
+
+
+@pytest.fixture
+def calls(compiled):
+    program = compiled("system_calls.c", "-pthread")
+    return lambda: subprocess.run([program, str(NUMBER), str(COUNT), str(THREADS)], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("spec", "mechanism"),
+    [
+        (f"tracepoint:syscalls:sys_enter_{CALL}", None),
+        (f"tracepoint:syscalls:sys_exit_{CALL}", "tracepoint"),
+        (f"syscall::{CALL}:entry", None),
+        (f"syscall::{CALL}:return", None),
+        (f"syscall::{CALL}:entry", "tracepoint"),
+    ],
+)
+def test_counts_are_exact(calls, spec, mechanism):
+    with anyprobe.kernel() as session:
+        session.count(spec, mechanism=mechanism)
+        calls()
+        (site,) = session.snapshot().sites
+    assert site.hits == COUNT * THREADS
+    assert site.nmissed == 0
+    assert site.armed
+    assert mechanism in {None, site.strategy}
+
+
+def test_raw_tracepoint_sees_at_least_what_was_called(calls):
+    with anyprobe.kernel() as session:
+        session.count("rawtracepoint:sys_enter")
+        calls()
+        (site,) = session.snapshot().sites
+    assert site.strategy == "raw_tp"
+    assert site.hits >= COUNT * THREADS
+
+
+def test_others_at_a_tracepoint_see_all_hits_too(calls):
+    first, second = anyprobe.kernel(), anyprobe.kernel()
+    with first, second:
+        for session in (first, second):
+            session.count(f"tracepoint:syscalls:sys_enter_{CALL}")
+        calls()
+        assert [site.hits for each in (first, second) for site in each.snapshot().sites] == [COUNT * THREADS] * 2
+
+
+def test_removed_probes_count_no_more_and_count_on_when_enabled(calls):
+    with anyprobe.kernel() as session:
+        (probe,) = session.count(f"syscall::{CALL}:entry")
+        calls()
+        session.remove(probe)
+        calls()
+        (site,) = session.snapshot().sites
+        assert (site.hits, site.armed) == (COUNT * THREADS, False)
+        session.enable(probe)
+        calls()
+        (site,) = session.snapshot().sites
+        assert (site.hits, site.armed) == (2 * COUNT * THREADS, True)
+    (site,) = session.snapshot().sites
+    assert (site.hits, site.armed) == (2 * COUNT * THREADS, False)
+    with pytest.raises(anyprobe.UsageError, match="over"):
+        session.count("rawtracepoint:sys_enter")
+
+
+def test_category_of_tracepoints():
+    with anyprobe.kernel() as session:
+        session.count("tracepoint:sched:sched_process_*")
+        subprocess.run(["true"], check=True)
+        found = {site.function: site for site in session.snapshot().sites}
+        assert not session.refused
+    assert {"sched_process_fork", "sched_process_exec", "sched_process_exit"} <= set(found)
+    assert all(found[f"sched_process_{name}"].hits >= 1 for name in ("fork", "exec", "exit"))
+    assert found["sched_process_exec"].spec == "tracepoint:sched:sched_process_exec"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("tracepoint:sched:sched_swich", "sched_switch"),
+        ("tracepoint:shed:sched_switch", "sched"),
+        ("syscall::openatt:entry", "openat"),
+        ("kernel::vfs_reed:entry", "vfs_read"),
+        ("kernel:nosuchmodule:vfs_read:entry", "is in vmlinux"),
+        ("kernel::vfs_read:0xfffff", "bytes"),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_is_near(spec, message):
+    with anyprobe.kernel() as session:
+        with pytest.raises(anyprobe.SpecError, match=message):
+            session.count("rawtracepoint:sys_enter", spec)
+        assert not session.probes, "all specs are understood before anything is attached"
+
+
+def test_mechanism_that_is_not_for_this_is_said():
+    with anyprobe.kernel() as session:
+        with pytest.raises(anyprobe.SpecError, match="possible: raw_tp, tracepoint"):
+            session.count("tracepoint:sched:sched_switch", mechanism="kprobe")
+        with pytest.raises(anyprobe.UsageError, match="no mechanism"):
+            session.count("rawtracepoint:sys_enter", mechanism="magic")
+
+
+def test_what_the_kernel_refuses_is_said():
+    with anyprobe.kernel() as session:
+        session.count("rawtracepoint:no_such_tracepoint")
+        ((spec, why),) = session.refused
+        assert not session.snapshot().sites
+    assert spec == "rawtracepoint:no_such_tracepoint"
+    assert why.reason is anyprobe.Reason.KERNEL_REFUSES
+    assert "ENOENT" in why.detail
+
+
+def test_ordinary_user_is_told_what_is_missing():
+    program = "import os, anyprobe\nopen_it = anyprobe.kernel\nos.setuid(65534)\nopen_it()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "PermissionDenied" in done.stderr
+    assert "CAP_BPF" in done.stderr
+
+
+def test_nothing_stays_of_a_killed_session():
+    before = len(list(programs_loaded()))
+    program = "import anyprobe, time\ns = anyprobe.kernel()\ns.count('tracepoint:sched:*')\nprint(1, flush=True)\n"
+    child = subprocess.Popen([sys.executable, "-c", program + "time.sleep(100)"], stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"1\n"
+    assert len(list(programs_loaded())) > before
+    child.kill()
+    child.communicate()
+    gone = threading.Event()
+    for _ in range(100):
+        if len(list(programs_loaded())) <= before:
+            break
+        gone.wait(0.1)
+    assert len(list(programs_loaded())) <= before
+
+
+def programs_loaded():
+    """Yield the numbers of all programs in the kernel."""
+    number = bpf.next_number(11, 0)
+    while number is not None:
+        yield number
+        number = bpf.next_number(11, number)
+
+
+def test_a_timer_and_a_software_event_run_programs():
+    from anyprobe.probes.providers.kernel.counters import Counters
+
+    counters = Counters(2)
+    held = []
+    try:
+        for slot in (0, 1):
+            program = programs.load(counters.program(slot), programs.Kind(programs.PROGRAM_OF_A_SAMPLE))
+            held.append(program)
+            for processor in range(os.cpu_count()):
+                event = (
+                    perf.open_timer(processor, hertz=99) if slot == 0 else perf.open_software("page-faults", processor)
+                )
+                held += [event, programs.attach_to_event(program, event)]
+        for _ in range(50):
+            subprocess.run(["true"], check=True)
+            if all(counters.read()):
+                break
+        assert all(counters.read())
+    finally:
+        for each in reversed(held):
+            os.close(each)
+        counters.close()

@@ -1,0 +1,148 @@
+"""Which way to a place is taken, with a kernel that takes what a test says."""
+
+import errno
+from dataclasses import dataclass, field
+
+import pytest
+
+from anyprobe.core.errors import KernelRefused
+from anyprobe.core.refusal import Reason
+from anyprobe.probes.providers.kernel import mechanisms
+from anyprobe.probes.providers.kernel.mechanisms import FENTRY, KPROBE, MULTI, TRACEPOINT, place
+from anyprobe.probes.providers.kernel.sites import KernelSite
+from anyprobe.target.kernel.symbols import KernelFunction
+
+
+@dataclass
+class Kernel:
+    """Takes or refuses; ``refuses``: error numbers by the attachment's name or by a function's."""
+
+    refuses: dict[str, int] = field(default_factory=dict)
+    taken: list[tuple[str, list[str]]] = field(default_factory=list)
+
+    def attach(self, made):
+        names = [site.name for site in made.sites]
+        for what in (made.mechanism, *names, *(f"{made.mechanism} {name}" for name in names)):
+            if what in self.refuses:
+                raise KernelRefused("attach a program", self.refuses[what])
+        self.taken.append((made.mechanism, names))
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    made = Kernel()
+    for name in ("function", "multi", "kprobe", "raw", "tracepoint"):
+        monkeypatch.setattr(mechanisms.Attacher, name, None)
+    ways = [
+        mechanisms.Mechanism(each.name, each.at_return, lambda _, attachment: made.attach(attachment), each.many)
+        for each in mechanisms.CHEAPEST
+    ]
+    renamed = dict(zip(mechanisms.CHEAPEST, ways, strict=True))
+    monkeypatch.setattr(mechanisms, "CHEAPEST", tuple(ways))
+    monkeypatch.setattr(mechanisms, "FOR_MANY", tuple(renamed[each] for each in mechanisms.FOR_MANY))
+    for name in ("RAW", "TRACEPOINT", "KPROBE"):
+        monkeypatch.setattr(mechanisms, name, renamed[getattr(mechanisms, name)])
+    monkeypatch.setattr(mechanisms.tracefs, "blacklist", lambda: [(0x500, 0x600, "noinstr_function")])
+    return made
+
+
+def function(name="vfs_read", kind="entry", address=0x1000, offset=0, **more):
+    spec = f"kernel:vmlinux:{name}:{kind}"
+    return KernelSite(spec, "vmlinux", name, kind, offset, KernelFunction(name, "vmlinux", address), (name,), **more)
+
+
+def test_cheapest_first(kernel):
+    assert [each.mechanism for each in place(None, [function()], None)[0]] == [FENTRY.name]
+    assert [each.mechanism for each in place(None, [function(kind="return")], None)[0]] == [FENTRY.at_return]
+
+
+def test_next_one_where_the_kernel_refuses(kernel):
+    kernel.refuses = {"fentry": errno.EPERM, "kprobe.multi": errno.EOPNOTSUPP}
+    made, refused = place(None, [function()], None)
+    assert [each.mechanism for each in made] == [KPROBE.name]
+    assert not refused
+
+
+def test_demanded_one_and_no_other(kernel):
+    kernel.refuses = {"kprobe": errno.ENOENT}
+    made, refused = place(None, [function()], "kprobe")
+    assert not made
+    ((spec, why),) = refused
+    assert spec == "kernel:vmlinux:vfs_read:entry"
+    assert why.reason is Reason.KERNEL_REFUSES
+    assert "kprobe: " in why.detail
+    assert "ENOENT" in why.detail
+
+
+@pytest.mark.parametrize("demanded", ["kprobe", "kretprobe"])
+def test_a_return_may_be_demanded_by_both_names(kernel, demanded):
+    assert [each.mechanism for each in place(None, [function(kind="return")], demanded)[0]] == ["kretprobe"]
+
+
+def test_an_entry_is_not_had_by_what_is_for_returns(kernel):
+    assert not mechanisms.is_meant(FENTRY, function(), "fexit")
+    assert mechanisms.is_meant(FENTRY, function(kind="return"), "fexit")
+
+
+def test_offsets_are_for_kprobes(kernel):
+    assert [each.mechanism for each in place(None, [function(kind="offset", offset=4)], None)[0]] == ["kprobe"]
+
+
+def test_many_functions_have_one_attachment(kernel):
+    sites = [function(f"f{number}", address=0x1000 + number) for number in range(20)]
+    made, refused = place(None, sites, None)
+    assert [(each.mechanism, list(each.slots)) for each in made] == [(MULTI.name, list(range(20)))]
+    assert not refused
+
+
+def test_one_bad_function_does_not_spoil_the_others(kernel):
+    kernel.refuses = {"kprobe.multi f11": errno.EINVAL, "f4": errno.EINVAL}
+    sites = [function(f"f{number}", address=0x1000 + number) for number in range(20)]
+    made, refused = place(None, sites, None)
+    slots = sorted((slot, each.mechanism) for each in made for slot in each.slots)
+    assert [slot for slot, _ in slots] == [number for number in range(20) if number != 4]
+    assert dict(slots)[11] == FENTRY.name
+    assert {mechanism for slot, mechanism in slots if slot != 11} == {MULTI.name}
+    assert [spec for spec, _ in refused] == ["kernel:vmlinux:f4:entry"]
+    for each in made:
+        assert list(each.slots) == list(range(each.slots[0], each.slots[0] + len(each.slots)))
+
+
+def test_without_multi_each_is_attached_alone(kernel):
+    kernel.refuses = {"kprobe.multi": errno.EOPNOTSUPP}
+    sites = [function(f"f{number}", address=0x1000 + number) for number in range(20)]
+    made, _ = place(None, sites, None)
+    assert [each.mechanism for each in made] == [FENTRY.name] * 20
+
+
+def test_system_call_falls_back_to_its_tracepoint(kernel):
+    kernel.refuses = dict.fromkeys(("fentry", "kprobe.multi", "kprobe"), errno.EPERM)
+    made, _ = place(None, [function(tracepoint=("syscalls", "sys_enter_read"))], None)
+    assert [each.mechanism for each in made] == [TRACEPOINT.name]
+
+
+def test_refusals_have_their_reasons(kernel):
+    kernel.refuses = {"fentry": errno.ENOENT, "kprobe.multi": errno.ENOENT, "kprobe": errno.EINVAL}
+    ((_, why),) = place(None, [function(address=0x540)], None)[1]
+    assert why.reason is Reason.KPROBE_BLACKLIST
+    assert "noinstr_function" in why.detail
+    kernel.refuses = {"kprobe": errno.EILSEQ}
+    ((_, why),) = place(None, [function(kind="offset", offset=1)], None)[1]
+    assert why.reason is Reason.NOT_A_BOUNDARY
+    ((_, why),) = place(None, [function("do_exit", "return")], None)[1]
+    assert why.reason is Reason.NO_EXIT
+
+
+def test_an_interrupt_takes_back_what_was_attached(kernel):
+    closed = []
+
+    def attach(made):
+        if made.sites[0].name == "second":
+            raise KeyboardInterrupt
+        made.told.append(lambda: closed.append(made.sites[0].name))
+        made.descriptors.append(mechanisms.os.open("/dev/null", mechanisms.os.O_RDONLY))
+
+    kernel.attach = attach
+    with pytest.raises(KeyboardInterrupt):
+        place(None, [function("first"), function("second", address=0x2000)], None)
+    assert closed == ["first"]

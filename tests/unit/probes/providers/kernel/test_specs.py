@@ -1,0 +1,85 @@
+"""Specs of probes in the kernel."""
+
+import pytest
+
+from anyprobe.core.errors import SpecError
+from anyprobe.probes.providers.kernel.specs import Provider, is_kernel, parse
+
+
+@pytest.mark.parametrize(
+    ("text", "module", "function", "name", "offset", "mechanism"),
+    [
+        ("kernel::tcp_v4_rcv:entry", "", "tcp_v4_rcv", "entry", 0, None),
+        ("kernel::tcp_v4_rcv", "", "tcp_v4_rcv", "entry", 0, None),
+        ("kernel:nfs:*:return", "nfs", "*", "return", 0, None),
+        ("kernel::vfs_read%return", "", "vfs_read", "return", 0, None),
+        ("kernel::vfs_read:0x1c", "", "vfs_read", "offset", 0x1C, None),
+        ("kernel::vfs_read:1c", "", "vfs_read", "offset", 0x1C, None),
+        ("kernel::vfs_read+28", "", "vfs_read", "offset", 28, None),
+        ("  kernel:ext4:ext4_sync_file:entry ", "ext4", "ext4_sync_file", "entry", 0, None),
+        ("kprobe:vfs_read", "", "vfs_read", "entry", 0, "kprobe"),
+        ("kprobe:vfs_read+0x10", "", "vfs_read", "offset", 16, "kprobe"),
+        ("kprobe:nfs:nfs_open", "nfs", "nfs_open", "entry", 0, "kprobe"),
+        ("kretprobe:vfs_read", "", "vfs_read", "return", 0, "kprobe"),
+        ("fentry:vfs_read", "", "vfs_read", "entry", 0, "fentry"),
+        ("kfunc:nfs:nfs_open", "nfs", "nfs_open", "entry", 0, "fentry"),
+        ("fexit:vfs_read", "", "vfs_read", "return", 0, "fentry"),
+        ("kretfunc:vfs_read", "", "vfs_read", "return", 0, "fentry"),
+    ],
+)
+def test_functions(text, module, function, name, offset, mechanism):
+    spec = parse(text)
+    assert is_kernel(text)
+    assert (spec.provider, spec.module.text, spec.function.text) == (Provider.FUNCTION, module, function)
+    assert (spec.name, spec.offset, spec.mechanism) == (name, offset, mechanism)
+
+
+@pytest.mark.parametrize(
+    ("text", "provider", "canonical"),
+    [
+        ("tracepoint:sched:sched_switch", Provider.TRACEPOINT, "tracepoint:sched:sched_switch"),
+        ("t:sched:sched_switch", Provider.TRACEPOINT, "tracepoint:sched:sched_switch"),
+        ("rawtracepoint:sched_switch", Provider.RAW, "rawtracepoint:sched_switch"),
+        ("rawtracepoint:sched:sched_switch", Provider.RAW, "rawtracepoint:sched_switch"),
+        ("syscall::openat:return", Provider.SYSCALL, "syscall::openat:return"),
+        ("syscall::openat", Provider.SYSCALL, "syscall::openat:entry"),
+        ("syscall::openat%return", Provider.SYSCALL, "syscall::openat:return"),
+    ],
+)
+def test_tracepoints_and_system_calls(text, provider, canonical):
+    spec = parse(text)
+    assert spec.provider is provider
+    assert spec.canonical(spec.module.text, spec.function.text) == canonical
+    assert parse(canonical).provider is provider
+
+
+@pytest.mark.parametrize(
+    ("text", "under", "message"),
+    [
+        ("", 0, "empty"),
+        ("vfs_read", 0, "provider"),
+        ("libc:malloc", 0, "no provider"),
+        ("kernel:vfs_read", 7, "four parts"),
+        ("kernel::vfs_read:leave", 17, "no such name"),
+        ("kernel::vfs_read%exit", 17, "entry or return"),
+        ("kernel::vfs_read+x", 17, "not an offset"),
+        ("kernel::a:entry:b", 16, "more than four"),
+        ("kernel:::entry", 8, "missing"),
+        ("tracepoint:sched", 11, "category"),
+        ("tracepoint:a:b:c", 15, "more parts"),
+        ("syscall:x:open:entry", 8, "no module"),
+        ("syscall::open:0x10", 9, "no offsets"),
+        ("kretprobe:vfs_read+4", 10, "no offset"),
+        ("kprobe:f%return", 7, "says already"),
+        ("profile:hz:99", 0, "not supported yet"),
+    ],
+)
+def test_what_cannot_be_read_has_a_caret(text, under, message):
+    with pytest.raises(SpecError, match=message) as caught:
+        parse(text)
+    assert caught.value.position == under
+
+
+@pytest.mark.parametrize("text", ["libc:malloc", "malloc", "pid:libc:malloc:entry", "uprobe:/bin/bash:readline", ""])
+def test_specs_of_processes_are_none_of_the_kernel(text):
+    assert not is_kernel(text)
