@@ -55,7 +55,8 @@ class Rows:
         """Return the lines of the table, ``None`` where it has to be squeezed, or cells are more than plain text."""
         lines = [[column.heading for column in self._columns]]
         for cells in self._rows:
-            texts = [text for cell in cells if cell.isascii() and (text := plain_text(cell)) is not None]
+            plain = [cell for cell in cells if cell.isascii() and cell.isprintable()]
+            texts = [text for cell in plain if (text := plain_text(cell)) is not None]
             if len(texts) != len(self._columns):
                 return None
             lines.append(texts)

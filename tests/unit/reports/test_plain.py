@@ -3,7 +3,7 @@
 import io
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
@@ -62,6 +62,7 @@ def test_whatever_is_printed_is_as_rich_writes_it(objects):
 
 
 @settings(deadline=None, max_examples=200)
+@example([("", "", "\n")], 80)
 @given(st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=4), st.sampled_from([9, 20, 80]))
 def test_tables_are_as_rich_draws_them(rows, width):
     drawn = table([tuple(map(escape, row)) for row in rows])
