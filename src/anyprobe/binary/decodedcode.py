@@ -59,9 +59,9 @@ class DecodedCode:
         self._map.kept_lines.note(self, len(iced))
 
     def drop_instructions(self) -> None:
-        """Keep the decoded instructions no longer: they are decoded again when they are wanted."""
-        self.__dict__.pop("_line", None)
-        self.__dict__.pop("iced", None)
+        """Keep the decoded instructions no longer, nor their numbers: they are found again when they are wanted."""
+        for name in ("_line", "iced", "_index"):
+            self.__dict__.pop(name, None)
 
     @cached_property
     def content(self) -> bytes:

@@ -35,10 +35,8 @@ class Edges:
 def settled(live: "Ints", pending: "Ints", *edges: Edges) -> "Ints":
     """Return what is live at each node once all is that is live where its edges lead, as far as it is undecided."""
     live = live.copy()
-    sources, targets, masks = (
-        np.concatenate([getattr(each, name) for each in edges]) for name in ("sources", "targets", "masks")
-    )
-    passing = pending[sources] & masks
+    sources, targets = (np.concatenate([getattr(each, name) for each in edges]) for name in ("sources", "targets"))
+    passing = np.concatenate([pending[each.sources] & each.masks for each in edges])
     begins, by_target = _by_target(targets, len(live))
     there = np.flatnonzero(passing)
     while len(there):
@@ -53,8 +51,11 @@ def settled(live: "Ints", pending: "Ints", *edges: Edges) -> "Ints":
 def _by_target(targets: "Ints", count: int) -> "tuple[Ints, Ints]":
     """Return where the edges to each node begin among those that are sorted by nodes, and the sorted edges."""
     begins = np.cumsum(np.bincount(targets + 1, minlength=count + 1))
-    ordered: Ints = np.sort(targets << _NUMBER_BITS | np.arange(len(targets)))
-    return begins, ordered & (1 << _NUMBER_BITS) - 1
+    ordered: Ints = targets << _NUMBER_BITS  # of a large library each copy would take a hundred megabytes
+    ordered |= np.arange(len(targets))
+    ordered.sort()
+    ordered &= (1 << _NUMBER_BITS) - 1
+    return begins, ordered
 
 
 def _all_of(begins: "Ints", ends: "Ints", items: "Ints") -> "Ints":

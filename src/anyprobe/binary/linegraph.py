@@ -78,8 +78,13 @@ class LineGraph:
         self._follow_doubts()
 
     def edges(self) -> tuple[Edges, Edges, Edges]:
-        """Return the edges inside functions, those into functions by calls and jumps, and those from returns."""
-        return Edges(self._inside), Edges(self._entering), Edges(self._back)
+        """Return the edges inside functions, those into functions by calls and jumps, and those from returns.
+
+        They are handed out once, since of a large library there are millions.
+        """
+        found = Edges(self._inside), Edges(self._entering), Edges(self._back)
+        self._inside, self._entering, self._back = [], [], []
+        return found
 
     def behind_calls(self, overwritten: "Ints") -> Edges:
         """Return the edges from calls to what comes behind them, which what calls overwrite does not pass."""
