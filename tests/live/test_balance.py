@@ -41,6 +41,7 @@ def wait_until_it_reads(pid):
         time.sleep(0.01)
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize("module", ["a.out", "libc"])
 def test_entries_equal_exits(module):
     if not Path(PYTHON).exists():

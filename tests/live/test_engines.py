@@ -12,6 +12,7 @@ HANDLER = "a.out:*trap_handler::TryHandleSignal*"
 MODES = pytest.mark.parametrize("live", [False, True], ids=["stopped", "live"])
 
 
+@pytest.mark.sliced(3)
 @MODES
 @pytest.mark.parametrize("kind", ["return", "block", "insn"])
 def test_webassembly_out_of_bounds(kind, live):
@@ -25,6 +26,7 @@ def test_webassembly_out_of_bounds(kind, live):
     assert snapshot.nmissed == 0
 
 
+@pytest.mark.sliced(2)
 @MODES
 def test_java_exceptions_that_are_signals(live):
     """Null pointers, divisions by zero, full stacks, safepoints: every instruction of the JVM's handler is counted."""
