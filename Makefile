@@ -41,7 +41,8 @@ lint: setup
 
 # In the order of their names the short files come last, so that no process waits long for the other.
 # pyarrow is optional for users; without it the tests of Arrow and Parquet are skipped.
-test: packages lint
+test:
+	@$(MAKE) --no-print-directory -j2 packages lint
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pyarrow==$(PYARROW) 2>/dev/null || echo "pyarrow cannot be installed; its tests are left out" >&2
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 

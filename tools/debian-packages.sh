@@ -7,6 +7,9 @@ for package in "$@"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
+# the package manager serves one at a time, and `make test` sets up beside this
+exec 9>"${TMPDIR:-/tmp}/anyprobe-packages-$(id -u).lock"
+flock 9
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
     echo "not installed: ${missing[*]} (needs root and apt-get); what depends on them is skipped" >&2
     exit 0
