@@ -15,6 +15,7 @@ THUNKS = {"gcc": ("-mindirect-branch=thunk", "-fcf-protection=none"), "clang": (
 """How the program is made, so that its calls through pointers go by code that ends in a return."""
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize("compiler", list(THUNKS))
 @pytest.mark.parametrize("kind", ["block", "insn"])
 def test_registers_survive_where_code_keeps_them(run_target, compiled, monkeypatch, kind, compiler):

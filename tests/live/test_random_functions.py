@@ -69,6 +69,7 @@ def check_changes(run_target, text, seed, steps, live=None, microseconds=MICROSE
     target.finish()
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("seed", [2, 17])
 def test_results_and_counts_under_signals(run_target, seed, level):
@@ -80,6 +81,7 @@ def test_probes_come_and_go_while_it_runs(run_target, seed):
     check_changes(run_target, program(seed), seed, 12)
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("seed", [0, 4])
 def test_faults_that_the_program_handles(run_target, seed, level):
@@ -128,6 +130,7 @@ def test_probes_come_and_go_in_threads_among_faults(run_target, seed, live):
     check_changes(run_target, faulting_program(seed), seed, 12, live=live, threads=4)
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("level", LEVELS)
 def test_callers_and_their_registers_are_found(run_target, level):
     """By a handler that looks back from wherever it comes, and by what is thrown past the functions."""
