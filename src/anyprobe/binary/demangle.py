@@ -176,7 +176,7 @@ def _without_parameters(text: str) -> str:
 def _without_return_type(head: str) -> str:
     """Return the name alone; the demangler writes the return types of templates."""
     operator = head.rfind("operator")
-    limit = operator if operator >= 0 else len(head)
+    limit = head.rfind(" ", 0, operator if operator >= 0 else len(head)) + 1  # nothing is cut behind the last one
     depth = 0
     cut = 0
     for at, character in enumerate(head[:limit]):
