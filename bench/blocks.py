@@ -26,9 +26,9 @@ PAIRS = 12
 ONE_MODULE = """
 import gc, sys, time
 gc.disable()
-from anyprobe.binary.cfg import CodeMap, FunctionCode
-from anyprobe.binary.image import Image
-from anyprobe.binary.moduleliveness import ModuleLiveness
+from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
+from anyprobe.binary.objects.image import Image
+from anyprobe.binary.liveness.module import ModuleLiveness
 import iced_x86, numpy
 begin = time.process_time()
 text = Image.open(sys.argv[1]).text()
@@ -43,10 +43,10 @@ print(edges, time.process_time() - begin, blocks, known, len(functions), sum(len
 """
 KEPT = """
 import sys, time
-from anyprobe.binary.cfg import CodeMap
-from anyprobe.binary.image import Image
-from anyprobe.binary.siteliveness import site_scratch
-import anyprobe.binary.moduleliveness
+from anyprobe.binary.flow.cfg import CodeMap
+from anyprobe.binary.objects.image import Image
+from anyprobe.binary.liveness.site import site_scratch
+import anyprobe.binary.liveness.module
 begin = time.process_time()
 image = Image.open(sys.argv[1])
 code_map = CodeMap(image.text(), image.cold_parts)
@@ -57,9 +57,9 @@ print(time.process_time() - begin)
 """
 ONE_FUNCTION = """
 import statistics, sys, time
-from anyprobe.binary.cfg import CodeMap, FunctionCode
-from anyprobe.binary.image import Image
-from anyprobe.binary.siteliveness import SiteLiveness
+from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
+from anyprobe.binary.objects.image import Image
+from anyprobe.binary.liveness.site import SiteLiveness
 text = Image.open(sys.argv[1]).text()
 code_map = CodeMap(text)
 begin = time.process_time()

@@ -63,7 +63,7 @@ def _aggregations(report: Report, bench: Bench) -> None:
     from anyprobe.data.aggregations import Count, Hist, Quantize, Stddev, Sum
     from anyprobe.data.keys import UNKEYED, KeyPart, KeyShape
     from anyprobe.data.tables import TableLayout
-    from anyprobe.handlers.updates import add
+    from anyprobe.handlers.llvm.updates import add
 
     def row(name: str, aggregation: object, words: int = 0, must: float | None = None, thread: int = 1) -> None:
         shape = KeyShape(tuple(KeyPart() for _ in range(words))) if words else UNKEYED
@@ -90,7 +90,7 @@ def _aggregations(report: Report, bench: Bench) -> None:
 def _maps(report: Report, bench: Bench) -> None:
     from anyprobe.data.keys import KeyPart, KeyShape
     from anyprobe.data.maps import Map, MapLayout
-    from anyprobe.handlers.updates import map_delete, map_get, map_set
+    from anyprobe.handlers.llvm.updates import map_delete, map_get, map_set
 
     layout = MapLayout(Map("m", capacity=2 * KEYS), KeyShape((KeyPart(),)))
 
@@ -132,7 +132,7 @@ def _records(report: Report, bench: Bench) -> None:
 
     from anyprobe.data.records import Field, ParquetWriter, RecordType
     from anyprobe.data.rings import RingLayout, RingReader
-    from anyprobe.handlers.updates import emit
+    from anyprobe.handlers.llvm.updates import emit
 
     def rdtsc(builder, *_):
         word = ir.FunctionType(ir.IntType(64), [])
@@ -184,7 +184,7 @@ def _records(report: Report, bench: Bench) -> None:
 def _merged(report: Report, bench: Bench, record: object) -> None:
     """Eight threads' rings, read into one array by time."""
     from anyprobe.data.rings import RingLayout, RingReader
-    from anyprobe.handlers.updates import emit
+    from anyprobe.handlers.llvm.updates import emit
 
     layout = RingLayout(record, 1 << 18, rings=8, threads=8)
 

@@ -130,7 +130,7 @@ def _compiling(report: Report) -> None:
 
     imported = time.process_time() - begin
     from anyprobe.handlers.compiler import native
-    from anyprobe.handlers.frontend import Setting
+    from anyprobe.handlers.frontend.lowering import Setting
 
     sizes, calls = Hist("sizes"), Count("calls")
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from anyprobe.binary.cfg import CodeMap, FunctionCode
-from anyprobe.binary.image import Image
+from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
+from anyprobe.binary.objects.image import Image
 from anyprobe.core.refusal import Refusal
 
 

@@ -19,18 +19,18 @@ from pathlib import Path
 
 from control_flow import ControlFlow
 
-from anyprobe.binary.cfg import CodeMap, FunctionCode
-from anyprobe.binary.exits import Exit
-from anyprobe.binary.image import Image
+from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
+from anyprobe.binary.flow.exits import Exit
+from anyprobe.binary.objects.image import Image
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import exit_want
-from anyprobe.splice.claims import Claims
 from anyprobe.splice.edits import FunctionState, Module
-from anyprobe.splice.plan import Planner
-from anyprobe.splice.planned import FunctionPlan, Want, WantKind
-from anyprobe.splice.space import AddressSpace
-from anyprobe.splice.springboard import PunPlaces, Springboards
-from anyprobe.target.procfs import Mapping
+from anyprobe.splice.memory.space import AddressSpace
+from anyprobe.splice.plan.claims import Claims
+from anyprobe.splice.plan.planner import Planner
+from anyprobe.splice.plan.splices import FunctionPlan, Want, WantKind
+from anyprobe.splice.plan.strategies.springboard import PunPlaces, Springboards
+from anyprobe.target.system.procfs import Mapping
 
 _PROGRAM_AT, _LIBRARY_AT = 0x5555_5555_4000, 0x7F55_5540_0000
 """Where Linux would place a program and a library, more or less."""

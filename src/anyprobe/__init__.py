@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from anyprobe.data.snapshot import Snapshot
     from anyprobe.handlers.csource import CObject, CSource
     from anyprobe.handlers.intrinsics import buf, cstr, emit, printf
-    from anyprobe.handlers.layouts import Array, Struct, Union
-    from anyprobe.handlers.types import f32, f64, func, i8, i16, i32, i64, ptr, u8, u16, u32, u64
+    from anyprobe.handlers.types.annotations import f32, f64, func, i8, i16, i32, i64, ptr, u8, u16, u32, u64
+    from anyprobe.handlers.types.layouts import Array, Struct, Union
     from anyprobe.probes.current import session
     from anyprobe.probes.opening import attach, run
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.providers.kernel.session import KernelSession, kernel
-    from anyprobe.probes.selfattach import attach_self
+    from anyprobe.probes.selfattach.session import attach_self
     from anyprobe.probes.session import Session
 
 __all__ = [
@@ -105,7 +105,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Array": "anyprobe.handlers.layouts",
+    "Array": "anyprobe.handlers.types.layouts",
     "Avg": "anyprobe.data.aggregations",
     "CObject": "anyprobe.handlers.csource",
     "CSource": "anyprobe.handlers.csource",
@@ -121,31 +121,31 @@ _LAZY = {
     "Session": "anyprobe.probes.session",
     "Snapshot": "anyprobe.data.snapshot",
     "Stddev": "anyprobe.data.aggregations",
-    "Struct": "anyprobe.handlers.layouts",
+    "Struct": "anyprobe.handlers.types.layouts",
     "Sum": "anyprobe.data.aggregations",
-    "Union": "anyprobe.handlers.layouts",
+    "Union": "anyprobe.handlers.types.layouts",
     "attach": "anyprobe.probes.opening",
-    "attach_self": "anyprobe.probes.selfattach",
+    "attach_self": "anyprobe.probes.selfattach.session",
     "buf": "anyprobe.handlers.intrinsics",
     "cstr": "anyprobe.handlers.intrinsics",
     "emit": "anyprobe.handlers.intrinsics",
-    "f32": "anyprobe.handlers.types",
-    "f64": "anyprobe.handlers.types",
-    "func": "anyprobe.handlers.types",
-    "i16": "anyprobe.handlers.types",
-    "i32": "anyprobe.handlers.types",
-    "i64": "anyprobe.handlers.types",
-    "i8": "anyprobe.handlers.types",
+    "f32": "anyprobe.handlers.types.annotations",
+    "f64": "anyprobe.handlers.types.annotations",
+    "func": "anyprobe.handlers.types.annotations",
+    "i16": "anyprobe.handlers.types.annotations",
+    "i32": "anyprobe.handlers.types.annotations",
+    "i64": "anyprobe.handlers.types.annotations",
+    "i8": "anyprobe.handlers.types.annotations",
     "kernel": "anyprobe.probes.providers.kernel.session",
     "printf": "anyprobe.handlers.intrinsics",
-    "ptr": "anyprobe.handlers.types",
+    "ptr": "anyprobe.handlers.types.annotations",
     "run": "anyprobe.probes.opening",
     "session": "anyprobe.probes.current",
-    "stack": "anyprobe.handlers.types",
-    "u16": "anyprobe.handlers.types",
-    "u32": "anyprobe.handlers.types",
-    "u64": "anyprobe.handlers.types",
-    "u8": "anyprobe.handlers.types",
+    "stack": "anyprobe.handlers.types.annotations",
+    "u16": "anyprobe.handlers.types.annotations",
+    "u32": "anyprobe.handlers.types.annotations",
+    "u64": "anyprobe.handlers.types.annotations",
+    "u8": "anyprobe.handlers.types.annotations",
 }
 
 

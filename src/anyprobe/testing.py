@@ -6,7 +6,7 @@ Only this module reads faults from outside; production code never does.
 import os
 import sys
 
-from anyprobe.target.gateway import FaultPlan, faults
+from anyprobe.target.system.gateway import FaultPlan, faults
 
 _USAGE = "usage: python -m anyprobe.testing [--fault KIND:N[:ERRNO]] [--count-calls] [--log-calls] -- ARGUMENTS"
 FAULT_VARIABLE = "ANYPROBE_FAULT"

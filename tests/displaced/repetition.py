@@ -4,9 +4,9 @@ Run as a process of its own, like ``displaced.oracle``.
 """
 
 from anyprobe.isa.relocate import displace
-from anyprobe.splice.recipes import restoring
-from anyprobe.splice.replays import Replay, replay_behind
-from anyprobe.splice.statetracking import initial
+from anyprobe.splice.translate.abstract_state import initial
+from anyprobe.splice.translate.idempotence import Replay, replay_behind
+from anyprobe.splice.translate.steps import restoring
 from displaced.machine import FAULTED, ORIGINAL
 from displaced.oracle import Oracle, compare, serve
 

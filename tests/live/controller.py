@@ -18,7 +18,7 @@ import sys
 import time
 
 import anyprobe
-from anyprobe.target import gateway
+from anyprobe.target.system import gateway
 
 SPECS = ("a.out:work", "a.out:work%return", "a.out:leaf4", "a.out:side%return", "libc:getenv")
 TIMED = "a.out:side"

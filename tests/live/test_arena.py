@@ -12,12 +12,12 @@ from anyprobe.core.address import PAGE
 from anyprobe.core.errors import AnyprobeError, InternalError, RemoteCallFailed, TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason
-from anyprobe.splice.arena import Arena, Piece
-from anyprobe.splice.journal import MappingUse, Owner
-from anyprobe.splice.recovery import remove
-from anyprobe.splice.space import AddressSpace
-from anyprobe.target.gateway import FaultPlan, faults
-from anyprobe.target.process import Process
+from anyprobe.splice.journal.records import MappingUse, Owner
+from anyprobe.splice.journal.recovery import remove
+from anyprobe.splice.memory.arena import Arena, Piece
+from anyprobe.splice.memory.space import AddressSpace
+from anyprobe.target.process.process import Process
+from anyprobe.target.system.gateway import FaultPlan, faults
 
 OWNER = Owner(bytes(16), os.getpid(), 0)
 SOMEWHERE = 1 << 40

@@ -357,7 +357,7 @@ def test_an_answer_that_cannot_be_sent_is_an_error_and_no_more():
 
 
 def test_an_attendant_that_cannot_start_says_why(monkeypatch):
-    monkeypatch.setattr("anyprobe.probes.line._START", "raise SystemExit('there is no attendant')")
+    monkeypatch.setattr("anyprobe.probes.selfattach.client._START", "raise SystemExit('there is no attendant')")
     with pytest.raises(TargetError, match="did not start: there is no attendant"):
         anyprobe.attach_self()
     monkeypatch.setattr(sys, "executable", "")
@@ -404,7 +404,7 @@ def test_debug_information_of_a_library_of_this_process():
 
 
 def test_what_takes_long_is_told_to_a_function(monkeypatch):
-    monkeypatch.setattr("anyprobe.probes.progress.EVERY", 0.001)
+    monkeypatch.setattr("anyprobe.probes.selfattach.progress.EVERY", 0.001)
     told = []
     with anyprobe.attach_self(progress=lambda *each: told.append(each)) as session:
         session.count("libc:malloc", "libc:free")

@@ -6,8 +6,8 @@ import pytest
 
 import anyprobe
 from anyprobe.core.errors import TargetError
-from anyprobe.probes.line import Line
-from anyprobe.target import gateway
+from anyprobe.probes.selfattach.client import Line
+from anyprobe.target.system import gateway
 
 pytestmark = pytest.mark.live
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from anyprobe.splice.threadslot import SLOTS
-from anyprobe.target.process import Process
+from anyprobe.splice.userspace.thread_slot import SLOTS
+from anyprobe.target.process.process import Process
 from live.driver import Target, started
 from live.image import Image
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from anyprobe.core.errors import StopTimeout
-from anyprobe.target import deputy
-from anyprobe.target.deputy import ROOM, with_waiting_deputy
-from anyprobe.target.process import Process
-from anyprobe.target.threadpointers import thread_pointers
+from anyprobe.target.process.process import Process
+from anyprobe.target.process.thread_pointers import thread_pointers
+from anyprobe.target.remote import helper_thread
+from anyprobe.target.remote.helper_thread import ROOM, with_waiting_deputy
 from live.driver import wait_until
 from live.image import Image
 
@@ -83,7 +83,7 @@ def test_on_a_stack_of_its_own(running):
 def test_one_that_job_control_has_stopped_has_not_ended(running, monkeypatch):
     """It is still to return through its frame, which so must stay."""
     target, process = running
-    monkeypatch.setattr(deputy, "_PATIENCE", 0.3)
+    monkeypatch.setattr(helper_thread, "_PATIENCE", 0.3)
     with process.borrow() as remote:
         low = remote.syscall(MMAP, 0, ROOM + 4096, READ_WRITE, PRIVATE_ANONYMOUS, -1, 0)
     tids = []

@@ -9,7 +9,7 @@ import pytest
 
 import anyprobe
 from anyprobe.cli import main
-from anyprobe.splice.plan import Planner
+from anyprobe.splice.plan.planner import Planner
 from live.driver import build
 from live.test_any_order import ASKED, FUNCTIONS, Toggled, target, times
 

@@ -6,12 +6,15 @@ import subprocess
 import sys
 
 import anyprobe
-from anyprobe.binary import codescan, decodedcode, entries, forbidden, noreturn, reconcile, relocations, unwind
-from anyprobe.binary.body import decode_to_end
+from anyprobe.binary.flow import code_scan, decoded_code, entries, noreturn
+from anyprobe.binary.flow.body import decode_to_end
+from anyprobe.binary.objects import reconcile, relocations
+from anyprobe.binary.restrictions import forbidden
+from anyprobe.binary.unwind import eh_frame
 
 BUILDERS = (
     (reconcile, "reconcile"),
-    (unwind, "unwind_table"),
+    (eh_frame, "unwind_table"),
     (entries, "code_entries"),
     (forbidden, "forbidden_ranges"),
     (noreturn, "noreturn_addresses"),
@@ -41,8 +44,8 @@ def counted(monkeypatch):
 
     for module, name in BUILDERS:
         monkeypatch.setattr(module, name, counting(name, getattr(module, name)))
-    monkeypatch.setattr(codescan, "calls_into", counting("calls_into", codescan.calls_into))
-    monkeypatch.setattr(codescan.References, "__init__", counting("References", codescan.References.__init__))
+    monkeypatch.setattr(code_scan, "calls_into", counting("calls_into", code_scan.calls_into))
+    monkeypatch.setattr(code_scan.References, "__init__", counting("References", code_scan.References.__init__))
     return calls
 
 
@@ -84,7 +87,7 @@ def test_one_probe_has_few_functions_looked_at(run_target, monkeypatch):
         looked_at.append(start)
         return decode_to_end(content, start)
 
-    monkeypatch.setattr(decodedcode, "decode_to_end", decoded)
+    monkeypatch.setattr(decoded_code, "decode_to_end", decoded)
     with anyprobe.attach(target.pid) as session:
         session.count("libc:malloc")
         (libc,) = (module for module in session.engine.modules if module.name.startswith("libc."))

@@ -9,9 +9,9 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, HandlerError, Hist, Map, Sum, cstr, emit, f32, f64, i8, i16, i32, i64, ptr, u8, u64
-from anyprobe.handlers.kept import native_code
-from anyprobe.probes import handling
-from anyprobe.splice.handlercall import PATIENCE
+from anyprobe.handlers.compile_cache import native_code
+from anyprobe.probes.handlers import handling
+from anyprobe.splice.codegen.handlers.call import PATIENCE
 from live.driver import build, started, wait_until
 from live.results import counts
 from live.situations import REGISTERS

@@ -14,11 +14,12 @@ import pytest
 
 import anyprobe
 from anyprobe.core.errors import StopTimeout
-from anyprobe.splice.deputies import Deputies
-from anyprobe.splice.live import LiveArming
-from anyprobe.splice.traps import Traps
-from anyprobe.target import membarrier, remote
-from anyprobe.target.process import Process
+from anyprobe.splice.apply.live.changes import LiveArming
+from anyprobe.splice.apply.live.helper_threads import Deputies
+from anyprobe.splice.userspace.traps import Traps
+from anyprobe.target.process.process import Process
+from anyprobe.target.remote import calls as remote
+from anyprobe.target.system import membarrier
 from live.driver import Counts, MissingTool, Target, started
 from live.image import Image
 from live.results import hits, missed, refusals

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from anyprobe.binary import cache, elf, functions
+from anyprobe.binary.objects import cache, elf, functions
 from anyprobe.cli.targets import Target, open_sessions
 from live.driver import build
 

@@ -3,8 +3,8 @@
 import pytest
 
 import anyprobe
-from anyprobe.splice import emission
-from anyprobe.splice.moving import is_described
+from anyprobe.splice.codegen import emission
+from anyprobe.splice.codegen.fragments import is_described
 from live.driver import wait_until
 from live.image import Image
 

@@ -16,10 +16,10 @@ import pytest
 import anyprobe
 from anyprobe.core.errors import StopTimeout
 from anyprobe.probes import leftover, listing
-from anyprobe.splice import recovery
-from anyprobe.splice.transaction import Transaction
-from anyprobe.target import gateway, ptrace
-from anyprobe.target.process import Process
+from anyprobe.splice.apply.transaction import Transaction
+from anyprobe.splice.journal import recovery
+from anyprobe.target.process.process import Process
+from anyprobe.target.system import gateway, ptrace
 from live.driver import build, wait_until
 from live.image import Image
 from live.results import hits, refusals, timing

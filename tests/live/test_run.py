@@ -10,7 +10,7 @@ import time
 import pytest
 
 import anyprobe
-from anyprobe.target import remote
+from anyprobe.target.remote import calls as remote
 from live.independent import fixed_addresses
 from live.results import hits, missed, timing
 

@@ -7,7 +7,7 @@ import sys
 
 import anyprobe
 from anyprobe.core.refusal import Refusal
-from anyprobe.splice.together import first_of
+from anyprobe.splice.plan.together import first_of
 from live.changes import patiently
 
 SEED = 20

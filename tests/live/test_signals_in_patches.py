@@ -6,8 +6,8 @@ import pytest
 
 import anyprobe
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.splice.plan import Planner
-from anyprobe.splice.transaction import Transaction
+from anyprobe.splice.apply.transaction import Transaction
+from anyprobe.splice.plan.planner import Planner
 from live.changes import patiently
 from live.driver import wait_until
 from live.image import Image
@@ -276,7 +276,7 @@ def test_handlers_that_come_later(run_target):
 def test_who_looks_often_borrows_threads_now_and_then(run_target, monkeypatch):
     """Shells set handlers around each command; the first one of a fault would be seen at once."""
     target = run_target("late_handlers.c")
-    monkeypatch.setattr("anyprobe.probes.handlerwatch._REST", 1000)
+    monkeypatch.setattr("anyprobe.probes.handlers.handler_watch._REST", 1000)
     with anyprobe.attach(target.pid) as session:
         session.count("a.out:busy")
         hooks = session.engine.view.hooks

@@ -9,7 +9,7 @@ import pytest
 
 import anyprobe
 from anyprobe.core.refusal import Reason
-from anyprobe.splice.planned import Strategy
+from anyprobe.splice.plan.splices import Strategy
 from live.driver import build, started
 from live.image import Image
 

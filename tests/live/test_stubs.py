@@ -3,7 +3,7 @@
 import pytest
 
 import anyprobe
-from anyprobe.binary.image import Image
+from anyprobe.binary.objects.image import Image
 from anyprobe.core.refusal import Reason
 
 HOW = {

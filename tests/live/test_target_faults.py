@@ -14,9 +14,9 @@ import pytest
 
 from anyprobe.core.errors import AnyprobeError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.target import gateway
-from anyprobe.target.gateway import FaultPlan, faults
-from anyprobe.target.process import Process
+from anyprobe.target.process.process import Process
+from anyprobe.target.system import gateway
+from anyprobe.target.system.gateway import FaultPlan, faults
 from live.target_driver import running
 
 MMAP, MUNMAP, GETPID = 9, 11, 39

@@ -20,10 +20,11 @@ from anyprobe.core.errors import (
     UsageError,
 )
 from anyprobe.core.memory import MemoryFault
-from anyprobe.target import permission, procfs
-from anyprobe.target.batch import BatchedCall, batch_code
-from anyprobe.target.launch import launch
-from anyprobe.target.process import Process
+from anyprobe.target.process import permission
+from anyprobe.target.process.launch import launch
+from anyprobe.target.process.process import Process
+from anyprobe.target.remote.batch import BatchedCall, batch_code
+from anyprobe.target.system import procfs
 from live.target_driver import running
 
 MMAP, GETPID = 9, 39
@@ -98,7 +99,7 @@ def test_32_bit_program(tmp_path):
 def traced(pid):
     """Let another process trace ``pid`` for a scope."""
     code = f"""
-from anyprobe.target.process import Process
+from anyprobe.target.process.process import Process
 with Process.open({pid}).stop():
     print(flush=True)
     input()
@@ -215,7 +216,7 @@ def test_memory():
 def test_memory_is_written_through_ptrace_where_the_file_may_not(monkeypatch):
     import errno
 
-    from anyprobe.target import gateway
+    from anyprobe.target.system import gateway
 
     with running("self_check") as program:
         program.line()

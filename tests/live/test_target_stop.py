@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from anyprobe.core.errors import RemoteCallFailed, StopTimeout, TargetError, TargetExited
-from anyprobe.target import gateway, procfs
-from anyprobe.target import remote as remote_module
-from anyprobe.target.batch import BatchedCall, batch_code
-from anyprobe.target.process import Process
-from anyprobe.target.stopping import Stopper
+from anyprobe.target.process.process import Process
+from anyprobe.target.process.stopping import Stopper
+from anyprobe.target.remote import calls as remote_module
+from anyprobe.target.remote.batch import BatchedCall, batch_code
+from anyprobe.target.system import gateway, procfs
 from live.driver import build, wait_until
 from live.target_driver import running
 
@@ -239,7 +239,7 @@ class _Sender:
 
 def _attach_in_another_process(pid, rounds):
     code = f"""
-from anyprobe.target.process import Process
+from anyprobe.target.process.process import Process
 process = Process.open({pid})
 for _ in range({rounds}):
     with process.stop() as stop:
@@ -377,7 +377,7 @@ def test_two_controllers_take_turns():
     with running("self_check") as program:
         program.line()
         code = f"""
-from anyprobe.target.process import Process
+from anyprobe.target.process.process import Process
 process = Process.open({program.pid})
 for _ in range(200):
     with process.stop(5) as stop, stop.remote() as remote:
@@ -389,7 +389,7 @@ for _ in range(200):
 
 
 def test_a_timeout_undoes_everything_and_names_the_thread(monkeypatch):
-    from anyprobe.target import ptrace
+    from anyprobe.target.system import ptrace
 
     with running("self_check") as program:
         program.line()

@@ -11,8 +11,8 @@ import pytest
 
 import anyprobe
 from anyprobe.probes import leftover
-from anyprobe.splice.arena import is_ours
-from anyprobe.target.procfs import read_mappings
+from anyprobe.splice.memory.arena import is_ours
+from anyprobe.target.system.procfs import read_mappings
 from live.driver import TARGETS, build, started, wait_until
 from live.image import Image
 from live.results import hits, refusals, sites_of, timing

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import anyprobe
-from anyprobe.splice.signalactions import blocked_now, unsettled_now
-from anyprobe.target import ptrace
-from anyprobe.target.process import Process
+from anyprobe.splice.userspace.signal_actions import blocked_now, unsettled_now
+from anyprobe.target.process.process import Process
+from anyprobe.target.system import ptrace
 from live.driver import Counts, MissingTool, Target, started, wait_until
 from live.image import Image
 from live.results import hits, missed, refusals, strategies

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 import anyprobe
-from anyprobe.target.exclusion import exclusive
-from anyprobe.target.process import Process
+from anyprobe.target.process.exclusion import exclusive
+from anyprobe.target.process.process import Process
 from live.image import Image
 from live.results import hits
 
@@ -72,7 +72,7 @@ def test_two_in_one_process(run_target):
 LOCKS = """
 import sys
 from anyprobe.target import exclusion
-from anyprobe.target.process import Process
+from anyprobe.target.process.process import Process
 exclusion._PATIENCE = 0.1
 with exclusion.exclusive(Process.open(int(sys.argv[1]))):
     print("locked")

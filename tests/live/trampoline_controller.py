@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import controller
 
 import anyprobe
-from anyprobe.target import gateway
+from anyprobe.target.system import gateway
 
 NAMES = "simple deep leaping forking switching parked threaded"
 RETURNS = [f"a.out:{name}%return" for name in NAMES.split()]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 import objdump_listing
-from anyprobe.binary.elf import ElfFile
+from anyprobe.binary.objects.elf import ElfFile
 from anyprobe.core.errors import UnsupportedTarget
 from displaced import forms
 

@@ -118,8 +118,8 @@ def _functions(module: str, begin: str, files: dict[str, str]) -> list[str]:
     path = files.get(module) or (files.get(short[1]) if short else None)
     if path is None:
         return []
-    from anyprobe.binary.elf import ElfFile
-    from anyprobe.binary.symbols import dynamic_symbols, static_symbols
+    from anyprobe.binary.objects.elf import ElfFile
+    from anyprobe.binary.objects.symbols import dynamic_symbols, static_symbols
     from anyprobe.core.errors import AnyprobeError
 
     try:

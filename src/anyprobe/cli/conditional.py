@@ -74,7 +74,7 @@ class _Conditional(ABC):
 
     def _result(self, known: "Knowledge") -> object:
         """Return the type of results that no word holds: it is not asked for what they are."""
-        from anyprobe.handlers.types import u64
+        from anyprobe.handlers.types.annotations import u64
 
         return None if known.has_result else u64
 
@@ -157,7 +157,7 @@ class Times(_Conditional):
         return "    timed.add(latency_ns, key=(u64(ctx.func),))"
 
     def _result(self, known: "Knowledge") -> object:
-        from anyprobe.handlers.types import u64
+        from anyprobe.handlers.types.annotations import u64
 
         return None if known.has_result and self.when is not None and self.when.uses("retval") else u64
 

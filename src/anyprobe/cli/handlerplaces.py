@@ -54,7 +54,7 @@ class HandlerPlace:
 
 def place_for(text: str, expressions: Sequence[Expression], of_entry: Sequence[str] = PARAMETERS) -> HandlerPlace:
     """Return where a handler has to run to know what expressions need; ``of_entry`` are the names of parameters."""
-    from anyprobe.probes.spec import parse
+    from anyprobe.probes.specs.spec import parse
 
     spec = parse(text)
     needs_return = any(each.uses(name) for each in expressions for name in OF_RETURNS)
@@ -112,7 +112,7 @@ class HandlerMaker:
 
     def _put_call(self, session: "Session", wanted: Received) -> Received:
         """Place a pair of handlers: the entry's keeps what the return's uses."""
-        from anyprobe.handlers.types import u64
+        from anyprobe.handlers.types.annotations import u64
 
         timed = any(each.uses("latency_ns") for each in self.expressions)
         wanted = wanted.kept(CALL_WORDS - timed, self.expressions)

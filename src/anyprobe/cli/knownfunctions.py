@@ -9,7 +9,7 @@ from anyprobe.cli.handlertext import OF_RETURNS, PARAMETERS
 from anyprobe.core.errors import SpecError, UnsupportedTarget, UsageError
 
 if TYPE_CHECKING:
-    from anyprobe.handlers.arguments import Prototype
+    from anyprobe.handlers.types.calling_convention import Prototype
     from anyprobe.probes.session import Session
 
 FUNCTIONS_LIMIT = 8
@@ -54,8 +54,8 @@ class Knowledge:
 
     def failure(self, spec: str) -> "Callable[[Any], bool]":
         """Return what tells of a result whether the call has failed: -1, and where it is an address, also 0."""
-        from anyprobe.handlers.types import IntegerType, PointerType
-        from anyprobe.probes.spec import parse
+        from anyprobe.handlers.types.annotations import IntegerType, PointerType
+        from anyprobe.probes.specs.spec import parse
 
         kind = None if self.prototype is None else self.prototype.result
         if isinstance(kind, IntegerType):
@@ -74,7 +74,7 @@ class Knowledge:
 
 def knowledge_of(session: "Session", spec: str) -> Knowledge:
     """Return what debug information says of the functions of a spec."""
-    from anyprobe.handlers.arguments import PassedOtherwise
+    from anyprobe.handlers.types.calling_convention import PassedOtherwise
 
     try:
         sites, _ = session.resolve(spec)
@@ -205,12 +205,12 @@ def _no_such(expressions: Sequence[Expression], name: str, prototype: "Prototype
 
 def _is_word(kind: Any) -> bool:  # noqa: ANN401 - a type of handlers, or None
     """Return whether values of a type can be fields of a record."""
-    from anyprobe.handlers.types import FloatType
+    from anyprobe.handlers.types.annotations import FloatType
 
     return _is_whole(kind) or isinstance(kind, FloatType)
 
 
 def _is_whole(kind: Any) -> bool:  # noqa: ANN401 - a type of handlers, or None where it is not known
-    from anyprobe.handlers.types import BoolType, IntegerType, PointerType
+    from anyprobe.handlers.types.annotations import BoolType, IntegerType, PointerType
 
     return kind is None or isinstance(kind, BoolType | IntegerType | PointerType)

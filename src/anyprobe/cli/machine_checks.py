@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from anyprobe.cli.finding import Finding
 from anyprobe.core.errors import AnyprobeError
-from anyprobe.target import permission, procfs
+from anyprobe.target.process import permission
+from anyprobe.target.system import procfs
 
 Check = Callable[[], Finding]
 

@@ -15,8 +15,8 @@ from anyprobe.cli import interrupts
 from anyprobe.core.errors import AnyprobeError, HandlerError, UsageError
 
 if TYPE_CHECKING:
-    from anyprobe.probes.rehearsal import RehearsedHandler
-    from anyprobe.probes.resolve import ResolvedSite
+    from anyprobe.probes.handlers.rehearsal import RehearsedHandler
+    from anyprobe.probes.providers.function.resolve import ResolvedSite
     from anyprobe.probes.session import Session
 
 NAME = interrupts.SCRIPT
@@ -94,7 +94,7 @@ def load(path: str, arguments: tuple[str, ...] = ()) -> Script:
 
 def rehearse(script: Script, session: "Session", function_start: int) -> "list[RehearsedHandler]":
     """Run a script without placing anything; return its handlers that would run in the function at an address."""
-    from anyprobe.probes.rehearsal import Rehearsal
+    from anyprobe.probes.handlers.rehearsal import Rehearsal
 
     rehearsal = Rehearsal(session)
     with ExitStack() as stack:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from anyprobe.cli.finding import Finding
 from anyprobe.core.errors import AnyprobeError, PermissionDenied
-from anyprobe.target import permission, procfs
-from anyprobe.target.procfs import Mapping
+from anyprobe.target.process import permission
+from anyprobe.target.system import procfs
+from anyprobe.target.system.procfs import Mapping
 
 LIBC = re.compile(r"/(libc\.so\.6|libc-2\.\d+\.so|ld-musl-x86_64\.so\.1)$")
 GLIBC_VERSION = re.compile(rb"GNU C Library [^\n]*? version (\d+\.\d+)")
@@ -29,7 +30,7 @@ class Facts:
 
 def findings(pid: int) -> list[Finding]:
     """Return what was found; the first finding that forbids everything is the last."""
-    from anyprobe.target.process import Process
+    from anyprobe.target.process.process import Process
 
     try:
         process = Process.open(pid)
@@ -163,7 +164,7 @@ def text(facts: Facts) -> Finding:
 
 def kernel_probes(facts: Facts) -> Finding:
     """Look whether the kernel has uprobes in the process: those set later know nothing of ours."""
-    from anyprobe.splice.uprobes import ADVICE, IN_USE, has_uprobes
+    from anyprobe.splice.apply.uprobes import ADVICE, IN_USE, has_uprobes
 
     if has_uprobes(facts.mappings):
         return Finding("uprobes", "limited", f"{IN_USE}: {ADVICE}", "take the probes out before setting uprobes there")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyprobe.core.errors import NoSuchProcess, TargetExited
-from anyprobe.target import procfs
+from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
     from anyprobe.probes.session import Session
@@ -102,7 +102,7 @@ def open_sessions(stack: ExitStack, target: Target, **settings: Any) -> "list[Se
 
     Of several processes that were found by their name, those that have ended meanwhile are left out, with a warning.
     """
-    from anyprobe.binary.modules import images_shared
+    from anyprobe.binary.objects.modules import images_shared
     from anyprobe.cli.output import warn
     from anyprobe.probes import opening
 

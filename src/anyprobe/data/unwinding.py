@@ -2,7 +2,7 @@
 
 The region begins with the offset of a *directory*, which is replaced as a whole when code comes or goes: a number, then
 *ranges* by ascending address: first and last address, the address that offsets count from, and where its rows are and
-how many. Rows are two arrays of 32-bit numbers: offsets at which they begin, and rules (``binary.unwindrules``).
+how many. Rows are two arrays of 32-bit numbers: offsets at which they begin, and rules (``binary.unwind.rules``).
 """
 
 import struct

@@ -5,8 +5,8 @@ from typing import Any
 
 from anyprobe.core.code import NativeCode
 from anyprobe.core.errors import HandlerError
-from anyprobe.handlers import ir
-from anyprobe.handlers.frontend import Setting, lower
+from anyprobe.handlers.frontend.lowering import Setting, lower
+from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.passes.bounds import STEPS_LIMIT, steps
 from anyprobe.handlers.passes.deadcode import remove_dead_code
 from anyprobe.handlers.passes.fold import fold
@@ -34,6 +34,6 @@ def intermediate(
 
 def native(function: Callable[..., Any], setting: Setting | None = None) -> NativeCode:
     """Compile a Python function for x86-64, unless that has been done before."""
-    from anyprobe.handlers.kept import native_code
+    from anyprobe.handlers.compile_cache import native_code
 
     return native_code(intermediate(function, setting))

@@ -15,8 +15,8 @@ from iced_x86 import Register, RegisterExt
 
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.errors import HandlerError, InternalError, UsageError
-from anyprobe.handlers.footprint import footprint
-from anyprobe.handlers.objectfile import RELATIVE, ObjectFile, linked
+from anyprobe.handlers.llvm.object_file import RELATIVE, ObjectFile, linked
+from anyprobe.handlers.x86.footprint import footprint
 from anyprobe.isa.decode import decode_range
 
 HEADER = os.path.join(os.path.dirname(__file__), "anyprobe.h")

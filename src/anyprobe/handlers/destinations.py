@@ -1,7 +1,8 @@
 """Where a handler may send the thread, as far as its text says so: no splice may overwrite what begins there."""
 
 from anyprobe.core.code import Destination, InputKind
-from anyprobe.handlers import ir, walk
+from anyprobe.handlers.ir import nodes as ir
+from anyprobe.handlers.ir import walk
 
 _WORD = (1 << 64) - 1
 

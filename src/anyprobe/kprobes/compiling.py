@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 from anyprobe.core.errors import KprobeError
 from anyprobe.data.aggregations import Count
 from anyprobe.handlers.csource import CHandler
-from anyprobe.handlers.values import Alias
+from anyprobe.handlers.frontend.values import Alias
 from anyprobe.kprobes import wrapping
 from anyprobe.kprobes.constants import constants, were_asked
 from anyprobe.kprobes.lookup import Location, entry_spec
 from anyprobe.kprobes.registers import CALLER, REGISTERS, REGISTERS_AT_RETURN, TASK
 from anyprobe.kprobes.structures import TRAMPOLINE, Djprobe, Handler, Jprobe, Kprobe, Kretprobe, Registered, kprobe_of
-from anyprobe.probes.dressing import asks_caller, dress_with, dressing_behind, dressing_faults, knowing_stubs
-from anyprobe.probes.handling import Call
-from anyprobe.splice.landing import can_land
+from anyprobe.probes.handlers.actions import asks_caller, dress_with, dressing_behind, dressing_faults, knowing_stubs
+from anyprobe.probes.handlers.handling import Call
+from anyprobe.splice.codegen.fault_exit import can_land
 
 if TYPE_CHECKING:
+    from anyprobe.probes.handlers.trampolining import Trampolines
     from anyprobe.probes.probe import Probe
-    from anyprobe.probes.resolve import ResolvedSite
+    from anyprobe.probes.providers.function.resolve import ResolvedSite
     from anyprobe.probes.session import Session
-    from anyprobe.probes.trampolining import Trampolines
-    from anyprobe.splice.handlerfacts import HandlerFacts
+    from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 
 DATA_BYTES = 56
 """Of ``ri.data``, at most: what a call's own data holds besides our mark."""

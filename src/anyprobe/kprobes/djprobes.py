@@ -15,7 +15,7 @@ from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
 
 if TYPE_CHECKING:
-    from anyprobe.binary.function import FunctionCode
+    from anyprobe.binary.flow.function import FunctionCode
 
 ASSUMPTIONS = {
     1: "assumption i: the insertion address is not the first byte of an instruction",

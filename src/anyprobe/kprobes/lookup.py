@@ -4,18 +4,18 @@ import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.function import FunctionCode
+from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.errors import KprobeError, SpecError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.kprobes.structures import Kprobe
-from anyprobe.probes.inlinedsites import instances
-from anyprobe.probes.loadorder import in_load_order
+from anyprobe.probes.providers.function.inlined_sites import instances
+from anyprobe.probes.providers.function.load_order import in_load_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from anyprobe.binary.modules import LoadedObject
-    from anyprobe.probes.resolve import ResolvedSite
+    from anyprobe.binary.objects.modules import LoadedObject
+    from anyprobe.probes.providers.function.resolve import ResolvedSite
     from anyprobe.probes.session import Session
 
 

@@ -1,6 +1,6 @@
 """``regs``: the registers of a hit by the names of the kernel's ``struct pt_regs``."""
 
-from anyprobe.handlers.values import Alias
+from anyprobe.handlers.frontend.values import Alias
 
 _NAMES = {
     "r15": "r15", "r14": "r14", "r13": "r13", "r12": "r12", "bp": "rbp", "bx": "rbx", "r11": "r11", "r10": "r10",

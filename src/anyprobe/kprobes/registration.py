@@ -25,8 +25,8 @@ from anyprobe.kprobes.structures import (
 )
 from anyprobe.probes.reading import BankValues
 from anyprobe.probes.replanning import TRAPS, keep_order, switch_optimization
-from anyprobe.splice.planned import Strategy
-from anyprobe.splice.roster import Entry
+from anyprobe.splice.journal.registrations import Entry
+from anyprobe.splice.plan.splices import Strategy
 
 if TYPE_CHECKING:
     from anyprobe.probes.probe import Probe

@@ -10,8 +10,8 @@ import ast
 from typing import Any
 
 from anyprobe.handlers.csource import CHandler
-from anyprobe.handlers.source import source_of
-from anyprobe.handlers.types import i32, u64
+from anyprobe.handlers.frontend.source import source_of
+from anyprobe.handlers.types.annotations import i32, u64
 from anyprobe.kprobes.structures import Handler
 
 STAYS = 0

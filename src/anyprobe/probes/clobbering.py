@@ -4,13 +4,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.cfg import CodeMap
-from anyprobe.binary.function import FunctionCode
-from anyprobe.splice.patchcode import Clobbers
-from anyprobe.splice.planned import Want, WantKind
+from anyprobe.binary.flow.cfg import CodeMap
+from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.splice.codegen.patch import Clobbers
+from anyprobe.splice.plan.splices import Want, WantKind
 
 if TYPE_CHECKING:
-    from anyprobe.binary.liveness import Scratch
+    from anyprobe.binary.liveness.entry import Scratch
 
     Entries = Callable[[CodeMap, FunctionCode], Scratch]
     Sites = Callable[[CodeMap, FunctionCode, int], Scratch]
@@ -32,7 +32,7 @@ def _made(registers: tuple[str, ...], flags: bool) -> Clobbers:
 @cache
 def _analyses() -> "tuple[Entries, Sites]":
     """Load the two analyses when they are needed: for entries, and for single instructions."""
-    from anyprobe.binary.liveness import entry_scratch
-    from anyprobe.binary.siteliveness import site_scratch
+    from anyprobe.binary.liveness.entry import entry_scratch
+    from anyprobe.binary.liveness.site import site_scratch
 
     return entry_scratch, site_scratch

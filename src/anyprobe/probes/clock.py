@@ -9,16 +9,16 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
-from anyprobe.binary.modules import VDSO
+from anyprobe.binary.objects.modules import VDSO
 from anyprobe.core.errors import UsageError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.target import procfs
+from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from anyprobe.binary.modules import LoadedObject
-    from anyprobe.target.process import Process
+    from anyprobe.binary.objects.modules import LoadedObject
+    from anyprobe.target.process.process import Process
 
 CLOCKS = ("auto", "tsc", "monotonic")
 _SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
@@ -98,7 +98,7 @@ class ClockChoice:
         ``live``: without stopping more than one of them.
         """
         if not self._checked:
-            from anyprobe.target.timestamps import thread_without_timestamps
+            from anyprobe.target.process.timestamps import thread_without_timestamps
 
             self._checked = True
             thread, pause = thread_without_timestamps(process, live=live)

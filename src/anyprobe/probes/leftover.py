@@ -1,12 +1,12 @@
 """Switching off, and removing, what sessions have installed, whoever they were: from the target's journals alone."""
 
 from anyprobe.data.leftover import RemovalReport, SwitchReport
-from anyprobe.splice.arena import is_ours
-from anyprobe.splice.installed import find_journals
-from anyprobe.splice.recovery import remove as remove_from
-from anyprobe.splice.recovery import remove_everywhere
-from anyprobe.splice.suspension import resume, suspend
-from anyprobe.target.process import Process
+from anyprobe.splice.journal.installed import find_journals
+from anyprobe.splice.journal.recovery import remove as remove_from
+from anyprobe.splice.journal.recovery import remove_everywhere
+from anyprobe.splice.journal.suspension import resume, suspend
+from anyprobe.splice.memory.arena import is_ours
+from anyprobe.target.process.process import Process
 
 
 def switch(pid: int, *, on: bool) -> SwitchReport:

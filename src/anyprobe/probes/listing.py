@@ -6,19 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from anyprobe.binary.modules import LoadedObject, ProcessFiles, loaded_objects
+from anyprobe.binary.objects.modules import LoadedObject, ProcessFiles, loaded_objects
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.data.leftover import Leftover
 from anyprobe.isa.assemble import JUMP_BYTES
-from anyprobe.splice.arena import MEMFD_PATH
-from anyprobe.splice.installed import find_journals
-from anyprobe.splice.journal import INTERNAL, FoundJournal, Record, RecordKind
-from anyprobe.splice.planned import TRAP
-from anyprobe.splice.restoring import in_window, windows_of
-from anyprobe.splice.roster import Entry, listed
-from anyprobe.target import procfs
-from anyprobe.target.process import Process
+from anyprobe.splice.journal.installed import find_journals
+from anyprobe.splice.journal.records import INTERNAL, FoundJournal, Record, RecordKind
+from anyprobe.splice.journal.registrations import Entry, listed
+from anyprobe.splice.journal.restoring import in_window, windows_of
+from anyprobe.splice.memory.arena import MEMFD_PATH
+from anyprobe.splice.plan.splices import TRAP
+from anyprobe.target.process.process import Process
+from anyprobe.target.system import procfs
 
 _DISPLACEMENT_BYTES = 4
 

@@ -1,7 +1,7 @@
 """The part of a session that looks at its process."""
 
-from anyprobe.probes.decorators import Decorators
-from anyprobe.target.process import Process
+from anyprobe.probes.handlers.decorators import Decorators
+from anyprobe.target.process.process import Process
 
 
 class Observed(Decorators):

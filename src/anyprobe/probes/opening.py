@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.probes import removal
 from anyprobe.probes.session import Session, typed
+from anyprobe.splice.apply.uprobes import ADVICE, IN_USE, has_uprobes
 from anyprobe.splice.engine import MAXACTIVE
-from anyprobe.splice.uprobes import ADVICE, IN_USE, has_uprobes
-from anyprobe.target.process import Process
+from anyprobe.target.process.process import Process
 
 if TYPE_CHECKING:
     from collections.abc import Mapping as Environment
 
-    from anyprobe.target.launch import Stream
+    from anyprobe.target.process.launch import Stream
 
 
 def attach(
@@ -97,7 +97,7 @@ def run(
     anything in them runs. As in ``subprocess``, the program is in the caller's process group unless ``process_group``
     is 0 (one of its own, for programs that send signals to all of their group) or another one's number.
     """
-    from anyprobe.target.launch import launch
+    from anyprobe.target.process.launch import launch
 
     streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
     process = launch(list(argv), **streams, env=env, cwd=cwd, process_group=process_group)

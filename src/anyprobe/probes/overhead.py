@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from anyprobe.probes.probe import Place, Probe, Timed
+from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.reading import BankValues
-from anyprobe.probes.resolve import ResolvedSite
-from anyprobe.splice.neighbourhood import NearBank
-from anyprobe.splice.patchcode import ActionKind
-from anyprobe.splice.planned import Strategy
+from anyprobe.splice.codegen.patch import ActionKind
+from anyprobe.splice.memory.code_region import NearBank
+from anyprobe.splice.plan.splices import Strategy
 
 COUNT_NS = 1.0
 """One hit of a counter in the thread's own block."""

@@ -5,27 +5,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.function import FunctionCode
-from anyprobe.binary.vectorliveness import VectorLiveness, names_of
+from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.binary.liveness.vectors import VectorLiveness, names_of
 from anyprobe.core.errors import SiteRefused
 from anyprobe.core.quoting import shown_module
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.explanation import Explanation, Line, ListedSite
 from anyprobe.isa import disassemble
 from anyprobe.probes.clobbering import clobbers
-from anyprobe.probes.forms import EACH
-from anyprobe.probes.placing import off_boundary
+from anyprobe.probes.handlers.trampolining import TRAMPOLINE_SERVES
 from anyprobe.probes.probe import NEVER_RETURNS, exit_want, instructions_of
-from anyprobe.probes.trampolining import TRAMPOLINE_SERVES
+from anyprobe.probes.providers.function.placing import off_boundary
+from anyprobe.probes.specs.dtrace import EACH
+from anyprobe.splice.apply.live.changes import explained
+from anyprobe.splice.codegen.emit import ActionSource, emit_patch
+from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
+from anyprobe.splice.codegen.routines import Routines
 from anyprobe.splice.edits import Module
-from anyprobe.splice.emit import ActionSource, emit_patch
-from anyprobe.splice.live import explained
-from anyprobe.splice.patchcode import Action, ActionKind, BankCode
-from anyprobe.splice.planned import FunctionPlan, PlannedSplice, Want, WantKind
-from anyprobe.splice.routines import Routines
+from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Want, WantKind
 
 if TYPE_CHECKING:
-    from anyprobe.probes.resolve import ResolvedSite
+    from anyprobe.probes.providers.function.resolve import ResolvedSite
     from anyprobe.probes.session import Session
 
 _BEFORE, _BEHIND = 4, 8
@@ -221,7 +221,7 @@ def _leads_into(text: str, within: range) -> bool:
 
 def listed(session: "Session", specs: Sequence[str]) -> list[ListedSite]:
     """Return the sites that specs mean, each with the strategy that would be used or the reason against it."""
-    from anyprobe.probes.prototypes import Prototypes
+    from anyprobe.probes.providers.function.prototypes import Prototypes
 
     session.engine.see_space(session.mappings())
     prototypes = Prototypes(lambda spec: session.resolve(spec)[0])

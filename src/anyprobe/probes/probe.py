@@ -4,16 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.function import FunctionCode
+from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.resolve import ResolvedSite
-from anyprobe.splice.banks import Hook, TimingGroup
+from anyprobe.probes.providers.function.resolve import ResolvedSite
+from anyprobe.splice.codegen.patch import REPLACING
 from anyprobe.splice.edits import Edit, FunctionState, Module
-from anyprobe.splice.patchcode import REPLACING
-from anyprobe.splice.planned import Want, WantKind
+from anyprobe.splice.memory.banks import Hook, TimingGroup
+from anyprobe.splice.plan.splices import Want, WantKind
 
 if TYPE_CHECKING:
-    from anyprobe.binary.exits import Exit
+    from anyprobe.binary.flow.exits import Exit
 
 NEVER_RETURNS = "the function never returns"
 
@@ -130,7 +130,7 @@ def exit_want(leaving: "Exit", hook: Hook | None = None) -> Want:
 
 def instructions_of(code: FunctionCode, kind: str) -> Sequence[int]:
     """Return the link-time addresses of the instructions that a spec's name means."""
-    from anyprobe.binary.blocks import calls_of
+    from anyprobe.binary.flow.blocks import calls_of
 
     if kind == "block":
         return code.blocks

@@ -9,16 +9,16 @@ from anyprobe.data import histogram
 from anyprobe.data.reader import BankReader, NearReader
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot, TargetInfo
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
-from anyprobe.splice.banks import MISSING, Hook
-from anyprobe.splice.neighbourhood import NearBank, SlotBank
-from anyprobe.splice.patchcode import ActionKind
-from anyprobe.splice.trampoline import UNREPLACED
+from anyprobe.splice.codegen.patch import ActionKind
+from anyprobe.splice.codegen.trampoline import UNREPLACED
+from anyprobe.splice.memory.banks import MISSING, Hook
+from anyprobe.splice.memory.code_region import NearBank, SlotBank
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from anyprobe.binary.modules import LoadedObject
+    from anyprobe.binary.objects.modules import LoadedObject
     from anyprobe.data.results import AggregationResult
     from anyprobe.probes.session import Session
 

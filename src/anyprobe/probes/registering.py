@@ -1,11 +1,11 @@
-"""Which lines of the roster a session's own probes are: see ``splice.roster``."""
+"""Which lines of the roster a session's own probes are: see ``splice.journal.registrations``."""
 
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Reason
-from anyprobe.splice.roster import Entry
+from anyprobe.splice.journal.registrations import Entry
 
 if TYPE_CHECKING:
     from anyprobe.probes.probe import Place, Probe

@@ -6,14 +6,14 @@ from contextlib import suppress
 from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
 from anyprobe.probes.probe import Place, Probe, edits_for
-from anyprobe.splice.arena import is_ours
-from anyprobe.splice.asleep import Sleepers
+from anyprobe.splice.apply.blocked_syscalls import Sleepers
+from anyprobe.splice.apply.live.removal import end_live
 from anyprobe.splice.engine import Engine
-from anyprobe.splice.installed import find_owners, owner_alive
-from anyprobe.splice.liveremoval import end_live
-from anyprobe.splice.recovery import remove, remove_everywhere
-from anyprobe.target.exclusion import exclusive
-from anyprobe.target.process import Process
+from anyprobe.splice.journal.installed import find_owners, owner_alive
+from anyprobe.splice.journal.recovery import remove, remove_everywhere
+from anyprobe.splice.memory.arena import is_ours
+from anyprobe.target.process.exclusion import exclusive
+from anyprobe.target.process.process import Process
 
 
 def disarm(engine: Engine, places: Sequence[Place]) -> list[str]:

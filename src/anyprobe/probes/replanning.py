@@ -8,7 +8,7 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.probes import trapping
 from anyprobe.probes.session import typed
 from anyprobe.splice.edits import Edit, FunctionState, Module
-from anyprobe.splice.planned import AUTO, Strategy
+from anyprobe.splice.plan.splices import AUTO, Strategy
 
 if TYPE_CHECKING:
     from anyprobe.probes.probe import Place, Probe

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from anyprobe.binary.modules import VDSO, LoadedObject
+from anyprobe.binary.objects.modules import VDSO, LoadedObject
 from anyprobe.core.collection import collect_what_was_made, collection_paused
 from anyprobe.core.errors import Interrupted, SpecError, StopTimeout, TargetError, TargetExited, UsageError
 from anyprobe.core.memory import MemoryFault
@@ -17,28 +17,28 @@ from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import current, reading, registering, removal, trapping
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import Clock, ClockChoice, own_clock
-from anyprobe.probes.copies import AUDITED, Copies, has_libraries
-from anyprobe.probes.handlerwatch import HandlerWatch
-from anyprobe.probes.liveproof import LiveProof
-from anyprobe.probes.objects import ObjectTable
+from anyprobe.probes.handlers.handler_watch import HandlerWatch
+from anyprobe.probes.handlers.trampolining import Trampolines
+from anyprobe.probes.live_proof import LiveProof
 from anyprobe.probes.observed import Observed
-from anyprobe.probes.placing import add_counted, add_timed, see_places
 from anyprobe.probes.probe import Place, Probe, dressed, edits_for
-from anyprobe.probes.resolve import ResolvedSite, resolve_all
-from anyprobe.probes.spec import see_functions
-from anyprobe.probes.trampolining import Trampolines
+from anyprobe.probes.providers.function.copies import AUDITED, Copies, has_libraries
+from anyprobe.probes.providers.function.objects import ObjectTable
+from anyprobe.probes.providers.function.placing import add_counted, add_timed, see_places
+from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
+from anyprobe.probes.specs.spec import see_functions
 from anyprobe.probes.wholesale import surveyed
 from anyprobe.probes.withdrawal import withdrawn
 from anyprobe.splice.edits import Module
 from anyprobe.splice.engine import MAXACTIVE, Engine
-from anyprobe.splice.planned import AUTO, Strategy
-from anyprobe.target.process import Process
-from anyprobe.target.startup import run_to_libraries
+from anyprobe.splice.plan.splices import AUTO, Strategy
+from anyprobe.target.process.process import Process
+from anyprobe.target.process.startup import run_to_libraries
 
 if TYPE_CHECKING:
     from anyprobe.data.explanation import Explanation, ListedSite
     from anyprobe.probes.overhead import OverheadWatch
-    from anyprobe.target.procfs import Mapping
+    from anyprobe.target.system.procfs import Mapping
 
 Refusals = list[tuple[str, Refusal]]
 Probes = list[Probe]
@@ -98,7 +98,7 @@ class Session(Observed):
         self._handlers = HandlerWatch(self.engine, self._objects, self.module)
         self._proof = LiveProof(self._objects)
         if live:
-            from anyprobe.splice.live import LiveArming
+            from anyprobe.splice.apply.live.changes import LiveArming
 
             self.engine.live = LiveArming(self.engine, self._proof)
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.quoting import shown_module
-from anyprobe.probes.naming import as_spec
+from anyprobe.probes.specs.naming import as_spec
 
 if TYPE_CHECKING:
-    from anyprobe.probes.objects import ObjectTable
+    from anyprobe.probes.providers.function.objects import ObjectTable
 
 
 class Symbols:

@@ -3,8 +3,8 @@
 import re
 
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.objects import ObjectTable
-from anyprobe.probes.resolve import ResolvedSite
+from anyprobe.probes.providers.function.objects import ObjectTable
+from anyprobe.probes.providers.function.resolve import ResolvedSite
 
 WARNING = (
     "strategy trap: a trap that a thread meets with SIGTRAP blocked kills the program. The C library blocks all signals"

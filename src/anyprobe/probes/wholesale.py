@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from anyprobe.binary.modules import LoadedObject
-from anyprobe.probes.forms import EACH
-from anyprobe.probes.resolve import ResolvedSite
+from anyprobe.binary.objects.modules import LoadedObject
+from anyprobe.probes.providers.function.resolve import ResolvedSite
+from anyprobe.probes.specs.dtrace import EACH
 
 _MANY = 300
 """Functions; a survey of a module with ten thousand costs as much as looking at so many one by one."""

@@ -4,19 +4,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from anyprobe.binary.cfg import CodeMap
-from anyprobe.binary.function import FunctionCode
+from anyprobe.binary.flow.cfg import CodeMap
+from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.address import AddressRange
 from anyprobe.core.refusal import Refusal
-from anyprobe.splice.banks import Hook
-from anyprobe.splice.claims import Claims
-from anyprobe.splice.entryplans import EntryPlans
-from anyprobe.splice.installed import Part
-from anyprobe.splice.patchcode import Clobbers
-from anyprobe.splice.planned import FunctionPlan, Want
-from anyprobe.splice.together import first_of
-from anyprobe.splice.transaction import FunctionChange, LiveSplice
-from anyprobe.target.procfs import Mapping
+from anyprobe.splice.apply.transaction import FunctionChange, LiveSplice
+from anyprobe.splice.codegen.patch import Clobbers
+from anyprobe.splice.journal.installed import Part
+from anyprobe.splice.memory.banks import Hook
+from anyprobe.splice.plan.claims import Claims
+from anyprobe.splice.plan.entry_plans import EntryPlans
+from anyprobe.splice.plan.splices import FunctionPlan, Want
+from anyprobe.splice.plan.together import first_of
+from anyprobe.target.system.procfs import Mapping
 
 
 def hook_of(want: Want) -> Hook | None:
@@ -200,7 +200,7 @@ def beside_handlers(edit: Edit, dead: Clobbers) -> Clobbers:
 
     Nothing, if one of the function's handlers may look at anything; trivial ones tell what they read.
     """
-    from anyprobe.splice.inlinehandler import registers_read, sources_of
+    from anyprobe.splice.codegen.handlers.inline import registers_read, sources_of
 
     hooks = (hook_of(want) for want in (*edit.wants, *edit.state.wants))
     codes = [hook.handler.code for hook in hooks if hook is not None and hook.handler is not None]

@@ -8,36 +8,36 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.splice.arena import Arena
-from anyprobe.splice.banks import SLOT_ONLY, TIMING
+from anyprobe.splice.apply.preparation import Preparation, ThreadSlotUnusable, keep_room
+from anyprobe.splice.apply.sigreturn_targets import Lingering
+from anyprobe.splice.apply.staleness import Losses, additions, check_sessions, gone, lose, modules_of
+from anyprobe.splice.apply.text_watch import TRAPPED, TextWatch
+from anyprobe.splice.apply.transaction import FunctionChange, LiveSplice, Transaction
+from anyprobe.splice.apply.uprobes import see_to
+from anyprobe.splice.codegen.emission import Emission, worth_moving
+from anyprobe.splice.codegen.stub_directory import StubDirectory
 from anyprobe.splice.edits import Edit, Module, hook_of
-from anyprobe.splice.emission import Emission, worth_moving
-from anyprobe.splice.faultcatching import FaultCatching
-from anyprobe.splice.journal import Owner, Record, RecordKind
-from anyprobe.splice.neighbourhood import Neighbourhood, SlotBank
-from anyprobe.splice.planned import AUTO, FunctionPlan, Strategy, Want, WantKind
-from anyprobe.splice.preparation import Preparation, ThreadSlotUnusable, keep_room
-from anyprobe.splice.roster import Roster
-from anyprobe.splice.signalview import SignalView
-from anyprobe.splice.siteclobbers import ClobberSource, SiteClobbers, function_of
-from anyprobe.splice.space import AddressSpace
-from anyprobe.splice.springboard import PunPlaces, Springboards
-from anyprobe.splice.standing import Losses, additions, check_sessions, gone, lose, modules_of
-from anyprobe.splice.stubdirectory import StubDirectory
-from anyprobe.splice.textwatch import TRAPPED, TextWatch
-from anyprobe.splice.transaction import FunctionChange, LiveSplice, Transaction
-from anyprobe.splice.traps import Traps
-from anyprobe.splice.uprobes import see_to
-from anyprobe.splice.waysback import Lingering
-from anyprobe.target import procfs
-from anyprobe.target.exclusion import exclusive
-from anyprobe.target.process import Process
-from anyprobe.target.procfs import Mapping
-from anyprobe.target.stopping import Stop
+from anyprobe.splice.journal.records import Owner, Record, RecordKind
+from anyprobe.splice.journal.registrations import Roster
+from anyprobe.splice.memory.arena import Arena
+from anyprobe.splice.memory.banks import SLOT_ONLY, TIMING
+from anyprobe.splice.memory.code_region import Neighbourhood, SlotBank
+from anyprobe.splice.memory.space import AddressSpace
+from anyprobe.splice.plan.site_clobbers import ClobberSource, SiteClobbers, function_of
+from anyprobe.splice.plan.splices import AUTO, FunctionPlan, Strategy, Want, WantKind
+from anyprobe.splice.plan.strategies.springboard import PunPlaces, Springboards
+from anyprobe.splice.translate.signal_view import SignalView
+from anyprobe.splice.userspace.fault_catching import FaultCatching
+from anyprobe.splice.userspace.traps import Traps
+from anyprobe.target.process.exclusion import exclusive
+from anyprobe.target.process.process import Process
+from anyprobe.target.process.stopping import Stop
+from anyprobe.target.system import procfs
+from anyprobe.target.system.procfs import Mapping
 
 if TYPE_CHECKING:
-    from anyprobe.splice.live import LiveArming
-    from anyprobe.splice.plan import Planner
+    from anyprobe.splice.apply.live.changes import LiveArming
+    from anyprobe.splice.plan.planner import Planner
 
 MAXACTIVE = 1024
 """Instances that a thread can have at once unless the user says otherwise."""
@@ -247,7 +247,7 @@ class Engine:
 
     def planner(self, module: Module) -> "Planner":
         """Return a planner for a module."""
-        from anyprobe.splice.plan import Planner  # not needed where all plans are remembered ones
+        from anyprobe.splice.plan.planner import Planner  # not needed where all plans are remembered ones
 
         places = module.claims.places = PunPlaces(self.springboards, module.bias)
         go = module.code.text.is_go

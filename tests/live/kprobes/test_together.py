@@ -18,7 +18,7 @@ from anyprobe.kprobes import (
     unregister_kprobe,
     unregister_kretprobe,
 )
-from anyprobe.splice import handlerchain
+from anyprobe.splice.codegen.handlers import chain as handlerchain
 from live.driver import build, started
 
 pytestmark = pytest.mark.live

@@ -21,8 +21,8 @@ from anyprobe.kprobes import (
     unregister_kretprobe,
 )
 from anyprobe.probes import leftover
-from anyprobe.splice.arena import is_ours
-from anyprobe.target.procfs import read_mappings
+from anyprobe.splice.memory.arena import is_ours
+from anyprobe.target.system.procfs import read_mappings
 from live.driver import build, started, wait_until
 from live.image import Image
 from live.results import total

@@ -4,8 +4,8 @@ import ctypes
 import os
 
 from anyprobe.core.code import InputKind
-from anyprobe.handlers.bpf import compile_bpf
-from anyprobe.handlers.bpf_storages import KernelStorages
+from anyprobe.handlers.bpf.machine import compile_bpf
+from anyprobe.handlers.bpf.storages import KernelStorages
 from anyprobe.target.kernel import programs
 
 refused_because = programs.refused_because

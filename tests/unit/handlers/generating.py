@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from anyprobe.handlers import types
-from anyprobe.handlers.types import f32, f64, i8, i16, i32, i64, ptr, u8, u16, u32, u64
+from anyprobe.handlers.types import annotations
+from anyprobe.handlers.types.annotations import f32, f64, i8, i16, i32, i64, ptr, u8, u16, u32, u64
 
 KINDS = (i64, u64, i32, u32, i16, u16, i8, u8, f64, f32)
 WIDE = {"i": i64, "u": u64, "f": f64}
@@ -269,7 +269,7 @@ class Writer:
 
 
 def family(kind):
-    return "f" if isinstance(kind, types.FloatType) else "u" if kind == u64 else "i"
+    return "f" if isinstance(kind, annotations.FloatType) else "u" if kind == u64 else "i"
 
 
 HELPERS = """
@@ -294,7 +294,7 @@ def define(text, name, **more):
     file = f"<generated {next(_numbers)}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     space = {
-        each: getattr(types, each)
+        each: getattr(annotations, each)
         for each in ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64", "ptr")
     }
     space |= more
@@ -332,7 +332,7 @@ def handlers(draw, *, floats=True, memory=False, **collecting):
 
 
 def values(kind):
-    if isinstance(kind, types.FloatType):
+    if isinstance(kind, annotations.FloatType):
         return st.sampled_from([kind(value) for value in FLOATS])
     return st.sampled_from([kind.wrap(value) for value in (*EDGES, *(-value for value in EDGES))])
 

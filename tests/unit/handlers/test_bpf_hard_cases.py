@@ -7,7 +7,7 @@ import pytest
 
 from anyprobe import Max, Sum, cstr
 from anyprobe.core.errors import HandlerError, KernelRefused
-from anyprobe.handlers.bpf import compile_bpf
+from anyprobe.handlers.bpf.machine import compile_bpf
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.target.kernel import bpf, programs
 from unit.handlers import bpf_running, generating

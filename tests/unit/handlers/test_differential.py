@@ -16,11 +16,12 @@ from anyprobe.core.errors import HandlerError
 from anyprobe.data import buckets
 from anyprobe.data.aggregations import Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum
 from anyprobe.data.tables import TableView
-from anyprobe.handlers import check, types
 from anyprobe.handlers.compiler import PASSES
-from anyprobe.handlers.frontend import lower
-from anyprobe.handlers.interpreter import Interpreter
-from anyprobe.handlers.native import compile_native
+from anyprobe.handlers.frontend.lowering import lower
+from anyprobe.handlers.ir import check
+from anyprobe.handlers.ir.interpreter import Interpreter
+from anyprobe.handlers.types import annotations
+from anyprobe.handlers.x86.native import compile_native
 from unit.handlers import bpf_running, generating, running
 
 EXAMPLES = int(os.environ.get("ANYPROBE_EXAMPLES", "50"))
@@ -103,12 +104,12 @@ def agree(layout, updates, cells, text):
         if other is aggregation:
             wanted.setdefault(tuple(int(part) for part in key), []).append(int(value or 0))
     assert cells.keys() == wanted.keys(), text
-    kind = types.i64 if layout.signed else types.u64
+    kind = annotations.i64 if layout.signed else annotations.u64
     for key, values in wanted.items():
         given, cell = [kind.wrap(value) for value in values], cells[key]
         assert cell.count == len(given), text
         if "sum" in aggregation.cell.fields:
-            assert types.i64.wrap(cell.sum) == types.i64.wrap(sum(given)), text
+            assert annotations.i64.wrap(cell.sum) == annotations.i64.wrap(sum(given)), text
         assert cell.min in (None, min(given)), text
         assert cell.max in (None, max(given)), text
         if cell.squares is not None:

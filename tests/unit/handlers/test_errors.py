@@ -8,9 +8,9 @@ from anyprobe.core.errors import HandlerError, UsageError
 from anyprobe.data.aggregations import Count, Hist, Sum
 from anyprobe.data.maps import Map
 from anyprobe.handlers.compiler import intermediate
-from anyprobe.handlers.frontend import Setting, lower
+from anyprobe.handlers.frontend.lowering import Setting, lower
 from anyprobe.handlers.intrinsics import buf, cstr, emit, printf
-from anyprobe.handlers.types import f64, i32, i64, ptr, u8, u64
+from anyprobe.handlers.types.annotations import f64, i32, i64, ptr, u8, u64
 
 sizes, calls, table = Hist("sizes"), Count("calls"), Map("table")
 keyed = Hist("keyed", by=("a", "b"))

@@ -6,9 +6,9 @@ import pytest
 
 from anyprobe.probes import overhead
 from anyprobe.probes.overhead import OverheadWatch, Unit, disarmed, units_of
-from anyprobe.splice.banks import Hook, TimingGroup
-from anyprobe.splice.neighbourhood import NearBank
-from anyprobe.splice.patchcode import ActionKind
+from anyprobe.splice.codegen.patch import ActionKind
+from anyprobe.splice.memory.banks import Hook, TimingGroup
+from anyprobe.splice.memory.code_region import NearBank
 
 SECOND = 1e9
 

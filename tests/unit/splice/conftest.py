@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from anyprobe.binary.cfg import CodeMap
-from anyprobe.binary.text import ModuleText
+from anyprobe.binary.flow.cfg import CodeMap
+from anyprobe.binary.objects.text import ModuleText
 from anyprobe.core.address import AddressRange
 from anyprobe.core.memory import BytesMemory, MemoryFault
 

@@ -14,8 +14,8 @@ from routine_machine import ENTER, FLAGS, GATE, MASK, RED_ZONE, REGION, REGS, SL
 from anyprobe.core.code import Comparison, Number, Update
 from anyprobe.data.layout import BLOCK_NUMBER
 from anyprobe.isa.registers import NUMBERS
-from anyprobe.splice.inlinehandler import INLINE_ESTIMATE, Inline
-from anyprobe.splice.patchcode import SCRATCH_ORDER, Action, ActionKind, BankCode, Clobbers, PatchWriter
+from anyprobe.splice.codegen.handlers.inline import INLINE_ESTIMATE, Inline
+from anyprobe.splice.codegen.patch import SCRATCH_ORDER, Action, ActionKind, BankCode, Clobbers, PatchWriter
 
 ROUTINE, BLOCK, TABLE, STORAGE, SEEN = routine_machine.TRAMPOLINES, REGION + 0x1000, 0xC0000, 0xBF000, 0xBE000
 ROWS, STRIDE, COUNT, TOTAL, HITS = 9, 128, 0x1040, 0x1048, 0x80

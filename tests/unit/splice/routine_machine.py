@@ -12,9 +12,9 @@ import struct
 import sys
 
 from anyprobe.data.layout import BankLayout
-from anyprobe.splice.patchcode import Action, ActionKind, BankCode, PatchWriter
-from anyprobe.splice.routines import RoutineFacts, assemble_routines
-from anyprobe.splice.trampoline import HANDLED, assemble_trampolines
+from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
+from anyprobe.splice.codegen.routines import RoutineFacts, assemble_routines
+from anyprobe.splice.codegen.trampoline import HANDLED, assemble_trampolines
 
 SLOT = 0x268
 """An unused word of the C library's thread control block."""

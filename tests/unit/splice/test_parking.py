@@ -1,9 +1,9 @@
 """Go: instructions make room for one jump together only where no goroutine can be parked between them."""
 
 from anyprobe.core.refusal import Reason
-from anyprobe.splice.claims import Claims
-from anyprobe.splice.plan import Planner
-from anyprobe.splice.planned import AUTO, Strategy, Want, WantKind
+from anyprobe.splice.plan.claims import Claims
+from anyprobe.splice.plan.planner import Planner
+from anyprobe.splice.plan.splices import AUTO, Strategy, Want, WantKind
 
 BASE = 0x401000
 

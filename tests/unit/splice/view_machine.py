@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 from routine_machine import FLAGS, GATE, RED_ZONE, REGION, REGS, SLOT, STATUS, Machine
 
-from anyprobe.splice.recipes import Op, Step
-from anyprobe.splice.viewroutine import assemble_view
-from anyprobe.splice.viewtable import ViewTable
+from anyprobe.splice.translate.routine import assemble_view
+from anyprobe.splice.translate.steps import Op, Step
+from anyprobe.splice.translate.table import ViewTable
 
 PIECE, TABLE, PIECE_END, PATCH, SITE = 0xA0000, 0xB8000, 0xC0000, 0xA4000, 0xC8000
 FRAME, PROGRAM_STACK, ROOT = 0xD0000, 0xE0000, 0xF0000

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from anyprobe.data.explanation import Explanation
-    from anyprobe.probes.rehearsal import RehearsedHandler
+    from anyprobe.probes.handlers.rehearsal import RehearsedHandler
     from anyprobe.probes.session import Session
 
 MOST_SITES = 60

@@ -64,11 +64,11 @@ def command(
 
 
 def _with_instances(session: "Session", specs: "Sequence[str]") -> "Sequence[ListedSite]":
-    from anyprobe.probes import inlinedsites
+    from anyprobe.probes.providers.function import inlined_sites
 
     if not specs:
         raise click.UsageError("--inlined needs the names of functions")
-    return inlinedsites.listed(session, specs)
+    return inlined_sites.listed(session, specs)
 
 
 def as_document(site: "ListedSite") -> dict[str, Any]:

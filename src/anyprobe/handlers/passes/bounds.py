@@ -3,7 +3,8 @@
 A loop costs its bound times its body; of two branches the dearer one counts. What ends a run early makes it shorter.
 """
 
-from anyprobe.handlers import ir, walk
+from anyprobe.handlers.ir import nodes as ir
+from anyprobe.handlers.ir import walk
 
 STEPS_LIMIT = 100_000
 """Operations that a handler may take: some 50 µs."""

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from anyprobe.handlers import ir, walk
+from anyprobe.handlers.ir import nodes as ir
+from anyprobe.handlers.ir import walk
 
 
 def remove_dead_code(handler: ir.Function) -> ir.Function:

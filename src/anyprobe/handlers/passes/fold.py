@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from anyprobe.handlers import arithmetic, ir, walk
-from anyprobe.handlers.types import FloatType, IntegerType, PointerType, u64
+from anyprobe.handlers.ir import arithmetic, walk
+from anyprobe.handlers.ir import nodes as ir
+from anyprobe.handlers.types.annotations import FloatType, IntegerType, PointerType, u64
 
 
 def fold(handler: ir.Function) -> ir.Function:

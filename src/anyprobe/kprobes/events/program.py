@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from anyprobe.handlers.frontend.values import Alias
 from anyprobe.handlers.intrinsics import cstr, emit_partial
-from anyprobe.handlers.types import i32, ptr, u8, u16, u32, u64
-from anyprobe.handlers.values import Alias
+from anyprobe.handlers.types.annotations import i32, ptr, u8, u16, u32, u64
 from anyprobe.kprobes.events.definition import Definition
 from anyprobe.kprobes.events.fetch import (
     Argument,

@@ -7,7 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import KprobeError
-from anyprobe.handlers.collecting import MISSING
+from anyprobe.handlers.frontend.collecting import MISSING
 from anyprobe.kprobes.events.addresses import addresses_of
 from anyprobe.kprobes.events.definition import Definition, Point, parse
 from anyprobe.kprobes.events.errors import DefinitionError, Problem

@@ -1,1 +1,5 @@
-"""Where probes come from, other than the functions of a process."""
+"""Providers: where kinds of probes come from.
+
+In: specs. Out: places with what is attached there.
+Must not share state with each other.
+"""

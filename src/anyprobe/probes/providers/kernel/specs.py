@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Literal, cast
 
 from anyprobe.core.errors import SpecError
-from anyprobe.probes.parts import Part, split
+from anyprobe.probes.specs.parts import Part, split
 
 Name = Literal["entry", "return", "offset"]
 _HEX = re.compile(r"(?:0[xX])?[0-9a-fA-F]+")

@@ -1,0 +1,70 @@
+"""What instructions read by its address in the code, and which addresses in their own function they take."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from iced_x86 import MemorySizeExt
+
+from anyprobe.binary.discovery.prologues import thunks_in
+from anyprobe.binary.flow.code_scan import Kind, Operands, pushed_returns
+from anyprobe.core.cachedproperty import cached_property
+
+if TYPE_CHECKING:
+    from anyprobe.binary.flow.cfg import CodeMap
+
+
+class Evidence:
+    """Of one module."""
+
+    def __init__(self, code_map: "CodeMap") -> None:
+        """Look at nothing before it is asked for."""
+        self._map = code_map
+
+    def read_in(self, low: int, high: int) -> int | None:
+        """Return the first byte of ``[low, high)`` that instructions read or write by its address, if any."""
+        first = high
+        for target, source in self._operands.into(low, high):
+            at, size = self._operand_of(target, source)
+            if at < high and at + size > low:
+                first = min(first, max(at, low))
+        return first if first < high else None
+
+    def _operand_of(self, target: int, source: int) -> tuple[int, int]:
+        """Return the address and size of what the instruction with a displacement reads; in doubt it does."""
+        home = self._map.containing(source)
+        insn = home.covering(source) if home is not None else None
+        if insn is None:
+            return target, 0 if home is None and self._map.in_padding(source) else 1
+        own = insn.iced.is_ip_rel_memory_operand and insn.address + insn.offsets.displacement_offset == source
+        return insn.iced.memory_displacement, MemorySizeExt.size(insn.iced.memory_size) if own else 0
+
+    @cached_property
+    def _operands(self) -> Operands:
+        return Operands(self._map.code)
+
+    @cached_property
+    def thunks(self) -> list[int]:
+        """Where something overwrites its return address and returns, ascending: an indirect jump in disguise."""
+        return sorted(at for part in self._map.code for at in thunks_in(part))
+
+    @cached_property
+    def pushed_returns(self) -> list[int]:
+        """Where something returns to what was pushed right in front of it, or looks like that, ascending: the same."""
+        return pushed_returns(self._map.code)
+
+    @cached_property
+    def self_takers(self) -> frozenset[int]:
+        """The functions that may take the address of a piece of themselves."""
+        targets, sources, kinds = self._map.references.columns()
+        starts = self._map.text.function_starts
+        homes = np.searchsorted(starts, targets, "right") - 1
+        same = (kinds >= Kind.LEA) & (homes >= 0) & (homes == np.searchsorted(starts, sources, "right") - 1)
+        return frozenset(starts[homes[same & (targets != starts[homes])]].tolist())
+
+    def takers_within(self, low: int, high: int) -> dict[int, list[int]]:
+        """Return the addresses in ``[low, high)`` that instructions there take, and which ones do."""
+        found: dict[int, list[int]] = {}
+        for at, source, kind in self._map.references_into(low, high):
+            if (kind is Kind.LEA or kind is Kind.ABSOLUTE) and low <= source < high:
+                found.setdefault(at, []).append(source)
+        return found

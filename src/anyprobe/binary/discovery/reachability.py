@@ -1,0 +1,145 @@
+"""Which instructions of a function something leads to: what else is among its bytes may be data."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.discovery.descent import Reached, is_all_led_to
+from anyprobe.binary.flow.body import ENDS
+from anyprobe.binary.objects.padding import is_padding, padding_length
+from anyprobe.core.cachedproperty import cached_property
+from anyprobe.core.refusal import Reason, Refusal
+
+if TYPE_CHECKING:
+    from anyprobe.binary.flow.cfg import CodeMap
+    from anyprobe.binary.flow.function import FunctionCode
+
+
+class LedTo:
+    """What leads to the instructions of one function, by their numbers."""
+
+    def __init__(self, code_map: "CodeMap", function: "FunctionCode") -> None:
+        """Look at nothing before it is asked for."""
+        self._map, self._function = code_map, function
+
+    def may_be_data(self, number: int) -> bool:
+        """Return whether nothing known leads to an instruction, and nothing else says that it is one."""
+        if number <= self._straight_on or self._is_led_to(number):
+            return False
+        return not (self._function.is_plain_code and self._is_padding(number))
+
+    def _is_led_to(self, number: int) -> bool:
+        return (self._is_all and not is_padding(self._function.raw_at(number))) or number in self.proven
+
+    def may_be_data_up_to(self, last: int) -> bool:
+        """Return whether instructions up to the one at an address have to be asked about one by one."""
+        straight_on = self._straight_on
+        if straight_on >= 0 and last <= self._function.addresses[straight_on]:
+            return False
+        # elsewhere padding may be a constant
+        return not (self._function.is_plain_code and self.is_everything)
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether something leads to every instruction but padding."""
+        return self._is_all or self.proven.is_all
+
+    def in_doubt(self) -> Iterator[Refusal]:
+        """Yield a refusal for each stretch of bytes that may be data, or code that nothing is known to lead to."""
+        function = self._function
+        if not function.addresses or (not self.may_be_data_up_to(function.addresses[-1]) and not function.has_gaps):
+            return
+        begin = function.start
+        for number, end in enumerate(function.ends):
+            if not self.may_be_data(number):
+                yield from self._doubt(begin, function.addresses[number])
+                begin = end
+        yield from self._doubt(begin, function.end)
+
+    def _doubt(self, begin: int, end: int) -> Iterator[Refusal]:
+        offset, size = begin - self._function.start, end - begin
+        if padding_length(self._function.content[: offset + size], offset) < size:
+            detail = f"nothing is known to lead to the {size} bytes from here on: they may be data"
+            yield Refusal(Reason.NOT_CODE, begin, detail)
+
+    def never_runs(self, number: int) -> bool:
+        """Return whether an instruction is certainly never come to: it is padding or data."""
+        function = self._function
+        is_open = function.complete is not None and not (function.is_unlisted or function.is_nameless)
+        if is_open or self._is_led_to(number):
+            return False
+        return number not in self._possible
+
+    @cached_property
+    def _straight_on(self) -> int:
+        """The number of the last instruction that control comes to from the start without a jump, as all before it."""
+        function = self._function
+        if not function.addresses or function.addresses[0] != function.start:
+            return -1
+        last, broken = function.last_calls.possible, function.broken is not None
+        ends = (number for number, flow in function.turns if broken or flow in ENDS or number in last)
+        return next(ends, len(function.addresses) - 1)
+
+    @cached_property
+    def _is_all(self) -> bool:
+        """Whether a quick look shows what ``proven`` would: that all but padding is led to."""
+        if self._function.broken is not None:
+            return False
+        if self._function.is_plain_code and self._map.pieces.is_crossed(self._function):
+            return True  # jump tables of its function may lead here
+        known = self._known_entries()
+        return is_all_led_to(self._function, known) or (
+            bool(self._others) and is_all_led_to(self._function, known | self._others)
+        )
+
+    @cached_property
+    def is_all_possible(self) -> bool:
+        """Whether all but padding may be led to by what is known, addresses that may be those of data included."""
+        return self._is_all or self._possible.is_all
+
+    @cached_property
+    def leads_everywhere(self) -> bool:
+        """Whether all but padding is led to by the function itself, wherever instructions begin."""
+        entries = self._known_entries()
+        return is_all_led_to(self._function, entries) or Reached(self._function, entries).is_all
+
+    def _is_padding(self, number: int) -> bool:
+        """Return whether an instruction is padding that nobody reads: a constant may look like some."""
+        raw, address = self._function.raw_at(number), self._function.addresses[number]
+        return is_padding(raw) and self._map.evidence.read_in(address, address + len(raw)) is None
+
+    @cached_property
+    def proven(self) -> Reached:
+        """The instructions that something other than an address leads to; few where it is in doubt where they begin.
+
+        An address that is taken may be that of a table, and a symbol without a type its name. If there are jumps by
+        pointers it is taken for that of a label, but only where an unwind entry tells of the function.
+        """
+        function = self._function
+        if function.broken is not None:
+            return Reached(function, ())
+        return Reached(function, self._known_entries() | self._others)
+
+    @cached_property
+    def _others(self) -> set[int]:
+        """Where other functions, or jumps by pointers, surely enter the function."""
+        function = self._function
+        if function.is_unlisted:
+            return set()
+        addresses = function.is_plain_code and function.indirect_jumps > len(function.tables)
+        return self._map.surely_entered(function.start, function.end, addresses=addresses)
+
+    def _known_entries(self) -> set[int]:
+        """Return where the function is entered, by its tables, too, as far as its own branches do not say it."""
+        function = self._function
+        entries = {function.start, function.entry, *function.table_targets}
+        if not function.is_unlisted:
+            plain = function.is_plain_code
+            entries.update(self._map.certain_entries(function.start, function.end, pointed=plain))
+        return entries
+
+    @cached_property
+    def _possible(self) -> Reached:
+        function = self._function
+        entered = self._map.entered(function.start, function.end)
+        entries = {function.start, function.entry, *function.table_targets, *entered}
+        return Reached(function, entries, certainly=False)

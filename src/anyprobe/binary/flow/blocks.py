@@ -1,0 +1,42 @@
+"""Basic blocks: where the straight pieces of a function begin.
+
+A block begins at the entry, where a jump, a table, a stored pointer or an exception leads, and behind every branch. A
+call does not end a block: as a rule it comes back. Padding that nothing reaches is no block.
+"""
+
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.objects.padding import PADDING_BEGINS, is_padding
+from anyprobe.isa.decode import Flow, flow_of
+
+if TYPE_CHECKING:
+    from anyprobe.binary.flow.cfg import CodeMap
+    from anyprobe.binary.flow.function import FunctionCode
+
+_GOES_ON = frozenset({Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL})
+
+
+def block_starts(code_map: "CodeMap", function: "FunctionCode") -> tuple[int, ...]:
+    """Return where the function's basic blocks begin, ascending; the first one behind ``endbr64``, as entry probes."""
+    entered = code_map.entered(function.start + 1, function.end) | function.table_targets
+    entry, start, end, ends, content = function.entry, function.start, function.end, function.ends, function.content
+    for number, flow in function.turns:
+        if flow in _GOES_ON or (flow is Flow.OTHER and flow_of(function.iced[number]) in _GOES_ON):
+            continue
+        behind = ends[number]
+        if behind >= end or (content[behind - start] in PADDING_BEGINS and _is_padding(function, behind, number + 1)):
+            continue
+        entered.add(behind)
+    return tuple(sorted({entry, *function.sites_among(at for at in entered if at > entry)}))
+
+
+def calls_of(function: "FunctionCode") -> tuple[int, ...]:
+    """Return the addresses of the function's call instructions, ascending."""
+    return tuple(function.sites_among(insn.address for insn in function.special if insn.is_call))
+
+
+def _is_padding(function: "FunctionCode", address: int, number: int) -> bool:
+    """Return whether the instruction with a number, if it starts at an address at all, is padding."""
+    if number >= len(function.addresses) or function.addresses[number] != address:
+        return False
+    return is_padding(function.raw_at(number))

@@ -1,0 +1,183 @@
+"""Code as its bytes decode: the instructions, where they are, and what iced says of them."""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, cast
+
+from iced_x86 import Decoder
+
+from anyprobe.binary.flow.body import Body, Facts, decode_to_end, examine
+from anyprobe.core.cachedproperty import cached_property
+from anyprobe.isa.decode import Flow, Insn, decode_iced
+
+if TYPE_CHECKING:
+    from iced_x86 import Instruction
+
+    from anyprobe.binary.flow.cfg import CodeMap
+
+
+_DEARER = 16
+"""How much more it costs to decode an instruction alone, and to look it up, than as one of many."""
+
+
+class DecodedCode:
+    """The instructions of one function, decoded when they are first asked about, and again when they were dropped."""
+
+    def __init__(self, code_map: "CodeMap", start: int, content: bytes) -> None:
+        """Name the code; ``content`` lies at ``start`` and is decoded when first asked about."""
+        self._map = code_map
+        self.start = start
+        self._whole = content
+        self._made: dict[int, Insn] = {}
+        self._alone = 0
+        """How many instructions were decoded alone."""
+        self.mask_numbers: array[int] | None = None
+        """What each instruction does, as a number in ``instructionmasks.MASKS``, where many were looked at together."""
+
+    @cached_property
+    def end(self) -> int:
+        """The end of the code, padding not included."""
+        iced, end = decode_to_end(self._whole, self.start)
+        self._keep(iced)
+        return end
+
+    @cached_property
+    def _line(self) -> "Sequence[Instruction]":
+        """The instructions as they are decoded one behind the other, until they are dropped."""
+        if "end" not in self.__dict__:
+            self.end  # noqa: B018 - it has to decode them to know
+            return cast("Sequence[Instruction]", self.__dict__["_line"])
+        iced = decode_iced(self.content, self.start)
+        self._keep(iced)
+        return iced
+
+    def _keep(self, iced: "Sequence[Instruction]") -> None:
+        self.__dict__["_line"] = iced
+        self._map.kept_lines.note(self, len(iced))
+
+    def drop_instructions(self) -> None:
+        """Keep the decoded instructions no longer, nor their numbers: they are found again when they are wanted."""
+        for name in ("_line", "iced", "_index"):
+            self.__dict__.pop(name, None)
+
+    @cached_property
+    def content(self) -> bytes:
+        """The bytes of the code."""
+        return self._whole[: self.end - self.start]
+
+    @cached_property
+    def _body(self) -> Body:
+        entries = partial(self._map.static_entries, self.start + 1, self.end)
+        return examine(self._line, self.content, self.start, entries, self._map.text.noreturn)
+
+    @property
+    def line(self) -> "Sequence[Instruction]":
+        """The instructions as they are decoded one behind the other, data or not."""
+        return self._line
+
+    @property
+    def is_examined(self) -> bool:
+        """Whether its instructions have been looked at."""
+        return "_body" in self.__dict__
+
+    def take(self, body: Body, mask_numbers: "array[int]") -> None:
+        """Take what was found of it when it was examined together with others."""
+        self.__dict__["_body"] = body
+        self.mask_numbers = mask_numbers
+
+    @cached_property
+    def iced(self) -> "Sequence[Instruction]":
+        """The instructions as iced decoded them; only those that are reached where there is data between them."""
+        kept = self._body.iced
+        return self._line if kept is None else kept
+
+    @cached_property
+    def _facts(self) -> Facts:
+        return self._body.facts
+
+    @property
+    def turns(self) -> list[tuple[int, Flow]]:
+        """The numbers and flows of the instructions behind which control does not simply go on, ascending."""
+        return self._facts.turns
+
+    @cached_property
+    def _index(self) -> dict[int, int]:
+        """The numbers of the instructions by address."""
+        return dict(zip(self.addresses, count(), strict=False))
+
+    @cached_property
+    def addresses(self) -> "array[int]":
+        """The instruction starts, ascending."""
+        return self._body.addresses
+
+    @cached_property
+    def ends(self) -> "array[int]":
+        """Where each instruction ends."""
+        if self._body.iced is not None or not self.addresses:
+            return array("Q", [one.next_ip for one in self.iced])
+        found = self.addresses[1:]
+        found.append(self._body.end)
+        return found
+
+    def end_of(self, number: int) -> int:
+        """Return where one instruction ends."""
+        if self._body.iced is not None:
+            return self._body.iced[number].next_ip
+        return self.addresses[number + 1] if number + 1 < len(self.addresses) else self._body.end
+
+    @cached_property
+    def codes(self) -> "array[int]":
+        """What iced calls each instruction."""
+        return self._facts.codes
+
+    @cached_property
+    def special(self) -> tuple[Insn, ...]:
+        """Every instruction that does not simply go on to the next."""
+        return tuple(self.insn(number) for number, _ in self.turns)
+
+    def covering(self, address: int) -> Insn | None:
+        """Return the instruction whose bytes hold an address."""
+        number = self.number_over(address)
+        return None if number is None else self.insn(number)
+
+    def number_over(self, address: int) -> int | None:
+        """Return the number of the instruction whose bytes hold an address."""
+        number = bisect_right(self.addresses, address) - 1
+        return number if number >= 0 and address < self.end_of(number) else None
+
+    @cached_property
+    def insns(self) -> tuple[Insn, ...]:
+        """All instructions in address order."""
+        return tuple(self.insn(number) for number in range(len(self.addresses)))
+
+    def insn(self, number: int) -> Insn:
+        """Return the instruction with this number."""
+        made = self._made.get(number)
+        if made is None:
+            address = self.addresses[number]
+            raw = self._whole[address - self.start : self.end_of(number) - self.start]
+            made = self._made[number] = Insn(self.one(number), raw, address, self.codes[number])
+        return made
+
+    def one(self, number: int) -> "Instruction":
+        """Return an instruction as iced decoded it, by its number: alone, where few are asked for and none is kept."""
+        kept = self._body.iced or self.__dict__.get("_line")
+        if kept is None and self._alone * _DEARER < len(self.addresses):
+            self._alone += 1
+            return Decoder(64, self.raw_at(number), ip=self.addresses[number]).decode()
+        return self.iced[number] if kept is None else kept[number]
+
+    def raw_at(self, index: int) -> bytes:
+        """Return the bytes of the instruction with this number."""
+        return self._whole[self.addresses[index] - self.start : self.end_of(index) - self.start]
+
+    def is_boundary(self, address: int) -> bool:
+        """Return whether an instruction starts here."""
+        return address in self._index
+
+    def index_of(self, address: int) -> int | None:
+        """Return the number of the instruction that starts at an address."""
+        return self._index.get(address)

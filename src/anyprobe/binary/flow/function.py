@@ -1,0 +1,401 @@
+"""One function: its instructions, and what its own code says of its control flow."""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.flow.body import LOCK
+from anyprobe.binary.flow.branches import Branches
+from anyprobe.binary.flow.decoded_code import DecodedCode
+from anyprobe.binary.flow.straight_lines import StraightLines
+from anyprobe.binary.objects.padding import ALIGNED, padding_length
+from anyprobe.core.cachedproperty import cached_property
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
+from anyprobe.isa.decode import Insn
+
+if TYPE_CHECKING:
+    from anyprobe.binary.discovery.reachability import LedTo
+    from anyprobe.binary.flow.escaping_jumps import StrayJumps
+    from anyprobe.binary.flow.exits import Exit, Exits
+    from anyprobe.binary.flow.jump_tables import Table, Unresolved
+    from anyprobe.binary.flow.last_calls import LastCalls
+
+
+class FunctionCode(DecodedCode):
+    """One function (or a part of one that lies elsewhere): its instructions and what is known of its control flow."""
+
+    is_nameless = False
+    """Whether it is code outside of all functions."""
+
+    # -- instructions
+
+    def insn_at(self, address: int) -> Insn | None:
+        """Return the instruction that starts at an address, if it is one and is entered at its beginning only."""
+        number = self._index.get(address)
+        if number is None or address in self.overlapped or self.led.may_be_data(number):
+            return None
+        return self.insn(number)
+
+    def is_site(self, address: int) -> bool:
+        """Return whether an instruction starts here that is no data."""
+        number = self._index.get(address)
+        return number is not None and not self.led.may_be_data(number)
+
+    def sites_among(self, addresses: Iterable[int]) -> list[int]:
+        """Return those of many addresses at which an instruction starts that is no data, ascending."""
+        found = sorted(set(addresses).intersection(self.addresses))
+        if not found or not self.led.may_be_data_up_to(found[-1]):
+            return found
+        return [at for at in found if not self.led.may_be_data(self._index[at])]
+
+    @cached_property
+    def led(self) -> "LedTo":
+        """Which instructions something leads to."""
+        from anyprobe.binary.discovery.reachability import LedTo
+
+        return LedTo(self._map, self)
+
+    def never_runs(self, insn: Insn) -> bool:
+        """Return whether an instruction is certainly never come to: it is padding or data."""
+        return self.led.never_runs(self._index[insn.address])
+
+    def boundaries_near(self, address: int) -> tuple[int, ...]:
+        """Return the instruction starts before and behind an address, for messages."""
+        number = bisect_right(self.addresses, address)
+        return tuple(self.addresses[max(number - 1, 0) : number + 1])
+
+    @property
+    def entry(self) -> int:
+        """Where an entry probe goes: behind ``endbr64``, else the start."""
+        return self.start + 4 if self._whole.startswith(b"\xf3\x0f\x1e\xfa") else self.start
+
+    # -- control flow
+
+    @cached_property
+    def _sources(self) -> dict[int, list[int]]:
+        """Direct jumps inside the function: target to numbers of instructions."""
+        found: dict[int, list[int]] = {}
+        for number, target in self._facts.jumps:
+            if self.start <= target < self.end:
+                found.setdefault(target, []).append(number)
+        return found
+
+    @property
+    def jump_targets(self) -> frozenset[int]:
+        """Where the direct jumps inside the function lead within it."""
+        return frozenset(self._sources)
+
+    @cached_property
+    def jumps_out_to(self) -> frozenset[int]:
+        """Where direct jumps lead out of the function."""
+        low, high = self.start, self.end
+        return frozenset(target for _, target in self._facts.jumps if not low <= target < high)
+
+    @cached_property
+    def leads_to(self) -> frozenset[int]:
+        """Where jumps lead out of the function, as far as that is known."""
+        return self.jumps_out_to.union(at for at in self.table_targets if not self.start <= at < self.end)
+
+    @property
+    def jumps(self) -> Branches:
+        """The numbers of the direct jumps, and where they lead."""
+        return self._facts.jumps
+
+    @property
+    def calls(self) -> Branches:
+        """The numbers of the direct calls, and what they call."""
+        return self._facts.calls
+
+    @cached_property
+    def last_calls(self) -> "LastCalls":
+        """The calls and system calls behind which control does not go on, or may not."""
+        from anyprobe.binary.flow.last_calls import last_calls
+
+        return last_calls(self._map, self)
+
+    def branches_to(self, address: int) -> Sequence[int]:
+        """Return the numbers of the direct jumps inside the function to an address."""
+        return self._sources.get(address, ())
+
+    @cached_property
+    def indirect_jumps(self) -> int:
+        """The number of indirect jumps."""
+        return len(self._facts.indirect_jumps)
+
+    @property
+    def pointer_jumps(self) -> list[int]:
+        """The numbers of the indirect jumps that go where a stored pointer says, or a register."""
+        if not self._facts.indirect_jumps:
+            return []
+        known = self._resolved[0].keys() | self._resolved[1].keys()
+        return [number for number in self._facts.indirect_jumps if self.addresses[number] not in known]
+
+    @property
+    def jumps_through_pointers(self) -> list[int]:
+        """The numbers of the indirect jumps that go neither by a table nor where nobody knows."""
+        jumps = self.pointer_jumps
+        return [] if jumps and self.strays.through_pointers else jumps
+
+    @cached_property
+    def strays(self) -> "StrayJumps":
+        """The jumps that may lead to any place in the function."""
+        from anyprobe.binary.flow.escaping_jumps import StrayJumps
+
+        return StrayJumps(self._map, self)
+
+    @property
+    def overlapped(self) -> frozenset[int]:
+        """Instructions that are also entered behind their ``lock`` prefix (single-threaded programs skip it)."""
+        return self._body.unlocked
+
+    def _is_locked(self, address: int) -> bool:
+        return address in self._index and self.content[address - self.start] == LOCK
+
+    @cached_property
+    def broken(self) -> Refusal | None:
+        """Why the instruction boundaries themselves are in doubt."""
+        if self._body.doubt is not None:
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, *self._body.doubt)
+        if self._body.missed is not None:
+            number, target = self._body.missed
+            detail = f"jumps into the middle of an instruction, to {target:#x}"
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.addresses[number], detail)
+        return self.strays.in_disguise
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether there is data between the instructions."""
+        return self._body.has_gaps
+
+    @cached_property
+    def _resolved(self) -> "tuple[dict[int, Table], dict[int, Unresolved]]":
+        """The tables by the address of their jump, and the jumps that are neither table nor plain pointer."""
+        from anyprobe.binary.flow.jump_tables import Table, Unresolved, resolve_jumps
+
+        tables: dict[int, Table] = {}
+        unresolved: dict[int, Unresolved] = {}
+        for number, outcome in resolve_jumps(self._map, self, self._facts.indirect_jumps).items():
+            if isinstance(outcome, Table):
+                tables[self.addresses[number]] = outcome
+            elif isinstance(outcome, Unresolved):
+                unresolved[self.addresses[number]] = outcome
+        return tables, unresolved
+
+    @property
+    def tables(self) -> "Mapping[int, Table]":
+        """The jump tables by the address of the jump."""
+        return self._resolved[0]
+
+    def table_of(self, address: int) -> "Table | None":
+        """Return the jump table of the indirect jump at an address."""
+        return self._resolved[0].get(address)
+
+    def leaves_at(self, jump: Insn) -> bool:
+        """Return whether an indirect jump certainly leaves the function."""
+        address = jump.address
+        return not (address in self.tables or address in self.unresolved or self.has_inner_entries)
+
+    @property
+    def unresolved(self) -> tuple[int, ...]:
+        """The indirect jumps of which nothing is known; jumps through stored pointers reach known entries only."""
+        lost = tuple(self._resolved[1])
+        strays = self.strays.through_pointers if self.pointer_jumps else ()
+        return (*lost, *(self.addresses[number] for number in strays)) if strays else lost
+
+    @cached_property
+    def complete(self) -> Refusal | None:
+        """``None`` if everything that may enter the function's middle is known, else the first thing that is not."""
+        return self._map.unlisted_doubt(self.start) if self.is_unlisted else self.own_doubt
+
+    @cached_property
+    def is_plain_code(self) -> bool:
+        """Whether there is certainly no data: an unwind entry tells of the function, and nothing reads its bytes."""
+        text, low, high = self._map.text, self.start + 1, self.end
+        return (
+            self.start not in text.undescribed
+            and not self.is_unlisted
+            and self._map.evidence.read_in(low, high) is None
+        )
+
+    @property
+    def is_unlisted(self) -> bool:
+        """Whether neither a symbol nor an unwind entry tells of it."""
+        return self.start in self._map.text.unlisted
+
+    @cached_property
+    def own_doubt(self) -> Refusal | None:
+        """What is not known of the function's own control flow; ``None`` if all of it is."""
+        if self.broken is not None:
+            return self.broken
+        for address, outcome in self._resolved[1].items():
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, outcome.why)
+        return self.strays.doubt or (self._entered_gap() if self.has_gaps else None)
+
+    def _entered_gap(self) -> Refusal | None:
+        """Return where something may enter what was taken for data."""
+        entered = self._map.entered(self.start, self.end, addresses=self.indirect_jumps > 0)
+        for address in sorted(entered - self._index.keys()):
+            if not self._is_locked(address - 1):
+                detail = f"{address:#x} may be entered, though no code of the function leads there"
+                return Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, detail)
+        return None
+
+    @cached_property
+    def runs_past_end(self) -> int | None:
+        """The last instruction, if control goes on behind it. A call there is taken to be one that never returns.
+
+        Where nothing lists the function, and so says where it ends, the call has to be known for that.
+        """
+        if not self.addresses:
+            return self.start
+        last = self.insn(len(self.addresses) - 1)
+        if last.is_call and self.is_unlisted:
+            return last.address if last.target is None or last.target not in self._map.endless else None
+        if last.is_call or not last.falls_through or len(self.addresses) - 1 in self.last_calls.certain:
+            return None
+        return last.address
+
+    @property
+    def after_calls(self) -> "array[int]":
+        """The return addresses of the function's calls, ascending."""
+        return self._facts.after_calls
+
+    @cached_property
+    def table_targets(self) -> frozenset[int]:
+        """Every target of the function's jump tables."""
+        return frozenset(target for table in self._resolved[0].values() for target in table.targets)
+
+    @cached_property
+    def has_inner_entries(self) -> bool:
+        """Whether something known may enter the function behind its entry through a stored pointer."""
+        low, high = self.entry + 1, self.end
+        return bool(self._map.pointed_to(low, high))
+
+    @cached_property
+    def _exits(self) -> "Exits":
+        from anyprobe.binary.flow.exits import find_exits
+
+        return find_exits(self._map, self)
+
+    @property
+    def exits(self) -> "tuple[Exit, ...]":
+        """Every instruction at which the function may end, in its parts elsewhere too."""
+        return self._exits.found
+
+    @property
+    def parts(self) -> "tuple[FunctionCode, ...]":
+        """The function and its parts elsewhere."""
+        return self._exits.parts
+
+    @property
+    def exits_complete(self) -> Refusal | None:
+        """``None`` if ``exits`` are all there are."""
+        return self._exits.complete
+
+    @property
+    def unmatched(self) -> Refusal | None:
+        """Why a call's entry and its exit cannot be told to be of one call."""
+        return self._exits.unmatched
+
+    @cached_property
+    def back_to_entry(self) -> tuple[int, ...]:
+        """The jumps from inside the function (and its parts) to its entry, by table too."""
+        heads = {self.start, self.entry}
+        found = {self.addresses[number] for number, target in self._facts.jumps if target in heads}
+        found.update(at for at, table in self.tables.items() if heads.intersection(table.targets))
+        found.update(self._map.jumps_from_parts(self, heads))
+        return tuple(sorted(found))
+
+    @cached_property
+    def blocks(self) -> tuple[int, ...]:
+        """Where the basic blocks begin, ascending."""
+        from anyprobe.binary.flow.blocks import block_starts
+
+        return block_starts(self._map, self)
+
+    @cached_property
+    def leaders(self) -> frozenset[int]:
+        """Every address of the function that something may enter other than from the instruction above."""
+        if self.complete is None and not self._map.starts_between(self.start + 1, self.end):
+            entered = self._map.entered(self.start, self.end)
+            inner = {*self.after_calls, *self.table_targets}
+            return frozenset({self.start, *entered, *(at for at in inner if self.start < at < self.end)})
+        return frozenset(address for address, _ in self._map.enterable(self.start, self.end)) | {self.start}
+
+    # -- straight lines
+
+    def run_of(self, address: int, since: int = 0) -> tuple[Insn, ...]:
+        """Return a straight line of instructions around one of which only the first may be entered.
+
+        It is as long as it can be from ``since`` on to ``FAR_ENOUGH`` bytes behind the instruction. Where the control
+        flow is not fully known every instruction is a line of its own. A call ends a line, since its return address is
+        entered.
+        """
+        number = self._index.get(address)
+        if number is None or self.led.may_be_data(number):
+            return ()
+        if self.complete is not None or address in self.overlapped:
+            return (self.insn(number),)
+        return self._lines.around(number, since)
+
+    @cached_property
+    def _lines(self) -> StraightLines:
+        return StraightLines(self)
+
+    @property
+    def knows_leaders(self) -> bool:
+        """Whether somebody has asked for all of ``leaders`` already."""
+        return "leaders" in self.__dict__
+
+    def enterable(self, low: int, high: int) -> set[int]:
+        """Return the addresses in ``[low, high)`` that something may enter."""
+        return {where for where, _ in self._map.enterable(low, high)} if low < high else set()
+
+    def note_entry(self) -> None:
+        """Forget what is known of who enters the function: there is one more who does."""
+        self.__dict__.pop("leaders", None)
+        self.__dict__.pop("last_line", None)
+        self.__dict__.pop("_lines", None)
+
+    @cached_property
+    def last_line(self) -> int:
+        """The number of bytes of the straight line that the code ends with, looked at a jump's length back; 0: none."""
+        if not self.addresses:
+            return 0
+        last = self.addresses[-1]
+        run = self.run_of(last, last - JUMP_BYTES)
+        return run[-1].end - run[0].address if run else 0
+
+    # -- bytes that never run
+
+    @cached_property
+    def padding_after(self) -> int:
+        """The number of bytes behind the function that are padding and that nothing enters."""
+        last = self.insn(len(self.addresses) - 1) if self.addresses else None
+        if last is None:
+            return 0
+        ends = last.is_call and last.target in self._map.text.noreturn  # a jcc there goes on where it is not taken
+        if last.falls_through and not ends:
+            return 0
+        length = self._map.dead_bytes(self.end)
+        if self._map.start_of(self.end + length) == self.end + length:
+            return length
+        # more may be the nops that a function begins with of which nothing tells
+        return min(length, -self.end & ALIGNED)
+
+    def dead_bytes_behind(self, address: int) -> int:
+        """Return the number of padding bytes at ``address``, where the instruction above does not fall through."""
+        if address >= self.end:
+            return self.padding_after if address == self.end else 0
+        if self.complete is not None or address in self.leaders:
+            return 0
+        above = self._index.get(address)
+        if above is None or above == 0 or self.insn(above - 1).may_go_on:
+            return 0
+        length = padding_length(self.content, address - self.start, zeros=False)
+        length = next((i for i in range(length) if address + i in self.leaders), length)
+        asked = length and not self.is_plain_code  # nothing reads plain code
+        read = self._map.evidence.read_in(address, address + length) if asked else None
+        return length if read is None else read - address

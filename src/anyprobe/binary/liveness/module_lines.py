@@ -1,0 +1,161 @@
+"""The instructions of a module as arrays, and the straight lines that they make."""
+
+from array import array
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
+from anyprobe.binary.flow.code_scan import Kind
+from anyprobe.binary.flow.many_bodies import examine_together
+from anyprobe.binary.flow.survey import numbered
+from anyprobe.binary.liveness.instruction_masks import CANDIDATES, MASKS, Masks, mask_numbers
+from anyprobe.core.arrays import places_in
+from anyprobe.isa.decode import Flow
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from anyprobe.binary.liveness.fixpoint import Ints
+
+
+class ModuleLines:
+    """All instructions of functions whose instructions are not in doubt, ascending, and their lines.
+
+    A line begins with what anything leads to, and behind whatever does not simply go on to the next instruction; it
+    goes to where the next one begins.
+    """
+
+    def __init__(self, code_map: CodeMap) -> None:
+        """Look at every instruction once, and at the functions with indirect jumps more closely."""
+        found = (code_map.function_at(start) for start in code_map.text.function_starts.tolist())
+        self.functions = [each for each in found if isinstance(each, FunctionCode)]
+        self._map = code_map
+        examine_together(self.functions)
+        known = [each for each in self.functions if each.broken is None]
+        sizes = [0 if each.broken is not None else len(each.addresses) for each in self.functions]
+        self.firsts: Ints = np.cumsum([0, *sizes])
+        """The first instruction of each function, and the number of all."""
+        self.starts: Ints = np.array([each.start for each in self.functions], np.int64)
+        self.addresses: Ints = np.frombuffer(b"".join(each.addresses for each in known), np.int64)
+        numbers = _mask_numbers(known)
+        flows, reads, writes, changed, moved, _ = np.array(MASKS, np.int64).reshape(-1, len(Masks._fields)).T
+        self.flows = flows.astype(np.uint8)[numbers]
+        self.reads, self.writes, self.changed = (
+            each.astype(np.int32)[numbers] for each in (reads, writes, changed)
+        )  # of a large library each wider column would take a hundred megabytes
+        self.moved_in = self.any_of(moved[numbers])
+        """By function: what any of its instructions moves."""
+        self._overwritten = np.where(self.flows == Flow.NEXT, self.writes, np.int32(0))
+        self.labels = {
+            number: _stored_labels(code_map, each)
+            for number, each in enumerate(self.functions)
+            if each.broken is None and each.indirect_jumps
+        }
+        """By function: the addresses in it and its parts to which its jumps through pointers may lead."""
+        firsts = self.firsts[:-1][[each.broken is None for each in self.functions]]
+        self.jumps = numbered([each.jumps for each in known], firsts)
+        """Numbers of the direct jumps, and where they lead."""
+        self.calls = numbered([each.calls for each in known], firsts)
+        """The same for direct calls."""
+        self.heads: Ints = np.flatnonzero(self._marked())
+        """The number of the instruction that each line begins with."""
+        self._begins: Ints = self.addresses[self.heads]
+        self.stops: Ints = np.append(self.heads, len(self.addresses))[1:] - 1
+        """The one that it ends with."""
+        self.owners: Ints = np.searchsorted(self.firsts, self.heads, "right") - 1
+        """The function of each line."""
+
+    def _marked(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        """Return which instructions are entered other than from the one above."""
+        marks = np.zeros(len(self.addresses) + 1, np.bool_)  # the last one for what is at no instruction
+        marks[self.firsts[:-1]] = True
+        marks[np.flatnonzero(self.flows != Flow.NEXT) + 1] = True
+        tables = [target for number in self.labels for target in self.functions[number].table_targets]
+        stored = [address for labels in self.labels.values() for address in labels]
+        listed = np.array([*self._map.static_entries(0, 1 << 63), *tables, *stored], np.int64)
+        for entered in (listed, self._map.all_references.columns()[0], self.jumps[1]):
+            marks[self.numbers_at(entered)] = True
+        for number, each in enumerate(self.functions):
+            if each.complete is not None:  # anything may be entered
+                marks[self.firsts[number] : self.firsts[number + 1]] = True
+        return marks[:-1]
+
+    def numbers_at(self, addresses: "Ints") -> "Ints":
+        """Return the numbers of the instructions at some addresses, -1 where there is none."""
+        return places_in(self.addresses, addresses)
+
+    def lines_at(self, addresses: "Ints") -> "Ints":
+        """Return the lines that begin at some addresses, -1 where none does."""
+        return places_in(self._begins, addresses)
+
+    def any_of(self, masks: "NDArray[np.int32] | Ints") -> "Ints":
+        """Return for each function what the masks of any of its instructions have."""
+        found = np.zeros(len(self.functions), np.int64)
+        filled = np.flatnonzero(np.diff(self.firsts))
+        if len(filled):
+            found[filled] = np.bitwise_or.reduceat(masks, self.firsts[filled])
+        return found
+
+    @cached_property
+    def _by_length(self) -> "tuple[Ints, list[int]]":
+        """Lines, the longest first, and how many are longer than 0, 1, 2 ... instructions."""
+        lengths = self.stops - self.heads + 1
+        order: Ints = np.argsort(-lengths, kind="stable")
+        longer = np.cumsum(np.bincount(lengths)[::-1])[::-1][1:]
+        return order, longer.tolist()
+
+    def composed(self) -> "tuple[Ints, Ints]":
+        """Return what is live in front of each line whatever follows it, and what is undecided behind it."""
+        order, longer = self._by_length
+        heads = self.heads[order]
+        live, pending = np.zeros(len(order), np.int64), np.full(len(order), CANDIDATES, np.int64)
+        for step, count in enumerate(longer):
+            at = heads[:count] + step
+            live[:count] |= pending[:count] & self.reads[at]
+            pending[:count] &= ~(live[:count] | self._overwritten[at])
+        back = np.argsort(order)
+        return live[back], pending[back]
+
+    def spread(self, behind: "Ints") -> "NDArray[np.uint32]":
+        """Return what is live in front of each instruction from what is live behind each line."""
+        order, longer = self._by_length
+        stops, now = self.stops[order], behind[order]
+        found = np.empty(len(self.addresses), np.uint32)
+        for step, count in enumerate(longer):
+            at = stops[:count] - step
+            now[:count] = self.reads[at] | now[:count] & ~self._overwritten[at]
+            found[at] = now[:count] & CANDIDATES
+        return found
+
+
+def _mask_numbers(functions: list[FunctionCode]) -> "NDArray[np.int32]":
+    """Return what each instruction of some functions does, as numbers in ``instructionmasks.MASKS``."""
+    numbers = (array("i", mask_numbers(each)) if each.mask_numbers is None else each.mask_numbers for each in functions)
+    return np.frombuffer(b"".join(numbers), np.int32)
+
+
+def _stored_labels(code_map: CodeMap, function: FunctionCode) -> list[int]:
+    """Return the addresses that are stored or taken in a function and its parts: where its pointers may lead jumps."""
+    owner = code_map.owner_of(function)
+    whole = code_map.function_at(owner) if owner is not None else function
+    parts = whole.parts if isinstance(whole, FunctionCode) else (function,)
+    found: list[int] = []
+    for part in parts:
+        low, high = part.start + (part is whole), part.end  # the first byte of a part may have a label, too
+        found += code_map.static_entries(low, high)
+        for target, source, kind in code_map.references.into(low, high):
+            if kind is Kind.LEA or (kind is Kind.ABSOLUTE and not _is_distance(code_map, source)):
+                found.append(target)
+    return found
+
+
+def _is_distance(code_map: CodeMap, address: int) -> bool:
+    """Return whether the bytes at an address say how far from an instruction its operand is, not where."""
+    owner = code_map.containing(address)
+    insn = owner.covering(address) if owner is not None and owner.broken is None else None
+    if insn is None or not insn.iced.is_ip_rel_memory_operand:
+        return False
+    distance = insn.iced.ip_rel_memory_address - insn.end & (1 << 32) - 1
+    return insn.raw[address - insn.address :][:4] == distance.to_bytes(4, "little")

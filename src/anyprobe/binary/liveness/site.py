@@ -1,0 +1,180 @@
+"""Which registers and flags code inserted in front of any instruction of a function may destroy.
+
+The blocks of a function are looked at together, backwards until nothing changes; what other functions overwrite before
+they read it is taken from ``liveness``, and as there no convention is relied upon: a return, a call or jump through a
+pointer or a linkage stub, a system call, a trap end every path, and what is undecided there is live.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
+from anyprobe.binary.liveness.entry import NOTHING, Scratch, overwritten_at, scratch_of
+from anyprobe.binary.liveness.instruction_masks import CANDIDATES, masks_of
+from anyprobe.isa.decode import Flow
+
+
+class Line(NamedTuple):
+    """A straight line: what is live in front of it whatever follows, what is undecided behind it, and what follows."""
+
+    live: int
+    pending: int
+    successors: tuple[int, ...]
+    """Numbers of instructions."""
+
+
+class SiteLiveness:
+    """What is dead in front of the instructions of one function; a part elsewhere is a function of its own."""
+
+    candidates = CANDIDATES
+    """What it looks for."""
+    ends = frozenset(Flow) - {Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL}
+    """Behind which instructions another line begins."""
+
+    def __init__(self, code_map: CodeMap, function: FunctionCode) -> None:
+        """Solve the function's blocks."""
+        self._map, self._function = code_map, function
+        self._masks = self._steps()
+        self._heads = self._find_heads()
+        self._live = self._solve()
+
+    def scratch(self, address: int) -> Scratch:
+        """Return what code in front of the instruction at an address may destroy."""
+        return scratch_of(self.dead_at(address))
+
+    def dead_at(self, address: int) -> int:
+        """Return the same as a mask, 0 where nothing is known."""
+        number = self._function.index_of(address)
+        if number is None or self._function.broken is not None:
+            return 0
+        known = self._live.get(number)
+        live = self._pass_backwards(number) if known is None else known
+        return self.candidates & ~live
+
+    def _pass_backwards(self, number: int) -> int:
+        """Note what is live before each instruction of the straight line around one; return it for that one.
+
+        One pass serves all sites of the line: each would otherwise walk to its end anew.
+        """
+        heads, masks = self._heads, self._masks
+        last = number
+        while masks[last][0] is Flow.NEXT and last + 1 < len(masks) and last + 1 not in heads:
+            last += 1
+        below = self._before(self._line(last))
+        self._live[last] = below
+        while last not in heads and masks[last - 1][0] is Flow.NEXT:
+            last -= 1
+            _, reads, writes = masks[last]
+            below = self.candidates & (reads | below & ~writes)
+            self._live[last] = below
+        return self._live[number]
+
+    def _steps(self) -> Sequence[tuple[Flow, int, int]]:
+        """Return of each instruction the flow, what it reads, and what it overwrites in full."""
+        return [each[:3] for each in masks_of(self._function)]
+
+    def _find_heads(self) -> frozenset[int]:
+        """Return the numbers of the instructions that lines begin with: what is jumped to, and what is behind jumps."""
+        function = self._function
+        targets = {function.index_of(target) for target in function.jump_targets | function.table_targets}
+        behind = {number + 1 for number, flow in function.turns if flow in self.ends}
+        return frozenset({0} | behind | {number for number in targets if number is not None})
+
+    def _solve(self) -> dict[int, int]:
+        """Return what is live in front of each line."""
+        if self._function.broken is not None:
+            return {}
+        size = len(self._function.iced)
+        lines = {head: self._line(head) for head in sorted(self._heads, reverse=True) if head < size}
+        live = {head: line.live for head, line in lines.items()}
+        open_lines = [(head, line) for head, line in lines.items() if line.pending]
+        changed = True
+        while changed:
+            changed = False
+            for head, line in open_lines:
+                now = line.live
+                for successor in line.successors:
+                    now |= line.pending & live[successor]
+                if now != live[head]:
+                    live[head], changed = now, True
+        return live
+
+    def _before(self, line: Line) -> int:
+        live = line.live
+        for successor in line.successors:
+            live |= line.pending & self._live[successor]
+        return live
+
+    def _line(self, here: int) -> Line:
+        """Go on from an instruction until a line begins or all is decided."""
+        heads, masks = self._heads, self._masks
+        size, begin, live, pending = len(masks), here, 0, self.candidates
+        while pending:
+            if here >= size:
+                return Line(live | pending, 0, ())  # off the end
+            if here in heads and here != begin:
+                return Line(live, pending, (here,))
+            flow, reads, writes = masks[here]
+            live |= pending & reads
+            pending &= ~live
+            if flow is not Flow.NEXT:
+                return self._transfer(here, flow, live, pending)
+            pending &= ~writes
+            here += 1
+        return Line(live, 0, ())
+
+    def _transfer(self, here: int, flow: Flow, live: int, pending: int) -> Line:
+        """Return the line up to an instruction that does not go on to the next one, or not at once."""
+        one = self._function.iced[here]
+        if flow is Flow.JCC:
+            return self._outcomes(live, pending, (one.near_branch_target,), here + 1)
+        if flow is Flow.JUMP:
+            return self._outcomes(live, pending, (one.near_branch_target,))
+        if flow is Flow.CALL:
+            return Line(live | pending & ~self._dead_in_callee(one.near_branch_target), 0, ())
+        if flow is Flow.INDIRECT_JUMP:
+            return self._indirect_jump(one.ip, live, pending)
+        return Line(live | pending, 0, ())
+
+    def _dead_in_callee(self, target: int) -> int:
+        known = self._map.dead_in_callees.get(target)
+        if known is None:
+            known = self._map.dead_in_callees[target] = overwritten_at(self._map, target)
+        return known
+
+    def _outcomes(self, live: int, pending: int, targets: "tuple[int, ...]", below: int = -1) -> Line:
+        """Return the line whose end leads to some addresses, and perhaps to the instruction below."""
+        successors = [below] if below >= 0 else []
+        if below >= len(self._function.iced):
+            return Line(live | pending, 0, ())
+        for target in targets:
+            number = self._function.index_of(target)
+            if number is None:
+                live |= pending & ~self._dead_in_callee(target)
+            else:
+                successors.append(number)
+        return Line(live, pending & ~live, tuple(successors))
+
+    def _indirect_jump(self, address: int, live: int, pending: int) -> Line:
+        table = self._function.table_of(address)
+        if table is not None:
+            return self._outcomes(live, pending, tuple(table.targets))
+        return Line(live | pending, 0, ())
+
+
+def site_scratch(code_map: CodeMap, function: FunctionCode, address: int) -> Scratch:
+    """Return what code in front of an instruction of a function, or of a part of it elsewhere, may destroy."""
+    part = function if function.start <= address < function.end else code_map.containing(address)
+    if part is None:
+        return NOTHING
+    whole = code_map.liveness_of_all
+    if whole is None and code_map.is_surveyed and not code_map.text.is_go:
+        from anyprobe.binary.liveness.module import ModuleLiveness
+
+        whole = code_map.liveness_of_all = ModuleLiveness(code_map)
+    if whole is not None:
+        return whole.scratch(part, address)
+    known = code_map.site_liveness.get(part.start)
+    if not isinstance(known, SiteLiveness):
+        known = code_map.site_liveness[part.start] = SiteLiveness(code_map, part)
+    return known.scratch(address)

@@ -1,0 +1,69 @@
+"""The linker's stubs: ``[endbr64] [bnd] jmp *slot(%rip)``, by which code of one object calls functions of others."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyprobe.binary.objects.elf import ElfFile
+from anyprobe.binary.objects.relocations import R_64, R_GLOB_DAT, R_JUMP_SLOT, Relocations
+from anyprobe.binary.objects.symbols import SHN_UNDEF, STB_GLOBAL, STT_FUNC, SymbolTable
+from anyprobe.core.address import AddressRange
+from anyprobe.core.arrays import among
+
+_JUMP = 6
+
+
+def imported_slots(dynamic: SymbolTable, fixes: Relocations) -> dict[int, str]:
+    """Return the slots that the loader fills with addresses of named functions or objects."""
+    rows = fixes.of_kind(R_JUMP_SLOT, R_GLOB_DAT, R_64)
+    rows = rows[fixes.symbols[rows] < len(dynamic.symbols)]
+    columns = (fixes.offsets[rows].tolist(), fixes.symbols[rows].tolist())
+    return {slot: name for slot, index in zip(*columns, strict=True) if (name := dynamic.name(index))}
+
+
+def own_stubs(elf: ElfFile, dynamic: SymbolTable, fixes: Relocations, ranges: Sequence[AddressRange]) -> dict[int, int]:
+    """Return the function behind each stub for one that the object itself has, if no other object has it, too.
+
+    Weak ones are left out: they are there to be replaced.
+    """
+    rows = fixes.of_kind(R_JUMP_SLOT, R_GLOB_DAT)
+    rows = rows[fixes.symbols[rows] < len(dynamic.symbols)]
+    symbols = dynamic.symbols[fixes.symbols[rows]]
+    mine = (symbols["shndx"] != SHN_UNDEF) & (symbols["info"] == STB_GLOBAL << 4 | STT_FUNC)
+    function = dict(zip(fixes.offsets[rows][mine].tolist(), symbols["value"][mine].tolist(), strict=True))
+    slots = np.array(sorted(function), np.int64)
+    found = (stub for each in ranges if len(slots) for stub in stubs_of(elf, each, slots))
+    return {start: function[slot] for start, _, slot in found}
+
+
+def stubs_of(elf: ElfFile, area: AddressRange, slots: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+    """Return (start, end, slot) of each stub for some slots."""
+    raw: NDArray[Any] = elf.array("u1", area.start, len(area))
+    if len(raw) < _JUMP:
+        return []
+    pairs = np.ndarray((len(raw) - 1,), "<u2", raw.data, strides=(1,))
+    at = np.flatnonzero(pairs[: len(raw) - 5] == 0x25FF)  # ff 25 disp32
+    displacements: NDArray[Any] = np.ndarray((len(raw) - 3,), "<i4", raw.data, strides=(1,))
+    targets = area.start + at + _JUMP + displacements[at + 2]
+    hits = among(targets, slots)
+    found: list[tuple[int, int, int]] = []
+    for offset, slot in zip(at[hits].tolist(), targets[hits].tolist(), strict=True):
+        start = offset
+        if start and raw[start - 1] == 0xF2:  # bnd
+            start -= 1
+        if start >= 4 and raw[start - 4 : start].tobytes() == b"\xf3\x0f\x1e\xfa":
+            start -= 4
+        found.append((area.start + start, area.start + offset + _JUMP, slot))
+    return found
+
+
+def named_stubs(
+    elf: ElfFile, dynamic: SymbolTable, fixes: Relocations, ranges: Sequence[AddressRange]
+) -> list[tuple[int, int, str]]:
+    """Return (start, end, name of the function) of what looks like a stub, ascending."""
+    names = imported_slots(dynamic, fixes)
+    slots = np.array(sorted(names), np.int64)
+    found = [stub for each in ranges if len(slots) for stub in stubs_of(elf, each, slots)]
+    return sorted((start, end, names[slot]) for start, end, slot in found)

@@ -1,0 +1,86 @@
+"""Where a goroutine may be parked by a signal, and so may go on later, on any thread, with nobody having a pc there.
+
+Go's runtime preempts by a signal and lets the interrupted goroutine wait wherever that met it, unless the place is no
+"async safe point" (``runtime/preempt.go``): assembly, pcs that the compiler marks as unsafe, all of the packages
+``runtime`` and ``reflect``. There goroutines wait only behind calls. The tables that the runtime decides by are read
+here the way it reads them; what is not understood counts as a place where one may be parked.
+"""
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyprobe.binary.dwarf.leb128 import read_uleb
+
+_RECORD = {0xFFFFFFF0: 40, 0xFFFFFFF1: 44}
+"""Bytes of ``_func`` in front of the numbers of its tables: since Go 1.18, since Go 1.20."""
+_TABLES_AT, _FLAGS_AT = 28, -3
+"""Where the number of tables stands in it, and the flags, from its end."""
+_ASSEMBLY = 1 << 2
+_UNSAFE_POINTS, _INLINED = 0, 2
+"""Numbers of tables that give a value for each pc."""
+_UNSAFE, _NOT_INLINED = -2, -1
+_NEVER_IN = (b"runtime.", b"runtime/internal/", b"reflect.")
+"""The packages, by how the names of their functions begin; later versions leave out more."""
+_U32 = struct.Struct("<I")
+
+
+class ParkingPlaces:
+    """The answer for one object; functions are looked at when first asked about."""
+
+    def __init__(self, content: bytes, text: int) -> None:
+        """Take the content of ``pclntab``, and the address that its offsets count from."""
+        self._content, self._text = content, text
+        magic, _, _, _, _, count, _, _, names, _, _, values, records = struct.unpack_from("<IBBBBQQQQQQQQ", content)
+        self._record = _RECORD[magic]
+        self._names, self._values, self._records = names, values, records
+        table: NDArray[np.uint32] = np.frombuffer(content, "<u4", 2 * count + 1, records)
+        self._starts = (text + table[0::2].astype(np.int64)).tolist()
+        """Of each function; the last one is the end of all."""
+        self._offsets = table[1::2].tolist()
+        self._known: dict[int, list[tuple[int, int]]] = {}
+
+    def may_park(self, address: int) -> bool:
+        """Return whether a goroutine may be parked with its pc at ``address``, by a signal."""
+        number = bisect_right(self._starts, address) - 1
+        if number < 0 or number >= len(self._offsets):
+            return False  # no Go code: C functions of the same file
+        ranges = self._known.get(number)
+        if ranges is None:
+            ranges = self._known[number] = self._never_in(number)
+        return not any(low <= address < high for low, high in ranges)
+
+    def _never_in(self, number: int) -> list[tuple[int, int]]:
+        """Return the ranges of a function where no goroutine is parked."""
+        start, end = self._starts[number], self._starts[number + 1]
+        try:
+            at = self._records + self._offsets[number]
+            if self._content[at + self._record + _FLAGS_AT] & _ASSEMBLY:
+                return [(start, end)]
+            found = [(low, high) for low, high, value in self._table(at, start, _UNSAFE_POINTS) if value == _UNSAFE]
+            (name,) = _U32.unpack_from(self._content, at + 4)
+            if self._content.startswith(_NEVER_IN, self._names + name):
+                inlined = list(self._table(at, start, _INLINED)) or [(start, end, _NOT_INLINED)]
+                found += [(low, high) for low, high, value in inlined if value == _NOT_INLINED]
+            return found
+        except (IndexError, struct.error):
+            return []
+
+    def _table(self, at: int, start: int, which: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the ranges of a function's table with their values; what it says nothing about has none."""
+        (count,) = _U32.unpack_from(self._content, at + _TABLES_AT)
+        offset = _U32.unpack_from(self._content, at + self._record + 4 * which)[0] if which < count else 0
+        if offset == 0:
+            return
+        place, low, value = self._values + offset, start, -1
+        while True:
+            change, place = read_uleb(self._content, place)
+            if change == 0 and low != start:
+                return
+            size, place = read_uleb(self._content, place)
+            value += ~(change >> 1) if change & 1 else change >> 1
+            yield low, low + size, value
+            low += size

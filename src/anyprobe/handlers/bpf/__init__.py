@@ -1,0 +1,5 @@
+"""The kernel's machine: handlers as BPF, and the maps behind what they collect.
+
+In: `ir`. Out: programs that the kernel's verifier accepts.
+Must not reach the target: bpf(2) is called by `target.kernel`'s users alone.
+"""

@@ -1,0 +1,188 @@
+"""The kernel's machine: from the intermediate language to instructions of BPF."""
+
+from llvmlite import ir as llvm
+
+from anyprobe.core.code import MISSES, BpfProgram, Input, InputKind, Miss, StorageReference
+from anyprobe.core.errors import HandlerError, InternalError
+from anyprobe.handlers.bpf import stacks, tables
+from anyprobe.handlers.bpf.helper_functions import POINTER, call
+from anyprobe.handlers.ir import nodes as ir
+from anyprobe.handlers.llvm import toolchain
+from anyprobe.handlers.llvm.arithmetic import I8, I64, number
+from anyprobe.handlers.llvm.codegen import Lowering
+from anyprobe.handlers.llvm.machine import Pair, Value, flat
+from anyprobe.handlers.llvm.object_file import ObjectFile
+from anyprobe.handlers.passes import bounds
+from anyprobe.handlers.types.storages import Stacks, Table
+from anyprobe.handlers.x86.native import as_word
+
+ENTRY = "handler"
+TRIPLE, PROCESSOR = "bpfel", "v3"
+MISSES_REFERENCE = -1
+"""Stands for the counters of misses among the storages."""
+PROBE_READ_USER, PROBE_READ_USER_STR, PROBE_WRITE_USER = 112, 114, 36
+CURRENT_COMM, COMM_BYTES = 16, 16
+_ASKED_FOR = {"now": 5, "cpu": 8, "tid": 14, "pid": 14}
+"""What a tracepoint does not pass and the kernel tells."""
+_AS_IT_IS = llvm.InlineAsm(llvm.FunctionType(I64, [I64]), "", "=r,0")
+"""Nothing, of which LLVM does not know that."""
+_ADDRESS = 1
+"""``R_BPF_64_64``: the address of a symbol in a 16-byte instruction."""
+
+
+class BpfMachine:
+    """BPF: inputs are words of the program's context, memory is read by the kernel's functions."""
+
+    floats = False
+
+    def __init__(
+        self, builder: llvm.IRBuilder, words: Value, handler: ir.Function, *, tracepoint: bool = False
+    ) -> None:
+        """Generate with ``builder``; ``words`` points at the context."""
+        self._builder, self._words, self._storages = builder, words, handler.storages
+        self._inputs, self._tracepoint = handler.inputs, tracepoint
+
+    def word(self, index: int) -> Value:
+        """Return a word of the context: of a tracepoint, its parameter, or what the kernel tells."""
+        if self._tracepoint:
+            return self._told(self._inputs[index])
+        return self._context_word(index)
+
+    def _context_word(self, index: int) -> Value:
+        """Load a word of the context, by its offset in the instruction: the verifier permits no other way.
+
+        Without the asm in between LLVM makes one load of two in the arms of a branch, and an offset that depends.
+        """
+        builder = self._builder
+        return builder.call(_AS_IT_IS, [builder.load(builder.gep(self._words, [number(index)]))])
+
+    def _told(self, found: Input) -> Value:
+        builder = self._builder
+        if found.kind is InputKind.PARAMETER:
+            return self._context_word(found.index)
+        if found.name not in _ASKED_FOR:
+            raise HandlerError(
+                f"there is no {found.name} at a tracepoint", instead="ctx.tid, ctx.pid, ctx.now, ctx.cpu"
+            )
+        word = call(builder, _ASKED_FOR[found.name], [])
+        if found.name == "tid":
+            return builder.and_(word, number((1 << 32) - 1))
+        return builder.lshr(word, number(32)) if found.name == "pid" else word
+
+    def set_word(self, index: int, value: Value) -> None:
+        """Change a word of the context."""
+        self._builder.store(value, self._builder.gep(self._words, [number(index)]))
+
+    def _pointer(self, address: Value) -> Value:
+        return self._builder.inttoptr(address, POINTER)
+
+    def read(self, address: Value, target: Value, size: int) -> Value:
+        """Read bytes by ``bpf_probe_read_user``."""
+        failed = call(self._builder, PROBE_READ_USER, [self._pointer(target), number(size), self._pointer(address)])
+        return self._builder.icmp_unsigned("==", failed, number(0))
+
+    def read_bytes(self, address: Value, target: Value, size: Value, limit: int, *, text: bool) -> tuple[Value, Value]:
+        """Read bytes, or a text by ``bpf_probe_read_user_str``, which counts and writes the NUL."""
+        del limit
+        builder = self._builder
+        places = self._pointer(target), self._pointer(address)
+        if not text:
+            failed = call(self._builder, PROBE_READ_USER, [places[0], size, places[1]])
+            return builder.icmp_unsigned("==", failed, number(0)), size
+        found = call(self._builder, PROBE_READ_USER_STR, [places[0], builder.add(size, number(1)), places[1]])
+        return builder.icmp_signed(">", found, number(0)), builder.sub(found, number(1))
+
+    def read_comm(self, target: Value) -> tuple[Value, Value]:
+        """Ask for the thread's name by ``bpf_get_current_comm``; its length is that up to the first zero."""
+        builder = self._builder
+        failed = call(self._builder, CURRENT_COMM, [self._pointer(target), number(COMM_BYTES)])
+        length: Value = number(COMM_BYTES)
+        for at in reversed(range(COMM_BYTES)):
+            byte = builder.load(builder.inttoptr(builder.add(target, number(at)), I8.as_pointer()))
+            length = builder.select(builder.icmp_unsigned("==", byte, I8(0)), number(at), length)
+        return builder.icmp_unsigned("==", failed, number(0)), length
+
+    def write(self, address: Value, source: Value, size: int) -> Value:
+        """Write bytes by ``bpf_probe_write_user``."""
+        failed = call(self._builder, PROBE_WRITE_USER, [self._pointer(address), self._pointer(source), number(size)])
+        return self._builder.icmp_unsigned("==", failed, number(0))
+
+    def _symbol(self, name: str, words: int) -> Value:
+        found = self._builder.module.globals.get(name)
+        if found is None:
+            found = llvm.GlobalVariable(self._builder.module, llvm.ArrayType(I64, words), name)
+        return found
+
+    def count_miss(self, miss: Miss) -> None:
+        """Count what went wrong, in a map."""
+        counters = self._symbol("misses", len(MISSES))
+        place = self._builder.gep(counters, [number(0), number(MISSES.index(miss))])
+        self._builder.atomic_rmw("add", place, number(1), "monotonic")
+
+    def instance(self, index: int) -> Value:  # noqa: ARG002 - the protocol's
+        """Refuse: the kernel keeps no data of a call yet."""
+        raise HandlerError("ctx.data is not possible in the kernel yet", instead="a Map by ctx.tid")
+
+    def update(self, storage: int, operation: ir.Update, values: list[Value], key: list[Value]) -> Pair | None:
+        """Update an aggregation, or take a stack."""
+        store = self._storages[storage]
+        if isinstance(store, Stacks):
+            if not self._tracepoint:
+                raise HandlerError("the kernel takes stacks at tracepoints only")
+            region, table = self._symbol(f"storage.{storage}", 1), self._symbol(f"table.{storage}", 1)
+            return stacks.take(self._builder, self._words, region, table)
+        if not isinstance(store, Table):
+            raise HandlerError(f"{operation.operation} is not possible in the kernel yet", instead="an aggregation")
+        region = self._symbol(f"storage.{storage}", tables.region_bytes(store.layout) // ir.WORD)
+        table = self._symbol(f"table.{storage}", 1) if key else None
+        tables.add(self._builder, store.layout, region, table, values[0] if values else None, flat(key))
+        return None
+
+
+def compile_bpf(handler: ir.Function, *, result_word: bool = False, tracepoint: bool = False) -> BpfProgram:
+    """Compile a handler for the kernel; for a ``tracepoint`` its parameters are those that the tracepoint passes.
+
+    With ``result_word`` its result, of which the kernel hands out 32 bits only, is also stored behind the inputs.
+    """
+    handler = stacks.without_registers(handler)
+    module = llvm.Module(handler.name)
+    module.triple = TRIPLE
+    function = llvm.Function(module, llvm.FunctionType(I64, [POINTER]), ENTRY)
+    function.attributes.add("nounwind")
+    builder = llvm.IRBuilder(function.append_basic_block("entry"))
+    start = function.append_basic_block("start")
+    builder.branch(start)
+    builder.position_at_end(start)
+    machine = BpfMachine(builder, function.args[0], handler, tracepoint=tracepoint)
+
+    def finish(value: Value | None) -> None:
+        word = number(0)
+        if value is not None and handler.result is not None:
+            word = as_word(builder, value, handler.result)
+        if result_word and handler.result is not None:
+            machine.set_word(len(handler.inputs), word)
+        builder.ret(word)
+
+    Lowering(builder, machine).run(handler, finish)
+    text = str(module).replace(" nounwind", ' nounwind "no-builtins" "no-jump-tables"="true"')
+    try:
+        content = toolchain.kernel_code(text, TRIPLE, PROCESSOR)
+    except RuntimeError as error:
+        raise InternalError(f"LLVM: {error}") from None
+    return _program(ObjectFile(content), handler)
+
+
+def _program(found: ObjectFile, handler: ir.Function) -> BpfProgram:
+    section = found.symbol(ENTRY).section
+    references = []
+    for each in found.relocations:
+        if each.section != section:
+            continue
+        if each.kind != _ADDRESS or each.offset % 8:
+            raise InternalError(f"generated code refers to {each.symbol.name} in a way that is not known")
+        name = each.symbol.name
+        part, _, index = name.partition(".")
+        storage = MISSES_REFERENCE if part == "misses" else int(index)
+        references.append(StorageReference(each.offset // 8, storage, part == "table"))
+    code = found.sections[section].content
+    return BpfProgram(code, handler.inputs, tuple(references), bounds.steps(handler))

@@ -1,0 +1,107 @@
+"""Compiled handlers kept on disk: the same handler, in whatever program and session, is compiled once.
+
+The name under which code is kept is a digest of all that the code and its inputs depend on: the handler in the
+intermediate language, each of its inputs with the place that it is read from, its storages, and the compiler: its own
+files, those of the layers below it, and which LLVM it uses. An entry whose inputs are not the handler's is no entry.
+"""
+
+import functools
+import hashlib
+import importlib.util
+import os
+
+import numpy as np
+
+import anyprobe.core
+import anyprobe.data
+import anyprobe.isa
+from anyprobe.binary.objects import cache
+from anyprobe.core.code import Input, InputKind, NativeCode
+from anyprobe.handlers.ir import nodes as ir
+from anyprobe.handlers.ir import show
+from anyprobe.handlers.x86.trivial import trivial_code
+
+_KIND = "handler"
+
+
+def native_code(handler: ir.Function) -> NativeCode:
+    """Return the handler compiled for x86-64, kept or made now; trivial ones need no compiler."""
+    trivial = trivial_code(handler)
+    if trivial is not None:
+        return trivial
+    name = hashlib.sha256(f"{_compiler()}\n{identity(handler)}".encode()).hexdigest()
+    found = _load(name) if _compiler() else None
+    if found is None or found.inputs[: len(handler.inputs)] != handler.inputs:
+        from anyprobe.handlers.x86.native import compile_native
+
+        found = compile_native(handler)
+        if _compiler():
+            _store(name, found)
+    return found
+
+
+def identity(handler: ir.Function) -> str:
+    """Return everything that compiled code depends on as text: two handlers that differ in it are compiled apart.
+
+    The inputs are written with all their fields: one number of a parameter is ``rdi`` here and ``rsi`` there. The
+    handler's name has no influence on the code.
+    """
+    parts = [f"-> {handler.result}", *map(repr, handler.inputs), *(each.signature for each in handler.storages)]
+    return "\n".join([*parts, *show.body(handler.body)])
+
+
+@functools.cache
+def _compiler() -> str:
+    """Return a text that changes with the compiler, empty where its files cannot be looked at."""
+    found = importlib.util.find_spec("llvmlite")
+    if found is None or found.origin is None:
+        return ""
+    states = []
+    below = [*anyprobe.core.__path__, *anyprobe.isa.__path__, *anyprobe.data.__path__]
+    try:
+        version = os.stat(os.path.join(os.path.dirname(found.origin), "_version.py"))
+        states.append((found.origin, "", version.st_size, version.st_mtime_ns))
+        for folder in (os.path.dirname(__file__), *below):
+            for place, _, names in os.walk(folder):
+                for name in names:
+                    if name.endswith(".py"):
+                        status = os.stat(os.path.join(place, name))
+                        states.append((place, name, status.st_size, status.st_mtime_ns))
+        return str(sorted(states))
+    except OSError:
+        return ""
+
+
+def _store(name: str, code: NativeCode) -> None:
+    values = {
+        "inputs": [[each.kind.value, each.name, each.index, each.written, each.place] for each in code.inputs],
+        "clobbers": sorted(code.clobbers),
+        "stack": code.stack,
+        "steps": code.steps,
+        "returns": code.returns,
+        "vectors": code.vectors,
+    }
+    cache.store(name, _KIND, values, {"code": np.frombuffer(code.code, np.uint8)})
+
+
+def _load(name: str) -> NativeCode | None:
+    kept = cache.load(name, _KIND)
+    if kept is None:
+        return None
+    values, arrays = kept
+    try:
+        inputs = tuple(
+            Input(InputKind(kind), str(word), int(index), bool(written), str(place))
+            for kind, word, index, written, place in values["inputs"]
+        )
+        return NativeCode(
+            arrays["code"].tobytes(),
+            inputs,
+            frozenset(values["clobbers"]),
+            int(values["stack"]),
+            int(values["steps"]),
+            bool(values["returns"]),
+            bool(values["vectors"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None  # not what this version writes

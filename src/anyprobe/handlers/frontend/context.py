@@ -1,0 +1,216 @@
+"""``ctx``: what a handler can ask about its hit, and, with ``unsafe=True``, change."""
+
+from dataclasses import dataclass, field
+
+from anyprobe.core.code import SKIP, InputKind, Miss
+from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.handlers.frontend.emitter import Emitter
+from anyprobe.handlers.frontend.members import received
+from anyprobe.handlers.frontend.operators import Fail, convert
+from anyprobe.handlers.frontend.parameters import returned
+from anyprobe.handlers.frontend.values import Context, Kind, Maybe, Scalar, Text, Value
+from anyprobe.handlers.ir import nodes as ir
+from anyprobe.handlers.types.annotations import (
+    AnyType,
+    FloatType,
+    PointerType,
+    Type,
+    boolean,
+    func,
+    i32,
+    i64,
+    ptr,
+    stack,
+    u64,
+)
+from anyprobe.handlers.types.calling_convention import KnownPrototype
+from anyprobe.handlers.types.storages import Stacks, Storages
+from anyprobe.handlers.x86 import status_flags
+from anyprobe.isa.registers import NUMBERS
+
+ATTRIBUTES: dict[str, Type] = {
+    "retval": i64,
+    "ip": ptr,
+    "func": func,
+    "caller": ptr,
+    "tid": i32,
+    "pid": i32,
+    "cpu": i32,
+    "now": u64,
+    "errno": i32,
+}
+"""Attributes and their types."""
+CHANGEABLE = ("retval", "ip", "errno")
+"""Attributes that a handler may change in an unsafe session."""
+COMM_BYTES = 16
+"""Bytes of a thread's name, its NUL included."""
+CAPTURE = "capture"
+"""The operation that takes a stack: how deep, whether at a function's entry, pc, stack and frame pointer."""
+INSTANCE_WORDS = 8
+"""Words of data that a call can have."""
+
+
+@dataclass
+class InstanceLayout:
+    """The names of ``ctx.data``: shared by the handlers of one call, so that what entry stores, return finds."""
+
+    fields: dict[str, Kind] = field(default_factory=dict)
+
+    def offset(self, name: str) -> int:
+        """Return the byte offset of a field."""
+        return list(self.fields).index(name) * ir.WORD
+
+
+@dataclass
+class ContextAccess:
+    """Compiles uses of ``ctx``."""
+
+    instance: InstanceLayout
+    retval: AnyType | None = i64
+    """The type of ``ctx.retval``; ``None`` where there is none."""
+    unsafe: bool = False
+    entry: bool = False
+    """Whether the handler runs where a function is entered, so that the function can be skipped."""
+    tail: bool = False
+    """Whether the handler runs where a function ends in a jump to another one, so that there is no result yet."""
+    prototype: KnownPrototype | None = None
+    """What is known of the function; its result's type counts where ``retval`` is the general one."""
+
+    def read(self, emit: Emitter, part: str, name: str, fail: Fail) -> Value:
+        """Compile an attribute of ``ctx``, ``ctx.regs`` or ``ctx.data``."""
+        if part == "data":
+            return self._load(emit, name, fail)
+        if part == "regs" and name == status_flags.NAME:
+            return Scalar(status_flags.read(ir.Word(emit.word(InputKind.REGISTER, status_flags.KEPT))))
+        if part == "regs" and name != "rip":
+            return Scalar(ir.Word(emit.word(InputKind.REGISTER, _register(name, fail))))
+        if part == "" and name in {"regs", "data", "skip", "ustack"}:
+            return Context(name)
+        name = "ip" if part == "regs" else name
+        if name == "comm":
+            return _comm(emit)
+        kind = ATTRIBUTES.get(name)
+        if kind is None:
+            raise fail(f"ctx has no {name}", "one of " + ", ".join((*ATTRIBUTES, "comm", "ustack", "regs", "data")))
+        if name == "retval":
+            if self.retval is None:
+                raise fail("there is no return value here", "a handler of a return: session.ret, or .ret of a call")
+            return self._returned(emit, fail)
+        word: ir.Expr = ir.Word(emit.word(InputKind.CONTEXT, name))
+        return Scalar(received(word, kind))
+
+    def write(self, emit: Emitter, part: str, name: str, value: ir.Expr, fail: Fail) -> None:
+        """Compile an assignment to an attribute."""
+        if part == "data":
+            self._store(emit, name, value, fail)
+            return
+        if part not in {"", "regs"} or (part == "" and name not in CHANGEABLE):
+            instead = "ctx.data, or with unsafe=True ctx.regs and " + ", ".join(f"ctx.{each}" for each in CHANGEABLE)
+            raise fail(f"ctx.{name} cannot be changed", instead)
+        self._demand_unsafe(fail)
+        if name == "retval" and self.tail:
+            emit.add(ir.CountMiss(Miss.ABANDONED))
+            emit.add(ir.Leave("end"))
+            return
+        if isinstance(value.type, FloatType):
+            raise fail(f"a {value.type} in a register for whole numbers", "u64(…)")
+        if name == "retval" and self.retval is None:
+            raise fail("there is no return value here", "ctx.skip(value), which returns it in the function's stead")
+        if part == "regs" and name == status_flags.NAME:
+            word = emit.word(InputKind.REGISTER, status_flags.KEPT, written=True)
+            value = status_flags.written(convert(value, u64))
+        elif part == "regs" or name == "ip":
+            register = "rip" if name in {"ip", "rip"} else _register(name, fail)
+            word = emit.word(InputKind.REGISTER, register, written=True)
+        else:
+            word = emit.word(InputKind.CONTEXT, name, written=True)
+        emit.add(ir.SetWord(word, convert(value, u64)))
+
+    def skip(self, emit: Emitter, value: ir.Expr | None, errno: ir.Expr | None, fail: Fail) -> None:
+        """Compile ``ctx.skip``: the function returns a value without having run, and sets ``errno``."""
+        self._demand_unsafe(fail)
+        if not self.entry:
+            raise fail("a function can be skipped only where it is entered", "session.entry, or session.call")
+        for number, name in ((value, "retval"), (errno, "errno")):
+            if number is not None and isinstance(number.type, FloatType):
+                raise fail(f"a {number.type} in a register for whole numbers", "i64(…)")
+            if number is not None:
+                word = emit.word(InputKind.CONTEXT, name, written=True)
+                emit.add(ir.SetWord(word, convert(number, u64)))
+        stub = ir.Word(emit.word(InputKind.ROUTINE, SKIP))
+        emit.add(ir.SetWord(emit.word(InputKind.REGISTER, "rip", written=True), stub))
+
+    def _returned(self, emit: Emitter, fail: Fail) -> Value:
+        """Compile ``ctx.retval``: missing where the function ends in a jump to another one."""
+        found = returned(emit, self._result(), fail)
+        if isinstance(found, Scalar):
+            return Maybe(ir.FALSE if self.tail else ir.TRUE, found)
+        if self.tail:
+            emit.add(ir.CountMiss(Miss.ABANDONED))
+            emit.add(ir.Leave("end"))
+        return found
+
+    def _result(self) -> AnyType:
+        """Return the type of the function's result."""
+        assert self.retval is not None
+        if self.retval != i64 or self.prototype is None:
+            return self.retval
+        try:
+            return self.prototype().result or i64
+        except UnsupportedTarget:
+            return i64
+
+    def stack(self, emit: Emitter, storages: Storages, depth: int) -> Value:
+        """Compile ``ctx.ustack``: the number of the stack, of at most ``depth`` addresses."""
+        storage = storages.setdefault(Stacks, Stacks())
+        ip, rsp, rbp = (
+            ir.Word(emit.word(kind, name))
+            for kind, name in (
+                (InputKind.CONTEXT, "ip"),
+                (InputKind.REGISTER, "rsp"),
+                (InputKind.REGISTER, "rbp"),
+            )
+        )
+        present, target = emit.temporary(boolean), emit.temporary(u64)
+        how = ir.Const(depth, u64), ir.Const(int(self.entry), u64)
+        emit.add(ir.Update(emit.storage(storage), CAPTURE, (*how, ip, rsp, rbp), (), present, target))
+        return Scalar(convert(target, stack))
+
+    def _demand_unsafe(self, fail: Fail) -> None:
+        if not self.unsafe:
+            raise fail("this changes what the program computes", "unsafe=True, where the session is opened")
+
+    def _load(self, emit: Emitter, name: str, fail: Fail) -> Value:
+        kind = self.instance.fields.get(name)
+        if kind is None:
+            known = ", ".join(self.instance.fields) or "none yet"
+            raise fail(f"nothing has been stored in ctx.data.{name} (fields: {known})", "")
+        present, target = emit.temporary(boolean), emit.temporary(u64)
+        word = emit.word(InputKind.INSTANCE)
+        emit.add(ir.LoadInstance(present, target, word, self.instance.offset(name)))
+        return Maybe(present, Scalar(convert(target, kind.type)))
+
+    def _store(self, emit: Emitter, name: str, value: ir.Expr, fail: Fail) -> None:
+        if isinstance(value.type, FloatType):
+            raise fail("ctx.data holds whole numbers and pointers", "u64(…)")
+        kind = Kind(value.type if value.type == u64 or isinstance(value.type, PointerType) else i64)
+        known = self.instance.fields.setdefault(name, kind)
+        if known != kind:
+            raise fail(f"ctx.data.{name} is {known}, this is {kind}", f"{known}(…)")
+        if len(self.instance.fields) > INSTANCE_WORDS:
+            raise fail(f"a call has at most {INSTANCE_WORDS} fields", "")
+        emit.add(ir.StoreInstance(emit.word(InputKind.INSTANCE), self.instance.offset(name), convert(value, u64)))
+
+
+def _comm(emit: Emitter) -> Value:
+    """Compile ``ctx.comm``, which is asked for at each use: the thread may have changed it."""
+    buffer, present, length = emit.buffer(COMM_BYTES), emit.temporary(boolean), emit.length()
+    emit.add(ir.ReadComm(present, length, buffer))
+    emit.flow.known[length.name] = (0, COMM_BYTES)
+    return Text(present, buffer, length, terminated=True)
+
+
+def _register(name: str, fail: Fail) -> str:
+    if name not in NUMBERS:
+        raise fail(f"there is no register {name}", "one of " + ", ".join(NUMBERS))
+    return name

@@ -1,0 +1,119 @@
+"""Structs, unions and arrays: what is where in them. ``Struct("point", x=i32, y=f64)`` is laid out as C does it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from anyprobe.core.errors import UsageError
+from anyprobe.handlers.types.annotations import AnyType, Layout, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A member: its type and its place in bits; ``bits`` is the width of a bit-field, else 0."""
+
+    name: str
+    kind: AnyType
+    offset: int
+    bits: int = 0
+
+
+class StructType(Layout):
+    """A struct or a union; two are the same only if they are one object."""
+
+    def __init__(
+        self,
+        name: str,
+        size: int,
+        fields: Callable[[], tuple[Field, ...]] | tuple[Field, ...],
+        *,
+        alignment: int = 0,
+        by_reference: bool | None = False,
+    ) -> None:
+        """Describe one; ``fields`` may be found out when they are first asked for.
+
+        ``by_reference``: functions are given its address, as C++ does with what has a destructor; ``None``: not known.
+        """
+        self.name, self.size, self.by_reference = name, size, by_reference
+        self._fields, self._alignment = fields, alignment
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        """The members; those without a name are structs whose members count as this one's."""
+        return self._fields() if callable(self._fields) else self._fields
+
+    @cached_property
+    def alignment(self) -> int:  # type: ignore[override] # worked out when it is first asked for
+        """What its address is a multiple of."""
+        return self._alignment or max((alignment_of(each.kind) for each in self.fields), default=1)
+
+    def members(self) -> Iterator[Field]:
+        """Yield all members that have a name, those of members without a name included."""
+        for each in self.fields:
+            if each.name:
+                yield each
+            elif isinstance(each.kind, StructType):
+                for inner in each.kind.members():
+                    yield replace(inner, offset=each.offset + inner.offset)
+
+    def member(self, name: str) -> Field | None:
+        """Return a member by name."""
+        return next((each for each in self.members() if each.name == name), None)
+
+
+class ArrayType(Layout):
+    """So many values of one type, one behind the other; ``count`` is 0 where it is not known."""
+
+    def __init__(self, element: AnyType, count: int) -> None:
+        """Describe an array."""
+        if not isinstance(element, Type | Layout) or count < 0:
+            raise UsageError(f"no array: {count} times {element}; write Array(u8, 16)")
+        self.element, self.count = element, count
+        self.name, self.size, self.alignment = f"{element}[{count or ''}]", element.size * count, alignment_of(element)
+
+
+class OpaqueType(Layout):
+    """A type that handlers cannot compute with; ``classes``: how it is passed, ``None`` where that is not known."""
+
+    def __init__(self, name: str, size: int, classes: tuple[str, ...] | None, *, alignment: int = 0) -> None:
+        """Describe one."""
+        self.name, self.size, self.classes, self.alignment = name, size, classes, alignment or size or 1
+
+
+def alignment_of(kind: AnyType) -> int:
+    """Return what addresses of values of a type are a multiple of."""
+    return kind.alignment if isinstance(kind, Layout) else kind.size
+
+
+def Struct(name: str = "struct", /, **members: object) -> StructType:  # noqa: N802 - it stands where a class would
+    """Describe a struct: its members in their order, as ``Struct("point", x=i32, y=f64)``."""
+    fields, end = [], 0
+    for member, kind in _checked(name, members):
+        end += -end % alignment_of(kind)
+        fields.append(Field(member, kind, 8 * end))
+        end += kind.size
+    alignment = max((alignment_of(each.kind) for each in fields), default=1)
+    return StructType(name, end + -end % alignment, tuple(fields), alignment=alignment)
+
+
+def Union(name: str = "union", /, **members: object) -> StructType:  # noqa: N802 - the same
+    """Describe a union, as ``Union("value", whole=i64, fraction=f64)``."""
+    fields = tuple(Field(member, kind, 0) for member, kind in _checked(name, members))
+    alignment = max((alignment_of(each.kind) for each in fields), default=1)
+    size = max((each.kind.size for each in fields), default=0)
+    return StructType(name, size + -size % alignment, fields, alignment=alignment)
+
+
+def Array(element: AnyType, count: int) -> ArrayType:  # noqa: N802 - the same
+    """Describe an array that is a member, as ``Struct("buffer", used=u32, content=Array(u8, 64))``."""
+    return ArrayType(element, count)
+
+
+def _checked(name: str, members: dict[str, object]) -> Iterator[tuple[str, AnyType]]:
+    from anyprobe.handlers.types.annotations import boolean
+
+    for member, given in members.items():
+        kind = boolean if given is bool else given
+        if not isinstance(kind, Type | Layout):
+            raise UsageError(f"{name}.{member} is {kind!r}, which is no type of fixed width; write u64, i32, ptr, f64")
+        yield member, kind

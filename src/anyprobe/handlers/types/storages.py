@@ -1,0 +1,118 @@
+"""Aggregations, maps and records as handlers use them: with which keys, and values of which type."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from anyprobe.data import stacks
+from anyprobe.data.aggregations import Aggregation
+from anyprobe.data.keys import KeyKind, KeyPart, KeyShape
+from anyprobe.data.maps import Map, MapLayout
+from anyprobe.data.rings import RingLayout
+from anyprobe.data.tables import TableLayout
+from anyprobe.handlers.ir import nodes as ir
+from anyprobe.handlers.types.annotations import PointerType, ShownType, Type, func, u64
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The storage of one aggregation; equal if it is the same aggregation used in the same way."""
+
+    layout: TableLayout
+
+    @property
+    def signature(self) -> str:
+        """Everything that the code of an update depends on; the name of the aggregation is not part of it."""
+        layout, cell = self.layout, self.layout.aggregation.cell
+        extra = [getattr(layout.aggregation, name, None) for name in ("lower", "step", "levels")]
+        return (
+            f"{layout.aggregation.kind} {','.join(cell.fields)}+{cell.buckets} key ({_shown(layout.shape)}) "
+            f"{_sign(signed=layout.signed)} capacity {layout.capacity} rows {layout.rows} {extra}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MapTable:
+    """The storage of one map."""
+
+    layout: MapLayout
+
+    @property
+    def signature(self) -> str:
+        """Everything that the code of its operations depends on."""
+        layout = self.layout
+        return f"map key ({_shown(layout.shape)}) {_sign(signed=layout.signed)} capacity {layout.map.capacity}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The storage of one kind of records; ``format`` is how a row is shown, with a place for each field."""
+
+    layout: RingLayout
+    format: str = ""
+
+    @property
+    def signature(self) -> str:
+        """Everything that the code of emitting depends on."""
+        fields = ",".join(f"{field.kind}*{field.size}" for field in self.layout.record.fields)
+        return f"records ({fields}) slots {self.layout.slots} rings {self.layout.rings} threads {self.layout.threads}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """The storage of the stacks of a session."""
+
+    @property
+    def signature(self) -> str:
+        """Everything that the code of taking a stack depends on."""
+        return f"stacks {stacks.PLACES} of {stacks.PLACE_BYTES}"
+
+    @property
+    def layout(self) -> "Stacks":
+        """Itself: there is one kind."""
+        return self
+
+    @property
+    def size(self) -> int:
+        """Bytes of the region."""
+        return stacks.SIZE
+
+
+Storages = dict[object, ir.Storage]
+"""What the handlers of a session use: by aggregation or map, and by the name of a record."""
+
+
+def _shown(shape: KeyShape) -> str:
+    return ",".join(f"{part.kind}*{part.words}" for part in shape.parts)
+
+
+def _sign(*, signed: bool) -> str:
+    return "signed" if signed else "unsigned"
+
+
+def is_storage(thing: Any) -> bool:  # noqa: ANN401 - anything that a name can mean
+    """Return whether something from outside of a handler is an aggregation or a map."""
+    return isinstance(thing, Aggregation | Map)
+
+
+def key_shape(parts: tuple[ir.Expr | ir.Buffer, ...], kinds: tuple[KeyKind, ...]) -> KeyShape:
+    """Return the shape of a key; ``kinds`` says what each part is that is a number."""
+    return KeyShape(
+        tuple(
+            KeyPart("string", part.size // ir.WORD) if isinstance(part, ir.Buffer) else KeyPart(kind)
+            for part, kind in zip(parts, kinds, strict=True)
+        )
+    )
+
+
+def key_kind(kind: Type) -> KeyKind:
+    """Return what a number of a type is as part of a key."""
+    if isinstance(kind, ShownType):
+        return "func" if kind == func else "stack"
+    if isinstance(kind, PointerType):
+        return "address"
+    return "signed" if is_signed(kind) else "unsigned"
+
+
+def is_signed(kind: Type) -> bool:
+    """Return whether values of a type are taken as signed when they are kept."""
+    return kind != u64

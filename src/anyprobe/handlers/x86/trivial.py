@@ -1,0 +1,218 @@
+"""Trivial handlers without LLVM: one update of a counter, sum or extreme without a key, perhaps under comparisons.
+
+The code is what LLVM would make of them, in fewer registers, and is there in no time. Beside it stands what it does,
+for patches that do it themselves (``splice.codegen.handlers.inline``).
+"""
+
+from dataclasses import replace
+
+from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number, Update
+from anyprobe.data.aggregations import COUNT, MAX, NOT_MIN, SUM, CellLayout
+from anyprobe.data.tables import ROW_HEAD_BYTES
+from anyprobe.handlers.ir import nodes as ir
+from anyprobe.handlers.passes import bounds
+from anyprobe.handlers.types.annotations import IntegerType, PointerType, boolean
+from anyprobe.handlers.types.storages import Table
+from anyprobe.isa.assemble import Assembler, i32
+
+_CELLS = frozenset({(COUNT,), (COUNT, SUM), (COUNT, NOT_MIN), (COUNT, MAX)})
+_EXTREMES = {NOT_MIN: "min", MAX: "max"}
+_UNLESS = {"==": "jne", "!=": "je", "<": "jge", "<=": "jg", ">": "jle", ">=": "jl"}
+_INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
+_CONDITIONS = _STEPS = 4
+"""Comparisons, and conversions of one number: more are another compiler's."""
+_SIGNED = {"jne": 0x75, "je": 0x74, "jge": 0x7D, "jg": 0x7F, "jle": 0x7E, "jl": 0x7C}
+_UNSIGNED = {"jne": 0x75, "je": 0x74, "jge": 0x73, "jg": 0x77, "jle": 0x76, "jl": 0x72}
+_TO_RAX = {
+    (8, True): (b"\x48\x0f\xbe\xc0", "movsx rax, al"), (16, True): (b"\x48\x0f\xbf\xc0", "movsx rax, ax"),
+    (32, True): (b"\x48\x63\xc0", "movsxd rax, eax"), (8, False): (b"\x0f\xb6\xc0", "movzx eax, al"),
+    (16, False): (b"\x0f\xb7\xc0", "movzx eax, ax"), (32, False): (b"\x89\xc0", "mov eax, eax"),
+}  # fmt: skip
+_TO_RDI = {
+    (8, True): (b"\x48\x0f\xbe\xff", "movsx rdi, dil"), (16, True): (b"\x48\x0f\xbf\xff", "movsx rdi, di"),
+    (32, True): (b"\x48\x63\xff", "movsxd rdi, edi"), (8, False): (b"\x40\x0f\xb6\xff", "movzx edi, dil"),
+    (16, False): (b"\x0f\xb7\xff", "movzx edi, di"), (32, False): (b"\x89\xff", "mov edi, edi"),
+}  # fmt: skip
+
+
+def trivial_code(handler: ir.Function) -> NativeCode | None:
+    """Return the code of a trivial handler, ``None`` for any other."""
+    reader = _Reader()
+    update = reader.update_in(handler.body)
+    if handler.result is not None or update is None or len(reader.conditions) > _CONDITIONS:
+        return None
+    table = handler.storages[update.storage]
+    if update.operation != "add" or update.key or not isinstance(table, Table) or table.layout.rows == 1:
+        return None
+    cell = table.layout.aggregation.cell
+    value = reader.number(update.values[0]) if len(cell.fields) > 1 else None
+    if cell.fields not in _CELLS or cell.buckets or (value is None and len(cell.fields) > 1):
+        return None
+    return _Writer(handler, update.storage, table).run(tuple(reader.conditions), value, cell)
+
+
+class _Reader:
+    """Finds the one update of a handler, and under which comparisons, all of which have to hold, it is made."""
+
+    def __init__(self) -> None:
+        self.conditions: list[Comparison] = []
+        self._numbers: dict[str, Number] = {}
+        self._truths: dict[str, ir.Expr] = {}
+
+    def update_in(self, body: ir.Body, end: str = "") -> ir.Update | None:
+        """Return the update that statements come to, ``None`` where they do something else; ``end``: how they end."""
+        for number, each in enumerate(body, 1):
+            last = number == len(body)
+            match each:
+                case ir.Assign(local, value):
+                    if not self._assign(local, value):
+                        return None
+                case ir.If(condition, (ir.Leave(label),), ()) if label == end:
+                    if not self._require(condition, holds=False):
+                        return None
+                case ir.If(condition, then, ()) if last:
+                    return self.update_in(then, end) if self._require(condition, holds=True) else None
+                case ir.Block(label, inner) if last:
+                    return self.update_in(inner, label)
+                case ir.Update() if last:
+                    return each
+                case _:
+                    return None
+        return None
+
+    def _assign(self, local: ir.Local, value: ir.Expr) -> bool:
+        number = self.number(value)
+        if local.name in self._numbers or local.name in self._truths:
+            return False
+        if number is not None:
+            self._numbers[local.name] = number
+        elif local.type == boolean:
+            self._truths[local.name] = value
+        return number is not None or local.type == boolean
+
+    def _require(self, expr: ir.Expr, *, holds: bool) -> bool:
+        """Take note that an expression has to hold, or must not; return whether that is a matter of comparisons."""
+        match expr:
+            case ir.Local(name, _) if name in self._truths:
+                return self._require(self._truths[name], holds=holds)
+            case ir.Unary("not", operand):
+                return self._require(operand, holds=not holds)
+            case ir.Binary("&" | "|" as symbol, left, right) if (symbol == "&") is holds and expr.type == boolean:
+                return self._require(left, holds=holds) and self._require(right, holds=holds)
+            case ir.Compare():
+                found = self._comparison(expr, holds=holds)
+                self.conditions += [found] if found is not None else []
+                return found is not None
+            case _:
+                return False
+
+    def number(self, expr: ir.Expr) -> Number | None:
+        """Return an expression that is a word of the context, converted."""
+        match expr:
+            case ir.Word(index):
+                return Number(index)
+            case ir.Local(name, _):
+                return self._numbers.get(name)
+            case ir.Convert(operand, IntegerType(bits, signed)):
+                inner = self.number(operand)
+                if inner is None or len(inner.steps) == _STEPS:
+                    return None
+                return Number(inner.word, inner.steps if bits == 64 else (*inner.steps, (bits, signed)), signed)
+            case ir.Convert(operand, PointerType()):
+                return self.number(operand)
+            case _:
+                return None
+
+    def _comparison(self, expr: ir.Compare, *, holds: bool) -> Comparison | None:
+        """Return a comparison of a number with a constant that fits an instruction."""
+        match expr:
+            case ir.Compare(symbol, left, ir.Const(int() as constant, IntegerType())):
+                number = self.number(left)
+                fits = -(1 << 31) <= constant < 1 << 31
+                if number is None or not fits or not isinstance(left.type, IntegerType):
+                    return None
+                shown = symbol if holds else _INVERSE[symbol]
+                return Comparison(shown, replace(number, signed=left.type.signed), constant)
+            case _:
+                return None
+
+
+class _Writer:
+    """Writes the code of one update."""
+
+    def __init__(self, handler: ir.Function, storage: int, table: Table) -> None:
+        self._handler, self._storage, self._layout = handler, storage, table.layout
+        self._asm = Assembler()
+        self._words = len(handler.inputs)
+        self._inputs = (*handler.inputs, Input(InputKind.STORAGE, index=storage), Input(InputKind.THREAD))
+
+    def run(self, comparisons: tuple[Comparison, ...], value: Number | None, cell: CellLayout) -> NativeCode:
+        asm, layout, storage = self._asm, self._layout, 8 * self._words
+        count = layout.rows_offset + ROW_HEAD_BYTES + cell.offset(COUNT)
+        total = count - cell.offset(COUNT) + cell.offset(cell.fields[1]) if value is not None else 0
+        extreme = _EXTREMES.get(cell.fields[-1], "")
+        for each in comparisons:
+            self._leave_unless(each)
+        # a thread without a number of its own is 0, which wraps to the largest
+        asm.emit(b"\x48\x8b\x87" + i32(storage + 8) + b"\x48\xff\xc8", "mov rax, [rdi+THREAD]; dec rax")
+        asm.emit(b"\x48\x3d" + i32(layout.rows - 1), "cmp rax, rows-1")
+        asm.jump(b"\x73", "shared", "jae shared")
+        asm.emit(b"\x48\x69\xc0" + i32(layout.stride), "imul rax, rax, stride")
+        asm.emit(b"\x48\x03\x87" + i32(storage), "add rax, [rdi+STORAGE]")
+        asm.emit(b"\x48\xff\x80" + i32(count + layout.stride), "inc qword [rax+stride+COUNT]")
+        if value is not None:
+            self._load(value, _TO_RDI, b"\x48\x8b\xbf", "rdi")
+            if extreme:
+                self._raise(extreme, total + layout.stride, b"", "own")
+            else:
+                asm.emit(b"\x48\x01\xb8" + i32(total + layout.stride), "add [rax+stride+SUM], rdi")
+        asm.label("out")
+        asm.emit(b"\xc3", "ret")
+        asm.label("shared")
+        asm.emit(b"\x48\x8b\x87" + i32(storage), "mov rax, [rdi+STORAGE]")
+        asm.emit(b"\xf0\x48\xff\x80" + i32(count), "lock inc qword [rax+COUNT]")
+        if value is not None:
+            self._load(value, _TO_RDI, b"\x48\x8b\xbf", "rdi")
+            if extreme:
+                self._raise(extreme, total, b"\xf0", "theirs")
+            else:
+                asm.emit(b"\xf0\x48\x01\xb8" + i32(total), "lock add [rax+SUM], rdi")
+        asm.emit(b"\xc3", "ret")
+        changed = {"rax", "flags"} | ({"rdi"} if value is not None else set()) | ({"rsi"} if extreme else set())
+        signed = bool(extreme) and layout.signed
+        update = Update(
+            self._storage, layout.rows, layout.stride, count, total, value, extreme, signed, only_if=comparisons
+        )
+        return NativeCode(
+            asm.finish(0), self._inputs, frozenset(changed), 8, bounds.steps(self._handler), update=update
+        )
+
+    def _raise(self, extreme: str, offset: int, lock: bytes, again: str) -> None:
+        """Append: the word becomes the larger of itself and the code of rdi."""
+        asm = self._asm
+        if self._layout.signed:
+            asm.emit(b"\x48\x0f\xba\xff\x3f", "btc rdi, 63")
+        if extreme == "min":
+            asm.emit(b"\x48\xf7\xd7", "not rdi")
+        asm.emit(b"\x48\x8d\xb0" + i32(offset), "lea rsi, [rax+EXTREME]")
+        asm.emit(b"\x48\x8b\x06", "mov rax, [rsi]")
+        asm.label(again)
+        asm.emit(b"\x48\x39\xc7", "cmp rdi, rax")
+        asm.jump(b"\x76", again + " out", "jbe out")
+        asm.emit(lock + b"\x48\x0f\xb1\x3e", f"{'lock ' if lock else ''}cmpxchg [rsi], rdi")
+        asm.jump(b"\x75", again, f"jne {again}")
+        asm.label(again + " out")
+
+    def _leave_unless(self, comparison: Comparison) -> None:
+        self._load(comparison.number, _TO_RAX, b"\x48\x8b\x87", "rax")
+        self._asm.emit(b"\x48\x3d" + i32(comparison.constant), f"cmp rax, {comparison.constant}")
+        jump = _UNLESS[comparison.symbol]
+        opcode = (_SIGNED if comparison.number.signed else _UNSIGNED)[jump]
+        self._asm.jump(bytes([0x0F, opcode + 0x10]), "out", f"{jump} out")
+
+    def _load(
+        self, number: Number, conversions: dict[tuple[int, bool], tuple[bytes, str]], load: bytes, register: str
+    ) -> None:
+        self._asm.emit(load + i32(8 * number.word), f"mov {register}, [rdi+{8 * number.word}]")
+        for step in number.steps:
+            self._asm.emit(*conversions[step])

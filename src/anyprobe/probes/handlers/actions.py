@@ -1,0 +1,89 @@
+"""What turns a probe's places, which count, into places that call a handler."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from anyprobe.binary.flow.exits import ExitKind
+from anyprobe.core.code import Input, InputKind
+from anyprobe.core.errors import HandlerError, UsageError
+from anyprobe.isa.decode import Flow
+from anyprobe.probes.probe import Place, Probe
+from anyprobe.splice.codegen.handlers.facts import HandlerFacts
+from anyprobe.splice.codegen.patch import ActionKind
+from anyprobe.splice.plan.splices import Want, WantKind
+
+_COMPUTED = frozenset({Flow.INDIRECT_JUMP, Flow.INDIRECT_CALL, Flow.RET})
+"""What goes to an address that is known when it is executed."""
+
+_CALLER = Input(InputKind.CONTEXT, "caller")
+
+
+def dress_with(probe: Probe, facts: HandlerFacts, at_tails: Callable[[], HandlerFacts] | None = None) -> None:
+    """Have a probe's places call a handler; at tail jumps that is ``at_tails()``, or else they are only counted."""
+    for place in probe.places:
+        if place.exit is None or place.exit.kind is ExitKind.RET:
+            call_at(place, facts)
+        elif at_tails is not None:
+            call_at(place, at_tails())
+
+
+def dressing_behind(facts: HandlerFacts) -> Callable[[Probe], None]:
+    """Return what has a probe's places call a handler behind their instructions."""
+    if facts.moves_stack:
+        raise HandlerError("the stack pointer is changed in front of an instruction, not behind it")
+    asking = replace(facts, takes_target=True) if facts.asks_ip else facts
+
+    def dress(probe: Probe) -> None:
+        for place in probe.places:
+            if place.exit is not None:
+                raise UsageError(f"{probe.spec}: name the instruction, as libc:malloc+0x1c")
+            place.want = Want(place.want.address, WantKind.OFFSET, tag=place.hook, after=True)
+            call_at(place, asking if _flow_at(place) in _COMPUTED else facts)
+
+    return dress
+
+
+def asks_caller(facts: HandlerFacts) -> bool:
+    """Return whether a handler asks for the return address."""
+    return _CALLER in facts.code.inputs
+
+
+def knowing_stubs(facts: HandlerFacts, directory: int) -> HandlerFacts:
+    """Return a handler that is told the true return address where ours is in its place."""
+    inputs = (Input(InputKind.CONTEXT, "true_caller") if each == _CALLER else each for each in facts.code.inputs)
+    return replace(facts, code=replace(facts.code, inputs=tuple(inputs)), stubs=directory)
+
+
+def dressing_faults(facts: HandlerFacts) -> Callable[[Probe], None]:
+    """Return what has a probe's places call a handler where their instructions have faulted.
+
+    What such a handler is told as ``ctx.caller`` is the number of the trap.
+    """
+    inputs = (Input(InputKind.CONTEXT, "trap") if each == _CALLER else each for each in facts.code.inputs)
+    told = replace(facts, code=replace(facts.code, inputs=tuple(inputs)), takes_trap=True)
+
+    def dress(probe: Probe) -> None:
+        for place in probe.places:
+            place.want = Want(place.want.address, WantKind.OFFSET, tag=place.hook)
+            call_at(place, told)
+            place.hook.kind = ActionKind.FAULT
+
+    return dress
+
+
+def call_at(place: Place, facts: HandlerFacts) -> None:
+    """Have one place call a handler."""
+    hook = place.hook
+    hook.kind, hook.handler = ActionKind.HANDLER, facts
+    hook.ip, hook.function = place.address, place.site.function.start + place.module.bias
+    place.module.show(place.want.address)
+    place.module.show(place.site.function.start)
+    for each in facts.code.destinations if not place.want.after else ():
+        if each.relative:
+            place.module.keep_clear((place.want.address + each.value) & ((1 << 64) - 1))
+
+
+def _flow_at(place: Place) -> Flow:
+    part = place.module.code.containing(place.want.address)
+    insn = part.insn_at(place.want.address) if part is not None else None
+    return Flow.INVALID if insn is None else insn.flow

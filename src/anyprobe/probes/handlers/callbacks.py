@@ -1,0 +1,291 @@
+"""Python functions of the controller that hits wait for; ``splice.codegen.handlers.rendezvous`` is how they wait."""
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from anyprobe.core.code import NativeCode
+from anyprobe.core.errors import UnsupportedTarget, UsageError
+from anyprobe.probes.handlers.actions import dress_with
+from anyprobe.probes.handlers.conditions import WaitCondition
+from anyprobe.probes.handlers.filter_watch import FilterWatch, is_filtered
+from anyprobe.probes.handlers.hit_stacks import HitStacks
+from anyprobe.probes.probe import Probe
+from anyprobe.splice.codegen.handlers import rendezvous
+from anyprobe.splice.codegen.handlers.facts import HandlerFacts
+from anyprobe.splice.codegen.patch import ActionKind
+from anyprobe.splice.edits import Edit
+from anyprobe.splice.memory.banks import Hook
+from anyprobe.splice.memory.stores import Store, map_stores
+from anyprobe.splice.plan.splices import Want, WantKind
+from anyprobe.target.system import futexes
+
+if TYPE_CHECKING:
+    from anyprobe.probes.handlers.decorators import Decorators
+    from anyprobe.probes.handlers.handling import Handler
+    from anyprobe.probes.handlers.hit_stacks import Stack
+    from anyprobe.splice.translate.signal_view import Place
+
+Callback = Callable[["Hit"], object]
+_CONTEXT = ("ip",)
+_WORDS = (*rendezvous.REGISTERS, *_CONTEXT)
+_LOOK = 0.5
+"""Seconds after which the controller looks without having been rung for."""
+_ENDING = 5.0
+_LONGEST = 3600.0
+_ERRORS = 100
+_MASK = (1 << 64) - 1
+
+
+class Registers:
+    """The registers of a thread that waits: attributes by name, ``rax`` to ``r15``."""
+
+    __slots__ = ("changed", "unsafe", "words")
+    words: list[int]
+    unsafe: bool
+    changed: bool
+
+    def __init__(self, words: list[int], *, unsafe: bool) -> None:
+        """Have the registers at the beginning of some words."""
+        object.__setattr__(self, "words", words)
+        object.__setattr__(self, "unsafe", unsafe)
+        object.__setattr__(self, "changed", False)
+
+    def __getattr__(self, name: str) -> int:
+        """Return a register, as an unsigned number."""
+        return self.words[_index(name)]
+
+    def __setattr__(self, name: str, value: int) -> None:
+        """Change a register of the program."""
+        index = _index(name)
+        if not self.unsafe:
+            raise UsageError("registers are changed only in a session that was opened with unsafe=True")
+        if name == "rsp":
+            raise UsageError("rsp cannot be changed")
+        self.words[index] = value & _MASK
+        object.__setattr__(self, "changed", True)
+
+    def __dir__(self) -> list[str]:
+        """List the registers."""
+        return list(rendezvous.REGISTERS)
+
+
+def _index(name: str) -> int:
+    if name not in rendezvous.REGISTERS:
+        raise AttributeError(f"there is no register {name!r}")
+    return rendezvous.REGISTERS.index(name)
+
+
+class Hit:
+    """What a callback gets: a thread of the program that waits for it to return."""
+
+    __slots__ = ("_place", "_read", "_stacks", "_words", "ip", "pid", "regs", "tid")
+
+    def __init__(
+        self, words: list[int], tid: int, pid: int, read: Callable[[int, int], bytes], *, unsafe: bool,
+        stacks: "HitStacks",
+    ) -> None:  # fmt: skip
+        """Describe one hit."""
+        self.regs = Registers(words, unsafe=unsafe)
+        self.ip = words[_WORDS.index("ip")]
+        self.tid, self.pid, self._read, self._words = tid, pid, read, words
+        self._place, self._stacks = (self.ip, self.regs.rsp, self.regs.rbp), stacks
+
+    @property
+    def stack(self) -> "Stack":
+        """The thread's own stack, addresses of code, innermost first; ``str()`` has the names.
+
+        A debugger sees generated code of ours there, and nothing above it.
+        """
+        return self._stacks.stack(*self._place)
+
+    @property
+    def retval(self) -> int:
+        """What the function returns, where it does: ``rax``."""
+        return self.regs.rax
+
+    @retval.setter
+    def retval(self, value: int) -> None:
+        self.regs.rax = value
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return bytes of the program's memory; raise ``MemoryFault`` if they are not there."""
+        return self._read(address, size)
+
+    def cstr(self, address: int, limit: int = 4096) -> str:
+        """Return a text of the program up to its NUL; it may end at the end of a page."""
+        found = b""
+        while len(found) < limit and b"\0" not in found:
+            here = address + len(found)
+            found += self._read(here, min(-here % 4096 or 4096, limit - len(found)))
+        return found.split(b"\0", 1)[0].decode(errors="backslashreplace")
+
+
+class Callbacks:
+    """The callbacks of one session, and the thread that runs them."""
+
+    def __init__(self, session: "Decorators") -> None:
+        """Serve a session; nothing is done before the first callback is placed."""
+        self._session = session
+        self._functions: list[Callback] = []
+        self._store: Store | None = None
+        self._filters: FilterWatch | None = None
+        self._thread: threading.Thread | None = None
+        self._stacks: HitStacks | None = None
+        self._ending = False
+        self.errors: list[Exception] = []
+        """What callbacks have raised, the first hundred."""
+        self.failed = 0
+        """How often they have raised something."""
+        self.served = 0
+        """Hits that were answered."""
+
+    def place(
+        self, specs: Sequence[str], function: Callback, *, timeout: float, when: "Handler | None" = None
+    ) -> list[Probe]:
+        """Have the hits of some specs wait for a function of ours; ``when``: those for which it holds."""
+        if self._ending:
+            raise UsageError("this session has been detached")
+        if not 0 < timeout <= _LONGEST:
+            raise UsageError(f"a hit cannot wait for {timeout} seconds")
+        if is_filtered(self._session.pid):
+            raise UnsupportedTarget("a program that filters its system calls cannot wait for callbacks")
+        condition = None if when is None else WaitCondition(self._session, specs, when)
+        if condition is not None:
+            condition.check()
+        self._begin()
+        assert self._store is not None
+        self.recheck()
+        number = len(self._functions)
+        self._functions.append(function)
+        code = rendezvous.waiting_code(number, round(timeout * 1e9), context=_CONTEXT, writes=self._session.unsafe)
+        if condition is None:
+            facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid)
+        else:
+            facts = condition.facts(code, self._store.address)
+        return self._session.place_made(specs, partial(dress_with, facts=facts))
+
+    def place_inside(self, place: "Place", function: Callback, condition: NativeCode, *, timeout: float) -> None:
+        """Have who enters a function of the program wait where a condition holds: for our own purposes, as no probe."""
+        self._begin()
+        assert self._store is not None
+        self.recheck()
+        waiting = rendezvous.waiting_code(len(self._functions), round(timeout * 1e9), context=_CONTEXT)
+        self._functions.append(function)
+        facts = HandlerFacts(rendezvous.conditional(condition, waiting), (self._store.address,), pid=self._session.pid)
+        module, code = place
+        edit = Edit(module, module.state_of(code))
+        edit.added.append(Want(code.entry, WantKind.ENTRY, tag=Hook(ActionKind.HANDLER, handler=facts), internal=True))
+        self._session.engine.change([edit])
+
+    def recheck(self) -> None:
+        """See that a program is noticed that begins to filter its system calls, once its libraries are there."""
+        if self._store is None:
+            return
+        if self._filters is None:
+            word = self._store.address + rendezvous.CLOSED
+            self._filters = FilterWatch(self._session.engine, self._session.symbols.objects, word)
+        self._filters.place()
+
+    def lost(self) -> dict[str, int]:
+        """Return how many hits were not answered in time, how many found nobody, and how many callbacks failed."""
+        if self._store is None:
+            return {}
+        head = self._store.view()[:4096].cast("Q")
+        return {
+            "callback timeout": head[rendezvous.TIMEOUTS // 8],
+            "no callback": head[rendezvous.ABSENT // 8],
+            "callback failed": self.failed,
+        }
+
+    def end(self) -> None:
+        """Let all threads go that wait, and have none wait any more."""
+        self._ending = True
+        thread, self._thread = self._thread, None
+        if thread is not None and self._store is not None:
+            address = _address_of(self._store.view())
+            word = ctypes.c_uint32.from_address(address + rendezvous.BELL)
+            word.value = word.value + 1 & 0xFFFFFFFF
+            futexes.wake(address + rendezvous.BELL)
+            if thread is not threading.current_thread():
+                thread.join(_ENDING)
+
+    # -- serving
+
+    def _begin(self) -> None:
+        if self._store is None:
+            (self._store,) = map_stores(self._session.engine, [rendezvous.SIZE])
+        if self._thread is None:
+            ready = threading.Event()
+            self._thread = threading.Thread(target=self._serve, args=(ready,), name="anyprobe callbacks", daemon=True)
+            self._thread.start()
+            ready.wait()
+
+    def _serve(self, ready: threading.Event) -> None:
+        assert self._store is not None
+        region = self._store.view()
+        base = _address_of(region)
+        places = [
+            base + rendezvous.PLACES + number * rendezvous.PLACE_BYTES for number in range(rendezvous.THREADS + 1)
+        ]
+        tickets = np.frombuffer(region, np.uint64, rendezvous.THREADS + 1, rendezvous.TICKETS)
+        bell = np.frombuffer(region, np.uint32, 1, rendezvous.BELL)
+        locks = np.frombuffer(region, np.uint32)[rendezvous.PLACES // 4 :: rendezvous.PLACE_BYTES // 4][: len(places)]
+        served = tickets.copy()
+        with futexes.RobustList([place + rendezvous.NODE for place in places], rendezvous.LOCK - rendezvous.NODE):
+            locks[:] = own = threading.get_native_id()
+            ready.set()
+            try:
+                while not self._ending:
+                    rung = int(bell[0])
+                    waiting = np.flatnonzero(tickets != served).tolist()
+                    for number in waiting:
+                        ticket = served[number] = tickets[number]
+                        self._answer(region, number, int(ticket))
+                        locks[number] = own
+                        futexes.wake(places[number])
+                    if not waiting:
+                        futexes.wait(base + rendezvous.BELL, rung, _LOOK)
+            finally:
+                asleep = np.flatnonzero(locks & np.uint32(rendezvous.WAITERS)).tolist()
+                locks[:] = 0
+                for number in asleep:
+                    futexes.wake(places[number])
+
+    def _answer(self, region: memoryview, number: int, ticket: int) -> None:
+        """Run a callback and write its answer, the ticket last."""
+        start = rendezvous.PLACES + number * rendezvous.PLACE_BYTES
+        place = region[start : start + rendezvous.PLACE_BYTES]
+        words = place.cast("Q")
+        asked = words[rendezvous.ASKED // 8 : rendezvous.ASKED // 8 + len(_WORDS)].tolist()
+        halves = place.cast("I")
+        callback, tid = halves[rendezvous.CALLBACK // 4], halves[rendezvous.TID // 4]
+        session = self._session
+        read = session.engine.process.mem.read
+        self._stacks = self._stacks or HitStacks(session.symbols, read)
+        hit = Hit(asked, tid, session.pid, read, unsafe=session.unsafe, stacks=self._stacks)
+        changed = False
+        try:
+            self._functions[callback](hit)
+            changed = hit.regs.changed
+        except Exception as error:  # noqa: BLE001 - the program must go on, whatever the callback does
+            self.failed += 1
+            if self.failed == 1:
+                name = getattr(self._functions[callback], "__name__", "a callback")
+                session.warn(f"{name} has raised {type(error).__name__}: {error}; the program goes on")
+            if len(self.errors) < _ERRORS:
+                self.errors.append(error)
+        if changed:
+            for index, word in enumerate(asked, rendezvous.REPLY // 8):
+                words[index] = word
+        words[rendezvous.CHANGED // 8] = changed
+        words[rendezvous.ANSWERED // 8] = ticket
+        self.served += 1
+
+
+def _address_of(region: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(region))

@@ -1,0 +1,298 @@
+"""How handlers are given to a session: the decorators ``entry``, ``ret`` and ``call``."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from anyprobe.probes.specs.spec import see_texts
+
+if TYPE_CHECKING:
+    from anyprobe.core.refusal import Refusal
+    from anyprobe.data.records import Records
+    from anyprobe.data.results import AggregationResult
+    from anyprobe.handlers.types.annotations import AnyType
+    from anyprobe.probes.handlers.callbacks import Callback, Callbacks
+    from anyprobe.probes.handlers.events import Events, Listener, Listeners
+    from anyprobe.probes.handlers.handling import Call, Handler, Handling
+    from anyprobe.probes.handlers.hooks import Hook, Hooks
+    from anyprobe.probes.probe import Probe
+    from anyprobe.probes.providers.function.objects import ObjectTable
+    from anyprobe.probes.providers.function.resolve import ResolvedSite
+    from anyprobe.probes.symbols import Symbols
+    from anyprobe.splice.edits import Module
+    from anyprobe.splice.engine import Engine
+
+
+class Decorators(ABC):
+    """The part of a session that has to do with handlers; see docs/handlers.md."""
+
+    engine: "Engine"
+    _objects: "ObjectTable"
+    unsafe: bool
+    """Whether handlers may change what the program computes."""
+
+    @property
+    @abstractmethod
+    def pid(self) -> int:
+        """The target's process id."""
+
+    @property
+    @abstractmethod
+    def exited(self) -> bool:
+        """Whether the target is gone."""
+
+    @property
+    @abstractmethod
+    def detached(self) -> bool:
+        """Whether this session is over."""
+
+    @abstractmethod
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the target's end; return its wait status if it is our child and has ended."""
+
+    @abstractmethod
+    def resolve(self, spec: str) -> "tuple[Sequence[ResolvedSite], list[tuple[str, Refusal]]]":
+        """Return the sites that a spec means in the process now, and what is refused already."""
+
+    @abstractmethod
+    def module_at(self, address: int) -> "Module | None":
+        """Return the engine's module of the object that a run-time address lies in."""
+
+    @abstractmethod
+    def warn(self, text: str) -> None:
+        """Have the user told of something."""
+
+    @abstractmethod
+    def place_made(
+        self, specs: Sequence[str], dress: "Callable[[Probe], None]", sites: "Sequence[ResolvedSite | None]" = ()
+    ) -> "list[Probe]":
+        """Arm probes whose places are turned by ``dress`` into what they are for; ``sites``: resolved already."""
+
+    @cached_property
+    def handling(self) -> "Handling":
+        """What the handlers of this session have in common."""
+        from anyprobe.probes.handlers.handling import Handling
+
+        return Handling(self)
+
+    @cached_property
+    def callbacks(self) -> "Callbacks":
+        """The Python functions that hits wait for."""
+        from anyprobe.probes.handlers.callbacks import Callbacks
+
+        return Callbacks(self)
+
+    @cached_property
+    def hooks(self) -> "Hooks":
+        """What is done in the controller at the beginning, at the end, and in between."""
+        from anyprobe.probes.handlers.hooks import Hooks
+
+        return Hooks()
+
+    def begin(self, function: "Hook") -> "Hook":
+        """Call a function here when all probes of a script are in place, before a started program runs on."""
+        self.hooks.add_begin(function)
+        return function
+
+    def end(self, function: "Hook") -> "Hook":
+        """Call a function here when the probes have been removed: what was counted is complete then."""
+        self.hooks.add_end(function)
+        return function
+
+    def interval(self, seconds: float) -> "Callable[[Hook], Hook]":
+        """Call a function here every so many seconds; outside of scripts, whenever ``hooks.look()`` is called."""
+
+        def decorate(function: "Hook") -> "Hook":
+            self.hooks.add_interval(function, seconds)
+            return function
+
+        return decorate
+
+    @cached_property
+    def symbols(self) -> "Symbols":
+        """The names of addresses in the target."""
+        from anyprobe.probes.symbols import Symbols
+
+        return Symbols(self._objects)
+
+    def shown(self, kind: str, number: int) -> str:
+        """Return how a number is shown that is a ``func`` or a ``stack`` in a handler."""
+        return self.handling.shown(kind, number)
+
+    def probes_of(self, *handlers: "Handler") -> "list[Probe]":
+        """Return the probes that call some handlers: what ``remove`` and ``enable`` take."""
+        return [probe for handler in handlers for probe in self.handling.probes_of(handler)]
+
+    def collected(self) -> "tuple[AggregationResult, ...]":
+        """Return what the aggregations of handlers hold at this moment."""
+        return self.handling.aggregations() if "handling" in self.__dict__ else ()
+
+    def lost(self) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+        """Return what maps and records have lost, by name and cause, and what handlers could not do, by kind."""
+        self.place_waiting()
+        dropped = self.handling.dropped() if "handling" in self.__dict__ else {}
+        missing = self.handling.misses() if "handling" in self.__dict__ else {}
+        if "callbacks" in self.__dict__:
+            missing = missing | self.callbacks.lost()
+        return dropped, {kind: count for kind, count in missing.items() if count}
+
+    def place_waiting(self) -> None:
+        """Place handlers of calls that wait for one at the returns."""
+        if "handling" in self.__dict__ and not self.exited:
+            self.handling.place_waiting()
+
+    def type(self, name: str, module: str = "a.out") -> "AnyType":
+        """Return a type of the program by its name, from debug information: ``ptr[session.type("client")]``."""
+        objects = [each for each in self._objects.objects if each.matches(module)]
+        return self.handling.prototypes.named(name, objects)
+
+    def recheck_handlers(self, reads_word: Callable[[int], bool]) -> None:
+        """See to what handlers need and could not be seen in a program that had not yet begun."""
+        if "handling" in self.__dict__:
+            self.handling.recheck(reads_word)
+        if "callbacks" in self.__dict__:
+            self.callbacks.recheck()
+
+    def misses(self) -> dict[str, int]:
+        """Return what handlers could not do: bad addresses, divisions by zero, and runs that ended early for that."""
+        return self.handling.misses()
+
+    def records(self, *, final: bool = False, until: int | None = None) -> "dict[str, Records]":
+        """Return what was emitted since the last time, by name, as NumPy arrays by time (``ts``, in nanoseconds).
+
+        ``final``: the program emits nothing any more, so what is not complete by now never will be. What was emitted
+        after ``until`` is kept for the next time.
+        """
+        if "handling" not in self.__dict__:
+            return {}
+        return {name: found for name, _, found in self.handling.records(final=final, until=until)}
+
+    def rows(self, *, final: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield what was emitted since the last time one by one, of all names by time: the name, then the fields."""
+        from anyprobe.data.records import rows_by_time
+
+        return rows_by_time(self.records(final=final))
+
+    def events(self, *, timeout: float | None = None) -> "Events":
+        """Iterate over what is emitted as it comes, by ``for`` or ``async for``: each with ``name`` and ``fields``.
+
+        It ends with the target or the session, and when nothing has come for ``timeout`` seconds.
+        """
+        from anyprobe.probes.handlers.events import Events, SessionEvents
+
+        return Events(SessionEvents(self), timeout=timeout)
+
+    @cached_property
+    def listeners(self) -> "Listeners":
+        """The Python functions that are called with records."""
+        from anyprobe.probes.handlers.events import Listeners, SessionEvents
+
+        return Listeners(SessionEvents(self))
+
+    def on(self, *names: str) -> "Callable[[Listener], Listener]":
+        """Have a Python function called here with each record of some names, of all if none is given, as it comes."""
+
+        def listen(function: "Listener") -> "Listener":
+            self.listeners.add(names, function)
+            return function
+
+        return listen
+
+    def end_listeners(self) -> None:
+        """Call functions with what has come so far, and no more; then those of the end."""
+        if "listeners" in self.__dict__:
+            self.listeners.end()
+        if "hooks" in self.__dict__:
+            self.hooks.end()
+
+    def entry(
+        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
+    ) -> "Callable[[Handler], Handler]":
+        """Place a handler at the entries of functions; ``when`` is a condition for it to run."""
+        return self._decorator(specs, when, handler)
+
+    def ret(
+        self,
+        *specs: str,
+        when: "Handler | None" = None,
+        retval: "AnyType | None" = None,
+        handler: "Handler | None" = None,
+    ) -> "Callable[[Handler], Handler]":
+        """Place a handler where functions return; ``retval`` is the result's type where debug information lacks it."""
+        return self._decorator(specs, when, handler, returns=True, retval=retval)
+
+    def at(
+        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
+    ) -> "Callable[[Handler], Handler]":
+        """Place a handler before instructions, as ``libc:malloc+0x1c``; it has ``ctx`` alone."""
+        return self._decorator(specs, when, handler, inside=True)
+
+    def after(
+        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
+    ) -> "Callable[[Handler], Handler]":
+        """Place a handler behind instructions, on whatever way control leaves them; ``ctx.ip`` is where it goes."""
+        return self._decorator(specs, when, handler, after=True)
+
+    def callback(
+        self, *specs: str, timeout: float = 0.1, when: "Handler | None" = None
+    ) -> "Callable[[Callback], Callback]":
+        """Have threads wait at some sites while a Python function runs here; it gets the hit, with its registers.
+
+        A thread waits ``timeout`` seconds at most, and no longer than this process lives; where ``when``, a condition
+        as handlers have it, does not hold, it does not wait.
+        """
+        see_texts(specs)
+
+        def place(function: "Callback") -> "Callback":
+            self.callbacks.place(specs, function, timeout=timeout, when=when)
+            return function
+
+        return place
+
+    def end_callbacks(self) -> None:
+        """Let all threads go that wait for a callback; none waits from here on."""
+        if "callbacks" in self.__dict__:
+            self.callbacks.end()
+
+    def replace(self, spec: str, by: str) -> "list[Probe]":
+        """Have functions' calls go to another function of the program, which may call what it replaces."""
+        from anyprobe.probes.handlers.changing import replace
+
+        return replace(self, spec, by)
+
+    def call(
+        self, *specs: str, when: "Handler | None" = None, retval: "AnyType | None" = None
+    ) -> "Callable[[Handler], Call]":
+        """Place a handler at the entries of functions, and by ``.ret`` of the result another at their returns.
+
+        Both are placed by ``.ret``, in one change: no call is seen at one end alone. Without ``.ret``, the one at the
+        entries is placed when the session is used next.
+        """
+        see_texts(specs)
+
+        def place(function: "Handler") -> "Call":
+            return self.handling.begin_call(specs, function, when=when, retval=retval)
+
+        return place
+
+    def _decorator(
+        self,
+        specs: tuple[str, ...],
+        when: "Handler | None",
+        handler: "Handler | None",
+        *,
+        returns: bool = False,
+        inside: bool = False,
+        after: bool = False,
+        retval: "AnyType | None" = None,
+    ) -> "Callable[[Handler], Handler]":
+        see_texts(specs)
+
+        def place(function: "Handler") -> "Handler":
+            self.handling.place(specs, function, when=when, returns=returns, inside=inside, after=after, retval=retval)
+            return function
+
+        if handler is not None:
+            place(handler)
+        return place

@@ -1,0 +1,97 @@
+"""Where a program sets a handler for faults it waits a moment, until the controller has spliced the handler.
+
+For programs that are started with probes: those that fault on purpose may do so at once. (``HandlerWatch`` sees
+handlers when they are set; until they are spliced, they would be shown pcs in patches.) Nobody waits where the
+controller is gone: the kernel lets all go then. Where it does not look, it takes ``PATIENCE``.
+"""
+
+import threading
+import time
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from anyprobe.core.memory import MemoryFault
+from anyprobe.probes.handlers.callbacks import Callbacks, Hit
+from anyprobe.probes.handlers.filter_watch import is_filtered
+from anyprobe.splice.userspace.fault_handler import SA_SIGINFO
+from anyprobe.splice.userspace.sigaction_hook import sets_fault_action
+
+if TYPE_CHECKING:
+    from anyprobe.probes.handlers.decorators import Decorators
+    from anyprobe.splice.translate.signal_view import Place
+
+PATIENCE = 5.0
+"""Seconds that threads wait at most for one change: to plan ten thousand sites anew takes about one."""
+_FLAGS = 136
+"""``sa_flags`` in glibc's ``struct sigaction`` (``bits/sigaction.h``); ``sa_handler`` is at 0."""
+_SPECIAL = 1
+"""``SIG_DFL`` and ``SIG_IGN`` are 0 and 1."""
+
+
+@dataclass(slots=True)
+class _Coming:
+    """A handler that is about to be set, by a thread that waits."""
+
+    signal: int
+    handler: int
+    told: bool
+    """Whether it is told where the program is (``SA_SIGINFO``)."""
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class HandlerGate:
+    """The gate of one session."""
+
+    def __init__(self, session: "Decorators") -> None:
+        """Nothing is placed yet."""
+        self._callbacks, self._engine = Callbacks(session), session.engine
+        self._coming: SimpleQueue[_Coming] = SimpleQueue()
+        self._ending = False
+        self._began = 0.0
+        """When the change began that is being made for somebody who waits; 0: there is none."""
+
+    def place(self, setter: "Place | None", pid: int) -> None:
+        """Have threads wait that come to ``setter``, the function by which glibc sets actions.
+
+        Not where threads have no slots, which waiting needs: handlers are spliced at the next look there.
+        """
+        if setter is not None and self._engine.has_slots(setter[0]) and not is_filtered(pid):
+            self._callbacks.place_inside(setter, self._ask, sets_fault_action(), timeout=PATIENCE)
+
+    def _ask(self, hit: Hit) -> None:
+        """In the thread that serves: hand a handler over to the one that changes the program."""
+        try:
+            handler = int.from_bytes(hit.read(hit.regs.rsi, 8), "little")
+            flags = int.from_bytes(hit.read(hit.regs.rsi + _FLAGS, 4), "little")
+        except MemoryFault:  # the kernel will say so, too
+            return
+        coming = _Coming(hit.regs.rdi & 0xFFFFFFFF, handler, bool(flags & SA_SIGINFO))
+        # some set the same one again and again, around what may fault
+        if handler > _SPECIAL and not self._engine.view.expects(coming.signal, handler, coming.told):
+            self._coming.put(coming)
+            if not self._ending:  # else nobody may look any more
+                began = self._began or time.monotonic()
+                coming.done.wait(began + PATIENCE - time.monotonic())
+
+    def look(self) -> None:
+        """Splice handlers for which threads wait, and what would hide faults; let these go, whatever comes of it."""
+        while True:
+            try:
+                coming = self._coming.get_nowait()
+            except Empty:
+                return
+            self._began = time.monotonic()
+            try:
+                self._engine.change(self._engine.view.coming(coming.signal, coming.handler, coming.told))
+                self._engine.change(self._engine.view.hiding_faults())
+            finally:
+                self._began = 0.0
+                coming.done.set()
+
+    def end(self) -> None:
+        """Let all threads go; none waits from here on."""
+        self._ending = True
+        while not self._coming.empty():
+            self._coming.get_nowait().done.set()
+        self._callbacks.end()

@@ -1,0 +1,96 @@
+"""The program's signal handlers, as a session follows them: where they are, and whether there are others by now."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import TargetError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.probes.reading import BankValues
+from anyprobe.splice.edits import Module
+from anyprobe.splice.translate.signal_view import FAULT_BITS, Place
+
+if TYPE_CHECKING:
+    from anyprobe.binary.objects.modules import LoadedObject
+    from anyprobe.probes.handlers.decorators import Decorators
+    from anyprobe.probes.handlers.handler_gate import HandlerGate
+    from anyprobe.probes.providers.function.objects import ObjectTable
+    from anyprobe.splice.engine import Engine
+
+_SETTERS = ("__libc_sigaction", "__sigaction", "sigaction")
+"""What sets actions in glibc, the innermost first: it may be called by others of the library directly."""
+_REST = 0.5
+"""Seconds between two changes for the sake of handlers, of whoever looks often."""
+
+
+class HandlerWatch:
+    """Finds functions for the engine's signal view, and sees when the program has set handlers since."""
+
+    def __init__(self, engine: "Engine", objects: "ObjectTable", module: "Callable[[LoadedObject], Module]") -> None:
+        """Serve an engine; ``module`` returns its module of an object."""
+        self._engine, self._objects, self._module = engine, objects, module
+        self._known = (engine.view.look(), 0)
+        """The signals that were handled, and how often actions had been set, at the last look."""
+        engine.view.locate, engine.view.setter = self.function_at, self.setter
+        self._rests_until = 0.0
+        self._gate: HandlerGate | None = None
+
+    def function_at(self, address: int) -> Place | Refusal:
+        """Return the function that begins at a run-time address."""
+        loaded = self._objects.at(address)
+        if loaded is None:
+            self._objects.refresh()
+            loaded = self._objects.at(address)
+        if loaded is None:
+            return Refusal(Reason.FILELESS_TEXT, address, "not in the text of any loaded object")
+        try:
+            refusal, module = self._objects.refusal(loaded), self._module(loaded)
+        except TargetError as error:
+            return Refusal(Reason.FILELESS_TEXT, address, str(error))
+        code = module.code.function_at(address - module.bias)
+        return refusal or (code if isinstance(code, Refusal) else (module, code))
+
+    def setter(self) -> Place | None:
+        """Return the function by which glibc sets actions."""
+        libc = self._objects.libc()
+        if libc is None:
+            return None
+        for name in _SETTERS:
+            for function in libc.image.functions.lookup(name):
+                found = self.function_at(function.start + libc.bias)
+                if not isinstance(found, Refusal):
+                    return found
+        return None
+
+    def hold(self, session: "Decorators") -> None:
+        """Have the program wait where it sets handlers for faults, until the next look."""
+        from anyprobe.probes.handlers.handler_gate import HandlerGate
+
+        self._gate = HandlerGate(session)
+
+    def place_gate(self) -> None:
+        """Place what ``hold`` has asked for."""
+        if self._gate is not None:
+            self._gate.place(self.setter(), self._engine.process.pid)
+
+    def end(self) -> None:
+        """Hold nobody any more."""
+        if self._gate is not None:
+            self._gate.end()
+
+    def follow(self, *, often: bool = False) -> list[str]:
+        """Splice handlers that were set since the last look, if there are any; return what is to be said of them.
+
+        Who looks ``often`` asks programs that set handlers all the time, as shells do, for those of faults at once, and
+        for others now and then: a thread is borrowed for that.
+        """
+        view = self._engine.view
+        if self._gate is not None:
+            self._gate.look()
+        now = view.look(), BankValues().hits(view.settings) if view.settings is not None else 0
+        of_faults = now[0] & ~self._known[0] & FAULT_BITS
+        if now != self._known and (not often or of_faults or time.monotonic() >= self._rests_until):
+            self._engine.change(view.since_set())
+            self._engine.change(view.hiding_faults())  # which may take long where there are many sites
+            self._known, self._rests_until = now, time.monotonic() + _REST
+        return view.complaints()

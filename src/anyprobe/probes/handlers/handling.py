@@ -1,0 +1,490 @@
+"""Handlers of a session: compiled, given memory, placed, and what they collected read."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from anyprobe.core.code import MISSES, SKIP, Input, InputKind, NativeCode
+from anyprobe.core.errors import HandlerError, UnsupportedTarget
+from anyprobe.data.aggregations import Aggregation
+from anyprobe.data.maps import Map, MapView
+from anyprobe.data.records import Records, named
+from anyprobe.data.results import AggregationResult, MapResult
+from anyprobe.data.rings import RingReader
+from anyprobe.data.stacks import StackView
+from anyprobe.data.tables import TableView
+from anyprobe.handlers.compile_cache import native_code
+from anyprobe.handlers.compiler import intermediate
+from anyprobe.handlers.csource import CHandler
+from anyprobe.handlers.destinations import destinations
+from anyprobe.handlers.frontend.context import InstanceLayout
+from anyprobe.handlers.frontend.lowering import Setting
+from anyprobe.handlers.types.annotations import AnyType, i64
+from anyprobe.handlers.types.calling_convention import KnownPrototype
+from anyprobe.handlers.types.storages import MapTable, Ring, Stacks, Storages, Table
+from anyprobe.probes.clock import step_of_handlers, tick_nanoseconds, tsc_refusal
+from anyprobe.probes.handlers import changing
+from anyprobe.probes.handlers.actions import dress_with, dressing_behind
+from anyprobe.probes.handlers.filter_watch import FilterWatch
+from anyprobe.probes.handlers.own_memory import reading_facts
+from anyprobe.probes.handlers.stack_tables import StackTables
+from anyprobe.probes.probe import Probe
+from anyprobe.probes.providers.function.prototypes import Prototypes
+from anyprobe.splice.codegen.handlers.facts import INSTANCE_BYTES, TID_OFFSET, HandlerFacts, instances_bytes
+from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN, ReadingFacts
+from anyprobe.splice.memory.stores import Store, map_stores
+from anyprobe.target.process.timestamps import thread_without_timestamps
+
+if TYPE_CHECKING:
+    from anyprobe.probes.handlers.decorators import Decorators
+
+Handler = Callable[..., Any]
+STACK_LIMIT = 2048
+"""Bytes of the program's stack that a handler may take."""
+
+
+@dataclass(eq=False)
+class Call:
+    """A handler of both ends of a call; ``ret`` gives it the one for the return, and both are placed in one change."""
+
+    handling: "Handling"
+    specs: tuple[str, ...]
+    waiting: "tuple[Handler, Handler | None] | None" = None
+    """The entry's handler and its condition, as long as they wait for ``ret``."""
+    entry: list[Probe] = field(default_factory=list)
+    returns: list[Probe] = field(default_factory=list)
+    instance: InstanceLayout = field(default_factory=InstanceLayout)
+    store: Store | None = None
+    """Where the data of calls under way is."""
+    pool: int = 0
+    """Calls that can be under way at one time, of all threads; 0: 256 of each thread."""
+    retval: AnyType | None = None
+    """The type of the result, where it was given."""
+
+    def ret(self, function: Handler) -> Handler:
+        """Place the handler that runs when the call returns, and the one at the entry if that waits for it."""
+        if self.waiting is not None:
+            (entry, when), self.waiting = self.waiting, None
+            self.handling.place_both(self, entry, function, when=when)
+        else:
+            self.returns += self.handling.place(self.specs, function, returns=True, call=self, retval=self.retval)
+        return function
+
+
+class Handling:
+    """What handlers of one session have in common."""
+
+    def __init__(self, session: "Decorators") -> None:
+        """Serve a session."""
+        self._session = session
+        self._storages: Storages = {}
+        self._stores: dict[object, Store] = {}
+        self._views: dict[object, TableView | MapView | RingReader] = {}
+        self._misses: Store | None = None
+        self._stacks: StackView | None = None
+        self._nanoseconds = 0
+        self._tids_checked = self._tids_wanted = False
+        self._probes: dict[Handler, list[Probe]] = {}
+        self._begun: list[Call] = []
+        """Calls of which there is no handler for the return yet."""
+        self.ring_bytes = Setting.ring_bytes
+        """Bytes of the ring that each thread has for each kind of record."""
+        self.prototypes = Prototypes(lambda spec: session.resolve(spec)[0])
+
+    def place(
+        self,
+        specs: Sequence[str],
+        function: Handler,
+        *,
+        returns: bool = False,
+        call: Call | None = None,
+        when: Handler | None = None,
+        inside: bool = False,
+        after: bool = False,
+        retval: AnyType | None = None,
+    ) -> list[Probe]:
+        """Compile a handler and place it; nothing is touched if it does not compile.
+
+        ``inside``: at an instruction, where the parameters are no longer where they were; ``after``: behind one.
+        ``retval``: the type of the function's result, if it is not to be what debug information says, or ``i64``.
+        """
+        self.place_waiting()
+        prepare = partial(
+            self.prepared, function, returns=returns, call=call, when=when, inside=inside or after, retval=retval,
+            specs=specs, known=self.prototypes.known(specs),
+        )  # fmt: skip
+        dress = dressing_behind(prepare()) if after else _dressing(prepare)
+        probes = self._session.place_made([_return_spec(spec) for spec in specs] if returns else specs, dress)
+        self._probes.setdefault(function, []).extend(probes)
+        return probes
+
+    def place_call(
+        self, specs: Sequence[str], entry: Handler, leaving: Handler, *, retval: AnyType | None = None
+    ) -> Call:
+        """Compile the handlers of both ends of calls, then place them in one change: none is seen at one end alone.
+
+        ``retval``: the type of the result, if it is not to be what debug information says.
+        """
+        call = Call(self, tuple(specs), retval=retval)
+        self.place_both(call, entry, leaving)
+        return call
+
+    def begin_call(
+        self, specs: tuple[str, ...], entry: Handler, *, when: Handler | None = None, retval: AnyType | None = None
+    ) -> Call:
+        """Compile the handler of the entries of calls; it is placed with the one of their returns, see ``Call.ret``."""
+        call = Call(self, specs, (entry, when), retval=retval)
+        self.compiled(entry, call=Call(self, specs), when=when, specs=specs, known=self.prototypes.known(specs))
+        self.place_waiting()
+        self._begun.append(call)
+        return call
+
+    def place_waiting(self) -> None:
+        """Place what waits for a handler of returns that does not come, or comes later."""
+        begun, self._begun = self._begun, []
+        for call in begun:
+            if call.waiting is not None:
+                (entry, when), call.waiting = call.waiting, None
+                call.entry += self.place(call.specs, entry, call=call, when=when)
+
+    def place_both(self, call: Call, entry: Handler, leaving: Handler, *, when: Handler | None = None) -> None:
+        """Place the handlers of both ends of calls in one change."""
+        self.place_waiting()
+        returns = [_return_spec(spec) for spec in call.specs]
+        prepare = partial(self.prepared, call=call, specs=call.specs, known=self.prototypes.known(call.specs))
+        at_entry = _dressing(partial(prepare, entry, when=when))
+        at_return = _dressing(partial(prepare, leaving, returns=True, retval=call.retval))
+
+        def dress(probe: Probe) -> None:
+            (at_return if probe.spec in returns else at_entry)(probe)
+
+        for probe in self._session.place_made([*call.specs, *returns], dress):
+            handler, ends = (leaving, call.returns) if probe.spec in returns else (entry, call.entry)
+            self._probes.setdefault(handler, []).append(probe)
+            ends.append(probe)
+
+    def prepared(
+        self,
+        function: Handler,
+        *,
+        returns: bool = False,
+        call: Call | None = None,
+        when: Handler | None = None,
+        inside: bool = False,
+        retval: AnyType | None = None,
+        specs: Sequence[str] = (),
+        known: KnownPrototype | None = None,
+        tail: bool = False,
+    ) -> HandlerFacts:
+        """Compile a handler and map what it needs, for places that are made otherwise; ``specs`` name the functions.
+
+        ``tail``: where they end in jumps to others; ``known``: what is known of them, the same for all variants of one
+        handler, some of which are compiled when more of the program is there.
+        """
+        code, storages = self.compiled(
+            function,
+            returns=returns,
+            call=call,
+            when=when,
+            inside=inside,
+            retval=retval,
+            specs=specs,
+            known=known,
+            tail=tail,
+        )
+        self._check(code, function, storages)
+        changing.keep_clear(self._session, code)
+        return self._facts(code, storages, call, enters=not returns)
+
+    def compiled(
+        self,
+        function: Handler,
+        *,
+        returns: bool = False,
+        call: Call | None = None,
+        when: Handler | None = None,
+        inside: bool = False,
+        retval: AnyType | None = None,
+        specs: Sequence[str] = (),
+        known: KnownPrototype | None = None,
+        tail: bool = False,
+    ) -> tuple[NativeCode, Storages]:
+        """Compile a handler and touch nothing."""
+        setting = Setting(
+            self._storages,
+            call.instance if call is not None else InstanceLayout(),
+            (retval or i64) if returns else None,
+            self._session.unsafe,
+            entry=not (inside or returns),
+            tail=tail,
+            prototype=known or (self.prototypes.known(specs) if specs else None),
+            ring_bytes=self.ring_bytes,
+        )
+        code, storages = self._compiled(function, setting, when)
+        if (inside or returns) and any(each.kind is InputKind.PARAMETER for each in code.inputs):
+            raise HandlerError("the parameters are gone here", instead="ctx.regs, or ctx.data of session.call")
+        if returns and call is not None and call.instance.fields:
+            code = _releasing(code)
+        return code, storages
+
+    def probes_of(self, function: Handler) -> list[Probe]:
+        """Return the probes that call a handler."""
+        self.place_waiting()
+        return list(self._probes.get(function, ()))
+
+    def _compiled(self, function: Handler, setting: Setting, when: Handler | None) -> tuple[NativeCode, Storages]:
+        if isinstance(function, CHandler):
+            if when is not None:
+                raise HandlerError("a handler in C has no other condition than its own", instead="if (…) return 0;")
+            return function.compiled(), {function: function.storage}
+        handler = intermediate(function, setting, when)
+        used = {key: each for key, each in self._storages.items() if each in handler.storages}
+        by_place = {each: key for key, each in used.items()}
+        code = replace(native_code(handler), destinations=destinations(handler))
+        return code, {by_place[each]: each for each in handler.storages}
+
+    def _check(self, code: NativeCode, function: Handler, storages: Storages) -> None:
+        name = getattr(function, "__name__", "the handler")
+        if code.stack > STACK_LIMIT:
+            raise HandlerError(f"{name} needs {code.stack} bytes of stack, more than the {STACK_LIMIT} it may")
+        if _uses(code, "now") or any(isinstance(each, Ring) for each in storages.values()):
+            self._check_clock()
+
+    def _check_clock(self) -> None:
+        """See once that the time stamp counter serves and that the program's threads may read it (SAFETY 25)."""
+        if self._nanoseconds:
+            return
+        if (refusal := tsc_refusal()) is not None:
+            raise UnsupportedTarget(f"ctx.now and emit need the time: {refusal.detail}")
+        engine = self._session.engine
+        thread, pause = thread_without_timestamps(engine.process, live=engine.live is not None)
+        engine.pause_us["prepare"] += pause
+        if thread is not None:
+            raise UnsupportedTarget(
+                f"ctx.now and emit need the time: thread {thread} may not read the time stamp counter (PR_SET_TSC)"
+            )
+        self._nanoseconds = tick_nanoseconds()
+
+    @property
+    def clock_step_ns(self) -> float:
+        """By how much ``ctx.now`` goes on at once, 0 where no handler uses it."""
+        return step_of_handlers() if self._nanoseconds else 0.0
+
+    # -- memory
+
+    def _facts(self, code: NativeCode, storages: Storages, call: Call | None, *, enters: bool) -> HandlerFacts:
+        """Map what the handler needs and is not there yet."""
+        sizes: dict[object, int] = {
+            key: each.layout.size  # type: ignore[attr-defined] # tables, maps and rings
+            for key, each in storages.items()
+            if key not in self._stores
+        }
+        asks = _asks_kernel(code) or (call is not None and call.pool > 0)
+        errno = (self._errno or 0) if _uses(code, "errno") else -1
+        if self._misses is None and (_has(code, InputKind.MISSES) or asks or not errno):
+            sizes[MISSES] = 8 * len(MISSES) + 16
+        if call is not None and call.store is None and any(each.kind is InputKind.INSTANCE for each in code.inputs):
+            sizes[call] = call.pool * INSTANCE_BYTES if call.pool else instances_bytes()
+        for key, store in zip(sizes, map_stores(self._session.engine, list(sizes.values())), strict=True):
+            if key is MISSES:
+                self._misses = store
+            elif isinstance(key, Call):
+                key.store = store
+            else:
+                self._adopt(key, storages[key], store)
+        if not errno and self._session.symbols.objects.libc() is not None:
+            self._tell_errno()
+        if _uses(code, "tid") or (call is not None and call.pool):
+            self._check_tids()
+        facts = HandlerFacts(
+            code,
+            tuple(self._stores[key].address for key in storages),
+            0 if self._misses is None else self._misses.address,
+            self._reading() if asks else UNKNOWN,
+            instances=0 if call is None or call.store is None else call.store.address,
+            enters=enters,
+            pool=0 if call is None else call.pool,
+            nanoseconds=self._nanoseconds,
+            pid=self._session.pid,
+            errno=errno,
+            errno_word=0 if errno or self._misses is None else self._misses.address + 8 * len(MISSES) + 8,
+            unwinding=self._stack_tables.address if _has(code, InputKind.UNWINDING) else 0,
+        )
+        if facts.redirects:
+            changing.check_redirection(self._session.pid)
+        return facts
+
+    def _reading(self) -> ReadingFacts:
+        self._filters.place()
+        return replace(self._memory, system_calls=self._filters.permits, closed=self._filters.word)
+
+    @cached_property
+    def _filters(self) -> FilterWatch:
+        assert self._misses is not None
+        return FilterWatch(self._session.engine, self._session.symbols.objects, self._misses.address + 8 * len(MISSES))
+
+    @cached_property
+    def _memory(self) -> ReadingFacts:
+        return reading_facts(self._session)
+
+    @cached_property
+    def _stack_tables(self) -> StackTables:
+        return StackTables(self._session.engine, self._session.symbols.objects)
+
+    @cached_property
+    def _errno(self) -> int | None:
+        return changing.errno_in(self._session)
+
+    def _adopt(self, key: object, storage: object, store: Store) -> None:
+        self._stores[key] = store
+        if isinstance(key, Aggregation) and isinstance(storage, Table):
+            view = TableView(store.view(), storage.layout, store.extents)
+            view.names = self.shown
+            key.views.append(view)
+            self._views[key] = view
+        elif isinstance(key, Map) and isinstance(storage, MapTable):
+            map_view = MapView(store.view(), storage.layout)
+            map_view.names = self.shown
+            key.views.append(map_view)
+            self._views[key] = map_view
+        elif isinstance(key, CHandler):
+            key.views.append(store.view())
+        elif isinstance(storage, Stacks):
+            self._stacks = StackView(store.view())
+        elif isinstance(storage, Ring):
+            self._views[key] = RingReader(
+                store.view(), storage.layout, nanoseconds=self._nanoseconds, allocate=store.allocate
+            )
+
+    def recheck(self, reads_word: Callable[[int], bool]) -> None:
+        """See to what could not be seen in a program that had not yet begun; its libraries are mapped by now.
+
+        ``reads_word``: whether the C library reads a word of the thread's control block, by its offset.
+        """
+        if self._tids_wanted and not self._tids_checked and not reads_word(TID_OFFSET):
+            raise UnsupportedTarget("ctx.tid: this C library does not keep threads' ids where glibc does")
+        self._tids_checked = self._tids_wanted
+        if "_filters" in self.__dict__:
+            self._filters.place()
+        if "_stack_tables" in self.__dict__:
+            self._stack_tables.follow(at_once=True)
+        if self.__dict__.pop("_errno", 0) is None:
+            self._tell_errno()
+
+    def _tell_errno(self) -> None:
+        """Say where the loader will say where ``errno`` is: the C library is mapped, and not linked."""
+        if self._misses is not None:
+            self._misses.view().cast("Q")[len(MISSES) + 1] = changing.errno_word_in(self._session)
+
+    def store_of(self, key: object) -> Store | None:
+        """Return where an aggregation or a map is kept, ``None`` if no handler has used it."""
+        return self._stores.get(key)
+
+    def _check_tids(self) -> None:
+        """See that each thread has its id where the C library keeps it."""
+        self._tids_wanted = True
+        if self._tids_checked:
+            return
+        engine = self._session.engine
+        with engine.stop("prepare") as stop:
+            for thread in stop.threads:
+                if thread.registers.fs_base == 0:
+                    return  # it has not begun: see recheck
+                place = thread.registers.fs_base + TID_OFFSET
+                found = int.from_bytes(engine.process.mem.read(place, 4), "little")
+                if found != thread.tid:
+                    raise UnsupportedTarget(f"ctx.tid: thread {thread.tid} does not have its id where glibc keeps it")
+        self._tids_checked = True
+
+    # -- results
+
+    def aggregations(self) -> tuple[AggregationResult, ...]:
+        """Return what the aggregations have counted in this process."""
+        self._follow_code()
+        return tuple(view.result() for view in self._views.values() if isinstance(view, TableView))
+
+    def maps(self) -> tuple[MapResult, ...]:
+        """Return what the maps hold that are to be shown, in this process."""
+        self._follow_code()
+        views = [each for each in self._views.values() if isinstance(each, MapView) and each.layout.map.shown]
+        return tuple(MapResult(each.layout.map.name, each.layout.map.by, each.items()) for each in views)
+
+    def misses(self) -> dict[str, int]:
+        """Return what went wrong in handlers, by kind."""
+        if self._misses is None:
+            return {miss.value: 0 for miss in MISSES}
+        words = self._misses.view().cast("Q")
+        return {miss.value: words[index] for index, miss in enumerate(MISSES)}
+
+    def dropped(self) -> dict[str, dict[str, int]]:
+        """Return what maps and records have lost, by name and cause."""
+        found: dict[str, dict[str, int]] = {}
+        if self._stacks is not None and self._stacks.dropped:
+            found["stacks"] = {"no room": self._stacks.dropped}
+        for key, view in self._views.items():
+            if isinstance(view, MapView):
+                causes = {"no room": view.dropped, "contended": view.contended}
+                name = view.layout.map.name
+            elif isinstance(view, RingReader):
+                drops = view.drops()
+                causes, name = {"ring full": sum(drops.full.values()), "abandoned": drops.abandoned}, str(key)
+            else:
+                continue
+            if any(causes.values()):
+                found[name] = {cause: count for cause, count in causes.items() if count}
+        return found
+
+    def records(self, *, final: bool = False, until: int | None = None) -> Iterator[tuple[str, str, Records]]:
+        """Yield what was emitted since the last time, by record: its name, how a row is shown, and the rows.
+
+        What was emitted after ``until``, as ``ctx.now`` has it, is kept for the next time.
+        """
+        self._follow_code()
+        for key, view in list(self._views.items()):  # another thread may place a handler meanwhile
+            ring = self._storages.get(key)
+            if isinstance(view, RingReader) and isinstance(ring, Ring):
+                found = view.drain(final=final, until=until)
+                yield str(key), ring.format, named(found, ring.layout.record, self.shown)
+
+    def _follow_code(self) -> None:
+        if "_stack_tables" in self.__dict__:
+            self._stack_tables.follow()
+
+    def shown(self, kind: str, number: int) -> str:
+        """Return how an address of code in a result is shown."""
+        if kind == "stack":
+            addresses = [] if self._stacks is None else self._stacks.addresses(number)
+            return self._session.symbols.stack(addresses)
+        return self._session.symbols.name(number)
+
+
+def _asks_kernel(code: NativeCode) -> bool:
+    """Return whether a handler may make system calls."""
+    return any(each.kind is InputKind.ROUTINE and each.name != SKIP for each in code.inputs)
+
+
+def _has(code: NativeCode, kind: InputKind) -> bool:
+    return any(each.kind is kind for each in code.inputs)
+
+
+def _uses(code: NativeCode, name: str) -> bool:
+    return any(each.kind is InputKind.CONTEXT and each.name == name for each in code.inputs)
+
+
+def _releasing(code: NativeCode) -> NativeCode:
+    """Return the code of a return's handler with the call's data among its inputs: the routine then frees it."""
+    if any(each.kind is InputKind.INSTANCE for each in code.inputs):
+        return code
+    return replace(code, inputs=(*code.inputs, Input(InputKind.INSTANCE)))
+
+
+def _dressing(prepare: Callable[..., HandlerFacts]) -> Callable[[Probe], None]:
+    """Compile a handler; return what has probes call it, one variant of it at tail calls."""
+    return partial(dress_with, facts=prepare(), at_tails=cache(partial(prepare, tail=True)))
+
+
+def _return_spec(spec: str) -> str:
+    if spec.endswith((":return", "%return")):
+        return spec
+    return spec.removesuffix(":entry") + ":return" if spec.endswith(":entry") else spec + "%return"

@@ -1,0 +1,75 @@
+"""The tables by which handlers go up the program's stacks: made from its objects, and followed as these come and go."""
+
+import time
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import TargetError, UnsupportedTarget
+from anyprobe.data.unwinding import Range, UnwindRegion, room_for
+from anyprobe.splice.memory.arena import is_ours
+from anyprobe.splice.memory.stores import Store, map_stores
+
+if TYPE_CHECKING:
+    from anyprobe.probes.providers.function.objects import ObjectTable
+    from anyprobe.splice.engine import Engine
+
+_PAUSE = 0.25
+"""Seconds between two looks at what is loaded."""
+
+
+class StackTables:
+    """The unwinding tables of one process."""
+
+    def __init__(self, engine: "Engine", objects: "ObjectTable") -> None:
+        """Map nothing yet."""
+        self._engine, self._objects = engine, objects
+        self._store: Store | None = None
+        self._region: UnwindRegion | None = None
+        self._known: list[tuple[int, int, str]] = []
+        self._next = 0.0
+        self.incomplete = False
+        """Whether there was no room for the tables of what was loaded later."""
+
+    @property
+    def address(self) -> int:
+        """Where the tables are in the target, mapped at the first use."""
+        if self._store is None:
+            ranges = self._ranges()
+            (self._store,) = map_stores(self._engine, [room_for(ranges)])
+            self._region = UnwindRegion(self._store.view())
+            self._region.publish(ranges)
+        return self._store.address
+
+    def follow(self, *, at_once: bool = False) -> None:
+        """Have the tables cover what has been loaded since the last look, if that was not a moment ago."""
+        now = time.monotonic()
+        if self._region is None or (now < self._next and not at_once) or self._engine.process.exited():
+            return
+        self._next = now + _PAUSE
+        known = self._known
+        try:
+            ranges = self._ranges()
+        except TargetError:
+            return
+        if self._known != known and not self._region.publish(ranges):
+            self.incomplete = True
+
+    def _ranges(self) -> list[Range]:
+        """Return all code of the process; where nothing is known of it, frame pointers are followed."""
+        mappings = [each for each in self._engine.process.mappings() if each.executable and not is_ours(each)]
+        known = [(each.start, each.end, each.path) for each in mappings]
+        if known != self._known:
+            self._objects.refresh()
+        self._known = known
+        found = []
+        for each in mappings:
+            loaded = self._objects.at(each.start)
+            try:
+                rules = loaded.image.unwind_rules if loaded is not None else None
+            except UnsupportedTarget:  # a damaged table
+                rules = None
+            if loaded is None or rules is None or not len(rules.starts):
+                found.append(Range(each.start, each.end))
+            else:
+                base = loaded.image.lowest_address + loaded.bias
+                found.append(Range(each.start, each.end, base, rules.starts, rules.rules))
+        return found

@@ -1,0 +1,109 @@
+"""Objects that a process has more than once: auditors of the loader (``LD_AUDIT``) and ``dlmopen`` load copies."""
+
+import struct
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from anyprobe.core.memory import MemoryFault
+
+if TYPE_CHECKING:
+    from anyprobe.binary.objects.modules import LoadedObject
+    from anyprobe.probes.probe import Probe
+    from anyprobe.probes.providers.function.objects import ObjectTable
+    from anyprobe.target.system.memory import TargetMemory
+    from anyprobe.target.system.procfs import Mapping
+
+AUDITED = (
+    "the loader has auditors (LD_AUDIT), so the probes were placed when it had relocated the first library: IFUNC "
+    "resolvers, and what the auditors did until then, are not counted"
+)
+_PT_DYNAMIC, _DT_DEBUG = 2, 21
+_LOADER = "ld-linux"
+_R_MAP, _L_NAME, _L_NEXT = 8, 8, 24
+"""Where glibc's ``r_debug`` has the first ``link_map``, and that its name and the next one."""
+_MOST_OBJECTS = 4096
+_MOST_BYTES = 4096
+
+
+class Copies:
+    """Says which copy a site is in, and of which copies nothing is counted."""
+
+    def __init__(self, objects: "ObjectTable") -> None:
+        """Know what is loaded; nothing is said yet."""
+        self._objects = objects
+        self._told: set[str] = set()
+
+    def note(self, loaded: "LoadedObject") -> str:
+        """Return what to say of a site in an object, nothing where there is only one of its name."""
+        names = Counter(each.name for each in self._objects.objects if not each.is_part)
+        return f"copy at {loaded.first.start:#x}" if names[loaded.name] > 1 else ""
+
+    def uncounted(self, probes: Iterable["Probe"], mappings: Iterable["Mapping"]) -> list[str]:
+        """Return what is to be said, once, of copies of probed objects that were mapped later."""
+        objects = {each.site.object for probe in probes for each in probe.all_places}
+        names = {each.first.inode: each.name for each in objects if each.first.inode}
+        known = [(each.first.start, each.mappings[-1].end) for each in objects]
+        fresh = {
+            names[each.inode]
+            for each in mappings
+            if each.executable and each.inode in names and not any(low <= each.start < high for low, high in known)
+        }
+        untold = sorted(fresh - self._told)
+        self._told |= fresh
+        late = "after the probes were placed: what runs there is not counted"
+        return [f"the program has loaded a further copy of {name} {late}" for name in untold]
+
+
+def has_libraries(objects: "ObjectTable", memory: "TargetMemory") -> bool:
+    """Return whether the loader has mapped what the executable needs, into the program's own namespace.
+
+    Where there are auditors it first loads and runs these, with libraries of their own.
+    """
+    executable = next((each for each in objects.objects if each.is_executable), None)
+    of_glibc = any(each.name.startswith(_LOADER) for each in objects.objects)
+    if executable is None or not of_glibc or not executable.image.elf.needed or not _is_listed(executable):
+        return True
+    try:
+        return any(name and not name.startswith((_LOADER, "linux-vdso")) for name in _names(executable, memory))
+    except MemoryFault:
+        return False
+
+
+def _names(executable: "LoadedObject", memory: "TargetMemory") -> Sequence[str]:
+    """Return the file names in the loader's list of what is in the program's namespace."""
+    names: list[str] = []
+    debug = _debug_of(executable, memory)
+    at = _word(memory, debug + _R_MAP) if debug else 0
+    while at and len(names) < _MOST_OBJECTS:
+        names.append(_text(memory, _word(memory, at + _L_NAME)).rpartition("/")[2])
+        at = _word(memory, at + _L_NEXT)
+    return names
+
+
+def _is_listed(executable: "LoadedObject") -> bool:
+    """Return whether an executable has a place where the loader says what is loaded."""
+    return _DT_DEBUG in executable.image.elf.dynamic
+
+
+def _debug_of(executable: "LoadedObject", memory: "TargetMemory") -> int:
+    """Return the address of the loader's ``r_debug``, 0 before it is known."""
+    for segment in executable.image.elf.segments:
+        if segment.kind == _PT_DYNAMIC:
+            table = memory.read(segment.vaddr + executable.bias, segment.memsz & -16)
+            for tag, value in struct.iter_unpack("<QQ", table):
+                if tag == _DT_DEBUG:
+                    return int(value)
+    return 0
+
+
+def _word(memory: "TargetMemory", address: int) -> int:
+    return int.from_bytes(memory.read(address, 8), "little")
+
+
+def _text(memory: "TargetMemory", address: int) -> str:
+    """Return a text that ends with a zero byte, page by page: what follows may not be mapped."""
+    found = b""
+    while b"\0" not in found and len(found) < _MOST_BYTES:
+        found += memory.read(address + len(found), min(64, 4096 - (address + len(found)) % 4096))
+    return found.partition(b"\0")[0].decode(errors="replace")

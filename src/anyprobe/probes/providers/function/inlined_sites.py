@@ -1,0 +1,43 @@
+"""The places where the compiler has put a function's code into others, in a process, by its debug information."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.dwarf.inlined import inlined_instances
+from anyprobe.core.errors import SpecError, TargetError
+from anyprobe.probes.specs.spec import parse
+
+if TYPE_CHECKING:
+    from anyprobe.binary.objects.modules import LoadedObject
+    from anyprobe.data.explanation import ListedSite
+    from anyprobe.probes.session import Session
+
+
+def instances(session: "Session", name: str, module: str = "") -> list[tuple["LoadedObject", int]]:
+    """Return the inlined instances of a function of any module, or of one: their objects and run-time addresses."""
+    found = []
+    for loaded in session.objects.objects:
+        if module and not loaded.matches(module):
+            continue
+        try:
+            addresses = inlined_instances(loaded.image.debug_info, name)
+        except TargetError:  # there is no debug information
+            continue
+        found += [(loaded, loaded.runtime(address)) for address in addresses]
+    return found
+
+
+def listed(session: "Session", specs: Sequence[str]) -> "list[ListedSite]":
+    """Return the inlined instances of the functions that specs name, and the functions themselves if there are any."""
+    sites: list[ListedSite] = []
+    for text in specs:
+        spec = parse(text)
+        found = instances(session, spec.function.text, spec.module.text)
+        try:
+            sites += session.list(text)
+        except SpecError:
+            if not found:
+                raise
+        if found:
+            sites += session.list(*(f"pid:{loaded.name}:-:{loaded.link_time(at):#x}" for loaded, at in found))
+    return sites

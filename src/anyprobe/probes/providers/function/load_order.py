@@ -1,0 +1,48 @@
+"""In which order the dynamic loader has the objects of a process: of functions of one name it binds the first."""
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from anyprobe.binary.objects.modules import VDSO, LoadedObject
+from anyprobe.core.errors import TargetError
+from anyprobe.core.memory import Memory, MemoryFault
+
+_PT_DYNAMIC, _DT_DEBUG = 2, 21
+_MAP, _NEXT = 8, 24
+"""Where ``r_map`` lies in ``struct r_debug``, and ``l_next`` in ``struct link_map``, which begins with the bias."""
+_MOST = 65_536
+"""Entries of a list that is in order."""
+
+
+def in_load_order(objects: Sequence[LoadedObject], memory: Memory) -> list[LoadedObject]:
+    """Return objects in the order of loading; those of which the loader says nothing, and the vdso, come last."""
+    order = {bias: number for number, bias in enumerate(_biases(objects, memory))}
+    return sorted(objects, key=lambda each: (each.name == VDSO, order.get(each.bias, len(order)), each.bias))
+
+
+def _biases(objects: Sequence[LoadedObject], memory: Memory) -> list[int]:
+    """Return the biases of the loader's list; of a damaged one, and in a static program, those that are to be had."""
+    found: list[int] = []
+    with suppress(MemoryFault, TargetError):
+        found.extend(_word(memory, entry) for entry in _entries(objects, memory))
+    return found
+
+
+def _entries(objects: Sequence[LoadedObject], memory: Memory) -> Iterator[int]:
+    program = next((each for each in objects if each.is_executable), None)
+    table = next((each for each in program.image.segments if each.kind == _PT_DYNAMIC), None) if program else None
+    if program is None or table is None:
+        return
+    pairs = struct.iter_unpack("<QQ", memory.read(program.runtime(table.vaddr), table.filesz & ~15))
+    debug = next((value for tag, value in pairs if tag == _DT_DEBUG), 0)
+    entry = _word(memory, debug + _MAP) if debug else 0
+    for _ in range(_MOST):
+        if not entry:
+            return
+        yield entry
+        entry = _word(memory, entry + _NEXT)
+
+
+def _word(memory: Memory, address: int) -> int:
+    return int.from_bytes(memory.read(address, 8), "little")

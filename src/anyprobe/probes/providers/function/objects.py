@@ -1,0 +1,177 @@
+"""The objects of a live process as engine modules: their code, their bias, and why some must not be touched."""
+
+import re
+import struct
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property
+
+from anyprobe.binary.flow.cfg import CodeMap
+from anyprobe.binary.objects.ifunc import IfuncSlots
+from anyprobe.binary.objects.modules import VDSO, LoadedObject, ProcessFiles, loaded_objects
+from anyprobe.core.errors import TargetError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.edits import Module
+from anyprobe.splice.journal.installed import parts_of
+from anyprobe.splice.memory.arena import MEMFD_PATH
+from anyprobe.splice.plan.entry_plans import EntryPlans
+from anyprobe.target.process.process import Process
+from anyprobe.target.system import procfs
+from anyprobe.target.system.procfs import Mapping
+
+_CLONES = frozenset({"clone", "__clone", "__clone2"})
+_CLONE_CALLERS = ("__clone_internal", "clone_internal", "__spawni", "clone", "__clone")
+"""What calls ``clone`` in the C library, by how their names begin; ``__clone3`` is among them."""
+
+
+class ObjectTable:
+    """What is loaded in a process now; refreshed when asked, keeping the analysis of what stayed."""
+
+    def __init__(self, process: Process) -> None:
+        """Read the objects of a process."""
+        self._process = process
+        self._files = ProcessFiles(procfs.voice(process.pid), memory=process.mem)
+        self._modules: dict[tuple[str, int, int], Module] = {}
+        self._refusals: dict[LoadedObject, Refusal | None] = {}
+        self.objects: list[LoadedObject] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read what is loaded now."""
+        voice = procfs.voice(self._process.pid)
+        if voice != self._files.pid:  # the thread that spoke for the process has ended
+            self._files = replace(self._files, pid=voice)
+        mappings = [m for m in self._process.mappings() if m.path != MEMFD_PATH]
+        known = {_key(o): o for o in self.objects}
+        process = self._process
+        found = loaded_objects(mappings, files=self._files, executable=process.exe, called=process.called)
+        self.objects = [known.get(_key(o), o) for o in found]
+        self._refusals.clear()
+        self.__dict__.pop("ifunc_slots", None)
+
+    @cached_property
+    def ifunc_slots(self) -> IfuncSlots:
+        """The reader of resolved IFUNCs."""
+        return IfuncSlots(self._process.mem, self.objects)
+
+    def libc(self) -> LoadedObject | None:
+        """Return the glibc of a dynamic program, or the program itself where it is statically linked with glibc."""
+        for loaded in self.objects:
+            if loaded.name == "libc.so.6":
+                return loaded
+        return next((o for o in self.objects if o.is_executable and _is_static_glibc(o)), None)
+
+    def has_thread_slots(self) -> bool:
+        """Return whether every thread pointer belongs to one task: glibc makes all threads and nothing else does.
+
+        A program that calls ``clone`` itself can make tasks that share a thread pointer, or have none.
+        """
+        libc = self.libc()
+        if libc is None:
+            return False
+        if libc.is_executable:
+            return not self._calls_clone(libc)
+        others = [each for each in self.objects if each.name != VDSO and not self.is_loader(each)]
+        others = [each for each in others if each.first.inode != libc.first.inode]  # a copy of it is like it
+        return not any(imports(loaded, _CLONES) or _makes_tasks(loaded) for loaded in others)
+
+    def reads_thread_word(self, offset: int) -> bool:
+        """Return whether the C library reads a word of the thread's control block by ``mov r32, fs:[offset]``."""
+        libc = self.libc()
+        if libc is None:
+            return False
+        wanted = re.compile(rb"\x64\x8b[\x04\x0c\x14\x1c\x24\x2c\x34\x3c]\x25" + re.escape(struct.pack("<i", offset)))
+        ranges = libc.image.code_ranges
+        return any(wanted.search(libc.image.read(each.start, each.end - each.start)) for each in ranges)
+
+    def has_shadow_stacks(self) -> bool:
+        """Return whether the program's first thread runs on a shadow stack."""
+        return "shstk" in procfs.read_status(procfs.voice(self._process.pid)).get("x86_Thread_features", "").split()
+
+    def _calls_clone(self, loaded: LoadedObject) -> bool:
+        """Return whether a static program's own code calls ``clone``, takes its address, or makes the system call."""
+        functions, code = loaded.image.functions, self.module(loaded).code
+        for at in loaded.image.task_makers.tolist():
+            maker = functions.containing(at)
+            if maker is None or not maker.name.startswith(_CLONE_CALLERS):
+                return True
+        for name in ("clone", "__clone"):
+            for function in functions.lookup(name):
+                for _, source, _ in code.references.into(function.start, function.start + 1):
+                    caller = functions.containing(source)
+                    if caller is None or not caller.name.startswith(_CLONE_CALLERS):
+                        return True
+        return False
+
+    def is_loader(self, loaded: LoadedObject) -> bool:
+        """Return whether an object is the dynamic loader."""
+        return loaded.name.startswith(("ld-linux", "ld-2", "ld.so", "ld-musl"))
+
+    def at(self, address: int) -> LoadedObject | None:
+        """Return the object that an address lies in."""
+        for loaded in self.objects:
+            if any(mapping.start <= address < mapping.end for mapping in loaded.mappings):
+                return loaded
+        return None
+
+    def module(self, loaded: LoadedObject) -> Module:
+        """Return the engine's module of an object."""
+        key = _key(loaded)
+        module = self._modules.get(key)
+        if module is None:
+            first, last = loaded.mappings[0], loaded.mappings[-1]
+            code = CodeMap(loaded.image.text(), loaded.image.cold_parts)
+            module = self._modules[key] = Module(loaded.name, code, loaded.bias, first.start, last.end)
+            module.parts = parts_of(m for m in loaded.mappings if isinstance(m, Mapping))
+            module.plans = EntryPlans(code.text, loaded.image.build_id)
+            for area, reason in code.text.forbidden:
+                if reason == Reason.TEXT_RELOCATION.value:  # no pun may depend on these bytes either
+                    module.claims.written.add_range(area.start, area.end)
+        module.note_writable(mapping for mapping in loaded.mappings if isinstance(mapping, Mapping))
+        return module
+
+    def refusal(self, loaded: LoadedObject) -> Refusal | None:
+        """Return why the object's text must not be spliced at all."""
+        if loaded not in self._refusals:
+            self._refusals[loaded] = _shared_text(loaded)
+        return self._refusals[loaded]
+
+
+def _shared_text(loaded: LoadedObject) -> Refusal | None:
+    for mapping in loaded.mappings:
+        if isinstance(mapping, Mapping) and mapping.executable and not mapping.private:
+            detail = "the text is a shared mapping: a write would change it for everybody"
+            return Refusal(Reason.SHARED_TEXT, mapping.start, detail)
+    return None
+
+
+def _key(loaded: LoadedObject) -> tuple[str, int, int]:
+    """Return what tells an object from any other, one of the same name at the same place included."""
+    return loaded.path, loaded.first.start, loaded.first.inode
+
+
+def imports(loaded: LoadedObject, names: Iterable[str]) -> bool:
+    """Return whether an object calls one of some functions of others; one that cannot be read may."""
+    try:
+        table = loaded.image.dynamic_table
+    except TargetError:
+        return True
+    if table is None:
+        return False
+    wanted = set(table.symbols["name"][table.symbols["shndx"] == 0].tolist())
+    return any(offset in wanted for name in names for offset in table.offsets_of(name))
+
+
+def _makes_tasks(loaded: LoadedObject) -> bool:
+    """Return whether an object makes tasks by the system call itself; one that cannot be read may."""
+    try:
+        return len(loaded.image.task_makers) > 0
+    except TargetError:
+        return True
+
+
+def _is_static_glibc(loaded: LoadedObject) -> bool:
+    try:
+        return bool(loaded.image.functions.lookup("__libc_setup_tls"))
+    except TargetError:
+        return False

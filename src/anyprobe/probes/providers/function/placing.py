@@ -1,0 +1,92 @@
+"""From the sites of a probe to its places: the instructions to splice, and what each is spliced for."""
+
+from collections.abc import Sequence
+
+from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.probes.probe import Place, Probe, Timed, exit_want, has_exits, instructions_of
+from anyprobe.probes.providers.function.resolve import ResolvedSite
+from anyprobe.probes.specs.dtrace import EACH
+from anyprobe.probes.specs.spec import parse
+from anyprobe.splice.codegen.patch import ActionKind
+from anyprobe.splice.edits import Module
+from anyprobe.splice.memory.banks import Hook, TimingGroup
+from anyprobe.splice.plan.splices import Want, WantKind
+
+_SAID = {"insn": "instruction", "block": "basic block", "call": "call"}
+
+
+def add_counted(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
+    """Add the places at which a site is counted, or the refusal."""
+    if site.kind == "return":
+        _add_exits(probe, site, code, module)
+    elif site.kind in EACH:
+        _add(probe, site, code, module, instructions_of(code, site.kind), WantKind.OFFSET)
+        for doubt in code.led.in_doubt():
+            probe.refuse(site, doubt, module)
+    elif site.kind == "entry":
+        _add(probe, site, code, module, (code.entry,), WantKind.ENTRY)
+    else:
+        why = off_boundary(site, code, module)
+        if why is None:
+            _add(probe, site, code, module, (site.function.start + site.offset,), WantKind.OFFSET)
+        else:
+            probe.refused.append((site.canonical, why))
+
+
+def off_boundary(site: ResolvedSite, code: FunctionCode, module: Module) -> Refusal | None:
+    """Return a refusal that names the nearest instructions if a site is an offset at which none starts."""
+    address = site.function.start + site.offset
+    if site.kind != "offset" or code.is_boundary(address):
+        return None
+    in_module = ":-:" in site.canonical  # as the user counts
+    places = [at if in_module else at - site.function.start for at in code.boundaries_near(address)]
+    near = ", ".join(f"{'' if in_module else '+'}{at:#x}" for at in places)
+    detail = f"no instruction starts here; nearest: {near}"
+    return Refusal(Reason.NOT_A_BOUNDARY, address + module.bias, detail)
+
+
+def see_places(probe: Probe, beside: Probe | None, sites: Sequence[ResolvedSite]) -> None:
+    """Raise ``SpecError`` where the functions of a spec have nothing of what it asks for; ``beside``: see ``_make``."""
+    for made in (probe, *([beside] if beside is not None else [])):
+        if made.all_places or made.refused or made.exitless:
+            return
+    kinds = {site.kind for site in sites} & EACH
+    if kinds:
+        of = sites[0].function.name if len(sites) == 1 else f"any of {len(sites)} functions"
+        raise parse(probe.spec).name_error(f"there is no {_SAID[kinds.pop()]} in {of}")
+
+
+def _add(
+    probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module, addresses: Sequence[int], kind: WantKind
+) -> None:
+    if not addresses:
+        return
+    state = module.state_of(code)
+    for address in addresses:
+        hook = Hook(ActionKind.COUNT)
+        probe.places.append(Place(site, module, state, Want(address, kind, tag=hook), hook))
+
+
+def _add_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
+    if not has_exits(probe, site, code, module, timed=False):
+        return
+    group, state = object(), module.state_of(code, [each.address for each in code.exits])
+    for each in code.exits:
+        hook = Hook(ActionKind.COUNT, group)
+        probe.places.append(Place(site, module, state, exit_want(each, hook), hook, each))
+
+
+def add_timed(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
+    """Add the places at which a function's calls are timed, or the refusal."""
+    if not has_exits(probe, site, code, module, timed=True):
+        return
+    group = TimingGroup()
+    timed = Timed(site, group)
+    state = module.state_of(code, [each.address for each in code.exits])
+    hook = Hook(ActionKind.ENTER, group)
+    timed.places.append(Place(site, module, state, Want(code.entry, WantKind.ENTRY, tag=hook), hook))
+    for each in code.exits:
+        hook = Hook(ActionKind.LEAVE if each.kind == "ret" else ActionKind.LEAVE_TAIL, group)
+        timed.places.append(Place(site, module, state, exit_want(each, hook), hook, each))
+    probe.timed.append(timed)

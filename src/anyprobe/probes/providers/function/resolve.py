@@ -1,0 +1,413 @@
+"""Specs to sites: which functions of which loaded objects a spec means, and what is nearest when it means none."""
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from anyprobe.binary.objects.functions import STUB_SUFFIX, Function
+from anyprobe.binary.objects.modules import LoadedObject, module_names
+from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.probes.specs.dtrace import EACH
+from anyprobe.probes.specs.naming import as_spec, distinguished
+from anyprobe.probes.specs.spec import Spec, parse, see_texts
+
+_MOST_DEMANGLED = 20_000
+"""Names that are demangled to find the nearest ones, in a quarter of a second or so."""
+
+IfuncTargets = Callable[[LoadedObject, Function], Sequence[int]]
+"""Returns the runtime addresses that an IFUNC symbol leads to in the process."""
+
+
+class ResolvedSite(NamedTuple):
+    """One place that a spec means: a function's entry, its returns, an instruction, or many of them."""
+
+    spec_text: str
+    canonical: str
+    object: LoadedObject
+    function: Function
+    offset: int
+    address: int
+    """Runtime address of the site; for a probe of returns or of many instructions, of the function."""
+    kind: str
+    """``entry``, ``return``, ``offset``, ``insn``, ``block`` or ``call``."""
+    note: str = ""
+    """What the user should know: that an IFUNC was resolved, and to what."""
+    shown: str = ""
+    """The function's name in results: the one that was asked for, else the best one as a programmer wrote it."""
+    label: str = ""
+    """What tables call it instead, where a name was asked for that leads to another function."""
+
+    @property
+    def name(self) -> str:
+        """The function's name in results."""
+        return self.shown or self.function.demangled
+
+
+@dataclass(frozen=True)
+class Unresolved:
+    """A function that a spec means and that cannot be a site, with the refusal."""
+
+    canonical: str
+    refusal: Refusal
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What a spec means in a process."""
+
+    sites: tuple[ResolvedSite, ...]
+    refused: tuple[Unresolved, ...] = ()
+
+
+def resolve(
+    spec: Spec | str, objects: Sequence[LoadedObject], *, ifunc_targets: IfuncTargets | None = None
+) -> list[ResolvedSite]:
+    """Return the sites of a spec; raise ``SpecError`` if it means none."""
+    return list(resolve_all(spec, objects, ifunc_targets=ifunc_targets).sites)
+
+
+def resolve_all(
+    spec: Spec | str, objects: Sequence[LoadedObject], *, ifunc_targets: IfuncTargets | None = None, pid: int = 0
+) -> Resolution:
+    """Return the sites of a spec in process ``pid`` (0: any), and the functions that are refused already here."""
+    see_texts((spec,))
+    if isinstance(spec, str):
+        spec = parse(spec)
+    if pid and spec.pid not in (None, pid):
+        at = spec.text.index("pid")
+        length = len(f"pid{spec.pid}")
+        raise SpecError(spec.text, at, f"this names process {spec.pid}, and not {pid}, which is probed", length=length)
+    if spec.line is not None:
+        raise spec.name_error("source lines are not supported yet; name the function")
+    chosen = _readable(spec, _modules(spec, objects))
+    if spec.is_absolute:
+        return _absolute(spec, chosen)
+    found = _named(spec, chosen)
+    if not found and spec.offset is not None:  # "bare+0x1139" is what a function without a name is called
+        called = replace(spec.function, text=f"{spec.function.text}+{spec.offset:#x}")
+        whole = replace(spec, function=called, name="entry", offset=None)
+        if found := _named(whole, chosen):
+            spec = whole
+    if not found:
+        raise _no_function(spec, chosen)
+    _refuse_ambiguity(spec, found)
+    return _sites(spec, found, objects, ifunc_targets)
+
+
+def _named(spec: Spec, objects: Sequence[LoadedObject]) -> list[tuple[LoadedObject, Function]]:
+    """Return the functions that the function part means, with the objects that have them."""
+    if spec.function.quoted:
+        name = spec.function.text
+        return [(each, function) for each in objects for function in each.image.functions.lookup(name)
+                if not each.lacks(function.start)]  # fmt: skip
+    glob, with_parts = spec.function.text or "*", spec.name in EACH
+    return [(each, function) for each in objects for function in _matches(each, glob, with_parts=with_parts)]
+
+
+def _matches(loaded: LoadedObject, glob: str, *, with_parts: bool) -> list[Function]:
+    """Return the functions that a name means; a glob means parts of functions that have no name only where asked."""
+    if glob.endswith(STUB_SUFFIX):  # stubs are no functions: only who asks for them gets them
+        return [stub for stub in loaded.image.stubs if fnmatch.fnmatchcase(stub.name, glob)]
+    found = [each for each in loaded.image.functions.match(glob) if not loaded.lacks(each.start)]
+    if with_parts or not _has_glob(glob):
+        return found
+    return [function for function in found if not _is_unnamed_part(loaded, function)]
+
+
+def _is_unnamed_part(loaded: LoadedObject, function: Function) -> bool:
+    is_unnamed = function.name.endswith(f"+{function.start:#x}")
+    return is_unnamed and function.start in loaded.image.unnamed_parts
+
+
+def _modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObject]:
+    """Return the objects that the module part means; a path means its file, whatever links lead to it.
+
+    So does a command's name: Debian's redis-server is a link to redis-check-rdb, which only the executable is called.
+    """
+    import os
+    import shutil
+
+    wanted = spec.module.text
+    chosen = [each for each in objects if each.matches(wanted, literal=spec.module.quoted)]
+    if not chosen and "/" in wanted:
+        real = os.path.realpath(wanted)
+        chosen = [each for each in objects if each.path in (wanted, real)]
+    elif not chosen and not spec.module.quoted and (command := shutil.which(wanted)):
+        real = os.path.realpath(command)
+        chosen = [each for each in objects if each.is_executable and each.path == real]
+    if chosen:
+        return chosen
+    if wanted.strip("[]") == Reason.VSYSCALL.value:
+        raise UnsupportedTarget(
+            "vsyscall: the kernel answers the calls of this page itself and nobody can change it; "
+            "probe vdso, or the functions of the C library that call it"
+        )
+    if wanted == "a.out":
+        raise UnsupportedTarget(
+            "the executable's code is not mapped from its file: it was moved to huge pages or to other memory; "
+            "only private mappings of files can be probed"
+        )
+    names = [name for each in objects for name in module_names(each.name)]
+    names += ["a.out"] if any(each.is_executable for each in objects) else []
+    raise spec.error(spec.module, f"no module {wanted!r} is loaded", nearest_names(wanted, names))
+
+
+def _readable(spec: Spec, chosen: Sequence[LoadedObject]) -> list[LoadedObject]:
+    """Return the objects whose files can be read; an unreadable one is an error if it was named, or if all are.
+
+    A process may map code that is no object (a compiler's memory file), which a search of all modules passes by.
+    """
+    readable: list[LoadedObject] = []
+    error: TargetError | None = None
+    for each in chosen:
+        try:
+            _ = each.image.functions, each.bias
+            readable.append(each)
+        except TargetError as failure:
+            error = error or failure
+    named = bool(spec.module) and not _has_glob(spec.module.text)
+    if error is not None and (named or not readable):
+        raise error
+    return readable
+
+
+def _no_function(spec: Spec, objects: Sequence[LoadedObject]) -> SpecError:
+    """Return the error for a function that no chosen module has."""
+    from anyprobe.binary.objects.demangle import is_mangled, spellings
+
+    wanted = spec.function.text
+    names: list[str] = []
+    for each in objects:
+        names += each.image.functions.names()
+        if len(names) > 100_000:
+            break
+    mangled = [name for name in names if is_mangled(name)]
+    names += [spellings(name).plain for name in mangled[:_MOST_DEMANGLED]]
+    where = objects[0].name if len(objects) == 1 else "any of the loaded modules"
+    why = _imported_from(wanted, objects) or _inlined(wanted, objects) or _without_names(objects)
+    hint = f" ({why})" if why else ""
+    return spec.error(
+        spec.function, f"no function {wanted!r} in {where}{hint}", nearest_names(wanted.partition("@")[0], names)
+    )
+
+
+def _imported_from(wanted: str, objects: Sequence[LoadedObject]) -> str:
+    """Return a hint if a module only imports the function that it was asked for."""
+    for each in objects:
+        table = each.image.dynamic_table
+        offsets = table.offsets_of(wanted) if table is not None else []
+        if table is not None and any((table.symbols["name"] == at).any() for at in offsets):
+            return f"{each.name} imports it from another module; leave the module out to find it"
+    return ""
+
+
+def _inlined(wanted: str, objects: Sequence[LoadedObject]) -> str:
+    """Return a hint if debug information says that the compiler has put the function into others."""
+    from anyprobe.binary.dwarf.inlined import inlined_instances
+
+    if len(objects) != 1 or not wanted.isidentifier():
+        return ""
+    try:
+        count = len(inlined_instances(objects[0].image.debug_info, wanted))
+    except TargetError:  # there is no debug information
+        return ""
+    where = "1 place" if count == 1 else f"{count} places"
+    return f"it has been inlined at {where}: anyprobe list --inlined names them" if count else ""
+
+
+def _without_names(objects: Sequence[LoadedObject]) -> str:
+    """Return a hint if the only module that was searched has the names of exported functions alone."""
+    if len(objects) != 1:
+        return ""
+    image = objects[0].image
+    if any(table is not image.dynamic_table for table in image.symbol_tables):
+        return ""
+    return "it is stripped, so that only exported functions have names; its debug symbols have the others"
+
+
+def _refuse_ambiguity(spec: Spec, found: Sequence[tuple[LoadedObject, Function]]) -> None:
+    """Refuse a name that several functions of one module have: which one is meant, only the user knows.
+
+    Overloads are not ambiguous: the same name to the reader, but not to the linker; an offset into them is.
+    """
+    if _is_glob(spec):
+        return
+    for each in {id(loaded): loaded for loaded, _ in found}.values():
+        mine = [function for loaded, function in found if loaded is each]
+        if spec.offset is None:
+            mine = [function for function in mine if spec.function.text in function.names]
+        if len(mine) > 1:
+            choices = tuple(f"pid:{each.name}:-:{function.start + (spec.offset or 0):#x}" for function in mine)
+            raise spec.error(
+                spec.function,
+                f"{len(mine)} functions of {each.name} are named {spec.function.text!r}; "
+                "the name is ambiguous; say which one by its offset in the module",
+                choices,
+            )
+
+
+def _absolute(spec: Spec, objects: Sequence[LoadedObject]) -> Resolution:
+    """Resolve an offset in the module, which is a link-time address."""
+    if spec.offset is None:
+        raise spec.error(spec.function, "an offset is missing")
+    sites: list[ResolvedSite] = []
+    for each in objects:
+        address = each.runtime(spec.offset)
+        if address not in each:
+            continue
+        function = each.image.functions.containing(spec.offset)
+        function = function or next((stub for stub in each.image.stubs if stub.start <= spec.offset < stub.end), None)
+        if function is None:
+            function = Function(spec.offset, spec.offset, (f"{each.name}+{spec.offset:#x}",))
+        canonical = f"pid:{each.name}:-:{spec.offset:#x}"
+        inside = spec.offset - function.start
+        sites.append(ResolvedSite(spec.text, canonical, each, function, inside, address, "offset"))
+    if not sites:
+        ranges = ", ".join(str(area) for each in objects for area in each.image.code_ranges[:4])
+        raise spec.name_error(f"{spec.offset:#x} is not in the code of {objects[0].name} (its code: {ranges})")
+    return Resolution(tuple(sites))
+
+
+def _sites(
+    spec: Spec,
+    found: Sequence[tuple[LoadedObject, Function]],
+    objects: Sequence[LoadedObject],
+    ifunc_targets: IfuncTargets | None,
+) -> Resolution:
+    """Make a site of each function; an IFUNC symbol gives those of the functions that it was resolved to."""
+    sites: dict[tuple[int, str], ResolvedSite] = {}
+    refused: list[Unresolved] = []
+    is_glob, shown_name = _is_glob(spec), _name_chooser(spec)
+    beyond: list[Function] = []
+    # IFUNCs last: what they lead to keeps its own name if the spec means that too.
+    for loaded, function in sorted(found, key=lambda each: each[1].is_ifunc):
+        shown = shown_name(function)
+        if function.is_ifunc and shown not in function.resolver_names:
+            addresses = ifunc_targets(loaded, function) if ifunc_targets is not None else ()
+            resolved = _through_ifunc(spec, loaded, function, shown, _places(addresses, objects))
+            refused += [each for each in resolved if isinstance(each, Unresolved)]
+            made = [each for each in resolved if isinstance(each, ResolvedSite)]
+        elif spec.offset is not None and spec.offset >= max(function.size, 1):
+            beyond.append(function)
+            continue
+        else:
+            shown = as_spec(shown)
+            made = [_site(spec, loaded, function, spec.canonical(loaded.name, shown), shown=shown)]
+        for site in made:
+            sites.setdefault((site.address, site.kind), site)
+    if beyond and not sites and not refused:
+        longest = max(beyond, key=lambda each: each.size)
+        raise spec.name_error(
+            f"offset {spec.offset:#x} lies beyond {'every match' if is_glob else longest.name}, "
+            f"which has {longest.size:#x} bytes"
+        )
+    return Resolution(tuple(distinguished(list(sites.values()))), tuple(refused))
+
+
+def _is_glob(spec: Spec) -> bool:
+    return not spec.function or (not spec.function.quoted and _has_glob(spec.function.text))
+
+
+def _has_glob(text: str) -> bool:
+    return any(character in text for character in "*?[")
+
+
+def _name_chooser(spec: Spec) -> Callable[[Function], str]:
+    """Return what chooses the name of a function to show.
+
+    It is the name that the user used or that the glob matched, else the best one, demangled. A name that means another
+    function without its version (``memcpy@GLIBC_2.2.5``) is shown with it.
+    """
+    wanted = spec.function.text
+    selective = bool(wanted.strip("*")) and _is_glob(spec)
+    matches = re.compile(fnmatch.translate(wanted)).match if selective else None
+
+    def shown(function: Function) -> str:
+        if wanted in function.names or wanted in function.versions or wanted.endswith(f"@{function.start:#x}"):
+            return wanted
+        name = function.name
+        if matches is not None and not matches(name):
+            name = next((each for each in function.names if matches(each)), name)
+        if function.versions:
+            old = [each for each in function.versions if each.startswith(name + "@")]
+            if old and not any(each.startswith(name + "@@") for each in old):
+                return old[0]
+        return name if name != function.name else function.demangled
+
+    return shown
+
+
+def _site(
+    spec: Spec, loaded: LoadedObject, function: Function, canonical: str, note: str = "", shown: str = ""
+) -> ResolvedSite:
+    offset = spec.offset or 0
+    address = loaded.runtime(function.start + offset)
+    return ResolvedSite(spec.text, canonical, loaded, function, offset, address, spec.name, note, shown)
+
+
+def _through_ifunc(
+    spec: Spec,
+    loaded: LoadedObject,
+    function: Function,
+    shown: str,
+    targets: Sequence[tuple[LoadedObject, Function]],
+) -> list[ResolvedSite | Unresolved]:
+    """Return the sites of the implementations that the process uses for an IFUNC symbol."""
+    canonical = spec.canonical(loaded.name, shown)
+    made: list[ResolvedSite | Unresolved] = []
+    for place, target in targets:
+        if spec.offset is not None and spec.offset >= target.size:
+            continue
+        note = f"{shown} is an IFUNC, resolved to {target.name} here"
+        label = f"{as_spec(shown)} → {_implementation(shown, target)}"
+        made.append(_site(spec, place, target, canonical, note)._replace(label=label))
+    if not made:
+        detail = f"{shown} is chosen at load time (IFUNC), and no module of the process has resolved it"
+        made.append(Unresolved(canonical, Refusal(Reason.IFUNC_UNRESOLVED, loaded.runtime(function.start), detail)))
+    return made
+
+
+def _implementation(asked: str, target: Function) -> str:
+    """Return the short name of what was chosen for a function: ``avx_unaligned`` of ``__memcpy_avx_unaligned``."""
+    stem = asked.partition("@")[0].strip("_") + "_"
+    short = (name.lstrip("_").removeprefix(stem) for name in target.names if name.lstrip("_").startswith(stem))
+    return next((each for each in short if each), target.name)
+
+
+def _places(addresses: Sequence[int], objects: Sequence[LoadedObject]) -> list[tuple[LoadedObject, Function]]:
+    """Return which functions start at some runtime addresses."""
+    found: list[tuple[LoadedObject, Function]] = []
+    for address in addresses:
+        place = next((each for each in objects if address in each), None)
+        target = place.image.functions.at(place.link_time(address)) if place is not None else None
+        if place is not None and target is not None:
+            found.append((place, target))
+    return found
+
+
+def nearest_names(wanted: str, names: Iterable[str], count: int = 5) -> tuple[str, ...]:
+    """Return the names that are most like ``wanted``: a few of the same letters first, then by difference."""
+    import difflib
+
+    unique = list(dict.fromkeys(names))
+    lowered = wanted.lower().strip("*?_")
+    if not lowered:
+        return ()
+    pool = sorted(unique, key=lambda name: _distance_bound(lowered, name.lower()))[:400]
+    matcher = difflib.SequenceMatcher(autojunk=False)
+    matcher.set_seq2(lowered)
+    scored: list[tuple[float, int, str]] = []
+    for name in pool:
+        matcher.set_seq1(name.lower().strip("_"))
+        scored.append((-matcher.ratio(), len(name), name))
+    return tuple(name for score, _, name in sorted(scored)[:count] if score <= -0.5)
+
+
+def _distance_bound(wanted: str, name: str) -> int:
+    """Return a cheap lower bound of how many letters differ, by the pairs of letters that both have."""
+    pairs = {wanted[at : at + 2] for at in range(len(wanted) - 1)} or {wanted}
+    shared = sum(pair in name for pair in pairs)
+    return abs(len(name) - len(wanted)) + 3 * (len(pairs) - shared)

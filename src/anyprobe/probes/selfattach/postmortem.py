@@ -1,0 +1,131 @@
+"""Where the plain counters and times of a session are, for a program that reads them when nobody else can any more."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from anyprobe.data import histogram
+from anyprobe.data.layout import BankLayout
+from anyprobe.data.reader import BankReader, NearReader
+from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
+from anyprobe.splice.memory.arena import Arena
+from anyprobe.splice.memory.banks import MISSING
+from anyprobe.splice.memory.code_region import NearBank, SlotBank
+
+if TYPE_CHECKING:
+    from anyprobe.probes.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class BankPlace:
+    """A bank: the number of a file, a place in it, and its form; ``near``: one block of atomic counters."""
+
+    file: int
+    offset: int
+    size: int
+    layout: BankLayout
+    near: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One counter or timing record: its bank by number, its place in blocks; ``missing``: misses are counted behind."""
+
+    bank: int
+    place: int
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """A snapshot, and where what it tells goes on being counted, in the order of its sites and functions."""
+
+    snapshot: Snapshot
+    banks: tuple[BankPlace, ...]
+    sites: tuple[Counted, ...]
+    functions: tuple[Counted, ...]
+    ns_per_tick: float
+
+
+Bytes = Callable[[BankPlace], tuple[memoryview, Iterable[tuple[int, int]]]]
+"""A bank's memory, and which pages of it hold data."""
+
+
+class _Writing:
+    def __init__(self, file_of: Callable[[Arena], int]) -> None:
+        self._file_of, self._numbers = file_of, dict[int, int]()
+        self.banks: list[BankPlace] = []
+
+    def counted(self, bank: SlotBank | NearBank, place: int, *, missing: bool = False) -> Counted:
+        number = self._numbers.get(id(bank))
+        if number is None:
+            number = self._numbers[id(bank)] = len(self.banks)
+            piece, near = bank.piece, isinstance(bank, NearBank)
+            self.banks.append(BankPlace(self._file_of(bank.arena), piece.offset, piece.size, bank.layout, near))
+        return Counted(number, place, missing)
+
+
+def ledger_of(session: "Session", file_of: Callable[[Arena], int]) -> Ledger:
+    """Return a session's ledger; ``file_of``: the number of the file that an arena is in."""
+    writing, found = _Writing(file_of), session.snapshot()
+    hooks = [place.hook for probe in session.probes for place in probe.places]
+    sites = [
+        writing.counted(each.bank, each.offset, missing=each.kind in MISSING) for each in hooks if each.bank is not None
+    ]
+    groups = [
+        timed.group
+        for probe in session.probes
+        for timed in probe.timed
+        if any(place.hook.strategy for place in timed.places)
+    ]
+    functions = [writing.counted(each.bank, each.offset) for each in groups if each.bank is not None]
+    return Ledger(found, tuple(writing.banks), tuple(sites), tuple(functions), session.ns_per_tick)
+
+
+def read(ledger: Ledger, content: Bytes) -> Snapshot:
+    """Return the snapshot with what has been counted by now."""
+    readers = [_Reading(each, *content(each)) for each in ledger.banks]
+    sites = (
+        readers[where.bank].site(each, where) for each, where in zip(ledger.snapshot.sites, ledger.sites, strict=True)
+    )
+    functions = (
+        readers[where.bank].function(each, where, ledger.ns_per_tick)
+        for each, where in zip(ledger.snapshot.functions, ledger.functions, strict=True)
+    )
+    return replace(ledger.snapshot, sites=tuple(sites), functions=tuple(functions))
+
+
+class _Reading:
+    """Reads one bank."""
+
+    def __init__(self, bank: BankPlace, region: memoryview, extents: Iterable[tuple[int, int]]) -> None:
+        self._near = NearReader(region, extents) if bank.near else None
+        self._bank = None if bank.near else BankReader(region, bank.layout, extents)
+        self._counters = None if self._bank is None else self._bank.counters()
+
+    def _count(self, place: int) -> int:
+        if self._near is not None:
+            return self._near.counter(place)
+        assert self._bank is not None
+        assert self._counters is not None
+        return int(self._counters[self._bank.counter_index(place)])
+
+    def site(self, known: SiteResult, where: Counted) -> SiteResult:
+        missed = self._count(where.place + 8) if where.missing else 0
+        return replace(known, hits=self._count(where.place), nmissed=missed)
+
+    def function(self, known: FunctionTiming, where: Counted, ns_per_tick: float) -> FunctionTiming:
+        assert self._bank is not None
+        record = self._bank.record(where.place)
+        return replace(
+            known,
+            count=record.count,
+            tail_exits=record.tail,
+            unmatched=record.unmatched,
+            sum_ns=record.sum * ns_per_tick,
+            min_ns=record.min * ns_per_tick,
+            max_ns=record.max * ns_per_tick,
+            buckets=histogram.nonempty(record.buckets, ns_per_tick),
+            nmissed=record.missed,
+            in_flight=self._bank.in_flight().get(where.place, 0),
+        )

@@ -1,0 +1,72 @@
+"""Probe specs: text to parts, in any of the forms and dialects, with a caret where it cannot be read."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from anyprobe.core.errors import SpecError, UsageError
+from anyprobe.probes.specs.dialects import BPFTRACE, bpftrace, kprobe_event
+from anyprobe.probes.specs.dtrace import EACH, dtrace
+from anyprobe.probes.specs.parts import Part, Spec, split
+
+__all__ = ["Part", "Spec", "parse", "see_functions", "see_texts"]
+
+_ARROW = re.compile(r"\s*→\s*[^%+\s]+")
+
+
+def parse(text: str) -> Spec:
+    """Read a spec in any of the forms; raise ``SpecError`` with a caret where it cannot be read."""
+    stripped = text.strip()
+    if not stripped:
+        raise SpecError(text, 0, "the spec is empty", ("libc:malloc", "pid:libc:malloc:entry"))
+    _refuse_odd_characters(text)
+    lead = len(text) - len(text.lstrip())
+    if re.match(r"[pr]\d*(?::\S*)?\s+\S", stripped):
+        return kprobe_event(text, lead)
+    parts = [_without_arrow(part) for part in split(text, lead, lead + len(stripped))]
+    for part in parts:
+        blank = re.search(r"\s", part.text)
+        if blank and not part.quoted and not _may_have_blanks(part.text):
+            message = "a blank within a spec; write each spec on its own, and a name with blanks in double quotes"
+            raise SpecError(text, part.position + blank.start(), message)
+    head = "" if parts[0].quoted else parts[0].text
+    if len(parts) > 1 and (head in BPFTRACE or (head == "usdt" and _looks_like_path(parts[1].text))):
+        return bpftrace(text, parts)
+    return dtrace(text, parts)
+
+
+def see_texts(specs: Iterable[object]) -> None:
+    """Complain where a spec is no text: of a decorator without its parentheses it is the function itself."""
+    for spec in specs:
+        if not isinstance(spec, str | Spec):
+            what = "a function is no spec" if callable(spec) else f"{spec!r} is no spec"
+            raise UsageError(f"{what}: write a text, as @session.entry('libc:malloc')")
+
+
+def see_functions(specs: Iterable[str]) -> None:
+    """Complain where a spec names instructions, and a function is wanted."""
+    see_texts(specs)
+    for spec in map(parse, specs):
+        if spec.line is None and not spec.is_absolute and spec.name in {"offset", *EACH}:
+            raise spec.name_error("functions are timed, from their entry to their return; leave this away")
+
+
+def _refuse_odd_characters(text: str) -> None:
+    for at, character in enumerate(text):
+        if not character.isprintable() and not "\udc80" <= character <= "\udcff":  # a byte that is not UTF-8
+            message = f"an unprintable character (U+{ord(character):04X}); in double quotes it may be written as \\xNN"
+            raise SpecError(text, at, message)
+
+
+def _may_have_blanks(part: str) -> bool:
+    """Return whether a part is a demangled name, in which blanks are usual: ``f(unsigned int) const``."""
+    return any(each in part for each in ("(", "<", "{", "operator"))
+
+
+def _without_arrow(part: Part) -> Part:
+    """Return a part without what results show behind an arrow: which implementation was chosen."""
+    return part if part.quoted else replace(part, text=_ARROW.sub("", part.text))
+
+
+def _looks_like_path(part: str) -> bool:
+    return "/" in part and not re.fullmatch(r"[^/]+/[^/]+", part)

@@ -1,0 +1,424 @@
+"""Changes made while the program runs: no thread stands still but one, for the length of a system call or two.
+
+What is written where, and in which order, is ``livewrites``' affair. Here it is decided which changes may be made so;
+the others are left for a stop, each with the reason. A change that fails in the middle is undone in a stop; a dead
+controller's is undone from the journal, which lists each ``int3`` before it is written.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Protocol
+
+from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.core.address import page_floor
+from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.apply.live.children import complete_in_children, ticks_now
+from anyprobe.splice.apply.live.helper_threads import Deputies
+from anyprobe.splice.apply.live.traps import disturbed, wrong_action
+from anyprobe.splice.apply.live.writes import SEVERAL, Rewrite, Site, Write, sites_of, steps
+from anyprobe.splice.apply.staleness import additions, gone
+from anyprobe.splice.apply.transaction import FunctionChange, LiveSplice, Transaction
+from anyprobe.splice.codegen.patch import EmittedPatch
+from anyprobe.splice.edits import Edit, Module
+from anyprobe.splice.journal.records import Journal, Record, RecordKind
+from anyprobe.splice.plan.live_planner import LivePlanner
+from anyprobe.splice.plan.splices import FunctionPlan, Strategy, Want, WantKind
+from anyprobe.splice.plan.strategies.springboard import PunPlaces
+from anyprobe.splice.plan.together import all_of
+from anyprobe.splice.userspace.trap_handler import AMBIGUOUS
+from anyprobe.target.system import membarrier
+
+if TYPE_CHECKING:
+    from anyprobe.splice.engine import Engine
+
+_PORTION = 256
+"""How many sites at most have an ``int3`` at a time, so that none has it for long."""
+
+
+class NotNowError(TargetError):
+    """What an ``int3`` needs does not hold at this moment."""
+
+    def __init__(self, why: Refusal) -> None:
+        """Keep the reason."""
+        self.why = why
+        super().__init__(str(why))
+
+
+class Proof(Protocol):
+    """What is known of the program by its files: why threads must stand still for a change."""
+
+    def refresh(self) -> None:
+        """Look at what the program has loaded by now."""
+        ...
+
+    def may_vanish(self, module: Module) -> Refusal | None:
+        """Return why the module's text may go while it is written to."""
+        ...
+
+    def blocks_traps(self, address: int) -> Refusal | None:
+        """Return why some thread may come to ``address`` with SIGTRAP blocked, whoever calls it."""
+        ...
+
+    def is_called_blocked(self, module: Module, code: FunctionCode) -> Refusal | None:
+        """Return why a function in particular may run with SIGTRAP blocked."""
+        ...
+
+
+class LiveArming:
+    """Makes what can be made of an engine's changes while the program runs."""
+
+    def __init__(self, engine: "Engine", proof: Proof) -> None:
+        """Nothing is done to the target yet."""
+        self._engine, self.proof = engine, proof
+        self.deputies = Deputies(engine)
+        self.left: list[EmittedPatch] = []
+        """Patches that were taken out, in which threads may be asleep."""
+        self.pages: set[int] = set()
+        """Pages of text that were written to."""
+        self.longest_visit_us = 0
+        """How long a thread at most was looked at when the session ended."""
+        self._registered = False
+        self._begun: list[Rewrite] = []
+        """What has been written in the present change, in part at least."""
+        self._listed: tuple[Journal, list[int]] | tuple[()] = ()
+        """The journal's records of an ``int3`` that may stand now."""
+        self._retired: dict[int, int] = {}
+        """Springboards of one-byte jumps that were taken out, and of which sites."""
+        self.reasons: dict[str, int] = {}
+        """Why functions were changed in a stop all the same, and how many."""
+
+    def make(self, edits: Sequence[Edit]) -> list[Edit]:
+        """Make the changes of the edits that can be made now, and settle them; return the edits that need a stop."""
+        edits = [edit for edit in edits if edit.change is not None]
+        process = self._engine.process
+        if process.held is not None or not edits:  # a program that has not begun has no threads to disturb
+            return edits
+        self.proof.refresh()
+        what = "arm" if any(edit.change.added for edit in edits if edit.change is not None) else "disarm"
+        sites: dict[Edit, list[Site]] = {}
+        left: dict[Edit, Refusal] = {}
+        for edit in edits:
+            found = self._sites(edit)
+            if isinstance(found, Refusal):
+                left[edit] = found
+            else:
+                sites[edit] = found
+        for edit, why in self._without_windows(sites, what).items():
+            left[edit] = why
+            del sites[edit]
+        if sites:
+            for edit in sites:
+                edit.arming = "live"
+            try:
+                self._change(sites, what)
+            except NotNowError as refused:
+                left.update(dict.fromkeys(sites, refused.why))
+                for edit in sites:
+                    if edit.change is not None:
+                        edit.change.refusal = None
+        for edit, why in left.items():
+            if _serves_view(edit):
+                self._engine.give_up(edit, why)
+                continue
+            edit.arming = f"stop: {why.detail}"
+            self.reasons[why.detail] = self.reasons.get(why.detail, 0) + 1
+        return [edit for edit in left if not edit.given_up]
+
+    def notes(self) -> Sequence[str]:
+        """Return what to tell the user: which changes were made in a stop, and why."""
+        return [
+            f"{number} function{'s were' if number > 1 else ' was'} changed in a stop: {why}" if number else why
+            for why, number in self.reasons.items()
+        ]
+
+    def plan(self, edit: Edit) -> FunctionPlan | None:
+        """Return a plan that can be carried out while the program runs, if there is one; else note why not."""
+        if self._engine.process.held is not None:
+            return None
+        found = self.plan_for(edit.module, edit.state.code, edit.wants)
+        edit.needs_stop = found if isinstance(found, Refusal) else None
+        return None if isinstance(found, Refusal) else found
+
+    def plan_beside(self, edit: Edit) -> bool:
+        """Plan what an edit changes and let the function's other splices stay as they are; return whether that can be.
+
+        Branches back to the entry go behind the counter in the entry's patch: all these splices stay, or none.
+        """
+        state, claims = edit.state, edit.module.claims
+        staying = _staying(edit)
+        if self._engine.process.held is not None or not staying or edit.anew:
+            return False
+        leaving = [splice for splice in state.splices if splice not in staying]
+        for splice in leaving:
+            claims.release(splice.planned)
+        kept = [want for want in state.wants if want not in edit.removed]
+        wants = self._engine.refuse_timing(edit, kept + edit.added)
+        served = {want for splice in staying for want in splice.planned.wants}
+        rest = [want for want in wants if want not in served]
+        found = self.plan_for(edit.module, state.code, rest) if rest else FunctionPlan()
+        if isinstance(found, Refusal):
+            for splice in leaving:
+                claims.claim(splice.planned)
+            return False
+        edit.plan, edit.wants, edit.staying = found, wants, staying
+        return True
+
+    def plan_for(self, module: Module, code: FunctionCode, wants: Sequence[Want]) -> FunctionPlan | Refusal:
+        """Return a plan that can be carried out while the program runs, its bytes claimed, or why there is none."""
+        engine = self._engine
+        why = self.proof.may_vanish(module)
+        if why is not None:
+            return why
+        places = module.claims.places = PunPlaces(engine.springboards, module.bias)
+        planner = LivePlanner(
+            module.code, module.claims, places.reachable, engine.allowed - {Strategy.TRAP}, plain_jumps_only=True,
+            faults_handled=engine.view.faults, pcs_shown=module.code.text.is_go or engine.view.is_complete,
+            faults_skipped=not module.code.text.is_go, writable=module.writable, bias=module.bias,
+            retired=self._retired,
+        )  # fmt: skip
+        if len(all_of(module.code, code)) > 1:
+            return Refusal(Reason.NEEDS_STOP, code.start, "it is planned together with the function behind it")
+        plan = planner.plan(code, wants)
+        if plan.refused:
+            why = _unplaced(plan)
+        elif (several := next((each for each in plan.splices if len(each.insns) > 1), None)) is not None:
+            why = Refusal(Reason.NEEDS_STOP, several.head, SEVERAL)
+        elif any(splice.written > 1 for splice in plan.splices):
+            why = self.proof.blocks_traps(code.start) or self.proof.is_called_blocked(module, code)
+        if why is None:
+            return plan
+        for splice in plan.splices:
+            module.claims.release(splice)
+        return why
+
+    def _sites(self, edit: Edit) -> list[Site] | Refusal:
+        assert edit.change is not None
+        return edit.needs_stop or self.proof.may_vanish(edit.module) or sites_of(edit.change)
+
+    # -- int3
+
+    def _without_windows(self, sites: dict[Edit, list[Site]], what: str) -> dict[Edit, Refusal]:
+        """See that an ``int3`` may stand for a moment where one is needed; return the edits where it may not, and why.
+
+        What is needed for it is in place afterwards: the signal handler, its table, the registration.
+        """
+        windows = {edit: found for edit, each in sites.items() if (found := [s for s in each if not _is_single(s)])}
+        refused = {edit: why for edit in windows if (why := self._unsafe(edit, windows[edit]))}
+        allowed = {edit: found for edit, found in windows.items() if edit not in refused}
+        if allowed:
+            near = next(iter(allowed.values()))[0].address
+            why = self._prepare(near, sum(map(len, allowed.values())), what)
+            if why is not None:
+                refused.update(dict.fromkeys(allowed, why))
+            elif self._engine.traps.serves_program:
+                refused.update({edit: why for edit, found in allowed.items() if (why := _ambiguous(found))})
+        return refused
+
+    def _unsafe(self, edit: Edit, windows: Sequence[Site]) -> Refusal | None:
+        why = self.proof.blocks_traps(windows[0].address)
+        return why or self.proof.is_called_blocked(edit.module, edit.state.code)
+
+    def _prepare(self, near: int, sites: int, what: str) -> Refusal | None:
+        """See that there are handler, table and registration."""
+        engine = self._engine
+        if self._registered and engine.traps.is_ready_for(sites):
+            return None
+        try:
+            with self.deputies.deputy(what) as remote:
+                why = engine.traps.prepare_live(lambda _: nullcontext(remote), near, sites)
+                if why is None and not self._registered:
+                    membarrier.register(remote)
+                    self._registered = True
+        except TargetError as error:
+            if engine.process.ended():
+                raise
+            return Refusal(Reason.NEEDS_STOP, near, str(error))
+        return why
+
+    def note(self, error: TargetError) -> None:
+        """Take note of why memory is mapped in a stop."""
+        self.reasons[f"memory was mapped in a stop: {error}"] = 0
+
+    # -- writing
+
+    def _change(self, sites: dict[Edit, list[Site]], what: str) -> None:
+        engine, edits = self._engine, list(sites)
+        changes = [edit.change for edit in edits if edit.change is not None]
+        need = sum(len(change.added) for change in changes) + sum(map(len, sites.values()))
+        journal = next((a.journal for a in reversed(engine.arenas) if a.journal.room() >= need), None)
+        if journal is None:  # in a stop no int3 has to be listed
+            why = Refusal(Reason.NEEDS_STOP, edits[0].state.code.start, "the journal has no room for every int3")
+            raise NotNowError(why)
+        engine.touched = True
+        transaction = Transaction(engine.process, changes, journal)
+        self._begun = []
+        began = ticks_now()
+        try:
+            self._check(transaction, edits)
+            portions = list(self._portions(transaction, sites))
+            # in one table: each table has all earlier entries again, and there is room for one with all of these
+            windows = [each for portion in portions for each in portion if not each.is_single]
+            engine.traps.publish_entries({w.address: w.patch | (AMBIGUOUS if w.ambiguous else 0) for w in windows})
+            for portion in portions:
+                self._write(portion, journal, what)
+        except BaseException as error:
+            self._undo(what)
+            transaction.forget()
+            if isinstance(error, StopTimeout | RemoteCallFailed | PermissionDenied):  # a stop needs less of them
+                raise NotNowError(Refusal(Reason.NEEDS_STOP, edits[0].state.code.start, str(error))) from error
+            raise
+        transaction.done = True
+        complete_in_children(engine.process, frozenset(arena.inode for arena in engine.arenas), windows, began)
+        engine.conclude(transaction, edits)
+        for change in changes:
+            self._keep_springboards(change)
+
+    def _keep_springboards(self, change: FunctionChange) -> None:
+        """Take note of which springboards are in use no more, and which again."""
+        if change.refusal is None:
+            self.left += [splice.patch for splice in change.removed if splice.patch is not None]
+            one_byte = [splice for splice in change.removed if splice.springboard and len(splice.new) == 1]
+            self._retired.update({splice.springboard: splice.address for splice in one_byte})
+            for splice in change.added:
+                self._retired.pop(splice.springboard, None)
+
+    def _check(self, transaction: Transaction, edits: Sequence[Edit]) -> None:
+        """See once more that the target is what it was."""
+        engine = self._engine
+        engine.process.verify()
+        mappings = engine.process.mappings()
+        engine.check_sessions(mappings)
+        for edit in additions(edits, mappings):
+            if edit.change is not None:
+                transaction.refuse(edit.change, gone(edit))
+        transaction.recheck()
+
+    def _portions(self, transaction: Transaction, sites: dict[Edit, list[Site]]) -> Iterator[list[Rewrite]]:
+        """Yield what is to be written, all sites of a function together."""
+        portion: list[Rewrite] = []
+        for edit, found in sites.items():
+            if edit.change is None or edit.change.refusal is not None:
+                continue
+            for site in found:
+                before, after = transaction.bytes_at(site.address, site.size)
+                if before != after:
+                    portion.append(site.rewrite(before, after))
+            if len(portion) >= _PORTION:
+                yield portion
+                portion = []
+        if portion:
+            yield portion
+
+    def _write(self, rewrites: Sequence[Rewrite], journal: Journal, what: str) -> None:
+        windows = [each for each in rewrites if not each.is_single]
+        if windows:
+            self._write_windows(rewrites, windows, journal, what)
+        else:
+            first, _, last = steps(rewrites)
+            self._begun += rewrites
+            self._store(first + last)
+
+    def _write_windows(
+        self, rewrites: Sequence[Rewrite], windows: Sequence[Rewrite], journal: Journal, what: str
+    ) -> None:
+        """Write what needs an ``int3`` for a moment. Everything that a trap needs comes before it.
+
+        Precondition: the sites are in the table.
+        """
+        engine, site = self._engine, windows[0].address
+        first, tails, last = steps(rewrites)
+        records = journal.add([Record(RecordKind.WINDOW, w.address, len(w.old), 0, w.old, w.new) for w in windows])
+        self._listed = journal, records
+        why = disturbed(engine.process, site)
+        if why is None:
+            with self.deputies.deputy(what) as remote:
+                why = wrong_action(engine.process, remote, engine.traps, site)
+                if why is None:
+                    self._begun += rewrites
+                    self._store(first)
+                    membarrier.serialise(remote)
+                    self._store(tails)
+                    membarrier.serialise(remote)
+                    self._store(last)
+        journal.clear(records)
+        self._listed = ()
+        if why is not None:
+            raise NotNowError(why)
+
+    def _store(self, writes: Sequence[Write]) -> None:
+        for address, content in writes:
+            self.pages.add(page_floor(address))
+            self._engine.process.mem.write(address, content)
+
+    def _undo(self, what: str) -> None:
+        """Put back in a stop what was written. If that fails too, the journal still lists it.
+
+        What was to go and would overwrite several instructions is gone all the same: threads may be between them.
+        """
+        if self._begun:
+            with self._engine.stop(what):
+                for rewrite in reversed(self._begun):
+                    self._engine.process.mem.write(rewrite.address, rewrite.if_undone)
+        if self._listed:
+            self._listed[0].clear(self._listed[1])
+            self._listed = ()
+
+
+def _serves_view(edit: Edit) -> bool:
+    """Return whether nobody has asked for what an edit adds: nothing is stopped for that."""
+    return bool(edit.added) and all(want.internal for want in (*edit.added, *edit.removed))
+
+
+def _staying(edit: Edit) -> list[LiveSplice]:
+    """Return the splices of a function that an edit need not touch."""
+    state = edit.state
+    kept = {want for want in state.wants if want not in edit.removed}
+    if not kept and not edit.added:
+        return []  # not even what hosts a springboard and serves no want itself
+    changing = {want.address for want in (*edit.added, *edit.removed)}
+    staying = [
+        splice
+        for splice in state.splices
+        if not splice.planned.leans_on  # a springboard stays and goes with the short jump that leads to it
+        and all(want in kept or want.kind is WantKind.LOOP for want in splice.planned.wants)
+        and not any(insn.address in changing for insn in splice.planned.insns)
+    ]  # fmt: skip
+    around_entry = [splice for splice in state.splices if _is_around_entry(splice)]
+    if all(splice in staying for splice in around_entry) and not any(w.kind is WantKind.ENTRY for w in edit.added):
+        return staying
+    return [splice for splice in staying if splice not in around_entry]
+
+
+def _is_around_entry(splice: LiveSplice) -> bool:
+    return any(want.kind in (WantKind.ENTRY, WantKind.LOOP) for want in splice.planned.wants)
+
+
+def explained(found: FunctionPlan | Refusal) -> str:
+    """Return how a plan would be carried out, as a sentence."""
+    if isinstance(found, Refusal):
+        return f"live: needs a stop: {found.detail}"
+    if all(splice.written == 1 for splice in found.splices):
+        return "live: made by one store of one byte"
+    return "live: an int3 stands at its head while the bytes behind are written"
+
+
+def _ambiguous(windows: Sequence[Site]) -> Refusal | None:
+    """Return a refusal if a SIGTRAP from elsewhere could be taken for a trap of ours, or the other way round."""
+    for site in windows:
+        if site.rewrite(*site.expected).ambiguous:
+            detail = "the program uses SIGTRAP itself, and the byte behind the int3 can be reached without it"
+            return Refusal(Reason.TRAP_UNSAFE, site.address, detail)
+    return None
+
+
+def _unplaced(plan: FunctionPlan) -> Refusal:
+    """Return why a plan with refusals is of no use here."""
+    want, why = plan.refused[0]
+    detail = f"no jump in place of one instruction: {why.detail}"
+    return Refusal(Reason.NEEDS_STOP, want.address, detail)
+
+
+def _is_single(site: Site) -> bool:
+    before, after = site.expected
+    return before[1:] == after[1:]

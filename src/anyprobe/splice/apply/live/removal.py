@@ -1,0 +1,215 @@
+"""The end of a session while the program runs: everything is taken out and unmapped, one thread visited after another.
+
+Once all splices are gone, a thread that is seen outside of our code gets into it by signals only: traps of the
+program's own go through our handler until the old action is back. So it is enough to have seen each thread outside
+once before that, and once after, at whatever times. What cannot be done so is left to ``recovery``, which stops
+everything and finds in the journals what is still to be done: here nothing is forgotten before it is done.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from anyprobe.core.address import page_floor
+from anyprobe.core.errors import StopTimeout, TargetError, TargetExited
+from anyprobe.core.memory import MemoryFault
+from anyprobe.splice.apply.saved_pcs import Stacks
+from anyprobe.splice.apply.suspended_contexts import may_park
+from anyprobe.splice.edits import Edit, FunctionState, Module
+from anyprobe.splice.journal.installed import find_journals
+from anyprobe.splice.journal.records import FoundJournal, Record, RecordKind
+from anyprobe.splice.journal.recovery import busy_code, code_of, on_our_stacks, ranges_of
+from anyprobe.splice.memory.arena import drop_pages
+from anyprobe.splice.memory.file_pages import copied_pages, droppable
+from anyprobe.splice.userspace.signal_actions import put_back_live, trapped
+from anyprobe.splice.userspace.thread_slot import clear_slots
+from anyprobe.target.process.exclusion import exclusive
+from anyprobe.target.remote.batch import BatchedCall, batch_code, batch_size, capacity
+
+if TYPE_CHECKING:
+    from anyprobe.splice.apply.live.changes import LiveArming
+    from anyprobe.splice.engine import Engine
+    from anyprobe.splice.memory.code_region import Neighbourhood
+    from anyprobe.target.remote.calls import RemoteCalls
+    from anyprobe.target.system.procfs import Mapping
+
+_SYS_MUNMAP = 11
+_PATIENCE = 2.0
+_PAUSE = 0.0005
+Range = tuple[int, int]
+
+
+class LiveRemoval:
+    """Ends one session in its target."""
+
+    def __init__(self, engine: "Engine", live: "LiveArming") -> None:
+        """Nothing is done yet."""
+        self._engine, self._live, self._process = engine, live, engine.process
+        self._deputies = live.deputies
+        self._journals: list[FoundJournal] = []
+        self._mappings: Sequence[Mapping] = ()
+
+    def run(self) -> None:
+        """Do as much as can be done; what is left shows in the memory map."""
+        from anyprobe.target.process.thread_pointers import thread_pointers
+
+        states = [(module, state) for module in self._engine.modules for state in module.functions.values()]
+        at_handlers = [each for each in states if any(splice.planned.shows_pcs for splice in each[1].splices)]
+        others = [each for each in states if each not in at_handlers]
+        self._take_out(others)
+        if at_handlers:  # who is in a patch still may be interrupted there, and it is they that know what to show
+            with exclusive(self._process):
+                self._read()
+                if any(state.splices for _, state in others) or not self._is_quiet():
+                    return
+            self._take_out(at_handlers)
+        with exclusive(self._process):
+            self._deputies.prepare_stack("disarm")
+            self._read()
+            self._drop_pages()
+            if self._has_more_than_code() or not self._is_quiet():
+                return
+            home = self._home()
+            if not self._journals or home is None:
+                return
+            if any(journal.of(RecordKind.ACTION) for journal in self._journals):
+                with self._deputies.deputy("disarm") as remote:
+                    put_back_live(self._process, remote, self._journals, self._mappings)
+                if not self._is_quiet():
+                    return
+            pointers = thread_pointers(self._process) if self._banks() else []
+            if pointers is not None:
+                self._unmap(pointers, home)
+
+    def _take_out(self, states: Sequence[tuple[Module, FunctionState]]) -> None:
+        """Remove all splices of functions, without a stop where that can be."""
+        spliced = [(module, state) for module, state in states if state.splices]
+        for _, state in spliced:
+            self._live.pages |= {page_floor(splice.address) for splice in state.splices}
+        self._engine.change([Edit(module, state, removed=list(state.wants)) for module, state in spliced])
+
+    def _drop_pages(self) -> None:
+        """Give restored pages back to the file, those too that a stop wrote to.
+
+        Where something else may be mapped by then they stay copies.
+        """
+        with suppress(OSError):
+            self._live.pages |= set(copied_pages(self._process, self._mappings))
+        lasting = [module for module in self._engine.modules if self._live.proof.may_vanish(module) is None]
+        own = sorted(page for page in self._live.pages if any(each.low <= page < each.high for each in lasting))
+        pages = droppable(self._process, own, self._mappings)
+        if pages:
+            with self._deputies.deputy("disarm") as remote:
+                for low, size in pages:
+                    drop_pages(remote, low, size)
+
+    def _read(self) -> None:
+        self._mappings = self._process.mappings()
+        found = find_journals(self._process.mem, self._mappings)
+        self._journals = [each for each in found if each.owner.session == self._engine.owner.session]
+
+    def _has_more_than_code(self) -> bool:
+        """Return whether something is left that only a stop can find: splices, return addresses, other processes."""
+        kinds = (RecordKind.SPLICE, RecordKind.WINDOW, RecordKind.RETURNS)
+        left = any(journal.of(kind) for journal in self._journals for kind in kinds)
+        return left or bool(self._process.relatives.find()) or may_park(self._process, self._mappings)
+
+    def _is_quiet(self) -> bool:
+        """Visit every thread until each was seen outside of our code."""
+        ranges = ranges_of(self._journals, self._mappings)
+        code = code_of(ranges, self._mappings)
+        seen: set[int] = set()
+        deadline = time.monotonic() + _PATIENCE
+        while fresh := [tid for tid in self._process.all_threads() if tid not in seen]:
+            for tid in fresh:
+                with suppress(StopTimeout):
+                    if self._is_outside(tid, code, ranges):
+                        seen.add(tid)
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_PAUSE)
+            self._mappings = self._process.mappings()
+        return True
+
+    def _is_outside(self, tid: int, code: Sequence[Range], ranges: Sequence[Range]) -> bool:
+        """Return whether a thread is certainly not in our code, and will not come back to it from a signal handler."""
+        process = self._process
+        with process.visit(tid) as thread:
+            begin = time.monotonic_ns()
+            if thread is None:
+                return True
+            inside = (
+                busy_code(process.mem, [thread], (), code, self._mappings)
+                or trapped(self._journals, [thread])
+                or on_our_stacks(ranges, [thread])
+                or not Stacks(process.mem, self._mappings).are_known(thread)
+            )
+        pause = (time.monotonic_ns() - begin) // 1000
+        self._live.longest_visit_us = max(self._live.longest_visit_us, pause)
+        return not inside
+
+    # -- memory
+
+    def _unmap(self, pointers: Sequence[int], home: "Neighbourhood") -> None:
+        """Clear the threads' slots and unmap. Precondition: nobody is in our code, and no signal leads there."""
+        ranges = ranges_of(self._journals, self._mappings)
+        late = self._needed_last(home, ranges)
+        calls = [BatchedCall(_SYS_MUNMAP, (low, high - low)) for low, high in ranges if (low, high) not in late]
+        with self._deputies.deputy("disarm") as remote:
+            self._clear_slots(pointers)
+            self._run(remote, calls, home)
+        with self._deputies.calls("disarm") as remote:
+            for low, high in late:
+                remote.syscall(_SYS_MUNMAP, low, high - low)
+        self._engine.traps.forget()
+
+    def _home(self) -> "Neighbourhood | None":
+        """Return where code memory is left over, if there is any: there the calls are made that unmap the rest.
+
+        What is in use must stay as it is: forked children, which are seen to later, run it.
+        """
+        roomy = [each for each in self._engine.neighbourhoods if each.limit - each.cursor >= batch_size(1)]
+        return max(roomy, key=lambda each: each.limit - each.cursor, default=None)
+
+    def _needed_last(self, home: "Neighbourhood", ranges: Sequence[Range]) -> list[Range]:
+        """Return what must stay until the others are unmapped: their code, the deputy's stack, the journals of both."""
+        stack = next(each for each in self._engine.arenas if any(p.end == self._deputies.stack for p in each.pieces))
+        needed = {piece.address for piece in (home.arena.pieces[0], home.code, *stack.pieces)}
+        return [(low, high) for low, high in ranges if any(low <= address < high for address in needed)]
+
+    @staticmethod
+    def _run(remote: "RemoteCalls", calls: Sequence[BatchedCall], home: "Neighbourhood") -> None:
+        each = capacity(home.limit - home.cursor)
+        for first in range(0, len(calls), each):
+            batch = calls[first : first + each]
+            home.arena.write(home.code, home.cursor, batch_code(batch))
+            remote.run(batch, home.cursor)
+
+    def _clear_slots(self, pointers: Sequence[int]) -> None:
+        def mapped(address: int) -> bool:
+            return any(m.start <= address < m.end for m in self._mappings)
+
+        for record in self._banks():
+            clear_slots(
+                self._process.mem, region=record.address, stride=record.size, blocks=record.extra >> 32,
+                slot=record.extra & 0xFFFFFFFF, live=pointers, mapped=mapped,
+            )  # fmt: skip
+
+    def _banks(self) -> list[Record]:
+        """Return the records of counters that threads have pointers to."""
+        return [r for journal in self._journals for r in journal.of(RecordKind.BANK)]
+
+
+def end_live(engine: "Engine") -> None:
+    """End a session without a stop, as far as that can be; what is left is for ``recovery``."""
+    if engine.live is not None and engine.touched and engine.process.held is None:
+        engine.live.longest_visit_us = 0
+        try:
+            LiveRemoval(engine, engine.live).run()
+        except TargetExited:
+            raise
+        except (TargetError, MemoryFault, OSError):
+            return  # the stop sees to the rest, or says what stands in the way
+        finally:
+            engine.pause_us["disarm"] += engine.live.longest_visit_us

@@ -1,0 +1,410 @@
+"""What a change needs in the target before it can be armed, mapped in one stop: code, counters, journal."""
+
+import errno
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from anyprobe.core.address import PAGE, page_ceil
+from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.data.layout import NEXT_BLOCK, BankLayout
+from anyprobe.splice.codegen.emit import estimate
+from anyprobe.splice.codegen.patch import REPLACING, ActionKind
+from anyprobe.splice.codegen.trampoline import AT_RETURN_BYTES, RETURNS, TRAMPOLINE_BYTES
+from anyprobe.splice.journal.records import MappingUse, Record, RecordKind, journal_size
+from anyprobe.splice.journal.registrations import records_for
+from anyprobe.splice.memory.arena import Arena, Piece
+from anyprobe.splice.memory.banks import Hook, demand, home_of_handlers, settle_in_slot_bank, settle_near
+from anyprobe.splice.memory.code_region import (
+    ROUTINE_BYTES,
+    NearBank,
+    Neighbourhood,
+    SlotBank,
+    code_piece_bytes,
+    neighbourhood_pieces,
+)
+from anyprobe.splice.memory.space import AddressSpace
+from anyprobe.splice.userspace.thread_slot import choose_slot, region_place
+
+if TYPE_CHECKING:
+    from anyprobe.splice.edits import Edit, Module
+    from anyprobe.splice.engine import Engine
+    from anyprobe.target.remote.calls import RemoteCalls
+
+_LEAST_COUNTERS, _LEAST_RECORDS, _LEAST_CODE, _LEAST_JOURNAL = 1024, 16, 1 << 16, 256
+_HANDLERS_COUNTERS = 1 << 13
+"""Room for handlers to come: they are all called by one bank, while that has any."""
+_SPARE_RECORDS = 4
+"""For banks and the like."""
+_PATIENCE = 1.0
+_PAUSE = 0.002
+_CLUSTER = 1 << 30
+"""Modules that lie within this distance share a neighbourhood."""
+_MUCH, _MOST, _MOST_OF_COUNTER = 200_000, 640, 224
+"""So many bytes of code are worth keeping room for, so many for each new want, and for one that only counts."""
+_PARTS = (1, 2, 4)
+"""What part of that, where there is no room for all: most patches are smaller."""
+_VIEW_BYTES, _VIEW_MOST, _VIEW_PART = 600, 6 << 20, 10
+"""For how much the signal view has room beside its share of the code, for each want of a change: a few copies of
+instructions may take that much each; thousands share most of it, and take a part of what is beyond ``_VIEW_MOST``."""
+_DIVISIONS = (1, 2, 4, 8, 16, 32)
+"""Into how many places code may be divided: springboards all over the place leave gaps of some megabytes."""
+
+
+class ThreadSlotUnusable(Exception):  # noqa: N818 - a verdict on the target's threads
+    """The target's threads are not all glibc's: no thread slots."""
+
+
+@dataclass(eq=False)
+class _Need:
+    """What the changed functions of one module need: bytes of code, of these the largest function's, near counters,
+    and bytes for the signal view.
+    """  # noqa: D205 - one sentence
+
+    module: "Module"
+    code: int = 0
+    largest: int = 0
+    near: int = 0
+    view: int = 0
+
+
+@dataclass(eq=False)
+class _Cluster:
+    """Modules that will share a new neighbourhood."""
+
+    low: int
+    high: int
+    code_bytes: int = 0
+    largest: int = 0
+    """Bytes of code of the largest function."""
+    near: BankLayout | None = None
+    modules: list["Module"] = field(default_factory=list)
+    view_bytes: int = 0
+    """What the signal view may need beside its share."""
+    homes: list[list[Piece]] = field(default_factory=list)
+    """The pieces of each neighbourhood: one, or several where the address space is cut up."""
+
+    def view_in_each(self, count: int) -> int:
+        """Return how much of it each of ``count`` neighbourhoods has."""
+        return page_ceil(-(-_view_room(self.view_bytes) // count))
+
+    def sizes(self, count: int) -> list[int]:
+        """Return the bytes of ``count`` neighbourhoods that hold everything, however functions are spread over them."""
+        code = -(-self.code_bytes // count) + (self.largest if count > 1 else 0) + 4 * ROUTINE_BYTES
+        size = PAGE + code_piece_bytes(max(_LEAST_CODE, code)) + self.view_in_each(count)
+        return [size + (self.near.stride if self.near else 0), *([size] * (count - 1))]
+
+
+def _view_room(bytes_wanted: int) -> int:
+    """Return how much room the signal view has beside its share of the code."""
+    return min(bytes_wanted, _VIEW_MOST) + max(bytes_wanted - _VIEW_MOST, 0) // _VIEW_PART
+
+
+def keep_room(space: AddressSpace, edits: Sequence["Edit"]) -> None:
+    """Keep springboards, which may stand nearly anywhere, out of the way of the code of many patches."""
+    wanted: Counter[Module] = Counter()
+    for edit in edits:
+        for want in edit.added:
+            wanted[edit.module] += _MOST if getattr(want.tag, "handler", None) is not None else _MOST_OF_COUNTER
+    clusters: list[_Cluster] = []
+    for module in sorted(wanted, key=lambda module: module.low):
+        _join(clusters, module).code_bytes += wanted[module]
+    free = space.copy()
+    for cluster in clusters:
+        size = cluster.code_bytes + 4 * ROUTINE_BYTES
+        for part in _PARTS if cluster.code_bytes >= _MUCH else ():
+            place = free.gap_near(cluster.low, cluster.high, size // part)
+            if place is not None:
+                end = place + page_ceil(size // part)
+                space.keep(place, end)
+                free.reserve(place, end)
+                break
+
+
+def _join(clusters: list[_Cluster], module: "Module") -> _Cluster:
+    """Return the cluster that a module belongs to, which is the last one or a new one; no later one lies lower."""
+    if not clusters or module.high - clusters[-1].low > _CLUSTER:
+        clusters.append(_Cluster(module.low, module.high))
+    clusters[-1].high = max(clusters[-1].high, module.high)
+    return clusters[-1]
+
+
+class Preparation:
+    """Finds out what is missing and maps it."""
+
+    def __init__(self, engine: "Engine", edits: Sequence["Edit"]) -> None:
+        """Look at the plans; nothing is done yet."""
+        self._engine, self._edits = engine, edits
+        self._clusters: list[_Cluster] = []
+        self._layout: BankLayout | None = None
+        self._home: SlotBank | None = None
+        """The bank by which handlers are called, if there is one with room."""
+        self._region: tuple[int, int] | None = None
+        self._live = engine.live if engine.live is not None and engine.process.held is None else None
+
+    def run(self) -> None:
+        """Map what is missing, and give every hook a place to count."""
+        self._engine.springboards.reserve_fresh()
+        splices = [splice for edit in self._edits for splice in edit.plan.splices]
+        splices += [splice for splice in splices if splice.dead_springboard]  # these take two journal records
+        if splices:
+            self._want_code()
+            self._want_bank()
+            if (
+                self._clusters
+                or self._layout
+                or self._engine.springboards.has_fresh()
+                or not self._has_journal(len(splices) + self._listing() + _SPARE_RECORDS)
+            ):
+                self._map(len(splices))
+            self._settle_hooks()
+
+    # -- needs
+
+    def _uses_slots(self, edit: "Edit") -> bool:
+        return self._engine.has_slots(edit.module)
+
+    def _hooks(self, edit: "Edit") -> list[Hook]:
+        return [want.tag for want in edit.wants if isinstance(want.tag, Hook)] if edit.plan.splices else []
+
+    def _want_code(self) -> None:
+        """Find modules whose neighbourhood lacks room or near counters, and cluster them."""
+        engine = self._engine
+        needs: dict[int, _Need] = {}
+        is_viewed = engine.view.is_used
+        replacing: set[int] = set()
+        stubs = TRAMPOLINE_BYTES * (1 + sum(bank.layout.returns > 0 for bank in engine.banks))
+        for edit in self._edits:
+            hooks = self._hooks(edit)
+            size = sum([estimate(splice) for splice in edit.plan.splices])
+            special = [hook for hook in hooks if hook.handler is not None or hook.kind is not ActionKind.COUNT]
+            if any(hook.handler is not None for hook in special):
+                from anyprobe.splice.codegen.fault_exit import LANDING_ESTIMATE
+                from anyprobe.splice.codegen.handlers.chain import chains_bytes
+                from anyprobe.splice.codegen.handlers.facts import handler_bytes
+
+                size += chains_bytes(edit.wants)
+                size += handler_bytes(hooks) + LANDING_ESTIMATE * sum(hook.kind is ActionKind.FAULT for hook in hooks)
+            need = needs.setdefault(id(edit.module), _Need(edit.module))
+            need.largest = max(size, need.largest)
+            need.near += 0 if self._uses_slots(edit) else demand(hooks).counters
+            need.view += _VIEW_BYTES * len(edit.wants) if is_viewed and edit.plan.splices else 0
+            if special:
+                if any(hook.kind in REPLACING for hook in special) and id(edit.module) not in replacing:
+                    replacing.add(id(edit.module))
+                    size += stubs  # a function's old hooks are in earlier banks
+                size += AT_RETURN_BYTES * sum(hook.kind is ActionKind.HANDLE_RETURN for hook in special)
+            need.code += size
+        used_code = used_near = used_view = 0
+        for need in sorted(needs.values(), key=lambda need: need.module.low):
+            if need.code == 0:
+                continue
+            module, near = need.module, need.near
+            homes = [h for h in engine.neighbourhoods if h.reaches(module.low, module.high)]
+            code, shown = used_code + need.code + ROUTINE_BYTES, used_view + _view_room(need.view)
+            roomy = any(home.room() >= code and home.view_room >= shown for home in homes)
+            if roomy and (
+                near == 0 or any(h.near and h.near.layout.counters_left() - used_near >= near for h in homes)
+            ):
+                used_code, used_near, used_view = used_code + need.code, used_near + near, shown
+                continue
+            cluster = _join(self._clusters, module)
+            cluster.code_bytes += need.code
+            cluster.view_bytes += need.view
+            cluster.largest = max(cluster.largest, need.largest)
+            cluster.modules.append(module)
+            if near:
+                counters = near + (cluster.near.counters if cluster.near else _LEAST_COUNTERS)
+                cluster.near = BankLayout(counters)
+
+    def _want_bank(self) -> None:
+        hooks = [hook for edit in self._edits if self._uses_slots(edit) for hook in self._hooks(edit)]
+        self._home = home_of_handlers(self._engine.banks, hooks)
+        need = demand(hook for hook in hooks if self._home is None or hook.handler is None)
+        bank = self._engine.banks[-1] if self._engine.banks else None
+        if need.counters == need.records == 0:
+            return
+        enough = bank is not None and bank.layout.counters_left() >= need.counters
+        if enough and bank is not None and bank.layout.records_left() >= need.records:
+            return
+        records = max(_LEAST_RECORDS, need.records) if need.records else 0
+        counters = max(_LEAST_COUNTERS, need.counters + need.counters // 4)
+        if self._home is None and any(hook.handler is not None for hook in hooks):
+            counters += _HANDLERS_COUNTERS
+        # any bank may come to call handlers, and those at replaced return addresses must be called by the same one
+        maxactive = self._engine.maxactive if records else 0
+        self._layout = BankLayout(counters, records, maxactive, RETURNS, self._engine.left_out)
+
+    def _has_journal(self, records: int) -> bool:
+        return any(arena.journal.room() >= records for arena in self._engine.arenas[-1:])
+
+    def _listing(self) -> int:
+        """Return how many records of the journal will say what is registered."""
+        return records_for(sum(len(edit.added) for edit in self._edits) + self._engine.roster.backlog())
+
+    # -- mapping
+
+    def _map(self, splices: int) -> None:
+        """Map everything that is missing; where the moment was not the right one, try another.
+
+        At one moment no thread may be where it can make calls; meanwhile the program may have mapped what was free.
+        """
+        engine = self._engine
+        deadline = time.monotonic() + _PATIENCE
+        try:
+            while True:
+                try:
+                    if self._live is not None:
+                        self._live.deputies.prepare_stack("arm")  # before places are chosen: it needs one, too
+                    return self._map_now(splices)
+                except (StopTimeout, RemoteCallFailed, PermissionDenied) as error:
+                    taken = isinstance(error, RemoteCallFailed) and error.errno == errno.EEXIST
+                    if self._live is not None and not taken:
+                        self._live.note(error)
+                        self._live = None
+                        continue
+                    if not (taken or isinstance(error, StopTimeout)) or time.monotonic() > deadline:
+                        raise
+                time.sleep(_PAUSE)
+                engine.see_space(engine.process.mappings())
+                if taken and time.monotonic() > deadline - _PATIENCE / 2:
+                    self._give_up_taken()
+                engine.springboards.reserve_fresh()
+        except BaseException:
+            engine.springboards.forget_fresh()
+            raise
+
+    def _give_up_taken(self) -> None:
+        """Refuse functions with springboards to be mapped where the program has mapped something since."""
+        springboards = self._engine.springboards
+        for edit in self._edits:
+            for splice in edit.plan.splices:
+                page = splice.springboard & -PAGE
+                if springboards.is_fresh(page) and not springboards.space.is_free(page, page + PAGE):
+                    detail = "the program has just mapped memory where the jump leads; try again"
+                    self._engine.give_up(edit, Refusal(Reason.PUN_OUT_OF_REACH, splice.head, detail))
+                    break
+
+    def _map_now(self, splices: int) -> None:
+        """Map everything that is missing, in one stop."""
+        engine = self._engine
+        pieces, offset = self._place_clusters()
+        if self._layout is not None:
+            pieces.append(self._place_region(self._layout, offset))
+            offset += self._layout.size
+        boards = engine.springboards.fresh_pieces(offset)
+        pieces += boards
+        records = max(_LEAST_JOURNAL, 2 * splices) + self._listing()
+        size = journal_size(records + len(pieces) + 8)
+        anchor = min(edit.module.low for edit in self._edits)
+        space = engine.springboards.space
+        journal_at = space.gap_near(anchor, anchor + PAGE, size) or space.quiet_gap(size)
+        if journal_at is None:
+            raise TargetError("no room for the journal in the target's address space")
+        with self._borrowed() as (remote, pointers):
+            slot = self._choose_slot(pointers)
+            arena = Arena.create(engine.process, remote, engine.owner, pieces, journal_at=journal_at, records=records)
+            engine.arenas.append(arena)  # whatever fails from here on: it is there
+        engine.springboards.mapped(arena)
+        self._adopt(arena, slot)
+
+    @contextmanager
+    def _borrowed(self) -> "Iterator[tuple[RemoteCalls, list[int]]]":
+        """Give a thread to make calls in and all thread pointers, everything being stopped if it has to be."""
+        if self._live is not None:
+            with self._live.deputies.mapping(pointers=self._layout is not None) as given:
+                yield given
+        else:
+            with self._engine.stop("prepare") as stop, stop.remote() as remote:
+                yield remote, [thread.registers.fs_base for thread in stop.threads]
+
+    def _choose_slot(self, pointers: Sequence[int]) -> int:
+        if self._layout is None:
+            return 0
+        taken = frozenset(bank.slot for bank in self._engine.banks)
+        slot = choose_slot(self._engine.process.mem, pointers, taken)
+        if slot is None:
+            raise ThreadSlotUnusable
+        return slot
+
+    def _place_clusters(self) -> tuple[list[Piece], int]:
+        pieces: list[Piece] = []
+        offset = 0
+        for cluster in self._clusters:
+            cluster.homes = []
+            sizes, places = self._places_of(cluster)
+            for number, (size, place) in enumerate(zip(sizes, places, strict=True)):
+                near = cluster.near if number == 0 else None
+                code = size - PAGE - (near.stride if near else 0)
+                home = neighbourhood_pieces(place, code, near, offset)
+                cluster.homes.append(home)
+                pieces += home
+                offset += size
+        return pieces, offset
+
+    def _places_of(self, cluster: _Cluster) -> tuple[list[int], list[int]]:
+        """Return sizes and addresses for a cluster's code: one place, or several that reach one another."""
+        springboards = self._engine.springboards
+        for count in _DIVISIONS:
+            sizes, places = cluster.sizes(count), []
+            space = springboards.space.copy()
+            low, high = cluster.low, cluster.high
+            for size in sizes:
+                place = space.gap_near(low, high, size)
+                if place is None:
+                    break
+                space.reserve(place, place + size)
+                low, high = min(low, place), max(high, place + size)
+                places.append(place)
+            if len(places) == count:
+                springboards.space = space
+                return sizes, places
+        names = ", ".join(module.name for module in cluster.modules)
+        raise TargetError(f"no free address space within reach of {names}")
+
+    def _place_region(self, layout: BankLayout, offset: int) -> Piece:
+        self._region = region_place(self._engine.springboards.space, layout.size)
+        if self._region is None:
+            raise TargetError("no free address space for the counters")
+        return Piece(MappingUse.DATA, self._region[0], layout.size, offset)
+
+    def _adopt(self, arena: Arena, slot: int) -> None:
+        """Turn mapped pieces into neighbourhoods and banks."""
+        engine = self._engine
+        mapped = {piece.address: piece for piece in arena.pieces}
+        for cluster in self._clusters:
+            view_bytes = cluster.view_in_each(len(cluster.homes))
+            for home in cluster.homes:
+                pieces = {piece.use: mapped[piece.address] for piece in home}
+                counters = pieces.get(MappingUse.COUNTERS)
+                near = NearBank(arena, counters, cluster.near) if counters is not None and cluster.near else None
+                gate, code = pieces[MappingUse.GATE], pieces[MappingUse.CODE]
+                engine.neighbourhoods.append(Neighbourhood(arena, gate, code, near, view_bytes))
+        if self._layout is not None and self._region is not None:
+            piece = mapped[self._region[0]]
+            numbered = sum(bank.layout.blocks for bank in engine.banks)
+            number, mask = len(engine.banks), self._region[1]
+            bank = SlotBank(arena, piece, self._layout, slot, mask, number, engine.clock, numbered)
+            extra = slot | self._layout.blocks << 32
+            arena.journal.add([Record(RecordKind.BANK, piece.address, self._layout.stride, extra)])
+            if self._layout.left_out:
+                arena.view(piece.offset + NEXT_BLOCK, 8)[:] = self._layout.left_out.to_bytes(8, "little")
+            engine.banks.append(bank)
+
+    def _settle_hooks(self) -> None:
+        engine = self._engine
+        for edit in self._edits:
+            hooks = [hook for hook in self._hooks(edit) if hook.bank is None and hook.kind is not ActionKind.VIEW]
+            if not hooks:  # what only shows signal handlers other pcs counts nowhere
+                continue
+            if self._uses_slots(edit):
+                settle_in_slot_bank(hooks, engine.banks[-1], self._home)
+            else:
+                homes = [h for h in engine.neighbourhoods if h.near and h.reaches(edit.module.low, edit.module.high)]
+                home = max(homes, key=lambda h: h.near.layout.counters_left() if h.near else 0)
+                if home.near is not None:
+                    settle_near(hooks, home.near)

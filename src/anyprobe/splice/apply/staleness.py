@@ -1,0 +1,204 @@
+"""Whether what a session knows still stands: modules come and go while nobody is attached."""
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import SessionConflict
+from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.apply.transaction import LiveSplice
+from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
+from anyprobe.splice.journal.installed import Part, find_owners, owner_alive
+from anyprobe.splice.journal.records import Owner
+from anyprobe.splice.memory.arena import is_ours
+from anyprobe.target.system.procfs import Mapping
+
+if TYPE_CHECKING:
+    from anyprobe.target.process.process import Process
+
+MODULE_GONE = "the module was unmapped, or another file is mapped there now"
+_REPLACED = "the program has replaced this text by other memory"
+_HELD_BY_NO_FILE = ("/memfd:", "/dev/zero", "/anon_hugepage", "[")
+"""How the paths of mappings begin that a program fills itself, as far as they have any."""
+
+
+class Found(Enum):
+    """What is at the address of a splice in a module that does not stand any more."""
+
+    JUMP = "the splice"
+    """The program has moved its text, or replaced it by a copy, with anyprobe's jumps in it: they work on."""
+    ORIGINAL = "the original bytes"
+    NOTHING = "no memory, or another file's"
+    OTHER = "other bytes"
+    """What they were made from, and whether the jump comes back, is the program's secret."""
+
+
+def stands(parts: Iterable[Part], mappings: Sequence[Mapping]) -> bool:
+    """Return whether the very files still are mapped where they were: the same device, inode and offset."""
+    for part in parts:
+        at = part.start
+        for m in mappings:
+            if m.end <= at or m.start >= part.end:
+                continue
+            same = (m.device, m.inode) == (part.device, part.inode)
+            if m.start > at or not same or m.offset - m.start != part.offset - part.start:
+                return False
+            at = m.end
+        if at < part.end:
+            return False
+    return True
+
+
+def modules_of(edits: Iterable[Edit]) -> list[Module]:
+    """Return the modules that some edits are in."""
+    return list(dict.fromkeys([edit.module for edit in edits]))
+
+
+def gone_modules(modules: Iterable[Module], mappings: Sequence[Mapping]) -> list[Module]:
+    """Return the modules that do not stand any more."""
+    return [module for module in modules if not stands(module.parts, mappings)]
+
+
+def additions(edits: Sequence[Edit], mappings: Sequence[Mapping]) -> list[Edit]:
+    """Return the edits that add something to modules that do not stand: jumps are made for the text of the file."""
+    return [edit for edit in in_modules(edits, gone_modules(modules_of(edits), mappings)) if edit.added or edit.anew]
+
+
+def in_modules(edits: Sequence[Edit], modules: Sequence[Module]) -> list[Edit]:
+    """Return the edits in some modules."""
+    return [edit for edit in edits if edit.module in modules] if modules else []
+
+
+def gone(edit: Edit) -> Refusal:
+    """Return the refusal of an edit in a module that is gone."""
+    return Refusal(Reason.GONE, edit.state.code.start + edit.module.bias, MODULE_GONE)
+
+
+def found_at(splice: LiveSplice, parts: Iterable[Part], memory: Memory, mappings: Sequence[Mapping]) -> Found:
+    """Return what is at a splice's address. The bytes decide, unless the memory is certainly another file's."""
+    files = {(part.device, part.inode) for part in parts}
+    mapping = next((m for m in mappings if m.start <= splice.address < m.end), None)
+    if mapping is None:
+        return Found.NOTHING
+    by_file = mapping.path and not mapping.path.startswith(_HELD_BY_NO_FILE)
+    try:
+        content = memory.read(splice.address, len(splice.new))
+    except MemoryFault:
+        return Found.NOTHING
+    if content == splice.new:
+        return Found.JUMP
+    if by_file and (mapping.device, mapping.inode) not in files:
+        return Found.NOTHING
+    return Found.ORIGINAL if content == splice.old else Found.OTHER
+
+
+def lose(module: Module, state: FunctionState, why: Refusal) -> None:
+    """Forget the splices of a function, which are there no more."""
+    for splice in state.splices:
+        module.claims.release(splice.planned)
+    for hook in filter(None, map(hook_of, state.wants)):
+        hook.splice, hook.refusal = None, why
+    module.settle(state, [], [])
+
+
+class Losses:
+    """What a session had installed and has no more: in modules that were unmapped, or by another anyprobe's hand."""
+
+    def __init__(self) -> None:
+        """Start with everything in place."""
+        self.evicted = False
+        """Whether another anyprobe has removed the session."""
+        self._replaced: dict[str, bool] = {}
+        """Modules whose text was replaced by a copy in which the session's jumps work on, and whether that is told."""
+        self._splices: list[LiveSplice] = []
+        """What the journal still lists, and need not."""
+        self._lost = 0
+
+    @staticmethod
+    def misses(memfds: Iterable[int], mappings: Sequence[Mapping]) -> bool:
+        """Return whether one of the session's memfds, given by inode, is not mapped any more."""
+        ours = {m.inode for m in mappings if is_ours(m)}
+        return any(inode not in ours for inode in memfds)
+
+    def note(
+        self, modules: Iterable[Module], memfds: Iterable[int], mappings: Sequence[Mapping], memory: Memory
+    ) -> int:
+        """Take note of what the memory map shows; return how many splices are lost. ``memfds``: ours, by inode.
+
+        A program may have replaced its own text by a copy with the jumps in it: these are not lost. The journal goes
+        on listing what may lead to a patch, now or when the program writes back what it has saved.
+        """
+        before = self._lost
+        self.evicted = self.evicted or self.misses(memfds, mappings)
+        for module in modules:
+            there = stands(module.parts, mappings)
+            if there and not self.evicted:
+                continue
+            for state in module.functions.values():
+                if state.splices and self.evicted:
+                    what = "another anyprobe has removed it" if there else MODULE_GONE
+                    self._lose(module, state, state.splices, what)
+                elif state.splices:
+                    self._look_at(module, state, mappings, memory)
+        return self._lost - before
+
+    def _look_at(self, module: Module, state: FunctionState, mappings: Sequence[Mapping], memory: Memory) -> None:
+        """Take note of what has become of the splices of a function in a module that does not stand."""
+        found = {splice: found_at(splice, module.parts, memory, mappings) for splice in state.splices}
+        if all(each is Found.JUMP for each in found.values()):
+            self._replaced.setdefault(module.name, False)
+            return
+        over = [splice for splice, each in found.items() if each in {Found.NOTHING, Found.ORIGINAL}]
+        unmapped = all(each is Found.NOTHING for each in found.values())
+        self._lose(module, state, over, MODULE_GONE if unmapped else _REPLACED)
+
+    def _lose(self, module: Module, state: FunctionState, over: Sequence[LiveSplice], why: str) -> None:
+        """Forget a function's splices; those that are ``over`` need not be listed any more."""
+        self._splices += over
+        self._lost += len(state.splices)
+        lose(module, state, Refusal(Reason.GONE, state.code.start + module.bias, why))
+
+    def tell_replaced(self) -> list[str]:
+        """Return what is to be said, once, of modules whose text was replaced by a copy with the jumps in it."""
+        fresh = sorted(name for name, told in self._replaced.items() if not told)
+        self._replaced.update(dict.fromkeys(fresh, True))
+        return [
+            f"the program has replaced the text of {name} by a copy of it, in which the probes work on"
+            for name in fresh
+        ]
+
+    def check_session(self, pid: int) -> None:
+        """Raise if another anyprobe has removed the session."""
+        if self.evicted:
+            raise _removed(pid)
+
+    def clear_records(self) -> None:
+        """Have the journals list no more what is gone. Precondition: they are there, and nobody removes them now."""
+        journals = {id(splice.journal): splice.journal for splice in self._splices}
+        for journal in filter(None, journals.values()):
+            journal.clear([splice.record for splice in self._splices if splice.journal is journal])
+        self._splices = []
+
+
+def check_sessions(process: "Process", mappings: Sequence[Mapping], own: Owner, journals: int) -> None:
+    """Raise if another session is installed, or fewer ``journals`` of our own than there should be."""
+    found = find_owners(process.mem, mappings).values()
+    if sum(owner.session == own.session for owner in found) < journals:
+        raise _removed(process.pid)
+    for owner in found:
+        if owner.session == own.session or owner.ended:
+            continue
+        if owner_alive(owner):
+            raise SessionConflict(
+                f"process {process.pid} is being probed by another anyprobe session (process {owner.pid}); "
+                f"end that one first, or run: anyprobe detach -p {process.pid}"
+            )
+        raise SessionConflict(
+            f"process {process.pid} still has splices of an anyprobe session that died (process {owner.pid}); "
+            f"run: anyprobe detach -p {process.pid}"
+        )
+
+
+def _removed(pid: int) -> SessionConflict:
+    return SessionConflict(f"another anyprobe has removed this session from process {pid}; start a new one")

@@ -1,0 +1,497 @@
+"""One stop, many splices: check everything again, then write, or undo.
+
+Every prefix of the writes is a correct program: patches and springboards are in place before the stop, the journal
+lists each splice before its bytes change, and a splice never straddles a page, which the kernel copies as a whole. So
+a controller killed at any moment releases threads into a program that works.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from anyprobe.core.address import PAGE, page_floor
+from anyprobe.core.errors import TargetError
+from anyprobe.core.memory import MemoryFault
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import Flow
+from anyprobe.splice.apply.blocked_syscalls import SYSCALL, is_asleep
+from anyprobe.splice.apply.saved_pcs import Stacks
+from anyprobe.splice.apply.sigreturn_targets import Lingering, WaysBack
+from anyprobe.splice.apply.suspended_contexts import may_park
+from anyprobe.splice.apply.unsafe_pcs import FAULTS, NOWHERE, Hazards, destination
+from anyprobe.splice.codegen.patch import EmittedPatch
+from anyprobe.splice.journal.records import Journal, Record, RecordKind, marked
+from anyprobe.splice.plan.splices import PlannedSplice, Strategy
+from anyprobe.splice.plan.strategies.dead_jumps import destination_of
+
+if TYPE_CHECKING:
+    from anyprobe.splice.userspace.traps import Traps
+    from anyprobe.target.process.process import Process
+    from anyprobe.target.process.stopping import Stop
+    from anyprobe.target.process.thread import Thread
+
+
+@dataclass(slots=True, eq=False)
+class LiveSplice:
+    """A splice in the target (or about to be): its bytes, patch and journal record. Addresses are run-time ones."""
+
+    planned: PlannedSplice
+    bias: int
+    address: int
+    old: bytes
+    new: bytes
+    patch: EmittedPatch | None
+    springboard: int = 0
+    journal: Journal | None = None
+    record: int = -1
+    borrowed: bytes = b""
+    """What must follow the written bytes: a punned jump's displacement depends on it."""
+    is_springboard: bool = False
+    """Not a site: the dead bytes that a short jump leads to."""
+    whole: bytes = b""
+    """The whole instructions, some of whose bytes are written; what is displaced was made from these."""
+    whole_at: int = 0
+
+    @property
+    def interior(self) -> tuple[int, int] | None:
+        """The instruction boundaries that nobody may come back to, if any.
+
+        These are the overwritten ones (the JTPR), and those in front of what others have put into the displaced bytes.
+        """
+        end = max(self.address + len(self.old), self.planned.hosts_until + self.bias if self.planned.hosts_until else 0)
+        if self.is_springboard or end <= self.planned.insns[0].end + self.bias:
+            return None
+        # who skips an instruction that is made to fault comes back behind it
+        return self.address + (self.planned.insns[0].flow is not Flow.TRAP), end
+
+    @property
+    def displaced(self) -> tuple[int, int]:
+        """The range of the displaced instructions."""
+        if self.is_springboard:
+            return self.address, self.address
+        if self.planned.strategy is Strategy.TRAP:  # all but one byte stays as it is: nobody has to move
+            return self.address, self.address + 1
+        return self.planned.insns[0].address + self.bias, self.planned.end + self.bias
+
+
+@dataclass(slots=True, eq=False)
+class FunctionChange:
+    """What changes in one function: splices to take out and splices to put in, together or not at all."""
+
+    address: int
+    removed: list[LiveSplice] = field(default_factory=list)
+    added: list[LiveSplice] = field(default_factory=list)
+    refusal: Refusal | None = None
+
+    @property
+    def traps(self) -> bool:
+        """Whether a trap is among what is put in."""
+        return any(splice.planned.strategy is Strategy.TRAP for splice in self.added)
+
+    @property
+    def shows_pcs(self) -> bool:
+        """Whether a signal handler of the program's is among what is changed."""
+        return any(splice.planned.shows_pcs for splice in self.added)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the text is not there any more: then its splices are no more either."""
+        return self.refusal is not None and self.refusal.reason is Reason.GONE
+
+    @property
+    def outlived(self) -> list[LiveSplice]:
+        """The splices that the journal need not list any more."""
+        if self.gone:
+            return self.removed + self.added
+        return self.removed if self.refusal is None else self.added
+
+
+@dataclass(slots=True)
+class _Page:
+    before: bytes
+    after: bytearray
+    low: int = PAGE
+    high: int = 0
+
+
+class Transaction:
+    """Applies function changes in one stop.
+
+    All the thinking is done outside the stop: pages are read and made private, the result is laid out, the journal
+    lists what is intended (an intended splice whose bytes are the old ones is nothing to undo).
+    """
+
+    def __init__(
+        self,
+        process: "Process",
+        changes: Sequence[FunctionChange],
+        journal: Journal | None,
+        traps: "Traps | None" = None,
+        lingering: Lingering | None = None,
+    ) -> None:
+        """Prepare; changes whose bytes are not what they should be get their refusal here.
+
+        ``lingering``: given where the program's signal handlers bring threads in patches back to the sites.
+        """
+        self._process, self._changes, self._journal, self._traps = process, changes, journal, traps
+        self._pages: dict[int, _Page] = {}
+        self.pages_written = 0
+        self.done = False
+        """Whether the changes are in place."""
+        for change in changes:
+            self._read(change)
+        for change in changes:
+            change.refusal = change.refusal or self._apply(change)
+        self._check_borrowed()
+        self._make_private()
+        self._write_journal()
+        self._expected = {
+            start: b"".join(self._pages[start + number * PAGE].before for number in range(count))
+            for start, count in self._runs()
+        }
+        self._hazards = Hazards(changes)
+        self._interiors = sorted(
+            (
+                (*splice.interior, change)
+                for change in changes
+                if change.refusal is None
+                for splice in change.added
+                if splice.interior is not None
+            ),
+            key=lambda item: item[0],
+        )
+        self._boards = {
+            splice.address: (change, destination_of(splice.address, splice.new))
+            for change in changes
+            for splice in change.removed
+            if splice.is_springboard
+        }
+        """The jumps in dead bytes that go: who stands at one has left its site and must still come to the patch."""
+        self._lows = [low for low, _, _ in self._interiors]
+        self.ways_back = WaysBack(() if lingering is None else lingering.with_removed(changes), self._interiors)
+
+    def _read(self, change: FunctionChange) -> None:
+        known = self._pages
+        spans = [(splice.address, splice.address + len(splice.old)) for splice in change.removed]
+        if change.added:
+            spans += [_extent(splice) for splice in change.added]
+        for start, end in spans:
+            first, last = start & -PAGE, (end - 1) & -PAGE
+            if (first in known or self._read_page(first)) and (last in known or self._read_page(last)):
+                continue
+            change.refusal = Refusal(Reason.GONE, start, "the module is no longer mapped")
+            return
+
+    def _read_page(self, page: int) -> bool:
+        """Read a page; return ``False`` if it is not there any more."""
+        try:
+            before = self._process.mem.read(page, PAGE)
+        except MemoryFault:
+            if any(m.start <= page < m.end for m in self._process.mappings()):
+                raise  # it is there, with our splices in it
+            return False
+        self._pages[page] = _Page(before, bytearray(before))
+        return True
+
+    def _make_private(self) -> None:
+        """Have the kernel copy the pages that will be written, by one byte each, while the program runs."""
+        wanted = {
+            page_floor(address)
+            for change in self._changes
+            if change.refusal is None
+            for splice in change.added  # where splices are removed, the pages have been written to before
+            for address in (splice.address, splice.address + len(splice.old) - 1)
+        }
+        for page in wanted:
+            self._process.mem.write(page, self._pages[page].before[:1])
+
+    def refuse(self, change: FunctionChange, refusal: Refusal) -> None:
+        """Leave a change out; only before ``run`` or in it."""
+        if change.refusal is None:
+            self._unapply(change, refusal)
+
+    def rehearse(self) -> None:
+        """Look once more, right before the stop: it then finds in the caches what it needs while everybody waits."""
+        mappings = self._process.mappings()
+        if self._interiors or self._boards:
+            may_park(self._process, mappings)
+        self._reread()
+        Stacks(self._process.mem, mappings)
+
+    def recheck(self) -> None:
+        """See whether the text still is what was read, for a change without a stop; refuse what it contradicts."""
+        self._reread()
+
+    def struck(self, stop: "Stop") -> Refusal | None:
+        """Return a refusal if threads have to run a little first, until none is in the way of a change.
+
+        One has met a trap where something is to be changed, and does not know it yet; or is in a patch that goes and
+        whose site does not stay.
+        """
+        for thread in stop.threads if self._process.meets_traps else ():
+            pc = thread.registers.rip
+            if self._hazards.at(pc) is not None and thread.awaits_trap():
+                return Refusal(Reason.TRAP_UNSAFE, pc, f"thread {thread.tid} has just met a trap before {pc:#x}")
+        taken = self.ways_back.taken(self._process.mem, stop, self._hazards.leaving)
+        return next((why for _, why in taken), None)
+
+    def bytes_at(self, address: int, size: int) -> tuple[bytes, bytes]:
+        """Return what memory has, and what it will have, at a place that a change writes to; it lies on one page."""
+        page, offset = self._pages[page_floor(address)], address & (PAGE - 1)
+        return page.before[offset : offset + size], bytes(page.after[offset : offset + size])
+
+    def run(self, stop: "Stop") -> None:
+        """Check and write. Preconditions: everything that shares the address space is stopped and verified.
+
+        Changes that cannot be made now get a refusal and are left out; any failure undoes all writes and is raised.
+        """
+        self._reread()
+        self._check_traps(stop)
+        moves = self._check_threads(stop.threads)
+        self._check_waiting_parents(stop)
+        self._check_stacks(stop)
+        for change, why in self.ways_back.taken(self._process.mem, stop, self._hazards.leaving):
+            self.refuse(change, why)
+        moved = [(thread, thread.registers.rip, target) for thread, change, target in moves if change.refusal is None]
+        # before the heads change: a thread let go by our death must not meet them inside
+        for thread, _, target in moved:
+            thread.registers.rip = target
+            thread.store_registers()
+        try:
+            if self._traps is not None:
+                self._traps.publish(self._changes)
+            self._write_pages()
+        except BaseException:
+            if self._traps is not None:
+                self._traps.withdraw()
+            for thread, pc, _ in moved:
+                thread.registers.rip = pc
+                thread.store_registers()
+            raise
+        self.done = True
+
+    def forget(self) -> None:
+        """After a stop that failed, all writes undone: clear the journal of what was intended, if it still can be."""
+        for change in self._changes:
+            change.refusal = change.refusal or Refusal(Reason.THREAD_IN_SYSCALL, change.address, "the stop failed")
+        with suppress(TargetError, MemoryFault):
+            self.finish()
+
+    def finish(self) -> None:
+        """After the stop: clear the journal of what is no longer (or did not get) in place."""
+        listed: dict[Journal, list[int]] = {}
+        for splice in [splice for change in self._changes for splice in change.outlived]:
+            if splice.journal is not None:
+                listed.setdefault(splice.journal, []).append(splice.record)
+        for journal, records in listed.items():
+            journal.clear(records)
+
+    def _runs(self) -> list[tuple[int, int]]:
+        """Return (first page, number of pages) of adjacent pages."""
+        runs: list[tuple[int, int]] = []
+        for page in sorted(self._pages):
+            if runs and runs[-1][0] + runs[-1][1] * PAGE == page:
+                runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+            else:
+                runs.append((page, 1))
+        return runs
+
+    def _reread(self) -> None:
+        """See whether a page changed between preparation and stop; if so, lay everything out anew."""
+        changed = False
+        for start, count in self._runs():
+            content = self._process.mem.read(start, count * PAGE)
+            if content == self._expected.get(start):
+                continue
+            for number in range(count):
+                now = content[number * PAGE : (number + 1) * PAGE]
+                page = self._pages[start + number * PAGE]
+                if now != page.before:
+                    page.before, changed = now, True
+        if not changed:
+            return
+        for page in self._pages.values():
+            page.after = bytearray(page.before)
+        for change in self._changes:
+            if change.refusal is None:
+                change.refusal = self._apply(change)
+        self._check_borrowed()
+
+    def _apply(self, change: FunctionChange) -> Refusal | None:
+        """Lay the change out in the pages, or say which bytes are not what they should be."""
+        for splice in change.removed:
+            found = self._get(splice.address, len(splice.new))
+            if found not in (splice.new, splice.old):  # old: it was loaded anew
+                return Refusal(Reason.FOREIGN_BYTES, splice.address, "somebody overwrote our splice")
+        for splice in change.removed:
+            self._put(splice.address, splice.old)
+        for splice in change.added:  # before any is written: the springboard of one may be in what another displaces
+            if not self._as_planned(splice):
+                self._revert(change)
+                return Refusal(
+                    Reason.FOREIGN_BYTES, splice.address, "memory differs from the file: another patcher was here"
+                )
+        for splice in change.added:
+            self._put(splice.address, splice.new)
+        return None
+
+    def _as_planned(self, splice: LiveSplice) -> bool:
+        """Return whether the bytes to be written are the file's, and the rest of those instructions too."""
+        if self._get(splice.address, len(splice.old)) != splice.old:
+            return False
+        return not splice.whole or self._get(splice.whole_at, len(splice.whole)) == splice.whole
+
+    def _check_borrowed(self) -> None:
+        """Leave out puns whose borrowed bytes are not what the file says: they would jump astray."""
+        for change in self._changes:
+            for splice in change.added if change.refusal is None else ():
+                at = splice.address + len(splice.old)
+                if splice.borrowed and self._get(at, len(splice.borrowed)) != splice.borrowed:
+                    detail = "somebody changed bytes that the punned jump would depend on"
+                    self._unapply(change, Refusal(Reason.FOREIGN_BYTES, at, detail))
+                    break
+
+    def _unapply(self, change: FunctionChange, refusal: Refusal) -> None:
+        change.refusal = refusal
+        self._revert(change)
+
+    def _revert(self, change: FunctionChange) -> None:
+        """Put back what was found, which for a splice whose module was loaded anew is not the splice."""
+        for splice in (*change.added, *change.removed):
+            for start in range(splice.address, splice.address + len(splice.old)):
+                page = self._pages[page_floor(start)]
+                page.after[start & (PAGE - 1)] = page.before[start & (PAGE - 1)]
+
+    def _get(self, address: int, size: int) -> bytearray:
+        offset = address & (PAGE - 1)
+        if offset + size <= PAGE:
+            return self._pages[address - offset].after[offset : offset + size]
+        return self._get(address, PAGE - offset) + self._get(page_floor(address) + PAGE, offset + size - PAGE)
+
+    def _put(self, address: int, content: bytes) -> None:
+        offset = address & (PAGE - 1)
+        end = offset + len(content)
+        if end > PAGE:
+            here = PAGE - offset
+            self._put(address, content[:here])
+            self._put(address + here, content[here:])
+            return
+        page = self._pages[address - offset]
+        page.after[offset:end] = content
+        page.low = min(page.low, offset)
+        page.high = max(page.high, end)
+
+    def _check_traps(self, stop: "Stop") -> None:
+        """Leave out traps that could harm somebody as he is now."""
+        refusal = None if self._traps is None else self._traps.check(stop, self._changes)
+        if refusal is None:
+            return
+        for change in self._changes:
+            if change.traps and change.refusal is None:
+                self._unapply(change, refusal)
+
+    def _check_threads(self, threads: Iterable["Thread"]) -> list[tuple["Thread", FunctionChange, int]]:
+        """Leave out changes that a thread is in the way of; return which threads must move where."""
+        moves = []
+        for thread in threads:
+            pc = thread.registers.rip
+            if pc in self._boards:
+                moves.append((thread, *self._boards[pc]))
+                continue
+            leaving = self._hazards.leaving(pc)
+            asleep = is_asleep(self._process.mem, thread) and (leaving or self._hazards.at(pc - len(SYSCALL)))
+            change = self._hazards.at(pc - len(SYSCALL) if asleep else pc) if leaving is None else leaving[0]
+            if leaving is not None:
+                target = self._way_out(*leaving) if asleep else None
+            else:
+                target = self._way_in(thread, change, asleep=bool(asleep)) if change is not None else None
+            if change is not None and target is not None:
+                moves.append((thread, change, target))
+        return moves
+
+    def _way_in(self, thread: "Thread", change: FunctionChange, *, asleep: bool) -> int | None:
+        """Return where in a patch a thread must go, if it must; leave the change out if it is in the way."""
+        pc = thread.registers.rip
+        faulted = not asleep and thread.awaits(*FAULTS)
+        target = None if change.refusal is not None else destination(change, pc, asleep=asleep, faulted=faulted)
+        if target != NOWHERE:
+            return target
+        where = "is inside the system call before" if asleep else "is at no instruction of the function at"
+        self._unapply(change, Refusal(Reason.THREAD_IN_SYSCALL, pc, f"thread {thread.tid} {where} {pc:#x}"))
+        return None
+
+    def _way_out(self, change: FunctionChange, origin: int) -> int | None:
+        """Return where a thread asleep in a patch that goes may go, ``origin`` or a new patch; else it stays."""
+        into = self._hazards.at(origin - len(SYSCALL))
+        if into is None:
+            return origin
+        target = destination(change, origin, asleep=True) if into is change else None
+        return None if target == NOWHERE else target
+
+    def _check_waiting_parents(self, stop: "Stop") -> None:
+        """Leave out changes that a parent waiting in vfork will come back into: it cannot be moved."""
+        for parent in stop.waiting:
+            change = self._hazards.at(parent.pc)
+            if change is not None and change.refusal is None and destination(change, parent.pc) is not None:
+                detail = f"thread {parent.tid} waits here for a vfork child"
+                self._unapply(change, Refusal(Reason.THREAD_IN_SYSCALL, parent.pc, detail))
+
+    def _check_stacks(self, stop: "Stop") -> None:
+        """Leave out several-instruction jumps into whose JTPR some signal handler will return."""
+        if not self._interiors and not self._boards:
+            return
+        stacks = Stacks(self._process.mem, stop.mappings)
+        for tid, saved in stacks.all_saved_pcs(stop):
+            for pc in saved:
+                if pc in self._boards:
+                    self._refuse_return(tid, self._boards[pc][0], pc)
+                index = bisect_right(self._lows, pc) - 1
+                if index >= 0 and pc < self._interiors[index][1]:
+                    self._refuse_return(tid, self._interiors[index][2], self._interiors[index][0])
+
+    def _refuse_return(self, tid: int, change: FunctionChange, where: int) -> None:
+        if change.refusal is None:
+            detail = f"a signal handler of thread {tid} will return into the bytes to overwrite"
+            self._unapply(change, Refusal(Reason.SIGNAL_CONTEXT_IN_JTPR, where, detail))
+
+    def _write_journal(self) -> None:
+        added = [splice for change in self._changes if change.refusal is None for splice in change.added]
+        if not added:
+            return
+        assert self._journal is not None
+        at_handlers = {splice for change in self._changes if change.shows_pcs for splice in change.added}
+        records = []
+        for splice in added:
+            patch = splice.patch.address if splice.patch is not None else 0
+            extra = marked(patch, internal=splice.planned.internal, at_handler=splice in at_handlers)
+            records.append(Record(RecordKind.SPLICE, splice.address, len(splice.old), extra, splice.old, splice.new))
+        for splice, index in zip(added, self._journal.add(records), strict=True):
+            splice.journal, splice.record = self._journal, index
+
+    def _write_pages(self) -> None:
+        """Write the changed pages, adjacent ones with one call: the kernel copies page by page; undo on any error."""
+        written: list[tuple[int, bytes]] = []
+        try:
+            for start, count in self._runs():
+                pages = [self._pages[start + number * PAGE] for number in range(count)]
+                low, high = pages[0].low, (count - 1) * PAGE + pages[-1].high
+                before = b"".join(page.before for page in pages)[low:high]
+                after = b"".join(page.after for page in pages)[low:high]
+                if after != before:
+                    written.append((start + low, before))
+                    self._process.mem.write(start + low, after)
+                    self.pages_written += count
+        except BaseException:
+            for address, before in reversed(written):
+                self._process.mem.write(address, before)
+            raise
+
+
+def _extent(splice: LiveSplice) -> tuple[int, int]:
+    """Return the range of all bytes that have to be as planned before a splice is written."""
+    start, end = splice.address, splice.address + len(splice.old) + len(splice.borrowed)
+    if splice.whole:
+        start, end = min(start, splice.whole_at), max(end, splice.whole_at + len(splice.whole))
+    return start, end

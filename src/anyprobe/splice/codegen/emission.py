@@ -1,0 +1,305 @@
+"""From planned functions to patches in memory of ours, and to the writes that are to lead there."""
+
+from collections.abc import Callable, Sequence
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import InternalError, TargetError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
+from anyprobe.splice.apply.transaction import FunctionChange, LiveSplice
+from anyprobe.splice.codegen.emit import (
+    PATCH_ALIGNMENT,
+    ActionSource,
+    dead_springboard_bytes,
+    emit_patch,
+    estimate,
+    head_bytes,
+)
+from anyprobe.splice.codegen.patch import REPLACING, Action, ActionKind, BankCode, EmittedPatch
+from anyprobe.splice.edits import Edit, Module, hook_of
+from anyprobe.splice.memory.code_region import Neighbourhood, SlotBank
+from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan.together import member_at
+
+if TYPE_CHECKING:
+    from anyprobe.splice.codegen.handlers.facts import HandlerFacts
+    from anyprobe.splice.engine import Engine
+
+
+MANY_FUNCTIONS = 300
+
+
+def worth_moving(edits: Sequence[Edit]) -> bool:
+    """Return whether so much is counted that speed counts for more than what signal handlers see in between."""
+    added = (edit for edit in edits if edit.plan.splices)
+    inside = (edit for edit in added if any(want.kind is WantKind.OFFSET for want in edit.wants))
+    return sum(1 for _ in islice(inside, MANY_FUNCTIONS)) == MANY_FUNCTIONS
+
+
+class Emission:
+    """Writes the patches of one change."""
+
+    def __init__(self, engine: "Engine", *, moves: bool = False) -> None:
+        """Start with no function written; ``moves``: lines of a function are moved together where that can be."""
+        self._engine, self._moves = engine, moves
+        self._homes_with_stubs: dict[int, Neighbourhood] = {}
+        """By module."""
+        self._within_reach: dict[Module, list[Neighbourhood]] = {}
+        self._known_actions: dict[Want, tuple[Action, ...]] = {}
+        """Of the present function."""
+
+    def emit(self, edit: Edit) -> Refusal | None:
+        """Write the patches of a function and say in ``edit.change`` what leads to them, or return why it cannot be."""
+        if edit.given_up:
+            return None
+        if not edit.plan.splices:
+            edit.change = FunctionChange(edit.state.code.start + edit.module.bias, edit.leaving)
+            return None
+        home = self._home_for(edit)
+        # the routines of a bank come before the first patch that uses them
+        self._known_actions = {want: self._actions_of(want, home) for want in edit.wants}
+        moved = self._move(edit, home) if self._moves else {}
+        if len(edit.plan.splices) == 1 and not edit.plan.splices[0].dead_springboard:
+            return self._emit_only(edit, home, moved)
+        members = edit.plan.scope or (edit.state.code,)
+        behind: dict[int, dict[int, int]] = {each.start: {} for each in members}
+        """Where branches of a function back to its entry go; a branch of another function is a way in."""
+        made: dict[PlannedSplice, LiveSplice] = {}
+        for planned in sorted(edit.plan.splices, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants)):
+            own = behind[member_at(members, planned.head).start]
+            live = self._emit_splice(edit, planned, home, own, moved.get(planned))
+            if isinstance(live, Refusal):
+                return live
+            made[planned] = live
+            own |= _ways_in(edit.module, live)
+        added: list[LiveSplice] = []
+        for planned in edit.plan.splices:  # each behind what it leans on
+            live = made[planned]
+            if planned.dead_springboard:
+                added.append(_dead_springboard(edit.module, planned, live))
+            for other in planned.leans_on:
+                live.borrowed = _overlaid(live.address + len(live.old), live.borrowed, made[other])
+            _check_jump(live)
+            added.append(live)
+        twice = _written_twice(added)
+        if twice is not None:
+            return Refusal(Reason.OVERLAP, twice, "two splices of the function would write this byte")
+        edit.change = FunctionChange(edit.state.code.start + edit.module.bias, edit.leaving, added)
+        return None
+
+    def _emit_only(self, edit: Edit, home: Neighbourhood, moved: dict[PlannedSplice, EmittedPatch]) -> Refusal | None:
+        """Write the one patch of a function: nothing leans on anything else."""
+        planned = edit.plan.splices[0]
+        live = self._emit_splice(edit, planned, home, {}, moved.get(planned))
+        if isinstance(live, Refusal):
+            return live
+        _check_jump(live)
+        edit.change = FunctionChange(edit.state.code.start + edit.module.bias, edit.leaving, [live])
+        return None
+
+    def _emit_splice(
+        self,
+        edit: Edit,
+        planned: PlannedSplice,
+        home: Neighbourhood,
+        behind: dict[int, int],
+        moved: EmittedPatch | None,
+    ) -> LiveSplice | Refusal:
+        module = edit.module
+        patch: EmittedPatch | Refusal
+        if moved is not None:
+            patch = moved
+        else:
+            patch = self._fill_template(edit, planned, home) or self._write_patch(edit, planned, home, behind)
+            if isinstance(patch, Refusal):
+                return patch
+            home.put(patch.code)
+        if planned.insns[-1].may_go_on:
+            module.claims.landings.add(planned.end)
+        target = patch.address
+        springboard = 0
+        if planned.pun is not None:
+            springboard = planned.springboard
+            self._engine.springboards.write(springboard, patch.address)
+            target = springboard
+        address = planned.write_at + module.bias
+        new = head_bytes(planned, module.bias, target)
+        old, borrowed, whole = _bytes_there(module, planned)
+        return LiveSplice(
+            planned, module.bias, address, old, new, patch, springboard,
+            borrowed=borrowed, whole=whole, whole_at=planned.insns[0].address + module.bias,
+        )  # fmt: skip
+
+    def _move(self, edit: Edit, home: Neighbourhood) -> dict[PlannedSplice, EmittedPatch]:
+        """Write the patches of the lines of a function in one piece; return them."""
+        from anyprobe.splice.codegen.fragments import Moving, can_move
+
+        action_of = {want: actions[0] for want, actions in self._known_actions.items() if len(actions) == 1}.get
+        lines = of_one_bank([splice for splice in edit.plan.splices if can_move(splice, action_of)], action_of)
+        if not lines:
+            return {}
+        moving = Moving(home.cursor, edit.module.bias, action_of, self._engine.clobbers.of_edit(edit))
+        written = moving.write(lines)
+        if written is None:
+            return {}
+        reserved = sum([estimate(line) for line in lines]) - PATCH_ALIGNMENT
+        if len(written[0]) > min(reserved, home.room()):  # what is more would be the room of others
+            return {}
+        home.put(written[0])
+        return written[1]
+
+    def _fill_template(self, edit: Edit, planned: PlannedSplice, home: Neighbourhood) -> EmittedPatch | None:
+        if len(planned.wants) != 1:
+            return None
+        want = planned.wants[0]
+        actions = self._actions(want, home)
+        if len(actions) != 1:
+            return None
+        clobbers = self._engine.clobbers.of
+        return home.templates.fill(planned, home.cursor, edit.module.bias, actions[0], lambda: clobbers(edit, want))
+
+    def _write_patch(
+        self, edit: Edit, planned: PlannedSplice, home: Neighbourhood, behind: dict[int, int]
+    ) -> EmittedPatch | Refusal:
+        clobbers = self._engine.clobbers.of
+        missing: list[tuple[Action, ...]] = []
+
+        def together(actions: Sequence[Action]) -> tuple[int, int]:
+            chain = leading_chain(actions)
+            routine = home.chain(chain) if chain else None
+            if chain and routine is None:
+                missing.append(chain)
+            return len(chain), routine or 0
+
+        source = ActionSource(lambda want: self._actions(want, home), lambda want: clobbers(edit, want), together)
+        alone = len(planned.wants) == 1  # the order does not matter
+        looped = alone or any(each.back_to_entry for each in edit.plan.scope or (edit.state.code,))
+        patch = emit_patch(planned, home.cursor, edit.module.bias, source, behind, looped=looped)
+        if not missing:
+            return patch
+        for chain in missing:
+            home.write_chain(chain)
+        return emit_patch(planned, home.cursor, edit.module.bias, source, behind, looped=looped)
+
+    def _actions(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
+        known = self._known_actions.get(want)
+        return self._actions_of(want, home) if known is None else known
+
+    def _actions_of(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
+        hook = hook_of(want)
+        if hook is not None and hook.kind is ActionKind.VIEW:
+            return (Action(hook.kind, hook.offset, home.view_code(self._engine.view.root)),)
+        if hook is None or hook.bank is None:
+            return ()
+        bank = hook.bank
+        if not isinstance(bank, SlotBank):
+            code = BankCode(None, 0, bank.piece.address, None)
+        elif hook.kind is ActionKind.HANDLE_RETURN:
+            return (Action(hook.kind, hook.offset, home.handling_code(bank, hook)),)
+        elif hook.handler is not None:
+            code = home.handler_code(bank, hook.handler)
+        elif hook.kind in REPLACING:
+            code = home.replacing_code(bank)
+        else:
+            code = home.slot_code(bank)
+        if hook.handler is None:
+            return (Action(hook.kind, hook.offset, code),)
+        place = (hook.ip, hook.function) if hook.handler.asks_place else (0, 0)
+        inline = home.inline(bank, hook.handler) if isinstance(bank, SlotBank) else None
+        told = hook.handler.takes_target, hook.handler.moves_stack
+        shared = hook.handler if isinstance(bank, SlotBank) and inline is None else None
+        return (Action(hook.kind, hook.offset, code, *place, *told, inline, shared),)
+
+    def _home_for(self, edit: Edit) -> Neighbourhood:
+        """Return where a function's patches go: all of a module where the stubs are that return addresses need."""
+        for want in edit.wants:
+            if (hook := hook_of(want)) is not None and hook.kind in REPLACING:
+                return self._homes_with_stubs.setdefault(id(edit.module), self._home_of(edit.module))
+        return self._home_of(edit.module)
+
+    def _home_of(self, module: Module) -> Neighbourhood:
+        """Return the neighbourhood with most room that reaches a module."""
+        fit = self._within_reach.get(module)
+        if fit is None:
+            fit = [home for home in self._engine.neighbourhoods if home.reaches(module.low, module.high)]
+            self._within_reach[module] = fit
+        if not fit:
+            raise TargetError(f"there is no code memory within reach of {module.name}")
+        return fit[0] if len(fit) == 1 else max(fit, key=Neighbourhood.room)
+
+
+def _ways_in(module: Module, live: LiveSplice) -> dict[int, int]:
+    """Return where branches go that lead back to a function's entry, if that is spliced here, by their targets."""
+    assert live.patch is not None
+    entries = [want.address for want in live.planned.wants if want.kind is WantKind.ENTRY]
+    if not entries:
+        return {}
+    targets = [*entries, *(module.code.start_of(address) or address for address in entries)]
+    return dict.fromkeys((target + module.bias for target in targets), live.patch.behind)
+
+
+def _bytes_there(module: Module, planned: PlannedSplice) -> tuple[bytes, bytes, bytes]:
+    """Return what is written over, what must stay behind that, and the whole of the displaced instructions."""
+    first, whole_at, end = planned.write_at, planned.insns[0].address, planned.end
+    middle = first + planned.written
+    if first == whole_at and not planned.borrowed and middle <= end:
+        whole = b"".join([insn.raw for insn in planned.insns])
+        return whole[: planned.written], b"", whole
+    start = min(first, whole_at)
+    content = module.code.text.memory.read(start, max(middle + planned.borrowed, end) - start)
+    borrowed = content[middle - start :][: planned.borrowed]
+    return content[first - start : middle - start], borrowed, content[whole_at - start : end - start]
+
+
+def leading_chain(actions: Sequence[Action]) -> tuple[Action, ...]:
+    """Return the actions, from the first one on, whose handlers can be called together; none if these are not two."""
+    from anyprobe.splice.codegen.handlers.chain import can_follow
+
+    chain: list[Action] = []
+    handlers: list[HandlerFacts] = []
+    for action in actions:
+        same = not chain or action.bank.gate == chain[0].bank.gate
+        if action.handler is None or not same or not can_follow(handlers, action.handler):
+            break
+        chain.append(action)
+        handlers.append(action.handler)
+    return tuple(chain) if len(chain) > 1 else ()
+
+
+def of_one_bank(lines: list[PlannedSplice], action_of: Callable[[Want], Action | None]) -> list[PlannedSplice]:
+    """Return the lines whose counters lie in the bank of the first one: a register has the block of one bank."""
+    slots = [{action.bank.slot for want in line.wants if (action := action_of(want)) is not None} for line in lines]
+    return [line for line, own in zip(lines, slots, strict=True) if own == slots[0] and len(own) == 1]
+
+
+def _check_jump(live: LiveSplice) -> None:
+    """Raise if a jump that is partly made of bytes that others write, or that stay, would go astray."""
+    planned, content = live.planned, live.new + live.borrowed
+    if not live.borrowed or planned.strategy is Strategy.TRAP:
+        return
+    prefixes = planned.pun.prefixes if planned.pun is not None else 0
+    size, target = (4, live.springboard) if planned.pun is not None else (1, planned.dead_springboard + live.bias)
+    distance = int.from_bytes(content[prefixes + 1 : prefixes + 1 + size], "little", signed=True)
+    if live.address + prefixes + 1 + size + distance != target:
+        raise InternalError(f"the jump at {live.address:#x} would not lead to {target:#x}")
+
+
+def _written_twice(splices: Sequence[LiveSplice]) -> int | None:
+    """Return a byte that two splices write, if there is one."""
+    spans = sorted((splice.address, splice.address + len(splice.new)) for splice in splices)
+    return next((start for (_, end), (start, _) in pairwise(spans) if start < end), None)
+
+
+def _overlaid(address: int, content: bytes, splice: LiveSplice) -> bytes:
+    """Return bytes at an address as they are once a splice is written."""
+    changed = dict(enumerate(splice.new, splice.address))
+    return bytes(changed.get(at, byte) for at, byte in enumerate(content, address))
+
+
+def _dead_springboard(module: Module, planned: PlannedSplice, live: LiveSplice) -> LiveSplice:
+    """Return the write into dead bytes that a short jump needs; it comes before the jump."""
+    assert live.patch is not None
+    old = module.code.text.memory.read(planned.dead_springboard, JUMP_BYTES)
+    new = dead_springboard_bytes(planned, module.bias, live.patch.address)
+    return LiveSplice(planned, module.bias, planned.dead_springboard + module.bias, old, new, None, is_springboard=True)

@@ -1,0 +1,375 @@
+"""From a planned splice to bytes: its patch at a given address, and what to write at its head."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import Flow, Insn
+from anyprobe.isa.relocate import displace
+from anyprobe.splice.codegen.counter_template import is_plain, is_plain_branch
+from anyprobe.splice.codegen.patch import (
+    REPLACING,
+    Action,
+    ActionKind,
+    Clobbers,
+    EmittedPatch,
+    Landing,
+    PatchWriter,
+    UndisplaceableError,
+)
+from anyprobe.splice.plan.splices import TRAP, PlannedSplice, Strategy, Want, WantKind
+
+PATCH_ALIGNMENT = 16
+PLAIN_ESTIMATE, COUNTER_ESTIMATE = 24, 81
+"""Upper bounds of a patch that only counts, beyond its counters and instructions (alignment, the jump back), and of the
+code of a counter that has to save everything, its first hit included."""
+PATCH_ESTIMATE, ACTION_ESTIMATE, INSTRUCTION_ESTIMATE = 200, 112, 32
+"""The same of any other patch, of any action, and of the copy of an instruction that cannot be copied as it is."""
+
+_SEE_STACK = REPLACING | {ActionKind.HANDLER}
+"""What looks at the stack, which has to be as in front of the instruction."""
+_ORDER = {WantKind.ENTRY: 0, WantKind.LOOP: 1, WantKind.OFFSET: 2, WantKind.EXIT: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSource:
+    """Where a patch's actions come from: per want, the code to run and what it may clobber at the site."""
+
+    actions: Callable[[Want], tuple[Action, ...]]
+    clobbers: Callable[[Want], Clobbers]
+    together: Callable[[Sequence[Action]], tuple[int, int]] = lambda _: (0, 0)
+    """How many of some actions, from the first one on, are handlers of one call, and what that call's routine is."""
+
+
+def estimate(splice: PlannedSplice) -> int:
+    """Return an upper bound of the bytes that the splice's patch takes."""
+    size, plain = 0, True
+    for insn in splice.insns:
+        size += len(insn.raw) if insn.flow is Flow.NEXT else INSTRUCTION_ESTIMATE
+    for want in splice.wants:
+        bare = not (want.conditional or want.after or want.block)
+        if bare and getattr(want.tag, "kind", None) is ActionKind.COUNT:
+            size += COUNTER_ESTIMATE
+            continue
+        plain = False
+        size += ACTION_ESTIMATE + INSTRUCTION_ESTIMATE * len(want.block)
+        if want.inside:
+            from anyprobe.splice.codegen.exit_test import DECISION_ESTIMATE, RANGE_ESTIMATE
+
+            size += DECISION_ESTIMATE + RANGE_ESTIMATE * len(want.inside)
+        if getattr(want.tag, "handler", None) is not None:
+            from anyprobe.splice.codegen.handlers.inline import INLINE_ESTIMATE
+
+            size += INLINE_ESTIMATE
+    return size + (PLAIN_ESTIMATE if plain else PATCH_ESTIMATE)
+
+
+def emit_patch(
+    splice: PlannedSplice,
+    address: int,
+    bias: int,
+    source: ActionSource,
+    behind: Mapping[int, int],
+    *,
+    looped: bool = True,
+) -> EmittedPatch | Refusal:
+    """Return the patch of a splice at ``address``.
+
+    ``behind`` maps the run-time address of a function's entry to where branches back to it must go: behind the entry's
+    handlers. The patch's own head is added to it by its own entry want. ``looped``: there may be such branches, so what
+    runs at entries comes before what runs at the instruction; else all of it runs in the order of the wants.
+    """
+    try:
+        return _Emission(splice, address, bias, source, dict(behind), looped=looped).run()
+    except UndisplaceableError as failure:
+        return failure.refusal
+
+
+class _Emission:
+    def __init__(
+        self,
+        splice: PlannedSplice,
+        address: int,
+        bias: int,
+        source: ActionSource,
+        behind: dict[int, int],
+        *,
+        looped: bool,
+    ) -> None:
+        self._looped = looped
+        self._splice, self._bias, self._source, self._heads = splice, bias, source, behind
+        self._writer = PatchWriter(address)
+        self._starts: list[tuple[int, int]] = []
+        self._copies: list[tuple[int, int]] = []
+        self._behind_here = 0
+        self._faults: list[tuple[Insn, int, int, list[Action]]] = []
+        """(instruction, where its copy is, where that goes on, what runs if it faults)."""
+
+    def run(self) -> EmittedPatch:
+        splice, writer = self._splice, self._writer
+        if splice.strategy is Strategy.RETARGET:
+            self._retargeted(splice.insns[0].at(splice.insns[0].address + self._bias))
+        else:
+            for insn in splice.insns:
+                self._instruction(insn)
+            if splice.insns[-1].may_go_on:
+                end = splice.end + self._bias
+                self._copies.append((end, writer.here))
+                writer.relative(b"\xe9", end)
+        code = writer.finish()
+        landings = self._landings() if self._faults else ()
+        return EmittedPatch(
+            writer.address,
+            bytes(writer.out) if landings else code,
+            tuple(self._starts),
+            tuple(self._copies),
+            self._behind_here or writer.address,
+            self._front(),
+            landings,
+        )
+
+    def _landings(self) -> tuple[Landing, ...]:
+        from anyprobe.splice.codegen.fault_exit import write_landing
+
+        return tuple(write_landing(self._writer, *fault) for fault in self._faults)
+
+    def _front(self) -> tuple[int, Clobbers] | None:
+        """Return what tells the front from others where one plain counter comes before everything else."""
+        splice, wants = self._splice, self._splice.wants
+        actions = self._source.actions(wants[0]) if len(wants) == 1 else ()
+        plain = len(actions) == 1 and (is_plain(splice, actions[0]) or is_plain_branch(splice, actions[0]))
+        return (actions[0].bank.gate, self._source.clobbers(wants[0])) if plain else None
+
+    def _wants_at(self, address: int) -> list[Want]:
+        """Return the wants at a link-time address, in the order in which they run."""
+        found = [want for want in self._splice.wants if want.address == address]
+        return sorted(found, key=lambda want: -1 if want.first else _ORDER[want.kind]) if len(found) > 1 else found
+
+    def _actions(self, wants: list[Want]) -> None:
+        found = [
+            (want, action)
+            for want in wants
+            if want.kind is not WantKind.LOOP
+            for action in self._source.actions(want)
+            if action.kind is not ActionKind.FAULT
+        ]
+        ordered = sorted(found, key=_turn) if len(found) > 1 else found
+        while ordered:
+            number, routine = self._source.together([action for _, action in ordered]) if len(ordered) > 1 else (0, 0)
+            if routine:
+                self._writer.call_handlers([action for _, action in ordered[:number]], routine)
+                ordered = ordered[number:]
+                continue
+            (want, action), *ordered = ordered
+            self._writer.action(action, self._source.clobbers(want))
+
+    def _retargeted(self, insn: Insn) -> None:
+        """The branch itself leads here: actions, then on to its destination."""
+        assert insn.target is not None
+        wants = self._wants_at(insn.address - self._bias)
+        if any(action.kind is ActionKind.FAULT for want in wants for action in self._source.actions(want)):
+            from anyprobe.splice.codegen.fault_exit import check_landing
+
+            check_landing(insn, first=True)
+        if wants[0].block:
+            self._exit_block(wants)
+            return
+        self._before_retargeted(insn, [want for want in wants if not want.after])
+        self._behind([want for want in wants if want.after], insn.target)
+        self._copies.append((insn.target, self._writer.here))
+        self._behind_here = self._writer.here
+        # a call of the function by itself is a call like any other; only jumps go behind the handlers
+        target = insn.target if insn.flow is Flow.CALL else self._heads.get(insn.target, insn.target)
+        self._writer.relative(b"\xe9", target)
+
+    def _before_retargeted(self, insn: Insn, wants: list[Want]) -> None:
+        """Append actions; handlers see the stack as it was in front of a call."""
+        handlers = [action for want in wants for action in self._source.actions(want)]
+        handlers = [action for action in handlers if action.kind in _SEE_STACK and insn.flow is Flow.CALL]
+        if any(action.moves_stack for action in handlers):
+            detail = (
+                "a call by a changed branch has pushed its return address: the stack pointer cannot be changed here"
+            )
+            raise UndisplaceableError(Refusal(Reason.NO_DISPLACED_FORM, insn.address, detail))
+        shown = bool(handlers)
+        if shown:
+            self._writer.raw(b"\x48\x8d\x64\x24\x08")  # lea rsp, [rsp+8]: the return address is in the red zone
+        self._actions(wants)
+        if shown:
+            self._writer.raw(b"\x48\x8d\x64\x24\xf8")  # lea rsp, [rsp-8]
+
+    def _behind(self, wants: list[Want], following: int, push: Callable[[int], bytes] | None = None) -> None:
+        """Append actions that are told where control goes, which ``push`` finds out where ``following`` is 0."""
+        for want in wants:
+            for action in self._source.actions(want):
+                told = action._replace(ip=following) if following and action.function else action
+                self._writer.action(told, Clobbers(), push)
+
+    def _instruction(self, insn: Insn) -> None:
+        """Emit one link-time instruction: its actions and its displaced copy."""
+        writer, address = self._writer, insn.address + self._bias
+        self._starts.append((address, writer.here))
+        wants = self._wants_at(insn.address)
+        entry = [want for want in wants if want.kind is WantKind.ENTRY]
+        together = set(entry)
+        if entry and not self._looped:
+            together.update(want for want in wants if want.kind is WantKind.OFFSET and not want.after)
+        self._actions([want for want in self._splice.wants if want in together])
+        if entry:
+            self._behind_here = writer.here
+            self._heads[address] = writer.here
+            self._heads[address - 4] = writer.here  # a branch to an endbr64 in front of the entry
+        faults = [action for want in wants for action in self._source.actions(want) if action.kind is ActionKind.FAULT]
+        if faults:
+            from anyprobe.splice.codegen.fault_exit import check_landing
+
+            check_landing(insn, first=insn is self._splice.insns[0])
+        through = [want for want in wants if want.block]
+        after = [want for want in wants if want.after]
+        plain = [want for want in wants if not want.block and not want.after]
+        self._actions([want for want in plain if want not in together and not want.conditional])
+        taken = [want for want in plain if want.conditional]
+        if taken and insn.flow is Flow.INDIRECT_JUMP:
+            from anyprobe.splice.codegen.exit_test import decide
+
+            inside = [(low + self._bias, high + self._bias) for low, high in taken[0].inside]
+            decide(writer, insn.at(address), inside, lambda: self._actions(taken))
+            taken = []
+        if faults:
+            self._watched(insn.at(address), after, faults)
+            return
+        if after:
+            self._with_actions_behind(insn.at(address), after, taken, through)
+            return
+        self._copies.append((address, writer.here))
+        if insn.flow is Flow.NEXT and not insn.iced.is_ip_rel_memory_operand:
+            writer.raw(insn.raw)
+            return
+        if through:
+            if insn.flow is Flow.JCC:
+                writer.cold(bytes((0x0F, 0x80 | _condition(insn))), lambda: self._exit_block(through))
+            else:
+                self._exit_block(through)
+            return
+        insn = insn.at(address)
+        if taken:
+            self._conditional_exit(insn, taken)
+            return
+        self._copy(insn, self._behind_entry(insn))
+
+    def _watched(self, insn: Insn, after: list[Want], faults: list[Action]) -> None:
+        """Append the copy of a run-time instruction that does not branch and may fault, which is waited for."""
+        writer = self._writer
+        self._copies.append((insn.address, writer.here))
+        copy = writer.here
+        self._copy(insn)
+        self._faults.append((insn, copy, writer.here, faults))
+        self._behind(after, insn.end)
+
+    def _with_actions_behind(self, insn: Insn, after: list[Want], taken: list[Want], through: list[Want]) -> None:
+        """Append the copy of a run-time instruction with actions behind it; ``taken`` and ``through`` are exits."""
+        from anyprobe.splice.codegen.post_actions import (
+            act_behind_jump,
+            act_behind_return,
+            branch_with_actions,
+            call_with_actions,
+        )
+
+        writer, act = self._writer, partial(self._behind, after)
+        target = self._behind_entry(insn)
+
+        def leave() -> None:
+            self._actions(taken)
+            if through:
+                self._exit_block(through)
+            else:
+                assert insn.target is not None
+                writer.relative(b"\xe9", insn.target if target is None else target)
+
+        if insn.flow is Flow.RET:
+            act_behind_return(writer, insn, act)
+        elif insn.flow in (Flow.JUMP, Flow.INDIRECT_JUMP):
+            act_behind_jump(insn, act)
+        self._copies.append((insn.address, writer.here))
+        if insn.is_call:
+            call_with_actions(writer, insn, act)
+        elif insn.flow is Flow.JCC:
+            branch_with_actions(writer, insn, act, leave)
+        elif insn.flow is Flow.JUMP:
+            leave()
+        else:
+            self._copy(insn)
+            if insn.may_go_on:
+                act(insn.end, None)
+
+    def _behind_entry(self, insn: Insn) -> int | None:
+        """Return where a branch back to the entry goes instead."""
+        return self._heads.get(insn.target) if insn.target is not None and insn.flow is not Flow.CALL else None
+
+    def _copy(self, insn: Insn, target: int | None = None) -> None:
+        """Append the displaced copy of a run-time instruction."""
+        copy = displace(insn, self._writer.here, target=target)
+        if isinstance(copy, Refusal):
+            raise UndisplaceableError(copy)
+        self._writer.raw(copy)
+
+    def _exit_block(self, wants: list[Want]) -> None:
+        """Append a copy of the exit block that a branch leads to; the actions run in front of its last instruction."""
+        block = wants[0].block
+        for insn in block:
+            if insn is block[-1]:
+                self._actions([want.origin for want in wants if want.origin is not None])
+            self._copies.append((insn.address + self._bias, self._writer.here))
+            self._copy(insn.at(insn.address + self._bias))
+
+    def _conditional_exit(self, insn: Insn, wants: list[Want]) -> None:
+        """A conditional tail jump: its actions run on the taken edge only."""
+        condition = _condition(insn)
+        target = insn.target
+        assert target is not None
+
+        def taken() -> None:
+            self._actions(wants)
+            self._writer.relative(b"\xe9", target)
+
+        self._writer.cold(bytes((0x0F, 0x80 | condition)), taken)
+
+
+def _turn(item: tuple[Want, Action]) -> int:
+    """Return when an action's turn is: a handler may send the thread elsewhere, and has no part in a call's time."""
+    kind = item[1].kind
+    if kind is ActionKind.VIEW:
+        return 0
+    if kind in (ActionKind.COUNT, ActionKind.LEAVE, ActionKind.LEAVE_TAIL):
+        return 1
+    return 3 if kind is ActionKind.ENTER or kind in REPLACING else 2
+
+
+def _condition(insn: Insn) -> int:
+    if insn.condition is not None:
+        return insn.condition
+    detail = f"{insn.text}: no form with handlers on its taken edge only"
+    raise UndisplaceableError(Refusal(Reason.NO_DISPLACED_FORM, insn.address, detail))
+
+
+def dead_springboard_bytes(splice: PlannedSplice, bias: int, target: int) -> bytes:
+    """Return the jump to the run-time address ``target`` to write into the dead bytes that a short jump leads to."""
+    return b"\xe9" + (target - (splice.dead_springboard + bias + 5)).to_bytes(4, "little", signed=True)
+
+
+def head_bytes(splice: PlannedSplice, bias: int, target: int) -> bytes:
+    """Return the bytes to write at ``splice.write_at`` so that the site leads to the run-time address ``target``.
+
+    For a punned jump ``target`` is its springboard.
+    """
+    if splice.pun is not None:
+        return splice.pun.head_bytes(target - bias)
+    if splice.strategy is Strategy.SHORT:
+        distance = (splice.dead_springboard - (splice.head + 2)).to_bytes(1, "little", signed=True)
+        return (b"\xeb" + distance)[: splice.written]
+    if splice.strategy is Strategy.TRAP:
+        return TRAP  # the target is the signal handler's affair
+    if splice.strategy is Strategy.RETARGET:
+        return (target - (splice.insns[0].end + bias)).to_bytes(4, "little", signed=True)
+    return b"\xe9" + (target - (splice.head + bias + 5)).to_bytes(4, "little", signed=True)

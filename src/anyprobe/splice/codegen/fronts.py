@@ -1,0 +1,106 @@
+"""Recipes of patches by the thousand: what stands in front of the displaced copies is the same in most of them.
+
+The first patch with a front (``EmittedPatch.front``) and a length is followed as a whole. The others are followed from
+their first displaced copy on, where each pass comes as it came there: what is displaced is different in each.
+"""
+
+import struct
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from anyprobe.isa.decode import Flow
+from anyprobe.splice.codegen.patch import EmittedPatch
+from anyprobe.splice.plan.splices import PlannedSplice, Strategy
+from anyprobe.splice.translate.idempotence import likeness
+from anyprobe.splice.translate.patches import Bearings, Dead, Walk, Where, overwritten, recipes
+from anyprobe.splice.translate.steps import Positions
+
+_COPIED = frozenset({Flow.CALL, Flow.INDIRECT_CALL, Flow.RET})
+"""Where the copies of these lead is never code of ours; it makes no difference to what is known of them."""
+_I32 = struct.Struct("<i")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Front:
+    """What is known of all patches with one front."""
+
+    first: int
+    """Where the first displaced copy begins, from the start of the patch."""
+    arrival: Where
+    dead: Dead
+    """What is not given back there."""
+    positions: Positions
+    """The recipes of everything but the displaced copies and what follows them."""
+
+
+class Fronts:
+    """The fronts of one neighbourhood's patches."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._known: dict[Hashable, Front] = {}
+
+    def positions(
+        self, planned: PlannedSplice, bias: int, patch: EmittedPatch, bearings: Bearings, *, looped: bool = False
+    ) -> tuple[Front | None, Positions]:
+        """Return the recipes of a patch: those of its front, and its own; none where its code is not understood."""
+        entered = patch.behind - patch.address if looped else -1
+        shares = patch.front is not None and planned.strategy is not Strategy.RETARGET  # which is nothing but a front
+        key = (patch.front, len(patch.code), entered) if shares else None
+        front = self._known.get(key) if key is not None else None
+        if front is not None:
+            own = _behind(front, Walk(planned, bias, patch, bearings, start=front.first), looped=looped)
+            if own is not None:
+                return front, own
+        walk = Walk(planned, bias, patch, bearings)
+        if not walk.run():
+            return None, {}
+        dead = overwritten(walk)
+        found = recipes(walk, dead, looped=looped)
+        first = next((copy - patch.address for original, copy in patch.copies if original == walk.site), 0)
+        arrival = walk.found.get(patch.address + first)
+        if key is None or arrival is None or front is not None:
+            return None, found
+        own = {at: recipe for at, recipe in found.items() if walk.is_displaced(at)}
+        shared = {at: recipe for at, recipe in found.items() if at not in own}
+        front = self._known[key] = Front(first, arrival, dead.get(walk.site, Dead()), shared)
+        return front, own
+
+
+def _behind(front: Front, walk: Walk, *, looped: bool) -> Positions | None:
+    """Return the recipes from the first displaced copy on; ``None`` where the patch is not like the others."""
+    arrival = front.arrival._replace(original=walk.site)
+    if not walk.run([(walk.patch.address + front.first, arrival)]):
+        return None
+    dead = overwritten(walk)
+    if dead.get(walk.site, Dead()) != front.dead:
+        return None
+    return recipes(walk, dead, looped=looped)
+
+
+def form_of(planned: PlannedSplice, patch: EmittedPatch, ours: range, *, looped: bool = False) -> Hashable:
+    """Return the same for patches of one neighbourhood with the same recipes; ``None`` where others are not like it.
+
+    Such patches differ in what they count, where they lie, where they lead outside of ``ours``, our code, and in
+    numbers that do not matter.
+    """
+    if patch.front is None:
+        return None
+    insns, address = planned.insns, patch.address
+    entered = patch.behind - address if looped else -1
+    if planned.strategy is Strategy.RETARGET:
+        return _form_of_retargeted(planned, patch, ours, entered)
+    turns = [insn.flow for insn in insns if insn.flow is not Flow.NEXT]
+    if not _COPIED.issuperset(turns):
+        return None
+    layout = tuple([copy - address for _, copy in patch.copies]) if turns else ()  # copies of calls vary in length
+    return patch.front, entered, len(patch.code), layout, *[likeness(insn) for insn in insns]
+
+
+def _form_of_retargeted(planned: PlannedSplice, patch: EmittedPatch, ours: range, entered: int) -> Hashable:
+    """Return the form of a patch that ends in one jump to where the branch led; it may be to a copy of ours instead."""
+    branch, jump = planned.insns[0], patch.copies[-1][1]
+    distance = _I32.unpack_from(patch.code, jump + 1 - patch.address)[0]
+    if jump + 5 + distance in ours or branch.target == branch.address:
+        return None
+    return patch.front, entered, len(patch.code), jump - patch.address, branch.flow

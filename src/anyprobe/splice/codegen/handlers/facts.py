@@ -1,0 +1,109 @@
+"""What is known of a handler where it is placed: its code, and where in the target what it needs is."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from anyprobe.core.code import SKIP, InputKind, NativeCode
+from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN, ReadingFacts
+
+PLACE = {"ip": 11, "func": 18}
+"""Where, from the return address on, the displacement stands by which a patch tells an address: behind it, in the two
+instructions that follow ``lea rsp, [rsp+136]``."""
+TID_OFFSET = 0x2D0
+"""``tid`` in glibc's ``struct pthread``, the same from 2.2 to 2.41; checked in the target before it is relied on."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerFacts:
+    """A handler, and where in the target what it needs is."""
+
+    code: NativeCode
+    storages: tuple[int, ...] = ()
+    """Addresses of its storages."""
+    misses: int = 0
+    reading: ReadingFacts = UNKNOWN
+    """What is known of the program's memory, and whether system calls may be made."""
+    instances: int = 0
+    """Address of the instances of the calls that it has data of; 0: none."""
+    enters: bool = False
+    """Whether it is called where calls begin."""
+    pool: int = 0
+    """Instances that all threads share; 0: each has some of its own."""
+    nanoseconds: int = 0
+    """Nanoseconds per tick of the TSC, times two to the 32."""
+    pid: int = 0
+    errno: int = 0
+    """Where ``errno`` is, from the thread pointer on; 0: a word says it by the time the handler runs."""
+    errno_word: int = 0
+    """Where the address of that word is written once it is known."""
+
+    unwinding: int = 0
+    """Address of the tables by which stacks are gone up; 0: by frame pointers alone."""
+    stubs: int = 0
+    """Address of the directory of stubs, for those that are told the true ``ctx.caller`` where it was replaced."""
+    takes_target: bool = False
+    """Whether patches push where control goes in front of the argument, as ``ctx.ip``: they alone know."""
+
+    takes_trap: bool = False
+    """Whether a landing pushes the number of the trap in front of the argument."""
+
+    @property
+    def asks_place(self) -> bool:
+        """Whether the handler asks where it runs, so that patches say so behind the call."""
+        return any(each.kind is InputKind.CONTEXT and each.name in PLACE for each in self.code.inputs)
+
+    @property
+    def asks_ip(self) -> bool:
+        """Whether it asks for the instruction's address."""
+        return any(each.kind is InputKind.CONTEXT and each.name == "ip" for each in self.code.inputs)
+
+    @property
+    def system_calls(self) -> bool:
+        """Whether it may make system calls, by which memory is read."""
+        return self.reading.system_calls
+
+    @property
+    def calls_routines(self) -> bool:
+        """Whether it calls routines of ours, which may depend on what is known of the program's memory."""
+        return (self.pool > 0 and self.enters) or any(each.kind is InputKind.ROUTINE for each in self.code.inputs)
+
+    @property
+    def redirects(self) -> bool:
+        """Whether it may send the thread somewhere else."""
+        return any(each.written and each.name == "rip" for each in self.code.inputs)
+
+    @property
+    def moves_stack(self) -> bool:
+        """Whether it may give the thread another stack pointer."""
+        return any(each.written and each.name == "rsp" for each in self.code.inputs)
+
+    @property
+    def skips(self) -> bool:
+        """Whether it may let a call return at once."""
+        return any(each.kind is InputKind.ROUTINE and each.name == SKIP for each in self.code.inputs)
+
+
+INSTANCES, INSTANCE_BYTES, INSTANCE_DATA = 256, 128, 64
+"""Instances of a thread, bytes of one (the site's stack pointer, then, on a line of its own, the data)."""
+INSTANCE_THREADS = 1024
+"""Threads that have instances of their own, those with the lowest numbers."""
+CALL_BYTES = 1536
+"""Bytes of the routine besides the handler and its words."""
+POOL_BYTES = 512
+"""Bytes that instances out of a pool take besides."""
+STORAGE_BYTES = 16
+"""Bytes that the address of a storage takes for patches which change it themselves."""
+
+
+def instances_bytes() -> int:
+    """Return the size of the instances of all threads."""
+    return (INSTANCE_THREADS + 1) * INSTANCES * INSTANCE_BYTES
+
+
+def handler_bytes(hooks: Iterable[object]) -> int:
+    """Return an upper bound of the code that the handlers of some hooks take."""
+    found = {id(facts): facts for hook in hooks if (facts := getattr(hook, "handler", None)) is not None}
+    return sum(
+        len(facts.code.code) + 64 * len(facts.code.inputs) + CALL_BYTES + POOL_BYTES * (facts.pool > 0) + STORAGE_BYTES
+        for facts in found.values()
+    )

@@ -1,0 +1,354 @@
+"""The generated code of one patch: actions at a hit, displaced instructions, the jump back.
+
+Everything is position dependent and written for its final address. Cold parts (first hit of a thread, taken edges of
+conditional exits) follow the hot path.
+"""
+
+import struct
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, NamedTuple
+
+from anyprobe.core.errors import InternalError
+from anyprobe.core.refusal import Refusal
+from anyprobe.splice.codegen.routines import Routines
+from anyprobe.splice.codegen.trampoline import COUNTED, HANDLED, Trampolines
+
+if TYPE_CHECKING:
+    from anyprobe.splice.codegen.handlers.facts import HandlerFacts
+    from anyprobe.splice.codegen.handlers.inline import Inline
+
+_NUMBERS = {
+    "rax": 0, "rcx": 1, "rdx": 2, "rbx": 3, "rbp": 5, "rsi": 6, "rdi": 7,
+    "r8": 8, "r9": 9, "r10": 10, "r11": 11, "r13": 13, "r14": 14, "r15": 15,
+}  # fmt: skip
+"""Registers that can address ``[reg+disp32]`` without an index byte, with their numbers in ModRM."""
+
+RET = b"\xc3"
+_COUNTING = struct.Struct("<6sici8s")
+SCRATCH_ORDER = ("r11", "r10", "rax", "rcx", "rdx", "r8", "r9", "rsi", "rdi")
+
+
+class ActionKind(Enum):
+    """What a patch does at a hit."""
+
+    __hash__ = object.__hash__  # members are single objects; the one of Enum is a Python function
+
+    COUNT = auto()
+    ENTER = auto()
+    LEAVE = auto()
+    LEAVE_TAIL = auto()
+    ENTER_RETURN = auto()
+    """Time the call; its end is seen by a replaced return address."""
+    COUNT_RETURN = auto()
+    """Count the return, seen by a replaced return address."""
+    HANDLE_RETURN = auto()
+    """Run a compiled handler at the return, seen by a replaced return address."""
+    HANDLER = auto()
+    """Run a compiled handler."""
+    VIEW = auto()
+    """Show a signal handler the program's own pc."""
+    FAULT = auto()
+    """Run a compiled handler where the instruction has faulted."""
+
+
+REPLACING = frozenset({ActionKind.ENTER_RETURN, ActionKind.COUNT_RETURN, ActionKind.HANDLE_RETURN})
+"""What an entry does to have the return seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class BankCode:
+    """How code of one neighbourhood reaches one bank."""
+
+    slot: int | None
+    """Offset of the thread slot from the thread pointer; ``None``: atomic operations on near counters."""
+    gate: int
+    """Address of the gate word of the neighbourhood."""
+    near: int
+    """Atomic banks: address of the shared block within reach of the code."""
+    routines: Routines | None
+    trampolines: Trampolines | None = None
+    view: int = 0
+    """Address of the signal view's routine."""
+    handler: int = 0
+    """Address of the routine that calls a handler."""
+    at_return: int = 0
+    """Address of the code that runs a handler at replaced return addresses."""
+
+
+class Action(NamedTuple):
+    """One thing to do at a hit: a kind and the block offset of its counter or record."""
+
+    kind: ActionKind
+    offset: int
+    bank: BankCode
+    ip: int = 0
+    """What a handler is told of where it runs, behind the call in the operands of instructions that do nothing."""
+    function: int = 0
+    """The same of the function; 0: the handler does not ask."""
+    takes_target: bool = False
+    """Whether the handler expects where control goes pushed in front of its argument: nobody knows it beforehand."""
+    moves_stack: bool = False
+    """Whether the handler may leave another stack pointer."""
+    inline: "Inline | None" = None
+    """What the patch does in the handler's stead."""
+    handler: "HandlerFacts | None" = None
+    """The handler, where it may be called with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clobbers:
+    """What the code at a site may overwrite without saving it."""
+
+    registers: tuple[str, ...] = ()
+    flags: bool = False
+
+    def scratch(self) -> str | None:
+        """Return the best dead register for addressing, if there is one."""
+        return next((name for name in SCRATCH_ORDER if name in self.registers), None)
+
+
+@dataclass
+class PatchWriter:
+    """Bytes of one patch, written at their final address."""
+
+    address: int
+    out: bytearray = field(default_factory=bytearray)
+    _cold: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+    displacements: list[tuple[int, int]] = field(default_factory=list)
+    """(place, absolute target) of each rel32 operand."""
+    arguments: list[int] = field(default_factory=list)
+    """Where the block offsets of counters and records stand."""
+
+    @property
+    def here(self) -> int:
+        """Address of the next byte."""
+        return self.address + len(self.out)
+
+    def raw(self, code: bytes) -> None:
+        """Append code."""
+        self.out += code
+
+    def relative(self, opcode: bytes, target: int) -> None:
+        """Append an instruction that ends in a rel32 operand to an absolute target."""
+        place = len(self.out) + len(opcode)
+        self.displacements.append((place, target))
+        self.out += opcode + struct.pack("<i", target - self.address - place - 4)
+
+    def _routine(self, routine: int) -> None:
+        """Append the call of a routine of anyprobe's; a program's own branches may well have address 0, if unlinked."""
+        if not routine:  # it was never placed: in a program below 2 GiB the call would be made
+            raise InternalError("a patch would lead to address 0")
+        self.relative(b"\xe8", routine)
+
+    def argument(self, opcode: bytes, offset: int) -> None:
+        """Append an instruction that ends in the block offset of a counter or record."""
+        self.arguments.append(len(self.out) + len(opcode))
+        self.out += opcode + struct.pack("<i", offset)
+
+    def cold(self, opcode: bytes, emit: Callable[[], None]) -> None:
+        """Append a branch to code that ``emit`` writes behind the hot path, once for all branches with the same."""
+        self.out += opcode + b"\0\0\0\0"
+        self._cold.append((len(self.out), emit))
+
+    def finish(self) -> bytes:
+        """Write the cold parts and return all bytes."""
+        written: dict[Callable[[], None], int] = {}
+        while self._cold:
+            at, emit = self._cold.pop(0)
+            start = written.setdefault(emit, len(self.out))
+            self.out[at - 4 : at] = struct.pack("<i", start - at)
+            if start == len(self.out):
+                emit()
+        return bytes(self.out)
+
+    def action(self, action: Action, clobbers: Clobbers, push_target: Callable[[int], bytes] | None = None) -> None:
+        """Append the code of one action; ``push_target(address)`` is code that pushes where control goes."""
+        if action.kind is ActionKind.COUNT:
+            self._count(action, clobbers)
+            return
+        if action.kind in REPLACING:
+            self._replace_return(action)
+            return
+        if action.kind is ActionKind.VIEW:
+            self._call(action.bank.view, action.offset)
+            return
+        if action.kind is ActionKind.HANDLER:
+            from anyprobe.splice.codegen.handlers.inline import emit_inline
+
+            if action.inline is None or not emit_inline(self, action, action.inline, clobbers):
+                self.call_handler(action, push_target)
+            return
+        routines = action.bank.routines
+        assert routines is not None
+        target = {
+            ActionKind.ENTER: routines.enter,
+            ActionKind.LEAVE: routines.leave,
+            ActionKind.LEAVE_TAIL: routines.leave_tail,
+        }[action.kind]
+        self._call(target, action.offset)
+
+    def _replace_return(self, action: Action) -> None:
+        trampolines = action.bank.trampolines
+        assert trampolines is not None
+        if action.kind is ActionKind.ENTER_RETURN:
+            self._call(trampolines.enter, action.offset)
+        elif action.kind is ActionKind.HANDLE_RETURN:
+            self._call(trampolines.enter_counted, action.bank.at_return - trampolines.stubs | HANDLED)
+        else:
+            self._call(trampolines.enter_counted, action.offset | COUNTED)
+
+    def call_handler(self, action: Action, push_target: Callable[[int], bytes] | None = None) -> None:
+        """Append the call of a handler."""
+        if action.takes_target:
+            assert push_target is not None
+            self.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]
+            self.raw(push_target(self.here))  # push target
+            self.argument(b"\x68", action.offset)  # push argument
+            self._routine(action.bank.handler)  # call routine
+            self.raw(b"\x48\x8d\xa4\x24\x90\x00\x00\x00")  # lea rsp, [rsp+144]
+        else:
+            self._call(action.bank.handler, action.offset)
+        self._tell_place(action)
+
+    def handle_return(self, action: Action) -> None:
+        """Append what runs a handler where a function has returned, and goes on to its caller."""
+        self.call_handler(action)
+        self.raw(RET)
+
+    def call_handlers(self, actions: Sequence[Action], routine: int) -> None:
+        """Append one call of several handlers."""
+        self.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]
+        for action in reversed(actions):
+            self.argument(b"\x68", action.offset)  # push argument
+        self._routine(routine)  # call routine
+        self.raw(b"\x48\x8d\xa4\x24" + struct.pack("<i", 128 + 8 * len(actions)))  # lea rsp, [rsp+128 and arguments]
+        self._tell_place(next((action for action in actions if action.function), actions[0]))
+
+    def _tell_place(self, action: Action) -> None:
+        """Append what a handler asks of its place, in operands of instructions that do nothing."""
+        if action.function:
+            self.relative(b"\x0f\x1f\x05", action.ip)  # nop dword [rip+instruction]
+            self.relative(b"\x0f\x1f\x05", action.function)  # nop dword [rip+function]
+
+    def handle_fault(self, action: Action) -> None:
+        """Append the call of a handler in a landing, where the number of the trap is on the stack already."""
+        self.argument(b"\x68", action.offset)  # push argument
+        self._routine(action.bank.handler)  # call routine
+        self.raw(b"\x48\x8d\xa4\x24\x08\x00\x00\x00")  # lea rsp, [rsp+8], as long as behind other calls
+        self._tell_place(action)
+
+    def _call(self, routine: int, argument: int) -> None:
+        self.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]
+        self.argument(b"\x68", argument)  # push argument
+        self._routine(routine)  # call routine
+        self.raw(b"\x48\x8d\xa4\x24\x88\x00\x00\x00")  # lea rsp, [rsp+136]
+
+    def count_by_routine(self, action: Action) -> None:
+        """Append a counter for threads that may have no block; flags may be overwritten."""
+        assert action.bank.routines is not None
+        behind = self.here + _COUNTING.size - 8
+        self.out += _COUNTING.pack(
+            b"\x48\x8d\x64\x24\x80\x68", action.offset, b"\xe8", action.bank.routines.count - behind,
+            b"\x48\x8d\xa4\x24\x88\0\0\0",
+        )  # fmt: skip
+        # lea rsp, [rsp-128]; push offset; call routine; lea rsp, [rsp+136]
+
+    def _count(self, action: Action, clobbers: Clobbers) -> None:
+        """Append a counter, saving only what is live: nothing, one register, or register and flags."""
+        scratch = clobbers.scratch()
+        atomic = action.bank.slot is None
+        if not clobbers.flags:
+            self._count_keeping_flags(action, clobbers.registers)
+        elif atomic or scratch is not None:
+            self._increment(action, scratch or "rax")
+        else:
+            self.raw(b"\x48\x8d\x64\x24\x80\x50")  # lea rsp, [rsp-128]; push rax
+            self._increment(action, "rax")
+            self.raw(b"\x58\x48\x8d\xa4\x24\x80\x00\x00\x00")  # pop rax; lea rsp, [rsp+128]
+
+    def _count_keeping_flags(self, action: Action, dead: tuple[str, ...]) -> None:
+        """Append a counter with the flags kept in rax; live registers are kept in dead ones, else on the stack."""
+        spare = [name for name in SCRATCH_ORDER if name in dead and name != "rax"]
+        scratch = spare.pop(0) if spare and action.bank.slot is not None else None
+        push_scratch = scratch is None and action.bank.slot is not None
+        keeper = _NUMBERS[spare[0]] if spare and "rax" not in dead else None
+        push_rax = keeper is None and "rax" not in dead
+        if push_rax or push_scratch:
+            self.raw(b"\x48\x8d\x64\x24\x80" + b"\x50" * push_rax + b"\x51" * push_scratch)
+            # lea rsp, [rsp-128]; push rax; push rcx
+        if keeper is not None:
+            self.raw(bytes((0x48 | keeper >> 3, 0x89, 0xC0 | keeper & 7)))  # mov keeper, rax
+        self.raw(b"\x9f\x0f\x90\xc0")  # lahf; seto al
+        self._increment(action, scratch or "rcx")
+        self.raw(b"\x04\x7f\x9e")  # add al, 0x7f; sahf
+        if keeper is not None:
+            self.raw(bytes((0x48 | keeper >> 3, 0x8B, 0xC0 | keeper & 7)))  # mov rax, keeper
+        if push_rax or push_scratch:
+            self.raw(b"\x59" * push_scratch + b"\x58" * push_rax)  # pop rcx; pop rax
+            self.raw(b"\x48\x8d\xa4\x24\x80\x00\x00\x00")  # lea rsp, [rsp+128]
+
+    def _increment(self, action: Action, scratch: str) -> None:
+        """Append the increment itself; flags and ``scratch`` may be overwritten."""
+        bank = action.bank
+        if bank.slot is None:
+            self.relative(b"\xf0\x48\xff\x05", bank.near + action.offset)  # lock inc qword [rip+counter]
+            return
+        number = _NUMBERS[scratch]
+        high, low = number >> 3, number & 7
+        # mov scratch, fs:[slot]
+        self.raw(bytes((0x64, 0x48 | high << 2, 0x8B, 0x04 | low << 3, 0x25)) + struct.pack("<i", bank.slot))
+        self.relative(bytes((0x48 | high << 2, 0x85, 0x05 | low << 3)), bank.gate)  # test [rip+gate], scratch
+        resume: list[int] = []
+        self.cold(b"\x0f\x84", lambda: self._first_hit(action, resume[0]))  # jz first hit
+        self.argument(bytes((0x48 | high, 0xFF, 0x80 | low)), action.offset)  # inc qword [scratch+counter]
+        resume.append(self.here)
+
+    def _first_hit(self, action: Action, resume: int) -> None:
+        assert action.bank.routines is not None
+        self._call(action.bank.routines.count, action.offset)
+        self.relative(b"\xe9", resume)  # jmp resume
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """Where a thread goes whose displaced instruction has faulted; all by address."""
+
+    copy: int
+    """The displaced copy that a probe waits for to fault."""
+    entries: int
+    """Sixteen bytes for each number of a trap."""
+    again: int
+    """The copy that runs if nobody has handled the fault: what it raises is the program's."""
+
+
+@dataclass(slots=True)
+class EmittedPatch:
+    """A finished patch and where each displaced instruction went. Immutable by convention."""
+
+    address: int
+    code: bytes
+    starts: Sequence[tuple[int, int]]
+    """(original address, address in the patch before its actions) of each displaced instruction."""
+    copies: Sequence[tuple[int, int]]
+    """(original address, address of its displaced copy); the last pair is the jump back."""
+    behind: int
+    """Where a branch back to a loop head enters: behind the entry actions of the first instruction."""
+    front: Hashable = field(default=None, compare=False)
+    """Patches of one neighbourhood with equal fronts, if any, do the same in front of their first displaced copy."""
+    landings: tuple[Landing, ...] = ()
+
+    @property
+    def end(self) -> int:
+        """End of the patch."""
+        return self.address + len(self.code)
+
+
+class UndisplaceableError(Exception):
+    """An instruction has no displaced form at this place; carries the refusal."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        """Keep the refusal."""
+        super().__init__(str(refusal))
+        self.refusal = refusal

@@ -1,0 +1,85 @@
+"""Actions behind an instruction: on whatever way control leaves it, with registers and stack as they are by then.
+
+Behind a call they run with the return address pushed, in front of the callee's first instruction; behind a return they
+run with the stack pointer where the caller has it. What they are told of the place is where control goes from there.
+"""
+
+import struct
+from collections.abc import Callable
+from functools import partial
+
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import Flow, Insn
+from anyprobe.isa.relocate import displace, push_address
+from anyprobe.splice.codegen.exit_test import push_target
+from anyprobe.splice.codegen.patch import PatchWriter, UndisplaceableError
+
+_RED_ZONE = 128
+_LONGEST_POP = 96
+"""Bytes that a ``ret`` may pop besides, so that the return address is in the red zone meanwhile."""
+Act = Callable[[int, Callable[[int], bytes] | None], None]
+"""Appends actions: given where control goes, or 0 and code that pushes that."""
+
+
+def no_behind(insn: Insn) -> Refusal | None:
+    """Return why nothing can be done behind an instruction."""
+    if insn.flow is Flow.XBEGIN:
+        detail = f"{insn.text}: what comes behind may be undone with the transaction"
+        return Refusal(Reason.NO_DISPLACED_FORM, insn.address, detail)
+    if insn.flow is Flow.RET and _popped(insn) > 8 + _LONGEST_POP:
+        return Refusal(Reason.NO_DISPLACED_FORM, insn.address, f"{insn.text}: pops more than the red zone")
+    return None
+
+
+def act_behind_return(writer: PatchWriter, insn: Insn, act: Act) -> None:
+    """Append actions in front of a ``ret`` that find the stack as it will be; the address stays in the red zone."""
+    popped = _popped(insn)
+    writer.raw(b"\x48\x8d\xa4\x24" + struct.pack("<i", popped))  # lea rsp, [rsp+popped]
+    # push qword [rsp+128-popped]
+    act(0, lambda _: b"\xff\xb4\x24" + struct.pack("<i", _RED_ZONE - popped))
+    writer.raw(b"\x48\x8d\xa4\x24" + struct.pack("<i", -popped))  # lea rsp, [rsp-popped]
+
+
+def act_behind_jump(insn: Insn, act: Act) -> None:
+    """Append actions in front of a jump; an indirect one reads its target once more."""
+    if insn.target is not None:
+        act(insn.target, None)
+    else:
+        act(0, partial(push_target, insn, moved=_RED_ZONE))
+
+
+def call_with_actions(writer: PatchWriter, insn: Insn, act: Act) -> None:
+    """Append the copy of a call with actions between its push and its jump."""
+    push = push_address(insn.end)
+    writer.raw(push)
+    if insn.target is not None:
+        act(insn.target, None)
+    else:
+        act(0, partial(push_target, insn, moved=_RED_ZONE + 8))
+    copy = displace(insn, writer.here - len(push))
+    if isinstance(copy, Refusal):
+        raise UndisplaceableError(copy)
+    writer.raw(copy[len(push) :])
+
+
+def branch_with_actions(writer: PatchWriter, insn: Insn, act: Act, taken: Callable[[], None]) -> None:
+    """Append the copy of a conditional jump; ``taken`` appends what else runs on its taken edge, and the jump."""
+
+    def on_taken_edge() -> None:
+        assert insn.target is not None
+        act(insn.target, None)
+        taken()
+
+    if insn.condition is not None:
+        jump = bytes((0x0F, 0x80 | insn.condition))
+    else:
+        copy = displace(insn, writer.here)
+        if isinstance(copy, Refusal):
+            raise UndisplaceableError(copy)
+        jump = copy[:-4]  # loop taken; jmp short past; taken: jmp rel32; past:
+    writer.cold(jump, on_taken_edge)
+    act(insn.end, None)
+
+
+def _popped(insn: Insn) -> int:
+    return 8 + (insn.iced.immediate16 if insn.iced.op_count else 0)

@@ -1,0 +1,72 @@
+"""All stubs of a session in one list that handlers read: what a replaced return address stands for.
+
+Stubs of several probes may stand for each other: of probes of one function, or of functions that end in jumps to
+others, in any object. A stub is listed before the first return address is replaced by it.
+"""
+
+import struct
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import InternalError
+from anyprobe.isa.assemble import u64
+from anyprobe.splice.codegen.trampoline import STUB_BYTES
+
+if TYPE_CHECKING:
+    from anyprobe.isa.assemble import Assembler
+    from anyprobe.splice.codegen.trampoline import Trampolines
+    from anyprobe.splice.engine import Engine
+    from anyprobe.splice.memory.stores import Store
+
+_ENTRY = struct.Struct("<QQQ8x")
+_BYTES = 4096
+
+
+class StubDirectory:
+    """Where stubs are, for handlers; mapped when the first one asks."""
+
+    def __init__(self) -> None:
+        """Begin without stubs."""
+        self._known: list[Trampolines] = []
+        self._store: Store | None = None
+
+    def note(self, made: "Trampolines") -> None:
+        """List stubs that may be used from now on."""
+        self._known.append(made)
+        self._write()
+
+    def address(self, engine: "Engine") -> int:
+        """Return where the list is in the target."""
+        from anyprobe.splice.memory.stores import map_stores
+
+        if self._store is None:
+            [self._store] = map_stores(engine, [_BYTES])
+            self._write()
+        return self._store.address
+
+    def _write(self) -> None:
+        if self._store is None:
+            return
+        if (len(self._known) + 1) * _ENTRY.size > _BYTES:
+            raise InternalError("there are more stubs than can be listed")
+        entries = b"".join(_ENTRY.pack(each.stubs, each.count * STUB_BYTES, each.table) for each in self._known)
+        # those that are there are written as they were: whoever reads meanwhile sees no difference
+        self._store.view()[: len(entries)] = entries
+
+
+def emit_true_caller(asm: "Assembler", directory: int) -> None:
+    """Emit: rax, a return address, becomes the true one if it is a stub. rcx, rdx and rdi are free.
+
+    It ends: what a stub stands for was there before the stub.
+    """
+    asm.label("caller")
+    asm.emit(b"\x48\xba" + u64(directory), "mov rdx, directory")
+    asm.label("caller_next")
+    asm.emit(b"\x48\x8b\x3a\x48\x85\xff", "mov rdi, [rdx]; test rdi, rdi")
+    asm.jump(b"\x0f\x84", "caller_true", "jz caller_true")
+    asm.emit(b"\x48\x89\xc1\x48\x29\xf9", "mov rcx, rax; sub rcx, rdi")
+    asm.emit(b"\x48\x8b\x7a\x10\x48\x3b\x4a\x08", "mov rdi, [rdx+16]; cmp rcx, [rdx+8]")
+    asm.emit(b"\x48\x8d\x52\x20", "lea rdx, [rdx+32]")
+    asm.jump(b"\x0f\x83", "caller_next", "jae caller_next")
+    asm.emit(b"\x48\x8b\x04\x4f", "mov rax, [rdi+rcx*2]")
+    asm.jump(b"\xe9", "caller", "jmp caller")
+    asm.label("caller_true")

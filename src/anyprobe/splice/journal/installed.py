@@ -1,0 +1,87 @@
+"""What is installed in an address space, and in which processes: read from maps and journals, whoever wrote them."""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from anyprobe.core.errors import TargetError
+from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.splice.journal.records import FoundJournal, Owner, read_journal, read_owner
+from anyprobe.splice.memory.arena import MEMFD_NAME, is_ours
+from anyprobe.target.system import procfs
+from anyprobe.target.system.procfs import Mapping
+
+
+class Part(NamedTuple):
+    """Where a part of a file is executable in an address space."""
+
+    start: int
+    end: int
+    device: str
+    inode: int
+    offset: int
+
+
+def parts_of(mappings: Iterable[Mapping]) -> tuple[Part, ...]:
+    """Return the executable parts among an object's mappings."""
+    return tuple(Part(m.start, m.end, m.device, m.inode, m.offset) for m in mappings if m.executable)
+
+
+def journal_places(mappings: Iterable[Mapping]) -> list[Mapping]:
+    """Return the mappings that journals are in, or will be once they have a header."""
+    return [m for m in mappings if m.perms == "r--p" and is_ours(m)]
+
+
+def find_journals(memory: Memory, mappings: Iterable[Mapping]) -> list[FoundJournal]:
+    """Return all journals in an address space."""
+    with _readable():
+        found = [read_journal(memory, m.start, m.end - m.start) for m in journal_places(mappings)]
+    return [journal for journal in found if journal is not None]
+
+
+def find_owners(memory: Memory, mappings: Iterable[Mapping]) -> dict[int, Owner]:
+    """Return who wrote the journals in an address space, by the address of each journal."""
+    with _readable():
+        found = {m.start: read_owner(memory, m.start) for m in journal_places(mappings)}
+    return {address: owner for address, owner in found.items() if owner is not None}
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """An unread journal may list splices that lead into what the others would have unmapped: never go on without it."""
+    try:
+        yield
+    except MemoryFault as fault:
+        raise TargetError(f"a journal cannot be read: {fault}") from fault
+
+
+def owner_alive(owner: Owner) -> bool:
+    """Return whether the controller that wrote a journal still runs."""
+    with suppress(OSError):
+        stat = procfs.read_stat(owner.pid)
+        return stat.start_time == owner.start_time and not stat.ended
+    return False
+
+
+def processes_with_splices(inodes: frozenset[int] | None = None, since: int = 0) -> list[int]:
+    """Return the processes that map a memfd of ours: any, or those with one of the given inodes (fork children too).
+
+    ``since`` leaves out those that started before this time, as ``/proc/PID/stat`` has it: a process has a session's
+    memory by a fork after the session began, or because it shares an address space with one that has.
+    """
+    found = []
+    for name in os.listdir("/proc") if inodes is None or inodes else ():
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        with suppress(OSError):
+            if since and procfs.read_stat(int(name)).start_time < since:  # a tenth of what its maps cost
+                continue
+            content = procfs.read_file(f"/proc/{name}/maps") or procfs.read_file(
+                f"/proc/{procfs.voice(int(name))}/maps"
+            )
+            if MEMFD_NAME not in content:
+                continue
+            if any(is_ours(m) and (inodes is None or m.inode in inodes) for m in procfs.parse_maps(content)):
+                found.append(int(name))
+    return found

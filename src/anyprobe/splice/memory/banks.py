@@ -1,0 +1,115 @@
+"""Where hits are counted: hooks, and the banks that hold their counters and timing records."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anyprobe.core.refusal import Refusal
+from anyprobe.splice.codegen.patch import REPLACING, ActionKind
+from anyprobe.splice.memory.code_region import NearBank, SlotBank
+
+if TYPE_CHECKING:
+    from anyprobe.splice.apply.transaction import LiveSplice
+    from anyprobe.splice.codegen.handlers.facts import HandlerFacts
+
+TIMING = frozenset({ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.ENTER_RETURN})
+SLOT_ONLY = TIMING | REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
+"""What needs per-thread memory."""
+MISSING = REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
+"""What has a second counter behind its own, for hits that are missed."""
+
+
+@dataclass(eq=False, slots=True)
+class TimingGroup:
+    """One timed function: its hooks share a record."""
+
+    bank: SlotBank | None = None
+    offset: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Hook:
+    """What a want is for: an action, where it counts, and what became of it.
+
+    Hooks with the same ``group`` are armed together or not at all (the exits of a function).
+    """
+
+    kind: ActionKind
+    group: object = None
+    bank: SlotBank | NearBank | None = None
+    offset: int = 0
+    refusal: Refusal | None = None
+    splice: "LiveSplice | None" = None
+    strategy: str = ""
+    """The strategy by which it was armed last."""
+    arming: str = ""
+    """How, where it was wanted that nothing is stopped: ``live``, or ``stop`` and why."""
+    detached: bool = False
+    handler: "HandlerFacts | None" = None
+    """What is called at a hit, for hooks of that kind."""
+    ip: int = 0
+    """Run-time address of the instruction, and of the function that it is asked of: what a handler may want to know."""
+    function: int = 0
+
+    @property
+    def armed(self) -> bool:
+        """Whether the hook's code is in place."""
+        return self.splice is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """How much a change needs of the banks."""
+
+    counters: int
+    records: int
+
+
+def demand(hooks: Iterable[Hook]) -> Demand:
+    """Count what hooks without a place need."""
+    homeless = [hook for hook in hooks if hook.bank is None and hook.kind is not ActionKind.VIEW]
+    groups = {id(hook.group) for hook in homeless if hook.kind in TIMING}
+    counters = sum(_counters_of(hook) for hook in homeless if hook.kind not in TIMING)
+    return Demand(counters, len(groups))
+
+
+def _counters_of(hook: Hook) -> int:
+    """Return how many counters a hook has: its hits, what is missed, and what no stub could be had for."""
+    return 1 + (hook.kind in MISSING) + (hook.kind is ActionKind.HANDLE_RETURN)
+
+
+def home_of_handlers(banks: Sequence[SlotBank], hooks: Iterable[Hook]) -> SlotBank | None:
+    """Return the bank by which other handlers are called, if there is one with room for those of some hooks.
+
+    A thread's number, its nesting guard and its calls' data are by bank, and belong to all handlers together.
+    """
+    need = demand(hook for hook in hooks if hook.handler is not None).counters
+    fit = (bank for bank in banks if bank.hosts_handlers and bank.layout.counters_left() >= need)
+    return next(fit, None)
+
+
+def settle_in_slot_bank(hooks: Iterable[Hook], newest: SlotBank, home: SlotBank | None = None) -> None:
+    """Give each hook without a place one in a bank of per-thread blocks; ``home``: that of handlers, if another."""
+    for hook in hooks:
+        if hook.bank is not None or hook.kind is ActionKind.VIEW:
+            continue
+        bank = newest if home is None or hook.handler is None else home
+        bank.hosts_handlers |= hook.handler is not None
+        if hook.kind in TIMING:
+            group = hook.group
+            if not isinstance(group, TimingGroup):
+                raise TypeError("a timing hook needs a timing group")
+            if group.bank is None:
+                group.bank, group.offset = bank, bank.layout.new_record()
+            hook.bank, hook.offset = group.bank, group.offset
+        else:
+            hook.bank, hook.offset = bank, bank.layout.new_counter()
+            for _ in range(_counters_of(hook) - 1):
+                bank.layout.new_counter()
+
+
+def settle_near(hooks: Iterable[Hook], bank: NearBank) -> None:
+    """Give each counting hook without a place one among near counters."""
+    for hook in hooks:
+        if hook.bank is None and hook.kind is not ActionKind.VIEW:
+            hook.bank, hook.offset = bank, bank.layout.new_counter()

@@ -1,0 +1,288 @@
+"""Code memory within reach of some modules: patches, the gate page, near counters, and the shared routines."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from anyprobe.core.address import PAGE, page_ceil
+from anyprobe.core.errors import InternalError
+from anyprobe.data.layout import BankLayout
+from anyprobe.isa.assemble import u64
+from anyprobe.splice.codegen.counter_template import CounterTemplates
+from anyprobe.splice.codegen.emit import PATCH_ALIGNMENT
+from anyprobe.splice.codegen.patch import RET, Action, ActionKind, BankCode, PatchWriter
+from anyprobe.splice.codegen.routines import RoutineFacts, Routines, assemble_routines
+from anyprobe.splice.journal.records import MappingUse
+from anyprobe.splice.memory.arena import Arena, Piece
+from anyprobe.splice.memory.space import REACH
+from anyprobe.splice.translate.progress import Stretch
+
+if TYPE_CHECKING:
+    from anyprobe.splice.codegen.handlers.facts import HandlerFacts
+    from anyprobe.splice.codegen.handlers.inline import Inline
+    from anyprobe.splice.codegen.trampoline import Trampolines
+
+ROUTINE_BYTES = 8192
+"""Room reserved for the routines of one bank and the signal view's."""
+_VIEW_LEAST, _VIEW_SHARE, _VIEW_SHARE_OF_MORE, _MORE = 16 * PAGE, 3, 9, 6 << 20
+"""What the signal view may have of a code piece: so many bytes, and one part of so many; of what is more than a few
+megabytes a smaller one, since patches by the thousand have much in common. Used only where needed."""
+
+
+@dataclass(eq=False)
+class SlotBank:
+    """A bank of per-thread blocks: the region, its layout, the thread slot and the bit that all block pointers have."""
+
+    arena: Arena
+    piece: Piece
+    layout: BankLayout
+    slot: int
+    mask: int
+    index: int
+    """Which word of every gate page is its gate."""
+    clock: int = 0
+    """Address of the vdso's ``clock_gettime`` if times are not taken from the TSC."""
+    numbered: int = 0
+    """Threads that earlier banks have room for: by this one they have numbers beyond, since it numbers them anew."""
+    hosts_handlers: bool = False
+    """Whether handlers are called by it."""
+
+    def facts(self, gate: int) -> RoutineFacts:
+        """Return what routines have to know that reach it by a gate."""
+        return RoutineFacts(self.layout, self.piece.address, gate, self.slot, self.clock, self.numbered)
+
+
+@dataclass(eq=False)
+class NearBank:
+    """Counters within reach of code, changed by atomic operations: for programs without a thread slot."""
+
+    arena: Arena
+    piece: Piece
+    layout: BankLayout
+
+
+class Handling(Protocol):
+    """What is known of a hook with a handler: where it counts, and what the handler may ask of its place."""
+
+    handler: "HandlerFacts | None"
+    offset: int
+    ip: int
+    function: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoutineCode:
+    """The routines of one bank, or the signal view's, as they lie in one neighbourhood."""
+
+    address: int
+    code: bytes
+    stretches: tuple[Stretch, ...]
+    finish: int
+    """How far behind the copies are that finish what was begun."""
+    routines: Routines | None = None
+    facts: RoutineFacts | None = None
+
+
+@dataclass(eq=False)
+class Neighbourhood:
+    """One gate page, near counters (optional) and a code piece, mapped side by side."""
+
+    arena: Arena
+    gate: Piece
+    code: Piece
+    near: NearBank | None
+    view_bytes: int = 0
+    """What the signal view has of the code piece in any case, besides its share."""
+    cursor: int = field(init=False)
+    limit: int = field(init=False)
+    """End of the code; what is behind it is for the signal view."""
+    templates: CounterTemplates = field(default_factory=CounterTemplates, init=False)
+    view_room: int = field(init=False)
+    """How many bytes the signal view has left."""
+    _codes: dict[int, BankCode] = field(default_factory=dict, init=False)
+    _open: set[int] = field(default_factory=set, init=False)
+    blobs: list["RoutineCode"] = field(default_factory=list, init=False)
+    """The routines emitted so far."""
+    _describable: int = field(init=False)
+    """How far code may go for the signal view to have room for it, by what it has needed so far."""
+    view: int = field(default=0, init=False)
+    """Address of the signal view's routine, once it is there."""
+    unlisted: "list[Trampolines]" = field(default_factory=list, init=False)
+    """Stubs that no journal lists yet."""
+    _handlers: "dict[tuple[int, int], tuple[HandlerFacts, int]]" = field(default_factory=dict, init=False)
+    """Where handlers are called, by bank and the handler's identity, which is nobody else's while it is kept here."""
+    _chains: "dict[tuple[int, ...], tuple[list[HandlerFacts], int]]" = field(default_factory=dict, init=False)
+    """Where several handlers are called at once, by their bank's gate and the handlers' identities."""
+    _at_returns: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
+    """Where handlers are called at replaced return addresses, by bank and counter."""
+    _storages: dict[int, int] = field(default_factory=dict, init=False)
+    """Where addresses of storages are written."""
+
+    def __post_init__(self) -> None:
+        """Start with an empty code piece."""
+        self.cursor = self.code.address
+        self.view_room = self.view_bytes + _view_bytes(self.code.size - self.view_bytes)
+        self.limit = self._describable = self.code.end - self.view_room
+
+    def reaches(self, low: int, high: int) -> bool:
+        """Return whether code here reaches every byte of ``[low, high)`` and back."""
+        start = min(self.gate.address, self.code.address)
+        return max(high - start, self.code.end - low) < REACH
+
+    def room(self) -> int:
+        """Return how many bytes of code still fit, and can be described where that is needed."""
+        return min(self.limit, self._describable) - self.cursor
+
+    def described(self, used: int, free: int) -> None:
+        """Take note of how many bytes the signal view has used for the code here, and how many it has left."""
+        self.view_room = free
+        self._describable = self.cursor + free * (self.cursor - self.code.address) // used
+
+    def put(self, code: bytes) -> int:
+        """Write code at the cursor and return its address."""
+        address = self.cursor
+        if address + len(code) > self.limit:
+            raise InternalError("a patch does not fit its neighbourhood")
+        self.arena.write(self.code, address, code)
+        self.cursor = (address + len(code) + PATCH_ALIGNMENT - 1) & -PATCH_ALIGNMENT
+        return address
+
+    def slot_code(self, bank: SlotBank) -> BankCode:
+        """Return how code here reaches a bank, emitting its routines the first time."""
+        code = self._codes.get(bank.index)
+        if code is None:
+            gate = self.gate.address + 8 * bank.index
+            facts = bank.facts(gate)
+            content, routines, _ = assemble_routines(facts, self.cursor)
+            self.blobs.append(
+                RoutineCode(self.put(content), content, routines.stretches, routines.finish, routines, facts)
+            )
+            code = BankCode(bank.slot, gate, 0, routines)
+            self._codes[bank.index] = code
+        return code
+
+    def view_code(self, root: int) -> BankCode:
+        """Return how code here reaches the signal view's routine, emitting it the first time; ``root``: its tables."""
+        from anyprobe.splice.translate.routine import assemble_view
+
+        if not self.view:
+            content, stretches, finish, _ = assemble_view(self.cursor, root)
+            self.view = self.put(content)
+            self.blobs.append(RoutineCode(self.view, content, stretches, finish))
+        return BankCode(None, 0, 0, None, view=self.view)
+
+    def replacing_code(self, bank: SlotBank) -> BankCode:
+        """Return how code here reaches a bank and replaces return addresses; emit what that needs once."""
+        from anyprobe.splice.codegen.trampoline import assemble_trampolines
+
+        code = self.slot_code(bank)
+        if code.trampolines is None and code.routines is not None:
+            facts = bank.facts(code.gate)
+            content, trampolines, _ = assemble_trampolines(facts, code.routines, self.cursor)
+            self.put(content)
+            self.unlisted.append(trampolines)
+            code = self._codes[bank.index] = replace(code, trampolines=trampolines)
+        return code
+
+    def handler_code(self, bank: SlotBank, handler: "HandlerFacts") -> BankCode:
+        """Return how code here calls a handler, emitting it the first time."""
+        from anyprobe.splice.codegen.handlers.call import assemble_handler_call
+
+        code = self.slot_code(bank)
+        _, address = self._handlers.get((bank.index, id(handler)), (handler, 0))
+        if not address:
+            facts = bank.facts(code.gate)
+            content, address, _ = assemble_handler_call(facts, handler, self.cursor)
+            self.put(content)
+            self._handlers[bank.index, id(handler)] = handler, address
+        return replace(code, handler=address)
+
+    def chain(self, actions: Sequence[Action]) -> int | None:
+        """Return the routine that calls the handlers of some actions of one bank, if it is written here."""
+        return self._chains.get(_chain_key(actions), (0, None))[1]
+
+    def write_chain(self, actions: Sequence[Action]) -> None:
+        """Write that routine, if it is not there yet."""
+        from anyprobe.splice.codegen.handlers.chain import assemble_handler_chain
+
+        if self.chain(actions) is not None:
+            return
+        handlers = [action.handler for action in actions if action.handler is not None]
+        bank = actions[0].bank
+        facts = next(blob.facts for blob in self.blobs if blob.routines is bank.routines and blob.facts is not None)
+        content, address, _ = assemble_handler_chain(facts, handlers, self.cursor)
+        self.put(content)
+        self._chains[_chain_key(actions)] = handlers, address
+
+    def handling_code(self, bank: SlotBank, hook: "Handling") -> BankCode:
+        """Return how code here has a handler run at replaced return addresses, emitting what that needs once."""
+        trampolines = self.replacing_code(bank).trampolines
+        assert hook.handler is not None
+        code = replace(self.handler_code(bank, hook.handler), trampolines=trampolines)
+        address = self._at_returns.get((bank.index, hook.offset))
+        if address is None:
+            place = (hook.ip, hook.function) if hook.handler.asks_place else (0, 0)
+            writer = PatchWriter(self.cursor)
+            writer.handle_return(Action(ActionKind.HANDLER, hook.offset, code, *place))
+            address = self._at_returns[bank.index, hook.offset] = self.put(writer.finish())
+        return replace(code, at_return=address)
+
+    def silence(self, bank: SlotBank, offset: int) -> None:
+        """Have calls whose return address is still replaced come back without a handler from now on."""
+        address = self._at_returns.get((bank.index, offset))
+        if address is not None:
+            self.arena.write(self.code, address, RET)  # one byte, in the place of ``lea rsp, [rsp-128]``
+
+    def inline(self, bank: SlotBank, handler: "HandlerFacts") -> "Inline | None":
+        """Return what patches do here in the stead of a handler, if it is trivial."""
+        from anyprobe.splice.codegen.handlers.inline import Inline, sources_of
+
+        sources, update = sources_of(handler.code), handler.code.update
+        if sources is None or update is None or bank.numbered + bank.layout.blocks >= update.rows:
+            return None
+        storage = handler.storages[update.storage]
+        if storage not in self._storages:
+            self._storages[storage] = self.put(u64(storage))
+        return Inline(update, sources, self._storages[storage])
+
+    def needs_gate(self, bank: SlotBank) -> bool:
+        """Return whether code here uses the bank and its gate word has not been written yet."""
+        return bank.index in self._codes and bank.index not in self._open
+
+    def gate_opened(self, bank: SlotBank) -> None:
+        """Take note that the bank's gate word is written."""
+        self._open.add(bank.index)
+
+
+def _chain_key(actions: Sequence[Action]) -> tuple[int, ...]:
+    return actions[0].bank.gate, *(id(action.handler) for action in actions)
+
+
+def code_piece_bytes(code_bytes: int) -> int:
+    """Return the size of the piece that has room for so much code, and for what the signal view says of it."""
+    least = code_bytes + _VIEW_LEAST + 2 * PAGE
+    few = page_ceil(least * _VIEW_SHARE // (_VIEW_SHARE - 1))
+    if few <= _MORE:
+        return few
+    rest = least - (_MORE - _MORE // _VIEW_SHARE)
+    return page_ceil(_MORE + rest * _VIEW_SHARE_OF_MORE // (_VIEW_SHARE_OF_MORE - 1))
+
+
+def _view_bytes(piece_bytes: int) -> int:
+    few = min(piece_bytes, _MORE)
+    share = few // _VIEW_SHARE + (piece_bytes - few) // _VIEW_SHARE_OF_MORE
+    return min(page_ceil(share) + _VIEW_LEAST, piece_bytes // 2)
+
+
+def neighbourhood_pieces(place: int, code_bytes: int, near: BankLayout | None, offset: int) -> list[Piece]:
+    """Return the pieces of a neighbourhood at ``place``; ``offset`` is where its memfd part begins.
+
+    The gate is not in the memfd, but has a page of it: it is mapped over the first page of the mapping behind it.
+    """
+    pieces = [Piece(MappingUse.GATE, place, PAGE, offset)]
+    address, offset = place + PAGE, offset + PAGE
+    if near is not None:
+        pieces.append(Piece(MappingUse.COUNTERS, address, near.stride, offset))
+        address, offset = address + near.stride, offset + near.stride
+    pieces.append(Piece(MappingUse.CODE, address, page_ceil(code_bytes), offset))
+    return pieces

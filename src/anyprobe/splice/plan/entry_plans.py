@@ -1,0 +1,130 @@
+"""Plans of plain entry probes, kept on disk by build-id: how many instructions to displace, and what may be clobbered.
+
+Only the commonest outcome is kept: a jump at the entry of a function without branches back to it. Everything else is
+planned anew. Of every function that was probed it is kept which others it is planned together with. All this holds for
+one file with one content, read and planned by this very version of our code with the same knowledge of who may enter it
+where (symbols, unwind tables, stored pointers): all of that stands beside the plans.
+"""
+
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from anyprobe import splice
+from anyprobe.binary.objects import cache
+from anyprobe.binary.objects.table_store import state_of_code
+from anyprobe.binary.objects.text import ModuleText
+from anyprobe.core.refusal import Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
+from anyprobe.isa.decode import decode_range
+from anyprobe.isa.registers import mask_of, names_of
+from anyprobe.splice.codegen.patch import SCRATCH_ORDER, Clobbers
+from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want
+from anyprobe.splice.plan.together import first_of
+
+if TYPE_CHECKING:
+    from anyprobe.binary.flow.cfg import CodeMap
+    from anyprobe.binary.flow.function import FunctionCode
+
+_KIND, _VERSION = "entryplans", 5
+_WORTH_SAVING = 64
+_PLANNED = ("start", "head", "size", "dead", "flags")
+_TOGETHER = ("member", "first")
+
+
+class _EntryPlan(NamedTuple):
+    head: int
+    size: int
+    dead: int
+    flags: bool
+
+
+class EntryPlans:
+    """The remembered plans of one module."""
+
+    def __init__(self, text: ModuleText, build_id: str | None) -> None:
+        """Load what earlier sessions found."""
+        self._text = text
+        self._build_id = build_id if text.store is not None and state_of_code(splice) else None
+        self._fresh = 0
+        self._plans: dict[int, _EntryPlan] = {}
+        self._firsts: dict[int, int] = {}
+        found = cache.load(self._build_id, _KIND, version=_VERSION)
+        if found is not None and found[0] == self._source() and _fits(found[1]):
+            rows = zip(*(found[1][name].tolist() for name in _PLANNED), strict=True)
+            self._plans = {start: _EntryPlan(head, size, dead, bool(flags)) for start, head, size, dead, flags in rows}
+            self._firsts = dict(zip(*(found[1][name].tolist() for name in _TOGETHER), strict=True))
+        self._clobbers: dict[tuple[int, bool], Clobbers] = {}
+
+    def _source(self) -> dict[str, object]:
+        """Return what the plans hold for."""
+        text = self._text
+        known = zlib.crc32(text.entries.tobytes())
+        known = zlib.crc32(text.function_ends.tobytes(), zlib.crc32(text.function_starts.tobytes(), known))
+        source = text.store.source if text.store is not None else {}
+        return {**source, "planner": state_of_code(splice), "knowledge": known}
+
+    def find(self, start: int, want: Want) -> PlannedSplice | None:
+        """Return the remembered splice for the entry of the function at ``start``."""
+        plan = self._plans.get(start)
+        if plan is None or plan.head != want.address:
+            return None
+        insns = tuple(decode_range(self._text.memory.read(plan.head, plan.size), plan.head))
+        return PlannedSplice(Strategy.JUMP, plan.head, insns, [want], JUMP_BYTES, plan.head)
+
+    def clobbers(self, start: int) -> Clobbers | None:
+        """Return what code at a remembered entry may overwrite."""
+        plan = self._plans.get(start)
+        if plan is None:
+            return None
+        key = (plan.dead, plan.flags)
+        found = self._clobbers.get(key)
+        if found is None:
+            names = names_of(plan.dead)
+            found = self._clobbers[key] = Clobbers(tuple(n for n in SCRATCH_ORDER if n in names), plan.flags)
+        return found
+
+    def remember(self, start: int, splice: PlannedSplice, clobbers: Clobbers) -> None:
+        """Keep a plan."""
+        self._plans[start] = _EntryPlan(
+            splice.head, splice.end - splice.head, mask_of(clobbers.registers), clobbers.flags
+        )
+        self._fresh += 1
+
+    def first_of(self, code_map: "CodeMap", function: "FunctionCode") -> "FunctionCode":
+        """Return the first of the functions that are planned together with one."""
+        start = self._firsts.get(function.start)
+        known = code_map.function_at(start) if start is not None else None
+        if known is not None and not isinstance(known, Refusal):
+            return known
+        found = first_of(code_map, function)
+        self._firsts[function.start] = found.start
+        self._fresh += 1
+        return found
+
+    def save(self) -> None:
+        """Write the plans to disk, where there are enough new ones."""
+        if self._fresh < min(_WORTH_SAVING, len(self._firsts) or 1):
+            return
+        self._fresh = 0
+        rows = sorted((start, *plan) for start, plan in self._plans.items())
+        columns = list(zip(*rows, strict=True))
+        arrays = {
+            name: np.array(column, dtype=np.int64) for name, column in zip(_PLANNED, columns or [()] * 5, strict=True)
+        }
+        arrays |= {
+            name: np.array(column, dtype=np.int64)
+            for name, column in zip(_TOGETHER, ([*self._firsts], [*self._firsts.values()]), strict=True)
+        }
+        cache.store(self._build_id, _KIND, self._source(), arrays, version=_VERSION)
+
+
+def _fits(arrays: cache.Arrays) -> bool:
+    """Return whether what was kept has the form of what ``save`` writes."""
+    for names in (_PLANNED, _TOGETHER):
+        if not arrays.keys() >= set(names) or len({arrays[name].shape for name in names}) != 1:
+            return False
+        if any(arrays[name].ndim != 1 or arrays[name].dtype.kind != "i" for name in names):
+            return False
+    return True

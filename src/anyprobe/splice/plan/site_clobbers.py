@@ -1,0 +1,83 @@
+"""What a patch may overwrite at a site: what is dead there, less what somebody may look at all the same."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.flow.cfg import CodeMap
+from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.splice.codegen.patch import Clobbers
+from anyprobe.splice.edits import Edit, beside_handlers
+from anyprobe.splice.plan.splices import Strategy, Want, WantKind
+
+if TYPE_CHECKING:
+    from anyprobe.binary.liveness.skipped_kills import SkippedKills
+    from anyprobe.splice.translate.signal_view import SignalView
+
+ClobberSource = Callable[[CodeMap, FunctionCode, Want], Clobbers]
+"""Tells what is dead before a wanted instruction."""
+
+
+class SiteClobbers:
+    """Finds what may be overwritten at the sites of one target."""
+
+    def __init__(self, view: "SignalView", dead: ClobberSource) -> None:
+        """Ask ``dead`` what is dead, ``view`` who handles faults."""
+        self._view, self._dead = view, dead
+        self._skipped_kills: dict[tuple[int, int], SkippedKills] = {}
+        """By module and function."""
+
+    def of_edit(self, edit: Edit) -> Callable[[Want], Clobbers]:
+        """Return what tells it of each want of an edit."""
+        module, code = edit.module, edit.state.code
+        if self._skips_faults(edit) or (module.plans is not None and len(edit.wants) == 1):
+            return partial(self.of, edit)
+        dead, whole, shown = self._dead, module.code, module.shown
+
+        def found(want: Want) -> Clobbers:
+            own = code.start <= want.address < code.end and want.address not in shown
+            return dead(whole, code, want) if own else self.of(edit, want)
+
+        return found
+
+    def of(self, edit: Edit, want: Want) -> Clobbers:
+        """Return what code at a wanted instruction may overwrite."""
+        found = self._planned(edit, want)
+        if not (found.registers or found.flags) or not self._skips_faults(edit):
+            return found
+        from anyprobe.binary.liveness.instruction_masks import FLAGS
+        from anyprobe.binary.liveness.skipped_kills import SkippedKills
+        from anyprobe.isa.registers import NUMBERS, mask_of
+
+        function = function_of(edit, want)
+        key = id(edit.module), function.start
+        kills = self._skipped_kills.get(key) or self._skipped_kills.setdefault(key, SkippedKills(function))
+        doubtful = kills.doubtful(want.address, mask_of(found.registers) | (FLAGS if found.flags else 0))
+        kept = tuple(name for name in found.registers if not doubtful >> NUMBERS[name] & 1)
+        return Clobbers(kept, found.flags and not doubtful & FLAGS)
+
+    def _skips_faults(self, edit: Edit) -> bool:
+        """Return whether the program may go on behind an instruction that faulted: then it overwrote nothing."""
+        return bool(self._view.faults) and not edit.module.code.text.is_go
+
+    def _planned(self, edit: Edit, want: Want) -> Clobbers:
+        """Return the same if no fault is skipped; remember it with a plain entry's plan."""
+        module, function = edit.module, function_of(edit, want)
+        start = function.start
+        plain = want.kind is WantKind.ENTRY and len(edit.wants) == 1 and module.plans is not None
+        if plain and module.plans is not None and (known := module.plans.clobbers(start)) is not None:
+            return known
+        found = self._dead(module.code, function, want)
+        if want.address in module.shown:
+            return beside_handlers(edit, found)
+        splices = edit.plan.splices
+        if plain and module.plans is not None and len(splices) == 1 and splices[0].strategy is Strategy.JUMP:
+            module.plans.remember(start, splices[0], found)
+        return found
+
+
+def function_of(edit: Edit, want: Want) -> FunctionCode:
+    """Return the function that a want of an edit lies in."""
+    code = edit.state.code
+    own = code.start <= want.address < code.end
+    return code if own else edit.module.code.containing(want.address) or code

@@ -1,0 +1,225 @@
+"""Wanted sites and planned splices: the values that planning, emission and transactions share.
+
+All addresses are link-time addresses of the module unless they are said to be run-time ones.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from anyprobe.core.refusal import Refusal
+from anyprobe.isa.decode import Insn
+
+if TYPE_CHECKING:
+    from anyprobe.binary.flow.function import FunctionCode
+
+SHORT_BYTES = 2
+"""Length of ``jmp rel8``."""
+TRAP = b"\xcc"
+"""``int3``."""
+REDUNDANT_PREFIX = 0x36
+"""A segment override: without meaning on a near jump, so it can pad one."""
+OTHER_PREFIX = 0x65
+"""Another one. As the highest byte of a displacement it leads beyond the room that is kept for a program's heap."""
+
+
+class Strategy(StrEnum):
+    """How a site reaches its patch."""
+
+    RETARGET = "retarget"
+    JUMP = "jump"
+    PUNNED = "punned"
+    SHORT = "short"
+    TRAP = "trap"
+
+
+AUTO = frozenset(Strategy) - {Strategy.TRAP}
+"""What may be used without being asked for: a trap is a matter of demand."""
+
+
+class WantKind(StrEnum):
+    """Why an instruction is to be spliced."""
+
+    ENTRY = "entry"
+    OFFSET = "offset"
+    EXIT = "exit"
+    LOOP = "loop"
+    """A branch back to the function's entry, which must go behind the entry's handlers."""
+
+
+@dataclass(slots=True, eq=False)
+class Want:
+    """A wanted site: an instruction of a function and what it is wanted for. ``tag`` is the caller's.
+
+    Immutable by convention; made in great numbers, hence not frozen, which makes it three times as dear to make one.
+    """
+
+    address: int
+    kind: WantKind
+    conditional: bool = False
+    """An exit taken only when its branch is, or, if the jump is indirect, only when it leads out of ``inside``."""
+    tag: object = None
+    inside: tuple[tuple[int, int], ...] = ()
+    block: tuple[Insn, ...] = ()
+    """The exit block that the branch here leads to, spliced in its stead; its last instruction is the exit."""
+    first: bool = False
+    """Its action comes before all others here."""
+    internal: bool = False
+    """Nobody has asked for it: it serves the signal view."""
+    origin: "Want | None" = None
+    """The wanted exit, or other instruction, that this branch is spliced for."""
+    after: bool = False
+    """Its action comes behind the instruction, on whatever way control leaves it."""
+
+    @property
+    def shows_pcs(self) -> bool:
+        """Whether it is there to show a signal handler of the program's the program's own pcs."""
+        return self.first and self.internal
+
+
+@dataclass(slots=True, eq=False)
+class PlannedSplice:
+    """One splice: the bytes at ``head`` lead to a patch that displaces ``insns`` and runs the wants' actions."""
+
+    strategy: Strategy
+    head: int
+    insns: tuple[Insn, ...]
+    wants: list[Want]
+    written: int
+    """Number of bytes overwritten, from ``write_at`` on."""
+    write_at: int
+    borrowed: int = 0
+    """Number of bytes behind the written ones that the jump depends on (punned jumps)."""
+    pun: "Pun | None" = None
+    springboard: int = 0
+    """Run-time address of the springboard that a punned jump leads to, once it is chosen."""
+    dead_springboard: int = 0
+    """Link-time address of the five dead bytes that a short jump leads to, and that hold a jump on to the patch."""
+    leans_on: "tuple[PlannedSplice, ...]" = ()
+    """Splices of the same plan without which this one would go astray: whose displaced bytes hold its springboard."""
+    hosts_until: int = 0
+    """End of the springboards of others in what is displaced here: nothing may stand in front of it any more."""
+    ambiguous: bool = False
+    """Whether a thread may come to the byte behind a trap's ``int3`` without having met it."""
+
+    @property
+    def end(self) -> int:
+        """End of the displaced instructions."""
+        last = self.insns[-1]
+        return last.address + last.length
+
+    @property
+    def internal(self) -> bool:
+        """Whether it serves no probe of the user's."""
+        wanted = [want.internal for want in self.wants if want.kind is not WantKind.LOOP]
+        return bool(wanted) and all(wanted)
+
+    @property
+    def shows_pcs(self) -> bool:
+        """Whether it is at a signal handler of the program's, which sees the program's own pcs by it."""
+        return any(want.shows_pcs for want in self.wants)
+
+    def covers(self, address: int) -> bool:
+        """Return whether an instruction that starts at ``address`` is displaced here."""
+        insns = self.insns
+        within = insns[0].address <= address <= insns[-1].address  # of most it is not, and thousands are asked
+        return within and any(insn.address == address for insn in insns)
+
+
+@dataclass(frozen=True, slots=True)
+class Pun:
+    """A punned jump: padding bytes, the opcode, and a displacement of which only the low ``free`` bytes can be chosen.
+
+    Targets are ``base + n`` for n below ``256**free``; a carry never leaves the free bytes.
+    """
+
+    prefixes: int
+    free: int
+    base: int
+    """Lowest target (link-time address)."""
+    tail: bytes = b""
+    """Displacement bytes that are written, too, and leave no choice: those of a jump that the one in front leans on."""
+    prefix: int = REDUNDANT_PREFIX
+    """What pads the jump; the one in front may need its value."""
+
+    def head_bytes(self, target: int) -> bytes:
+        """Return the bytes to write for a target in range."""
+        low = (target - self.base).to_bytes(4, "little")[: self.free]
+        return bytes([self.prefix]) * self.prefixes + b"\xe9" + low + self.tail
+
+
+@dataclass(slots=True)
+class FunctionPlan:
+    """The outcome for one function."""
+
+    splices: list[PlannedSplice] = field(default_factory=list)
+    refused: list[tuple[Want, Refusal]] = field(default_factory=list)
+    verdicts: list[tuple[int, Strategy, Refusal | None]] = field(default_factory=list)
+    """(site, strategy, why not) in the order in which they were tried; ``None``: chosen."""
+    notes: list[str] = field(default_factory=list)
+    """What is to be said about it besides."""
+    shared: set[int] = field(default_factory=set)
+    """Instructions that some run as copies in a patch and others in their place: no want may rely on the copy alone."""
+    scope: "tuple[FunctionCode, ...]" = ()
+    """The functions whose instructions may be displaced for the sake of others."""
+    vital: AbstractSet[Want] = frozenset()
+    """Wants that nothing else may take the place of: they are armed already."""
+    _by_head: list[PlannedSplice] = field(default_factory=list, repr=False)
+    _tail: PlannedSplice | None = field(default=None, repr=False)
+
+    @property
+    def puns(self) -> int:
+        """The number of punned jumps, each of which needs a place at one of a few addresses."""
+        return sum(splice.strategy is Strategy.PUNNED for splice in self.splices)
+
+    @property
+    def loss(self) -> tuple[int, int, int, int]:
+        """What it fails to do, the worst first.
+
+        Without what serves the signal view all that may fault would be given up; entries and exits weigh more than any
+        number of other instructions.
+        """
+        vital = sum(self.is_vital(want) for want, _ in self.refused)
+        ends = sum(want.kind is not WantKind.OFFSET for want, _ in self.refused)
+        return vital, ends, len(self.refused), self.puns
+
+    def is_vital(self, want: Want) -> bool:
+        """Return whether a want may not be refused for the sake of others."""
+        return want in self.vital or want.shows_pcs
+
+    def is_worth_more(self, most: int) -> bool:
+        """Return whether to plan a function anew: not for a few instructions, which are no ends."""
+        return self.loss[:2] > (0, 0) or len(self.refused) + self.puns > most
+
+    def last_before(self, address: int) -> PlannedSplice | None:
+        """Return the splice with the highest head at or below an address, of several the one added last."""
+        known = self._ordered()
+        index = bisect_right(known, address, key=_head)
+        return known[index - 1] if index else None
+
+    def headed_in(self, low: int, high: int) -> list[PlannedSplice]:
+        """Return the splices whose heads lie in ``[low, high)``, ascending."""
+        known = self._ordered()
+        return known[bisect_left(known, low, key=_head) : bisect_left(known, high, key=_head)]
+
+    def headed_below(self, address: int) -> Iterator[PlannedSplice]:
+        """Return the splices whose heads lie below an address, descending."""
+        known = self._ordered()
+        return (known[index] for index in range(bisect_left(known, address, key=_head) - 1, -1, -1))
+
+    def _ordered(self) -> list[PlannedSplice]:
+        """Return all splices by their heads."""
+        known = self._by_head
+        if len(known) > len(self.splices) or (known and self.splices[len(known) - 1] is not self._tail):
+            known[:] = sorted(self.splices, key=_head)  # some were taken out
+        for splice in self.splices[len(known) :]:
+            insort(known, splice, key=_head)
+        self._tail = self.splices[-1] if self.splices else None
+        return known
+
+
+def _head(splice: PlannedSplice) -> int:
+    return splice.head

@@ -1,0 +1,398 @@
+"""The signal view: where the program handles signals, its handlers see its own pcs while a thread is in code of ours.
+
+Nobody is attached when a signal comes, so what is needed lies in the target: a splice at the entry of each installed
+handler, whose code puts the interrupted registers right (``viewroutine``), and tables of what to do (``viewtable``).
+Which handlers there are is asked in one borrowed thread before a change is planned, and only where some signal is
+handled at all. Where a handler cannot be spliced it sees the true pcs.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from signal import SIGTRAP
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.core.address import PAGE
+from anyprobe.core.errors import TargetError, TargetExited
+from anyprobe.core.memory import MemoryFault
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
+from anyprobe.splice.apply.transaction import LiveSplice
+from anyprobe.splice.codegen.patch import ActionKind
+from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
+from anyprobe.splice.memory.banks import Hook
+from anyprobe.splice.plan.splices import Strategy, Want, WantKind
+from anyprobe.splice.userspace.signal_actions import FAULT_SIGNALS, handled_signals, query_actions
+
+if TYPE_CHECKING:
+    from anyprobe.splice.codegen.fronts import Front
+    from anyprobe.splice.engine import Engine
+    from anyprobe.splice.memory.code_region import Neighbourhood
+    from anyprobe.splice.translate.patches import Bearings
+    from anyprobe.splice.translate.steps import EffectKind, Positions
+    from anyprobe.splice.translate.table import Rows
+
+Place = tuple[Module, FunctionCode]
+_TRAP_BIT = 1 << SIGTRAP - 1
+FAULT_BITS = sum(1 << signal - 1 for signal in FAULT_SIGNALS)
+
+
+class SignalView:
+    """Keeps the handlers of one target spliced and the tables complete."""
+
+    def __init__(self, engine: "Engine") -> None:
+        """Know of no handler yet."""
+        self._engine = engine
+        self.locate: Callable[[int], Place | Refusal] | None = None
+        """Finds the function at a run-time address; without it, handlers see the true pcs."""
+        self.setter: Callable[[], Place | None] | None = None
+        """Finds the function by which the program sets actions."""
+        self.settings: Hook | None = None
+        """Counts the calls of that function, once some signal is handled."""
+        self.refused: dict[int, Refusal] = {}
+        """Why handlers see the true pcs, by their addresses."""
+        self._complained: set[int] = set()
+        self._handled = 0
+        self._untold = 0
+        """Signals whose handlers are not told where the program is: without ``SA_SIGINFO``."""
+        self._expected = 0
+        """Signals for which a handler has been about to be set that is told."""
+        self._asked = False
+        """Whether the handlers of these signals are known; others in their stead are noticed by ``settings``."""
+        self.hooks: dict[int, Hook] = {}
+        """By the addresses of handlers."""
+        self._homes: dict[int, _Described] = {}
+        self._index: tuple[tuple[int, int], ...] = ()
+        self._boards: set[int] = set()
+        """Where springboards stand in displaced bytes, or will in a moment."""
+        self._changing: AbstractSet[int] = frozenset()
+        """Where they may go, or sites may come, in a change that is under way."""
+        self._no_room = False
+
+    @property
+    def faults(self) -> bool:
+        """Whether the program handles faults of its own and is told where, or a probe does."""
+        traps = self._engine.traps
+        ours = _TRAP_BIT if traps.code and not traps.serves_program else 0
+        told = self._expected | self._handled & ~self._untold & ~ours
+        return bool(told & FAULT_BITS) or self._engine.faults.wanted
+
+    @property
+    def is_used(self) -> bool:
+        """Whether some signal is handled, by the program or a probe."""
+        return bool(self._handled or self._engine.faults.wanted)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all handlers see the program's own pcs, as far as that is known."""
+        return not self.refused
+
+    # -- handlers
+
+    def look(self) -> int:
+        """See which signals are handled; return them as a mask."""
+        before, self._handled = self._handled, handled_signals(self._engine.process)
+        self._asked &= self._handled == before
+        return self._handled
+
+    def unspliced(self) -> Sequence[Edit]:
+        """Return the edits that handlers without a splice need, where a change is not made all at once."""
+        self.look()
+        return [] if self._asked else self._with_handlers([])
+
+    def with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
+        """Return the edits with those that handlers without a splice need."""
+        return edits if self._asked or not any(edit.added for edit in edits) else self._with_handlers(edits)
+
+    def since_set(self) -> Sequence[Edit]:
+        """Return the edits that handlers need which may have been set, or replaced, since the last look."""
+        return self._with_handlers([])
+
+    def coming(self, signal: int, handler: int, told: bool) -> Sequence[Edit]:
+        """Return the edits that a handler of a fault needs which is about to be set; ``told``: where the program is."""
+        self._expected |= told << signal - 1
+        hook = self.hooks.get(handler)
+        others = hook.offset & ~(1 << signal) if hook is not None else 0
+        return self._edit_for(handler, others | (not told) << signal, {})
+
+    def expects(self, signal: int, handler: int, told: bool) -> bool:
+        """Return whether nothing is left to be done for such a handler."""
+        hook = self.hooks.get(handler)
+        spliced = hook is not None and hook.armed and hook.offset >> signal & 1 == (not told)
+        return (spliced or handler in self.refused) and (not told or bool(self._expected >> signal - 1 & 1))
+
+    def hiding_faults(self) -> Sequence[Edit]:
+        """Return the edits of functions that were planned for a program that handles no faults, if it does now."""
+        return [
+            Edit(module, state, anew=True, yields=True)
+            for module in self._engine.modules
+            for state in module.functions.values()
+            if self._hides_faults(module, state)
+        ]
+
+    def _hides_faults(self, module: Module, state: FunctionState) -> bool:
+        """Return whether the program handles faults, and a splice of a function is not as it has to be there."""
+        if not self.faults:
+            return False
+        planner, planned = self._engine.planner(module), (splice.planned for splice in state.splices)
+        ends = ((each, max(each.write_at + each.written, each.hosts_until)) for each in planned)
+        return any(planner.fault_refusal(each.insns, end) is not None for each, end in ends)
+
+    def _with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
+        from anyprobe.splice.userspace.trap_handler import SA_SIGINFO
+
+        engine = self._engine
+        if self.locate is None or not self.is_used:
+            return edits
+        self._untold = 0
+        try:
+            with engine.process.borrow() if engine.live is None else engine.live.deputies.calls("arm") as remote:
+                engine.process.verify()  # after an exec, what a call borrows is somewhere else
+                actions = query_actions(engine.process, remote, self._handled)
+        except TargetExited:
+            return edits
+        except (TargetError, MemoryFault) as error:
+            self.refused[0] = Refusal(Reason.NO_STACK, 0, f"which handlers there are could not be asked: {error}")
+            return edits
+        self.refused.pop(0, None)
+        told = {signal for signal, action in actions.items() if action.is_handler and action.flags & SA_SIGINFO}
+        self._untold = sum(1 << signal - 1 for signal in actions if signal not in told)
+        self._asked = True
+        masks: dict[int, int] = {}
+        for signal, action in actions.items():
+            if action.is_handler:
+                untold = signal in FAULT_SIGNALS and not action.flags & SA_SIGINFO
+                masks[action.handler] = masks.get(action.handler, 0) | untold << signal
+        by_state = {edit.state: edit for edit in edits}
+        made = [edit for handler, mask in masks.items() for edit in self._edit_for(handler, mask, by_state)]
+        return [*made, *self._edit_for_setter(by_state), *edits]
+
+    def _edit_for_setter(self, edits: dict[FunctionState, Edit]) -> list[Edit]:
+        """Want a counter where actions are set, so that later ones are noticed."""
+        place = None if self.setter is None or self.settings is not None else self.setter()
+        if place is None:
+            return []
+        module, code = place
+        self.settings = Hook(ActionKind.COUNT)
+        state = module.state_of(code)
+        made = [] if state in edits else [Edit(module, state)]
+        edit = edits.setdefault(state, edits.get(state) or made[0])
+        edit.added.append(Want(code.entry, WantKind.ENTRY, tag=self.settings, internal=True))
+        return made
+
+    def _edit_for(self, handler: int, mask: int, edits: dict[FunctionState, Edit]) -> list[Edit]:
+        """Want a splice at a handler; return the edit if it is a new one."""
+        known = self.hooks.get(handler)
+        settled = known is not None and known.offset == mask and (known.armed or known.refusal is not None)
+        if self.locate is None or settled or self._is_ours(handler):
+            return []
+        place = self.locate(handler)
+        if isinstance(place, Refusal):
+            self.refused[handler] = place
+            return []
+        module, code = place
+        if module.code.text.is_go:
+            return []  # Go does not preempt at pcs that it does not know: there the true pc always stays
+        state = module.state_of(code)
+        hook = self.hooks[handler] = Hook(ActionKind.VIEW, offset=mask)
+        edit = edits.get(state)
+        made = [] if edit is not None else [Edit(module, state)]
+        edit = edits.setdefault(state, edit or made[0])
+        edit.removed += [want for want in state.wants if hook_of(want) is known and known is not None]
+        edit.added.insert(0, Want(code.entry, WantKind.ENTRY, tag=hook, first=True, internal=True))
+        return made
+
+    def _is_ours(self, address: int) -> bool:
+        return any(piece.address <= address < piece.end for arena in self._engine.arenas for piece in arena.pieces)
+
+    def note_refusals(self) -> None:
+        """After a change: take note of handlers that could not be spliced."""
+        for handler, hook in self.hooks.items():
+            if hook.refusal is not None:
+                self.refused[handler] = hook.refusal
+            elif hook.armed:
+                self.refused.pop(handler, None)
+
+    def complaints(self) -> list[str]:
+        """Return what is to be said of handlers that see the true pcs, once for each."""
+        fresh = [handler for handler in self.refused if handler not in self._complained]
+        self._complained.update(fresh)
+        found = [f"a signal handler sees pcs of probes as they are: {self.refused[handler]}" for handler in fresh]
+        if self._no_room:
+            found.append("signal handlers see some pcs of probes as they are: there is no room to describe them")
+            self._no_room = False
+        return found
+
+    # -- tables
+
+    @property
+    def root(self) -> int:
+        """Where the index's address is kept."""
+        return self._described(self._engine.neighbourhoods[0]).table.root
+
+    def describe(self, edits: Sequence[Edit]) -> Sequence[Edit]:
+        """Say in the tables what is to be done in the patches that the edits bring; they are not in use yet.
+
+        Return the edits that must not be made: the program handles faults, and there is no room to say what it sees.
+        """
+        used = any(hook.armed or hook.refusal is None for hook in self.hooks.values())
+        if not used and not self._engine.faults.wanted:
+            return ()
+        changes = [edit.change for edit in edits if edit.change is not None]
+        splices = [splice for change in changes for splice in change.added]
+        leaving = {splice for change in changes for splice in change.removed}
+        if not self._homes or not self._index:
+            states = [state for module in self._engine.modules for state in module.functions.values()]
+            splices += [splice for state in states for splice in state.splices]
+        looped, left_out = _looped(splices), set[LiveSplice]()
+        for home in self._engine.neighbourhoods:
+            described = self._described(home)
+            here = [s for s in splices if s.patch is not None and s.patch.address in described.table.code]
+            left_out |= described.add(here, looped)
+        self._changing = {splice.address for splice in (*splices, *leaving)}
+        # where a site is, no springboard is left: who is brought back to the site would be led from it again, for ever
+        sites = {splice.address for splice in (*splices, *leaving) if not splice.is_springboard}
+        boards = {splice.address for splice in splices if splice.is_springboard}
+        self._publish((self._boards | boards) - sites)
+        self._no_room |= bool(left_out)
+        if not left_out or not self.faults:
+            return ()
+        return [edit for edit in edits if edit.change is not None and not left_out.isdisjoint(edit.change.added)]
+
+    def _described(self, home: "Neighbourhood") -> "_Described":
+        known = self._homes.get(home.code.address)
+        if known is None:
+            known = self._homes[home.code.address] = _Described(home)
+        return known
+
+    def settle(self, edits: Sequence[Edit]) -> None:
+        """After a change, whatever came of it: take note of where springboards are now."""
+        if self._changing:
+            there = {splice.address for edit in edits for splice in edit.state.splices if splice.is_springboard}
+            self._publish(self._boards - self._changing | there)
+            self._changing = frozenset()
+
+    def _publish(self, boards: set[int]) -> None:
+        from anyprobe.splice.translate.routine import HANDLER
+
+        self._boards = boards
+        jumps = {(board, JUMP_BYTES) for board in boards}
+        jumps |= {(page, PAGE) for page in self._engine.springboards.pages()}
+        jumps |= {entry for entry in self._index if entry[1] == HANDLER}
+        for handler in self.hooks:
+            place = self.locate(handler) if self.locate is not None else None
+            if isinstance(place, tuple):
+                jumps |= {(handler, HANDLER), (place[1].entry + place[0].bias, HANDLER)}
+        tables = {(d.table.code.start, d.table.address) for d in self._homes.values()}
+        index = tuple(sorted(tables | jumps))
+        if index == self._index:
+            return
+        homes = self._engine.neighbourhoods
+        written = next((at for home in reversed(homes) if (at := self._described(home).table.index(index))), 0)
+        if written:
+            self._described(homes[0]).table.point_to(written)
+            self._index = index
+        self._no_room |= not written
+
+
+class _Described:
+    """What is said of one neighbourhood's code."""
+
+    def __init__(self, home: "Neighbourhood") -> None:
+        from anyprobe.splice.codegen.fronts import Fronts
+        from anyprobe.splice.translate.table import ViewTable
+
+        self._home = home
+        self.table = ViewTable(home.arena, home.code, home.limit)
+        self._blobs = 0
+        self._banks: dict[int, int] = {}
+        self._routines: dict[int, tuple[EffectKind | None, int]] = {}
+        self._fronts = Fronts()
+        self._front_rows: dict[Front, Rows | None] = {}
+        self._known: dict[Hashable, int] = {}
+        """Where the positions are of patches that differ in nothing but what they count and where they lie."""
+
+    def add(self, splices: Sequence[LiveSplice], looped: frozenset[int]) -> set[LiveSplice]:
+        """Describe patches, and routines that were emitted since; return those for which there is no room."""
+        from anyprobe.splice.codegen.fragments import is_described
+        from anyprobe.splice.translate.patches import Bearings
+
+        self.table.expect(len(splices) + len(self._home.blobs) - self._blobs)
+        entries = list(self._routine_entries())
+        bearings = Bearings(self._routines, self._banks, self.table.code)
+        left_out = set[LiveSplice]()
+        for splice in splices:
+            assert splice.patch is not None
+            if not is_described(splice.patch):
+                continue
+            positions = self._positions_of(splice, bearings, looped)
+            if not positions:
+                left_out.add(splice)
+            entries.append((splice.patch.address, positions, splice.planned.insns[0].address + splice.bias))
+        unlisted = self.table.add(sorted(entries))
+        self._home.described(self.table.size - self.table.free, self.table.free)
+        left_out |= {splice for splice in splices if splice.patch is not None and splice.patch.address in unlisted}
+        return left_out
+
+    def _routine_entries(self) -> Iterable[tuple[int, int, int]]:
+        from anyprobe.splice.translate.routines import routine_positions
+        from anyprobe.splice.translate.steps import EffectKind
+
+        home = self._home
+        if home.view:
+            self._routines[home.view] = (None, 0)
+        for blob in home.blobs[self._blobs :]:
+            bank = 0
+            if blob.facts is not None and blob.routines is not None:
+                facts, routines = blob.facts, blob.routines
+                bank = self.table.bank(facts.slot, facts.gate, facts.shared)
+                if not bank:  # no room is left: what it counts cannot be taken back
+                    continue
+                self._banks[facts.slot] = bank
+                self._routines[routines.count] = (EffectKind.COUNTED, bank)
+                self._routines[routines.enter] = (EffectKind.ENTERED, bank)
+                self._routines[routines.leave] = self._routines[routines.leave_tail] = (EffectKind.LEFT, bank)
+            found = routine_positions(blob.code, blob.address, blob.stretches, bank, blob.finish)
+            yield blob.address, self.table.positions(found), blob.address
+        self._blobs = len(home.blobs)
+
+    def _positions_of(self, splice: LiveSplice, bearings: "Bearings", looped: frozenset[int]) -> int:
+        from anyprobe.splice.codegen.fault_exit import with_landings
+        from anyprobe.splice.codegen.fronts import form_of
+
+        patch = splice.patch
+        assert patch is not None
+        loops = splice.bias + splice.planned.insns[0].address in looped
+        planned = splice.planned
+        key = form_of(planned, patch, bearings.ours, looped=loops)
+        known = self._known.get(key) if key is not None else None
+        if known is None:
+            front, own = self._fronts.positions(planned, splice.bias, patch, bearings, looped=loops)
+            known = self._write(front, with_landings(own, patch))
+            if key is not None:
+                self._known[key] = known
+        return known
+
+    def _write(self, front: "Front | None", own: "Positions") -> int:
+        """Write the positions of a patch into the table and return where."""
+        shared: Rows | None = ()
+        if front is not None:
+            if front not in self._front_rows:
+                self._front_rows[front] = self.table.rows(front.positions)
+            shared = self._front_rows[front]
+        return 0 if shared is None else self.table.positions(own, shared)
+
+
+def _looped(splices: Iterable[LiveSplice]) -> frozenset[int]:
+    """Return the sites of entries that branches in the function go behind."""
+    targets: set[int] = set()
+    for splice in splices:
+        if splice.is_springboard or splice.planned.strategy is Strategy.TRAP:
+            continue
+        for want in splice.planned.wants:
+            if want.kind is not WantKind.LOOP:
+                continue
+            insn = next((insn for insn in splice.planned.insns if insn.address == want.address), None)
+            if insn is not None and insn.target is not None:
+                targets.update((insn.target + splice.bias, insn.target + splice.bias + 4))
+    return frozenset(targets)

@@ -1,0 +1,155 @@
+"""Stopping one thread only, to make system calls in it while the others run on."""
+
+import errno
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import PermissionDenied, StopTimeout
+from anyprobe.target.process import permission
+from anyprobe.target.process.thread import Thread
+from anyprobe.target.remote.calls import RemoteCalls, fitness
+from anyprobe.target.system import procfs, ptrace
+
+if TYPE_CHECKING:
+    from anyprobe.target.process.process import Process
+
+_BORROW_CANDIDATES = 8
+_BORROW_ONE = 0.05
+_VISIT = 1.0
+
+
+@contextmanager
+def borrowed(process: "Process", timeout: float) -> Iterator[RemoteCalls]:
+    """Try threads until one is fit to make calls."""
+    deadline = time.monotonic() + timeout
+    while True:
+        reasons: list[str | PermissionDenied] = []
+        for tid in _candidates(process):
+            thread, reason = _try_borrow(process, tid)
+            if thread is None:
+                reasons.append(reason if isinstance(reason, PermissionDenied) else f"{tid}: {reason}")
+                continue
+            process.stopped_threads = [thread]
+            try:
+                with RemoteCalls(process, thread) as calls:
+                    yield calls
+            finally:
+                process.stopped_threads = []
+                _let_go(process, thread)
+            return
+        if process.ended():
+            raise process.gone()
+        if time.monotonic() > deadline:
+            for denial in reasons:
+                if isinstance(denial, PermissionDenied):
+                    raise denial
+            why = "; ".join(map(str, reasons)) or "no threads"
+            raise StopTimeout(f"no thread of process {process.pid} can make a system call: {why}")
+        time.sleep(0.002)
+
+
+@contextmanager
+def visited(process: "Process", tid: int) -> Iterator[Thread | None]:
+    """Stop one thread for a scope, just to look at it; ``None`` if it has ended.
+
+    Raises ``StopTimeout`` where it cannot be stopped now.
+    """
+    with process.translated("visiting a thread of"):
+        stat = _stat_of(process, tid)
+        if stat is None or stat.worker or stat.ended:
+            yield None
+            return
+        if stat.state == "D":
+            raise StopTimeout(f"thread {tid} of process {process.pid} cannot be stopped now")
+        thread = Thread(process.pid, tid, child=process.child and tid == process.pid)
+        try:
+            ptrace.seize(tid)
+        except (ProcessLookupError, PermissionError) as error:
+            stat = _stat_of(process, tid)
+            if stat is not None and not stat.ended:  # it is about to end, or another controller's for a moment
+                raise StopTimeout(f"thread {tid} of process {process.pid} cannot be stopped now") from error
+            yield None
+            return
+    try:
+        with process.translated("visiting a thread of"):
+            ptrace.interrupt(tid)
+            if not thread.wait(time.monotonic() + _VISIT) or not (thread.stopped or thread.ended):
+                raise StopTimeout(f"thread {tid} of process {process.pid} does not stop")
+            if thread.stopped:
+                thread.settle()
+        yield None if thread.ended else thread
+    finally:
+        _let_go(process, thread)
+
+
+def _stat_of(process: "Process", tid: int) -> procfs.TaskStat | None:
+    try:
+        return procfs.read_stat(process.pid, tid)
+    except OSError as error:
+        if error.errno in procfs.GONE_ERRORS:
+            return None
+        raise
+
+
+def _candidates(process: "Process") -> list[int]:
+    if process.held:
+        return [process.held.tid]
+    tids = process.threads()
+    tids.sort(key=lambda tid: tid != process.pid)
+    if len(tids) > _BORROW_CANDIDATES:  # others each time
+        turn = time.monotonic_ns() % (len(tids) - 1)
+        tids = tids[:1] + (tids[1 + turn :] + tids[1 : 1 + turn])[: _BORROW_CANDIDATES - 1]
+    return sorted(tids, key=lambda tid: not _sleeps(process, tid))  # these lose least, and come at once
+
+
+def _sleeps(process: "Process", tid: int) -> bool:
+    try:
+        return procfs.read_stat(process.pid, tid).state == "S"
+    except OSError:
+        return False
+
+
+def _try_borrow(process: "Process", tid: int) -> tuple[Thread | None, str | PermissionDenied]:
+    """Stop one thread; return it, or why it is of no use."""
+    with process.translated("borrowing a thread of"):
+        if process.held:
+            process.held.load_registers()
+            return process.held, ""
+        thread = Thread(process.pid, tid, child=process.child and tid == process.pid)
+        try:
+            stat = procfs.read_stat(process.pid, tid)
+            if stat.worker or stat.ended or stat.state == "D":
+                return None, "ended" if stat.ended else "a kernel worker" if stat.worker else "cannot be stopped now"
+            ptrace.seize(tid)
+        except OSError as error:
+            if error.errno in procfs.GONE_ERRORS:
+                return None, "ended"
+            if error.errno == errno.EPERM:
+                return None, permission.explain(tid)  # perhaps only another controller's moment
+            raise
+        reason = "did not stop"
+        try:
+            ptrace.interrupt(tid)
+            if thread.wait(time.monotonic() + _BORROW_ONE) and thread.stopped:
+                thread.settle()
+                reason = fitness(thread, process, process.mappings())
+        except BaseException:
+            _let_go(process, thread)
+            raise
+        if reason:
+            _let_go(process, thread)
+            return None, reason
+        return thread, ""
+
+
+def _let_go(process: "Process", thread: Thread) -> None:
+    if thread is process.held:
+        with process.translated("restoring"):
+            thread.store_registers()
+        return
+    if not thread.release(time.monotonic() + 10):
+        process.unreleased.append(thread)
+    if thread.ended:
+        process.exited()

@@ -1,0 +1,58 @@
+"""One controller at a time changes a process: a lock that the kernel gives back when its holder dies."""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import SessionConflict
+
+if TYPE_CHECKING:
+    from anyprobe.target.process.process import Process
+
+_PATIENCE = 10.0
+_PAUSE = 0.001
+
+
+@contextmanager
+def exclusive(process: "Process") -> Iterator[None]:
+    """Keep other controllers from changing what is installed in a process, for one transaction.
+
+    While everything is stopped ptrace does that. But journal and patches are also written between stops, and must not
+    be removed by somebody else meanwhile: what is mapped in their place may be the program's. The lock is on a file of
+    the process in ``/proc``, which nobody else has a reason to lock, and on its pidfd: files of another mount of
+    ``/proc``, in a container or beside it, are others, and what is behind the pidfd is the same there. Before Linux 6.9
+    that is nobody's own, and those under another ``/proc`` are not kept out.
+    """
+    with ExitStack() as stack:
+        with process.translated("locking"):
+            files = [os.open(f"/proc/{process.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)]
+            stack.callback(os.close, files[0])
+            files.append(os.pidfd_open(process.pid))
+            stack.callback(os.close, files[1])
+        deadline = time.monotonic() + _PATIENCE
+        for fd in files if _has_own_file(files[1]) else files[:1]:
+            while not _locked(fd):
+                if time.monotonic() > deadline:
+                    raise SessionConflict(f"another anyprobe is changing process {process.pid}; try again")
+                time.sleep(_PAUSE)
+        yield
+
+
+def _has_own_file(pidfd: int) -> bool:
+    """Return whether a file of its own is behind a process's pidfd, and not that of all descriptors without one."""
+    fd = os.eventfd(0)
+    try:
+        return not os.path.sameopenfile(fd, pidfd)
+    finally:
+        os.close(fd)
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

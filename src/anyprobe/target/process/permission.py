@@ -1,0 +1,115 @@
+"""Why the kernel does not let us trace a process, and what would help."""
+
+import os
+
+from anyprobe.core.errors import PermissionDenied
+from anyprobe.target.system import procfs
+
+_CAP_SYS_PTRACE = 19
+_YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+_YAMA_RULES = {
+    1: (
+        "only descendants may be traced",
+        "start it with 'anyprobe ... -- COMMAND', use sudo, or: sysctl kernel.yama.ptrace_scope=0",
+    ),
+    2: ("only processes with CAP_SYS_PTRACE may trace", "use sudo"),
+    3: ("nobody may trace until the next boot", "boot with kernel.yama.ptrace_scope=0"),
+}  # fmt: skip
+
+
+def has_ptrace_capability(status: dict[str, str]) -> bool:
+    """Return whether a process with this status file has CAP_SYS_PTRACE."""
+    return bool(int(status.get("CapEff", "0"), 16) >> _CAP_SYS_PTRACE & 1)
+
+
+def yama_scope() -> int | None:
+    """Return the value of Yama's ``ptrace_scope``, or ``None`` without Yama."""
+    try:
+        return int(procfs.read_file(_YAMA))
+    except (OSError, ValueError):
+        return None
+
+
+def traced_by(pid: int, tracer: int) -> PermissionDenied:
+    """Return the error for a process that somebody else traces."""
+    try:
+        name = procfs.read_stat(tracer).comm
+    except OSError:
+        name = "a process that has ended"
+    return PermissionDenied(
+        "traced",
+        f"process {pid} is traced by {name} (pid {tracer})",
+        f"detach {name} first; a process has one tracer at a time",
+    )
+
+
+def tracer_of(pid: int) -> int:
+    """Return the pid of the tracer of a task, 0 without."""
+    return int(procfs.read_status(pid).get("TracerPid", "0"))
+
+
+def explain(pid: int) -> PermissionDenied:
+    """Find the rule that forbids tracing ``pid``; called only after the kernel has refused."""
+    theirs, ours = procfs.read_status(pid), procfs.read_status(os.getpid())
+    if tracer := int(theirs.get("TracerPid", "0")):
+        return traced_by(pid, tracer)
+    capable = has_ptrace_capability(ours)
+    scope = yama_scope()
+    if scope == 3 or (scope == 2 and not capable):
+        return _yama(pid, scope)
+    if not capable:
+        return _without_capability(pid, theirs, ours, scope)
+    if _namespace(pid, "user") != _namespace(os.getpid(), "user"):
+        return PermissionDenied(
+            "capability",
+            f"process {pid} belongs to another user namespace, where our CAP_SYS_PTRACE does not count",
+            "run anyprobe as root outside of the container",
+        )
+    return _otherwise(pid, ours)
+
+
+def _without_capability(pid: int, theirs: dict[str, str], ours: dict[str, str], scope: int | None) -> PermissionDenied:
+    uid = os.geteuid()
+    uids = [int(word) for word in theirs.get("Uid", "").split()[:3]]
+    if any(other != uid for other in uids):
+        return PermissionDenied(
+            "uid", f"process {pid} runs as uid {uids[0]}, we are uid {uid}", "run anyprobe as that user or with sudo"
+        )
+    more = int(theirs.get("CapPrm", "0"), 16) & ~int(ours.get("CapPrm", "0"), 16)
+    if more:
+        return PermissionDenied("capability", f"process {pid} has capabilities that we lack", "use sudo")
+    if os.stat(f"/proc/{pid}/mem").st_uid != uid:
+        return PermissionDenied(
+            "dumpable",
+            f"process {pid} is closed to inspection: set-uid, unreadable executable, or prctl(PR_SET_DUMPABLE)",
+            "use sudo",
+        )
+    if scope:
+        return _yama(pid, scope)
+    return _otherwise(pid, ours)
+
+
+def _yama(pid: int, scope: int) -> PermissionDenied:
+    detail, remedy = _YAMA_RULES.get(scope, ("tracing is restricted", "use sudo"))
+    return PermissionDenied("yama", f"process {pid}: kernel.yama.ptrace_scope is {scope}, {detail}", remedy)
+
+
+def _otherwise(pid: int, ours: dict[str, str]) -> PermissionDenied:
+    if ours.get("Seccomp", "0") != "0":
+        return PermissionDenied(
+            "seccomp",
+            f"a seccomp filter over anyprobe itself forbids tracing process {pid}",
+            "in a container, allow ptrace (docker run --cap-add SYS_PTRACE)",
+        )
+    return PermissionDenied(
+        "security-module",
+        f"the kernel forbids tracing process {pid}, although user and capabilities would permit it",
+        "look for a denial by SELinux or AppArmor in the kernel log",
+    )
+
+
+def _namespace(pid: int, kind: str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/{kind}")
+    except OSError:
+        return ""

@@ -1,0 +1,216 @@
+"""One seized thread: its stop, its registers, its release."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+from anyprobe.target.remote import restarting
+from anyprobe.target.system import gateway, procfs, ptrace, wait_status
+from anyprobe.target.system.ptrace import Registers
+from anyprobe.target.system.wait_status import Kind
+
+_SPINS = 40
+_SHORTEST_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3
+_NO_ORIG_RAX = 1 << 63
+
+
+def looks(deadline: float) -> Iterator[None]:
+    """Yield whenever it is time to look again whether a thread has come to somewhere: often at first.
+
+    The last look is behind the deadline. Between the looks others may run; soon this thread sleeps for that, since
+    ``sched_yield`` lets go of the processor for those of its own priority only, and whom it waits for may have a lower
+    one (see ``urgent``) or share it.
+    """
+    for _ in range(_SPINS):
+        yield
+        os.sched_yield()
+    pause = _SHORTEST_SLEEP
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_SLEEP)
+    yield
+
+
+class Thread:
+    """A thread that is traced by this controller. Only the OS thread that seized it may use it."""
+
+    __slots__ = ("_child", "_stored", "ended", "kind", "pending_signal", "pid", "registers", "status", "stopped", "tid")
+
+    def __init__(self, pid: int, tid: int, *, child: bool = False) -> None:
+        """Name a thread; nothing is done to it. The end of a ``child`` of ours is left for whoever started it."""
+        self._child = child
+        self.pid, self.tid = pid, tid
+        self.registers = Registers()
+        self._stored: bytes | None = None
+        self.pending_signal = 0
+        """The signal that it was about to be given when it stopped."""
+        self.stopped = False
+        self.kind = Kind.TRAPPED
+        """What its last stop was."""
+        self.ended = False
+        self.status: int | None = None
+        """The wait status of its end, where the kernel told us."""
+
+    @property
+    def in_syscall(self) -> bool:
+        """Whether the stop interrupted a system call that the kernel is going to take up again."""
+        return self.registers.orig_rax < _NO_ORIG_RAX and self.registers.rax in restarting.INTERRUPTED_CODES
+
+    @property
+    def restart_pending(self) -> bool:
+        """Whether that call goes on from inside the kernel (a sleep with a remaining time), not from its start."""
+        return self.in_syscall and (
+            self.registers.rax == restarting.ERESTART_RESTARTBLOCK
+            or self.registers.orig_rax == restarting.SYS_RESTART_SYSCALL
+        )
+
+    def awaits_trap(self) -> bool:
+        """Whether it has met an ``int3`` and the signal for it is still to come; the pc stands behind the ``int3``."""
+        return self.awaits(signal.SIGTRAP)
+
+    def awaits(self, *signals: int) -> bool:
+        """Return whether it is about to be given one of these signals."""
+        if self.pending_signal in signals:
+            return True
+        try:
+            status = procfs.parse_status(procfs.read_file(f"/proc/{self.pid}/task/{self.tid}/status"))
+        except OSError as error:
+            if error.errno in procfs.GONE_ERRORS:
+                return False
+            raise
+        waiting = int(status.get("SigPnd", "0"), 16) & ~int(status.get("SigBlk", "0"), 16)
+        return any(waiting >> each - 1 & 1 for each in signals)
+
+    def come_to_handler(self, deadline: float) -> bool:
+        """Let it come to the first instruction of the handler of a trap that it awaits; return whether it did in time.
+
+        None of the program's instructions runs: the kernel gives one signal after the other, and stops at each.
+        """
+        while not self.ended and self.awaits_trap():
+            if self.pending_signal:
+                ptrace.interrupt(self.tid)  # before it runs: then it stops as soon as the handler's frame is there
+            self.resume_with(ptrace.resume)
+            if not self.wait(deadline):
+                return False
+            self.settle()
+        return True
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the registers here differ from the thread's."""
+        return bool(self._stored) and bytes(self.registers) != self._stored
+
+    @property
+    def known(self) -> bool:
+        """Whether its registers have been read since it stopped."""
+        return self._stored is not None
+
+    def load_registers(self) -> None:
+        """Read the registers."""
+        self._stored = None
+        ptrace.get_registers(self.tid, self.registers)
+        self._stored = bytes(self.registers)
+
+    def store_registers(self) -> None:
+        """Write the registers back if they were changed."""
+        if self.dirty:
+            ptrace.set_registers(self.tid, self.registers)
+            self._stored = bytes(self.registers)
+
+    def poll(self) -> bool:
+        """Take note of a stop or of the end; return whether there was one."""
+        try:
+            status = self._poll_child() if self._child else gateway.wait_thread(self.tid)
+        except ChildProcessError:  # no longer traced by us: an exec of another thread swallowed it
+            self.ended = True
+            return True
+        except OSError:  # then we do not know; whoever waits asks again
+            return False
+        if status is None:
+            return False
+        self.kind, detail = wait_status.decode(status)
+        if self.kind is Kind.ENDED:
+            self.ended, self.status = True, status
+            return True
+        self.stopped = True
+        self.pending_signal = detail if self.kind is Kind.SIGNAL else 0
+        return True
+
+    def _poll_child(self) -> int | None:
+        status = gateway.wait_stop(self.tid)
+        return gateway.wait_end(self.tid, reap=False) if status is None else status
+
+    def wait(self, deadline: float) -> bool:
+        """Wait until it has stopped or ended; return whether it has."""
+        return any(self.poll() for _ in looks(deadline))
+
+    def settle(self) -> None:
+        """Read the registers of a thread that has just stopped, and see that the stop does not show as EINTR.
+
+        At once, so that it also holds if we die before the release. The moment between the stop and this remains: a
+        thread that is let go there, by our death, returns EINTR.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            self.load_registers()
+            registers = self.registers
+            if registers.rax == restarting.EINTR:
+                registers.rax = restarting.cured(registers.orig_rax, registers.rax)
+                self.store_registers()
+
+    def abandon_registers(self) -> None:
+        """Leave the registers to the signal frame that an injected call has put up; they are not written any more."""
+        self._stored = b""
+
+    def resume_with(self, request: Callable[[int, int], None]) -> None:
+        """Let it run on by ``request``, with the signal that it stopped at."""
+        request(self.tid, self.pending_signal)
+        self.stopped, self.pending_signal = False, 0
+
+    def release(self, deadline: float) -> bool:
+        """Let it go as if it had never been stopped; return ``False`` where it would not stop, so could not be let go.
+
+        A thread that is not stopped cannot be detached, so this waits for a stop that is still under way. A thread that
+        was killed has to be waited for here: its parent does not hear of it before its tracer does.
+        """
+        pause = _SHORTEST_SLEEP
+        while True:
+            if self.stopped and self._try_release():
+                return True
+            if self.poll():
+                if self.ended:
+                    return True
+            elif time.monotonic() > deadline:
+                return False
+            else:
+                with contextlib.suppress(OSError):
+                    ptrace.interrupt(self.tid)  # it may never have been asked to stop
+                time.sleep(pause)
+                pause = min(pause * 2, _LONGEST_SLEEP)
+
+    def _try_release(self) -> bool:
+        try:
+            if self._stored is None:
+                self.settle()
+            self.store_registers()
+            ptrace.detach(self.tid, self.pending_signal)
+        except OSError:  # killed, if nothing else; otherwise the caller tries again
+            return False
+        self.stopped = False
+        return True
+
+    def blocked_in_vfork(self) -> bool:
+        """Whether it waits, unstoppable, for a child that borrows its memory."""
+        try:
+            if procfs.read_stat(self.pid, self.tid).state != "D":
+                return False
+        except OSError:
+            return False
+        call = procfs.read_blocked_call(self.pid, self.tid)
+        return call is not None and call.number in VFORK_CALLS
+
+
+VFORK_CALLS = frozenset({56, 58, 435})
+"""clone, vfork, clone3: the calls in which a thread waits for a vfork child."""

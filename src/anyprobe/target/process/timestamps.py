@@ -1,0 +1,61 @@
+"""Whether the target's threads may read the time stamp counter: ``prctl(PR_SET_TSC)`` can forbid it to a thread.
+
+The setting is inherited by the threads that one creates. Where it is forbidden, ``rdtsc`` is a SIGSEGV, in the vdso's
+clock too.
+"""
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import StopTimeout
+from anyprobe.target.remote.calls import PRCTL, RemoteCalls, fitness
+
+if TYPE_CHECKING:
+    from anyprobe.target.process.process import Process
+    from anyprobe.target.process.thread import Thread
+    from anyprobe.target.system.procfs import Mapping
+
+_PR_GET_TSC, _PR_TSC_SIGSEGV = 25, 2
+_ASKED = 8
+"""How many threads are asked in one stop, the first one among them; each costs a call."""
+
+
+def thread_without_timestamps(process: "Process", *, live: bool = False) -> tuple[int | None, int]:
+    """Return a thread that may not read the counter, if one of those asked may not, and the pause in microseconds.
+
+    ``live``: they are asked one after the other, while the rest run on; the pause is the longest of one.
+    """
+    if live and process.held is None:
+        return _asked_one_by_one(process)
+    found = None
+    with process.stop() as stop:
+        threads = sorted(stop.threads, key=lambda thread: thread.tid != process.pid)
+        for thread in threads[:_ASKED]:
+            if _is_forbidden(process, thread, stop.mappings):
+                found = thread.tid
+                break
+    return found, stop.pause_us
+
+
+def _asked_one_by_one(process: "Process") -> tuple[int | None, int]:
+    longest = 0
+    process.gadgets()
+    mappings = process.mappings()
+    for tid in sorted(process.threads(), key=lambda tid: tid != process.pid)[:_ASKED]:
+        begin = time.monotonic_ns()
+        with suppress(StopTimeout), process.visit(tid) as thread:
+            if thread is not None and _is_forbidden(process, thread, mappings):
+                return tid, (time.monotonic_ns() - begin) // 1000
+        longest = max(longest, (time.monotonic_ns() - begin) // 1000)
+    return None, longest
+
+
+def _is_forbidden(process: "Process", thread: "Thread", mappings: "list[Mapping]") -> bool:
+    """Ask one stopped thread; what cannot be asked now is taken to be as the others."""
+    if fitness(thread, process, mappings):
+        return False
+    with RemoteCalls(process, thread) as remote:
+        place = remote.place(bytes(8))
+        remote.syscall(PRCTL, _PR_GET_TSC, place)
+        return int.from_bytes(process.mem.read(place, 4), "little") == _PR_TSC_SIGSEGV

@@ -1,0 +1,106 @@
+"""Instructions of the target that injected system calls borrow: nothing of ours is executed."""
+
+from typing import NamedTuple
+
+from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.target.system.procfs import Mapping
+
+SYSCALL_RET = (b"\x0f\x05\xc3", b"\x0f\x05\xf3\xc3")  # syscall; ret
+RESTORER = (
+    b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05",  # mov $15,%rax; syscall
+    b"\xb8\x0f\x00\x00\x00\x0f\x05",  # mov $15,%eax; syscall
+)
+POP_RAX_RET = (b"\x58\xc3",)  # pop %rax; ret
+_CHUNK = 1 << 20
+_OVERLAP = 16
+
+
+class Gadgets(NamedTuple):
+    """Where they are."""
+
+    syscall_ret: int
+    restorer: int
+    """Where the signal return is made; 0 where the program has none."""
+    pop_rax: int = 0
+    """``pop %rax; ret``, which with ``syscall; ret`` makes a signal return where there is no restorer (static musl)."""
+
+
+_by_file: dict[tuple[str, int, int, int], tuple[int, int, int]] = {}
+"""Offsets in executable mappings of files, -1 for none, by device, inode, offset and length."""
+
+
+def find(memory: Memory, mappings: list[Mapping]) -> Gadgets:
+    """Return the gadgets of a process, looking first where they usually are."""
+    syscall_ret = restorer = pop_rax = -1
+    for mapping in sorted((m for m in mappings if m.executable and m.readable), key=_likelihood):
+        offsets = _offsets_in(memory, mapping)
+        if syscall_ret < 0 and offsets[0] >= 0:
+            syscall_ret = mapping.start + offsets[0]
+        if restorer < 0 and offsets[1] >= 0:
+            restorer = mapping.start + offsets[1]
+        if pop_rax < 0 and offsets[2] >= 0:
+            pop_rax = mapping.start + offsets[2]
+        if syscall_ret >= 0 and restorer >= 0:
+            return Gadgets(syscall_ret, restorer)
+    if syscall_ret >= 0 and pop_rax >= 0:
+        return Gadgets(syscall_ret, 0, pop_rax)
+    raise UnsupportedTarget(
+        "the program has no 'syscall; ret' or no signal return code that an injected call could use"
+    )
+
+
+def still_there(memory: Memory, gadgets: Gadgets) -> bool:
+    """Return whether the bytes are what they were (the library is still mapped, nobody patched it)."""
+    try:
+        call = memory.read(gadgets.syscall_ret, 3)
+        restorer = memory.read(gadgets.restorer or gadgets.pop_rax, 7 if gadgets.restorer else 2)
+    except MemoryFault:
+        return False
+    if not gadgets.restorer and restorer not in POP_RAX_RET:
+        return False
+    if not gadgets.restorer:
+        return any(p.startswith(call) for p in SYSCALL_RET)
+    return any(p.startswith(call) for p in SYSCALL_RET) and any(p.startswith(restorer) for p in RESTORER)
+
+
+def forget(mappings: list[Mapping]) -> None:
+    """Drop what is remembered of these files, because a patch of ours lies over it here."""
+    for mapping in mappings:
+        _by_file.pop((mapping.device, mapping.inode, mapping.offset, mapping.end - mapping.start), None)
+
+
+def _likelihood(mapping: Mapping) -> int:
+    name = mapping.path.rpartition("/")[2]
+    if name.startswith(("libc.", "libc-", "ld-musl", "libpthread")):
+        return 0
+    return 1 if mapping.inode and mapping.private else 2
+
+
+def _offsets_in(memory: Memory, mapping: Mapping) -> tuple[int, int, int]:
+    key = (mapping.device, mapping.inode, mapping.offset, mapping.end - mapping.start)
+    if mapping.inode and key in _by_file:
+        return _by_file[key]
+    offsets = (
+        _first(memory, mapping, SYSCALL_RET),
+        _first(memory, mapping, RESTORER),
+        _first(memory, mapping, POP_RAX_RET),
+    )
+    if mapping.inode:
+        _by_file[key] = offsets
+    return offsets
+
+
+def _first(memory: Memory, mapping: Mapping, patterns: tuple[bytes, ...]) -> int:
+    for start in range(mapping.start, mapping.end, _CHUNK):
+        try:
+            content = memory.read(start, min(_CHUNK + _OVERLAP, mapping.end - start))
+        except MemoryFault:
+            continue
+        found = len(content)
+        for pattern in patterns:  # each only in front of where another one was found
+            at = content.find(pattern, 0, found + len(pattern) - 1)
+            found = at if at >= 0 else found
+        if found < len(content):
+            return start - mapping.start + found
+    return -1

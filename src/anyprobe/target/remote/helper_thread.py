@@ -1,0 +1,162 @@
+"""Threads made for a moment, with descriptors of their own, in which system calls are made while the program runs on.
+
+A descriptor that we opened in a running program would be the program's, too: another thread's ``open`` would not get
+the number that it counts on, a fork would copy it. So a borrowed thread makes one that shares everything but the table
+of descriptors. It begins, and ends, on a signal frame whose state is the call of ``exit``: if the controller dies, it
+returns into that.
+
+The frame lies in memory of ours; the borrowed thread goes on as soon as the deputy is there. Before there is such
+memory it lies on the borrowed thread's stack, and that one waits, as in vfork, until the deputy has ended.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import AnyprobeError, StopTimeout
+from anyprobe.core.memory import MemoryFault
+from anyprobe.target.process.borrowing import borrowed
+from anyprobe.target.process.thread import Thread
+from anyprobe.target.remote import frame
+from anyprobe.target.remote.calls import RemoteCalls
+from anyprobe.target.system import procfs, ptrace
+
+if TYPE_CHECKING:
+    from anyprobe.target.process.process import Process
+
+_CLONE, _EXIT = 56, 60
+_VM, _FS, _SIGHAND, _PTRACE, _VFORK = 0x100, 0x200, 0x800, 0x2000, 0x4000
+_THREAD, _SYSVSEM, _PARENT_SETTID = 0x10000, 0x40000, 0x100000
+_FLAGS = _VM | _FS | _SIGHAND | _PTRACE | _THREAD | _SYSVSEM | _PARENT_SETTID
+_PATIENCE = 2.0
+_PAUSE = 50e-6
+_WAIT_US = 50_000
+"""How long it waits for us behind many calls: a thread that has left could not be found again."""
+ROOM = 3 * frame.ROOM
+"""What must be free below the top: one frame ends the deputy, one is for its calls; what they point to lies below."""
+
+
+@contextmanager
+def with_deputy(process: "Process", top: int, timeout: float) -> Iterator[RemoteCalls]:
+    """Borrow a thread for as long as it takes to make a deputy with a stack of ``ROOM`` bytes below ``top``."""
+    thread: Thread | None = None
+    try:
+        with borrowed(process, timeout) as remote:
+            begin = time.monotonic_ns()
+            fate = _put_up_fate(process, remote.thread, top & -64)
+            thread = _made(process, remote, fate)
+        process.borrowed_us = (time.monotonic_ns() - begin) // 1000
+        with _calls_in(process, thread, fate) as calls:
+            process.stopped_threads = [thread]
+            yield calls
+    finally:
+        process.stopped_threads = []
+        if thread is not None:
+            _end(process, thread)
+
+
+def _made(process: "Process", remote: RemoteCalls, fate: int) -> Thread:
+    """Make a deputy; one that comes about by a call that has failed for us is let go."""
+    word = remote.place(bytes(8))
+    try:
+        return Thread(process.pid, remote.syscall(_CLONE, _FLAGS, fate, word, 0, 0))
+    except BaseException:
+        with suppress(AnyprobeError, MemoryFault):
+            remote.settle()
+            if tid := int.from_bytes(process.mem.read(word, 4), "little"):
+                _end(process, Thread(process.pid, tid))
+        raise
+
+
+@contextmanager
+def with_waiting_deputy(process: "Process", remote: RemoteCalls) -> Iterator[RemoteCalls]:
+    """Make a deputy on the stack of a borrowed thread, which waits until it has ended.
+
+    Raises ``StopTimeout`` where that stack has no room, ``RemoteCallFailed`` where no thread can be made.
+    """
+    word = remote.place(bytes(8))
+    top = word & -64
+    _check_room(process, top)
+    fate = _put_up_fate(process, remote.thread, top)
+    remote.begin(_CLONE, _FLAGS | _VFORK, fate, word, 0, 0)
+    thread: Thread | None = None
+    try:
+        thread = _begun(process, remote, word)
+        if thread is None:
+            remote.end()
+            raise process.gone()
+        with _calls_in(process, thread, fate) as calls:
+            yield calls
+    finally:
+        if thread is not None:
+            _release(process, thread)
+        remote.settle()
+
+
+@contextmanager
+def _calls_in(process: "Process", thread: Thread, fate: int) -> Iterator[RemoteCalls]:
+    """Make calls in a deputy that has just begun."""
+    if not thread.wait(time.monotonic() + _PATIENCE):
+        raise StopTimeout(f"the deputy thread {thread.tid} of process {process.pid} does not stop")
+    if thread.ended:
+        raise process.gone()
+    with process.translated("reading a deputy's registers"):
+        thread.load_registers()
+    with suppress(OSError):  # it is ours, and somebody waits for it
+        os.sched_setscheduler(thread.tid, os.SCHED_FIFO, os.sched_param(1))
+    with RemoteCalls(process, thread, (fate - 256) & -64, wait_us=_WAIT_US) as calls:
+        yield calls
+
+
+def _release(process: "Process", thread: Thread) -> None:
+    if not thread.release(time.monotonic() + _PATIENCE):
+        process.unreleased.append(thread)
+
+
+def _end(process: "Process", thread: Thread) -> None:
+    """Let a deputy go, and see it end: its stack may be unmapped afterwards.
+
+    Raises ``StopTimeout`` if it does not: job control or a frozen group may have stopped it in front of its frame.
+    """
+    _release(process, thread)
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            if procfs.read_stat(process.pid, thread.tid).ended:
+                return
+        except OSError:
+            return
+        time.sleep(_PAUSE)
+    raise StopTimeout(f"the deputy thread {thread.tid} of process {process.pid} does not end")
+
+
+def _check_room(process: "Process", top: int) -> None:
+    stack = next((m for m in process.mappings() if m.start <= top < m.end), None)
+    if stack is None or top - ROOM < stack.start:
+        raise StopTimeout(f"no thread of process {process.pid} has room on its stack for a deputy")
+
+
+def _put_up_fate(process: "Process", thread: Thread, top: int) -> int:
+    """Write the frame whose state calls ``exit``, and return where it is."""
+    gadgets = process.gadgets()
+    registers = thread.registers.copy()
+    registers.rip, registers.rax, registers.rdi, registers.rsp = gadgets.syscall_ret, _EXIT, 0, top
+    with process.translated("reading the registers of a thread of"):
+        state = ptrace.get_extended_state(thread.tid)
+    start, content = frame.build(top, registers, state, ptrace.ALL_SIGNALS, gadgets)
+    process.mem.write(start, content)
+    return start
+
+
+def _begun(process: "Process", remote: RemoteCalls, word: int) -> Thread | None:
+    """Wait until a deputy is there; ``None`` if none has come, which the call's end says."""
+    deadline = time.monotonic() + _PATIENCE
+    while not (tid := int.from_bytes(process.mem.read(word, 4), "little")):
+        if remote.has_ended():
+            return None
+        if time.monotonic() > deadline:
+            raise StopTimeout(f"a deputy thread of process {process.pid} takes too long to begin")
+        time.sleep(_PAUSE)
+    return Thread(process.pid, tid)

@@ -1,0 +1,298 @@
+"""Readers of ``/proc/PID``: maps, stat, status, tasks, auxiliary vector. None of them needs the target stopped."""
+
+import errno
+import os
+import struct
+import time
+from collections.abc import Collection, Container
+from contextlib import suppress
+from typing import NamedTuple
+
+from anyprobe.core.errors import StopTimeout
+from anyprobe.target.system import gateway
+
+_KERNEL_THREAD = 0x200000
+_IO_WORKER = 0x10
+_LISTING_PATIENCE = 0.2
+_DELETED = " (deleted)"
+GONE_ERRORS = frozenset({errno.ENOENT, errno.ESRCH})
+
+
+class Mapping(NamedTuple):
+    """One line of ``/proc/PID/maps``."""
+
+    start: int
+    end: int
+    perms: str
+    offset: int
+    device: str
+    inode: int
+    path: str
+    deleted: bool
+
+    @property
+    def readable(self) -> bool:
+        """Whether the program may read it."""
+        return self.perms[0] == "r"
+
+    @property
+    def writable(self) -> bool:
+        """Whether the program may write it."""
+        return self.perms[1] == "w"
+
+    @property
+    def executable(self) -> bool:
+        """Whether the program may execute it."""
+        return self.perms[2] == "x"
+
+    @property
+    def private(self) -> bool:
+        """Whether writes stay in this process."""
+        return self.perms[3] == "p"
+
+
+class TaskStat(NamedTuple):
+    """What we use of ``/proc/PID/stat``."""
+
+    comm: str
+    state: str
+    parent: int
+    flags: int
+    threads: int
+    start_time: int
+    start_code: int
+    start_stack: int
+    start_heap: int
+    """Where the heap of ``brk`` begins or will begin; 0 where we may not know."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is a zombie or going."""
+        return self.state in "ZX"
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs, or would if it had a processor."""
+        return self.state == "R"
+
+    @property
+    def kernel_thread(self) -> bool:
+        """Whether it has no user memory."""
+        return bool(self.flags & _KERNEL_THREAD)
+
+    @property
+    def worker(self) -> bool:
+        """Whether it is a kernel worker listed among the threads: it never runs user code and has no user registers."""
+        return bool(self.flags & _IO_WORKER) or self.comm.startswith("iou-")
+
+
+_USUAL_MAPPINGS = 65530
+"""The kernel's default for ``vm.max_map_count``."""
+
+
+def read_file(path: str) -> bytes:
+    """Return a whole small file."""
+    fd = gateway.open_file(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := gateway.read(fd, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        gateway.close(fd)
+
+
+def _read_line(path: str) -> bytes:
+    """Return a file of one line, without asking for its end."""
+    fd = gateway.open_file(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = gateway.read(fd, 4096)
+        while content and content[-1] != 10:  # a newline
+            more = gateway.read(fd, 4096)
+            if not more:
+                break
+            content += more
+        return content
+    finally:
+        gateway.close(fd)
+
+
+def read_stat(pid: int, tid: int | None = None) -> TaskStat:
+    """Return the state of a process, or of one of its threads."""
+    path = f"/proc/{pid}/stat" if tid is None else f"/proc/{pid}/task/{tid}/stat"
+    return parse_stat(_read_line(path))
+
+
+def parse_stat(content: bytes) -> TaskStat:
+    """Read the text of a stat file; the name may hold anything, parentheses too."""
+    head, _, tail = content.rpartition(b")")
+    fields = tail.split()
+    return TaskStat(
+        comm=os.fsdecode(head.partition(b"(")[2]),
+        state=chr(fields[0][0]),
+        parent=int(fields[1]),
+        flags=int(fields[6]),
+        threads=int(fields[17]),
+        start_time=int(fields[19]),
+        start_code=int(fields[23]),
+        start_stack=int(fields[25]),
+        start_heap=int(fields[44]),
+    )
+
+
+def read_status(pid: int) -> dict[str, str]:
+    """Return ``/proc/PID/status`` as a dictionary."""
+    return parse_status(read_file(f"/proc/{pid}/status"))
+
+
+def stack_limit(pid: int) -> int:
+    """Return how far the main stack of a process may grow, in bytes."""
+    for line in os.fsdecode(read_file(f"/proc/{pid}/limits")).splitlines():
+        if line.startswith("Max stack size"):
+            soft = line.removeprefix("Max stack size").split()[0]
+            return 1 << 62 if soft == "unlimited" else int(soft)
+    return 0
+
+
+def parse_status(content: bytes) -> dict[str, str]:
+    """Read the text of a status file."""
+    pairs = (line.partition(":\t") for line in os.fsdecode(content).splitlines())
+    return {key: value.strip() for key, _, value in pairs}
+
+
+def read_tasks(pid: int) -> list[int]:
+    """Return the ids of the tasks of a process, kernel workers included; see ``is_whole``."""
+    return [int(name) for name in gateway.listdir(f"/proc/{pid}/task")]
+
+
+def count_tasks(pid: int) -> int:
+    """Return how many tasks a process has.
+
+    The links of the directory that lists them are so many and the usual two (``proc_task_getattr``): to be had in a
+    fifth of the time in which ``stat`` is, for which the times of all threads are added up.
+    """
+    return gateway.stat(f"/proc/{pid}/task").st_nlink - 2
+
+
+def read_all_tasks(pid: int) -> list[int]:
+    """Return the ids of all tasks, none left out; ``StopTimeout`` where they end faster than they can be listed."""
+    deadline = time.monotonic() + _LISTING_PATIENCE
+    while not is_whole(pid, tids := read_tasks(pid)):
+        if time.monotonic() > deadline:
+            raise StopTimeout(f"threads of process {pid} end all the time, so that no list of them was whole")
+    return tids
+
+
+def is_whole(pid: int, tids: Collection[int], stopped: Container[int] = ()) -> bool:
+    """Return whether a list of tasks named all of them; ``stopped`` are those that cannot have ended since.
+
+    The kernel ends a listing early when the task that it has come to exits at that moment (``next_tid``). But if, after
+    the tasks have been counted, as many of the listed still live, then they are all.
+    """
+    number = count_tasks(pid)
+    try:
+        for tid in tids:
+            if tid not in stopped:
+                read_stat(pid, tid)
+    except OSError as error:
+        if error.errno not in GONE_ERRORS:
+            raise
+        return False
+    return number == len(tids)
+
+
+def voice(pid: int) -> int:
+    """Return the id under which ``/proc`` shows the memory of a process.
+
+    It is that of another thread where the first one has ended (``pthread_exit`` in ``main``) and the program runs on.
+    """
+    with suppress(OSError):
+        if read_stat(pid).ended:
+            return next((tid for tid in read_tasks(pid) if tid != pid and not read_stat(pid, tid).ended), pid)
+    return pid
+
+
+_last_maps: tuple[bytes, list[Mapping]] = (b"", [])
+
+
+def read_mappings(pid: int) -> list[Mapping]:
+    """Return the memory map. What was read last is not parsed again: within a stop every microsecond counts."""
+    global _last_maps  # noqa: PLW0603 - a memo of one
+    content = read_file(f"/proc/{pid}/maps") or read_file(f"/proc/{voice(pid)}/maps")
+    last, parsed = _last_maps
+    if content != last:
+        parsed = parse_maps(content)
+        _last_maps = content, parsed
+    return list(parsed)
+
+
+def most_mappings() -> int:
+    """Return how many mappings a process may have."""
+    try:
+        return int(read_file("/proc/sys/vm/max_map_count"))
+    except (OSError, ValueError):
+        return _USUAL_MAPPINGS
+
+
+def parse_maps(content: bytes) -> list[Mapping]:
+    """Read the text of a maps file."""
+    mappings = []
+    make = Mapping._make
+    for line in os.fsdecode(content).split("\n"):
+        if not line:
+            continue
+        fields = line.split(" ", 5)
+        start, _, end = fields[0].partition("-")
+        path = fields[5].lstrip(" ") if len(fields) == 6 else ""
+        deleted = path.endswith(_DELETED)
+        if deleted:
+            path = path[: -len(_DELETED)]
+        if "\\012" in path:
+            path = path.replace("\\012", "\n")
+        mappings.append(
+            make(
+                (int(start, 16), int(end, 16), fields[1], int(fields[2], 16), fields[3], int(fields[4]), path, deleted)
+            )
+        )
+    return mappings
+
+
+def read_auxv(pid: int) -> dict[int, int]:
+    """Return the auxiliary vector."""
+    return parse_auxv(read_file(f"/proc/{voice(pid)}/auxv"))
+
+
+def parse_auxv(content: bytes) -> dict[int, int]:
+    """Read an auxiliary vector."""
+    vector = {}
+    for key, value in struct.iter_unpack("<QQ", content[: len(content) // 16 * 16]):
+        if key == 0:
+            break
+        vector[key] = value
+    return vector
+
+
+class BlockedCall(NamedTuple):
+    """The system call that a sleeping thread is in."""
+
+    number: int
+    arguments: tuple[int, ...]
+    stack: int
+    pc: int
+
+
+def read_blocked_call(pid: int, tid: int) -> BlockedCall | None:
+    """Return the system call a thread sleeps in, or ``None`` where it runs or the kernel does not say."""
+    try:
+        fields = read_file(f"/proc/{pid}/task/{tid}/syscall").split()
+    except OSError:
+        return None
+    if len(fields) != 9:
+        return None
+    numbers = [int(field, 16) for field in fields[1:]]
+    return BlockedCall(int(fields[0]), tuple(numbers[:6]), numbers[6], numbers[7])
+
+
+def read_last_pid() -> int:
+    """Return the pid given out last in our pid namespace: it moves whenever a process or thread is created."""
+    return int(_read_line("/proc/loadavg").split()[-1])

@@ -1,0 +1,53 @@
+import pytest
+
+from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
+from module_under_test import Module, function
+
+
+def test_a_survey_keeps_what_one_by_one_would_be_kept(build):
+    module = Module("/lib/x86_64-linux-gnu/libc.so.6")
+    one_by_one, together = CodeMap(module.text), CodeMap(module.text)
+    together.survey()
+    low = int(module.text.function_starts[0])
+    for start in range(low, low + 0x60000, 0x1000):
+        assert together.entered(start, start + 0x1000) == one_by_one.entered(start, start + 0x1000)
+    for start in module.text.function_starts[:400].tolist():
+        code, surveyed = one_by_one.function_at(start), together.function_at(start)
+        if isinstance(code, FunctionCode) and isinstance(surveyed, FunctionCode):
+            assert surveyed.blocks == code.blocks
+            assert surveyed.leaders == code.leaders
+            assert surveyed.leaders == {start, *(address for address, _ in one_by_one.enterable(start, code.end))}
+
+
+def test_lines_are_the_same_whether_all_entries_are_known_or_not(build):
+    module = Module("/lib/x86_64-linux-gnu/libc.so.6")
+    one_by_one, together = CodeMap(module.text), CodeMap(module.text)
+    together.survey()
+    for start in module.text.function_starts[:100].tolist():
+        code, known = one_by_one.function_at(start), together.function_at(start)
+        if isinstance(code, FunctionCode) and isinstance(known, FunctionCode):
+            assert known.leaders
+            for address in code.addresses:
+                line = [insn.address for insn in code.run_of(address, address - 32)]
+                assert [insn.address for insn in known.run_of(address, address - 32)] == line
+            assert "leaders" not in vars(code)
+
+
+def test_an_entry_that_is_added_ends_lines(build):
+    module = Module.assembled(build, function("tested", "mov eax, 1\n mov ecx, 2\n mov edx, 3\n ret"))
+    tested = module["tested"]
+    assert tested.leaders == {tested.start}
+    assert len(tested.run_of(tested.start)) == 4
+    module.map.add_entry(tested.start + 5)
+    assert tested.leaders == {tested.start, tested.start + 5}
+    assert len(tested.run_of(tested.start)) == 1
+
+
+@pytest.mark.parametrize("surveyed", [False, True])
+def test_bytes_that_only_look_like_a_branch_lead_nowhere(build, surveyed):
+    # the immediate holds eb 02, which looks like a jump to the xor
+    tested = function("tested", "mov eax, 0x02eb\n nop\n nop\n xor ecx, ecx\n ret")
+    module = Module.assembled(build, tested, flags=["-Wl,-Bsymbolic"])
+    if surveyed:
+        module.map.survey()
+    assert module.map.entered(module["tested"].start + 1, module["tested"].end) == set()

@@ -1,0 +1,205 @@
+"""The grammar, as a table of what is read and a table of what is not, each with the caret's place."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anyprobe.core.errors import SpecError, UsageError
+from anyprobe.probes.specs.spec import parse, see_functions, see_texts
+
+# text, module, function, name, offset
+READ = [
+    # the canonical form
+    ("pid:libc:malloc:entry", "libc", "malloc", "entry", None),
+    ("pid:libc.so.6:malloc:return", "libc.so.6", "malloc", "return", None),
+    ("pid1234:libc:malloc:entry", "libc", "malloc", "entry", None),
+    ("pid:libc:malloc:1c", "libc", "malloc", "offset", 0x1C),
+    ("pid:libc:malloc:0x1c", "libc", "malloc", "offset", 0x1C),
+    ("pid:libc:malloc:0", "libc", "malloc", "offset", 0),
+    ("pid:libc:-:0x1234", "libc", "-", "offset", 0x1234),
+    ("pid:a.out:main:entry", "a.out", "main", "entry", None),
+    ("pid::malloc:entry", "", "malloc", "entry", None),
+    ("pid:libc::entry", "libc", "", "entry", None),
+    ("pid:libc::return", "libc", "", "return", None),
+    ("pid:::entry", "", "", "entry", None),
+    ("pid:libc:malloc:", "libc", "malloc", "entry", None),
+    (":libc:malloc:entry", "libc", "malloc", "entry", None),
+    ("pid:lib*:*alloc:entry", "lib*", "*alloc", "entry", None),
+    ("pid:lib[cm]:s[!i]n?:return", "lib[cm]", "s[!i]n?", "return", None),
+    # the short forms
+    ("malloc", "", "malloc", "entry", None),
+    ("  malloc ", "", "malloc", "entry", None),
+    ("libc:malloc", "libc", "malloc", "entry", None),
+    ("libc:*", "libc", "*", "entry", None),
+    ("libc:malloc:return", "libc", "malloc", "return", None),
+    ("libc:malloc:0x1c", "libc", "malloc", "offset", 0x1C),
+    ("malloc%return", "", "malloc", "return", None),
+    ("malloc%entry", "", "malloc", "entry", None),
+    ("libc:malloc%return", "libc", "malloc", "return", None),
+    ("pid:libc:malloc:insn", "libc", "malloc", "insn", None),
+    ("libc:malloc%block", "libc", "malloc", "block", None),
+    ("pid:libc:*:call", "libc", "*", "call", None),
+    ("malloc+0x1c", "", "malloc", "offset", 0x1C),
+    ("libc:malloc+28", "libc", "malloc", "offset", 28),
+    ("libc.so.6:memcpy@GLIBC_2.14", "libc.so.6", "memcpy@GLIBC_2.14", "entry", None),
+    ("memcpy@@GLIBC_2.14%return", "", "memcpy@@GLIBC_2.14", "return", None),
+    ("bare:bare+0x1139", "bare", "bare", "offset", 0x1139),
+    # demangled names
+    ("ns::f", "", "ns::f", "entry", None),
+    ("a.out:ns::f", "a.out", "ns::f", "entry", None),
+    ("a.out:ns::f(int, char const*)", "a.out", "ns::f(int, char const*)", "entry", None),
+    ("pid:a.out:ns::f(int):return", "a.out", "ns::f(int)", "return", None),
+    ("pid:a.out:ns::C::~C():entry", "a.out", "ns::C::~C()", "entry", None),
+    ("a.out:std::vector<ns::C, std::allocator<ns::C> >::push_back", "a.out",
+     "std::vector<ns::C, std::allocator<ns::C> >::push_back", "entry", None),
+    ("a.out:(anonymous namespace)::f(int)", "a.out", "(anonymous namespace)::f(int)", "entry", None),
+    ("operator+", "", "operator+", "entry", None),
+    ("a.out:ns::operator++", "a.out", "ns::operator++", "entry", None),
+    ("a.out:ns::operator<<", "a.out", "ns::operator<<", "entry", None),
+    ("a.out:ns::operator()(int)", "a.out", "ns::operator()(int)", "entry", None),
+    ("a.out:ns::operator[]", "a.out", "ns::operator[]", "entry", None),
+    ("a.out:ns::f(int) const+0x4", "a.out", "ns::f(int) const", "offset", 4),
+    ("a.out:<alloc::vec::Vec<T> as core::ops::Drop>::drop", "a.out",
+     "<alloc::vec::Vec<T> as core::ops::Drop>::drop", "entry", None),
+    ("a.out:core::fmt::{{closure}}", "a.out", "core::fmt::{{closure}}", "entry", None),
+    ("a.out:main.(*T).Method", "a.out", "main.(*T).Method", "entry", None),
+    # bpftrace
+    ("uprobe:/bin/bash:readline", "/bin/bash", "readline", "entry", None),
+    ("uretprobe:/bin/bash:readline", "/bin/bash", "readline", "return", None),
+    ("u:libc:malloc", "libc", "malloc", "entry", None),
+    ("ur:libc:malloc", "libc", "malloc", "return", None),
+    ("uprobe:/bin/bash:readline+4", "/bin/bash", "readline", "offset", 4),
+    ("uprobe:/bin/bash:0x1234", "/bin/bash", "-", "offset", 0x1234),
+    ('uprobe:/bin/x:"ns::f(int)"', "/bin/x", "ns::f(int)", "entry", None),
+    ("uprobe:/bin/x:cpp:ns::f", "/bin/x", "ns::f", "entry", None),
+    # kprobe_events and uprobe_events
+    ("p:grp/ev libc:malloc", "libc", "malloc", "entry", None),
+    ("p:mine malloc+0x10 size=%di", "", "malloc", "offset", 0x10),
+    ("p malloc", "", "malloc", "entry", None),
+    ("r:grp/ev malloc $retval", "", "malloc", "return", None),
+    ("r4:grp/ev malloc", "", "malloc", "return", None),
+    ("p:grp/ev malloc%return", "", "malloc", "return", None),
+    ("p:grp/ev /lib/libc.so.6:0x1234 %ax", "/lib/libc.so.6", "-", "offset", 0x1234),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "module", "function", "name", "offset"), READ)
+def test_forms_that_are_read(text, module, function, name, offset):
+    spec = parse(text)
+    assert (spec.module.text, spec.function.text, spec.name, spec.offset) == (module, function, name, offset)
+    for part in (spec.module, spec.function):
+        assert text[part.position :].startswith(part.text) or part.text == "-"
+
+
+def test_the_process_may_be_in_the_provider():
+    assert parse("pid1234:libc:malloc:entry").pid == 1234
+    assert parse("pid:libc:malloc:entry").pid is None
+
+
+@pytest.mark.parametrize(("spec", "message"), [(lambda: 0, "a function is no spec"), (5, "5 is no spec")])
+def test_what_is_no_text_is_no_spec(spec, message):
+    see_texts(["libc:malloc", parse("libc:free")])
+    with pytest.raises(UsageError, match=message):
+        see_texts([spec])
+
+
+@pytest.mark.parametrize("spec", ["libc:malloc+0x4", "libc:malloc%insn", "pid:libc:malloc:call"])
+def test_instructions_are_not_timed(spec):
+    see_functions(["libc:malloc", "libc:malloc%return", "libc:-:0x1000", "uprobe:/lib/libc.so.6:malloc"])
+    with pytest.raises(SpecError, match="functions are timed"):
+        see_functions([spec])
+
+
+def test_source_lines_are_recognised():
+    spec = parse("src/file.c:120")
+    assert (spec.module.text, spec.line) == ("src/file.c", 120)
+
+
+# text, what the caret line is, part of the message
+MALFORMED = [
+    ("", "^", "empty"),
+    ("   ", "^", "empty"),
+    ("libc:", "    ^", "function is missing"),
+    ("libc:%return", "     ^", "function is missing"),
+    ("+0x10", "^", "function is missing"),
+    ("malloc+", "      ^", "an offset is missing"),
+    ("libc:malloc+12ab", "            ^^^^", "is not an offset"),
+    ("malloc%", "      ^", "a name (entry or return) is missing"),
+    ("malloc%retrun", "       ^^^^^^", "no such name"),
+    ("libc:malloc%entri", "            ^^^^^", "no such name"),
+    ("pid:libc:malloc:retrun", "                ^^^^^^", "no such name"),
+    ("pid:libc:malloc:xyz", "                ^^^", "no such name"),
+    ("libc:malloc:exit", "            ^^^^", "no such name"),
+    ("pid:libc:malloc", "         ^^^^^^", "three of four parts"),
+    ("pid:malloc", "    ^^^^^^", "needs four parts"),
+    ("pid:ns::f:entry", "          ^^^^^", "three of four parts"),
+    ("pid77:malloc", "      ^^^^^^", "needs four parts"),
+    ("a:b:c:d:e", "        ^", "more than four parts"),
+    ("pid:libc:malloc:entry:x", "                      ^", "more than four parts"),
+    ("pdi:libc:malloc:entry", "^^^", "no provider"),
+    ("kernel:vmlinux:vfs_read:entry", "^^^^^^", "not supported yet"),
+    ("kprobe:vfs_read", "^^^^^^", "not supported yet"),
+    ("tracepoint:syscalls:sys_enter_open", "^^^^^^^^^^", "not supported yet"),
+    ("syscall::read:entry", "^^^^^^^", "not supported yet"),
+    ("usdt:libc/libc:*:setjmp", "^^^^", "not supported yet"),
+    ("usdt:/lib/libc.so.6:libc:setjmp", "^^^^", "not supported yet"),
+    ("pid:libc:-:entry", "         ^", "'-' stands for offsets"),
+    ("pid:libc:-:return", "           ^^^^^^", "'-' has no return"),
+    ("pid:libc:-:", "         ^", "'-' stands for offsets"),
+    ("pid:libc:malloc:ffffffffffffffff", "                ^^^^^^^^^^^^^^^^", "larger than any address space"),
+    ("libc:mal[oc", "        ^", "never closed"),
+    ("a.out:f(int", "       ^", "never closed"),
+    ("a.out:v<ns::C", "       ^", "never closed"),
+    ("libc:malloc free", "           ^", "a blank within a spec"),
+    ("libc :malloc", "    ^", "a blank within a spec"),
+    ("libc:mal\x07loc", "        ^", "unprintable"),
+    ("file.c:12a", "       ^^^", "a line number"),
+    ("file.c:0", "       ^", "a line number"),
+    ("uprobe:/bin/bash", "       ^^^^^^^^^", "needs a path and a symbol"),
+    ("uprobe::readline", "       ^", "the path is missing"),
+    ("uprobe:/bin/bash:readline:x", "                          ^", "a path and a symbol only"),
+    ("uretprobe:/bin/bash:readline+4", "                             ^", "a return probe has no offset"),
+    ("r:grp/ev malloc+0x10", "                ^^^^", "a return probe has no offset"),
+    ("p:gr-p/ev malloc", "  ^^^^^^^", "not an event name"),
+    ("p:grp/ev malloc+", "               ^", "an offset is missing"),
+]
+
+
+@pytest.mark.parametrize(("text", "caret", "message"), MALFORMED)
+def test_malformed_specs_point_at_the_part(text, caret, message):
+    with pytest.raises(SpecError) as caught:
+        parse(text)
+    assert message in caught.value.message
+    assert str(caught.value).splitlines()[2] == "  " + caret
+    assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("malloc%retrun", "return"), ("a:b:etry", "entry"), ("pd:a:b:entry", "pid")]
+)
+def test_malformed_specs_name_the_nearest(text, wanted):
+    with pytest.raises(SpecError) as caught:
+        parse(text)
+    assert wanted in caught.value.nearest
+
+
+def test_canonical_form_reads_back():
+    for text, *_ in READ:
+        spec = parse(text)
+        canonical = spec.canonical("libc.so.6", spec.function.text or "malloc")
+        again = parse(canonical)
+        assert (again.function.text, again.name, again.offset) == (
+            spec.function.text or "malloc",
+            spec.name,
+            spec.offset,
+        ), canonical
+
+
+@given(st.text(alphabet="pid:libcmaloc*+%@<>()[]{}-0x1 /.~:usdtr\t", max_size=30))
+def test_any_text_is_a_spec_or_a_spec_error_inside_it(text):
+    error = None
+    try:
+        parse(text)
+    except SpecError as caught:
+        error = caught
+    assert error is None or (0 <= error.position <= len(text) and error.message)

@@ -1,0 +1,139 @@
+"""The code that waits for a callback, run in this very process, with the test in the controller's place."""
+
+import ctypes
+import mmap
+import threading
+import time
+
+import pytest
+
+from anyprobe.core.code import InputKind
+from anyprobe.isa import disassemble
+from anyprobe.splice.codegen.handlers import rendezvous
+
+WRAPPER = bytes.fromhex(
+    "41 54 41 55 41 56 41 57 48 83 ec 08 e8 0f 00 00 00 48 83 c4 08 41 5f 41 5e 41 5d 41 5c c3 90 90"
+)
+# push r12; push r13; push r14; push r15; sub rsp, 8; call behind; add rsp, 8; pop r15; pop r14; pop r13; pop r12; ret
+NUMBER = 3
+PLACE = rendezvous.PLACES + NUMBER * rendezvous.PLACE_BYTES
+OWNER_DIED = 1 << 30
+
+
+class Meeting:
+    def __init__(self, nanoseconds, *, writes=True):
+        self.code = rendezvous.waiting_code(5, nanoseconds, context=("ip",), writes=writes)
+        self.area = mmap.mmap(-1, 1 << 14, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        self.area.write(WRAPPER + self.code.code)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self.area))
+        self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
+        self.memory = mmap.mmap(-1, rendezvous.SIZE)
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.words = (ctypes.c_uint64 * len(self.code.inputs))(*range(100, 100 + len(self.code.inputs)))
+        self.words[0], self.words[1] = self.base, NUMBER
+
+    def word(self, offset, kind=ctypes.c_uint64):
+        return kind.from_address(self.base + offset)
+
+    @property
+    def lock(self):
+        return self.word(PLACE + rendezvous.LOCK, ctypes.c_uint32)
+
+    def hit(self):
+        self.run(ctypes.addressof(self.words))
+        return list(self.words[2:])
+
+    @property
+    def counts(self):
+        return self.word(rendezvous.TIMEOUTS).value, self.word(rendezvous.ABSENT).value
+
+
+def test_the_code_is_code():
+    for writes in (False, True):
+        made = rendezvous.waiting_code(5, 1_999_999_999, context=("ip",), writes=writes)
+        text = [text for _, _, text in disassemble.format(made.code, 0)]
+        assert "(bad)" not in text
+        assert text.count("syscall") == 4
+        assert text[-1] == "ret"
+        assert all(
+            each.written == (writes and each.name != "rsp") for each in made.inputs if each.kind is InputKind.REGISTER
+        )
+        assert len(made.inputs) - 2 <= rendezvous.WORDS_LIMIT
+        # the routine that calls it keeps these
+        assert not made.clobbers & {"rbx", "rbp", "rsp"}
+        written = {each.split(" ")[1].split(",")[0] for each in text if each.startswith(("mov", "lea", "xor", "inc"))}
+        assert not written & {"rbx", "rbp", "rsp", "ebx", "ebp"}
+
+
+def test_places_fit():
+    assert rendezvous.ASKED + 8 * rendezvous.WORDS_LIMIT <= rendezvous.REPLY
+    assert rendezvous.REPLY + 8 * rendezvous.WORDS_LIMIT <= rendezvous.PLACE_BYTES
+    assert rendezvous.PLACE_BYTES == 1 << 9  # which the code shifts by
+
+
+@pytest.mark.parametrize("number", [0, rendezvous.THREADS + 1, 1 << 63])
+def test_a_thread_without_a_place_does_not_wait(number):
+    made = Meeting(10**10)
+    made.words[1] = number
+    made.hit()
+    assert made.counts == (0, 1)
+
+
+@pytest.mark.parametrize("lock", [0, OWNER_DIED, OWNER_DIED | rendezvous.WAITERS])
+def test_nobody_is_waited_for_who_is_not_there(lock):
+    made = Meeting(10**10)
+    made.lock.value = lock
+    before = list(made.words[2:])
+    assert made.hit() == before
+    assert made.counts == (0, 1)
+
+
+@pytest.mark.parametrize("nanoseconds", [1, 999_999_999, 20_000_000])
+def test_who_is_not_answered_goes_on(nanoseconds):
+    made = Meeting(nanoseconds)
+    made.lock.value = 77
+    before = list(made.words[2:])
+    begin = time.monotonic_ns()
+    assert made.hit() == before
+    assert nanoseconds <= time.monotonic_ns() - begin
+    assert made.counts == (1, 0)
+    assert made.lock.value == 77
+    assert made.word(rendezvous.TICKETS + 8 * NUMBER).value == 1
+    assert made.word(rendezvous.BELL, ctypes.c_uint32).value == 1
+    asked = (ctypes.c_uint64 * len(before)).from_address(made.base + PLACE + rendezvous.ASKED)
+    assert list(asked) == before
+    assert made.word(PLACE + rendezvous.CALLBACK, ctypes.c_uint32).value == 5
+    assert made.word(PLACE + rendezvous.TID, ctypes.c_uint32).value == threading.get_native_id()
+
+
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("writes", [False, True])
+def test_an_answer_is_taken_over_if_that_is_wanted(changed, writes):
+    made = Meeting(20 * 10**9, writes=writes)
+    made.lock.value = 77
+    before = list(made.words[2:])
+    reply = [word + 1000 for word in before]
+
+    def answer():
+        while not made.lock.value & rendezvous.WAITERS:
+            time.sleep(0.001)
+        (ctypes.c_uint64 * len(before)).from_address(made.base + PLACE + rendezvous.REPLY)[:] = reply
+        made.word(PLACE + rendezvous.CHANGED).value = changed
+        # a wake-up without an answer, a late answer to another ticket: the hit goes on waiting
+        made.word(PLACE + rendezvous.ANSWERED).value = 9
+        for _ in range(3):
+            made.lock.value = 77
+            ctypes.CDLL(None).syscall(202, ctypes.c_uint64(made.base + PLACE), 1, 1, 0, 0, 0)
+            time.sleep(0.005)
+        assert made.words[2] == before[0]
+        made.word(PLACE + rendezvous.ANSWERED).value = 1
+        made.lock.value = 77
+        ctypes.CDLL(None).syscall(202, ctypes.c_uint64(made.base + PLACE), 1, 1, 0, 0, 0)
+
+    other = threading.Thread(target=answer)
+    other.start()
+    found = made.hit()
+    other.join()
+    assert found == (reply if changed and writes else before)
+    assert made.counts == (0, 0)
+    assert made.lock.value == 77

@@ -1,0 +1,149 @@
+"""What is worked out once for many patches says of each what following it as a whole would say."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+from unit.splice.test_recipes import BEARINGS, BIAS, LINK, PATCH, SLOTS, patch_positions
+from unit.splice.test_viewroutine import Pages
+
+from anyprobe.isa.decode import decode_range
+from anyprobe.splice.codegen.counter_template import CounterTemplates
+from anyprobe.splice.codegen.emit import ActionSource, emit_patch
+from anyprobe.splice.codegen.fronts import Fronts, form_of
+from anyprobe.splice.codegen.patch import Action, ActionKind, Clobbers
+from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.translate.signal_view import _Described
+
+CODES = [
+    "55 48 89 e5 90",  # push rbp; mov rbp, rsp; nop
+    "90 48 89 f8 90",  # as many bytes, and other instructions
+    "53 48 89 fb 50",
+    "41 57 41 56 55",  # push r15; push r14; push rbp
+    "48 83 ec 18 50",  # sub rsp, 24; push rax
+    "48 83 c6 18 50",
+    "48 89 4c 24 f8",  # mov [rsp-8], rcx
+    "48 89 4c 26 f8",
+    "48 8b 05 10 00 00 00",  # mov rax, [rip+0x10]
+    "31 c0 c3 90 90",  # xor eax, eax; ret
+    "48 85 ff 74 20 90",  # test rdi, rdi; je
+    "e8 10 00 00 00",
+    "0f 05 48 89 c7",  # syscall; mov rdi, rax
+    "05 10 00 00 00",  # add eax, 16, and other numbers
+    "05 11 00 00 00",
+    "04 7f b0 01 90",  # add al, 0x7f; mov al, 1
+    "04 70 b0 01 90",
+    "48 8d 64 24 f0",  # lea rsp, [rsp-16]
+    "48 8d 64 24 e0",
+    "48 8d 44 24 f0",
+    "c1 e0 00 31 c0",  # shl eax, 0; xor eax, eax
+    "c1 e0 01 31 c0",
+    "89 47 08 89 f0",  # mov [rdi+8], eax; mov eax, esi
+    "89 47 10 89 f0",
+    "8b 47 08 89 f0",
+    "8b 04 24 89 f0",
+    "64 8b 04 25 28 00 00 00",  # mov eax, fs:[0x28]
+    "f0 ff 07 31 c0",
+    "48 0f af c7 50",
+    "48 6b c7 05 50",
+    "48 6b c7 06 50",
+    "48 8b 05 20 00 00 00",  # mov rax, [rip+0x20]
+    "48 8d 3d 20 00 00 00",  # lea rdi, [rip+0x20]
+    "48 8d 3d 30 00 00 00",
+    "90 e8 10 00 00 00",  # nop; call
+    "90 e8 20 00 00 00",
+    "89 f8 e8 20 00 00 00",  # mov eax, edi; call
+    "89 f8 ff 15 20 00 00 00",  # mov eax, edi; call [rip+0x20]
+    "89 f8 ff 15 30 00 00 00",
+    "ff d0",
+    "31 c0 c2 08 00",  # xor eax, eax; ret 8
+]
+BRANCHES = [
+    "e9 10 00 00 00",
+    "e9 20 00 00 00",
+    "e8 10 00 00 00",
+    "e8 20 00 00 00",
+    "e9 fb ff ff ff",
+    "f2 e9 10 00 00 00",
+]
+"""Jumps and calls, one to itself, one with a prefix."""
+DEAD = [Clobbers(), Clobbers((), flags=True), Clobbers(("rax",), flags=True), Clobbers(("r10", "r11"))]
+KINDS = [WantKind.ENTRY, WantKind.OFFSET]
+
+
+def splice_of(code, kind):
+    insns, whole = [], tuple(decode_range(bytes.fromhex(code), LINK))
+    for insn in whole:
+        insns.append(insn)
+        if insn.end - LINK >= 5 or not insn.may_go_on:
+            break
+    return PlannedSplice(Strategy.JUMP, LINK, tuple(insns), [Want(LINK, kind)], 5, LINK)
+
+
+def branch_of(code, kind):
+    insns = tuple(decode_range(bytes.fromhex(code), LINK))
+    return PlannedSplice(Strategy.RETARGET, LINK, insns, [Want(LINK, kind)], 4, insns[0].end - 4)
+
+
+def patch_of(splice, dead, address, templates):
+    action = Action(ActionKind.COUNT, 0x40 + address % 0x1000, SLOTS)
+    source = ActionSource(lambda want: (action,), lambda want: dead)
+    return templates.fill(splice, address, BIAS, action, lambda: dead) or emit_patch(splice, address, BIAS, source, {})
+
+
+def patches():
+    templates = CounterTemplates()
+    for number, (dead, kind, code) in enumerate(itertools.product(DEAD, KINDS, CODES)):
+        splice = splice_of(code, kind)
+        yield splice, patch_of(splice, dead, PATCH + 0x100 * number, templates)
+
+
+@pytest.mark.parametrize("looped", [False, True])
+def test_every_patch_has_the_recipes_that_it_has_alone(looped):
+    fronts, shared = Fronts(), 0
+    for splice, patch in patches():
+        front, own = fronts.positions(splice, BIAS, patch, BEARINGS, looped=looped)
+        found = {**(front.positions if front is not None else {}), **own}
+        assert found == patch_positions(splice, BIAS, patch, BEARINGS, looped=looped)
+        assert found
+        shared += front is not None
+    assert shared == len(DEAD) * len(KINDS) * len(CODES)
+
+
+def branch_patches(behind):
+    for number, (dead, kind, code) in enumerate(itertools.product(DEAD, [WantKind.OFFSET, WantKind.EXIT], BRANCHES)):
+        splice = branch_of(code, kind)
+        action = Action(ActionKind.COUNT, 0x40 + number, SLOTS)
+        source = ActionSource(lambda want, action=action: (action,), lambda want, dead=dead: dead)
+        yield splice, emit_patch(splice, PATCH + 0x8000 + 0x100 * number, BIAS, source, behind)
+
+
+def test_the_table_has_for_each_patch_what_was_worked_out_for_it():
+    """Patches of one front and of equal lengths may differ in where registers are between their displaced copies."""
+    size = 1 << 16
+    home = SimpleNamespace(
+        arena=Pages(size), code=SimpleNamespace(address=PATCH, end=PATCH + size, size=size, offset=0),
+        limit=PATCH, view=0, blobs=[],
+    )  # fmt: skip
+    described = _Described(home)
+    into_ours = {LINK + BIAS + 0x15: PATCH + 0x40}
+    """A branch back to an entry goes behind its handlers, in a patch of ours."""
+    made = [*patches(), *branch_patches({}), *branch_patches(into_ours)]
+    for splice, patch in [*made, *made]:
+        live = SimpleNamespace(patch=patch, planned=splice, bias=BIAS)
+        alone = described.table.positions(patch_positions(splice, BIAS, patch, BEARINGS))
+        assert described._positions_of(live, BEARINGS, frozenset()) == alone != 0
+    assert len(described._known) < len(made) // 2
+
+
+def test_forms_of_calls_tell_how_long_their_copies_are():
+    """Far from address 0 a return address is pushed in two steps."""
+    forms = set()
+    for bias, code in itertools.product(
+        [BIAS, BIAS + 0x10, (1 << 31) - LINK], ["90 e8 10 00 00 00", "90 e8 20 00 00 00"]
+    ):
+        splice = splice_of(code, WantKind.OFFSET)
+        source = ActionSource(lambda want: (Action(ActionKind.COUNT, 0x40, SLOTS),), lambda want: DEAD[1])
+        patch = emit_patch(splice, 0x7000_0000, bias, source, {})
+        forms.add(form_of(splice, patch, BEARINGS.ours))
+    assert len(forms) == 2

@@ -1,0 +1,479 @@
+"""The generated routines: what they say in assembly is what they are, and what they do is what the reader expects."""
+
+import json
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anyprobe.data.histogram import BUCKETS, clamped_index
+from anyprobe.data.layout import (
+    BLOCK_OWNER,
+    BLOCK_PURGING,
+    BLOCK_TOP,
+    INSTANCE_BYTES,
+    INSTANCE_RECORD,
+    INSTANCE_SP,
+    INSTANCE_T0,
+    NEXT_BLOCK,
+    RECORD_BUCKETS,
+    RECORD_COUNT,
+    RECORD_MAX,
+    RECORD_MISSED,
+    RECORD_NOT_MIN,
+    RECORD_SUM,
+    RECORD_TAIL,
+    RECORD_UNMATCHED,
+    BankLayout,
+)
+from anyprobe.isa import disassemble
+from anyprobe.isa.decode import Flow, decode_range
+from anyprobe.splice.codegen.routines import RoutineFacts, assemble_routines
+
+MACHINE = Path(__file__).with_name("routine_machine.py")
+MAXACTIVE, BLOCKS = 4, 2
+LAYOUT = BankLayout(counters=4, records=2, maxactive=MAXACTIVE)
+COUNTER, RECORD, OTHER = LAYOUT.counters_offset + 8, LAYOUT.new_record(), LAYOUT.new_record()
+SHARED, FIRST = LAYOUT.shared_offset, LAYOUT.blocks_offset
+ADDRESS = 0x7000_0000
+TOMBSTONE = 1
+
+native = pytest.mark.skipif(platform.machine() != "x86_64", reason="runs x86-64 instructions")
+
+
+# -- the code
+
+
+@pytest.fixture(scope="module", params=[0, 0x7FFF_1234_5670], ids=["tsc", "vdso"])
+def assembled(request):
+    facts = RoutineFacts(LAYOUT, 0x4000_0000_0000, 0x7100_0000, 0x208, request.param)
+    return assemble_routines(facts, ADDRESS)
+
+
+def lines_of(listing):
+    """Return (offset, bytes, assembly) of the lines with code, and the names by offset."""
+    lines, names, waiting = [], {}, []
+    for line in listing.splitlines():
+        label = re.fullmatch(r"(\w+):", line)
+        if label:
+            waiting.append(label[1])
+            continue
+        offset, content, text = re.fullmatch(r" *([0-9a-f]+)  ((?:[0-9a-f]{2} ?)+) +(.*)", line).groups()
+        names.update(dict.fromkeys(waiting, int(offset, 16)))
+        waiting = []
+        lines.append((int(offset, 16), bytes.fromhex(content), text))
+    return lines, names
+
+
+def test_all_bytes_decode_to_what_the_listing_says(assembled):
+    code, _, listing = assembled
+    decoded = {address - ADDRESS: (raw, text) for address, raw, text in disassemble.format(code, ADDRESS)}
+    assert not any("bad" in text for _, text in decoded.values())
+    at = 0
+    lines, _ = lines_of(listing())
+    for offset, content, text in lines:
+        assert offset == at
+        for part in text.split("; "):
+            raw, shown = decoded[at]
+            assert shown.removeprefix("lock ").split()[0] == mnemonic(part), (text, shown)
+            at += len(raw)
+        assert at == offset + len(content), text
+    assert at == len(code)
+
+
+def mnemonic(part):
+    said = part.removeprefix("lock ").split()[0]
+    return {"jz": "je", "jnz": "jne"}.get(said, said)
+
+
+OWNERS = ("leave", "leave_tail", "finish_leave", "finish_leave_tail", "count")
+
+
+def test_branches_go_to_the_labels_that_the_listing_names(assembled):
+    code, _, listing = assembled
+    insns = {insn.address - ADDRESS: insn for insn in decode_range(code, ADDRESS)}
+    lines, names = lines_of(listing())
+    branches = 0
+    for offset, _, text in lines:
+        insn = insns[offset]
+        if insn.target is None:
+            continue
+        word = text.split()[-1]
+        owner = [name for name, place in names.items() if place <= offset and name in OWNERS]
+        wanted = {names.get(word), *(names.get(f"{prefix}_{word}") for prefix in (*owner, "leave", "leave_tail"))}
+        assert insn.target - ADDRESS in wanted, text
+        branches += 1
+    assert branches == sum(insn.target is not None for insn in insns.values())
+    assert branches > 30
+
+
+def test_every_routine_begins_where_it_is_said_to(assembled):
+    _, routines, listing = assembled
+    _, names = lines_of(listing())
+    for name in ("count", "enter", "leave", "leave_tail"):
+        assert getattr(routines, name) == ADDRESS + names[name]
+
+
+def test_the_copies_that_finish_an_exit_differ_in_how_they_end_only(assembled):
+    code, routines, listing = assembled
+    _, names = lines_of(listing())
+    start, end = names["leave"], names["leave_tail_stranger_done"]
+    original, copy = code[start:end], code[start + routines.finish : end + routines.finish]
+    differing = [number for number, pair in enumerate(zip(original, copy, strict=True)) if pair[0] != pair[1]]
+    restoring = [names[name + "_done"] - start for name in ("leave", "leave_tail")]
+    calls = [number for number in differing if not any(at <= number < at + 10 for at in restoring)]
+    clock = [text for _, _, text in lines_of(listing())[0] if text == "call now"]
+    assert bool(calls) == bool(clock)  # whose displacements depend on where they are
+    for at in restoring:
+        assert copy[at : at + 10] == b"\xc3" + b"\xcc" * 9
+
+
+def texts_of(clock):
+    code, _, _ = assemble_routines(RoutineFacts(LAYOUT, 0x4000_0000_0000, 0x7100_0000, 0x208, clock), ADDRESS)
+    return [text for _, _, text in disassemble.format(code, ADDRESS)]
+
+
+def test_the_tsc_is_read_where_no_other_clock_is_given():
+    assert texts_of(0).count("rdtsc") == 5  # at the entry, at two kinds of exits, and in the copies of these
+    assert not any(text.startswith("movaps") for text in texts_of(0))
+
+
+def test_another_clock_is_called_with_an_aligned_stack_and_everything_saved():
+    texts = texts_of(0x7FFF_1234_5670)
+    assert "rdtsc" not in texts
+    now = texts[texts.index("pushfq", texts.index("cld") - 1) :]
+    call = now.index("call rax")
+    before, after = now[:call], now[call + 1 :]
+    pushed = [text.split()[1] for text in before if text.startswith("push ")]
+    popped = [text.split()[1] for text in after if text.startswith("pop ")]
+    assert pushed == popped[::-1] == ["rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "rbp"]
+    stored = [text.removeprefix("movaps ").split(", ") for text in before if text.startswith("movaps")]
+    loaded = [text.removeprefix("movaps ").split(", ")[::-1] for text in after if text.startswith("movaps")]
+    assert stored == loaded
+    assert [(0x10 + 16 * n, f"xmm{n}") for n in range(16)] == [
+        (int(place[5:-1], 16), register) for place, register in stored
+    ]
+    assert "and rsp, 0xfffffffffffffff0" in before
+    assert before[-3:] == ["mov edi, 0x1", "mov rsi, rsp", "mov rax, 0x7fff12345670"]
+    assert (before[:2], after[-2:]) == (["pushfq", "cld"], ["popfq", "ret"])
+
+
+def test_nothing_runs_past_the_end(assembled):
+    code, _, _ = assembled
+    insns = decode_range(code, ADDRESS)
+    assert not insns[-1].falls_through
+    assert all(insn.flow is not Flow.INVALID for insn in insns)
+    assert all(ADDRESS <= insn.target < ADDRESS + len(code) for insn in insns if insn.target is not None)
+
+
+# -- what it does
+
+
+class Outcome:
+    """What a bank holds after some steps, by block."""
+
+    def __init__(self, result):
+        self.words = {int(offset): value for offset, value in result["words"].items()}
+        self.slot, self.thread, self.top = result["slot"], result["thread"], result["top_of_stack"]
+
+    def at(self, offset):
+        return self.words.get(offset, 0)
+
+    def record(self, block=FIRST, record=RECORD):
+        fields = {
+            "count": RECORD_COUNT,
+            "tail": RECORD_TAIL,
+            "unmatched": RECORD_UNMATCHED,
+            "missed": RECORD_MISSED,
+        }
+        found = {name: self.at(block + record + place) for name, place in fields.items()}
+        return {name: value for name, value in found.items() if value}
+
+    def stack(self, block=FIRST):
+        """Return (depth, record) of the instances, from the bottom; tombstones and free ones as numbers."""
+        first, found = block + LAYOUT.instances_offset, []
+        for number in range(self.at(block + BLOCK_TOP)):
+            at = first + number * INSTANCE_BYTES
+            pointer = self.at(at + INSTANCE_SP)
+            found.append(pointer if pointer < 2 else (self.depth(pointer), self.at(at + INSTANCE_RECORD)))
+        return found
+
+    def depth(self, pointer):
+        depth, rest = divmod(self.top - pointer, 0x40)
+        assert rest == 0
+        return depth
+
+    def buckets(self, block=FIRST, record=RECORD):
+        found = {at: self.at(block + record + RECORD_BUCKETS + 8 * at) for at in range(BUCKETS)}
+        return {at: count for at, count in found.items() if count}
+
+
+def after(*steps):
+    """Return the outcome of some steps in a process of their own; every call must have preserved everything."""
+    process = subprocess.run(
+        [sys.executable, str(MACHINE)], input=json.dumps(steps), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert process.returncode == 0, process.stderr[-500:]
+    result = json.loads(process.stdout)
+    assert result["broken"] == []
+    return Outcome(result)
+
+
+def count(offset=COUNTER):
+    return ("call", "count", offset, 0)
+
+
+def enter(depth=0, record=RECORD):
+    return ("call", "enter", record, depth)
+
+
+def leave(depth=0, record=RECORD):
+    return ("call", "leave", record, depth)
+
+
+def leave_tail(depth=0, record=RECORD):
+    return ("call", "leave_tail", record, depth)
+
+
+def instance(number, field):
+    return FIRST + LAYOUT.instances_offset + number * INSTANCE_BYTES + field
+
+
+@native
+def test_the_first_hit_makes_the_thread_s_block():
+    outcome = after(count())
+    assert outcome.slot == FIRST
+    assert outcome.at(NEXT_BLOCK) == 1
+    assert outcome.at(FIRST + BLOCK_OWNER) == outcome.thread
+    assert outcome.at(FIRST + COUNTER) == 1
+    assert outcome.at(SHARED + COUNTER) == 0
+
+
+@native
+def test_later_hits_find_the_block():
+    outcome = after(count(), count(), count(COUNTER + 8), enter(), count())
+    assert outcome.at(NEXT_BLOCK) == 1
+    assert outcome.at(FIRST + COUNTER) == 3
+    assert outcome.at(FIRST + COUNTER + 8) == 1
+
+
+@native
+def test_a_thread_takes_over_the_block_of_the_one_that_had_its_thread_pointer():
+    outcome = after(count(), ("slot", 0), count(), enter(), leave(), ("slot", 0), count())
+    assert outcome.slot == FIRST
+    assert outcome.at(NEXT_BLOCK) == 1
+    assert outcome.at(FIRST + COUNTER) == 3
+    assert outcome.record() == {"count": 1}
+
+
+@native
+def test_threads_get_blocks_until_none_is_left():
+    others = [("write", FIRST + number * LAYOUT.stride + BLOCK_OWNER, 0x7000) for number in range(BLOCKS)]
+    steps = (count(), ("slot", 0), others[0], count(), ("slot", 0), others[1], count(), count(), enter(), leave())
+    outcome = after(*steps)
+    assert [outcome.at(FIRST + number * LAYOUT.stride + COUNTER) for number in range(BLOCKS)] == [1, 1]
+    assert outcome.at(SHARED + COUNTER) == 2
+    assert outcome.slot == 0
+    assert outcome.record(SHARED) == {"missed": 1, "unmatched": 1}
+    assert outcome.at(FIRST + BLOCKS * LAYOUT.stride + COUNTER) == 0
+
+
+@native
+def test_a_fork_child_counts_in_the_shared_block_and_times_nothing():
+    outcome = after(count(), ("gate", 0), count(), enter(), leave(), leave_tail())
+    assert outcome.at(FIRST + COUNTER) == 1
+    assert outcome.at(SHARED + COUNTER) == 1
+    assert outcome.at(NEXT_BLOCK) == 1
+    assert outcome.record(SHARED) == {"missed": 1}
+    assert outcome.record() == {}
+    assert outcome.stack() == []
+
+
+@native
+def test_an_entry_is_on_the_stack_until_its_exit():
+    outcome = after(enter(depth=3))
+    assert outcome.slot == FIRST
+    assert outcome.stack() == [(3, RECORD)]
+    outcome = after(enter(depth=3), leave(depth=3))
+    assert outcome.stack() == []
+    assert outcome.record() == {"count": 1}
+    assert outcome.at(instance(0, INSTANCE_SP)) == 0
+
+
+@native
+def test_recursion_matches_each_level():
+    outcome = after(enter(0), enter(1), enter(2), leave(2), leave(1), enter(1), leave(1))
+    assert outcome.stack() == [(0, RECORD)]
+    assert outcome.record() == {"count": 3}
+
+
+@native
+def test_two_functions_at_one_stack_pointer():
+    outcome = after(enter(0), leave_tail(0), enter(0, OTHER), leave(0, OTHER))
+    assert outcome.record() == {"tail": 1}
+    assert outcome.record(record=OTHER) == {"count": 1}
+    assert outcome.stack() == []
+    assert outcome.buckets() == {}
+
+
+@native
+def test_the_record_must_match_too():
+    outcome = after(enter(0), leave(0, OTHER))
+    assert outcome.record(record=OTHER) == {"unmatched": 1}
+    assert outcome.stack() == [(0, RECORD)]
+
+
+@native
+def test_exits_without_an_entry_are_unmatched():
+    outcome = after(count(), leave(0), leave_tail(1), enter(0), leave(1), leave(0))
+    assert outcome.record() == {"count": 1, "unmatched": 3}
+    assert outcome.stack() == []
+
+
+@native
+@pytest.mark.parametrize("way", [leave, leave_tail])
+def test_exits_of_a_thread_without_a_block_are_unmatched_in_the_shared_block(way):
+    outcome = after(way(0))
+    assert outcome.record(SHARED) == {"unmatched": 1}
+    assert outcome.slot == 0
+
+
+@native
+def test_exits_out_of_order_leave_tombstones():
+    outcome = after(enter(0), enter(1), enter(2), leave(1))
+    assert outcome.stack() == [(0, RECORD), TOMBSTONE, (2, RECORD)]
+    assert outcome.record() == {"count": 1}
+
+
+@native
+def test_tombstones_go_once_they_are_on_top():
+    # the search that finds the top's neighbour drops every tombstone above it
+    outcome = after(enter(0), enter(1), enter(2), enter(3), leave(2), leave(1), leave(3), leave(0))
+    assert outcome.record() == {"count": 4}
+    assert outcome.stack() == []
+    assert [outcome.at(instance(number, INSTANCE_SP)) for number in range(4)] == [0] * 4
+
+
+@native
+def test_a_reserved_instance_matches_nothing_and_stays():
+    # as a signal handler sees it: the code below has raised the top and not filled the instance
+    outcome = after(enter(0), ("write", FIRST + BLOCK_TOP, 2), enter(2), leave(2), leave(0))
+    assert outcome.record() == {"count": 2}
+    assert outcome.stack() == [TOMBSTONE, 0]
+
+
+@native
+def test_too_many_entries_are_missed():
+    outcome = after(*(enter(depth) for depth in range(MAXACTIVE + 2)))
+    assert outcome.record() == {"missed": 2}
+    assert outcome.stack() == [(depth, RECORD) for depth in range(MAXACTIVE)]
+    assert outcome.at(FIRST + BLOCK_PURGING) == 0
+
+
+@native
+def test_leftovers_with_our_stack_pointer_are_dropped_when_the_stack_is_full():
+    outcome = after(*(enter(depth) for depth in range(MAXACTIVE)), enter(1, OTHER))
+    assert outcome.stack() == [(0, RECORD), (2, RECORD), (3, RECORD), (1, OTHER)]
+    assert outcome.record() == {}
+    assert outcome.at(FIRST + BLOCK_PURGING) == 0
+
+
+@native
+def test_purged_instances_keep_their_times():
+    steps = [enter(depth) for depth in range(MAXACTIVE)]
+    outcome = after(*steps, enter(0), leave(0), leave(3), leave(2), leave(1))
+    assert outcome.record() == {"count": 4}
+    assert outcome.stack() == []
+    assert outcome.at(FIRST + RECORD + RECORD_MAX) < 1 << 40
+
+
+@native
+def test_several_leftovers_and_tombstones_go_at_once():
+    outcome = after(enter(0), enter(1), enter(1), enter(2), leave(1), enter(1))
+    assert outcome.stack() == [(0, RECORD), (2, RECORD), (1, RECORD)]
+    assert outcome.at(instance(3, INSTANCE_SP)) == 0
+
+
+@native
+def test_what_another_probe_at_this_entry_has_just_pushed_is_no_leftover():
+    outcome = after(enter(0), enter(0, OTHER), enter(1), enter(1, OTHER), enter(2), enter(2, OTHER))
+    assert outcome.stack() == [(0, RECORD), (0, OTHER), (1, RECORD), (1, OTHER)]
+    assert (outcome.record(), outcome.record(FIRST, OTHER)) == ({"missed": 1}, {"missed": 1})
+    outcome = after(enter(0), enter(1), enter(2), enter(3, RECORD), enter(3, OTHER), leave(3))
+    assert outcome.stack() == [(0, RECORD), (1, RECORD), (2, RECORD)]
+    assert (outcome.record(), outcome.record(FIRST, OTHER)) == ({"count": 1}, {"missed": 1})
+
+
+@native
+def test_leftovers_of_several_probes_at_one_entry_are_dropped():
+    outcome = after(enter(0), enter(0, OTHER), enter(1), enter(1, OTHER), enter(0), enter(0, OTHER))
+    assert outcome.stack() == [(1, RECORD), (1, OTHER), (0, RECORD), (0, OTHER)]
+    # the last one pushed may be this call's until its own record comes
+    outcome = after(enter(0), enter(1), enter(2), enter(2, OTHER), enter(2), enter(2, OTHER))
+    assert outcome.stack() == [(0, RECORD), (1, RECORD), (2, RECORD), (2, OTHER)]
+    assert (outcome.record(), outcome.record(FIRST, OTHER)) == ({}, {})
+
+
+@native
+def test_nothing_moves_while_an_instance_is_reserved():
+    fill = [enter(depth) for depth in range(MAXACTIVE)]
+    outcome = after(*fill, ("write", instance(2, INSTANCE_SP), 0), enter(1))
+    assert outcome.stack() == [(0, RECORD), (1, RECORD), 0, (3, RECORD)]
+    assert outcome.record() == {"missed": 1}
+    assert outcome.at(FIRST + BLOCK_PURGING) == 0
+
+
+@native
+def test_a_handler_never_purges_within_a_purge():
+    fill = [enter(depth) for depth in range(MAXACTIVE)]
+    outcome = after(*fill, ("write", FIRST + BLOCK_PURGING, 1), enter(1))
+    assert outcome.stack() == [(depth, RECORD) for depth in range(MAXACTIVE)]
+    assert outcome.record() == {"missed": 1}
+    assert outcome.at(FIRST + BLOCK_PURGING) == 1
+
+
+@native
+@pytest.mark.parametrize("age", [0, 1000, 10**5, 10**7, 2**33 + 12345, 2**43, 2**44, 2**60])
+def test_durations_go_to_the_bucket_that_the_reader_knows(age):
+    outcome = after(enter(), ("age", instance(0, INSTANCE_T0), age), leave())
+    ticks = outcome.at(FIRST + RECORD + RECORD_SUM)
+    assert age <= ticks < age + (1 << 32)
+    assert outcome.buckets() == {clamped_index(ticks): 1}
+    assert outcome.at(FIRST + RECORD + RECORD_MAX) == ticks
+    assert outcome.at(FIRST + RECORD + RECORD_NOT_MIN) == (1 << 64) - 1 - ticks
+
+
+@native
+def test_a_negative_duration_counts_as_zero():
+    outcome = after(enter(), ("age", instance(0, INSTANCE_T0), -(1 << 40)), leave())
+    assert outcome.buckets() == {0: 1}
+    assert outcome.at(FIRST + RECORD + RECORD_SUM) == 0
+    assert outcome.at(FIRST + RECORD + RECORD_MAX) == 0
+    assert outcome.at(FIRST + RECORD + RECORD_NOT_MIN) == (1 << 64) - 1
+
+
+@native
+def test_the_extremes_are_of_all_durations():
+    ages = (1 << 36, 1 << 33, 1 << 41, 1 << 38)
+    steps = []
+    for age in ages:
+        steps += [enter(), ("age", instance(0, INSTANCE_T0), age), leave()]
+    outcome = after(*steps)
+    low = (1 << 64) - 1 - outcome.at(FIRST + RECORD + RECORD_NOT_MIN)
+    assert 1 << 33 <= low < 1 << 34
+    assert 1 << 41 <= outcome.at(FIRST + RECORD + RECORD_MAX) < 1 << 42
+    assert sum(ages) <= outcome.at(FIRST + RECORD + RECORD_SUM) < sum(ages) + (1 << 34)
+    assert sum(outcome.buckets().values()) == outcome.record()["count"] == 4
+
+
+@native
+def test_registers_flags_and_the_red_zone_are_preserved_on_every_path():
+    # each call starts from other random registers and flags, and ``after`` looks at all of them
+    steps = [count(), count(), leave(), *(enter(depth % 5) for depth in range(40))]
+    steps += [way(depth % 5) for depth in range(10) for way in (leave, leave_tail)]
+    steps += [("slot", 0), enter(), ("slot", 0), enter(), leave(), ("gate", 0), count(), enter(), leave()]
+    steps += [step for _ in range(60) for step in (("gate", 1), count(), enter(), leave())]
+    after(*steps)

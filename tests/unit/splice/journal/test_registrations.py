@@ -1,0 +1,119 @@
+"""What the journal says is registered."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from anyprobe.core.errors import TargetExited
+from anyprobe.splice.journal.records import Journal, Owner, Record, RecordKind, read_journal
+from anyprobe.splice.journal.registrations import WORDS, Entry, Roster, listed
+
+BASE, SIZE = 0x7000_0000, 4096
+OWNER = Owner(b"0123456789abcdef", 4711, 99)
+
+
+@pytest.fixture
+def memory(plain_memory):
+    return plain_memory(BASE, SIZE)
+
+
+@pytest.fixture
+def journal(memory):
+    journal = Journal(memory, BASE, SIZE)
+    journal.begin(OWNER)
+    return journal
+
+
+@pytest.fixture
+def engine(journal):
+    import os
+
+    process = SimpleNamespace(pid=os.getpid(), translated=lambda doing: SimpleContext(), mappings=lambda: ())
+    return SimpleNamespace(
+        arenas=[SimpleNamespace(journal=journal)],
+        losses=SimpleNamespace(evicted=False),
+        process=process,
+        check_sessions=lambda mappings: None,
+    )
+
+
+class SimpleContext:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return False
+
+
+def read(memory):
+    return listed(read_journal(memory, BASE, SIZE))
+
+
+@pytest.mark.parametrize("letter", ["k", "r", "j"])
+@pytest.mark.parametrize(("disabled", "gone"), [(False, False), (True, False), (False, True)])
+def test_a_word_says_what_an_entry_is(letter, disabled, gone):
+    entry = Entry(0x7FFF_1234_5678, letter, disabled, gone)
+    assert entry.word < 1 << 64
+    assert Entry.of(entry.word) == entry
+
+
+def test_words_that_mean_nothing():
+    assert Entry.of(0) is Entry.of(0x401000) is Entry.of(0xF << 56 | 0x401000) is None
+
+
+def test_what_is_entered_is_listed_and_what_leaves_is_not(memory, engine):
+    roster = Roster(engine)
+    for number in range(20):
+        roster.enter(number, lambda number=number: [Entry(0x1000 * number + at, "k") for at in range(3)])
+    assert roster.backlog() == 60
+    roster.write()
+    assert roster.backlog() == 0
+    assert len(read(memory)) == 60
+    roster.leave([3, 4])
+    roster.write()
+    assert {entry.address >> 12 for entry in read(memory)} == set(range(20)) - {3, 4}
+    roster.enter("late", lambda: [Entry(0x99, "j")] * 6)
+    records = [record for _, record in read_journal(memory, BASE, SIZE).records]
+    roster.write()
+    assert [record.kind for record in records] == [RecordKind.PROBES] * -(-60 // WORDS)
+    assert len(read_journal(memory, BASE, SIZE).records) == len(records)  # the words that were free were taken
+    assert read(memory).count(Entry(0x99, "j")) == 6
+
+
+def test_states_change_in_place(memory, engine):
+    roster, states = Roster(engine), [Entry(0x10, "r")]
+    roster.enter("one", lambda: states)
+    roster.write()
+    states[0] = Entry(0x10, "r", disabled=True)
+    roster.note(["one", "unknown"])
+    roster.write()
+    assert read(memory) == states
+    states[0] = Entry(0x10, "r", gone=True)
+    roster.note_all()
+    roster.write()
+    assert read(memory) == states
+
+
+def test_what_finds_no_room_waits_for_another_journal(memory, engine, journal, plain_memory):
+    journal.add([Record(RecordKind.SPLICE, 1)] * journal.room())
+    roster = Roster(engine)
+    roster.enter("one", lambda: [Entry(0x10, "k")])
+    roster.write()
+    assert (read(memory), roster.backlog()) == ([], 1)
+    other = plain_memory(BASE, SIZE)
+    engine.arenas.append(SimpleNamespace(journal=Journal(other, BASE, SIZE)))
+    engine.arenas[-1].journal.begin(OWNER)
+    roster.write()
+    assert read(other) == [Entry(0x10, "k")]
+
+
+def test_nothing_is_written_where_the_session_is_not(memory, engine):
+    def gone(mappings):
+        raise TargetExited(4711)
+
+    engine.check_sessions = gone
+    roster = Roster(engine)
+    roster.enter("one", lambda: [Entry(0x10, "k")])
+    memory.writes.clear()
+    roster.write()
+    assert memory.writes == []
