@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from rows import Report
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "unit" / "handlers"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 KEYS = 1000
 SAMPLES = 4096

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slices import all_are_wanted, left_out
+from support.slices import all_are_wanted, left_out
 
 HERE = Path(__file__).parent
 FOLDER_MARKERS = {"live": "live", "torture": "torture"}

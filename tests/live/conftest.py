@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from live.driver import MissingTool, Target, build
+from support.driver import MissingTool, Target, build
 
 
 @pytest.fixture

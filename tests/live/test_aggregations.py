@@ -9,7 +9,7 @@ import anyprobe
 from anyprobe import Avg, Count, Hist, LQuantize, Map, Max, Min, Quantize, Stddev, Sum, emit, i32, i64, u64
 from anyprobe.data import buckets
 from anyprobe.data.records import ParquetWriter
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 THREADS, CALLS, KEYS = 8, 3_500, 1000

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import anyprobe
-from live.driver import build, started
-from live.instruction_counts import expected, listing
+from support.driver import build, started
+from support.instruction_counts import expected, listing
 
 FUNCTIONS = ("counts_ecx", "conditional", "asks_rcx", "pops_to_stack", "frames", "no_operations", "own_address",
              "masked", "jumps_no_track", "calls_stack", "undefined")  # fmt: skip

@@ -1,8 +1,8 @@
 """Every instruction of functions in which threads are asleep: nobody is woken, the call is not counted again."""
 
 import anyprobe
-from live.driver import wait_until
-from live.results import refusals
+from support.driver import wait_until
+from support.results import refusals
 
 CALLS = (
     "epoll_wait",

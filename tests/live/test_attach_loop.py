@@ -5,9 +5,9 @@ import statistics
 import pytest
 
 import anyprobe
-from live.driver import Target
-from live.image import Image, private_kb
 from live.targets.many_functions import source
+from support.driver import Target
+from support.image import Image, private_kb
 
 
 def busy_target(compiled) -> Target:

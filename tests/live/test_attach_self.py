@@ -21,7 +21,7 @@ import pytest
 import anyprobe
 from anyprobe import Count, HandlerError, Hist, Map, SpecError, TargetError, UsageError, emit, ptr, u64
 from anyprobe.kprobes import Kprobe, register_kprobe
-from live.driver import build
+from support.driver import build
 
 pytestmark = pytest.mark.live
 UMATH = "_multiarray_umath*"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import anyprobe
-from live.driver import Target, wait_until
-from live.image import Image
+from support.driver import Target, wait_until
+from support.image import Image
 
 NOT_PERMITTED, WRONG_USE = 1, 2
 

@@ -4,7 +4,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, HandlerError, cstr, f64, i32, i64, ptr
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 CALLS = 40

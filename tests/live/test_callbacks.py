@@ -13,7 +13,7 @@ import pytest
 
 import anyprobe
 from anyprobe import UsageError
-from live.driver import build, started, wait_until
+from support.driver import build, started, wait_until
 
 pytestmark = pytest.mark.live
 CALLS = 40

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from anyprobe.core.refusal import Reason
-from live.results import run_as_unprobed
+from support.results import run_as_unprobed
 
 CALLS = 500
 MAIN = r"""

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import pytest
 
 import anyprobe
-from live.driver import build
 from live.test_command_line import anyprobe as command
+from support.driver import build
 
 PROBED = ("a.out:work", "a.out:other", "a.out:third")
 REMAPS = ("anonymous", "anonymous page", "memfd private", "memfd shared", "memfd private page")

@@ -7,8 +7,8 @@ import pytest
 import anyprobe
 from anyprobe.core.refusal import Reason
 from anyprobe.probes import clock
-from live.results import refusals, timing
-from live.situations import REGISTERS
+from support.results import refusals, timing
+from support.situations import REGISTERS
 
 ROUNDS = 50
 

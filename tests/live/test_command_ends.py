@@ -13,7 +13,7 @@ import pytest
 from anyprobe.cli import ending, main
 from anyprobe.core.errors import TargetError
 from anyprobe.probes import listing
-from live.driver import wait_until
+from support.driver import wait_until
 
 pytestmark = pytest.mark.live
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from live.driver import wait_until
+from support.driver import wait_until
 
 CALLS = 1000
 PATIENCE = 60.0

@@ -14,8 +14,8 @@ import pytest
 
 import anyprobe
 from anyprobe.cli import main
-from live.driver import build, started
 from live.test_command_line import BUSY, PATIENCE, start
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 

@@ -4,7 +4,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count
-from live.results import total
+from support.results import total
 
 pytestmark = pytest.mark.live
 

@@ -19,8 +19,8 @@ import pytest
 
 from anyprobe.splice.userspace.thread_slot import SLOTS
 from anyprobe.target.process.process import Process
-from live.driver import Target, started
-from live.image import Image
+from support.driver import Target, started
+from support.image import Image
 
 SLICE = 12
 KINDS = ("kill-before", "kill-after", "fail:EIO", "fail:EPERM", "fail:ESRCH", "short")
@@ -31,7 +31,7 @@ class Controller:
 
     def __init__(self, program: str = "controller.py") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name(program))],
+            [sys.executable, str(Path(__file__).parents[1] / "support" / program)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

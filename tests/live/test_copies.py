@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 import anyprobe
-from live.driver import build
-from live.results import hits
+from support.driver import build
+from support.results import hits
 
 PROGRAM = """
 #define _GNU_SOURCE

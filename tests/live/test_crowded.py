@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 import anyprobe
-from live.changes import patiently
 from live.test_offsets import boundaries
+from support.changes import patiently
 
 THREADS = 8
 

@@ -12,8 +12,8 @@ from anyprobe.target.process.process import Process
 from anyprobe.target.process.thread_pointers import thread_pointers
 from anyprobe.target.remote import helper_thread
 from anyprobe.target.remote.helper_thread import ROOM, with_waiting_deputy
-from live.driver import wait_until
-from live.image import Image
+from support.driver import wait_until
+from support.image import Image
 
 GETPID, GETTID, MMAP, MUNMAP, MEMFD_CREATE, SIGPROCMASK = 39, 186, 9, 11, 319, 14
 PRIVATE_ANONYMOUS, READ_WRITE = 0x22, 3

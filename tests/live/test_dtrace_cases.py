@@ -6,9 +6,9 @@ import time
 import pytest
 
 import anyprobe
-from live.compilation import compiled_under, instructions_of, needs_gcc
-from live.results import hits, sites_of
 from live.test_offsets import boundaries
+from support.compilation import compiled_under, instructions_of, needs_gcc
+from support.results import hits, sites_of
 
 
 @pytest.fixture

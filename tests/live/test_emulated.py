@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from live.driver import build, wait_until
 from live.test_command_line import anyprobe
+from support.driver import build, wait_until
 
 SOURCE = """
 #include <stdio.h>

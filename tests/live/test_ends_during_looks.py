@@ -5,8 +5,8 @@ import random
 import pytest
 
 import anyprobe
-from live.driver import build
-from live.results import hits
+from support.driver import build
+from support.results import hits
 
 pytestmark = pytest.mark.live
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from live.filter_programs import java, node
-from live.filters import print_shares
-from live.results import hits
+from support.filter_programs import java, node
+from support.filters import print_shares
+from support.results import hits
 
 TRAPS = 344
 """How often the WebAssembly in ``NODE`` reads behind its memory of 64 KiB."""

@@ -9,7 +9,7 @@ import pytest
 
 import anyprobe
 from anyprobe import emit, u64
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 IN_A_ROUND = 4_000

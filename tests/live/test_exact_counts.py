@@ -5,8 +5,8 @@ import random
 import pytest
 
 import anyprobe
-from live.image import Image
-from live.results import hits, missed, timing
+from support.image import Image
+from support.results import hits, missed, timing
 
 CALLS = 10_000_000
 

@@ -10,8 +10,8 @@ import pytest
 import anyprobe
 from anyprobe.cli import main
 from anyprobe.splice.plan.planner import Planner
-from live.driver import build
 from live.test_any_order import ASKED, FUNCTIONS, Toggled, target, times
+from support.driver import build
 
 __all__ = ["target", "times"]
 

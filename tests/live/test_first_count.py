@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from live.driver import build
+from support.driver import build
 
 PROGRAM = """
 #include <stdio.h>

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import pytest
 
 import anyprobe
-from live.driver import build, wait_until
-from live.results import hits, timing
 from live.test_command_line import anyprobe as command
+from support.driver import build, wait_until
+from support.results import hits, timing
 
 NAME = "first_thread_ends.c"
 

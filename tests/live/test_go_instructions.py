@@ -4,8 +4,8 @@ import pytest
 
 import anyprobe
 from anyprobe.core.refusal import Reason
-from live.driver import MissingTool, Target, build
 from live.test_offsets import boundaries
+from support.driver import MissingTool, Target, build
 
 
 @pytest.fixture

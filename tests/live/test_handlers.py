@@ -12,9 +12,9 @@ from anyprobe import Count, HandlerError, Hist, Map, Sum, cstr, emit, f32, f64, 
 from anyprobe.handlers.compile_cache import native_code
 from anyprobe.probes.handlers import handling
 from anyprobe.splice.codegen.handlers.call import PATIENCE
-from live.driver import build, started, wait_until
-from live.results import counts
-from live.situations import REGISTERS
+from support.driver import build, started, wait_until
+from support.results import counts
+from support.situations import REGISTERS
 
 pytestmark = pytest.mark.live
 OPTIONS = ("-O2", "-pthread")

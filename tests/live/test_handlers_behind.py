@@ -10,7 +10,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, UsageError, emit, i64, u64
-from live.driver import build, started, wait_until
+from support.driver import build, started, wait_until
 
 pytestmark = pytest.mark.live
 ROUNDS, CALLS = 3, 300

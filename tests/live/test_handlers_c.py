@@ -7,7 +7,7 @@ import pytest
 import anyprobe
 from anyprobe import CObject, CSource, HandlerError
 from anyprobe.handlers.csource import HEADER
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 

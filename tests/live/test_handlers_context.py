@@ -6,8 +6,8 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, Map, emit, func, i64, printf, u64
-from live.driver import build, started
-from live.results import counts
+from support.driver import build, started
+from support.results import counts
 
 pytestmark = pytest.mark.live
 OPTIONS = ("-O2", "-pthread")

@@ -4,8 +4,8 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, Sum, i32, u64
-from live.driver import build, started
-from live.results import counts
+from support.driver import build, started
+from support.results import counts
 
 pytestmark = pytest.mark.live
 ROUNDS = 40

@@ -5,7 +5,7 @@ import pytest
 import anyprobe
 from anyprobe import Count, Max, Min, Sum, i64, u64
 from anyprobe.isa import disassemble
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 HALF = 1 << 30

@@ -4,7 +4,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, Hist, Max, u64
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 

@@ -4,8 +4,8 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, HandlerError, emit, i64, u64
-from live.driver import build, started, wait_until
-from live.results import counts
+from support.driver import build, started, wait_until
+from support.results import counts
 
 pytestmark = pytest.mark.live
 ROUND = 6

@@ -6,7 +6,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Array, HandlerError, Struct, cstr, emit, f32, f64, i8, i16, i32, i64, ptr, u8, u32, u64
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 import anyprobe
-from live.driver import build
+from support.driver import build
 
 SOURCE = """
 #include <signal.h>

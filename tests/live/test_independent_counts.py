@@ -2,8 +2,8 @@
 
 import pytest
 
-import callgrind
-from live.independent import differences, run_counted, single_stepped, text_of
+from support import callgrind
+from support.independent import differences, run_counted, single_stepped, text_of
 
 ENVIRONMENT = {"LC_ALL": "C"}
 FREESTANDING = ("-nostdlib", "-static", "-fno-builtin", "-fno-stack-protector")

@@ -10,9 +10,9 @@ import pytest
 
 import anyprobe
 from anyprobe.core.refusal import Reason
-from live.driver import PATIENCE, wait_until
-from live.image import Image
-from live.instruction_counts import expected, listing
+from support.driver import PATIENCE, wait_until
+from support.image import Image
+from support.instruction_counts import expected, listing
 
 THREADS = 3
 LINKED = {"absolute": ("-no-pie",), "relocatable": ("-fPIE", "-pie")}

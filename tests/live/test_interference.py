@@ -8,7 +8,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, HandlerError, Map, cstr, f64, i64, ptr, u32, u64
-from live.driver import build, started, wait_until
+from support.driver import build, started, wait_until
 
 pytestmark = pytest.mark.live
 CHANGED = ("nulls", "refused", "replacements", "doubled", "stepped_over", "written", "thirds", "dumps")

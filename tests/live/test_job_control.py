@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from anyprobe import run
-from live.driver import build
+from support.driver import build
 
 SOURCE = """
 #include <signal.h>

@@ -4,7 +4,7 @@ import pytest
 
 import anyprobe
 from anyprobe.probes import wholesale
-from live.image import Image
+from support.image import Image
 
 SOURCE = "keeps_registers.c"
 LIBRARY = ("-shared", "-fPIC", "-mtls-dialect=gnu2")

@@ -6,8 +6,8 @@ import pytest
 
 import anyprobe
 from anyprobe.core.refusal import Reason
-from live.driver import PATIENCE
-from live.image import Image
+from support.driver import PATIENCE
+from support.image import Image
 
 OWN = (
     "two_doors",

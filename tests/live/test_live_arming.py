@@ -20,13 +20,13 @@ from anyprobe.splice.userspace.traps import Traps
 from anyprobe.target.process.process import Process
 from anyprobe.target.remote import calls as remote
 from anyprobe.target.system import membarrier
-from live.driver import Counts, MissingTool, Target, started
-from live.image import Image
-from live.results import hits, missed, refusals
-from live.situations import SITUATIONS, Situation
 from live.test_controller_killed import Controller, numbers, one_death, one_failure
 from live.test_situations import arm, compare, since, usable
 from live.test_traps import catches_trap
+from support.driver import Counts, MissingTool, Target, started
+from support.image import Image
+from support.results import hits, missed, refusals
+from support.situations import SITUATIONS, Situation
 
 FUNCTIONS = ("one_byte", "loaded", "scaled")
 STAYING = ("handler-parked-inside",)

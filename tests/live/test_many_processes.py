@@ -8,7 +8,7 @@ import pytest
 
 from anyprobe.binary.objects import cache, elf, functions
 from anyprobe.cli.targets import Target, open_sessions
-from live.driver import build
+from support.driver import build
 
 PROGRAM = """
 #include <stdio.h>

@@ -1,7 +1,7 @@
 """Programs that have nearly as many mappings as the kernel allows: what they may still make is shared with them."""
 
 import anyprobe
-from live.image import Image
+from support.image import Image
 
 
 def test_half_of_the_mappings_that_are_left_stay_the_programs(run_target):

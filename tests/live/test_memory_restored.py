@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import anyprobe
-from live.driver import wait_until
-from live.image import Image, foreign_executable, mappings, writable_and_executable
+from support.driver import wait_until
+from support.image import Image, foreign_executable, mappings, writable_and_executable
 
 PROGRAMS = {
     "pie": ("static_program.c", ()),

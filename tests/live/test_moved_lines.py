@@ -5,8 +5,8 @@ import pytest
 import anyprobe
 from anyprobe.splice.codegen import emission
 from anyprobe.splice.codegen.fragments import is_described
-from live.driver import wait_until
-from live.image import Image
+from support.driver import wait_until
+from support.image import Image
 
 WORK = ("mix", "decide", "sort", "length", "work")
 

@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 import anyprobe
-from live.driver import Target
-from live.results import hits
+from support.driver import Target
+from support.results import hits
 
 pytestmark = pytest.mark.root
 

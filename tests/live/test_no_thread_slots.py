@@ -10,8 +10,8 @@ import pytest
 
 from anyprobe import attach, run
 from anyprobe.core.refusal import Reason
-from live.driver import build
 from live.test_command_line import anyprobe
+from support.driver import build
 
 WAYS = ("clone", "shared", "syscall", "raw", "clone3")
 COMPILERS = {

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 import anyprobe
-from live.results import hits
+from support.results import hits
 
 PYTHON = "/usr/bin/python3"
 WORK = """

@@ -8,7 +8,7 @@ import pytest
 
 import anyprobe
 from anyprobe.isa.decode import Flow
-from live.results import refusals
+from support.results import refusals
 
 FUNCTIONS = {
     "work": "counts.c",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from anyprobe.cli import main
-from live.driver import build
+from support.driver import build
 
 pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 
 import anyprobe
 from anyprobe.cli import main
-from live.results import hits, timing
+from support.results import hits, timing
 
 PATIENCE = 20
 

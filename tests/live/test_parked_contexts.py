@@ -4,7 +4,7 @@ from pathlib import Path
 
 import anyprobe
 from anyprobe.probes import leftover
-from live.results import refusals
+from support.results import refusals
 
 
 def test_a_context_between_the_instructions_to_be_moved(run_target):

@@ -10,7 +10,7 @@ import pytest
 
 from anyprobe.cli import main
 from anyprobe.data.keys import Place
-from live.driver import build
+from support.driver import build
 
 pytestmark = pytest.mark.live
 

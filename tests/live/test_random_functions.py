@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 import anyprobe
-from live.random_faults import FaultingFunction
-from live.random_functions import program
-from live.random_unwinding import UnwoundFunction
+from support.random_faults import FaultingFunction
+from support.random_functions import program
+from support.random_unwinding import UnwoundFunction
 
 MICROSECONDS = "50"
 """Between two signals."""

@@ -6,7 +6,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, Sum, buf, cstr, ptr
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 KINDS = 8

@@ -9,11 +9,11 @@ import subprocess
 import pytest
 
 import anyprobe
-from live.driver import Target
-from live.filter_programs import FILTERS, PYTHON, PYTHON_MODULES, python_tests
-from live.filters import EACH, LEVELS, functions_run, print_shares, sample, specs_of
-from live.redis_server import redis
-from live.results import hits
+from support.driver import Target
+from support.filter_programs import FILTERS, PYTHON, PYTHON_MODULES, python_tests
+from support.filters import EACH, LEVELS, functions_run, print_shares, sample, specs_of
+from support.redis_server import redis
+from support.results import hits
 
 
 def count_everything(session: "anyprobe.Session", *, exits: bool = False) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 import anyprobe
 from anyprobe.isa.decode import decode_range
-from live.results import hits, refusals, sites_of
-from live.situations import REGISTERS
+from support.results import hits, refusals, sites_of
+from support.situations import REGISTERS
 
 COMBINATIONS = 128
 """Of CF, PF, AF, ZF, SF, DF and OF."""

@@ -20,10 +20,10 @@ from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.journal import recovery
 from anyprobe.target.process.process import Process
 from anyprobe.target.system import gateway, ptrace
-from live.driver import build, wait_until
-from live.image import Image
-from live.results import hits, refusals, timing
-from live.target_driver import PROGRAMS, running
+from support.driver import build, wait_until
+from support.image import Image
+from support.results import hits, refusals, timing
+from support.target_driver import PROGRAMS, running
 
 
 def overwrite(pid: int, address: int, content: bytes) -> bytes:

@@ -11,8 +11,8 @@ import pytest
 
 import anyprobe
 from anyprobe.target.remote import calls as remote
-from live.independent import fixed_addresses
-from live.results import hits, missed, timing
+from support.independent import fixed_addresses
+from support.results import hits, missed, timing
 
 
 def test_every_function_of_the_loader_from_the_first_instruction(compiled):

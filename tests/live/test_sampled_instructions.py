@@ -8,7 +8,7 @@ import sys
 import anyprobe
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.plan.together import first_of
-from live.changes import patiently
+from support.changes import patiently
 
 SEED = 20
 WORK = """

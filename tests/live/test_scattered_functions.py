@@ -6,7 +6,7 @@ import pytest
 
 import anyprobe
 from anyprobe.core.refusal import Reason
-from live.results import run_as_unprobed
+from support.results import run_as_unprobed
 
 CALLS = 3000
 SWITCHED = r"""

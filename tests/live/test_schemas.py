@@ -9,7 +9,7 @@ import pytest
 
 from anyprobe.cli import main
 from anyprobe.cli.commands.schema import kinds, text_of
-from live.driver import build, wait_until
+from support.driver import build, wait_until
 
 pytestmark = pytest.mark.live
 

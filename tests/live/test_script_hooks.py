@@ -11,7 +11,7 @@ import pytest
 import anyprobe
 from anyprobe import Map, func, i64, run, stack
 from anyprobe.cli import main
-from live.driver import build
+from support.driver import build
 
 pytestmark = pytest.mark.live
 EXAMPLE = Path(__file__).parents[2] / "examples" / "leaks.py"

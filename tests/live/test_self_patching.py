@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 import anyprobe
-from live.driver import build
+from support.driver import build
 
 pytestmark = pytest.mark.live
 FUNCTIONS = ("near", "far", "plain")

@@ -7,7 +7,7 @@ import pytest
 import anyprobe
 from anyprobe import Count
 from anyprobe.kprobes import TRAMPOLINE, Kprobe, Kretprobe, register_kretprobe
-from live.results import total
+from support.results import total
 
 pytestmark = pytest.mark.live
 

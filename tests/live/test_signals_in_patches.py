@@ -8,10 +8,10 @@ import anyprobe
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.plan.planner import Planner
-from live.changes import patiently
-from live.driver import wait_until
-from live.image import Image
-from live.results import hits, missed, timing
+from support.changes import patiently
+from support.driver import wait_until
+from support.image import Image
+from support.results import hits, missed, timing
 
 ROUNDS = 3000
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 import anyprobe
-from live.driver import Counts, MissingTool, Target, started
-from live.results import hits, missed, refusals, strategies, timing
-from live.situations import SITUATIONS, Situation
+from support.driver import Counts, MissingTool, Target, started
+from support.results import hits, missed, refusals, strategies, timing
+from support.situations import SITUATIONS, Situation
 
 MODES = ("entry", "return", "both", "time")
 

@@ -10,8 +10,8 @@ import pytest
 import anyprobe
 from anyprobe.core.refusal import Reason
 from anyprobe.splice.plan.splices import Strategy
-from live.driver import build, started
-from live.image import Image
+from support.driver import build, started
+from support.image import Image
 
 PAGE = Path(__file__).parents[2] / "docs" / "strategies.md"
 LINE = re.compile(r"^  (before|after) +(\w+)([+-]0x[0-9a-f]+) +((?:\[?[0-9a-f]{2}\]? )+)")

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from live.programs_among_data import LEVELS, check
+from support.programs_among_data import LEVELS, check
 
 THREADED = r"""
 #include <stdio.h>

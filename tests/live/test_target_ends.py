@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import anyprobe
-from live.driver import wait_until
-from live.image import Image
-from live.results import hits
+from support.driver import wait_until
+from support.image import Image
+from support.results import hits
 
 
 @pytest.mark.parametrize("how", ["exit", "kill"])

@@ -17,7 +17,7 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.target.process.process import Process
 from anyprobe.target.system import gateway
 from anyprobe.target.system.gateway import FaultPlan, faults
-from live.target_driver import running
+from support.target_driver import running
 
 MMAP, MUNMAP, GETPID = 9, 11, 39
 MOST_CALLS = 1000

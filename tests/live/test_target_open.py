@@ -25,7 +25,7 @@ from anyprobe.target.process.launch import launch
 from anyprobe.target.process.process import Process
 from anyprobe.target.remote.batch import BatchedCall, batch_code
 from anyprobe.target.system import procfs
-from live.target_driver import running
+from support.target_driver import running
 
 MMAP, GETPID = 9, 39
 

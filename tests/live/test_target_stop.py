@@ -18,8 +18,8 @@ from anyprobe.target.process.stopping import Stopper
 from anyprobe.target.remote import calls as remote_module
 from anyprobe.target.remote.batch import BatchedCall, batch_code
 from anyprobe.target.system import gateway, procfs
-from live.driver import build, wait_until
-from live.target_driver import running
+from support.driver import build, wait_until
+from support.target_driver import running
 
 MMAP, MUNMAP, GETPID, GETTID = 9, 11, 39, 186
 CALLS = [

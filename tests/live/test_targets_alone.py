@@ -2,8 +2,8 @@
 
 import pytest
 
-from live.driver import MissingTool, started
-from live.situations import SITUATIONS, Situation
+from support.driver import MissingTool, started
+from support.situations import SITUATIONS, Situation
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda s: s.name)

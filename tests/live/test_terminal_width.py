@@ -11,7 +11,7 @@ import termios
 
 import pytest
 
-from live.driver import build
+from support.driver import build
 
 pytestmark = pytest.mark.live
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from anyprobe.cli import main
-from live.driver import build
+from support.driver import build
 
 pytestmark = pytest.mark.live
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from live.thrown_in_threads import check_session
+from support.thrown_in_threads import check_session
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["free", "held-up"])

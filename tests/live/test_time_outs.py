@@ -3,7 +3,7 @@
 import subprocess
 
 import anyprobe
-from live.driver import build
+from support.driver import build
 
 ENDS = {
     "nanosleep": "0 -",

@@ -13,10 +13,10 @@ import anyprobe
 from anyprobe.probes import leftover
 from anyprobe.splice.memory.arena import is_ours
 from anyprobe.target.system.procfs import read_mappings
-from live.driver import TARGETS, build, started, wait_until
-from live.image import Image
-from live.results import hits, refusals, sites_of, timing
 from live.test_controller_killed import Controller
+from support.driver import TARGETS, build, started, wait_until
+from support.image import Image
+from support.results import hits, refusals, sites_of, timing
 
 NAMES = "simple deep leaping tailing signalled forking switching parked threaded exiting"
 FUNCTIONS = tuple(NAMES.split())

@@ -16,12 +16,12 @@ import anyprobe
 from anyprobe.splice.userspace.signal_actions import blocked_now, unsettled_now
 from anyprobe.target.process.process import Process
 from anyprobe.target.system import ptrace
-from live.driver import Counts, MissingTool, Target, started, wait_until
-from live.image import Image
-from live.results import hits, missed, refusals, strategies
-from live.situations import REGISTERS, SITUATIONS, Situation
 from live.test_controller_killed import Controller, one_death, one_failure
 from live.test_situations import arm, compare, since, usable
+from support.driver import Counts, MissingTool, Target, started, wait_until
+from support.image import Image
+from support.results import hits, missed, refusals, strategies
+from support.situations import REGISTERS, SITUATIONS, Situation
 
 TGKILL = 234
 TRAP_BIT = 1 << (signal.SIGTRAP - 1)

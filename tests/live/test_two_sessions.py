@@ -8,8 +8,8 @@ import pytest
 import anyprobe
 from anyprobe.target.process.exclusion import exclusive
 from anyprobe.target.process.process import Process
-from live.image import Image
-from live.results import hits
+from support.image import Image
+from support.results import hits
 
 
 @pytest.mark.parametrize("functions", [("work", "side"), ("work", "work")], ids=["different", "same"])

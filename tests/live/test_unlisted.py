@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from live.programs_among_data import LEVELS, check
+from support.programs_among_data import LEVELS, check
 
 BARE = ("-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-exceptions", "-w")
 TOP = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#define N __attribute__((noinline, noipa))\n"

@@ -10,7 +10,7 @@ import pytest
 
 import anyprobe
 from anyprobe.cli.target_checks import findings
-from live.driver import Target, build
+from support.driver import Target, build
 
 pytestmark = pytest.mark.live
 

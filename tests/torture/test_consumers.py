@@ -3,8 +3,8 @@
 import pytest
 
 import anyprobe
-from live import consumers
-from live.driver import build, started
+from support import consumers
+from support.driver import build, started
 
 pytestmark = pytest.mark.torture
 

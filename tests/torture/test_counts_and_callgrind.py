@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-import callgrind
-from live.filter_programs import FILTERS
-from live.independent import differences, run_counted, specs_of_functions
+from support import callgrind
+from support.filter_programs import FILTERS
+from support.independent import differences, run_counted, specs_of_functions
 
 ENVIRONMENT = {"LC_ALL": "C", "OPENSSL_ia32cap": "~0x40000000:~0xfffffffff02b0000"}
 """Without what Valgrind's processor lacks (AVX-512, SHA, ADX) and who made it: which functions that chooses."""

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from live.independent import differences, fixed_addresses, run_counted, single_stepped, specs_of_functions, text_of
+from support.independent import differences, fixed_addresses, run_counted, single_stepped, specs_of_functions, text_of
 
 
 def test_all_instructions_of_a_static_program(compiled, tmp_path):

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import pytest
 
-import objdump_listing
 from anyprobe.binary.objects.elf import ElfFile
 from anyprobe.core.errors import UnsupportedTarget
-from displaced import forms
+from support import objdump_listing
+from support.displaced import forms
 
 FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/libexec")
 SHOWN = 20

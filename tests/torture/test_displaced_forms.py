@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from displaced import encodings, forms
-from displaced.drawn import instructions
-from displaced.oracle import WORLDS, judge
-from displaced.verdicts import differences, refused_without_reason, report
+from support.displaced import encodings, forms
+from support.displaced.drawn import instructions
+from support.displaced.oracle import WORLDS, judge
+from support.displaced.verdicts import differences, refused_without_reason, report
 
 SEED = time.time_ns() & 0xFFFF
 

@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 import anyprobe
-from live.everyday_programs import COMMANDS, TEXT, everyday
-from live.filters import PATIENCE, print_shares
+from support.everyday_programs import COMMANDS, TEXT, everyday
+from support.filters import PATIENCE, print_shares
 
 READERS = [name for name in COMMANDS if name not in {"date", "env", "expr", "factor", "find", "join", "printf", "seq"}]
 READERS = [name for name in READERS if name not in {"shuf", "split", "stat", "tar", "tsort"}]

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 import anyprobe
-from live.driver import MissingTool, Target, started
-from live.situations import SITUATIONS, Situation
+from support.driver import MissingTool, Target, started
+from support.situations import SITUATIONS, Situation
 
 EVERYTHING = ("a.out:*", "a.out:*%return", "libc:*", "libc:*%return")
 ROUNDS = 20

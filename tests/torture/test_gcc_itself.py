@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from live.compilation import compiled_under, instructions_of, needs_gcc
+from support.compilation import compiled_under, instructions_of, needs_gcc
 
 pytestmark = needs_gcc
 EVERYTHING = ["a.out:*:insn"]

@@ -11,9 +11,9 @@ import anyprobe
 from anyprobe import Count
 from anyprobe.kprobes import Kprobe, debugfs, register_kprobes, unregister_kprobes
 from anyprobe.probes import listing
-from live.driver import started, wait_until
-from live.image import Image
-from live.many_functions import many_functions
+from support.driver import started, wait_until
+from support.image import Image
+from support.many_functions import many_functions
 
 pytestmark = pytest.mark.torture
 PROGRAM = """

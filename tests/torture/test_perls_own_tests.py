@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
-from live.debian_sources import original_of, run
-from live.driver import cache_directory
-from live.filters import EACH, LEVELS, Filter, functions_run, print_shares, run_at
+from support.debian_sources import original_of, run
+from support.driver import cache_directory
+from support.filters import EACH, LEVELS, Filter, functions_run, print_shares, run_at
 
 pytestmark = [pytest.mark.live, pytest.mark.torture]
 MOST = {"blocks": 1500, "instructions": 200}

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from live.random_functions import program
 from live.test_random_functions import LEVELS, LONGER, check_changes, check_level, faulting_program, unwound_program
+from support.random_functions import program
 
 SEED = time.time_ns() & 0xFFFFFF
 PROGRAMS = 100

@@ -6,8 +6,8 @@ import time
 import pytest
 
 import anyprobe
-from live.driver import started
-from live.situations import SITUATIONS
+from support.driver import started
+from support.situations import SITUATIONS
 
 SECONDS = 20.0
 

@@ -4,9 +4,9 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, cstr
-from live.debian_sources import original_of, run
-from live.driver import cache_directory
-from live.redis_server import redis
+from support.debian_sources import original_of, run
+from support.driver import cache_directory
+from support.redis_server import redis
 
 pytestmark = [pytest.mark.live, pytest.mark.torture]
 

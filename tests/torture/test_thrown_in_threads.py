@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from live.thrown_in_threads import check_session
+from support.thrown_in_threads import check_session
 
 SEED = time.time_ns() & 0xFFFFFF
 MINUTES = 3

@@ -8,10 +8,10 @@ those of all functions.
 import pytest
 
 import anyprobe
-from live.filter_programs import FILTERS, PYTHON_MODULES, python_tests
-from live.filters import EACH, LEVELS, functions_run, print_shares, run_at, sample, specs_of
-from live.redis_server import redis
-from live.results import hits
+from support.filter_programs import FILTERS, PYTHON_MODULES, python_tests
+from support.filters import EACH, LEVELS, functions_run, print_shares, run_at, sample, specs_of
+from support.redis_server import redis
+from support.results import hits
 
 MOST = {"blocks": 3000, "instructions": 300}
 SMALL = ("gzip", "xz", "bc", "unzstd")

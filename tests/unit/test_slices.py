@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from slices import all_are_wanted, left_out
+from support.slices import all_are_wanted, left_out
 
 DAYS = [f"2030-01-{day:02}" for day in range(1, 29)]
 

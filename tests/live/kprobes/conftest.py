@@ -3,7 +3,7 @@
 import pytest
 
 import anyprobe
-from live.driver import build, started
+from support.driver import build, started
 
 
 @pytest.fixture

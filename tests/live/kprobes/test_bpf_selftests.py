@@ -22,10 +22,10 @@ from anyprobe.kprobes import (
     unregister_kretprobe,
 )
 from anyprobe.probes import listing
-from live import consumers
-from live.driver import build, started
-from live.image import Image
-from live.many_functions import many_functions
+from support import consumers
+from support.driver import build, started
+from support.image import Image
+from support.many_functions import many_functions
 
 pytestmark = pytest.mark.live
 STATUS = 0x8D5

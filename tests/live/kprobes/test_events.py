@@ -9,7 +9,7 @@ import anyprobe
 from anyprobe import KprobeError
 from anyprobe.kprobes.events.errors import DefinitionError, Problem
 from anyprobe.kprobes.events.table import Events
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 

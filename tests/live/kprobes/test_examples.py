@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 EXAMPLES = Path(__file__).parents[3] / "examples" / "kprobes"

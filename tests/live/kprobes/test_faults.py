@@ -14,7 +14,7 @@ import pytest
 import anyprobe
 from anyprobe import Count, emit
 from anyprobe.kprobes import Kprobe, register_kprobe, register_kprobes, unregister_kprobe
-from live.driver import TargetFailed, build, started, wait_until
+from support.driver import TargetFailed, build, started, wait_until
 
 pytestmark = pytest.mark.live
 FAULTS = {

@@ -11,7 +11,7 @@ from anyprobe.kprobes import debugfs
 from anyprobe.kprobes.events.errors import Problem
 from anyprobe.kprobes.events.table import Events
 from anyprobe.probes import listing
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 PLACES = 256

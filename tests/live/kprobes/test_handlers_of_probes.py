@@ -22,7 +22,7 @@ from anyprobe.kprobes import (
     unregister_kretprobe,
 )
 from anyprobe.splice.memory.arena import is_ours
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 ROUNDS = 2

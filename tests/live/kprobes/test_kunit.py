@@ -20,7 +20,7 @@ from anyprobe.kprobes import (
     unregister_kretprobe,
     unregister_kretprobes,
 )
-from live.results import total
+from support.results import total
 
 pytestmark = pytest.mark.live
 

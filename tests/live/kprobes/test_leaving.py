@@ -5,7 +5,7 @@ import pytest
 import anyprobe
 from anyprobe import Count
 from anyprobe.kprobes import Kprobe, Kretprobe, register_kretprobes, unregister_kretprobes
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 

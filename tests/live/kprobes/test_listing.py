@@ -25,7 +25,7 @@ from anyprobe.kprobes import (
     unregister_kretprobe,
 )
 from anyprobe.probes import leftover, listing
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 

@@ -18,7 +18,7 @@ from anyprobe.kprobes import (
     register_kprobes,
     register_kretprobe,
 )
-from live.driver import TARGETS, started
+from support.driver import TARGETS, started
 
 pytestmark = pytest.mark.live
 

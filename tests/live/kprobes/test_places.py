@@ -23,7 +23,7 @@ from anyprobe.kprobes import (
     unregister_kprobe,
     unregister_kprobes,
 )
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 

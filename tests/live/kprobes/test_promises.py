@@ -15,7 +15,7 @@ from anyprobe.kprobes import (
     register_kretprobes,
     unregister_kretprobe,
 )
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 

@@ -22,8 +22,8 @@ from anyprobe.kprobes import (
     unregister_kprobes,
     unregister_kretprobe,
 )
-from live.driver import build, started
-from live.results import total
+from support.driver import build, started
+from support.results import total
 
 pytestmark = pytest.mark.live
 OPTIONS = ("-O2", "-pthread")

@@ -14,7 +14,7 @@ from anyprobe.kprobes import (
     regs_return_value,
     unregister_kretprobe,
 )
-from live.results import total
+from support.results import total
 
 pytestmark = pytest.mark.live
 

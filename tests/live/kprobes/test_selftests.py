@@ -20,7 +20,7 @@ from anyprobe.kprobes import (
     unregister_kprobes,
     unregister_kretprobe,
 )
-from live.driver import TARGETS, build, started
+from support.driver import TARGETS, build, started
 
 pytestmark = pytest.mark.live
 PATTERNED = 0xA0

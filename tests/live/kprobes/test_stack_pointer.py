@@ -5,7 +5,7 @@ import pytest
 import anyprobe
 from anyprobe import Count, HandlerError
 from anyprobe.kprobes import Kprobe, register_kprobe, register_kprobes
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 

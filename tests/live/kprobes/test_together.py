@@ -19,7 +19,7 @@ from anyprobe.kprobes import (
     unregister_kretprobe,
 )
 from anyprobe.splice.codegen.handlers import chain as handlerchain
-from live.driver import build, started
+from support.driver import build, started
 
 pytestmark = pytest.mark.live
 NAMES = ("ax", "bx", "cx", "dx", "si", "di", "bp", *(f"r{n}" for n in range(8, 16)))

@@ -23,9 +23,9 @@ from anyprobe.kprobes import (
 from anyprobe.probes import leftover
 from anyprobe.splice.memory.arena import is_ours
 from anyprobe.target.system.procfs import read_mappings
-from live.driver import build, started, wait_until
-from live.image import Image
-from live.results import total
+from support.driver import build, started, wait_until
+from support.image import Image
+from support.results import total
 
 pytestmark = pytest.mark.live
 

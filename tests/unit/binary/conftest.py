@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from live.driver import cache_directory
+from support.driver import cache_directory
 
 
 class Builder:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from module_under_test import Module, function
+from support.module_under_test import Module, function
 
 TABLES = """
     .section .rodata
@@ -158,7 +158,7 @@ def test_a_stored_address_is_known_in_programs_at_fixed_addresses(build):
     """``return slot ? slot() : other()``, with the other one's address in an immediate."""
     body = "mov rax, [rdi]\n test rax, rax\n jne .Lgo\n mov eax, offset other\n.Lgo: jmp rax"
     source = [function("dispatch", body), function("other", "ret"), function("_start", "hlt")]
-    from module_under_test import HEADER
+    from support.module_under_test import HEADER
 
     fixed = build(HEADER + "".join(source), "-no-pie", "-static", "-nostdlib", language="assembler")
     assert Module(fixed)["dispatch"].complete is None

@@ -12,7 +12,7 @@ import anyprobe.probes
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.explanation import Explanation, Line, ListedSite
 from anyprobe.data.leftover import Leftover, RemovalReport
-from sample_snapshots import snapshot, timing
+from support.sample_snapshots import snapshot, timing
 
 
 class FakeSession:

@@ -11,7 +11,7 @@ import pytest
 from anyprobe.cli import main
 from anyprobe.core.errors import NoSuchProcess, PermissionDenied, SpecError, TargetExited
 from anyprobe.data.snapshot import TargetInfo
-from sample_snapshots import refused, site, snapshot
+from support.sample_snapshots import refused, site, snapshot
 
 
 def test_count_prints_the_documented_json(fakes, sleeper, capsys):

@@ -6,7 +6,7 @@ from anyprobe.core.errors import UsageError
 from anyprobe.data.archive import dump, load
 from anyprobe.data.results import AggregationResult, CellValue
 from anyprobe.data.snapshot import TargetInfo
-from sample_snapshots import refused, site, snapshot, timing
+from support.sample_snapshots import refused, site, snapshot, timing
 
 
 def full():

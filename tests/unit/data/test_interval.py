@@ -6,7 +6,7 @@ import pytest
 
 from anyprobe.data.interval import since
 from anyprobe.data.results import AggregationResult, CellValue
-from sample_snapshots import site, snapshot, timing
+from support.sample_snapshots import site, snapshot, timing
 
 
 def test_sites_count_what_was_added_and_keep_their_sum():

@@ -8,7 +8,7 @@ import pytest
 from anyprobe.data import archive
 from anyprobe.data.results import AggregationResult, CellValue
 from anyprobe.data.snapshot import TargetInfo
-from sample_snapshots import refused, site, snapshot, timing
+from support.sample_snapshots import refused, site, snapshot, timing
 
 
 def test_the_json_of_count_is_the_documented_one():

@@ -10,7 +10,7 @@ from anyprobe.core.errors import HandlerError, KernelRefused
 from anyprobe.handlers.bpf.machine import compile_bpf
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.target.kernel import bpf, programs
-from unit.handlers import bpf_running, generating
+from support import bpf_running, generating
 
 REFUSED = bpf_running.refused_because()
 pytestmark = pytest.mark.skipif(REFUSED is not None, reason=str(REFUSED))

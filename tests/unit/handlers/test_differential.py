@@ -22,7 +22,7 @@ from anyprobe.handlers.ir import check
 from anyprobe.handlers.ir.interpreter import Interpreter
 from anyprobe.handlers.types import annotations
 from anyprobe.handlers.x86.native import compile_native
-from unit.handlers import bpf_running, generating, running
+from support import bpf_running, generating, running
 
 EXAMPLES = int(os.environ.get("ANYPROBE_EXAMPLES", "50"))
 REFUSED = bpf_running.refused_because()

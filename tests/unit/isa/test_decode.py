@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-import objdump_listing
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, decode_one, decode_range
+from support import objdump_listing
 
 LIBC = Path("/lib/x86_64-linux-gnu/libc.so.6")
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from displaced import encodings, forms
-from displaced.drawn import instructions
-from displaced.oracle import WORLDS, judge
-from displaced.verdicts import PREFIXED_BRANCH, differences, refused_without_reason
+from support.displaced import encodings, forms
+from support.displaced.drawn import instructions
+from support.displaced.oracle import WORLDS, judge
+from support.displaced.verdicts import PREFIXED_BRANCH, differences, refused_without_reason
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="runs x86-64 instructions")
 

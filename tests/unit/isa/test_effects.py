@@ -7,9 +7,9 @@ import pytest
 from anyprobe.isa.decode import decode_one
 from anyprobe.isa.effects import STATUS_FLAGS, effects, shape_of
 from anyprobe.isa.registers import GPRS, mask_of, names_of
-from displaced import forms
-from displaced.oracle import judge
-from displaced.verdicts import differences
+from support.displaced import forms
+from support.displaced.oracle import judge
+from support.displaced.verdicts import differences
 
 LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
 

@@ -4,7 +4,7 @@ from rich.console import Console
 
 from anyprobe.data.results import AggregationResult, CellValue
 from anyprobe.reports.aggregations import print_aggregations
-from sample_snapshots import site, snapshot, timing
+from support.sample_snapshots import site, snapshot, timing
 
 
 def shown(*results, top=0, width=100, **changes):

@@ -6,7 +6,7 @@ from rich.console import Console
 from anyprobe.reports import histogram
 from anyprobe.reports.distribution import bar
 from anyprobe.reports.quantities import counted, duration, percent, rate
-from sample_snapshots import snapshot, timing
+from support.sample_snapshots import snapshot, timing
 
 
 def shown(*functions, top=40):

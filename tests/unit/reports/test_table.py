@@ -7,7 +7,7 @@ from rich.console import Console
 from anyprobe.data.snapshot import Snapshot, TargetInfo
 from anyprobe.reports import table
 from anyprobe.reports.plain import PlainConsole
-from sample_snapshots import refused, site, snapshot
+from support.sample_snapshots import refused, site, snapshot
 
 
 def shown(of, top=40, width=120, **console):

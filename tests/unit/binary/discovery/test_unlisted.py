@@ -7,8 +7,8 @@ import pytest
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
 from anyprobe.binary.objects.image import Image
 from anyprobe.core.refusal import Reason
-from live.filter_programs import c_source
-from module_under_test import HEADER, function
+from support.filter_programs import c_source
+from support.module_under_test import HEADER, function
 
 BARE = ("-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-exceptions", "-w")
 MORE = r"""

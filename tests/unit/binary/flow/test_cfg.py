@@ -3,7 +3,7 @@ import pytest
 from anyprobe.binary.flow.blocks import calls_of
 from anyprobe.binary.flow.exits import ExitKind
 from anyprobe.core.refusal import Reason, Refusal
-from module_under_test import Module, function
+from support.module_under_test import Module, function
 
 DESCRIBED = ".cfi_startproc\n {}\n .cfi_endproc"
 """Code that an unwind entry tells of, as all that compilers make."""

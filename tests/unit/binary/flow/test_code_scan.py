@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anyprobe.binary.flow.code_scan import Kind, References, calls_into, code_bytes, jump_tables, leas_into, words_into
-from module_under_test import Module, function
+from support.module_under_test import Module, function
 
 
 @pytest.fixture

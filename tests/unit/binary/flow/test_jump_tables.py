@@ -6,7 +6,7 @@ import pytest
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.objects.image import Image
 from anyprobe.core.refusal import Reason
-from module_under_test import Module, function
+from support.module_under_test import Module, function
 
 SWITCH = """
 int effects;

@@ -14,7 +14,7 @@ from anyprobe.binary.liveness import instruction_kinds
 from anyprobe.binary.liveness.instruction_masks import mask_numbers
 from anyprobe.binary.objects.image import Image
 from anyprobe.isa.decode import decode_iced
-from module_under_test import Module, function
+from support.module_under_test import Module, function
 
 LIBC, LOADER = "/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from anyprobe.core.refusal import Reason
-from module_under_test import Module, function
+from support.module_under_test import Module, function
 
 FRAME = ".cfi_startproc\n .cfi_def_cfa_offset 16\n {}\n .cfi_endproc"
 WHOLE = ".cfi_startproc\n push rbx\n .cfi_def_cfa_offset 16\n {}\n .cfi_endproc"

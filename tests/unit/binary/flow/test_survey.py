@@ -1,7 +1,7 @@
 import pytest
 
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
-from module_under_test import Module, function
+from support.module_under_test import Module, function
 
 
 def test_a_survey_keeps_what_one_by_one_would_be_kept(build):

@@ -6,8 +6,8 @@ import pytest
 
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.liveness.entry import entry_scratch
-from case_files import read_cases
-from module_under_test import Module, function
+from support.case_files import read_cases
+from support.module_under_test import Module, function
 
 
 def parsed(case):

@@ -6,7 +6,7 @@ from anyprobe.binary.liveness import module as moduleliveness
 from anyprobe.binary.liveness.entry import Scratch
 from anyprobe.binary.liveness.site import site_scratch
 from anyprobe.binary.objects.image import Image
-from module_under_test import HEADER, Module, function
+from support.module_under_test import HEADER, Module, function
 
 CALLEE = "xor ecx, ecx\n mov eax, edi\n nop\n ret"
 

@@ -5,7 +5,7 @@ import pytest
 
 from anyprobe.binary.liveness.site import SiteLiveness, site_scratch
 from anyprobe.binary.liveness.vectors import VectorLiveness
-from module_under_test import Module, function
+from support.module_under_test import Module, function
 
 
 def scratch_at(build, assembly, *others, place="tested", flags=("-Wl,-Bsymbolic",)):

@@ -3,7 +3,7 @@
 from anyprobe.binary.liveness.instruction_masks import FLAGS
 from anyprobe.binary.liveness.skipped_kills import SkippedKills
 from anyprobe.isa.registers import mask_of
-from module_under_test import Module, function
+from support.module_under_test import Module, function
 
 EVERYTHING = 0xFFFF | FLAGS
 BODY = """mov rax, [rdi]

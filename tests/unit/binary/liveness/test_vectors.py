@@ -3,7 +3,7 @@
 import pytest
 
 from anyprobe.binary.liveness.vectors import ALL, VectorLiveness, names_of
-from module_under_test import Module, function
+from support.module_under_test import Module, function
 
 
 def dead_in(module, number=0, name="code"):

@@ -1,7 +1,7 @@
 import pytest
 
 from anyprobe.binary.objects.image import Image
-from module_under_test import HEADER, function
+from support.module_under_test import HEADER, function
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from anyprobe.binary.unwind.split_stack import resumed_places
 from anyprobe.core.refusal import Reason
-from module_under_test import Module, function
+from support.module_under_test import Module, function
 
 CHECK = """
     lea r11, [rsp-3000]

@@ -17,7 +17,7 @@ from anyprobe.handlers.bpf.storages import KernelStorages
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.types.storages import Table
 from anyprobe.target.kernel import programs
-from unit.handlers import bpf_running, generating
+from support import bpf_running, generating
 
 REFUSED = bpf_running.refused_because()
 pytestmark = pytest.mark.skipif(REFUSED is not None, reason=str(REFUSED))

@@ -16,7 +16,7 @@ from anyprobe.handlers.types.annotations import boolean, f32, f64, i8, i16, i32,
 from anyprobe.handlers.types.calling_convention import places, result_places
 from anyprobe.handlers.types.layouts import Array, Field, OpaqueType, Struct, StructType, Union
 from anyprobe.handlers.x86.native import compile_native
-from unit.handlers.running import Runner, unword
+from support.running import Runner, unword
 from unit.handlers.test_differential import OwnMemory
 
 C_TYPES = {

@@ -1,9 +1,5 @@
 """Maps: the generated operations against a dictionary, and from many threads and signal handlers at a time."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,11 +11,7 @@ from anyprobe.data.keys import UNKEYED, KeyPart, KeyShape
 from anyprobe.data.maps import FREE, INSERTING, MARK, NODE_LINK, NUMBER_MASK, USED, Map, MapLayout, MapView
 from anyprobe.handlers.llvm.updates import map_delete, map_get, map_set
 from anyprobe.handlers.llvm.words import constant, increase
-
-_spec = importlib.util.spec_from_file_location("inprocess", Path(__file__).with_name("inprocess.py"))
-inprocess = importlib.util.module_from_spec(_spec)
-sys.modules.setdefault("inprocess", inprocess)
-_spec.loader.exec_module(inprocess)
+from support import inprocess
 
 ONE = KeyShape((KeyPart("signed"),))
 MISSING = 0xDEAD

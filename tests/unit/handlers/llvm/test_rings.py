@@ -1,10 +1,7 @@
 """Emitting of records by generated code, from threads and signal handlers, while a reader reads."""
 
 import ctypes
-import importlib.util
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +12,7 @@ from anyprobe.data import rings
 from anyprobe.data.records import Field, RecordType
 from anyprobe.data.rings import CONSUMED, FULL, HEAD_BYTES, MARGIN, PRODUCED, RETIRED, ROW_BYTES, RingLayout, RingReader
 from anyprobe.handlers.llvm.updates import emit
-
-_spec = importlib.util.spec_from_file_location("inprocess", Path(__file__).with_name("inprocess.py"))
-inprocess = importlib.util.module_from_spec(_spec)
-sys.modules.setdefault("inprocess", inprocess)
-_spec.loader.exec_module(inprocess)
+from support import inprocess
 
 FOUR = RecordType("four", (Field("step"), Field("value"), Field("low", "u32"), Field("sign", "i16"), Field("thread")))
 

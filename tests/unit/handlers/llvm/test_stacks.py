@@ -1,10 +1,7 @@
 """Taking stacks, run in this process on stacks and tables made up here."""
 
 import ctypes
-import importlib.util
 import mmap
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,11 +26,7 @@ from anyprobe.handlers.llvm.words import I64, constant
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.handlers.context_routines import emit_context_routines
 from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN, emit_memory_routines
-
-_spec = importlib.util.spec_from_file_location("inprocess", Path(__file__).with_name("inprocess.py"))
-inprocess = importlib.util.module_from_spec(_spec)
-sys.modules["inprocess"] = inprocess
-_spec.loader.exec_module(inprocess)
+from support import inprocess
 
 CODE, OTHER, NOWHERE = 0x10_0000, 0x20_0000, 0x30_0000
 """Code with tables, code without, and no code."""

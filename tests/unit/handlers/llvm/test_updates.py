@@ -1,11 +1,8 @@
 """Update code of aggregations, run in this process by threads and signal handlers, against a recomputation."""
 
 import ctypes
-import importlib.util
 import mmap
 import os
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,11 +16,7 @@ from anyprobe.data.records import Field, RecordType
 from anyprobe.data.rings import RingLayout, RingReader
 from anyprobe.data.tables import INSERTING, TableLayout, TableView
 from anyprobe.handlers.llvm.updates import add, emit
-
-_spec = importlib.util.spec_from_file_location("inprocess", Path(__file__).with_name("inprocess.py"))
-inprocess = importlib.util.module_from_spec(_spec)
-sys.modules["inprocess"] = inprocess
-_spec.loader.exec_module(inprocess)
+from support import inprocess
 
 ONE_KEY = KeyShape((KeyPart(),))
 EVERY = [

@@ -18,7 +18,7 @@ from anyprobe.handlers.intrinsics import buf, cstr, emit, printf
 from anyprobe.handlers.types.annotations import f32, f64, i16, i32, ptr, u8, u64
 from anyprobe.handlers.x86.native import compile_native
 from anyprobe.isa import disassemble
-from unit.handlers.running import Runner, executable, unword, word
+from support.running import Runner, executable, unword, word
 
 calls, sizes, by_name, starts = Count("calls"), Hist("sizes"), Count("names", by=("name",)), Map("starts")
 LIMIT = 64

@@ -1,10 +1,8 @@
 """Trivial handlers are made without LLVM, and do what LLVM's code does: the same bytes in memory, call by call."""
 
-import importlib.util
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,16 +13,7 @@ from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.x86.native import compile_native
 from anyprobe.handlers.x86.trivial import trivial_code
 from anyprobe.isa import disassemble
-
-_spec = importlib.util.spec_from_file_location("running", Path(__file__).with_name("running.py"))
-running = importlib.util.module_from_spec(_spec)
-sys.modules.setdefault("running", running)
-_spec.loader.exec_module(running)
-
-_inprocess_spec = importlib.util.spec_from_file_location("inprocess", Path(__file__).with_name("inprocess.py"))
-inprocess = importlib.util.module_from_spec(_inprocess_spec)
-sys.modules.setdefault("inprocess", inprocess)
-_inprocess_spec.loader.exec_module(inprocess)
+from support import inprocess, running
 
 KINDS = (i8, i16, i32, i64, u8, u16, u32, u64)
 EDGES = (0, 1, 2, 63, 64, 65, 127, 128, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF,

@@ -9,7 +9,7 @@ import pytest
 from anyprobe.core.memory import MemoryFault
 from anyprobe.probes.handlers.handler_gate import HandlerGate
 from anyprobe.splice.userspace.fault_handler import SA_SIGINFO
-from live.driver import wait_until
+from support.driver import wait_until
 
 SEGV, HANDLER, ACTION = 11, 0x40_1000, 0x7FFF_0000
 PATIENCE = 3

@@ -10,7 +10,7 @@ from anyprobe.core.errors import SpecError
 from anyprobe.probes.providers.function.resolve import resolve
 from anyprobe.probes.specs.naming import as_spec
 
-SPELLED = pathlib.Path(__file__).parents[2] / "live" / "targets" / "spelled.cpp"
+SPELLED = pathlib.Path(__file__).parents[3] / "live" / "targets" / "spelled.cpp"
 OTHERS = [
     # Go
     "main.(*T).Method",

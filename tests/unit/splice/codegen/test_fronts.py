@@ -4,8 +4,6 @@ import itertools
 from types import SimpleNamespace
 
 import pytest
-from unit.splice.test_recipes import BEARINGS, BIAS, LINK, PATCH, SLOTS, patch_positions
-from unit.splice.test_viewroutine import Pages
 
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.codegen.counter_template import CounterTemplates
@@ -14,6 +12,8 @@ from anyprobe.splice.codegen.fronts import Fronts, form_of
 from anyprobe.splice.codegen.patch import Action, ActionKind, Clobbers
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.translate.signal_view import _Described
+from unit.splice.translate.test_routine import Pages
+from unit.splice.translate.test_steps import BEARINGS, BIAS, LINK, PATCH, SLOTS, patch_positions
 
 CODES = [
     "55 48 89 e5 90",  # push rbp; mov rbp, rsp; nop

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from unit.splice.test_recipes import patch_positions
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa import disassemble
@@ -17,6 +16,7 @@ from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.translate.patches import Bearings
 from anyprobe.splice.translate.steps import Op, Step
+from unit.splice.translate.test_steps import patch_positions
 
 LINK, BIAS, PATCH, HANDLER, FUNCTION = 0x1000, 0x500000, 0x600000, 0x620400, 0x500FF0
 SITE = LINK + BIAS

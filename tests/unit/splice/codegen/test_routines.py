@@ -33,7 +33,7 @@ from anyprobe.isa import disassemble
 from anyprobe.isa.decode import Flow, decode_range
 from anyprobe.splice.codegen.routines import RoutineFacts, assemble_routines
 
-MACHINE = Path(__file__).with_name("routine_machine.py")
+MACHINE = Path(__file__).parents[3] / "support" / "routine_machine.py"
 MAXACTIVE, BLOCKS = 4, 2
 LAYOUT = BankLayout(counters=4, records=2, maxactive=MAXACTIVE)
 COUNTER, RECORD, OTHER = LAYOUT.counters_offset + 8, LAYOUT.new_record(), LAYOUT.new_record()

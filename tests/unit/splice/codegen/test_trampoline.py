@@ -22,7 +22,7 @@ from anyprobe.splice.codegen.trampoline import (
     assemble_trampolines,
 )
 
-MACHINE = Path(__file__).with_name("routine_machine.py")
+MACHINE = Path(__file__).parents[3] / "support" / "routine_machine.py"
 RETURNS_HERE = 8
 LAYOUT = BankLayout(counters=4, records=2, maxactive=4, returns=RETURNS_HERE)
 RECORD, OTHER = LAYOUT.new_record(), LAYOUT.new_record()

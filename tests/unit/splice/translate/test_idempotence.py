@@ -3,9 +3,9 @@ import pytest
 from anyprobe.isa.decode import decode_one
 from anyprobe.splice.translate.abstract_state import initial
 from anyprobe.splice.translate.idempotence import Replay, replay_behind
-from displaced import encodings, forms
-from displaced.oracle import judge
-from displaced.verdicts import differences
+from support.displaced import encodings, forms
+from support.displaced.oracle import judge
+from support.displaced.verdicts import differences
 
 TWICE = {"mov rax, rdi": "4889f8", "mov eax, [rdi]": "8b07", "ucomisd xmm0, xmm1": "660f2ec1", "push rax": "50"}
 ONCE = {

@@ -16,7 +16,7 @@ from anyprobe.splice.translate.routine import assemble_view
 from anyprobe.splice.translate.steps import Op, Step, frame_index
 from anyprobe.splice.translate.table import ViewTable
 
-MACHINE = Path(__file__).with_name("view_machine.py")
+MACHINE = Path(__file__).parents[3] / "support" / "view_machine.py"
 ADDRESS, ROOT = 0x7000_0000, 0x7100_0010
 PATCH, SITE, FRAME, STACK, REGION, GATE = 0xA4000, 0xC8000, 0xD0000, 0xE0000, 0x40000, 0x9000
 BLOCK, NEAR = REGION + 0x8000, REGION + 0x10000

@@ -7,7 +7,6 @@ import signal
 import struct
 
 import pytest
-from unit.splice.test_plan import BASE, MOV, RET, Case, shape
 
 from anyprobe.core.refusal import Reason
 from anyprobe.isa import disassemble
@@ -25,6 +24,7 @@ from anyprobe.splice.userspace.trap_handler import (
     pack_table,
     table_size,
 )
+from unit.splice.plan.test_planner import BASE, MOV, RET, Case, shape
 
 SI_KERNEL, SI_TKILL, SI_USER = 0x80, -6, 0
 RIP, SIGMASK, SI_CODE = 0xA8, 0x128, 8

@@ -8,7 +8,7 @@ import pytest
 
 from anyprobe.target.kernel.btf import Btf, KernelTypes, TypesUnavailable
 from anyprobe.target.kernel.types import Array, Enum, Forward, Int, Member, Pointer, Prototype, Qualified, Struct, Tag
-from unit.target.kernel.btf_blobs import Blob
+from support.btf_blobs import Blob
 
 RUNNING = Path("/sys/kernel/btf/vmlinux")
 

@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from unit.splice.test_plan import BASE, ENTRY, LOOP, MOV, NEXT, RET, Case, exit_at, reasons, shape
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
@@ -15,6 +14,7 @@ from anyprobe.splice.journal.restoring import TextRestoration, in_window
 from anyprobe.splice.plan.live_planner import LivePlanner
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.strategies.springboard import Springboards
+from unit.splice.plan.test_planner import BASE, ENTRY, LOOP, MOV, NEXT, RET, Case, exit_at, reasons, shape
 
 INT3 = b"\xcc"
 PATCH = 0x7000_0000

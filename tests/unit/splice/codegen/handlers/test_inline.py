@@ -17,7 +17,7 @@ from anyprobe.splice.edits import beside_handlers
 from anyprobe.splice.memory.banks import Hook
 from anyprobe.splice.plan.splices import Want, WantKind
 
-MACHINE = Path(__file__).with_name("inline_machine.py")
+MACHINE = Path(__file__).parents[4] / "support" / "inline_machine.py"
 AT, GATE, ROUTINE, STORAGE = 0x600000, 0x610000, 0x620000, 0x630000
 BANK = BankCode(0x200, GATE, 0, None, handler=ROUTINE)
 LARGE = Comparison(">", Number(0, ((32, True),), signed=True), 64)

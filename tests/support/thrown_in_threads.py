@@ -10,9 +10,9 @@ from random import Random
 
 import anyprobe
 from anyprobe.probes import leftover
-from live.changes import patiently
-from live.driver import build, started, wait_until
-from live.image import Image
+from support.changes import patiently
+from support.driver import build, started, wait_until
+from support.image import Image
 
 MICROSECONDS = "300"
 """Between two signals of each of the threads."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from live import counted_command
+from support import counted_command
 
 SOURCE = """
 struct list { struct list *next; int value; };

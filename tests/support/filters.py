@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import anyprobe
-from live.driver import wait_until
+from support.driver import wait_until
 
 READY = b"ready\n"
 PATIENCE = 170

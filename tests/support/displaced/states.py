@@ -5,7 +5,7 @@ import struct
 from iced_x86 import Code, Mnemonic, OpKind, Register, RegisterExt
 
 from anyprobe.isa.decode import Flow, decode_one
-from displaced.machine import DATA, DATA_SIZE, OPERAND, ORIGINAL, SEGMENT, STACK, STATUS, VECTOR_SIZE, Image
+from support.displaced.machine import DATA, DATA_SIZE, OPERAND, ORIGINAL, SEGMENT, STACK, STATUS, VECTOR_SIZE, Image
 
 MASK64 = (1 << 64) - 1
 SMALL = (0, 1, 2, 3, 7, 8, 31, 63, 64, 0x7FFFFFFF, 0x80000000, 1 << 63, MASK64)

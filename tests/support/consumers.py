@@ -11,7 +11,7 @@ from anyprobe.kprobes import (
     unregister_kprobe,
     unregister_kretprobe,
 )
-from live.driver import Target
+from support.driver import Target
 
 KINDS = range(4)
 """An entry; entry and return; entry and a return that the entry declines; a return."""

@@ -6,7 +6,7 @@ do to registers, flags, memory, x87, MXCSR and stack, how they branch, loop, swi
 
 from random import Random
 
-from live.random_instructions import (
+from support.random_instructions import (
     ARGUMENTS,
     CONDITIONS,
     COUNTERS,

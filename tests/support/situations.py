@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from live.driver import build
+from support.driver import build
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Random functions whose instructions fault; the handler knows each of them, mends what was wrong or skips it."""
 
-from live.random_functions import Function
-from live.random_instructions import NothingFitsError, narrow
+from support.random_functions import Function
+from support.random_instructions import NothingFitsError, narrow
 
 _BASES = ("r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rdi", "rsi", "rbp", "rbx", "rdx", "rax", "rcx")
 _RATE = 0.12

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from live.driver import build
+from support.driver import build
 
 HEAD = """#include "protocol.h"
 extern long (*const all_functions[])(long);

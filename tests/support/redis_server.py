@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from live.driver import wait_until
+from support.driver import wait_until
 
 COMMANDS = "set,get,incr,lpush,zadd"
 ADDING = "local s=0; for i=1,1000 do s=s+redis.call('incrby','k',i) end; return s"

@@ -1,7 +1,7 @@
 """Random functions with the frames that unwinding needs; some call what throws."""
 
-from live.random_functions import Function
-from live.random_instructions import PRESERVED
+from support.random_functions import Function
+from support.random_instructions import PRESERVED
 
 
 class UnwoundFunction(Function):

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-TARGETS = Path(__file__).parent / "targets"
+TARGETS = Path(__file__).parents[1] / "live" / "targets"
 PATIENCE = 60.0
 """Seconds after which a target that does not answer has failed the test."""
 

@@ -5,8 +5,8 @@ Run as a process of its own, like ``displaced.oracle``.
 
 from anyprobe.isa.decode import Flow
 from anyprobe.isa.effects import effects
-from displaced.machine import FAULTED, ORIGINAL
-from displaced.oracle import DifferentError, Oracle, serve
+from support.displaced.machine import FAULTED, ORIGINAL
+from support.displaced.oracle import DifferentError, Oracle, serve
 
 # OF SF ZF AF CF PF: their bits in the effects' masks and in the flags register
 FLAGS = {1: 0x800, 2: 0x80, 4: 0x40, 8: 0x10, 16: 0x1, 32: 0x4}

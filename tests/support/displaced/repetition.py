@@ -7,8 +7,8 @@ from anyprobe.isa.relocate import displace
 from anyprobe.splice.translate.abstract_state import initial
 from anyprobe.splice.translate.idempotence import Replay, replay_behind
 from anyprobe.splice.translate.steps import restoring
-from displaced.machine import FAULTED, ORIGINAL
-from displaced.oracle import Oracle, compare, serve
+from support.displaced.machine import FAULTED, ORIGINAL
+from support.displaced.oracle import Oracle, compare, serve
 
 
 class Repetition(Oracle):

@@ -12,7 +12,7 @@ class Case:
 
 def read_cases(name: str) -> list[Case]:
     found: list[Case] = []
-    for line in (Path(__file__).parent / "cases" / name).read_text().splitlines():
+    for line in (Path(__file__).parents[1] / "cases" / name).read_text().splitlines():
         if line.startswith("#") or not line.strip():
             continue
         if line.startswith("["):

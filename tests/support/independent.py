@@ -13,8 +13,8 @@ from pathlib import Path
 import anyprobe
 from anyprobe.binary.objects.image import Image
 from anyprobe.isa.decode import decode_one
-from live.driver import build
-from live.filters import functions_run
+from support.driver import build
+from support.filters import functions_run
 
 _NO_RANDOMIZE, _AS_IT_IS = 0x0040000, 0xFFFFFFFF
 

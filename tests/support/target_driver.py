@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from live.driver import build
+from support.driver import build
 
-PROGRAMS = Path(__file__).parent / "target_programs"
+PROGRAMS = Path(__file__).parents[1] / "live" / "target_programs"
 PATIENCE = 20.0
 
 

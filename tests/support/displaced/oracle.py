@@ -17,8 +17,8 @@ from iced_x86 import Code
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow, decode_one
 from anyprobe.isa.relocate import displace, displaced_length
-from displaced.machine import DATA, FAULTED, ORIGINAL, Machine
-from displaced.states import States, memory_operand, prepared
+from support.displaced.machine import DATA, FAULTED, ORIGINAL, Machine
+from support.displaced.states import States, memory_operand, prepared
 
 WORLDS = {"low": 0x3000_0000, "high": 0x5000_9000_0000, "higher": 0x7000_1234_0000}
 """Below 2 GiB; where the low half of a return address is negative as a signed number; and where it is not."""

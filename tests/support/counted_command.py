@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import anyprobe
-from live.filters import functions_run
+from support.filters import functions_run
 
 PATIENCE = 600
 

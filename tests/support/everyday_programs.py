@@ -1,6 +1,6 @@
 """Small programs of every Debian system, with arguments and input for which each prints the same every time."""
 
-from live.filters import Filter
+from support.filters import Filter
 
 TEXT = b"".join(b"%d the quick brown fox jumps %x\n" % (number, number * 7919) for number in range(3000))
 

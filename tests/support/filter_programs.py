@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from live.driver import MissingTool, build
-from live.filters import Filter
+from support.driver import MissingTool, build
+from support.filters import Filter
 
 PYTHON = "/usr/bin/python3"
 TEXT = b"".join(hashlib.sha256(str(i).encode()).digest() + b"text that repeats " * 8 for i in range(2_000))
@@ -161,7 +161,9 @@ def node() -> Filter:
 
 
 def java() -> Filter:
-    return Filter("java", ("java", Path(__file__).parent / "targets" / "JvmFaults.java"), b"go\n", announces=True)
+    return Filter(
+        "java", ("java", Path(__file__).parents[1] / "live" / "targets" / "JvmFaults.java"), b"go\n", announces=True
+    )
 
 
 KEY = ("-K", "00112233445566778899aabbccddeeff" * 2, "-iv", "0f0e0d0c0b0a09080706050403020100")
