@@ -14,7 +14,7 @@ TEST_PACKAGES := $(DEMO_PACKAGES) bc binutils busybox-static clang coreutils g++
 
 KERNELS := 6.1 6.12 6.1-rt
 
-.PHONY: setup test lint live guest bench demo torture lock packages bench-packages clean
+.PHONY: setup test lint live guest test-kernel bench demo torture lock packages bench-packages clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -52,6 +52,12 @@ live: packages setup
 # Machines under QEMU's emulation with Debian's kernels, in the user's cache. 125: they cannot be had here; said, no failure.
 guest:
 	@for kernel in $(KERNELS); do tools/guest --make -k $$kernel || test $$? -eq 125 || exit 1; done
+
+# All tests in guests, on each kernel; where no guest can be had, that is said.
+test-kernel: packages setup
+	@for kernel in $(KERNELS); do \
+	    tools/guest -k $$kernel -t 3000 '$(BIN)/python -m pytest -p no:cacheprovider tests/kernel' || test $$? -eq 125 || exit 1; \
+	done
 
 torture: packages setup
 	$(BIN)/pytest --torture -s --timeout 3600 tests/torture

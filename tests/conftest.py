@@ -30,6 +30,7 @@ def no_width():
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--torture", action="store_true", help="run the long tests too")
+    parser.addoption("--slice", action="store_true", help="in a guest, leave the thorough tests of the kernel out")
     parser.addoption("--part", default="1/1", help="K/N: of an enumeration of faults in the torture, every N-th from K")
 
 

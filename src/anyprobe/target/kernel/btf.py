@@ -9,7 +9,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Final
 
 import numpy as np
@@ -315,6 +315,12 @@ class KernelTypes:
             with suppress(TypesUnavailable):
                 self._modules[name] = Btf(self._content(name), self.kernel, name)
         return self._modules[name]
+
+
+@cache
+def running() -> KernelTypes:
+    """Return the types of the running kernel, which stay the same as long as it runs."""
+    return KernelTypes()
 
 
 def open_module(name: str) -> int:

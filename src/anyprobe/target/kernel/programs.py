@@ -4,7 +4,7 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -146,17 +146,13 @@ def attach_to_event(program: int, event: int) -> int:
     return bpf.call(_CREATE_LINK, struct.pack("<IIII", program, event, _EVENT, 0))
 
 
-def attach_to_many(program: int, addresses: Sequence[int], *, returning: bool = False) -> int:
-    """Attach a program to the functions at some addresses at once (``kprobe.multi``, Linux 5.18).
-
-    The cookie that the program gets is the position of the address; no address may be there twice.
-    """
-    count = len(addresses)
-    places, cookies = (ctypes.c_uint64 * count)(*addresses), (ctypes.c_uint64 * count)(*range(count))
+def attach_to_many(program: int, cookies: Mapping[int, int], *, returning: bool = False) -> int:
+    """Attach a program to many functions at once (``kprobe.multi``, Linux 5.18): addresses, with what it is told."""
+    count = len(cookies)
+    places, told = (ctypes.c_uint64 * count)(*cookies), (ctypes.c_uint64 * count)(*cookies.values())
     attribute = struct.pack("<IIIIII", program, 0, MULTI, 0, int(returning), count)
-    return bpf.call(
-        _CREATE_LINK, attribute + struct.pack("<QQQ", 0, ctypes.addressof(places), ctypes.addressof(cookies))
-    )
+    attribute += struct.pack("<QQQ", 0, ctypes.addressof(places), ctypes.addressof(told))
+    return bpf.call(_CREATE_LINK, attribute)
 
 
 def recursion_misses(program: int) -> int | None:

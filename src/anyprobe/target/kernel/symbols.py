@@ -1,8 +1,10 @@
 """The kernel's functions and their addresses, as ``/proc/kallsyms`` tells them."""
 
+import fnmatch
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from anyprobe.core.errors import PermissionDenied
 
@@ -10,12 +12,12 @@ KERNEL = "vmlinux"
 """What the kernel itself is called where modules have their names."""
 _KERNEL = KERNEL.encode()
 _LINE = re.compile(rb"([0-9a-f]+) [tTwW] (\S+)(?:\t\[(\S+)\])?")
-_NAMES = re.compile(rb"\n[0-9a-f]+ [tTwW] (\S+)")
+_FUNCTIONS = re.compile(rb"\n([0-9a-f]+) [tTwW] (\S+)(?:\t\[(\S+)\])?")
 _ADDRESS = re.compile(rb"\n([0-9a-f]+) ")
 _NO_MODULES = (b"bpf", b"__builtin__")
 """What the kernel has made itself: programs, trampolines."""
-_PADDING = (b"__pfx_", b"__cfi_")
-_PATH = "/proc/kallsyms"
+_PADDING = ("__pfx_", "__cfi_")
+_PATH, _MODULES = "/proc/kallsyms", "/proc/modules"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,6 @@ class Symbols:
             detail = "the kernel does not tell the addresses of its functions"
             raise PermissionDenied("kptr_restrict", detail, "be root, or set kernel.kptr_restrict to 0")
 
-    @classmethod
-    def running(cls) -> "Symbols":
-        """Return those of the running kernel."""
-        with open(_PATH, "rb") as file:
-            return cls(file.read())
-
     def _lines_with(self, part: bytes) -> Iterator[KernelFunction]:
         """Yield the functions in whose lines some text stands, which has no end of a line but at its beginning."""
         at = self._text.find(part)
@@ -57,19 +53,41 @@ class Symbols:
                 yield KernelFunction(line[2].decode(), (line[3] or _KERNEL).decode(), int(line[1], 16))
             at = self._text.find(part, at + 1)
 
+    @cached_property
+    def _index(self) -> tuple[dict[str, list[KernelFunction]], dict[int, list[str]]]:
+        """All functions by name, and all names by address: worth a pass over the whole where many are asked for."""
+        by_name: dict[str, list[KernelFunction]] = {}
+        by_address: dict[int, list[str]] = {}
+        for digits, name, module in _FUNCTIONS.findall(self._text):
+            if not module.startswith(_NO_MODULES):
+                made = KernelFunction(name.decode(), (module or _KERNEL).decode(), int(digits, 16))
+                by_name.setdefault(made.name, []).append(made)
+                by_address.setdefault(made.address, []).append(made.name)
+        return by_name, by_address
+
     def named(self, name: str) -> list[KernelFunction]:
         """Return all functions of a name, which several files may have each one of."""
+        if "_index" in self.__dict__:
+            return self._index[0].get(name, [])
         return [each for each in self._lines_with(f" {name}".encode()) if each.name == name]
+
+    def matching(self, pattern: str) -> list[KernelFunction]:
+        """Return the functions of which the name matches a shell's pattern, in the order of their names."""
+        matches = re.compile(fnmatch.translate(pattern)).match
+        names = (name for name in self._index[0] if matches(name) and not name.startswith(_PADDING))
+        return [each for name in sorted(names) for each in self._index[0][name]]
 
     def aliases(self, function: KernelFunction) -> list[str]:
         """Return all names of a function, its own first."""
-        same = [each.name for each in self._lines_with(b"\n%016x " % function.address)]
+        if "_index" in self.__dict__:
+            same = self._index[1].get(function.address, [])
+        else:
+            same = [each.name for each in self._lines_with(b"\n%016x " % function.address)]
         return [function.name, *(name for name in same if name != function.name)]
 
     def names(self) -> list[str]:
         """Return the names of all functions, each once, in order; the padding before functions has names too."""
-        names = {name for name in _NAMES.findall(self._text) if not name.startswith(_PADDING)}
-        return sorted(name.decode() for name in names)
+        return sorted(name for name in self._index[0] if not name.startswith(_PADDING))
 
     def next_after(self, function: KernelFunction) -> int | None:
         """Return where the next symbol of the same module begins, which bounds the size of a function."""
@@ -81,3 +99,16 @@ class Symbols:
             at = self._text.find(b"\n%016x " % function.address)
             return (int(line[1], 16) for line in _ADDRESS.finditer(self._text, at))
         return sorted(each.address for each in self._lines_with(f"\t[{function.module}]".encode()))
+
+
+def running() -> Symbols:
+    """Return the functions of the running kernel; they are read again when its modules have changed."""
+    with open(_MODULES, "rb") as file:
+        return _running(file.read())
+
+
+@lru_cache(maxsize=1)
+def _running(modules: bytes) -> Symbols:
+    del modules
+    with open(_PATH, "rb") as file:
+        return Symbols(file.read())

@@ -1,12 +1,13 @@
 """tracefs and debugfs: the kernel's tracepoints, and which of its functions may be probed."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from anyprobe.core.errors import TargetError
 
 _PLACES = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
+_ENDBR_BYTES = 4
 _BLACKLIST = "/sys/kernel/debug/kprobes/blacklist"
 
 
@@ -60,3 +61,16 @@ def blacklist() -> list[tuple[int, int, str]]:
         low, _, high = bounds.partition("-")
         found.append((int(low, 16), int(high, 16), name.strip()))
     return found
+
+
+def traceable(addresses: Sequence[int]) -> list[bool] | None:
+    """Return of functions whether ftrace can trace them; None where it tells no addresses (before Linux 6.5).
+
+    A function's call of ftrace may be preceded by an ``endbr64``.
+    """
+    try:
+        with open(f"{root()}/available_filter_functions_addrs", "rb") as file:
+            listed = {int(line.partition(b" ")[0], 16) for line in file}
+    except (OSError, ValueError):
+        return None
+    return [address in listed or address + _ENDBR_BYTES in listed for address in addresses]

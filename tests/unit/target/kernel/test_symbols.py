@@ -48,6 +48,16 @@ def test_names_are_whole_and_of_functions():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_one_or_many_lookups_say_the_same(many):
+    symbols = Symbols(LISTING)
+    if many:
+        assert [each.name for each in symbols.matching("nfs_*")] == ["nfs_open"]
+    assert [each.module for each in symbols.named("cleanup")] == ["vmlinux", "nfs"]
+    assert symbols.aliases(*symbols.named("__do_sys_getppid")) == ["__do_sys_getppid", "__x64_sys_getppid"]
+    assert symbols.named("jiffies") == []
+
+
 def test_what_the_kernel_has_made_itself_is_left_out():
     symbols = Symbols(LISTING + b"ffffffffc0001000 t handler\t[bpf]\nffffffffc0002000 t handler\t[__builtin__ftrace]\n")
     assert symbols.named("handler") == []

@@ -61,13 +61,11 @@ class Counters:
         """Return a program that counts in one counter."""
         return self._program(b"", self._row(slot), result)
 
-    def program_for_many(self, first: int, count: int) -> bytes:
-        """Return a program that counts in the counter after ``first`` of which the probe's cookie has the number."""
-        bound = _instruction(_CALL, number=_COOKIE) + _instruction(_COPY, 6, 0)
-        # the end is behind the check of the processor's number too
+    def program_for_many(self) -> bytes:
+        """Return a program that counts in the counter of which the probe's cookie has the number."""
+        head = _instruction(_CALL, number=_COOKIE) + _instruction(_COPY, 6, 0)
         adding = _instruction(_SHIFT, 6, number=3) + _instruction(_ADD, 1, 6)
-        body = self._row(first) + adding
-        return self._program(bound, body, 0, limit=count - 1)
+        return self._program(head, self._row(0) + adding, 0, limit=self.count - 1)
 
     def _row(self, slot: int) -> bytes:
         """Return instructions that make the address of a counter in r1 of the processor's number in r0."""

@@ -6,7 +6,7 @@ kernel removes all when they are closed, also when it does so for a process that
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -112,12 +112,10 @@ class Attacher:
 
     def multi(self, made: Attachment) -> None:
         """Attach to many functions at once (``kprobe.multi``)."""
-        first, count = made.slots[0], len(made.slots)
-        code = self.counters.program_for_many(first, count)
         kind = programs.Kind(programs.PROGRAM_OF_A_KPROBE, programs.MULTI)
-        program = self._load(made, code, kind)
-        addresses, returning = [site.address for site in made.sites], made.sites[0].kind == "return"
-        link = made.hold(programs.attach_to_many(program, addresses, returning=returning))
+        program = self._load(made, self.counters.program_for_many(), kind)
+        cookies = {site.address: slot for site, slot in zip(made.sites, made.slots, strict=True)}
+        link = made.hold(programs.attach_to_many(program, cookies, returning=made.sites[0].kind == "return"))
         made.told.append(lambda: programs.link_misses(link, many=True))
 
     def raw(self, made: Attachment) -> None:
@@ -197,7 +195,7 @@ def place(
     try:
         for way in FOR_MANY if len(sites) >= _MULTI_FROM else CHEAPEST:
             able = [slot for slot, site in left.items() if is_meant(way, site, demanded)]
-            for group in _groups(way, able):
+            for group in _groups(way, able, left):
                 for each in _try(attacher, way, [(slot, left[slot]) for slot in group], failed):
                     made.append(each)
                     for slot in each.slots:
@@ -210,15 +208,18 @@ def place(
     return made, [(sites[slot].spec, refused[slot]) for slot in sorted(refused)]
 
 
-def _groups(way: Mechanism, slots: list[int]) -> list[list[int]]:
-    """Return the runs of slots that one attachment may have: their counters follow one another."""
-    runs: list[list[int]] = []
-    for slot in slots:
-        if way.many and runs and runs[-1][-1] == slot - 1:
-            runs[-1].append(slot)
-        else:
-            runs.append([slot])
-    return runs
+def _groups(way: Mechanism, slots: Sequence[int], sites: Mapping[int, KernelSite]) -> list[list[int]]:
+    """Return the slots by attachment: of what is for many, those that can be traced together, and others alone.
+
+    Where the kernel does not tell what can be traced, all are tried together, then halves.
+    """
+    if not way.many or len(slots) < _MULTI_FROM:
+        return [[slot] for slot in slots]
+    can = tracefs.traceable([sites[slot].address for slot in slots])
+    if can is None:
+        return [list(slots)]
+    together = [slot for slot, traceable in zip(slots, can, strict=True) if traceable]
+    return [together] if together else []
 
 
 def _try(

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from anyprobe.probes.providers.kernel.specs import KernelSpec, Name, Provider
-from anyprobe.target.kernel import tracefs
-from anyprobe.target.kernel.btf import KernelTypes
+from anyprobe.probes.providers.kernel.specs import KernelSpec, Name, Provider, is_pattern
+from anyprobe.target.kernel import btf, symbols, tracefs
 from anyprobe.target.kernel.symbols import KernelFunction, Symbols
 
 _SYSCALL_FUNCTIONS = ("__x64_sys_{}", "__do_sys_{}")
@@ -45,12 +44,12 @@ class KernelNames:
 
     def __init__(self) -> None:
         """Read nothing yet."""
-        self.types = KernelTypes()
+        self.types = btf.running()
 
     @cached_property
     def symbols(self) -> Symbols:
         """The functions."""
-        return Symbols.running()
+        return symbols.running()
 
     def resolve(self, spec: KernelSpec) -> list[KernelSite]:
         """Return the sites that a spec means; raise ``SpecError`` with the nearest names if there is none."""
@@ -64,14 +63,9 @@ class KernelNames:
         return self._functions(spec)
 
     def _functions(self, spec: KernelSpec) -> list[KernelSite]:
-        name = spec.function.text
-        names = fnmatch.filter(self.symbols.names(), name) if spec.is_glob else [name]
-        found = [
-            each
-            for each_name in names
-            for each in self.symbols.named(each_name)
-            if not spec.module or fnmatch.fnmatchcase(each.module, spec.module.text)
-        ]
+        name, module = spec.function.text, spec.module.text
+        functions = self.symbols.matching(name) if is_pattern(name) else self.symbols.named(name)
+        found = [each for each in functions if not module or fnmatch.fnmatchcase(each.module, module)]
         if not found:
             self._no_function(spec)
         by_address = {each.address: each for each in reversed(found)}  # a function may have several names
@@ -88,7 +82,8 @@ class KernelNames:
         raise spec.error(spec.function, message, nearest(spec.function.text, self.symbols.names()))
 
     def _at(self, spec: KernelSpec, function: KernelFunction) -> KernelSite:
-        self._check_offset(spec, function)
+        if spec.offset:
+            self._check_offset(spec, function)
         canonical = spec.canonical(function.module, function.name)
         names = tuple(self.symbols.aliases(function))
         return KernelSite(canonical, function.module, function.name, spec.name, spec.offset, function, names)

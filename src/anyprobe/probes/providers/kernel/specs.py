@@ -46,7 +46,7 @@ class KernelSpec:
     @property
     def is_glob(self) -> bool:
         """Whether it may mean several functions."""
-        return any(_BRACKETS.search(part.text) for part in (self.module, self.function))
+        return any(is_pattern(part.text) for part in (self.module, self.function))
 
     def canonical(self, module: str, function: str) -> str:
         """Return the full form for one function, tracepoint or system call that it means."""
@@ -62,6 +62,11 @@ class KernelSpec:
     def error(self, part: Part, message: str, nearest: tuple[str, ...] = ()) -> SpecError:
         """Return an error with the caret under a part."""
         return SpecError(self.text, part.position, message, nearest, length=len(part))
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether a part may mean several names."""
+    return _BRACKETS.search(text) is not None
 
 
 def is_kernel(text: str) -> bool:

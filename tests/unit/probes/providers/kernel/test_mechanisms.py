@@ -18,6 +18,7 @@ class Kernel:
     """Takes or refuses; ``refuses``: error numbers by the attachment's name or by a function's."""
 
     refuses: dict[str, int] = field(default_factory=dict)
+    traceable: object = None
     taken: list[tuple[str, list[str]]] = field(default_factory=list)
 
     def attach(self, made):
@@ -42,6 +43,7 @@ def kernel(monkeypatch):
     monkeypatch.setattr(mechanisms, "FOR_MANY", tuple(renamed[each] for each in mechanisms.FOR_MANY))
     for name in ("RAW", "TRACEPOINT", "KPROBE"):
         monkeypatch.setattr(mechanisms, name, renamed[getattr(mechanisms, name)])
+    monkeypatch.setattr(mechanisms.tracefs, "traceable", lambda addresses: made.traceable and made.traceable(addresses))
     monkeypatch.setattr(mechanisms.tracefs, "blacklist", lambda: [(0x500, 0x600, "noinstr_function")])
     return made
 
@@ -104,8 +106,14 @@ def test_one_bad_function_does_not_spoil_the_others(kernel):
     assert dict(slots)[11] == FENTRY.name
     assert {mechanism for slot, mechanism in slots if slot != 11} == {MULTI.name}
     assert [spec for spec, _ in refused] == ["kernel:vmlinux:f4:entry"]
-    for each in made:
-        assert list(each.slots) == list(range(each.slots[0], each.slots[0] + len(each.slots)))
+
+
+def test_what_cannot_be_traced_is_not_tried_with_the_others(kernel):
+    kernel.traceable = lambda addresses: [address % 2 == 0 for address in addresses]
+    sites = [function(f"f{number}", address=0x1000 + number) for number in range(20)]
+    made, _ = place(None, sites, None)
+    assert [(each.mechanism, len(each.slots)) for each in made] == [(MULTI.name, 10), *[(FENTRY.name, 1)] * 10]
+    assert list(made[0].slots) == list(range(0, 20, 2))
 
 
 def test_without_multi_each_is_attached_alone(kernel):

@@ -1,0 +1,131 @@
+"""Tests that run in a guest: by ``make test-kernel`` all of them there; in any other run a guest runs a slice of them.
+
+Outside of a guest, the first test boots one for all of the run, whichever process runs it. Each test then shows what it
+did in there.
+"""
+
+import fcntl
+import json
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from live import driver
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+GUEST = os.environ.get("ANYPROBE_GUEST")
+RESULTS = "ANYPROBE_KERNEL_RESULTS"
+UNAVAILABLE = 125
+SECONDS = 560
+_said: dict[Path, "GuestRun"] = {}
+
+
+def build_programs():
+    """Compile what the tests run, where host and guest both find it; return the program."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver.tempfile, "tempdir", "/tmp")
+        return driver.build("system_calls.c", "-pthread")
+
+
+@pytest.fixture(scope="session")
+def system_calls():
+    """Return the program that makes system calls: NUMBER COUNT THREADS."""
+    return build_programs()
+
+
+@dataclass
+class GuestRun:
+    """What happened in the guest: a report by test, or why there was none."""
+
+    status: int
+    output: str
+    reports: dict[str, list[dict]]
+
+
+def pytest_collection_modifyitems(config, items):
+    ours = [item for item in items if item.path.is_relative_to(HERE)]
+    for item in ours:
+        item.add_marker("kernel")
+        if GUEST is None:
+            item.add_marker(pytest.mark.timeout(2 * SECONDS))
+    if GUEST is None or config.getoption("--slice"):
+        thorough = [item for item in ours if item.get_closest_marker("thorough")]
+        items[:] = [item for item in items if item not in thorough]
+        config.hook.pytest_deselected(items=thorough)
+
+
+def pytest_runtest_logreport(report):
+    if GUEST is not None and RESULTS in os.environ:
+        shown = {name: getattr(report, name) for name in ("nodeid", "when", "outcome", "duration")}
+        skipped = report.outcome == "skipped" and isinstance(report.longrepr, tuple)
+        shown["text"] = report.longrepr[2] if skipped else report.longreprtext
+        with Path(os.environ[RESULTS]).open("a") as file:
+            file.write(json.dumps(shown) + "\n")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item):
+    if GUEST is not None:
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in _reports(item):
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def _reports(item):
+    done = _run_in_guest(item.config)
+    told = done.reports.get(item.nodeid, [])
+    if done.status == UNAVAILABLE:
+        told = [{"when": "setup", "outcome": "skipped", "duration": 0.0, "text": done.output.strip().splitlines()[-1]}]
+    elif not told:
+        text = f"no result from the guest, which ended with {done.status}:\n{done.output[-4000:]}"
+        told = [{"when": "call", "outcome": "failed", "duration": 0.0, "text": text}]
+    for each in told:
+        longrepr = None if each["outcome"] == "passed" else each["text"]
+        if each["outcome"] == "skipped":
+            longrepr = (str(item.path), item.location[1] or 0, each["text"])
+        yield pytest.TestReport(
+            item.nodeid, item.location, dict.fromkeys(item.keywords, 1), each["outcome"], longrepr, each["when"],
+            duration=each["duration"],
+        )  # fmt: skip
+
+
+def _run_in_guest(config):
+    """Return what happened in the guest of this run; the first process that asks boots it, the others wait."""
+    base = config._tmp_path_factory.getbasetemp()
+    place = (base.parent if hasattr(config, "workerinput") else base) / "kernel"
+    if place not in _said:
+        place.mkdir(exist_ok=True)
+        with (place / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (place / "status").exists():
+                _boot(place)
+        lines = (place / "results").read_text().splitlines() if (place / "results").exists() else []
+        reports = {}
+        for each in map(json.loads, lines):
+            reports.setdefault(each["nodeid"], []).append(each)
+        _said[place] = GuestRun(int((place / "status").read_text()), (place / "output").read_text(), reports)
+    return _said[place]
+
+
+def _boot(place):
+    build_programs()  # faster than in there
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--slice", "--rootdir", str(ROOT), str(HERE)]
+    environment = {**os.environ, RESULTS: str(place / "results")}
+    for name in list(environment):
+        if name.startswith("PYTEST_"):  # of this run, not of the one in there
+            del environment[name]
+    done = subprocess.run(
+        [ROOT / "tools/guest", "-t", str(SECONDS), shlex.join(command)], cwd=ROOT, env=environment,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    (place / "output").write_text(done.stdout + done.stderr)
+    (place / "status").write_text(str(done.returncode))

@@ -1,0 +1,195 @@
+"""Hits in the guest's kernel: exact by every mechanism, from two processors at once."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import anyprobe
+from anyprobe.target.kernel import bpf, symbols, tracefs
+
+FUNCTION, NUMBER = "__x64_sys_getppid", 110
+COUNT, THREADS = 50_000, 2
+KPROBES = "/sys/kernel/debug/kprobes/list"
+
+
+@pytest.fixture
+def calls(system_calls):
+    def run(count=COUNT, threads=THREADS):
+        subprocess.run([system_calls, str(NUMBER), str(count), str(threads)], check=True)
+        return count * threads
+
+    return run
+
+
+@pytest.fixture
+def session():
+    with anyprobe.kernel() as opened:
+        yield opened
+
+
+def programs_loaded():
+    """Return the numbers of all programs of BPF."""
+    found, number = [], bpf.next_number(11, 0)
+    while number is not None:
+        found.append(number)
+        number = bpf.next_number(11, number)
+    return found
+
+
+def has_multi():
+    """Return whether this kernel was built with what kprobe.multi needs."""
+    return any(name == "register_fprobe" for name in symbols.running().names())
+
+
+@pytest.mark.parametrize("mechanism", [None, "fentry", "kprobe", "kprobe.multi"])
+@pytest.mark.parametrize("end", ["entry", "return"])
+def test_function(calls, session, mechanism, end):
+    session.count(f"kernel::{FUNCTION}:{end}", mechanism=mechanism)
+    if mechanism == "kprobe.multi" and not has_multi():
+        ((_, why),) = session.refused
+        assert errno.errorcode[errno.EOPNOTSUPP] in why.detail or "ENOTSUP" in why.detail
+        return
+    assert not session.refused
+    wanted = calls()
+    (site,) = session.snapshot().sites
+    assert (site.hits, site.nmissed) == (wanted, 0)
+    names = {"fentry": "fexit", "kprobe": "kretprobe", "kprobe.multi": "kretprobe.multi"}
+    expected = mechanism or "fentry"
+    assert site.strategy == (expected if end == "entry" else names[expected])
+
+
+@pytest.mark.parametrize(
+    ("spec", "mechanism", "expected"),
+    [
+        ("kprobe:__x64_sys_getppid", None, "kprobe"),
+        ("kretprobe:__x64_sys_getppid", None, "kretprobe"),
+        ("fexit:__x64_sys_getppid", None, "fexit"),
+        ("tracepoint:syscalls:sys_enter_getppid", None, "tracepoint"),
+        ("syscall::getppid:entry", None, "fentry"),
+        ("syscall::getppid:return", None, "fexit"),
+        ("syscall::getppid:entry", "kprobe", "kprobe"),
+        ("syscall::getppid:return", "tracepoint", "tracepoint"),
+    ],
+)
+def test_specs(calls, session, spec, mechanism, expected):
+    session.count(spec, mechanism=mechanism)
+    wanted = calls()
+    (site,) = session.snapshot().sites
+    assert (site.hits, site.nmissed, site.strategy) == (wanted, 0, expected)
+
+
+def test_raw_tracepoint_and_its_event_agree(calls, session):
+    session.count("rawtracepoint:sys_enter", "tracepoint:raw_syscalls:sys_enter")
+    wanted = calls()
+    raw, event = session.snapshot().sites
+    assert {raw.strategy, event.strategy} == {"raw_tp"}
+    assert wanted <= raw.hits <= wanted + 2_000
+    assert abs(raw.hits - event.hits) < 20, "the session itself makes calls between the two"
+
+
+def test_all_at_once_agree(calls, session):
+    session.count(*(f"{name}:{FUNCTION}" for name in ("kprobe", "kretprobe", "fentry", "fexit")))
+    session.count("syscall::getppid:entry", mechanism="tracepoint")
+    wanted = calls()
+    assert [site.hits for site in session.snapshot().sites] == [wanted] * 5
+
+
+def test_instruction_inside_a_function(calls, session):
+    # the second place at which this kernel takes a kprobe; the entry may begin with endbr64 and a call
+    taken = []
+    for offset in range(4, 40):
+        (probe,) = session.count(f"kernel::{FUNCTION}:{offset:#x}")
+        if probe.refused:
+            ((_, why),) = probe.refused
+            assert why.reason in {anyprobe.Reason.NOT_A_BOUNDARY, anyprobe.Reason.KERNEL_REFUSES}
+        else:
+            taken.append(probe)
+        if len(taken) == 2:
+            break
+    assert len(taken) == 2
+    wanted = calls()
+    for probe in taken:
+        assert [site.hits for site in probe.results()] == [wanted]
+    assert any(why.reason is anyprobe.Reason.NOT_A_BOUNDARY for _, why in session.refused)
+
+
+def test_blacklisted_function_is_refused_by_name(session):
+    low, _, name = next(each for each in tracefs.blacklist() if each[2] == "do_int3" or each[2].startswith("exc_"))
+    assert low
+    session.count(f"kprobe:{name}")
+    ((spec, why),) = session.refused
+    assert name in spec
+    assert why.reason is anyprobe.Reason.KPROBE_BLACKLIST
+
+
+def test_function_that_never_returns(session):
+    session.count("kernel::do_exit:return")
+    ((_, why),) = session.refused
+    assert why.reason is anyprobe.Reason.NO_EXIT
+
+
+def test_functions_by_pattern(session):
+    (probe,) = session.count("kernel:vmlinux:vfs_read*:entry")
+    assert {"vfs_read", "vfs_readv"} <= {site.name for site in probe.sites}
+    before = {site.function: site.hits for site in session.snapshot().sites}
+    with open("/dev/zero", "rb", buffering=0) as file:
+        for _ in range(100):
+            file.read(1)
+    after = {site.function: site.hits for site in session.snapshot().sites}
+    assert 100 <= after["vfs_read"] - before["vfs_read"] < 200
+    assert all("__pfx_" not in name for name in after)
+
+
+def test_function_of_a_module(session):
+    (probe,) = session.count("kernel:overlay:ovl_*:entry")
+    assert {site.module for site in probe.sites} == {"overlay"}
+    assert len(probe.sites) > 20
+    (alone,) = session.count("kernel:overlay:ovl_lookup:entry")
+    assert alone.mechanisms == ["fentry"]
+    for number in range(10):
+        assert not os.path.exists(f"/usr/no-such-file-{number}")
+    sites = {site.function: site.hits for site in probe.results()}
+    assert sites["ovl_lookup"] >= 10
+    assert [site.hits for site in alone.results()] == [sites["ovl_lookup"]]
+
+
+def test_nothing_is_left_behind():
+    with anyprobe.kernel() as session:
+        for name in ("kprobe", "kretprobe", "fentry", "fexit"):
+            session.count(f"{name}:{FUNCTION}")
+        session.count("kernel:vmlinux:vfs_w*:entry", "tracepoint:sched:*")
+        assert programs_loaded()
+    with open(KPROBES) as file:
+        assert FUNCTION not in file.read()
+    assert not programs_loaded()
+
+
+def test_killed_session_leaves_nothing():
+    specs = [f"{name}:{FUNCTION}" for name in ("kprobe", "kretprobe", "fentry", "fexit")]
+    program = f"import anyprobe, time\ns = anyprobe.kernel()\ns.count(*{specs!r}, 'tracepoint:sched:sched_switch')\n"
+    program += "print(1, flush=True)\ntime.sleep(600)\n"
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"1\n"
+    assert len(programs_loaded()) == 5
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    pause = threading.Event()
+    for _ in range(200):
+        with open(KPROBES) as file:
+            if FUNCTION not in file.read() and not programs_loaded():
+                return
+        pause.wait(0.1)
+    pytest.fail(f"left behind: {programs_loaded()}")
+
+
+def test_kernel_that_does_not_tell_its_misses_says_so(session):
+    session.count(f"kprobe:{FUNCTION}", f"fentry:{FUNCTION}")
+    kprobe, fentry = session.snapshot().sites
+    release = tuple(int(part) for part in os.uname().release.split(".")[:2])
+    assert bool(kprobe.notes) == (release < (6, 7))
+    assert not fentry.notes
