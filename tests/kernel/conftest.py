@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from live import driver
+from support import driver
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -118,11 +118,24 @@ def _run_in_guest(config):
 
 def _boot(place):
     build_programs()  # faster than in there
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--slice", "--rootdir", str(ROOT), str(HERE)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "pytest_timeout",
+        "-p",
+        "no:cacheprovider",
+        "--slice",
+        "--rootdir",
+        str(ROOT),
+        str(HERE),
+    ]
     environment = {**os.environ, RESULTS: str(place / "results")}
     for name in list(environment):
         if name.startswith("PYTEST_"):  # of this run, not of the one in there
             del environment[name]
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # they take long to import in there
     done = subprocess.run(
         [ROOT / "tools/guest", "-t", str(SECONDS), shlex.join(command)], cwd=ROOT, env=environment,
         capture_output=True, text=True,
