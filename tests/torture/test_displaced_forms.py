@@ -15,7 +15,7 @@ from support.displaced.verdicts import differences, refused_without_reason, repo
 SEED = time.time_ns() & 0xFFFF
 
 
-def check(name, codes, world, states, oracle="displaced.oracle"):
+def check(name, codes, world, states, oracle="support.displaced.oracle"):
     verdicts = judge(codes, world, states, SEED, oracle=oracle)
     for line in report(f"{name}, {world} world, seed {SEED}", verdicts):
         print(line)
@@ -83,9 +83,9 @@ def test_whatever_is_drawn(drawn, seed, world):
 
 @pytest.mark.timeout(900)
 def test_effects_of_every_form_in_files(forms_in_files):
-    check("effects of forms in files", forms_in_files, "low", 8, "displaced.influence")
+    check("effects of forms in files", forms_in_files, "low", 8, "support.displaced.influence")
 
 
 @pytest.mark.timeout(900)
 def test_effects_of_every_opcode(every_opcode):
-    check("effects of every opcode", every_opcode, "low", 4, "displaced.influence")
+    check("effects of every opcode", every_opcode, "low", 4, "support.displaced.influence")

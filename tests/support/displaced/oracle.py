@@ -158,7 +158,7 @@ def compare_vectors(first, other, where, address):
         raise DifferentError(f"vector state at xsave area + {at}")
 
 
-def judge(instructions, world, states, seed, wrong="", oracle="displaced.oracle"):
+def judge(instructions, world, states, seed, wrong="", oracle="support.displaced.oracle"):
     """Return {hex: (verdict, detail)}, each world in a process of its own, which may die of what it runs."""
     verdicts, rest = {}, list(instructions)
     while rest:

@@ -132,7 +132,7 @@ def test_what_is_not_called_read_does_not_matter():
     found = forms.Forms()
     found.scan_file(LIBC)
     assert len(found.instances) > 500
-    verdicts = judge(found.codes(), "low", states=3, seed=1, oracle="displaced.influence")
+    verdicts = judge(found.codes(), "low", states=3, seed=1, oracle="support.displaced.influence")
     assert differences(verdicts) == []
     outcomes = [verdict for verdict, _ in verdicts.values()]
     assert outcomes.count("ran") > 0.8 * len(outcomes)

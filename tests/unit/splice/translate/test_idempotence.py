@@ -30,6 +30,6 @@ def test_what_must_run_once(code):
 def test_what_may_run_once_more_comes_to_the_same():
     found = forms.Forms()
     encodings.scan_every_opcode(found)
-    verdicts = judge(found.codes(), "low", states=4, seed=1, oracle="displaced.repetition")
+    verdicts = judge(found.codes(), "low", states=4, seed=1, oracle="support.displaced.repetition")
     assert differences(verdicts) == []
     assert sum(verdict == "ran" for verdict, _ in verdicts.values()) > 500
