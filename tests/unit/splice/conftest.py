@@ -30,6 +30,9 @@ class PlainMemory:
         self.writes.append((address, bytes(content)))
         self.content[address - self.base : address - self.base + len(content)] = content
 
+    def write_text(self, address, content):
+        self.write(address, content)
+
 
 @pytest.fixture
 def plain_memory():

@@ -20,6 +20,7 @@ from anyprobe.splice.apply.blocked_syscalls import SYSCALL, is_asleep
 from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.apply.sigreturn_targets import Lingering, WaysBack
 from anyprobe.splice.apply.suspended_contexts import may_park
+from anyprobe.splice.apply.text import make_private, write_all_at_rest
 from anyprobe.splice.apply.unsafe_pcs import FAULTS, NOWHERE, Hazards, destination
 from anyprobe.splice.codegen.patch import EmittedPatch
 from anyprobe.splice.journal.records import Journal, Record, RecordKind, marked
@@ -205,7 +206,7 @@ class Transaction:
             for address in (splice.address, splice.address + len(splice.old) - 1)
         }
         for page in wanted:
-            self._process.mem.write(page, self._pages[page].before[:1])
+            make_private(self._process.mem, page, self._pages[page].before[:1])
 
     def refuse(self, change: FunctionChange, refusal: Refusal) -> None:
         """Leave a change out; only before ``run`` or in it."""
@@ -471,22 +472,16 @@ class Transaction:
             splice.journal, splice.record = self._journal, index
 
     def _write_pages(self) -> None:
-        """Write the changed pages, adjacent ones with one call: the kernel copies page by page; undo on any error."""
-        written: list[tuple[int, bytes]] = []
-        try:
-            for start, count in self._runs():
-                pages = [self._pages[start + number * PAGE] for number in range(count)]
-                low, high = pages[0].low, (count - 1) * PAGE + pages[-1].high
-                before = b"".join(page.before for page in pages)[low:high]
-                after = b"".join(page.after for page in pages)[low:high]
-                if after != before:
-                    written.append((start + low, before))
-                    self._process.mem.write(start + low, after)
-                    self.pages_written += count
-        except BaseException:
-            for address, before in reversed(written):
-                self._process.mem.write(address, before)
-            raise
+        """Write the changed pages, adjacent ones with one call: the kernel copies page by page."""
+        write_all_at_rest(self._process.mem, map(self._rewritten, self._runs()))
+
+    def _rewritten(self, run: tuple[int, int]) -> tuple[int, bytes, bytes]:
+        """Return where adjacent pages change, and the bytes before and after."""
+        start, count = run
+        pages = [self._pages[start + number * PAGE] for number in range(count)]
+        low, high = pages[0].low, (count - 1) * PAGE + pages[-1].high
+        before = b"".join(page.before for page in pages)[low:high]
+        return start + low, before, b"".join(page.after for page in pages)[low:high]
 
 
 def _extent(splice: LiveSplice) -> tuple[int, int]:

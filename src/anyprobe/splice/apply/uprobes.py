@@ -9,9 +9,9 @@ again, as soon as the breakpoint is seen.
 from collections.abc import Iterable
 
 from anyprobe.core.memory import MemoryFault
+from anyprobe.splice.apply.text import TextMemory, write_around_breakpoint
 from anyprobe.splice.apply.transaction import LiveSplice
 from anyprobe.splice.edits import Module
-from anyprobe.splice.journal.records import Writer
 from anyprobe.target.process.permission import tracer_of
 from anyprobe.target.process.process import Process
 from anyprobe.target.system.procfs import Mapping
@@ -73,7 +73,7 @@ def has_breakpoint_only(now: bytes, old: bytes) -> bool:
     return at is not None and now[at] == BREAKPOINT
 
 
-def take_out(splice: LiveSplice, others: Iterable[LiveSplice], memory: Writer) -> bool:
+def take_out(splice: LiveSplice, others: Iterable[LiveSplice], memory: TextMemory) -> bool:
     """Give a splice's bytes back to the program, but for the one that a uprobe has changed; return whether that was so.
 
     ``others`` are the splices of the module: where one of them shares the bytes, or has written to instructions that
@@ -88,10 +88,7 @@ def take_out(splice: LiveSplice, others: Iterable[LiveSplice], memory: Writer) -
         content, at = without_splice(now, splice.old, splice.new), _only_difference(now, splice.new)
         if content is None or at is None:
             return False
-        # behind the breakpoint first; a breakpoint that has gone meanwhile must not be written again
-        for start, end in ((at + 1, len(now)), (0, at)):
-            if content[start:end] != now[start:end]:
-                memory.write(low + start, content[start:end])
+        write_around_breakpoint(memory, low, now, content, at)
     except MemoryFault:
         return False
     return True

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
+from anyprobe.splice.apply.text import TextMemory, write_at_rest
 from anyprobe.splice.apply.uprobes import BREAKPOINT, has_breakpoint_only, without_splice
-from anyprobe.splice.journal.records import AT_HANDLER, FoundJournal, Record, RecordKind, Writer
+from anyprobe.splice.journal.records import AT_HANDLER, FoundJournal, Record, RecordKind
 from anyprobe.splice.plan.splices import TRAP
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class TextRestoration:
 
     def __init__(
         self,
-        memory: Writer,
+        memory: TextMemory,
         journals: Sequence[FoundJournal],
         never_written: Callable[[int], bool] = lambda page: False,  # noqa: ARG005 - as it is called
         *,
@@ -108,7 +109,7 @@ class TextRestoration:
         What fails in private memory is raised: another try may succeed.
         """
         try:
-            self._memory.write(address, content)
+            write_at_rest(self._memory, address, content)
         except MemoryFault:
             if any(m.start <= address < m.end and not m.private and not m.writable for m in mappings):
                 return False

@@ -15,6 +15,7 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.apply.blocked_syscalls import SYSCALL, is_asleep
 from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.apply.suspended_contexts import may_park, parked_pcs
+from anyprobe.splice.apply.text import write_at_rest
 from anyprobe.splice.journal.installed import find_journals
 from anyprobe.splice.journal.records import FoundJournal, Record, RecordKind
 from anyprobe.splice.journal.restoring import windows_of
@@ -162,6 +163,6 @@ def _write(process: "Process", journals: Sequence[FoundJournal], *, on: bool) ->
         if page in others:  # another library, with the same bytes here
             foreign += fresh
         else:
-            process.mem.write(low, bytes(after))
+            write_at_rest(process.mem, low, bytes(after))
             changed += len(fresh)
     return changed, unchanged, foreign

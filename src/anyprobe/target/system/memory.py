@@ -41,7 +41,14 @@ class TargetMemory:
         return content
 
     def write(self, address: int, content: bytes) -> None:
-        """Write all of ``content``, also where the program may not; raise where that is impossible."""
+        """Write all of ``content`` to data, also where the program may not; raise where that is impossible."""
+        self._write(address, content)
+
+    def write_text(self, address: int, content: bytes) -> None:
+        """Write all of ``content`` to the program's instructions: only for the module that knows why this is safe."""
+        self._write(address, content)
+
+    def _write(self, address: int, content: bytes) -> None:
         done = 0
         while done < len(content):
             try:

@@ -5,8 +5,9 @@ the others are left for a stop, each with the reason. A change that fails in the
 controller's is undone from the journal, which lists each ``int3`` before it is written.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.binary.flow.function import FunctionCode
@@ -16,8 +17,9 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.live.children import complete_in_children, ticks_now
 from anyprobe.splice.apply.live.helper_threads import Deputies
 from anyprobe.splice.apply.live.traps import disturbed, wrong_action
-from anyprobe.splice.apply.live.writes import SEVERAL, Rewrite, Site, Write, sites_of, steps
+from anyprobe.splice.apply.live.writes import SEVERAL, Rewrite, Site, sites_of, steps
 from anyprobe.splice.apply.staleness import additions, gone
+from anyprobe.splice.apply.text import put_back, write_running
 from anyprobe.splice.apply.transaction import FunctionChange, LiveSplice, Transaction
 from anyprobe.splice.codegen.patch import EmittedPatch
 from anyprobe.splice.edits import Edit, Module
@@ -315,9 +317,7 @@ class LiveArming:
         if windows:
             self._write_windows(rewrites, windows, journal, what)
         else:
-            first, _, last = steps(rewrites)
-            self._begun += rewrites
-            self._store(first + last)
+            self._store(rewrites, lambda: None)
 
     def _write_windows(
         self, rewrites: Sequence[Rewrite], windows: Sequence[Rewrite], journal: Journal, what: str
@@ -327,7 +327,6 @@ class LiveArming:
         Precondition: the sites are in the table.
         """
         engine, site = self._engine, windows[0].address
-        first, tails, last = steps(rewrites)
         records = journal.add([Record(RecordKind.WINDOW, w.address, len(w.old), 0, w.old, w.new) for w in windows])
         self._listed = journal, records
         why = disturbed(engine.process, site)
@@ -335,21 +334,16 @@ class LiveArming:
             with self.deputies.deputy(what) as remote:
                 why = wrong_action(engine.process, remote, engine.traps, site)
                 if why is None:
-                    self._begun += rewrites
-                    self._store(first)
-                    membarrier.serialise(remote)
-                    self._store(tails)
-                    membarrier.serialise(remote)
-                    self._store(last)
+                    self._store(rewrites, partial(membarrier.serialise, remote))
         journal.clear(records)
         self._listed = ()
         if why is not None:
             raise NotNowError(why)
 
-    def _store(self, writes: Sequence[Write]) -> None:
-        for address, content in writes:
-            self.pages.add(page_floor(address))
-            self._engine.process.mem.write(address, content)
+    def _store(self, rewrites: Sequence[Rewrite], serialise: Callable[[], None]) -> None:
+        self._begun += rewrites
+        self.pages.update(page_floor(each.address) for each in rewrites)
+        write_running(self._engine.process.mem, steps(rewrites), serialise)
 
     def _undo(self, what: str) -> None:
         """Put back in a stop what was written. If that fails too, the journal still lists it.
@@ -358,8 +352,7 @@ class LiveArming:
         """
         if self._begun:
             with self._engine.stop(what):
-                for rewrite in reversed(self._begun):
-                    self._engine.process.mem.write(rewrite.address, rewrite.if_undone)
+                put_back(self._engine.process.mem, [(each.address, each.if_undone) for each in self._begun])
         if self._listed:
             self._listed[0].clear(self._listed[1])
             self._listed = ()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import AnyprobeError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.apply.live.writes import Rewrite
+from anyprobe.splice.apply.text import write_at_rest
 from anyprobe.splice.journal.restoring import in_window
 from anyprobe.splice.memory.arena import is_ours
 from anyprobe.target.process.process import Process
@@ -69,7 +70,7 @@ def _complete(child: Process, windows: Sequence[Rewrite]) -> None:
     with child.stop() as stop:
         stop.verify()
         for window in _unfinished(child, windows):
-            child.mem.write(window.address, window.new)
+            write_at_rest(child.mem, window.address, window.new)
 
 
 def _unfinished(child: Process, windows: "Iterable[Rewrite]") -> list[Rewrite]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.blocked_syscalls import SYSCALL
+from anyprobe.splice.apply.text import Write
 from anyprobe.splice.apply.transaction import FunctionChange, LiveSplice
 from anyprobe.splice.plan.splices import TRAP, Strategy, WantKind
 
@@ -22,8 +23,6 @@ counter before that counts, and a call that is seen to begin should be seen to e
 
 SEVERAL = "a thread may stand between the instructions that would be moved"
 """Why several instructions are not moved while the program runs."""
-
-Write = tuple[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
