@@ -1,52 +1,26 @@
 """Aggregations as the user declares them, and the words of shared memory in which each keeps its values.
 
-A *cell* is what an aggregation keeps for one key in one thread: a few words that are all zero at first. All of them
-are sums over the threads' cells, but for ``min`` and ``max``: these are kept as the largest of an order-preserving
-code, the minimum complemented, so that zeroed memory is a valid start there too.
+What the words of a cell mean is in ``cells``.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data import buckets
+from anyprobe.data.cells import COUNT, MAX, NOT_MIN, SQUARES, SQUARES_HIGH, SUM, CellLayout
+from anyprobe.data.contents import Contents
 
 if TYPE_CHECKING:
     from anyprobe.data.results import AggregationResult
     from anyprobe.data.tables import TableView
 
-COUNT, SUM, NOT_MIN, MAX, SQUARES, SQUARES_HIGH = "count", "sum", "not_min", "max", "squares", "squares_high"
-EXTREMES = frozenset({NOT_MIN, MAX})
-"""Fields that are combined by taking the largest."""
 SCALAR_CAPACITY = 1024
 BUCKETED_CAPACITY = 128
 
 
-@dataclass(frozen=True, slots=True)
-class CellLayout:
-    """The words of a cell: named fields first, then the buckets."""
-
-    fields: tuple[str, ...]
-    buckets: int = 0
-
-    @property
-    def words(self) -> int:
-        """Number of words of a cell."""
-        return len(self.fields) + self.buckets
-
-    def offset(self, name: str) -> int:
-        """Return the byte offset of a field."""
-        return 8 * self.fields.index(name)
-
-    @property
-    def buckets_offset(self) -> int:
-        """Byte offset of the first bucket."""
-        return 8 * len(self.fields)
-
-
-class Aggregation(ABC):
+class Aggregation(Contents):
     """What all aggregations have in common.
 
     ``by`` names the parts of the key that handlers give; ``capacity`` is the number of keys that fit, whatever comes
@@ -70,10 +44,6 @@ class Aggregation(ABC):
         self._factor = 1
         self.views: list[TableView] = []
         """What it has counted, in each process where it is in use; the session puts them here."""
-
-    def __repr__(self) -> str:
-        """Return the declaration."""
-        return f"{type(self).__name__}({self.name!r}, by={self.by!r})"
 
     @property
     @abstractmethod

@@ -110,6 +110,7 @@ def _cell_since(after: CellValue, before: CellValue | None) -> CellValue:
         min(int(buckets[-1][1]) - 1, after.max) if buckets and after.max is not None else after.max,
         _difference(after.squares, before.squares),
         buckets,
+        after.kind,
     )
 
 

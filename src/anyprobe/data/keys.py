@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.errors import UsageError
-from anyprobe.data.results import Key
+from anyprobe.data.cells import Key
 
 KEY_WORDS_LIMIT = 16
 """A key has at most 128 bytes."""

@@ -32,8 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.errors import TargetError, UsageError
+from anyprobe.data.cells import Key
+from anyprobe.data.contents import ByKey
 from anyprobe.data.keys import KeyShape, Names, Place
-from anyprobe.data.results import Key
 
 FREE = 0
 """Head: the word that leads to the free nodes."""
@@ -64,7 +65,7 @@ _SHOWN = {"stack": "stack", "func": "func", "ptr": "address"}
 _VALUES = frozenset({*_SHOWN, "i64", "u64"})
 
 
-class Map:
+class Map(ByKey[int | str]):
     """Values of 64 bits by key, shared by all threads of the target.
 
     For what begins in one place and ends in another: ``by`` names the parts of the key, ``capacity`` is the number of
@@ -96,8 +97,12 @@ class Map:
         """What it holds, in each process where it is in use; the session puts them here."""
 
     def __repr__(self) -> str:
-        """Return the declaration."""
-        return f"Map({self.name!r}, by={self.by!r}, capacity={self.capacity})"
+        """Return the name, the parts of keys, and the first values by key."""
+        return self._shown(f"map {self.name!r} by {', '.join(self.by)}")
+
+    def read(self) -> dict[Key, int | str]:
+        """Return what is there at this moment; see ``items``."""
+        return self.items()
 
     def _only_in_handlers(self, what: str) -> NoReturn:
         raise UsageError(f"{self.name}.{what}(…) is for handlers: they run in the target, this is the controller")

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.arrays import unique
-from anyprobe.data.aggregations import EXTREMES, MAX, NOT_MIN, SQUARES, Aggregation
+from anyprobe.data.aggregations import Aggregation
+from anyprobe.data.cells import EXTREMES, SQUARES, CellValue, Key, cell_value
 from anyprobe.data.keys import UNKEYED, KeyShape, Names
-from anyprobe.data.results import Key
 
 if TYPE_CHECKING:
     from anyprobe.data.results import AggregationResult
@@ -229,7 +229,7 @@ class TableView:
 
     def result(self) -> "AggregationResult":
         """Return what has been counted."""
-        from anyprobe.data.results import AggregationResult, CellValue, cell_value
+        from anyprobe.data.results import AggregationResult
 
         aggregation = self.layout.aggregation
         numbers = self.numbers()
@@ -246,7 +246,7 @@ class TableView:
         rows = found[numbers].tolist()
         entries: dict[Key, CellValue] = {}
         for key, row in zip(self.keys(numbers), rows, strict=True):
-            value = cell_value(aggregation.cell, row, bounds, signed=self.layout.signed)
+            value = cell_value(aggregation.cell, row, bounds, signed=self.layout.signed, kind=aggregation.kind)
             # what is shown by name may have the name of something else
             entries[key] = entries[key].merged(value) if key in entries else value
         return AggregationResult(aggregation.name, aggregation.kind, aggregation.by, entries, self.dropped)
@@ -290,14 +290,3 @@ class TableView:
         base[gone], hidden[gone] = total[gone], True
         self._forget_extremes(gone)
         self._base, self._hidden = base, hidden
-
-
-def decoded_extreme(name: str, word: int, *, signed: bool) -> int:
-    """Return the value that an extreme field's word stands for."""
-    if name == NOT_MIN:
-        word ^= _ONES
-    assert name in {NOT_MIN, MAX}
-    if not signed:
-        return word
-    word ^= _TOP
-    return word - (1 << 64) if word >= _TOP else word

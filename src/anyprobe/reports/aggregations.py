@@ -142,7 +142,7 @@ def _table(result: AggregationResult, shown: Sequence[tuple[Key, CellValue]], st
 
 def _value(result: AggregationResult, cell: CellValue, step: float) -> str:
     """Return the number by which a key is shown: as a duration, if it is one."""
-    value = result.value(cell)
+    value = cell.value or 0
     if result.factor != 1 or result.kind == "count" or not result.name.endswith(NANOSECONDS):
         return number(value / result.factor)
     # what is made of many times is more precise than the clock

@@ -9,8 +9,9 @@ import numpy as np
 
 from anyprobe.core.code import MISSES, BpfProgram
 from anyprobe.core.errors import HandlerError
+from anyprobe.data.cells import CellValue, Key, cell_value
 from anyprobe.data.keys import Names
-from anyprobe.data.results import AggregationResult, CellValue, Key, cell_value
+from anyprobe.data.results import AggregationResult
 from anyprobe.handlers.bpf import stacks, tables
 from anyprobe.handlers.bpf.machine import MISSES_REFERENCE
 from anyprobe.handlers.ir import nodes as ir
@@ -82,7 +83,7 @@ class KernelStorages:
 
         def value(cell: bytes) -> CellValue:
             words = list(struct.unpack(f"<{len(cell) // 8}Q", cell))
-            return cell_value(aggregation.cell, words, bounds, signed=layout.signed)
+            return cell_value(aggregation.cell, words, bounds, signed=layout.signed, kind=aggregation.kind)
 
         region = bpf.read_array(self._regions[index], tables.region_bytes(layout))
         dropped = struct.unpack_from("<Q", region, tables.DROPPED)[0]

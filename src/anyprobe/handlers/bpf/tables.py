@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from anyprobe.data.aggregations import EXTREMES
+from anyprobe.data.cells import EXTREMES
 from anyprobe.data.tables import TableLayout
 from anyprobe.handlers.bpf.helper_functions import POINTER, call, opaque
 from anyprobe.handlers.llvm.cells import bucket_of, extreme_code, update_cell

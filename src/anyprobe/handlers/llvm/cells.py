@@ -5,7 +5,8 @@ from typing import Protocol
 from llvmlite import ir
 
 from anyprobe.data import buckets, histogram
-from anyprobe.data.aggregations import COUNT, EXTREMES, NOT_MIN, SQUARES, SUM, Aggregation, Hist, LQuantize, Quantize
+from anyprobe.data.aggregations import Aggregation, Hist, LQuantize, Quantize
+from anyprobe.data.cells import COUNT, EXTREMES, NOT_MIN, SQUARES, SUM
 from anyprobe.handlers.llvm.words import (
     I1,
     I64,

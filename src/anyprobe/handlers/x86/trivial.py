@@ -7,7 +7,7 @@ for patches that do it themselves (``splice.codegen.handlers.inline``).
 from dataclasses import replace
 
 from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number, Update
-from anyprobe.data.aggregations import COUNT, MAX, NOT_MIN, SUM, CellLayout
+from anyprobe.data.cells import COUNT, MAX, NOT_MIN, SUM, CellLayout
 from anyprobe.data.tables import ROW_HEAD_BYTES
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.passes import bounds
