@@ -93,7 +93,7 @@ class ClockChoice:
         return self._refusal
 
     def check_permission(self, process: "Process", pause_us: dict[str, int], *, live: bool) -> Refusal | None:
-        """Return a refusal where the program's threads may not read the time stamp counter (SAFETY 25).
+        """Return a refusal where the program's threads may not read the time stamp counter (docs/safety.md, rule 25).
 
         ``live``: without stopping more than one of them.
         """

@@ -252,7 +252,7 @@ class Handling:
             self._check_clock()
 
     def _check_clock(self) -> None:
-        """See once that the time stamp counter serves and that the program's threads may read it (SAFETY 25)."""
+        """See once that the time stamp counter serves and that threads may read it (docs/safety.md, rule 25)."""
         if self._nanoseconds:
             return
         if (refusal := tsc_refusal()) is not None:

@@ -1,9 +1,10 @@
 """Many system calls in one run of a stopped thread: a few generated instructions work through a list of them.
 
-One call at a time costs two stops of the thread each. The code runs from executable memory of ours, writes down how far
-it came, then sleeps for a moment, so that we find it there; if nobody comes (the controller died, or was kept from
-running), it returns through the signal frame and the thread goes on as if nothing had been (SAFETY 1). It sleeps in
-``select``, which does not touch what the kernel keeps of a call that the thread was interrupted in.
+One call at a time costs two stops of the thread each. The code runs from anyprobe's executable memory, records how far
+it came, then sleeps for a moment, so that the controller finds it there. If the controller does not come (it died, or
+was kept from running), the code returns through the signal frame and the thread goes on as if nothing had been
+(docs/safety.md, rule 1). It sleeps in ``select``, which does not touch what the kernel keeps of a call that the thread
+was interrupted in.
 """
 
 import struct

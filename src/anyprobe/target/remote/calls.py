@@ -1,4 +1,4 @@
-"""System calls made in a stopped thread of the target, in a form that the thread could finish alone (SAFETY 1).
+"""System calls made in a stopped thread of the target, which the thread could finish alone (docs/safety.md, rule 1).
 
 Life of an injected call:
 

@@ -1,4 +1,4 @@
-"""The signal frame that lets a thread finish an injected system call alone (SAFETY 1).
+"""The signal frame that lets a thread finish an injected system call alone (docs/safety.md, rule 1).
 
 It is what the kernel would have pushed for a signal at this point, so that returning into the restorer brings back
 every register, the extended state and the signal mask, whoever is there to see it.
