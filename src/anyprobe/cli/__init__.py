@@ -1,4 +1,8 @@
-"""The command line: the list of commands, what each exception means to the shell, nothing else."""
+"""The command line: options, progress, output and exit statuses.
+
+In: arguments. Out: reports or JSON documents; this module lists the commands and gives each exception its status.
+Must not do what the public API cannot do.
+"""
 
 import atexit
 import errno

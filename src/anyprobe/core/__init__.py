@@ -1,1 +1,5 @@
-"""The bottom layer: addresses, the memory protocol, refusals and errors. Knows no process, no file, no instruction."""
+"""The bottom layer: addresses, bytes at addresses, code values, refusals and errors.
+
+In: nothing of anyprobe. Out: values and protocols that all other packages share.
+Must not know a process, a file or an instruction.
+"""

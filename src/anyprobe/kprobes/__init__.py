@@ -1,4 +1,8 @@
-"""The kernel's kprobes for programs: its names and meanings on our engine; see docs/kprobes.md."""
+"""The kernel's kprobes for programs: the kernel's names and meanings on anyprobe's engine (docs/kprobes.md).
+
+In: structures with the kernel's fields. Out: 0 or a negative error number, and handlers that run in the process.
+Must not invent a meaning where the kernel has one.
+"""
 
 from anyprobe.kprobes.interface import (
     disable_djprobe,

@@ -1,0 +1,74 @@
+"""What the documents say about the sources, checked against the sources."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import anyprobe
+
+SOURCES = Path(anyprobe.__file__).parent
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PACKAGES = sorted(path.parent for path in SOURCES.rglob("__init__.py") if path.parent != SOURCES)
+PATH = re.compile(r"`([\w./*<>-]+\.(?:py|md|json|lock))`")
+DOTTED = re.compile(r"`((?:binary|cli|core|data|handlers|isa|kprobes|probes|reports|splice|target)\.[\w.]+)`")
+LINK = re.compile(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)")
+DOCUMENTS = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+
+
+def name_of(package):
+    return package.relative_to(SOURCES).as_posix()
+
+
+def docstring(package):
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
+    assert text, f"{name_of(package)} has no docstring"
+    return text
+
+
+def test_the_map_lists_every_package_with_its_purpose():
+    wanted = [f"| `{name_of(package)}` | {docstring(package).splitlines()[0]} |" for package in PACKAGES]
+    lines = (DOCS / "contributing.md").read_text().splitlines()
+    start = lines.index("| package | what it is for |") + 2
+    found = lines[start : start + len(wanted)]
+    assert found == wanted, "docs/contributing.md should hold:\n" + "\n".join(wanted)
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=name_of)
+def test_every_package_says_what_goes_in_and_out_and_what_it_must_not_do(package):
+    purpose, blank, *rest = docstring(package).splitlines()
+    assert purpose.endswith(".")
+    assert not blank
+    text = " ".join(rest)
+    assert re.match(r"In: .+ Out: .+ Must not .+\.", text), text
+
+
+def exists(path):
+    """Return whether a path is one below a root, or, without a folder, the name of some file."""
+    if "<" in path:
+        return True
+    places = (ROOT, SOURCES, SOURCES.parent, ROOT / "tests")
+    if any(next(place.glob(path), None) for place in places if not path.startswith(("/", "."))):
+        return True
+    return "/" not in path and any(next((ROOT / each).rglob(path), None) for each in ("src", "tests", "tools", "docs"))
+
+
+def is_module(dotted):
+    """Return whether a dotted name begins with a module, or is a package."""
+    place = SOURCES
+    for part in dotted.split("."):
+        if (place / f"{part}.py").exists():
+            return True
+        place /= part
+    return place.is_dir()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_files_and_modules_that_documents_mention_exist(document):
+    text = document.read_text()
+    missing = [path for path in PATH.findall(text) if not exists(path)]
+    missing += [dotted for dotted in DOTTED.findall(text) if not is_module(dotted)]
+    missing += [link for link in LINK.findall(text) if not (document.parent / link).exists()]
+    assert not missing
