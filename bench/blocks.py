@@ -27,7 +27,7 @@ ONE_MODULE = """
 import gc, sys, time
 gc.disable()
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 from anyprobe.binary.liveness.module import ModuleLiveness
 import iced_x86, numpy
 begin = time.process_time()
@@ -44,7 +44,7 @@ print(edges, time.process_time() - begin, blocks, known, len(functions), sum(len
 KEPT = """
 import sys, time
 from anyprobe.binary.flow.cfg import CodeMap
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 from anyprobe.binary.liveness.site import site_scratch
 import anyprobe.binary.liveness.module
 begin = time.process_time()
@@ -58,7 +58,7 @@ print(time.process_time() - begin)
 ONE_FUNCTION = """
 import statistics, sys, time
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 from anyprobe.binary.liveness.site import SiteLiveness
 text = Image.open(sys.argv[1]).text()
 code_map = CodeMap(text)

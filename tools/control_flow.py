@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 from anyprobe.core.refusal import Refusal
 
 

@@ -21,7 +21,7 @@ from control_flow import ControlFlow
 
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
 from anyprobe.binary.flow.exits import Exit
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import exit_want
 from anyprobe.splice.edits import FunctionState, Module

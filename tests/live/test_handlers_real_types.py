@@ -6,7 +6,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, cstr, ptr
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 from anyprobe.core.errors import UnsupportedTarget
 
 pytestmark = pytest.mark.live

@@ -3,7 +3,7 @@
 import pytest
 
 import anyprobe
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 from anyprobe.core.refusal import Reason
 
 HOW = {

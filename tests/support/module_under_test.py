@@ -1,7 +1,7 @@
 """A module made from assembly or C for tests of the code analysis, with its functions by name."""
 
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 
 HEADER = """
     .intel_syntax noprefix

@@ -102,7 +102,7 @@ def open_sessions(stack: ExitStack, target: Target, **settings: Any) -> "list[Se
 
     Of several processes that were found by their name, those that have ended meanwhile are left out, with a warning.
     """
-    from anyprobe.binary.objects.modules import images_shared
+    from anyprobe.binary.images.modules import images_shared
     from anyprobe.cli.output import warn
     from anyprobe.probes import opening
 

@@ -14,7 +14,7 @@ from anyprobe.probes.providers.function.load_order import in_load_order
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from anyprobe.binary.objects.modules import LoadedObject
+    from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.probes.providers.function.resolve import ResolvedSite
     from anyprobe.probes.session import Session
 

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
-from anyprobe.binary.objects.modules import VDSO
+from anyprobe.binary.images.modules import VDSO
 from anyprobe.core.errors import UsageError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.target.system import procfs
@@ -17,7 +17,7 @@ from anyprobe.target.system import procfs
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from anyprobe.binary.objects.modules import LoadedObject
+    from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.target.process.process import Process
 
 CLOCKS = ("auto", "tsc", "monotonic")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from anyprobe.binary.objects.modules import LoadedObject, ProcessFiles, loaded_objects
+from anyprobe.binary.images.modules import LoadedObject, ProcessFiles, loaded_objects
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.data.leftover import Leftover

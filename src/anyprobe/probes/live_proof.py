@@ -3,7 +3,7 @@
 from functools import cached_property
 
 from anyprobe.binary.flow.function import FunctionCode
-from anyprobe.binary.objects.modules import VDSO, LoadedObject
+from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.function.objects import ObjectTable, imports

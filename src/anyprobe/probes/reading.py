@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from anyprobe.binary.objects.modules import LoadedObject
+    from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.data.results import AggregationResult
     from anyprobe.probes.session import Session
 

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from anyprobe.binary.objects.modules import VDSO, LoadedObject
+from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.collection import collect_what_was_made, collection_paused
 from anyprobe.core.errors import Interrupted, SpecError, StopTimeout, TargetError, TargetExited, UsageError
 from anyprobe.core.memory import MemoryFault

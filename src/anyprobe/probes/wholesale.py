@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from anyprobe.binary.objects.modules import LoadedObject
+from anyprobe.binary.images.modules import LoadedObject
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.specs.dtrace import EACH
 

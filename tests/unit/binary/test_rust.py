@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from anyprobe.binary.flow.cfg import CodeMap
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 
 ARMS = "\n".join(f"        {n} => value.wrapping_mul({2 * n + 3}) ^ {n}," for n in range(12))
 SOURCE = f"""

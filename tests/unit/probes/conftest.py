@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from anyprobe.binary.objects.image import Image
-from anyprobe.binary.objects.modules import LocalFiles, loaded_objects
+from anyprobe.binary.images.image import Image
+from anyprobe.binary.images.modules import LocalFiles, loaded_objects
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from iced_x86 import Code, OpKind, Register
 
+from anyprobe.binary.decoding.code_scan import jump_tables, words_into
+from anyprobe.binary.decoding.handwritten_calls import comes_back, hops, is_system_call, system_call_line
+from anyprobe.binary.decoding.stack_depth import Balance, Seen, balance, is_zeros, takes_return
 from anyprobe.binary.discovery.gap_starts import ENDS, TAKERS, Judge
 from anyprobe.binary.discovery.gaps import Gaps
-from anyprobe.binary.flow.code_scan import jump_tables, words_into
-from anyprobe.binary.flow.handwritten_calls import comes_back, hops, is_system_call, system_call_line
-from anyprobe.binary.flow.stack_depth import Balance, Seen, balance, is_zeros, takes_return
 from anyprobe.binary.objects.padding import ALIGNED, padding_length
 from anyprobe.binary.objects.text import ModuleText
 from anyprobe.core.arrays import unique

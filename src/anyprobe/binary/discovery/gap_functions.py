@@ -2,9 +2,9 @@
 
 from bisect import bisect_right, insort
 
+from anyprobe.binary.decoding.stack_depth import Balance, Seen, balance
 from anyprobe.binary.discovery.gap_code import GapCode
 from anyprobe.binary.discovery.gap_starts import ENDS
-from anyprobe.binary.flow.stack_depth import Balance, Seen, balance
 from anyprobe.binary.objects.padding import ALIGNED
 from anyprobe.isa.decode import FLOWS, JUMPS, Flow
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Mnemonic
 
-from anyprobe.binary.flow.stack_depth import Balance, balance, is_zeros
+from anyprobe.binary.decoding.stack_depth import Balance, balance, is_zeros
 from anyprobe.binary.objects.padding import ALIGNED, padding_length
 from anyprobe.binary.objects.text import ModuleText
 from anyprobe.core.memory import MemoryFault

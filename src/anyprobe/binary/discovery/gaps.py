@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from iced_x86 import Decoder
 
-from anyprobe.binary.flow.code_scan import CodeBytes
+from anyprobe.binary.decoding.code_scan import CodeBytes
 from anyprobe.binary.objects.padding import padding_length
 from anyprobe.core.arrays import unique
 

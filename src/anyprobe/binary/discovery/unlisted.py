@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from iced_x86 import Code, Mnemonic, OpKind, Register
 
+from anyprobe.binary.decoding.code_scan import CodeBytes, calls_into, code_bytes, leas_into, words_into
+from anyprobe.binary.decoding.stack_depth import Seen, seen_in
 from anyprobe.binary.discovery.gap_code import GapCode
 from anyprobe.binary.discovery.gap_functions import Division
 from anyprobe.binary.discovery.gap_starts import TAKERS
 from anyprobe.binary.discovery.gaps import Gaps
 from anyprobe.binary.flow.cfg import CodeMap
-from anyprobe.binary.flow.code_scan import CodeBytes, calls_into, code_bytes, leas_into, words_into
 from anyprobe.binary.flow.function import FunctionCode
-from anyprobe.binary.flow.stack_depth import Seen, seen_in
 from anyprobe.binary.objects.text import ModuleText
 from anyprobe.isa.decode import CALLS, Flow
 

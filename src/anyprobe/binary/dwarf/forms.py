@@ -3,7 +3,7 @@
 import struct
 from typing import NamedTuple
 
-from anyprobe.binary.dwarf.leb128 import read_sleb, read_uleb
+from anyprobe.binary.objects.leb128 import read_sleb, read_uleb
 from anyprobe.core.errors import UnsupportedTarget
 
 Value = int | bytes

@@ -4,7 +4,7 @@ import struct
 
 from anyprobe.binary.dwarf import units as dw
 from anyprobe.binary.dwarf.forms import Cursor
-from anyprobe.binary.dwarf.leb128 import read_sleb
+from anyprobe.binary.objects.leb128 import read_sleb
 from anyprobe.core.errors import UnsupportedTarget
 
 _REGISTERS = (

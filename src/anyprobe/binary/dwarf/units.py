@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from anyprobe.binary.dwarf import forms
-from anyprobe.binary.dwarf.leb128 import read_uleb
 from anyprobe.binary.objects.elf import SHF_COMPRESSED, ElfFile, Section
+from anyprobe.binary.objects.leb128 import read_uleb
 from anyprobe.core.errors import UnsupportedTarget
 
 # tags

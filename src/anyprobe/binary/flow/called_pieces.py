@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from iced_x86 import Mnemonic
 
-from anyprobe.binary.flow.body import ENDS
-from anyprobe.binary.flow.code_scan import Kind
-from anyprobe.binary.flow.handwritten_calls import changes_return
+from anyprobe.binary.decoding.body import ENDS
+from anyprobe.binary.decoding.code_scan import Kind
+from anyprobe.binary.decoding.handwritten_calls import changes_return
 from anyprobe.isa.decode import Flow, Insn
 
 if TYPE_CHECKING:

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 
 from iced_x86 import Code
 
-from anyprobe.binary.discovery.candidates import is_reference
-from anyprobe.binary.discovery.prologues import is_stub_at, takes_return_at
-from anyprobe.binary.flow.code_scan import CodeBytes, DataReferences, Kind, References, code_bytes
+from anyprobe.binary.decoding.code_scan import CodeBytes, DataReferences, Kind, References, code_bytes
+from anyprobe.binary.decoding.kept_lines import KeptLines
+from anyprobe.binary.decoding.prologues import is_stub_at, takes_return_at
+from anyprobe.binary.flow.candidates import is_reference
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.binary.flow.pieces import Pieces
-from anyprobe.binary.liveness.kept_lines import KeptLines
 from anyprobe.binary.objects.padding import padding_length
 from anyprobe.binary.objects.text import ModuleText
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
-    from anyprobe.binary.discovery.evidence import Evidence
-    from anyprobe.binary.discovery.unlisted_doubts import Doubts
+    from anyprobe.binary.flow.evidence import Evidence
     from anyprobe.binary.flow.noreturn_flow import EndlessFunctions
+    from anyprobe.binary.flow.unlisted_doubts import Doubts
     from anyprobe.binary.liveness.module import ModuleLiveness
 
 _CALL = 0xE8
@@ -139,7 +139,7 @@ class CodeMap:
             doubtful = self.text.named | self.text.pointed
             starts = doubtful.difference(self.text.unlisted).intersection(self._starts) if doubtful else ()
             if starts:
-                from anyprobe.binary.discovery.untyped_symbols import unproven_starts
+                from anyprobe.binary.flow.untyped_symbols import unproven_starts
 
                 self._hearsay = unproven_starts(self, starts)
                 for start in self._hearsay:
@@ -148,7 +148,7 @@ class CodeMap:
 
     def _nameless(self, address: int) -> FunctionCode | None:
         """Return the code around an address outside of all functions."""
-        from anyprobe.binary.objects.nameless import nameless_code
+        from anyprobe.binary.flow.nameless import nameless_code
 
         return nameless_code(self, address) if self.start_of(address) is None else None
 
@@ -158,7 +158,7 @@ class CodeMap:
 
     @cached_property
     def _doubts(self) -> "Doubts":
-        from anyprobe.binary.discovery.unlisted_doubts import Doubts
+        from anyprobe.binary.flow.unlisted_doubts import Doubts
 
         return Doubts(self)
 
@@ -270,7 +270,7 @@ class CodeMap:
     @cached_property
     def evidence(self) -> "Evidence":
         """What instructions read and take the addresses of in the code."""
-        from anyprobe.binary.discovery.evidence import Evidence
+        from anyprobe.binary.flow.evidence import Evidence
 
         return Evidence(self)
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from anyprobe.binary.decoding.code_scan import Kind
+from anyprobe.binary.decoding.stack_depth import Balance, balance, seen_in
 from anyprobe.binary.flow.called_pieces import CalledPieces
-from anyprobe.binary.flow.code_scan import Kind
-from anyprobe.binary.flow.stack_depth import Balance, balance, seen_in
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 

@@ -7,7 +7,7 @@ new. What holds then holds for all of them together.
 
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.flow.code_scan import Kind
+from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.objects.padding import is_padding
 from anyprobe.isa.decode import CALLS, FLOWS, Flow, flow_of
 from anyprobe.isa.effects import effects_of

@@ -5,9 +5,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.flow.body import LOCK
-from anyprobe.binary.flow.branches import Branches
-from anyprobe.binary.flow.decoded_code import DecodedCode
+from anyprobe.binary.decoding.body import LOCK
+from anyprobe.binary.decoding.branches import Branches
+from anyprobe.binary.decoding.decoded_code import DecodedCode
 from anyprobe.binary.flow.straight_lines import StraightLines
 from anyprobe.binary.objects.padding import ALIGNED, padding_length
 from anyprobe.core.cachedproperty import cached_property
@@ -16,11 +16,11 @@ from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
 
 if TYPE_CHECKING:
-    from anyprobe.binary.discovery.reachability import LedTo
     from anyprobe.binary.flow.escaping_jumps import StrayJumps
     from anyprobe.binary.flow.exits import Exit, Exits
     from anyprobe.binary.flow.jump_tables import Table, Unresolved
     from anyprobe.binary.flow.last_calls import LastCalls
+    from anyprobe.binary.flow.reachability import LedTo
 
 
 class FunctionCode(DecodedCode):
@@ -53,7 +53,7 @@ class FunctionCode(DecodedCode):
     @cached_property
     def led(self) -> "LedTo":
         """Which instructions something leads to."""
-        from anyprobe.binary.discovery.reachability import LedTo
+        from anyprobe.binary.flow.reachability import LedTo
 
         return LedTo(self._map, self)
 

@@ -23,7 +23,7 @@ _NONE = LastCalls(frozenset(), frozenset())
 
 def last_calls(code_map: "CodeMap", function: "FunctionCode") -> LastCalls:
     """Return them; nothing that is not known well is taken for one in functions that hold no data."""
-    from anyprobe.binary.flow.handwritten_calls import SYSTEM_CALLS, hops
+    from anyprobe.binary.decoding.handwritten_calls import SYSTEM_CALLS, hops
 
     low, high, calls = function.start, function.end, function.calls
     places = _Places(function)
@@ -49,7 +49,7 @@ class _Places:
 
     def system_calls(self) -> dict[int, bool | None]:
         """Return the system calls, and whether they come back."""
-        from anyprobe.binary.flow.handwritten_calls import comes_back, is_system_call, system_call_line
+        from anyprobe.binary.decoding.handwritten_calls import comes_back, is_system_call, system_call_line
 
         function, found = self._function, dict[int, bool | None]()
         for number, _ in function.turns:

@@ -7,7 +7,7 @@ Names tell of the ones in libraries (``noreturn``). Programs have their own: ``s
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.flow.handwritten_calls import changes_return
+from anyprobe.binary.decoding.handwritten_calls import changes_return
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow
 

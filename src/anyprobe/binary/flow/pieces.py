@@ -8,7 +8,7 @@ no function either. A part belongs to the function whose jumps, by other parts o
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.flow.code_scan import Kind
+from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.flow.function import FunctionCode
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Pieces:
     def _pushed(self, home: int, start: int) -> int | None:
         """Return what a function has put on the stack where it jumps to an address, if that is known."""
         if home not in self._depths:
-            from anyprobe.binary.unwind.frame_depths import depths_at_jumps
+            from anyprobe.binary.flow.frame_depths import depths_at_jumps
 
             function = self._map.function_at(home)
             plain = isinstance(function, FunctionCode) and function.broken is None

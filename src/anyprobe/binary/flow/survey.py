@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from iced_x86 import Code
 
-from anyprobe.binary.flow.code_scan import Kind, References
+from anyprobe.binary.decoding.code_scan import Kind, References
+from anyprobe.binary.decoding.many_bodies import examine_together
 from anyprobe.binary.flow.function import FunctionCode
-from anyprobe.binary.flow.many_bodies import examine_together
 from anyprobe.core.arrays import among
 from anyprobe.isa.decode import FLOWS, Flow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from anyprobe.binary.flow.branches import Branches
+    from anyprobe.binary.decoding.branches import Branches
     from anyprobe.binary.flow.cfg import CodeMap
 
 _SHORT = frozenset(value for name, value in vars(Code).items() if isinstance(value, int) and "_REL8_" in name)

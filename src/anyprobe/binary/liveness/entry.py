@@ -12,9 +12,9 @@ for them either, the flags count as dead behind calls and returns, unless a call
 from dataclasses import dataclass
 from functools import cache
 
+from anyprobe.binary.decoding.code_scan import Kind
+from anyprobe.binary.decoding.instruction_masks import CANDIDATES, FLAGS
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
-from anyprobe.binary.flow.code_scan import Kind
-from anyprobe.binary.liveness.instruction_masks import CANDIDATES, FLAGS
 from anyprobe.isa.decode import FLOWS, Flow, Insn
 from anyprobe.isa.effects import effects_of
 from anyprobe.isa.registers import NUMBERS, SYSV_CLOBBERED

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from iced_x86 import Mnemonic, OpKind, Register
 
+from anyprobe.binary.decoding.code_scan import Kind
+from anyprobe.binary.decoding.instruction_masks import FETCHED, KEEPS_ALL
 from anyprobe.binary.flow.cfg import CodeMap
-from anyprobe.binary.flow.code_scan import Kind
+from anyprobe.binary.flow.nameless import runs_into
 from anyprobe.binary.liveness.fixpoint import Edges
-from anyprobe.binary.liveness.instruction_masks import FETCHED, KEEPS_ALL
 from anyprobe.binary.liveness.module_lines import ModuleLines
-from anyprobe.binary.objects.nameless import runs_into
 from anyprobe.core.arrays import among, joined, places_in, unique
 from anyprobe.isa.decode import Flow
 from anyprobe.isa.registers import SYSV_CLOBBERED, mask_of

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from anyprobe.binary.decoding.instruction_masks import CANDIDATES
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
 from anyprobe.binary.liveness.entry import NOTHING, Scratch, scratch_of
 from anyprobe.binary.liveness.fixpoint import settled
-from anyprobe.binary.liveness.instruction_masks import CANDIDATES
 from anyprobe.binary.liveness.line_graph import LineGraph
 from anyprobe.binary.liveness.module_lines import ModuleLines
 from anyprobe.isa.registers import SYSV_CLOBBERED, mask_of

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from anyprobe.binary.decoding.code_scan import Kind
+from anyprobe.binary.decoding.instruction_masks import CANDIDATES, MASKS, Masks, mask_numbers
+from anyprobe.binary.decoding.many_bodies import examine_together
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
-from anyprobe.binary.flow.code_scan import Kind
-from anyprobe.binary.flow.many_bodies import examine_together
 from anyprobe.binary.flow.survey import numbered
-from anyprobe.binary.liveness.instruction_masks import CANDIDATES, MASKS, Masks, mask_numbers
 from anyprobe.core.arrays import places_in
 from anyprobe.isa.decode import Flow
 

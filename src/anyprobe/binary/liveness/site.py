@@ -8,9 +8,9 @@ pointer or a linkage stub, a system call, a trap end every path, and what is und
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from anyprobe.binary.decoding.instruction_masks import CANDIDATES, masks_of
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
 from anyprobe.binary.liveness.entry import NOTHING, Scratch, overwritten_at, scratch_of
-from anyprobe.binary.liveness.instruction_masks import CANDIDATES, masks_of
 from anyprobe.isa.decode import Flow
 
 

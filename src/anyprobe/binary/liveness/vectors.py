@@ -26,8 +26,8 @@ from iced_x86 import (
     RegisterExt,
 )
 
+from anyprobe.binary.decoding.instruction_masks import KEEPS_ALL, masks_of
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
-from anyprobe.binary.liveness.instruction_masks import KEEPS_ALL, masks_of
 from anyprobe.binary.liveness.site import Line, SiteLiveness
 from anyprobe.isa.decode import FLOWS, Flow
 from anyprobe.isa.effects import READS, WRITES

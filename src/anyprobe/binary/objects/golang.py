@@ -11,7 +11,7 @@ from anyprobe.binary.objects.elf import ElfFile, Section
 from anyprobe.binary.objects.symbols import STT_FUNC, SYMBOL, SymbolTable
 
 if TYPE_CHECKING:
-    from anyprobe.binary.restrictions.goroutines import ParkingPlaces
+    from anyprobe.binary.objects.goroutines import ParkingPlaces
 
 # Magic numbers of the table since Go 1.18 (offsets from the start of the text) and since Go 1.20.
 _MAGICS = (b"\xf0\xff\xff\xff\x00\x00", b"\xf1\xff\xff\xff\x00\x00")
@@ -39,7 +39,7 @@ def go_symbols(elf: ElfFile) -> SymbolTable | None:
 
 def parking_places(elf: ElfFile) -> "ParkingPlaces | None":
     """Return where goroutines may be parked; nothing for a version that we do not know."""
-    from anyprobe.binary.restrictions.goroutines import ParkingPlaces
+    from anyprobe.binary.objects.goroutines import ParkingPlaces
 
     return _from_table(elf, ParkingPlaces)
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.binary.objects.functions import Function
-from anyprobe.binary.objects.modules import VDSO, LoadedObject
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import Memory, MemoryFault
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from anyprobe.binary.objects.goroutines import ParkingPlaces
     from anyprobe.binary.objects.table_store import TableStore
-    from anyprobe.binary.restrictions.goroutines import ParkingPlaces
 
 
 @dataclass(frozen=True, eq=False)

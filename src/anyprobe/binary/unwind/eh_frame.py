@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anyprobe.binary.dwarf.leb128 import read_uleb
 from anyprobe.binary.objects.elf import PT_GNU_EH_FRAME, ElfFile
+from anyprobe.binary.objects.leb128 import read_uleb
 from anyprobe.core.arrays import unique
 
 # Pointer encodings (DW_EH_PE_*): the low four bits are the format, the next three what the value is relative to.

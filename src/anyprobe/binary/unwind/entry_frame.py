@@ -8,8 +8,8 @@ import struct
 
 import numpy as np
 
-from anyprobe.binary.dwarf.leb128 import read_uleb
 from anyprobe.binary.objects.elf import PT_GNU_EH_FRAME, ElfFile
+from anyprobe.binary.objects.leb128 import read_uleb
 from anyprobe.binary.unwind.eh_frame import DATAREL
 from anyprobe.core.memory import MemoryFault
 

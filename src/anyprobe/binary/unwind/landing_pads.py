@@ -5,8 +5,8 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-from anyprobe.binary.dwarf.leb128 import read_uleb
 from anyprobe.binary.objects.elf import ElfFile
+from anyprobe.binary.objects.leb128 import read_uleb
 from anyprobe.binary.unwind.eh_frame import OMIT, UnwindTable, read_encoded
 from anyprobe.core.arrays import unique
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anyprobe.binary.dwarf.leb128 import read_sleb, read_uleb
 from anyprobe.binary.objects.elf import ElfFile
+from anyprobe.binary.objects.leb128 import read_sleb, read_uleb
 from anyprobe.binary.unwind.eh_frame import entry_addresses, read_encoded
 
 NONE, OF_RSP, OF_RBP, AT_RBP, STUB, SIGNAL, END = range(7)

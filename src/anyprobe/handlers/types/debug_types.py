@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from anyprobe.binary.dwarf import units as dw
 from anyprobe.binary.dwarf.debug_info import DebugInfo, foreign_language, is_cpp
-from anyprobe.binary.dwarf.leb128 import read_uleb
 from anyprobe.binary.dwarf.locations import is_at_address, place_at, register_at
+from anyprobe.binary.objects.leb128 import read_uleb
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers.types.annotations import (
     AnyType,

@@ -10,7 +10,7 @@ from anyprobe.kprobes.events.errors import DefinitionError, Problem
 from anyprobe.kprobes.events.fetch import Dereference, Fetch, Symbol
 
 if TYPE_CHECKING:
-    from anyprobe.binary.objects.image import Image
+    from anyprobe.binary.images.image import Image
     from anyprobe.probes.session import Session
 
 

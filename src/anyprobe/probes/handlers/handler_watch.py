@@ -11,7 +11,7 @@ from anyprobe.splice.edits import Module
 from anyprobe.splice.translate.signal_view import FAULT_BITS, Place
 
 if TYPE_CHECKING:
-    from anyprobe.binary.objects.modules import LoadedObject
+    from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.probes.handlers.decorators import Decorators
     from anyprobe.probes.handlers.handler_gate import HandlerGate
     from anyprobe.probes.providers.function.objects import ObjectTable

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.flow.function import FunctionCode
-from anyprobe.binary.objects.modules import VDSO, LoadedObject
+from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import Exitless, Place, Probe, Timed
@@ -192,7 +192,7 @@ class Trampolines:
         return self._objection(each.site, each.module, each.code)
 
     def _objection(self, site: "ResolvedSite", module: "Module", code: "FunctionCode") -> str | None:
-        from anyprobe.binary.flow.noreturn import never_returns
+        from anyprobe.binary.images.noreturn import never_returns
         from anyprobe.binary.unwind.entry_frame import entry_frame_objection
 
         if not self._looked:

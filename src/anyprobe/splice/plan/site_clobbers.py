@@ -45,7 +45,7 @@ class SiteClobbers:
         found = self._planned(edit, want)
         if not (found.registers or found.flags) or not self._skips_faults(edit):
             return found
-        from anyprobe.binary.liveness.instruction_masks import FLAGS
+        from anyprobe.binary.decoding.instruction_masks import FLAGS
         from anyprobe.binary.liveness.skipped_kills import SkippedKills
         from anyprobe.isa.registers import NUMBERS, mask_of
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 from anyprobe.core.refusal import Reason
 from support.filter_programs import c_source
 from support.module_under_test import HEADER, function

@@ -8,8 +8,8 @@ import subprocess
 import pytest
 import zstandard
 
+from anyprobe.binary.images.image import Image
 from anyprobe.binary.objects.elf import SHF_COMPRESSED, ElfFile
-from anyprobe.binary.objects.image import Image
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers.llvm.toolchain import object_code
 from anyprobe.handlers.types.annotations import f64, i8, i16, i32, ptr, u32

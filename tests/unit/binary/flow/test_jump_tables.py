@@ -4,7 +4,7 @@ import subprocess
 import pytest
 
 from anyprobe.binary.flow.cfg import CodeMap
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 from anyprobe.core.refusal import Reason
 from support.module_under_test import Module, function
 

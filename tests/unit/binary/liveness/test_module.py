@@ -2,10 +2,10 @@ import pytest
 
 from anyprobe.binary.flow import survey
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
+from anyprobe.binary.images.image import Image
 from anyprobe.binary.liveness import module as moduleliveness
 from anyprobe.binary.liveness.entry import Scratch
 from anyprobe.binary.liveness.site import site_scratch
-from anyprobe.binary.objects.image import Image
 from support.module_under_test import HEADER, Module, function
 
 CALLEE = "xor ecx, ecx\n mov eax, edi\n nop\n ret"

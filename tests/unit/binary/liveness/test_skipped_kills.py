@@ -1,6 +1,6 @@
 """What an instruction would have overwritten, had its fault not been skipped."""
 
-from anyprobe.binary.liveness.instruction_masks import FLAGS
+from anyprobe.binary.decoding.instruction_masks import FLAGS
 from anyprobe.binary.liveness.skipped_kills import SkippedKills
 from anyprobe.isa.registers import mask_of
 from support.module_under_test import Module, function

@@ -106,8 +106,8 @@ def test_an_unknown_jump_leads_to_who_reads_everything(dead):
 def test_every_instruction_of_a_library_has_known_effects(build):
     """What is dead is never read by the instruction itself."""
     from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
+    from anyprobe.binary.images.image import Image
     from anyprobe.binary.liveness.vectors import vector_effects
-    from anyprobe.binary.objects.image import Image
 
     code_map = CodeMap(Image.open("/usr/lib/x86_64-linux-gnu/libm.so.6").text())
     functions = map(code_map.function_at, code_map.text.function_starts.tolist()[::40])

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
+from anyprobe.binary.images.image import Image
 from anyprobe.binary.objects import cache
-from anyprobe.binary.objects.image import Image
 
 SOURCE = """
 static int __attribute__((noinline, used)) secret(int x) { return x * 7; }

@@ -61,7 +61,7 @@ def test_whole_libraries_demangle_quickly():
     import glob
     import time
 
-    from anyprobe.binary.objects.image import Image
+    from anyprobe.binary.images.image import Image
 
     paths = glob.glob("/usr/lib/x86_64-linux-gnu/libstdc++.so.6")
     if not paths:

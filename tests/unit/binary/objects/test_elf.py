@@ -5,8 +5,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from anyprobe.binary.images.image import Image
 from anyprobe.binary.objects.elf import ElfFile
-from anyprobe.binary.objects.image import Image
 from anyprobe.core.errors import AnyprobeError, UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
 

@@ -3,7 +3,7 @@ import subprocess
 import pytest
 
 from anyprobe.binary.flow.cfg import CodeMap
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 
 SOURCE = """
 package main

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from anyprobe.binary.flow import entries
-from anyprobe.binary.objects import cache, reconcile, table_store
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images import entries, reconcile
+from anyprobe.binary.images.image import Image
+from anyprobe.binary.objects import cache, table_store
 
 SOURCE = r"""
 int __attribute__((noinline, cold)) rare(int x) { return x * 7; }
@@ -133,7 +133,7 @@ def test_damaged_files_are_absent(program, builds):
 def test_many_may_write_at_once(program):
     fresh = everything(program)
     shutil.rmtree(cache.directory())
-    code = "import sys; from anyprobe.binary.objects.image import Image; Image.open(sys.argv[1]).text()"
+    code = "import sys; from anyprobe.binary.images.image import Image; Image.open(sys.argv[1]).text()"
     writers = [subprocess.Popen([sys.executable, "-c", code, str(program)]) for _ in range(4)]
     assert [writer.wait(60) for writer in writers] == [0] * 4
     assert not [name for name in os.listdir(cache.directory()) if name.startswith(".new-")]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 
 HEAD = """#define _GNU_SOURCE
 #include <linux/sched.h>

@@ -1,6 +1,6 @@
 import pytest
 
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 from support.module_under_test import HEADER, function
 
 

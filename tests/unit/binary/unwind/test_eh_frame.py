@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from anyprobe.binary.dwarf.leb128 import read_uleb
 from anyprobe.binary.objects.elf import PT_GNU_EH_FRAME, ElfFile
+from anyprobe.binary.objects.leb128 import read_uleb
 from anyprobe.binary.unwind.eh_frame import UnwindTable, read_encoded, unwind_table
 from anyprobe.binary.unwind.landing_pads import landing_pads
 from anyprobe.core.errors import UnsupportedTarget

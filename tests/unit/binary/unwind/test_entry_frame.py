@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 from anyprobe.binary.unwind.entry_frame import entry_frame_objection
 
 SOURCE = """

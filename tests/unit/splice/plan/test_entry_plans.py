@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
+from anyprobe.binary.images.image import Image
 from anyprobe.binary.objects import cache
-from anyprobe.binary.objects.image import Image
 from anyprobe.splice.codegen.patch import Clobbers
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.entry_plans import EntryPlans

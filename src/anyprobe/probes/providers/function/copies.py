@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.memory import MemoryFault
 
 if TYPE_CHECKING:
-    from anyprobe.binary.objects.modules import LoadedObject
+    from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.providers.function.objects import ObjectTable
     from anyprobe.target.system.memory import TargetMemory

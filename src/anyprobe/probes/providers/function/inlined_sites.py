@@ -8,7 +8,7 @@ from anyprobe.core.errors import SpecError, TargetError
 from anyprobe.probes.specs.spec import parse
 
 if TYPE_CHECKING:
-    from anyprobe.binary.objects.modules import LoadedObject
+    from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.data.explanation import ListedSite
     from anyprobe.probes.session import Session
 

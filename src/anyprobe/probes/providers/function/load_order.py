@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from anyprobe.binary.objects.modules import VDSO, LoadedObject
+from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import Memory, MemoryFault
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, TypedDict
 
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 from anyprobe.core.errors import SpecError, UnsupportedTarget
 from anyprobe.handlers.types.annotations import AnyType, Layout, PointerType
 from anyprobe.handlers.types.calling_convention import KnownPrototype, Prototype
@@ -12,7 +12,7 @@ from anyprobe.handlers.types.debug_types import DebugTypes
 from anyprobe.handlers.types.layouts import ArrayType, StructType
 
 if TYPE_CHECKING:
-    from anyprobe.binary.objects.modules import LoadedObject
+    from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.probes.providers.function.resolve import ResolvedSite
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from anyprobe.binary.images.modules import LoadedObject, module_names
 from anyprobe.binary.objects.functions import STUB_SUFFIX, Function
-from anyprobe.binary.objects.modules import LoadedObject, module_names
 from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.specs.dtrace import EACH

@@ -17,7 +17,7 @@ from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import AUTO, SHORT_BYTES, TRAP, PlannedSplice, Pun, Strategy, Want, WantKind
 
 if TYPE_CHECKING:
-    from anyprobe.binary.restrictions.goroutines import ParkingPlaces
+    from anyprobe.binary.objects.goroutines import ParkingPlaces
 
 _SHORT_REACH = 127
 

@@ -4,7 +4,7 @@ import collections
 
 import pytest
 
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import SpecError, UnsupportedTarget
 from anyprobe.core.refusal import Reason

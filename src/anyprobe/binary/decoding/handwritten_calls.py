@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from iced_x86 import Code, Mnemonic, OpKind, Register
 
-from anyprobe.binary.flow.constants import Constants
+from anyprobe.binary.decoding.constants import Constants
 from anyprobe.isa.decode import FLOWS, Flow
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
+from anyprobe.binary.images.image import DEBUG_ROOTS, Image
 from anyprobe.binary.objects.elf import ElfFile, Segment
-from anyprobe.binary.objects.image import DEBUG_ROOTS, Image
 from anyprobe.core.address import AddressRange, page_floor
 from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.core.mapping import MappingLike

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.flow.code_scan import Kind
-from anyprobe.binary.flow.stack_depth import Balance, balance, seen_in
+from anyprobe.binary.decoding.code_scan import Kind
+from anyprobe.binary.decoding.stack_depth import Balance, balance, seen_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection

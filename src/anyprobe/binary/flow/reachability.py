@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.discovery.descent import Reached, is_all_led_to
-from anyprobe.binary.flow.body import ENDS
+from anyprobe.binary.decoding.body import ENDS
+from anyprobe.binary.decoding.descent import Reached, is_all_led_to
 from anyprobe.binary.objects.padding import is_padding, padding_length
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Decoder
 
-from anyprobe.binary.flow.body import ENDS, LOCK
+from anyprobe.binary.decoding.body import ENDS, LOCK
 from anyprobe.binary.objects.padding import is_padding
 from anyprobe.isa.decode import DIRECT, FLOWS, JUMPS, Flow
 

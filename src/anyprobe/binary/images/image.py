@@ -218,7 +218,7 @@ class Image:
     @cached_property
     def stored_pointers(self) -> "NDArray[np.int64]":
         """What the data has addresses of, as far as relocations, or the words of a fixed-address object, say."""
-        from anyprobe.binary.flow.entries import stored_pointers
+        from anyprobe.binary.images.entries import stored_pointers
 
         return stored_pointers(self)
 
@@ -228,7 +228,7 @@ class Image:
 
     def _find_bounds(self) -> "Bounds":
         """Return the bounds of the listed functions, and of those that only calls and addresses tell of."""
-        from anyprobe.binary.flow.entries import loader_entries
+        from anyprobe.binary.images.entries import loader_entries
 
         listed = self._listed
         if self.is_go:
@@ -261,7 +261,7 @@ class Image:
 
     @cached_property
     def _listed(self) -> "Bounds":
-        from anyprobe.binary.objects.reconcile import reconcile
+        from anyprobe.binary.images.reconcile import reconcile
 
         return reconcile(self.symbol_tables, self.unwind, self.code_ranges, self._stub_sections)
 
@@ -349,7 +349,7 @@ class Image:
         return facts
 
     def _gather_facts(self) -> CodeFacts:
-        from anyprobe.binary.flow.entries import code_entries
+        from anyprobe.binary.images.entries import code_entries
         from anyprobe.binary.objects.stubs import own_stubs
         from anyprobe.binary.restrictions.forbidden import forbidden_ranges
         from anyprobe.binary.unwind.split_stack import resumed_places
@@ -372,7 +372,7 @@ class Image:
 
     @cached_property
     def _noreturn(self) -> frozenset[int]:
-        from anyprobe.binary.flow.noreturn import noreturn_addresses
+        from anyprobe.binary.images.noreturn import noreturn_addresses
 
         functions = FunctionTable(self.name, self.symbol_tables, self._listed)
         return noreturn_addresses(self.elf, functions, self.dynamic_table, self.relocations, self.code_ranges)

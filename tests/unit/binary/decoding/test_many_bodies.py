@@ -7,12 +7,11 @@ import iced_x86
 import numpy as np
 import pytest
 
-from anyprobe.binary.flow import many_bodies
+from anyprobe.binary.decoding import instruction_kinds, many_bodies
+from anyprobe.binary.decoding.instruction_masks import mask_numbers
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.flow.function import FunctionCode
-from anyprobe.binary.liveness import instruction_kinds
-from anyprobe.binary.liveness.instruction_masks import mask_numbers
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
 from anyprobe.isa.decode import decode_iced
 from support.module_under_test import Module, function
 

@@ -8,10 +8,10 @@ table.
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.discovery.descent import Reached
-from anyprobe.binary.discovery.reachability import LedTo
-from anyprobe.binary.flow.code_scan import Kind
+from anyprobe.binary.decoding.code_scan import Kind
+from anyprobe.binary.decoding.descent import Reached
 from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.binary.flow.reachability import LedTo
 from anyprobe.binary.objects.padding import padding_length
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal

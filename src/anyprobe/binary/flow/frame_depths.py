@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.flow.stack_depth import Frame, frame_behind
+from anyprobe.binary.decoding.stack_depth import Frame, frame_behind
 from anyprobe.isa.decode import FLOWS, JUMPS, Flow
 
 if TYPE_CHECKING:

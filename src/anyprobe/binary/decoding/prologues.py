@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from iced_x86 import Decoder
 
-from anyprobe.binary.flow.code_scan import CodeBytes
+from anyprobe.binary.decoding.code_scan import CodeBytes
 from anyprobe.isa.decode import Flow, decode_range
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def is_stub_at(area: CodeBytes, address: int) -> bool:
 
 def takes_return_at(area: CodeBytes, target: int) -> bool:
     """Return whether what begins at an address takes its return address from the stack at once."""
-    from anyprobe.binary.flow.stack_depth import takes_return
+    from anyprobe.binary.decoding.stack_depth import takes_return
 
     content = area.content[target - area.start : target - area.start + _FRONT]
     if _TAKING.search(content) is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from iced_x86 import Decoder
 
-from anyprobe.binary.flow.body import Body, Facts, decode_to_end, examine
+from anyprobe.binary.decoding.body import Body, Facts, decode_to_end, examine
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.isa.decode import Flow, Insn, decode_iced
 

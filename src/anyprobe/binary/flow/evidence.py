@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from iced_x86 import MemorySizeExt
 
-from anyprobe.binary.discovery.prologues import thunks_in
-from anyprobe.binary.flow.code_scan import Kind, Operands, pushed_returns
+from anyprobe.binary.decoding.code_scan import Kind, Operands, pushed_returns
+from anyprobe.binary.decoding.prologues import thunks_in
 from anyprobe.core.cachedproperty import cached_property
 
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from anyprobe.binary.flow import many_bodies
-from anyprobe.binary.flow.branches import Branches
+from anyprobe.binary.decoding import kept_lines, many_bodies
+from anyprobe.binary.decoding.branches import Branches
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.flow.function import FunctionCode
-from anyprobe.binary.liveness import kept_lines, module
-from anyprobe.binary.objects.image import Image
+from anyprobe.binary.images.image import Image
+from anyprobe.binary.liveness import module
 
 LIBRARY = "/lib64/ld-linux-x86-64.so.2"
 FEW = 500

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from iced_x86 import Code
 
-from anyprobe.binary.flow.body import Body, Facts
-from anyprobe.binary.flow.branches import Branches
-from anyprobe.binary.liveness.instruction_kinds import codes_of, kinds_of, mask_numbers_of
+from anyprobe.binary.decoding.body import Body, Facts
+from anyprobe.binary.decoding.branches import Branches
+from anyprobe.binary.decoding.instruction_kinds import codes_of, kinds_of, mask_numbers_of
 from anyprobe.core.arrays import places_in
 from anyprobe.isa.decode import CALLS, FLOWS, JUMPS, Flow
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from iced_x86 import Instruction
     from numpy.typing import NDArray
 
-    from anyprobe.binary.flow.decoded_code import DecodedCode
+    from anyprobe.binary.decoding.decoded_code import DecodedCode
     from anyprobe.binary.liveness.fixpoint import Ints
 
 _PORTION = 400_000

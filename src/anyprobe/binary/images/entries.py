@@ -14,7 +14,7 @@ from anyprobe.core.arrays import among, unique
 from anyprobe.core.memory import MemoryFault
 
 if TYPE_CHECKING:
-    from anyprobe.binary.objects.image import Image
+    from anyprobe.binary.images.image import Image
 
 _SINGLE = (12, 13)  # DT_INIT, DT_FINI
 _ARRAYS = ((25, 27), (26, 28), (32, 33))  # DT_INIT_ARRAY, DT_FINI_ARRAY, DT_PREINIT_ARRAY with their sizes

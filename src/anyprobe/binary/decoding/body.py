@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from iced_x86 import Code
 
-from anyprobe.binary.flow.branches import Branches
+from anyprobe.binary.decoding.branches import Branches
 from anyprobe.binary.objects.padding import padding_length
 from anyprobe.isa.decode import FLOWS, Flow, Insn, decode_iced
 
@@ -141,7 +141,7 @@ def examine(
     made = _body(iced, content, start, None, has_gaps=False)
     if made.facts.invalid is None and made.missed is None:
         return made
-    from anyprobe.binary.discovery.descent import descend
+    from anyprobe.binary.decoding.descent import descend
 
     iced, doubt = descend(content, start, entries(), noreturn)
     return _body(iced, content, start, doubt, has_gaps=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from iced_x86 import Code
 
-from anyprobe.binary.liveness.instruction_masks import shape_number
+from anyprobe.binary.decoding.instruction_masks import shape_number
 from anyprobe.isa.effects import shape_of
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ import subprocess
 import pytest
 
 from anyprobe.binary.flow.cfg import CodeMap
+from anyprobe.binary.images.image import Image
 from anyprobe.binary.objects.golang import parking_places
-from anyprobe.binary.objects.image import Image
 
 SOURCE = """
 package main

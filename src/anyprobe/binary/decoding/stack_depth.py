@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Mnemonic, OpKind, Register
 
-from anyprobe.binary.flow.handwritten_calls import hops
+from anyprobe.binary.decoding.handwritten_calls import hops
 from anyprobe.isa.decode import CALLS, FLOWS, JUMPS, Flow
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from anyprobe.binary.images.image import Image
 from anyprobe.binary.objects import symbol_names
-from anyprobe.binary.objects.image import Image
 from anyprobe.binary.objects.symbols import SymbolTable
 from anyprobe.core.refusal import Reason
 

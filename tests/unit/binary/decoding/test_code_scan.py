@@ -3,7 +3,15 @@ import time
 import numpy as np
 import pytest
 
-from anyprobe.binary.flow.code_scan import Kind, References, calls_into, code_bytes, jump_tables, leas_into, words_into
+from anyprobe.binary.decoding.code_scan import (
+    Kind,
+    References,
+    calls_into,
+    code_bytes,
+    jump_tables,
+    leas_into,
+    words_into,
+)
 from support.module_under_test import Module, function
 
 

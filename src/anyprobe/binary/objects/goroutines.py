@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from anyprobe.binary.dwarf.leb128 import read_uleb
+from anyprobe.binary.objects.leb128 import read_uleb
 
 _RECORD = {0xFFFFFFF0: 40, 0xFFFFFFF1: 44}
 """Bytes of ``_func`` in front of the numbers of its tables: since Go 1.18, since Go 1.20."""

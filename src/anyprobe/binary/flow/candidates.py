@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from iced_x86 import OpKind
 
-from anyprobe.binary.flow.code_scan import Kind
+from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.isa.decode import DIRECT, FLOWS
 
 if TYPE_CHECKING:
