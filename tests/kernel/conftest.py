@@ -71,7 +71,8 @@ def pytest_runtest_logreport(report):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item):
-    if GUEST is not None:
+    # asked of all tests of the run, also of those in other folders
+    if GUEST is not None or not item.path.is_relative_to(HERE):
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in _reports(item):
