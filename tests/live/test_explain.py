@@ -31,8 +31,7 @@ def test_interrupted(target, times, monkeypatch, function, when):
         toggled = Toggled(session, target, times)
         toggled.toggle([(function, "insn")])
         module = next(module for module in session.engine.modules if module.claims.written)
-        with module.claims.trial() as claimed:
-            pass
+        claimed = module.claims.replaced((), ())
         with monkeypatch.context() as patched:
             patched.setattr(Planner, "plan", interrupted)
             for kind in ("insn", "block", "entry"):

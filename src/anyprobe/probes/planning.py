@@ -21,7 +21,7 @@ from anyprobe.splice.apply.live.changes import explained
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
 from anyprobe.splice.codegen.routines import Routines
-from anyprobe.splice.edits import Module
+from anyprobe.splice.edits import Module, planned_of
 from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Want, WantKind
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ _MADE_UP_PATCH, _MADE_UP_ROUTINE, _MADE_UP_GATE, _MADE_UP_SLOT = 0x10000, 0x8000
 
 def _planned(session: "Session", module: Module, code: FunctionCode, wants: list[Want]) -> FunctionPlan:
     """Plan and take nothing."""
-    live = session.engine.live
-    with module.on_trial(code):
-        found = None if live is None else live.plan_for(module, code, wants)
-        plan = found if isinstance(found, FunctionPlan) else session.engine.planner(module).plan(code, wants)
+    engine, state = session.engine, module.known_state(code)
+    with module.claims.trial(planned_of(state.splices if state else ())) as claims:
+        found = None if engine.live is None else engine.live.plan_for(module, claims, code, wants)
+        plan = found if isinstance(found, FunctionPlan) else engine.planner(module, claims).plan(code, wants)
     if found is not None:
         plan.notes.append(explained(found))
     return plan

@@ -1,7 +1,6 @@
 """What an engine works on: modules, their probed functions, and what a change does to one of them."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from anyprobe.binary.flow.cfg import CodeMap
@@ -14,7 +13,7 @@ from anyprobe.splice.journal.installed import Part
 from anyprobe.splice.memory.banks import Hook
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.entry_plans import EntryPlans
-from anyprobe.splice.plan.splices import FunctionPlan, Want
+from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Want
 from anyprobe.splice.plan.together import first_of
 from anyprobe.target.system.procfs import Mapping
 
@@ -22,6 +21,11 @@ from anyprobe.target.system.procfs import Mapping
 def hook_of(want: Want) -> Hook | None:
     """Return the hook that a want carries (loop branches carry none)."""
     return want.tag if isinstance(want.tag, Hook) else None
+
+
+def planned_of(splices: Iterable[LiveSplice]) -> list[PlannedSplice]:
+    """Return what was planned of live splices."""
+    return [splice.planned for splice in splices]
 
 
 @dataclass(eq=False, slots=True)
@@ -107,17 +111,6 @@ class Module:
         self.shown.add(address)
         self.code.dead_in_callees[address] = 0
 
-    @contextmanager
-    def on_trial(self, code: FunctionCode) -> Iterator[None]:
-        """Plan a function anew in this scope without a change: its live splices stay claimed, whatever ends it."""
-        state, claims = self.known_state(code), self.claims
-        with claims.trial(splice.planned for splice in (state.splices if state else ())) as trial:
-            try:
-                self.claims = trial
-                yield
-            finally:
-                self.claims = claims
-
     def settle(self, state: FunctionState, wants: list[Want], splices: list[LiveSplice]) -> None:
         """Take note of what is wanted of a function now, and of the splices that serve it."""
         state.wants, state.splices = wants, splices
@@ -168,8 +161,8 @@ class Edit:
     given_up: bool = False
     refusal: Refusal | None = None
     """Why it was given up."""
-    planned: bool = False
-    """Whether the claims are the plan's, not the live splices'."""
+    before: Claims | None = None
+    """The module's claims without the plan's: the plan has claimed nothing while they are what the module has."""
     settled: bool = False
     anew: bool = False
     """Whether nothing may stay as it is, even if the same is wanted of it."""
@@ -181,6 +174,19 @@ class Edit:
     """Why it cannot be made while the program runs, where that was wanted."""
     arming: str = ""
     """``live``, or ``stop`` and why, where it was wanted that nothing is stopped."""
+
+    def claim(self) -> None:
+        """Have the plan's splices claim their bytes in place of those that leave: all of it by one store."""
+        self.before = self.module.claims
+        self.module.claims = self.before.replaced(planned_of(self.leaving), self.plan.splices)
+
+    def give_back(self) -> None:
+        """Have those that were to leave claim their bytes again, unless they still do."""
+        if self.before is None or self.module.claims is self.before:
+            return
+        # whatever interrupts this, either both stores are made or it is all done again
+        self.before = self.module.claims.replaced(self.plan.splices, planned_of(self.leaving))
+        self.module.claims = self.before
 
     @property
     def leaving(self) -> list[LiveSplice]:

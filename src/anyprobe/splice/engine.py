@@ -16,13 +16,14 @@ from anyprobe.splice.apply.transaction import FunctionChange, LiveSplice, Transa
 from anyprobe.splice.apply.uprobes import see_to
 from anyprobe.splice.codegen.emission import Emission, worth_moving
 from anyprobe.splice.codegen.stub_directory import StubDirectory
-from anyprobe.splice.edits import Edit, Module, hook_of
+from anyprobe.splice.edits import Edit, Module, hook_of, planned_of
 from anyprobe.splice.journal.records import Owner, Record, RecordKind
 from anyprobe.splice.journal.registrations import Roster
 from anyprobe.splice.memory.arena import Arena
 from anyprobe.splice.memory.banks import SLOT_ONLY, TIMING
 from anyprobe.splice.memory.code_region import Neighbourhood, SlotBank
 from anyprobe.splice.memory.space import AddressSpace
+from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.site_clobbers import ClobberSource, SiteClobbers, function_of
 from anyprobe.splice.plan.splices import AUTO, FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.plan.strategies.springboard import PunPlaces, Springboards
@@ -188,7 +189,7 @@ class Engine:
             for address in (found.syscall_ret, found.restorer, found.pop_rax):
                 if module.low <= address < module.high:
                     start = address - module.bias
-                    module.claims.borrowed.update(range(start, start + _GADGET_BYTES))
+                    module.claims.borrowed.keep_range(start, start + _GADGET_BYTES)
 
     def _plan_from_memory(self, edit: Edit) -> bool:
         """Use the plan that an earlier session made, where the edit is a first, plain entry counter."""
@@ -204,34 +205,33 @@ class Engine:
             return False
         if self.view.faults and self.planner(edit.module).fault_refusal(splice.insns, splice.write_at + splice.written):
             return False
-        edit.module.claims.claim(splice)
-        edit.plan, edit.wants, edit.planned = FunctionPlan([splice]), [want], True
+        edit.plan, edit.wants = FunctionPlan([splice]), [want]
+        edit.claim()
         return True
 
     def _plan(self, edit: Edit) -> None:
         """Plan the function anew with all its wants; additions that would cost an armed hook its place are refused."""
         state = edit.state
-        edit.planned = True
         if self.live is not None and self.live.plan_beside(edit):
             return
-        for splice in state.splices:
-            edit.module.claims.release(splice.planned)  # twice for a short jump and its springboard: no matter
         removed = edit.removed
-        if not edit.added and removed == state.wants:
-            return
-        kept = [want for want in state.wants if want not in removed]
-        if not kept and not edit.added:
-            return
-        planner = self.planner(edit.module)
+        kept = [] if removed == state.wants else [want for want in state.wants if want not in removed]
+        if kept or edit.added:
+            with edit.module.claims.trial(planned_of(state.splices)) as claims:
+                self._plan_on(claims, edit, kept)
+        if not edit.given_up:
+            edit.claim()
+
+    def _plan_on(self, claims: Claims, edit: Edit, kept: list[Want]) -> None:
+        """Plan a function, without a want that is refused and its group, until none is."""
+        state, planner = edit.state, self.planner(edit.module, claims)
         edit.wants = self.refuse_timing(edit, kept + edit.added)
         while True:
-            live = None if self.live is None else self.live.plan(edit)
+            live = None if self.live is None else self.live.plan(edit, claims)
             edit.plan = live or planner.plan(state.code, edit.wants, frozenset() if edit.yields else frozenset(kept))
             refused = self._spread(edit.plan.refused, edit.wants)
             if not refused:
                 return
-            for planned in edit.plan.splices:
-                edit.module.claims.release(planned)
             lost = [] if edit.yields else [want for want in refused if want in kept]
             for want, why in refused.items():
                 _refuse(want, why)
@@ -245,15 +245,21 @@ class Engine:
                 self.give_up(edit, Refusal(Reason.OVERLAP, state.code.start, detail))
                 return
 
-    def planner(self, module: Module) -> "Planner":
-        """Return a planner for a module."""
+    def places_of(self, module: Module, claims: Claims) -> PunPlaces:
+        """Return where the springboards of a module's punned jumps may stand; its claims and a trial take them."""
+        places = claims.places = module.claims.places = PunPlaces(self.springboards, module.bias)
+        return places
+
+    def planner(self, module: Module, claims: Claims | None = None) -> "Planner":
+        """Return a planner for a module, one that respects its claims or other ones."""
         from anyprobe.splice.plan.planner import Planner  # not needed where all plans are remembered ones
 
-        places = module.claims.places = PunPlaces(self.springboards, module.bias)
+        claims = claims or module.claims
+        places = self.places_of(module, claims)
         go = module.code.text.is_go
         return Planner(
             module.code,
-            module.claims,
+            claims,
             places.reachable,
             self.allowed,
             plain_jumps_only=go,
@@ -310,9 +316,10 @@ class Engine:
             self.slots = False
             for edit in edits:
                 edit.wants = self.refuse_timing(edit, edit.wants)
-                for splice in edit.plan.splices:
-                    edit.module.claims.release(splice)
-                edit.plan = self.planner(edit.module).plan(edit.state.code, edit.wants)
+                edit.give_back()
+                with edit.module.claims.trial(planned_of(edit.leaving)) as claims:
+                    edit.plan = self.planner(edit.module, claims).plan(edit.state.code, edit.wants)
+                edit.claim()
             Preparation(self, edits).run()
 
     @contextmanager
@@ -458,13 +465,8 @@ class Engine:
     @staticmethod
     def _abandon(edit: Edit) -> None:
         """Forget a function's plan; its bytes are claimed as before."""
-        if not edit.planned:
-            return
-        for planned in edit.plan.splices:
-            edit.module.claims.release(planned)
-        for splice in edit.leaving:
-            edit.module.claims.claim(splice.planned)
-        edit.change = None
+        edit.give_back()
+        edit.change = edit.before = None
         edit.plan, edit.staying = FunctionPlan(), []
         edit.wants = list(edit.state.wants)
         for want in edit.wants if edit.yields else ():  # what it was to lose stays after all

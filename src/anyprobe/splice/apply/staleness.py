@@ -8,7 +8,7 @@ from anyprobe.core.errors import SessionConflict
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.transaction import LiveSplice
-from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
+from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of, planned_of
 from anyprobe.splice.journal.installed import Part, find_owners, owner_alive
 from anyprobe.splice.journal.records import Owner
 from anyprobe.splice.memory.arena import is_ours
@@ -95,8 +95,7 @@ def found_at(splice: LiveSplice, parts: Iterable[Part], memory: Memory, mappings
 
 def lose(module: Module, state: FunctionState, why: Refusal) -> None:
     """Forget the splices of a function, which are there no more."""
-    for splice in state.splices:
-        module.claims.release(splice.planned)
+    module.claims = module.claims.replaced(planned_of(state.splices), ())
     for hook in filter(None, map(hook_of, state.wants)):
         hook.splice, hook.refusal = None, why
     module.settle(state, [], [])

@@ -1,12 +1,11 @@
 """Which bytes of a module are spoken for: written by one splice, or borrowed by a punned jump."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from anyprobe.core.addressset import AddressSet
+from anyprobe.core.addressset import AddressCounts, AddressSet
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.plan.splices import PlannedSplice
@@ -30,19 +29,25 @@ class Places(Protocol):
 
 @dataclass
 class Claims:
-    """Which bytes of one module are written or borrowed by splices."""
+    """Which bytes of one module are written or borrowed by splices.
+
+    Plans claim on copies, which are thrown away; what becomes of a plan replaces the module's claims as a whole, by one
+    store. So whatever ends a plan or a change, between any two instructions, the bytes that armed splices have written
+    and borrowed stay protected.
+    """
 
     written: AddressSet = field(default_factory=AddressSet)
-    borrowed: Counter[int] = field(default_factory=Counter)
+    borrowed: AddressCounts = field(default_factory=AddressCounts)
     """How many splices depend on a byte: several puns may borrow the same one."""
 
     displaced: AddressSet = field(default_factory=AddressSet)
     """Bytes behind the written ones of instructions that run as copies in a patch: nobody comes by the originals."""
     landings: AddressSet = field(default_factory=AddressSet)
-    """Where patches, old ones too, jump back to: a thread may still be on its way there."""
+    """Where patches, old ones too, jump back to: a thread may still be on its way there. Copies share it."""
     places: Places | None = field(default=None, compare=False)
     """Taken and given back together with the bytes of punned jumps."""
-    _trial: "_Trial | None" = field(default=None, compare=False)
+    takers: list[PlannedSplice] | None = field(default=None, compare=False)
+    """Of a trial: the splices that have taken places."""
 
     def conflict(self, start: int, written: int, borrowed: int) -> Refusal | None:
         """Return why these bytes cannot be claimed."""
@@ -51,7 +56,7 @@ class Claims:
         for address in range(start, start + written):
             if address in self.written:
                 return Refusal(Reason.OVERLAP, address, "another splice has written this byte")
-            if self.borrowed.get(address, 0) > 0:
+            if self.borrowed[address]:
                 return Refusal(Reason.BORROWED_BYTES, address, "a punned jump nearby depends on this byte")
             if address in self.displaced:
                 return Refusal(Reason.OVERLAP, address, "the patch of another splice runs a copy of this instruction")
@@ -67,7 +72,7 @@ class Claims:
         end = start + written
         if self.written.has_any(start, end) or self.displaced.has_any(start, end):
             return False
-        return not self.landings.has_any(start + 1, end) and self.borrowed.keys().isdisjoint(range(start, end))
+        return not self.landings.has_any(start + 1, end) and not self.borrowed.has_any(start, end)
 
     def overwritten(self, splice: PlannedSplice) -> Refusal | None:
         """Return which instruction that a splice displaces has been written to by another."""
@@ -90,69 +95,47 @@ class Claims:
         middle = splice.write_at + splice.written
         self.written.add_range(splice.write_at, middle)
         if splice.borrowed:
-            self.borrowed.update(range(middle, middle + splice.borrowed))
+            self.borrowed.add_range(middle, middle + splice.borrowed)
         self.displace(splice)
-        if splice.pun is not None and self.places is not None:
-            self.places.take(splice)
-        if self._trial is not None:
-            self._trial.claimed(splice)
         if splice.dead_springboard:
-            end = splice.dead_springboard + JUMP_BYTES
-            self.written.add_range(splice.dead_springboard, end)
-            for host in splice.leans_on:
-                host.hosts_until = max(host.hosts_until, end)
+            self.written.add_range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES)
+        if splice.pun is not None and self.places is not None:
+            if self.takers is not None:
+                self.takers.append(splice)
+            self.places.take(splice)
 
     def release(self, splice: PlannedSplice) -> None:
         """Give the splice's bytes back."""
         middle = splice.write_at + splice.written
         self.written.discard_range(splice.write_at, middle)
-        for address in range(middle, middle + splice.borrowed):
-            self.borrowed[address] -= 1
-            if self.borrowed[address] <= 0:
-                del self.borrowed[address]
+        if splice.borrowed:
+            self.borrowed.discard_range(middle, middle + splice.borrowed)
         self.displaced.discard_range(middle, splice.end)
-        if splice.pun is not None and self.places is not None:
-            self.places.give_back(splice)
         if splice.dead_springboard:
             self.written.discard_range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES)
+        if splice.pun is not None and self.places is not None:
+            self.places.give_back(splice)
+
+    def replaced(self, old: Iterable[PlannedSplice], new: Iterable[PlannedSplice]) -> "Claims":
+        """Return what is claimed when some splices have taken the place of others."""
+        made = Claims(self.written.copy(), self.borrowed.copy(), self.displaced.copy(), self.landings, self.places)
+        for splice in dict.fromkeys(old):  # a short jump and its springboard are two, of one splice
+            made.release(splice)
+        for splice in dict.fromkeys(new):
+            made.claim(splice)
+        return made
 
     @contextmanager
     def trial(self, without: Iterable[PlannedSplice] = ()) -> "Iterator[Claims]":
-        """Yield a copy of the claims for a plan that is only shown, made as if some splices were not there.
+        """Yield a copy of the claims for a plan, made as if some splices were not there.
 
-        Nothing is ever taken from the claims themselves, so whatever ends the trial, an interrupt between any two
-        instructions included, leaves what armed splices have written and borrowed protected. What the plan takes
-        outside of the copy, places for springboards and room after its hosts, is given back.
+        The places of springboards that the plan takes are free again afterwards.
         """
-        copy = Claims(
-            self.written.copy(), self.borrowed.copy(), self.displaced.copy(), self.landings.copy(), _trial=_Trial()
-        )
-        for splice in without:
-            copy.release(splice)
+        made = self.replaced(without, ())
+        made.takers = []
         try:
-            yield copy
+            yield made
         finally:
-            assert copy._trial is not None
-            copy._trial.undo(copy.places)
-
-
-@dataclass
-class _Trial:
-    """What a plan on trial has changed outside of its copy of the claims."""
-
-    splices: list[PlannedSplice] = field(default_factory=list)
-    hosts: dict[int, tuple[PlannedSplice, int]] = field(default_factory=dict)
-
-    def claimed(self, splice: PlannedSplice) -> None:
-        """Note a splice, and how far its hosts reached before."""
-        self.splices.append(splice)
-        for host in splice.leans_on:
-            self.hosts.setdefault(id(host), (host, host.hosts_until))
-
-    def undo(self, places: Places | None) -> None:
-        """Give back the places of springboards that were not written, and the room after hosts."""
-        for splice in self.splices:
-            if splice.pun is not None and places is not None:
-                places.give_back(splice)
-        for host, reached in self.hosts.values():
-            host.hosts_until = reached
+            for splice in made.takers:
+                if made.places is not None:
+                    made.places.give_back(splice)

@@ -33,7 +33,7 @@ class LivePlanner(Planner):
         wants: Sequence[Want],
         vital: AbstractSet[Want] = frozenset(),  # noqa: ARG002 - each has a place of its own or none
     ) -> FunctionPlan:
-        """Return splices for the wants of one function, and claim their bytes."""
+        """Return splices for the wants of one function, each displacing one instruction."""
         return self._attempt(function, wants, self._place_each)
 
     def _place_each(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> None:

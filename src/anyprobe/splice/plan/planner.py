@@ -38,7 +38,7 @@ class Planner(Rows):
     def plan(
         self, function: FunctionCode, wants: Sequence[Want], vital: AbstractSet[Want] = frozenset()
     ) -> FunctionPlan:
-        """Return splices for the wants of one function (and its parts elsewhere), and claim their bytes.
+        """Return splices for the wants of one function (and its parts elsewhere); nothing is claimed by that.
 
         Where instructions take the room of one another, those with the least room are placed last, if that serves more,
         or as many with fewer puns: each of these needs a place at one of a few addresses. What is ``vital``, or serves
@@ -65,18 +65,8 @@ class Planner(Rows):
         place: Callable[[FunctionCode, list[Want], FunctionPlan], None],
     ) -> FunctionPlan:
         """Return another plan if it serves more, else the one that there is."""
-        self._release(plan)
         other = self._attempt(function, wants, place)
-        if other.loss < plan.loss:
-            return other
-        self._release(other)
-        for splice in plan.splices:
-            self.claims.claim(splice)
-        return plan
-
-    def _release(self, plan: FunctionPlan) -> None:
-        for splice in plan.splices:
-            self.claims.release(splice)
+        return other if other.loss < plan.loss else plan
 
     def _attempt(
         self,
@@ -100,9 +90,16 @@ class Planner(Rows):
                 for at in home.back_to_entry
             ]
             todo = sorted([*todo, *loops], key=lambda want: want.address)
-        place(function, todo, plan)
-        self._refuse_open_loops(plan, entries)
-        self._drop_idle(plan)
+        claims = self.claims
+        with claims.trial() as trial:
+            try:
+                self.claims = trial
+                place(function, todo, plan)
+                self._refuse_open_loops(plan, entries)
+                self._drop_idle(plan)
+            finally:
+                self.claims = claims
+        plan.note_hosts()
         return plan
 
     def _without_behind(self, function: FunctionCode, wants: Sequence[Want]) -> list[tuple[Want, Refusal]]:
@@ -164,7 +161,9 @@ class Planner(Rows):
         wanted, vital = self._wanted, self._vital
         alone = self.plan(function, [want for want in todo if want in first])
         self._wanted, self._vital = wanted, vital
-        plan.splices += alone.splices  # they are claimed already
+        plan.splices += alone.splices
+        for splice in alone.splices:
+            self.claims.claim(splice)
         plan.refused += alone.refused
         plan.verdicts += alone.verdicts
         plan.shared |= alone.shared

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
 
 if TYPE_CHECKING:
@@ -193,6 +194,14 @@ class FunctionPlan:
     def is_worth_more(self, most: int) -> bool:
         """Return whether to plan a function anew: not for a few instructions, which are no ends."""
         return self.loss[:2] > (0, 0) or len(self.refused) + self.puns > most
+
+    def note_hosts(self) -> None:
+        """Note in splices how far the springboards of others reach in what they displace."""
+        for splice in self.splices:
+            splice.hosts_until = 0
+        for splice in self.splices:
+            for host in splice.leans_on if splice.dead_springboard else ():
+                host.hosts_until = max(host.hosts_until, splice.dead_springboard + JUMP_BYTES)
 
     def last_before(self, address: int) -> PlannedSplice | None:
         """Return the splice with the highest head at or below an address, of several the one added last."""

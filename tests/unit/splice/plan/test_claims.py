@@ -1,6 +1,8 @@
 """Which bytes are spoken for: what a look at all of them at once says is what a look at each says."""
 
 import contextlib
+import sys
+from itertools import count
 from unittest.mock import Mock
 
 from hypothesis import given
@@ -10,8 +12,10 @@ from anyprobe.core.addressset import AddressSet
 from anyprobe.core.refusal import Reason
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import decode_range
+from anyprobe.splice.apply.transaction import LiveSplice
+from anyprobe.splice.edits import Edit, FunctionState, Module
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.splices import PlannedSplice, Pun, Strategy
+from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Pun, Strategy
 
 BASE = 0x1000
 some = st.sets(st.integers(BASE, BASE + 15), max_size=4)
@@ -21,7 +25,7 @@ def expected(claims, start, written, borrowed):
     for at in range(start, start + written):
         if at in claims.written:
             return Reason.OVERLAP, at
-        if claims.borrowed.get(at, 0) > 0:
+        if claims.borrowed[at]:
             return Reason.BORROWED_BYTES, at
         if at in claims.displaced or (at != start and at in claims.landings):
             return Reason.OVERLAP, at
@@ -34,8 +38,10 @@ def expected(claims, start, written, borrowed):
 @given(some, some, some, some, some, st.integers(0, 5), st.integers(0, 4))
 def test_the_first_byte_that_is_taken_is_named(written, borrowed, given_back, displaced, landings, size, behind):
     claims = Claims(AddressSet(written), displaced=AddressSet(displaced), landings=AddressSet(landings))
-    claims.borrowed.update(borrowed | given_back)
-    claims.borrowed.subtract(given_back)
+    for at in borrowed | given_back:
+        claims.borrowed.add_range(at, at + 1)
+    for at in given_back:
+        claims.borrowed.discard_range(at, at + 1)
     found = claims.conflict(BASE + 4, size, behind)
     assert (None if found is None else (found.reason, found.address)) == expected(claims, BASE + 4, size, behind)
 
@@ -49,34 +55,97 @@ def test_what_is_displaced_has_been_written_to_by_nobody(written, displaced):
     assert (None if found is None else found.address) == (taken[0] if taken else None)
 
 
-def test_a_trial_takes_nothing_whatever_ends_it():
-    claims, places = Claims(), Mock()
-    host = PlannedSplice(Strategy.JUMP, BASE, tuple(decode_range(b"\x90" * 9, BASE)), [], 5, BASE)
-    pun = PlannedSplice(
-        Strategy.PUNNED,
-        BASE + 16,
-        tuple(decode_range(b"\x90", BASE + 16)),
-        [],
-        1,
-        BASE + 16,
-        4,
-        Pun(0, 0, BASE + 0x100),
-    )
-    claims.claim(host)
-    claims.claim(pun)
-    with claims.trial() as before:
-        assert before == claims
-    short = PlannedSplice(
-        Strategy.SHORT, BASE + 32, tuple(decode_range(b"\x90\x90", BASE + 32)), [], 2, BASE + 32,
-        dead_springboard=BASE + 64, leans_on=(host,), pun=pun.pun,
+HOST = PlannedSplice(Strategy.JUMP, BASE, tuple(decode_range(b"\x90" * 9, BASE)), [], 5, BASE)
+PUN = PlannedSplice(
+    Strategy.PUNNED, BASE + 16, tuple(decode_range(b"\x90", BASE + 16)), [], 1, BASE + 16, 4, Pun(0, 0, BASE + 0x100)
+)
+
+
+def short_on(host):
+    insns = tuple(decode_range(b"\x90", BASE + 32))
+    return PlannedSplice(
+        Strategy.SHORT, BASE + 32, insns, [], 1, BASE + 32, 1,
+        dead_springboard=BASE + 64, leans_on=(host,), pun=PUN.pun,
     )  # fmt: skip
-    with contextlib.suppress(KeyboardInterrupt), claims.trial([host, pun]) as trial:
+
+
+def claimed(*splices):
+    return Claims().replaced((), splices)
+
+
+def test_a_trial_takes_nothing_whatever_ends_it():
+    claims, places = claimed(HOST, PUN), Mock()
+    short = short_on(HOST)
+    with contextlib.suppress(KeyboardInterrupt), claims.trial([HOST, PUN]) as trial:
         trial.places = places
         assert trial.conflict(BASE + 17, 4, 0) is None
         trial.claim(short)
-        assert host.hosts_until == BASE + 64 + JUMP_BYTES
         raise KeyboardInterrupt
-    assert claims == before
-    assert host.hosts_until == 0
+    assert claims == claimed(HOST, PUN)
     assert claims.conflict(BASE + 17, 4, 0).reason is Reason.BORROWED_BYTES
     places.give_back.assert_called_once_with(short)
+
+
+def test_a_splice_of_two_writes_gives_its_bytes_back_once():
+    """A short jump and its springboard are two writes; what another pun borrows, too, stays protected."""
+    short = short_on(HOST)
+    beside = PlannedSplice(
+        Strategy.PUNNED, BASE + 28, tuple(decode_range(b"\x90", BASE + 28)), [], 1, BASE + 28, 6, PUN.pun
+    )
+    claims = claimed(HOST, beside).replaced((), [short])
+    assert claims.borrowed[BASE + 33] == 2
+    assert claims.replaced([short, short], ()).borrowed[BASE + 33] == 1
+    assert claims.replaced([short, short], [short, short]) == claims
+
+
+def test_how_far_springboards_reach_in_a_host_is_what_the_plan_says():
+    host = PlannedSplice(Strategy.JUMP, BASE, tuple(decode_range(b"\x90" * 9, BASE)), [], 5, BASE)
+    plan = FunctionPlan([host, short_on(host)])
+    plan.note_hosts()
+    assert host.hosts_until == BASE + 64 + JUMP_BYTES
+    plan.splices.pop()
+    plan.note_hosts()
+    assert host.hosts_until == 0
+
+
+def interrupts(steps):
+    """Return a function for ``sys.settrace`` that interrupts after so many steps in this repository's planning."""
+    left = [steps]
+
+    def trace(frame, event, _):
+        if not frame.f_code.co_filename.endswith(("edits.py", "claims.py")):
+            return trace
+        frame.f_trace_opcodes = True
+        left[0] -= event == "opcode"
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
+def test_an_edit_is_interrupted_anywhere(code_map):
+    """Between any two instructions of claiming and of giving back: what is armed is claimed in the end, once."""
+    code = code_map(BASE, b"\x90" * 64, [(0, 64)])
+    function, was, will_be = code.function_at(BASE), claimed(HOST, PUN), claimed(short_on(HOST))
+    armed, wanted = [LiveSplice(each, 0, each.write_at, b"", b"", None) for each in (HOST, PUN)], short_on(HOST)
+    for steps in count(1):
+        state = FunctionState(function, splices=list(armed))
+        module = Module("", code, 0, 0, 0, claims=claimed(HOST, PUN))
+        edit = Edit(module, state, plan=FunctionPlan([wanted]))
+        before = sys.gettrace()
+        sys.settrace(interrupts(steps))
+        try:
+            edit.claim()
+            edit.give_back()
+            ended = True
+        except KeyboardInterrupt:
+            ended = False
+        finally:
+            sys.settrace(before)
+        assert module.claims in (was, will_be)
+        edit.give_back()
+        assert module.claims == was
+        if ended:
+            assert steps > 100
+            return

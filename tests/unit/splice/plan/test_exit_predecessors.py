@@ -13,6 +13,7 @@ from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.predecessor_edits import Ways
 from anyprobe.splice.plan.splices import AUTO, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+from support.planning import claimed_plan
 
 BASE, BIAS, PATCH = 0x401000, 0x500000, 0xA00000
 BANK = BankCode(slot=0x208, gate=0xA10000, near=0, routines=Routines(0xA20000, 0xA20100, 0xA20200, 0xA20300))
@@ -42,7 +43,7 @@ def planner_of(code_map, code, padding=1, entries=(), more="", **settings):
 
 
 def plan_of(planner, *wants):
-    return planner.plan(planner.code.function_at(BASE), [Want(BASE + at, kind) for at, kind in wants])
+    return claimed_plan(planner, planner.code.function_at(BASE), [Want(BASE + at, kind) for at, kind in wants])
 
 
 def shape(plan):

@@ -7,6 +7,7 @@ from anyprobe.isa.decode import decode_range
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.splices import AUTO, PlannedSplice, Pun, Strategy, Want, WantKind
+from support.planning import claimed_plan
 
 BASE = 0x401000
 MOV = "b8 01 00 00 00"  # mov eax, 1
@@ -37,7 +38,7 @@ class Case:
         """Plan (offset, kind, conditional?) wants of one function."""
         start = self.starts[function]
         made = [Want(start + offset, kind, *rest) for offset, kind, *rest in wants]
-        return self.planner.plan(self.map.function_at(start), made)
+        return claimed_plan(self.planner, self.map.function_at(start), made)
 
 
 @pytest.fixture

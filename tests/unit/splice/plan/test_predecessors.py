@@ -11,6 +11,7 @@ from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.predecessors import Arrivals, cannot_fault
 from anyprobe.splice.plan.splices import AUTO, FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
+from support.planning import claimed_plan
 
 BASE, BIAS, PATCH = 0x401000, 0x500000, 0xA00000
 
@@ -35,7 +36,7 @@ def planner_of(code_map, code=CODE, more="", entries=(), **settings):
 
 
 def plan_of(planner, *offsets, kind=WantKind.OFFSET):
-    return planner.plan(planner.code.function_at(BASE), [Want(BASE + at, kind) for at in offsets])
+    return claimed_plan(planner, planner.code.function_at(BASE), [Want(BASE + at, kind) for at in offsets])
 
 
 def texts_of(planner, plan):

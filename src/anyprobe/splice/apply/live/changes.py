@@ -22,11 +22,11 @@ from anyprobe.splice.apply.staleness import additions, gone
 from anyprobe.splice.apply.text import put_back, write_running
 from anyprobe.splice.apply.transaction import FunctionChange, LiveSplice, Transaction
 from anyprobe.splice.codegen.patch import EmittedPatch
-from anyprobe.splice.edits import Edit, Module
+from anyprobe.splice.edits import Edit, Module, planned_of
 from anyprobe.splice.journal.records import Journal, Record, RecordKind
+from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.live_planner import LivePlanner
 from anyprobe.splice.plan.splices import FunctionPlan, Strategy, Want, WantKind
-from anyprobe.splice.plan.strategies.springboard import PunPlaces
 from anyprobe.splice.plan.together import all_of
 from anyprobe.splice.userspace.trap_handler import AMBIGUOUS
 from anyprobe.target.system import membarrier
@@ -134,11 +134,11 @@ class LiveArming:
             for why, number in self.reasons.items()
         ]
 
-    def plan(self, edit: Edit) -> FunctionPlan | None:
+    def plan(self, edit: Edit, claims: Claims) -> FunctionPlan | None:
         """Return a plan that can be carried out while the program runs, if there is one; else note why not."""
         if self._engine.process.held is not None:
             return None
-        found = self.plan_for(edit.module, edit.state.code, edit.wants)
+        found = self.plan_for(edit.module, claims, edit.state.code, edit.wants)
         edit.needs_stop = found if isinstance(found, Refusal) else None
         return None if isinstance(found, Refusal) else found
 
@@ -147,34 +147,34 @@ class LiveArming:
 
         Branches back to the entry go behind the counter in the entry's patch: all these splices stay, or none.
         """
-        state, claims = edit.state, edit.module.claims
+        state = edit.state
         staying = _staying(edit)
         if self._engine.process.held is not None or not staying or edit.anew:
             return False
         leaving = [splice for splice in state.splices if splice not in staying]
-        for splice in leaving:
-            claims.release(splice.planned)
         kept = [want for want in state.wants if want not in edit.removed]
         wants = self._engine.refuse_timing(edit, kept + edit.added)
         served = {want for splice in staying for want in splice.planned.wants}
         rest = [want for want in wants if want not in served]
-        found = self.plan_for(edit.module, state.code, rest) if rest else FunctionPlan()
+        with edit.module.claims.trial(planned_of(leaving)) as claims:
+            found = self.plan_for(edit.module, claims, state.code, rest) if rest else FunctionPlan()
         if isinstance(found, Refusal):
-            for splice in leaving:
-                claims.claim(splice.planned)
             return False
         edit.plan, edit.wants, edit.staying = found, wants, staying
+        edit.claim()
         return True
 
-    def plan_for(self, module: Module, code: FunctionCode, wants: Sequence[Want]) -> FunctionPlan | Refusal:
-        """Return a plan that can be carried out while the program runs, its bytes claimed, or why there is none."""
+    def plan_for(
+        self, module: Module, claims: Claims, code: FunctionCode, wants: Sequence[Want]
+    ) -> FunctionPlan | Refusal:
+        """Return a plan that can be carried out while the program runs, or why there is none."""
         engine = self._engine
         why = self.proof.may_vanish(module)
         if why is not None:
             return why
-        places = module.claims.places = PunPlaces(engine.springboards, module.bias)
+        places = engine.places_of(module, claims)
         planner = LivePlanner(
-            module.code, module.claims, places.reachable, engine.allowed - {Strategy.TRAP}, plain_jumps_only=True,
+            module.code, claims, places.reachable, engine.allowed - {Strategy.TRAP}, plain_jumps_only=True,
             faults_handled=engine.view.faults, pcs_shown=module.code.text.is_go or engine.view.is_complete,
             faults_skipped=not module.code.text.is_go, writable=module.writable, bias=module.bias,
             retired=self._retired,
@@ -188,11 +188,7 @@ class LiveArming:
             why = Refusal(Reason.NEEDS_STOP, several.head, SEVERAL)
         elif any(splice.written > 1 for splice in plan.splices):
             why = self.proof.blocks_traps(code.start) or self.proof.is_called_blocked(module, code)
-        if why is None:
-            return plan
-        for splice in plan.splices:
-            module.claims.release(splice)
-        return why
+        return plan if why is None else why
 
     def _sites(self, edit: Edit) -> list[Site] | Refusal:
         assert edit.change is not None

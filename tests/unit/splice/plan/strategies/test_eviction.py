@@ -7,6 +7,7 @@ from anyprobe.splice.codegen.emit import dead_springboard_bytes, head_bytes
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
+from support.planning import claimed_plan
 
 BASE = 0x401000
 MOV = "b8 01 00 00 00"  # mov eax, 1
@@ -32,7 +33,7 @@ def planner_of(code_map):
 
 
 def plan_of(planner, *offsets, kind=WantKind.OFFSET, base=BASE):
-    return planner.plan(planner.code.function_at(base), [Want(base + at, kind) for at in offsets])
+    return claimed_plan(planner, planner.code.function_at(base), [Want(base + at, kind) for at in offsets])
 
 
 def at(plan, address):

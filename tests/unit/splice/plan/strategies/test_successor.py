@@ -11,6 +11,7 @@ from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.splices import Pun, Strategy, Want, WantKind
 from anyprobe.splice.plan.strategies.springboard import PunPlaces, Springboards
 from anyprobe.target.system.procfs import Mapping
+from support.planning import claimed_plan
 
 BASE = 0x401000
 MOV = "b8 01 00 00 00"  # mov eax, 1
@@ -34,7 +35,7 @@ def planner_of(code_map):
 
 
 def plan_of(planner, *offsets, base=BASE):
-    return planner.plan(planner.code.function_at(base), [Want(base + at, WantKind.OFFSET) for at in offsets])
+    return claimed_plan(planner, planner.code.function_at(base), [Want(base + at, WantKind.OFFSET) for at in offsets])
 
 
 def written(plan, targets):
