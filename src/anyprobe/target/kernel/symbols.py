@@ -103,8 +103,11 @@ class Symbols:
 
 def running() -> Symbols:
     """Return the functions of the running kernel; they are read again when its modules have changed."""
-    with open(_MODULES, "rb") as file:
-        return _running(file.read())
+    try:
+        with open(_MODULES, "rb") as file:
+            return _running(file.read())
+    except FileNotFoundError:  # a kernel without modules
+        return _running(b"")
 
 
 @lru_cache(maxsize=1)

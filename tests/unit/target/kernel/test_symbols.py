@@ -3,6 +3,7 @@
 import pytest
 
 from anyprobe.core.errors import PermissionDenied
+from anyprobe.target.kernel import symbols as module
 from anyprobe.target.kernel.symbols import KernelFunction, Symbols
 
 LISTING = b"""ffffffff81000000 T _stext
@@ -66,3 +67,14 @@ def test_what_the_kernel_has_made_itself_is_left_out():
 def test_hidden_addresses_are_said():
     with pytest.raises(PermissionDenied, match="kptr_restrict"):
         Symbols(b"0000000000000000 T one\n0000000000000000 T two\n")
+
+
+def test_kernel_without_modules_has_functions(monkeypatch, tmp_path):
+    (tmp_path / "kallsyms").write_bytes(LISTING)
+    monkeypatch.setattr(module, "_PATH", str(tmp_path / "kallsyms"))
+    monkeypatch.setattr(module, "_MODULES", str(tmp_path / "absent"))
+    module._running.cache_clear()
+    try:
+        assert module.running().named("__do_sys_getppid")
+    finally:
+        module._running.cache_clear()
