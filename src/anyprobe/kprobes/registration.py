@@ -155,8 +155,9 @@ class Registry:
         kp.error, kp.refusal, kp.counted = "", None, (0, 0)
         if isinstance(probe, Djprobe):
             kp.addr = probe.addr
-        if kp.registration is not None and kp.registration.session.detached:
-            _forget(kp.registration)
+        earlier = registration_of(probe)
+        if earlier is not None and earlier.session.detached:
+            _forget(earlier)
         if kp.registration is not None:
             raise _failed(kp, KprobeError(errno.EINVAL, "it is registered already"))
         try:
@@ -299,7 +300,7 @@ class Registry:
         return switch_optimization(self._session, [p for each in self.registrations for p in each.placed], on=on)
 
     def _find(self, probe: Registered) -> Registration | None:
-        made = kprobe_of(probe).registration
+        made = registration_of(probe)
         mine = made is not None and made.session is self._session
         return made if made is not None and mine and (made.probe is probe or kprobe_of(made.probe) is probe) else None
 
@@ -308,6 +309,13 @@ class Registry:
         if made is None:
             raise _failed(kprobe_of(probe), KprobeError(errno.EINVAL, "it is not registered"))
         return made
+
+
+def registration_of(probe: Registered) -> Registration | None:
+    """Return the registration of a probe, in whatever session, while there is one."""
+    made = kprobe_of(probe).registration
+    assert made is None or isinstance(made, Registration)
+    return made
 
 
 _REGISTRY = "kprobes"

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from anyprobe.kprobes.registers import PROCESSOR, TASK
 
 if TYPE_CHECKING:
     from anyprobe.core.refusal import Refusal
-    from anyprobe.kprobes.registration import Registration
 
 Handler = Callable[..., Any]
 KPROBE_FLAG_GONE = 1
@@ -19,6 +18,22 @@ KPROBE_FLAG_OPTIMIZED = 4
 """Reached by a jump, not by a trap."""
 TRAMPOLINE = 256
 """Of a kretprobe: see the return by a replaced return address where an exit cannot be seen otherwise."""
+
+
+class RegisteredState(Protocol):
+    """What a registration tells of a probe while it is registered."""
+
+    def flags(self) -> int:
+        """Return the kernel's flags for its state."""
+        ...
+
+    def hits(self) -> int:
+        """Return the hits, without the missed ones."""
+        ...
+
+    def missed(self) -> int:
+        """Return the hits that ran no handler."""
+        ...
 
 
 class Kprobe:
@@ -51,8 +66,8 @@ class Kprobe:
         """Why it could not be registered."""
         self.refusal: Refusal | None = None
         """The engine's verdict on the place, where that is the reason."""
-        self.registration: Registration | None = None
-        """What is behind it while it is registered."""
+        self.registration: RegisteredState | None = None
+        """What tells its state while it is registered."""
         self.given: int | None = None
         """``addr`` as it was set, while it is registered and ``addr`` is where it is."""
         self.counted = (0, 0)

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, Protocol
 
 from anyprobe.core.code import Miss
-from anyprobe.handlers.frontend import members, operators
+from anyprobe.handlers.frontend import member_access, members, operators
 from anyprobe.handlers.frontend.context import ContextAccess
 from anyprobe.handlers.frontend.emitter import HANDLER_END, Emitter
 from anyprobe.handlers.frontend.frame import Frame, Notes
@@ -149,7 +149,7 @@ class Expressions:
                 found = getattr(thing, attribute)
                 return self._aliased(node, found) if isinstance(found, Alias) else self._thing(found)
             case _:
-                return members.attribute(self, node, value, attribute)
+                return member_access.attribute(self, node, value, attribute)
 
     def _aliased(self, node: ast.Attribute, alias: Alias) -> Value:
         value: Value = Context()
@@ -382,7 +382,7 @@ class Expressions:
                 return members.item(value, self.value(index), self.frame.fail_at(node))
             case _:
                 if members.is_struct(value) and isinstance(index, ast.Constant) and isinstance(index.value, str):
-                    return members.attribute(self, node, value, index.value)
+                    return member_access.attribute(self, node, value, index.value)
                 value = self.present(value, node)
                 if isinstance(value, Scalar) and isinstance(value.type, PointerType):
                     return self.read(value, index, node)

@@ -4,9 +4,7 @@ A struct in memory, and an array, is known by its address: ``request.client`` is
 pointer or the struct itself. What cannot be read is missing, and so is whatever hangs on it.
 """
 
-import ast
 import difflib
-from typing import TYPE_CHECKING
 
 from anyprobe.handlers.frontend import operators
 from anyprobe.handlers.frontend.emitter import Emitter
@@ -26,50 +24,6 @@ from anyprobe.handlers.types.annotations import (
 )  # fmt: skip
 from anyprobe.handlers.types.layouts import ArrayType, Field, OpaqueType, StructType
 
-if TYPE_CHECKING:
-    from anyprobe.handlers.frontend.expressions import Expressions
-
-
-def attribute(expressions: "Expressions", node: ast.AST, value: Value, name: str) -> Value:
-    """Compile ``value.name``, or ``value["name"]``."""
-    emit, fail = expressions.emit, expressions.frame.fail_at(node)
-    if isinstance(value, Packed) and isinstance(value.kind, StructType):
-        return _unpacked(value, _member(value.kind, name, fail), fail)
-    pointer = value.value if isinstance(value, Maybe) else value
-    if not isinstance(pointer, Scalar) or not isinstance(pointer.type, PointerType):
-        raise fail(f"{described(value)} has no {name} in a handler", "")
-    kind = pointer.type.element
-    if not isinstance(kind, StructType):
-        raise fail(f"{pointer.type} points at no struct, so it has no {name}", 'ptr[Struct("name", member=u32)]')
-    member = _member(kind, name, fail)
-    base = operators.convert(pointer.expr, u64)
-    present = value.present if isinstance(value, Maybe) else ir.TRUE
-    return read(emit, base, present, member, fail)
-
-
-def change(expressions: "Expressions", node: ast.AST, value: Value, name: str, new: Value) -> None:
-    """Compile ``value.name = new``, which changes the program's memory."""
-    fail = expressions.frame.fail_at(node)
-    if isinstance(value, Packed):
-        raise fail("a struct that was passed by value cannot be changed", "ctx.regs")
-    if not expressions.context.unsafe:
-        raise fail("this changes what the program computes", "unsafe=True, where the session is opened")
-    pointer = expressions.present(value, node)
-    assert isinstance(pointer, Scalar)
-    assert isinstance(pointer.type, PointerType)
-    assert isinstance(pointer.type.element, StructType)
-    member = _member(pointer.type.element, name, fail)
-    if member.bits or isinstance(member.kind, Layout):
-        raise fail(f"{name} is a {'bit-field' if member.bits else member.kind}, which cannot be changed at once", "")
-    given = expressions.present(new, node)
-    if member.kind == boolean:
-        number = ir.Select(operators.truth(given, fail), ir.Const(1, u8), ir.Const(0, u8))
-        expr: ir.Expr = number
-    else:
-        expr = expressions.as_number(given, node, member.kind)
-    address = ir.Binary("+", operators.convert(pointer.expr, u64), ir.Const(member.offset // 8, u64))
-    expressions.emit.add(ir.Write(address, expr))
-
 
 def is_struct(value: Value) -> bool:
     """Return whether a value is a struct, or points at one."""
@@ -86,7 +40,7 @@ def item(value: Packed, index: Value, fail: Fail) -> Value:
     if not isinstance(index, Literal) or not isinstance(index.value, int) or not 0 <= index.value < value.kind.count:
         raise fail(f"this array was passed by value: it has items 0 to {value.kind.count - 1}, by constants only", "")
     element = value.kind.element
-    return _unpacked(value, Field("", element, 8 * element.size * index.value), fail)
+    return unpacked(value, Field("", element, 8 * element.size * index.value), fail)
 
 
 def read(emit: Emitter, base: ir.Expr, present: ir.Expr, member: Field, fail: Fail) -> Value:
@@ -138,7 +92,8 @@ def _bits(word: ir.Expr, member: Field, shift: int) -> ir.Expr:
     return operators.convert(down, kind)
 
 
-def _member(kind: StructType, name: str, fail: Fail) -> Field:
+def member_of(kind: StructType, name: str, fail: Fail) -> Field:
+    """Return the member of a name; fail with the nearest names where there is none."""
     found = kind.member(name)
     if found is not None:
         return found
@@ -149,7 +104,7 @@ def _member(kind: StructType, name: str, fail: Fail) -> Field:
     raise fail(f"{kind} has no {name}", " or ".join(near))
 
 
-def _unpacked(value: Packed, member: Field, fail: Fail) -> Value:
+def unpacked(value: Packed, member: Field, fail: Fail) -> Value:
     """Return a member of a struct that is in words."""
     kind, at = member.kind, value.offset + member.offset
     if isinstance(kind, OpaqueType):

@@ -2,7 +2,7 @@
 
 import ast
 
-from anyprobe.handlers.frontend import loops, members, operators
+from anyprobe.handlers.frontend import loops, member_access, members, operators
 from anyprobe.handlers.frontend.expressions import Expressions
 from anyprobe.handlers.frontend.frame import Frame, type_of_annotation
 from anyprobe.handlers.frontend.values import (
@@ -153,7 +153,7 @@ class Statements:
             *path, name = alias.path
             inner = Context(".".join(path))
         if members.is_struct(inner):
-            members.change(self._expressions, node, inner, name, value)
+            member_access.change(self._expressions, node, inner, name, value)
             return
         if not isinstance(inner, Context):
             what = f"{described(inner)}.{name}"

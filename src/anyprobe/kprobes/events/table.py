@@ -12,7 +12,7 @@ from anyprobe.kprobes.events.addresses import addresses_of
 from anyprobe.kprobes.events.definition import Definition, Point, parse
 from anyprobe.kprobes.events.errors import DefinitionError, Problem
 from anyprobe.kprobes.events.program import Program, program, shown
-from anyprobe.kprobes.registration import registry
+from anyprobe.kprobes.registration import registration_of, registry
 from anyprobe.kprobes.structures import KPROBE_FLAG_DISABLED, Kprobe, Kretprobe, kprobe_of
 from anyprobe.probes.current import current
 
@@ -218,7 +218,7 @@ class Events:
         parts = [shown(each, at, row, missing, name) for at, each in enumerate(made.definition.arguments)]
         place = name(int(row["ip"]))
         if event.form.kind == "r":
-            location = kprobe_of(made.probe).registration
+            location = registration_of(made.probe)
             place = f"{place} <- {location.location.function if location else '?'}"
         seconds = int(row["ts"]) / 1e9
         head = f"{int(row['tid']):>7} [{int(row['cpu']):03}] {seconds:.6f}: {event.form.event}: ({place})"

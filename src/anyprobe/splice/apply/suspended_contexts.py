@@ -20,8 +20,8 @@ from anyprobe.target.remote.frame import RED_ZONE
 from anyprobe.target.remote.saved_frames import frames_in, is_of_breakpoint
 
 if TYPE_CHECKING:
-    from anyprobe.target.process.process import Process
     from anyprobe.target.process.thread import Thread
+    from anyprobe.target.process.tracee import Tracee
     from anyprobe.target.system.procfs import Mapping
 
 _SWITCHES = (b"\0swapcontext\0", b"\0setcontext\0")
@@ -34,7 +34,7 @@ _STRTAB, _STRSZ = 5, 10
 _FRAME = 32
 
 
-def may_park(process: "Process", mappings: "Iterable[Mapping]") -> bool:
+def may_park(process: "Tracee", mappings: "Iterable[Mapping]") -> bool:
     """Return whether handlers of the program may leave contexts behind; ``process.parks`` has the answer from then on.
 
     Not to be asked in a stop the first time: files are read.
@@ -46,7 +46,7 @@ def may_park(process: "Process", mappings: "Iterable[Mapping]") -> bool:
     return process.parks
 
 
-def parked_pcs(process: "Process", mappings: "Sequence[Mapping]", threads: "Iterable[Thread]") -> list[int]:
+def parked_pcs(process: "Tracee", mappings: "Sequence[Mapping]", threads: "Iterable[Thread]") -> list[int]:
     """Return the pc of everything that looks like a signal frame; raise ``MemoryFault`` if not all can be read.
 
     ``threads``: the stopped ones. What lies below where one has its own stack is of handlers that have returned. So is
@@ -88,7 +88,7 @@ def _ends_of_own_stacks(mappings: "Sequence[Mapping]", threads: "Iterable[Thread
     return ends
 
 
-def _switches(process: "Process", mappings: "Iterable[Mapping]") -> bool:
+def _switches(process: "Tracee", mappings: "Iterable[Mapping]") -> bool:
     files = {(m.path, m.inode) for m in mappings if m.executable and m.path.startswith("/") and not m.deleted}
     return any(_calls_switches(path, _state(path)) for path in (process.root + each for each, _ in files))
 

@@ -12,9 +12,9 @@ from anyprobe.splice.userspace.trap_handler import SIGTRAP, TRAP_BIT, SignalActi
 from anyprobe.target.system import procfs, ptrace
 
 if TYPE_CHECKING:
-    from anyprobe.target.process.process import Process
     from anyprobe.target.process.stopping import Stop
     from anyprobe.target.process.thread import Thread
+    from anyprobe.target.process.tracee import Tracee
     from anyprobe.target.remote.calls import RemoteCalls
     from anyprobe.target.system.procfs import Mapping as MappedRange
 
@@ -24,7 +24,7 @@ _RT_SIGACTION = 13
 _MASK_BYTES = 8
 
 
-def current_action(process: "Process", remote: "RemoteCalls", signal: int = SIGTRAP) -> SignalAction:
+def current_action(process: "Tracee", remote: "RemoteCalls", signal: int = SIGTRAP) -> SignalAction:
     """Return the action that a signal has in the process of the thread that makes the calls."""
     return query_actions(process, remote, 1 << signal - 1)[signal]
 
@@ -35,7 +35,7 @@ def set_action(remote: "RemoteCalls", action: SignalAction, signal: int = SIGTRA
 
 
 def exchange_action(
-    process: "Process", remote: "RemoteCalls", action: SignalAction, signal: int = SIGTRAP
+    process: "Tracee", remote: "RemoteCalls", action: SignalAction, signal: int = SIGTRAP
 ) -> SignalAction:
     """Set the action of a signal; return the one that it had until then."""
     place = remote.place(action.pack() + bytes(SignalAction.SIZE))
@@ -43,12 +43,12 @@ def exchange_action(
     return SignalAction.unpack(process.mem.read(place + SignalAction.SIZE, SignalAction.SIZE))
 
 
-def handled_signals(process: "Process") -> int:
+def handled_signals(process: "Tracee") -> int:
     """Return which signals the process handles, as a mask."""
     return int(procfs.read_status(process.pid).get("SigCgt", "0"), 16)
 
 
-def query_actions(process: "Process", remote: "RemoteCalls", signals: int) -> dict[int, SignalAction]:
+def query_actions(process: "Tracee", remote: "RemoteCalls", signals: int) -> dict[int, SignalAction]:
     """Return the actions of some signals, given as a mask."""
     place = remote.place(bytes(SignalAction.SIZE))
     found = {}
@@ -108,7 +108,7 @@ def unreached(stop: "Stop", journals: Sequence[FoundJournal], mappings: "Sequenc
 
 
 def put_back(
-    process: "Process", stop: "Stop", journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]"
+    process: "Tracee", stop: "Stop", journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]"
 ) -> None:
     """Give signals the actions that the journals say they had, where they still have our handlers.
 
@@ -125,7 +125,7 @@ def put_back(
 
 
 def put_back_live(
-    process: "Process", remote: "RemoteCalls", journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]"
+    process: "Tracee", remote: "RemoteCalls", journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]"
 ) -> None:
     """Do what ``put_back`` does while the program runs, which may be setting an action of its own."""
     for signal in FAULT_SIGNALS:
@@ -193,17 +193,17 @@ def _blocks(thread: "Thread") -> bool:
     return bool((now | later) & TRAP_BIT)
 
 
-def blocked_now(process: "Process") -> int:
+def blocked_now(process: "Tracee") -> int:
     """Return a thread that has SIGTRAP blocked at this moment, 0 if there is none, without stopping anything."""
     return _with_trap_in(process, "SigBlk")
 
 
-def unsettled_now(process: "Process") -> int:
+def unsettled_now(process: "Tracee") -> int:
     """Return a thread that has SIGTRAP blocked or is about to be given one; the same otherwise."""
     return _with_trap_in(process, "SigBlk", "SigPnd")
 
 
-def _with_trap_in(process: "Process", *sets: str) -> int:
+def _with_trap_in(process: "Tracee", *sets: str) -> int:
     for tid in process.all_threads():
         try:
             status = procfs.parse_status(procfs.read_file(f"/proc/{process.pid}/task/{tid}/status"))

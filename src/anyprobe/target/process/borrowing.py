@@ -4,16 +4,13 @@ import errno
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import PermissionDenied, StopTimeout
 from anyprobe.target.process import permission
 from anyprobe.target.process.thread import Thread
+from anyprobe.target.process.tracee import Tracee
 from anyprobe.target.remote.calls import RemoteCalls, fitness
 from anyprobe.target.system import procfs, ptrace
-
-if TYPE_CHECKING:
-    from anyprobe.target.process.process import Process
 
 _BORROW_CANDIDATES = 8
 _BORROW_ONE = 0.05
@@ -21,7 +18,7 @@ _VISIT = 1.0
 
 
 @contextmanager
-def borrowed(process: "Process", timeout: float) -> Iterator[RemoteCalls]:
+def borrowed(process: Tracee, timeout: float) -> Iterator[RemoteCalls]:
     """Try threads until one is fit to make calls."""
     deadline = time.monotonic() + timeout
     while True:
@@ -51,7 +48,7 @@ def borrowed(process: "Process", timeout: float) -> Iterator[RemoteCalls]:
 
 
 @contextmanager
-def visited(process: "Process", tid: int) -> Iterator[Thread | None]:
+def visited(process: Tracee, tid: int) -> Iterator[Thread | None]:
     """Stop one thread for a scope, just to look at it; ``None`` if it has ended.
 
     Raises ``StopTimeout`` where it cannot be stopped now.
@@ -84,7 +81,7 @@ def visited(process: "Process", tid: int) -> Iterator[Thread | None]:
         _let_go(process, thread)
 
 
-def _stat_of(process: "Process", tid: int) -> procfs.TaskStat | None:
+def _stat_of(process: Tracee, tid: int) -> procfs.TaskStat | None:
     try:
         return procfs.read_stat(process.pid, tid)
     except OSError as error:
@@ -93,7 +90,7 @@ def _stat_of(process: "Process", tid: int) -> procfs.TaskStat | None:
         raise
 
 
-def _candidates(process: "Process") -> list[int]:
+def _candidates(process: Tracee) -> list[int]:
     if process.held:
         return [process.held.tid]
     tids = process.threads()
@@ -104,14 +101,14 @@ def _candidates(process: "Process") -> list[int]:
     return sorted(tids, key=lambda tid: not _sleeps(process, tid))  # these lose least, and come at once
 
 
-def _sleeps(process: "Process", tid: int) -> bool:
+def _sleeps(process: Tracee, tid: int) -> bool:
     try:
         return procfs.read_stat(process.pid, tid).state == "S"
     except OSError:
         return False
 
 
-def _try_borrow(process: "Process", tid: int) -> tuple[Thread | None, str | PermissionDenied]:
+def _try_borrow(process: Tracee, tid: int) -> tuple[Thread | None, str | PermissionDenied]:
     """Stop one thread; return it, or why it is of no use."""
     with process.translated("borrowing a thread of"):
         if process.held:
@@ -144,7 +141,7 @@ def _try_borrow(process: "Process", tid: int) -> tuple[Thread | None, str | Perm
         return thread, ""
 
 
-def _let_go(process: "Process", thread: Thread) -> None:
+def _let_go(process: Tracee, thread: Thread) -> None:
     if thread is process.held:
         with process.translated("restoring"):
             thread.store_registers()

@@ -7,18 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import StopTimeout
 from anyprobe.target.process import permission
 from anyprobe.target.process.thread import VFORK_CALLS, Thread
+from anyprobe.target.process.tracee import Tracee
 from anyprobe.target.process.urgency import urgent
 from anyprobe.target.remote.batch import WAIT_US
 from anyprobe.target.remote.calls import RemoteCalls, fitness
 from anyprobe.target.system import procfs, ptrace
-
-if TYPE_CHECKING:
-    from anyprobe.target.process.process import Process
 
 _PATIENCE = 0.002
 """How long a thread may take before we ask what it is doing."""
@@ -43,7 +40,7 @@ class WaitingParent:
 class Stop:
     """Everything that shares the target's memory is stopped while this exists."""
 
-    def __init__(self, process: "Process") -> None:
+    def __init__(self, process: Tracee) -> None:
         """Start with nothing stopped."""
         self.process = process
         self.threads: list[Thread] = []
@@ -95,7 +92,7 @@ class Stop:
 class Stopper:
     """Collects the threads of one stop."""
 
-    def __init__(self, process: "Process", timeout: float) -> None:
+    def __init__(self, process: Tracee, timeout: float) -> None:
         """Prepare; nothing is done to the target."""
         self._process = process
         self._deadline = time.monotonic() + timeout
@@ -315,7 +312,7 @@ class Stopper:
 
 
 @contextmanager
-def stopped(process: "Process", timeout: float) -> Iterator[Stop]:
+def stopped(process: Tracee, timeout: float) -> Iterator[Stop]:
     """Stop everything that shares the memory of ``process`` for a scope."""
     stopper = Stopper(process, timeout)
     try:

@@ -18,11 +18,12 @@ import errno
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
 from anyprobe.target.process.thread import Thread, looks
+from anyprobe.target.process.tracee import Tracee
 from anyprobe.target.remote import frame, restarting
 from anyprobe.target.remote.batch import WAIT_US, BatchedCall, Outcome, batch_size, blank_outcome, read_outcome
 from anyprobe.target.remote.gadgets import Gadgets
@@ -31,9 +32,6 @@ from anyprobe.target.system import procfs, ptrace
 from anyprobe.target.system.memory import TargetMemory
 from anyprobe.target.system.procfs import Mapping
 from anyprobe.target.system.wait_status import Kind
-
-if TYPE_CHECKING:
-    from anyprobe.target.process.process import Process
 
 READ, WRITE, OPEN, CLOSE, MMAP, MPROTECT, MUNMAP, MADVISE, GETPID = 0, 1, 2, 3, 9, 10, 11, 28, 39
 PRCTL, FTRUNCATE, GETTID, MREMAP, FALLOCATE, MEMBARRIER, MEMFD_CREATE = 157, 77, 186, 25, 285, 324, 319
@@ -56,7 +54,7 @@ class RemoteCalls:
     """Makes system calls in one stopped thread; afterwards its registers, mask and interrupted call are as before."""
 
     def __init__(
-        self, process: "Process", thread: Thread, top: int = 0, *, spare: int = 0, wait_us: int = WAIT_US
+        self, process: Tracee, thread: Thread, top: int = 0, *, spare: int = 0, wait_us: int = WAIT_US
     ) -> None:
         """Choose the thread, which ``fitness`` has found fit; ``top``: of memory for the frame, 0 for its own stack.
 
@@ -353,7 +351,7 @@ class RemoteCalls:
         self._suspends_seccomp = True
 
 
-def fitness(thread: Thread, process: "Process", mappings: list[Mapping], *, own_stack: bool = True) -> str:
+def fitness(thread: Thread, process: Tracee, mappings: list[Mapping], *, own_stack: bool = True) -> str:
     """Return why no call can be injected into a stopped thread, or an empty string.
 
     ``own_stack``: the frame is to go on the thread's own stack.
@@ -401,7 +399,7 @@ def _is_alternate(memory: TargetMemory, low: int, end: int) -> bool:
     return any(not 0 < saved - low - place <= frame.ROOM for place, saved, _ in found)
 
 
-def _dispatches(thread: Thread, process: "Process") -> bool:
+def _dispatches(thread: Thread, process: Tracee) -> bool:
     """Whether a system call would bring SIGSYS upon the thread now, which kills where signals are blocked."""
     try:
         mode, selector, start, length = ptrace.get_dispatch(thread.tid)
@@ -417,7 +415,7 @@ def _dispatches(thread: Thread, process: "Process") -> bool:
         return True
 
 
-def _in_restartable_sequence(thread: Thread, process: "Process") -> bool:
+def _in_restartable_sequence(thread: Thread, process: Tracee) -> bool:
     """Whether moving the pc away would make the kernel forget to abort a sequence that was preempted."""
     try:
         area = ptrace.get_rseq_area(thread.tid)

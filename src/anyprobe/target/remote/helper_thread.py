@@ -13,18 +13,15 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import AnyprobeError, StopTimeout
 from anyprobe.core.memory import MemoryFault
 from anyprobe.target.process.borrowing import borrowed
 from anyprobe.target.process.thread import Thread
+from anyprobe.target.process.tracee import Tracee
 from anyprobe.target.remote import frame
 from anyprobe.target.remote.calls import RemoteCalls
 from anyprobe.target.system import procfs, ptrace
-
-if TYPE_CHECKING:
-    from anyprobe.target.process.process import Process
 
 _CLONE, _EXIT = 56, 60
 _VM, _FS, _SIGHAND, _PTRACE, _VFORK = 0x100, 0x200, 0x800, 0x2000, 0x4000
@@ -39,7 +36,7 @@ ROOM = 3 * frame.ROOM
 
 
 @contextmanager
-def with_deputy(process: "Process", top: int, timeout: float) -> Iterator[RemoteCalls]:
+def with_deputy(process: Tracee, top: int, timeout: float) -> Iterator[RemoteCalls]:
     """Borrow a thread for as long as it takes to make a deputy with a stack of ``ROOM`` bytes below ``top``."""
     thread: Thread | None = None
     try:
@@ -57,7 +54,7 @@ def with_deputy(process: "Process", top: int, timeout: float) -> Iterator[Remote
             _end(process, thread)
 
 
-def _made(process: "Process", remote: RemoteCalls, fate: int) -> Thread:
+def _made(process: Tracee, remote: RemoteCalls, fate: int) -> Thread:
     """Make a deputy; one that comes about by a call that has failed for us is let go."""
     word = remote.place(bytes(8))
     try:
@@ -71,7 +68,7 @@ def _made(process: "Process", remote: RemoteCalls, fate: int) -> Thread:
 
 
 @contextmanager
-def with_waiting_deputy(process: "Process", remote: RemoteCalls) -> Iterator[RemoteCalls]:
+def with_waiting_deputy(process: Tracee, remote: RemoteCalls) -> Iterator[RemoteCalls]:
     """Make a deputy on the stack of a borrowed thread, which waits until it has ended.
 
     Raises ``StopTimeout`` where that stack has no room, ``RemoteCallFailed`` where no thread can be made.
@@ -96,7 +93,7 @@ def with_waiting_deputy(process: "Process", remote: RemoteCalls) -> Iterator[Rem
 
 
 @contextmanager
-def _calls_in(process: "Process", thread: Thread, fate: int) -> Iterator[RemoteCalls]:
+def _calls_in(process: Tracee, thread: Thread, fate: int) -> Iterator[RemoteCalls]:
     """Make calls in a deputy that has just begun."""
     if not thread.wait(time.monotonic() + _PATIENCE):
         raise StopTimeout(f"the deputy thread {thread.tid} of process {process.pid} does not stop")
@@ -110,12 +107,12 @@ def _calls_in(process: "Process", thread: Thread, fate: int) -> Iterator[RemoteC
         yield calls
 
 
-def _release(process: "Process", thread: Thread) -> None:
+def _release(process: Tracee, thread: Thread) -> None:
     if not thread.release(time.monotonic() + _PATIENCE):
         process.unreleased.append(thread)
 
 
-def _end(process: "Process", thread: Thread) -> None:
+def _end(process: Tracee, thread: Thread) -> None:
     """Let a deputy go, and see it end: its stack may be unmapped afterwards.
 
     Raises ``StopTimeout`` if it does not: job control or a frozen group may have stopped it in front of its frame.
@@ -132,13 +129,13 @@ def _end(process: "Process", thread: Thread) -> None:
     raise StopTimeout(f"the deputy thread {thread.tid} of process {process.pid} does not end")
 
 
-def _check_room(process: "Process", top: int) -> None:
+def _check_room(process: Tracee, top: int) -> None:
     stack = next((m for m in process.mappings() if m.start <= top < m.end), None)
     if stack is None or top - ROOM < stack.start:
         raise StopTimeout(f"no thread of process {process.pid} has room on its stack for a deputy")
 
 
-def _put_up_fate(process: "Process", thread: Thread, top: int) -> int:
+def _put_up_fate(process: Tracee, thread: Thread, top: int) -> int:
     """Write the frame whose state calls ``exit``, and return where it is."""
     gadgets = process.gadgets()
     registers = thread.registers.copy()
@@ -150,7 +147,7 @@ def _put_up_fate(process: "Process", thread: Thread, top: int) -> int:
     return start
 
 
-def _begun(process: "Process", remote: RemoteCalls, word: int) -> Thread | None:
+def _begun(process: Tracee, remote: RemoteCalls, word: int) -> Thread | None:
     """Wait until a deputy is there; ``None`` if none has come, which the call's end says."""
     deadline = time.monotonic() + _PATIENCE
     while not (tid := int.from_bytes(process.mem.read(word, 4), "little")):

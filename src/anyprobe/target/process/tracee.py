@@ -1,0 +1,252 @@
+"""A process as what works in it needs it: its identity, what the kernel tells of it, and who is stopped in it."""
+
+import errno
+import os
+import select
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+
+from anyprobe.core.errors import TargetError, TargetExited, UnsupportedTarget
+from anyprobe.target.process import emulators, permission
+from anyprobe.target.process.called_name import called_name
+from anyprobe.target.process.relatives import Relatives
+from anyprobe.target.process.thread import Thread
+from anyprobe.target.remote import gadgets as gadget_search
+from anyprobe.target.system import gateway, procfs
+from anyprobe.target.system.memory import TargetMemory
+from anyprobe.target.system.procfs import Mapping
+
+_EXEC_PATIENCE = 0.5
+_NOT_SHOWN = 1
+"""What /proc/PID/stat has for the start of the text where one may not look."""
+
+
+class Tracee:
+    """A process whose identity a descriptor fixes; ``process.Process`` adds the scopes in which it is stopped."""
+
+    def __init__(self, pid: int, pidfd: int, *, launched: bool = False) -> None:
+        """Keep a process whose identity is fixed by ``pidfd``; use ``open`` or ``launch``."""
+        self.pid = pid
+        self.exit_status: int | None = None
+        """The wait status of its end, if it is our child."""
+        self.held: Thread | None = None
+        """The thread of a launched program that has not been let go yet."""
+        self.stopped_threads: list[Thread] = []
+        self.unreleased: list[Thread] = []
+        """Threads that would not stop, so could not be detached; the next stop tries again."""
+        self.borrowed_us = 0
+        """How long the thread that made the last deputy stood still."""
+        self.relatives = Relatives(pid)
+        self._pidfd = pidfd
+        self._launched = launched
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+        self._gadgets: gadget_search.Gadgets | None = None
+        stat = _settled_stat(pid)
+        self.child = stat.parent == os.getpid()
+        """Whether whoever started it is in our process."""
+        self._identity = (stat.start_time, stat.start_stack)
+        self._name, self._last_name = stat.comm, stat.comm
+        self.heap_start = stat.start_heap
+        """Where the heap of ``brk`` begins or will begin; 0 where that is not known."""
+        self.meets_traps = False
+        """Whether traps of ours are in its text, or have been."""
+        self.parks = False
+        """Whether its signal handlers may leave contexts for others: see ``splice.apply.suspended_contexts``."""
+        self.exe = gateway.readlink(f"/proc/{procfs.voice(pid)}/exe")
+        self.mem = TargetMemory(pid, self._any_stopped_thread)
+
+    @cached_property
+    def called(self) -> str:
+        """The name by which the program was started, where that leads to its file, else the file's."""
+        return called_name(self.pid, self.exe)
+
+    @property
+    def root(self) -> str:
+        """What to put before a path of its so that it is found from our mount namespace."""
+        return _root_prefix(self.pid)
+
+    def mappings(self) -> list[Mapping]:
+        """Return the memory map as it is now."""
+        with self.translated("reading the memory map"):
+            found = procfs.read_mappings(self.pid)
+        if not found:  # a process that has just ended has no memory left
+            raise self.gone()
+        return found
+
+    def auxv(self) -> dict[int, int]:
+        """Return the auxiliary vector."""
+        with self.translated("reading the auxiliary vector"):
+            return procfs.read_auxv(self.pid)
+
+    def threads(self) -> list[int]:
+        """Return the ids of the tasks that the kernel lists, workers included; it leaves some out while others end."""
+        with self.translated("listing threads"):
+            return procfs.read_tasks(self.pid)
+
+    def all_threads(self) -> list[int]:
+        """Return the ids of all tasks, none left out; ``StopTimeout`` where no list of them was whole."""
+        with self.translated("listing threads"):
+            return procfs.read_all_tasks(self.pid)
+
+    def exited(self) -> bool:
+        """Whether it has ended; a child's status is then in ``exit_status``."""
+        if self.child and self.exit_status is None:
+            with suppress(OSError):
+                if self._launched and gateway.wait_end(self.pid, reap=False) is not None:
+                    self._last_name = procfs.read_stat(self.pid).comm  # until it is reaped
+                self.exit_status = gateway.wait_end(self.pid, reap=self._launched)
+        return self.exit_status is not None or self._pidfd < 0 or bool(_readable(self._pidfd, 0))
+
+    def ended(self) -> bool:
+        """Whether it runs no more, announced or not: the kernel may wait for us to reap its threads first."""
+        return self.exited() or all_ended(self.pid)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the end; return the wait status where it is our child and has ended."""
+        _readable(self._pidfd, timeout)
+        self.exited()
+        return self.exit_status
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal; the pid cannot have been given to somebody else."""
+        with self.translated("signalling"):
+            gateway.pidfd_send_signal(self._pidfd, number)
+
+    def verify(self) -> None:
+        """Raise unless this is the process, running the program, that was opened."""
+        if self.exited():
+            raise self.gone()
+        with self.translated("checking"):
+            stat = _with_memory(self.pid)
+        if stat.start_time != self._identity[0]:
+            raise TargetExited(self.pid, self.exit_status)
+        if self._is_another(stat):
+            raise TargetError(f"process {self.pid} has executed another program since anyprobe attached")
+
+    def _is_another(self, stat: procfs.TaskStat) -> bool:
+        return stat.start_stack != self._identity[1] or not self.mem.alive(stat.start_code)
+
+    def became(self) -> str | None:
+        """Return the program that it runs since an exec, None while it runs the one that was opened.
+
+        Of a child that has ended there is only the name that its first thread had: of an exec, or one of its choice.
+        """
+        if self.exited():
+            return self._last_name if self._last_name != self._name else None
+        with suppress(OSError):
+            stat = _with_memory(self.pid)
+            if stat.start_time == self._identity[0] and stat.start_code and self._is_another(stat):
+                return gateway.readlink(f"/proc/{procfs.voice(self.pid)}/exe")
+        return None
+
+    def emulator(self) -> str | None:
+        """Return the name of what runs its program in the processor's place, if anything does."""
+        image = f"/proc/{procfs.voice(self.pid)}/exe"
+        with self.translated("looking at"):
+            return emulators.emulator_of(gateway.readlink(image), self.mappings(), image)
+
+    def gadgets(self) -> gadget_search.Gadgets:
+        """Return the target's instructions that injected calls borrow."""
+        if self._gadgets is None or not gadget_search.still_there(self.mem, self._gadgets):
+            mappings = self.mappings()
+            try:
+                found = gadget_search.find(self.mem, mappings)
+            except UnsupportedTarget:  # of a file that was patched when it was searched; look again
+                gadget_search.forget(mappings)
+                found = gadget_search.find(self.mem, mappings)
+            if not gadget_search.still_there(self.mem, found):
+                gadget_search.forget(mappings)
+                found = gadget_search.find(self.mem, mappings)
+            self._gadgets = found
+        return self._gadgets
+
+    def note_end(self, status: int | None) -> None:
+        """Keep the wait status of our child's end, met while tracing it."""
+        if self.child and status is not None:
+            self.exit_status = status
+
+    def gone(self) -> TargetError:
+        """Return the error for a thread or process that vanished under us."""
+        deadline = time.monotonic() + 0.1
+        while time.monotonic() < deadline:
+            if self.ended():
+                return TargetExited(self.pid, self.exit_status)
+            time.sleep(0.001)
+        return TargetError(f"a thread of process {self.pid} vanished while anyprobe worked on it; nothing was changed")
+
+    @contextmanager
+    def translated(self, doing: str) -> Iterator[None]:
+        """Turn an ``OSError`` of this scope into an error of ours."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in procfs.GONE_ERRORS:
+                raise self.gone() from error
+            if error.errno in (errno.EPERM, errno.EACCES) and not self.exited():
+                with suppress(OSError):
+                    raise permission.explain(self.pid) from error
+            raise TargetError(f"{doing} process {self.pid} failed: {error.strerror}") from error
+
+    def _any_stopped_thread(self) -> int | None:
+        return next((thread.tid for thread in self.stopped_threads if thread.stopped), None)
+
+
+def _settled_stat(pid: int) -> procfs.TaskStat:
+    """Return the state of a process, outside of an exec that is under way.
+
+    Whoever started it may be told so (``vfork`` returns, descriptors are closed) while the kernel still lays the new
+    program out: first there is neither text nor stack, then a stack that is moved once more.
+    """
+    deadline = time.monotonic() + _EXEC_PATIENCE
+    stat = _with_memory(pid)
+    while time.monotonic() < deadline:
+        before, stat = stat, _with_memory(pid)
+        laid_out = stat.start_code and (stat.start_stack or stat.start_code == _NOT_SHOWN)
+        same = (before.start_code, before.start_stack) == (stat.start_code, stat.start_stack)
+        if stat.ended or (laid_out and same):
+            break
+        if not laid_out:
+            time.sleep(0.0005)
+    return stat
+
+
+def _with_memory(pid: int) -> procfs.TaskStat:
+    """Return the state of a process, of whose memory the first thread may know no more, once it has ended."""
+    stat = procfs.read_stat(pid)
+    if not stat.ended:
+        return stat
+    return procfs.read_stat(pid, procfs.voice(pid))._replace(start_time=stat.start_time, parent=stat.parent)
+
+
+def all_ended(pid: int) -> bool:
+    """Return whether every thread of a process has ended, reaped or not."""
+    try:
+        if not procfs.read_stat(pid).ended:
+            return False
+        tids = procfs.read_tasks(pid)
+        return all(procfs.read_stat(pid, tid).ended for tid in tids) and procfs.is_whole(pid, tids)
+    except OSError as error:
+        return error.errno in procfs.GONE_ERRORS
+
+
+def _root_prefix(pid: int) -> str:
+    """Return what to put before a path of the target, so that it is found from our mount namespace."""
+    pid = procfs.voice(pid)
+    prefix = f"/proc/{pid}/root"
+    try:
+        same = gateway.readlink(f"/proc/{pid}/ns/mnt") == gateway.readlink("/proc/self/ns/mnt")
+        return "" if same and gateway.readlink(prefix) == "/" else prefix
+    except OSError:
+        return prefix
+
+
+def _readable(fd: int, timeout: float | None) -> bool:
+    if fd < 0:
+        return True
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else timeout * 1000))
