@@ -43,7 +43,7 @@ def programs_loaded():
 
 def has_multi():
     """Return whether this kernel was built with what kprobe.multi needs."""
-    return any(name == "register_fprobe" for name in symbols.running().names())
+    return bool(symbols.running().named("register_fprobe"))
 
 
 @pytest.mark.parametrize("mechanism", [None, "fentry", "kprobe", "kprobe.multi"])
@@ -146,9 +146,9 @@ def test_functions_by_pattern(session):
 
 
 def test_function_of_a_module(session):
-    (probe,) = session.count("kernel:overlay:ovl_*:entry")
+    (probe,) = session.count("kernel:overlay:ovl_l*:entry")
     assert {site.module for site in probe.sites} == {"overlay"}
-    assert len(probe.sites) > 20
+    assert len(probe.sites) > 8
     (alone,) = session.count("kernel:overlay:ovl_lookup:entry")
     assert alone.mechanisms == ["fentry"]
     for number in range(10):
@@ -169,6 +169,7 @@ def test_nothing_is_left_behind():
     assert not programs_loaded()
 
 
+@pytest.mark.thorough
 def test_killed_session_leaves_nothing():
     specs = [f"{name}:{FUNCTION}" for name in ("kprobe", "kretprobe", "fentry", "fexit")]
     program = f"import anyprobe, time\ns = anyprobe.kernel()\ns.count(*{specs!r}, 'tracepoint:sched:sched_switch')\n"
