@@ -225,7 +225,7 @@ def test_fork_children_are_cleaned_too(controller, compiled):
 DIES_BEFORE_ITS_FIRST_CALL = """
 import os, signal, sys
 import anyprobe
-from anyprobe.target import ptrace
+from anyprobe.target.system import ptrace
 
 pid = int(sys.argv[1])
 

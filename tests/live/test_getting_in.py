@@ -6,9 +6,10 @@ import subprocess
 import sys
 
 import anyprobe
-from anyprobe.binary.decoding import code_scan, decoded_code, entries, noreturn
+from anyprobe.binary.decoding import code_scan, decoded_code
 from anyprobe.binary.decoding.body import decode_to_end
-from anyprobe.binary.images import reconcile, relocations
+from anyprobe.binary.images import entries, noreturn, reconcile
+from anyprobe.binary.objects import relocations
 from anyprobe.binary.restrictions import forbidden
 from anyprobe.binary.unwind import eh_frame
 

@@ -71,7 +71,7 @@ def test_two_in_one_process(run_target):
 
 LOCKS = """
 import sys
-from anyprobe.target import exclusion
+from anyprobe.target.process import exclusion
 from anyprobe.target.process.process import Process
 exclusion._PATIENCE = 0.1
 with exclusion.exclusive(Process.open(int(sys.argv[1]))):
