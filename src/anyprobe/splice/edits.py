@@ -109,7 +109,9 @@ class Module:
     def show(self, address: int) -> None:
         """Have no action in front of a link-time address overwrite registers that are dead: a handler may see them."""
         self.shown.add(address)
-        self.code.dead_in_callees[address] = 0
+        from anyprobe.binary.liveness.site import DeadInCallees
+
+        self.code.analyses.get(DeadInCallees).keep_all(address)
 
     def settle(self, state: FunctionState, wants: list[Want], splices: list[LiveSplice]) -> None:
         """Take note of what is wanted of a function now, and of the splices that serve it."""

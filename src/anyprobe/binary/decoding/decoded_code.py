@@ -5,28 +5,46 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from iced_x86 import Decoder
 
 from anyprobe.binary.decoding.body import Body, Facts, decode_to_end, examine
+from anyprobe.binary.decoding.kept_lines import KeptLines
+from anyprobe.binary.objects.text import ModuleText
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.isa.decode import Flow, Insn, decode_iced
 
 if TYPE_CHECKING:
     from iced_x86 import Instruction
 
-    from anyprobe.binary.flow.cfg import CodeMap
-
 
 _DEARER = 16
 """How much more it costs to decode an instruction alone, and to look it up, than as one of many."""
 
 
+class DecodingContext(Protocol):
+    """What decoding asks of the module that a function lies in."""
+
+    @property
+    def text(self) -> ModuleText:
+        """What the object's file says of its code."""
+        ...
+
+    @property
+    def kept_lines(self) -> KeptLines:
+        """The functions whose decoded instructions are kept."""
+        ...
+
+    def static_entries(self, low: int, high: int) -> list[int]:
+        """Return the known entries in ``[low, high)`` other than through code."""
+        ...
+
+
 class DecodedCode:
     """The instructions of one function, decoded when they are first asked about, and again when they were dropped."""
 
-    def __init__(self, code_map: "CodeMap", start: int, content: bytes) -> None:
+    def __init__(self, code_map: DecodingContext, start: int, content: bytes) -> None:
         """Name the code; ``content`` lies at ``start`` and is decoded when first asked about."""
         self._map = code_map
         self.start = start

@@ -5,20 +5,17 @@ Hand-written code keeps tables and strings between its instructions, which decod
 of decoding disagree, or where nothing is known to lead, no byte may be written.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Decoder
 
-from anyprobe.binary.decoding.body import ENDS, LOCK
-from anyprobe.binary.objects.padding import is_padding
-from anyprobe.isa.decode import DIRECT, FLOWS, JUMPS, Flow
+from anyprobe.binary.decoding.body import LOCK
+from anyprobe.isa.decode import FLOWS, JUMPS, Flow
 
 if TYPE_CHECKING:
     from iced_x86 import Instruction
 
-    from anyprobe.binary.flow.function import FunctionCode
 
 _STOPS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP, Flow.OTHER})
 _GOING_ON = frozenset({Code.INT3, Code.INT_IMM8})
@@ -103,88 +100,3 @@ def _overlap(found: "dict[int, Instruction]") -> int | None:
         if address >= end:
             end, before = found[address].next_ip, address
     return None
-
-
-def is_all_led_to(function: "FunctionCode", entries: set[int]) -> bool:
-    """Return whether every instruction but padding is led to from ``entries``, by a jump, or from above.
-
-    That is so of nearly all functions, and takes one look behind each end. Of the others, and of what calls pieces of
-    itself, ``Reached`` knows more.
-    """
-    addresses, last_calls = function.addresses, function.last_calls.possible
-    if not addresses or addresses[0] not in entries:
-        return False
-    sources, targets = [addresses[number] for number, _ in function.jumps], [target for _, target in function.jumps]
-    first_to = dict(zip(reversed(targets), reversed(sources), strict=True))
-    first_to |= dict.fromkeys(entries, -1)
-    starts, is_all = [addresses[0]], True
-    """Where straight pieces begin, and whether one further up leads to each."""
-    for number, flow in function.turns:
-        if flow not in ENDS and number not in last_calls:
-            continue
-        following, source = number + 1, None
-        while following < len(addresses) and (source := first_to.get(addresses[following])) is None:
-            if not is_padding(function.raw_at(following)):
-                return False
-            following += 1
-        if source is not None:
-            starts.append(addresses[following])
-            is_all = is_all and source < starts[-1]
-    if is_all:
-        return True
-    reached = [*starts[1:], function.end]
-    """By piece: the first instruction that is led to, so far behind its end."""
-    todo = [at for at in entries if addresses[bisect_right(addresses, at) - 1] == at]
-    while todo:
-        aim = todo.pop()
-        piece = bisect_right(starts, aim) - 1
-        if piece >= 0 and aim < reached[piece]:
-            todo += targets[bisect_left(sources, aim) : bisect_left(sources, reached[piece])]
-            reached[piece] = aim
-    return reached == starts
-
-
-class Reached:
-    """Which instructions of a function, decoded from the first byte to the last, something is known to lead to."""
-
-    def __init__(self, function: "FunctionCode", entries: Iterable[int], *, certainly: bool = True) -> None:
-        """Follow control flow from ``entries``, ``certainly`` not behind calls that may not come back."""
-        self._function = function
-        self._ends = function.last_calls.possible if certainly else function.last_calls.certain
-        self._flags = bytearray(len(function.iced))
-        self._stops = [number for number, _ in function.turns]
-        self.follow(entries)
-
-    def follow(self, entries: Iterable[int]) -> None:
-        """Follow control flow from more entries."""
-        iced, index, flags, stops = self._function.iced, self._function.index_of, self._flags, self._stops
-        todo = [number for number in map(index, entries) if number is not None]
-        while todo:
-            number = todo.pop()
-            while number < len(iced) and not flags[number]:
-                place = bisect_left(stops, number)
-                if place == len(stops):  # it runs off the end
-                    flags[number:] = b"\1" * (len(iced) - number)
-                    break
-                last, flow = self._function.turns[place]
-                flags[number : last + 1] = b"\1" * (last + 1 - number)
-                if flow in DIRECT:
-                    target = index(iced[last].near_branch_target)
-                    todo += [target] if target is not None else []
-                if flow in ENDS or last in self._ends:
-                    break
-                number = last + 1
-
-    @property
-    def is_all(self) -> bool:
-        """Whether every instruction but padding is reached."""
-        body, at = self._function, self._flags.find(0)
-        while at >= 0:
-            if not is_padding(body.raw_at(at)):
-                return False
-            at = self._flags.find(0, at + 1)
-        return True
-
-    def __contains__(self, number: object) -> bool:
-        """Return whether something leads to the instruction with this number."""
-        return isinstance(number, int) and bool(self._flags[number])

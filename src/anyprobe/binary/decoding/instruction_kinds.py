@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from iced_x86 import Instruction
     from numpy.typing import NDArray
 
-    from anyprobe.binary.liveness.fixpoint import Ints
+    Ints = NDArray[np.int64]
 
 _LONGEST = 7
 """How many bytes fit into a number beside the length of the instruction. What begins with more that counts, as hardly

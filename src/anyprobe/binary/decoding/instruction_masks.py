@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from iced_x86 import Instruction, Mnemonic, OpKind, Register
 
-from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.binary.decoding.instructions import Instructions
 from anyprobe.isa.decode import FLOWS, Flow
 from anyprobe.isa.effects import STATUS_FLAGS, effects_of, shape_of
 from anyprobe.isa.faults import may_fault
@@ -48,18 +48,18 @@ _shapes: dict[bytes, int] = {}
 """By an instruction's bytes without displacement and immediate."""
 
 
-def masks_of(function: FunctionCode) -> list[Masks]:
+def masks_of(function: Instructions) -> list[Masks]:
     """Return what each instruction of a function does."""
     return [MASKS[number] for number in mask_numbers(function)]
 
 
-def mask_numbers(function: FunctionCode) -> list[int]:
+def mask_numbers(function: Instructions) -> list[int]:
     """Return the same as numbers in ``MASKS``."""
     content, start = function.content, function.start
     return [shape_number(one, content[one.ip - start : one.next_ip - start]) for one in function.iced]
 
 
-def masks_at(function: FunctionCode, number: int) -> Masks:
+def masks_at(function: Instructions, number: int) -> Masks:
     """Return what the instruction of a function with this number does."""
     return MASKS[shape_number(function.iced[number], function.raw_at(number))]
 

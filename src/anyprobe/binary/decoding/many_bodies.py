@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from iced_x86 import Instruction
     from numpy.typing import NDArray
 
-    from anyprobe.binary.decoding.decoded_code import DecodedCode
-    from anyprobe.binary.liveness.fixpoint import Ints
+    from anyprobe.binary.decoding.instructions import Instructions
+
+    Ints = NDArray[np.int64]
 
 _PORTION = 400_000
 """Instructions that are looked at together: fewer than are kept."""
@@ -30,14 +31,14 @@ _IS_SHORT = np.zeros(len(FLOWS), np.bool_)
 _IS_SHORT[[value for name, value in vars(Code).items() if isinstance(value, int) and "_REL8_" in name]] = True
 
 
-def examine_together(functions: "Iterable[DecodedCode]") -> None:
+def examine_together(functions: "Iterable[Instructions]") -> None:
     """Find the bodies of functions, which ascend. Those that do not decode plainly are left to look for themselves."""
     for portion in _portions(functions):
         _Portion(portion).hand_out()
 
 
-def _portions(functions: "Iterable[DecodedCode]") -> "Iterator[list[tuple[DecodedCode, Sequence[Instruction]]]]":
-    found: list[tuple[DecodedCode, Sequence[Instruction]]] = []
+def _portions(functions: "Iterable[Instructions]") -> "Iterator[list[tuple[Instructions, Sequence[Instruction]]]]":
+    found: list[tuple[Instructions, Sequence[Instruction]]] = []
     number = 0
     for each in functions:
         line = () if each.is_examined else each.line
@@ -52,7 +53,7 @@ def _portions(functions: "Iterable[DecodedCode]") -> "Iterator[list[tuple[Decode
 
 
 class _Portion:
-    def __init__(self, found: "list[tuple[DecodedCode, Sequence[Instruction]]]") -> None:
+    def __init__(self, found: "list[tuple[Instructions, Sequence[Instruction]]]") -> None:
         self._functions = [function for function, _ in found]
         instructions: list[Instruction] = list(chain.from_iterable(line for _, line in found))
         lengths = np.frombuffer(bytes(map(len, instructions)), np.uint8)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from iced_x86 import Code, Mnemonic, OpKind, Register
 
@@ -12,7 +12,6 @@ from anyprobe.isa.decode import CALLS, FLOWS, JUMPS, Flow
 if TYPE_CHECKING:
     from iced_x86 import Instruction
 
-    from anyprobe.binary.flow.function import FunctionCode
 
 _READERS = frozenset({Mnemonic.CMP, Mnemonic.TEST, Mnemonic.PUSH})
 _ADDING = frozenset({Code.ADD_RM64_IMM8, Code.ADD_RM64_IMM32})
@@ -53,20 +52,36 @@ class Frame(NamedTuple):
 class Seen(NamedTuple):
     """What an analysis of functions tells."""
 
-    endless: Container[int]
+    no_return: Container[int]
     """Functions that never return."""
     tables: Mapping[int, Sequence[int]]
     """The targets of indirect jumps, as far as they are known: none, where a jump leaves."""
 
 
-def seen_in(functions: "Iterable[FunctionCode]", endless: Container[int], open_at: Container[int] = ()) -> Seen:
+class _TableTargets(Protocol):
+    @property
+    def targets(self) -> Sequence[int]: ...
+
+
+class _Jumping(Protocol):
+    """A function whose indirect jumps are known, as far as they are."""
+
+    @property
+    def addresses(self) -> Sequence[int]: ...
+    @property
+    def jumps_through_pointers(self) -> Sequence[int]: ...
+    @property
+    def tables(self) -> Mapping[int, _TableTargets]: ...
+
+
+def seen_in(functions: Iterable[_Jumping], no_return: Container[int], open_at: Container[int] = ()) -> Seen:
     """Return what some functions tell of their indirect jumps; but of those at ``open_at``, which may stay inside."""
-    tables: dict[int, tuple[int, ...]] = {}
+    tables: dict[int, Sequence[int]] = {}
     for function in functions:
         jumps = (function.addresses[number] for number in function.jumps_through_pointers)
         tables.update((at, ()) for at in jumps if at not in open_at)
         tables.update((at, table.targets) for at, table in function.tables.items())
-    return Seen(endless, tables)
+    return Seen(no_return, tables)
 
 
 def balance(
@@ -120,7 +135,7 @@ def balance(
                     return Balance.BROKEN
                 shown = shown or bool(frame.depth)
             at = one.next_ip
-            if flow is Flow.CALL and one.near_branch_target in seen.endless:
+            if flow is Flow.CALL and one.near_branch_target in seen.no_return:
                 break
             if flow in CALLS and not is_whole and _is_nop(instruction_at(at)):
                 break  # it may be one that never returns, with another function behind the padding

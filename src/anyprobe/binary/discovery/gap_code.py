@@ -161,7 +161,7 @@ class GapCode:
         behind = call.next_ip
         if self.gaps.number(behind) is None or behind in self.starts:
             return True
-        if call.code == Code.CALL_REL32_64 and call.near_branch_target in self.seen.endless:
+        if call.code == Code.CALL_REL32_64 and call.near_branch_target in self.seen.no_return:
             return True
         length = self.gaps.padding_at(behind)
         aim = behind + length

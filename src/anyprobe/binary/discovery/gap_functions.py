@@ -49,7 +49,7 @@ class Division:
         if home == aim or (home >= 0 and aim in self._bodies[home][0]):
             return []
         if aim not in self._balances:
-            seen = Seen(self._code.seen.endless, self._tables)
+            seen = Seen(self._code.seen.no_return, self._tables)
             self._balances[aim] = balance(aim, self._gaps.instruction_at, seen)
         kept = self._balances[aim]
         if kept is Balance.BROKEN or (kept is Balance.OPEN and aim & ALIGNED):

@@ -24,6 +24,7 @@ from anyprobe.binary.discovery.gap_starts import TAKERS
 from anyprobe.binary.discovery.gaps import Gaps
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.binary.flow.noreturn_flow import NoReturnFunctions
 from anyprobe.binary.objects.text import ModuleText
 from anyprobe.isa.decode import CALLS, Flow
 
@@ -120,7 +121,7 @@ def _look_at(text: ModuleText, bounds: list[tuple[int, int]], jumping: Iterable[
     order = np.argsort(starts)
     code_map = CodeMap(replace(text, function_starts=starts[order], function_ends=ends[order]))
     found = map(code_map.function_at, jumping)
-    return seen_in((each for each in found if isinstance(each, FunctionCode)), code_map.endless)
+    return seen_in((each for each in found if isinstance(each, FunctionCode)), code_map.analyses.get(NoReturnFunctions))
 
 
 def _called_from(code: tuple[CodeBytes, ...], gaps: Gaps, listed: CodeMap) -> set[int]:

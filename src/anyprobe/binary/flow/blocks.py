@@ -4,19 +4,14 @@ A block begins at the entry, where a jump, a table, a stored pointer or an excep
 call does not end a block: as a rule it comes back. Padding that nothing reaches is no block.
 """
 
-from typing import TYPE_CHECKING
-
+from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.binary.objects.padding import PADDING_BEGINS, is_padding
 from anyprobe.isa.decode import Flow, flow_of
-
-if TYPE_CHECKING:
-    from anyprobe.binary.flow.cfg import CodeMap
-    from anyprobe.binary.flow.function import FunctionCode
 
 _GOES_ON = frozenset({Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL})
 
 
-def block_starts(code_map: "CodeMap", function: "FunctionCode") -> tuple[int, ...]:
+def block_starts(code_map: ModuleView, function: FunctionView) -> tuple[int, ...]:
     """Return where the function's basic blocks begin, ascending; the first one behind ``endbr64``, as entry probes."""
     entered = code_map.entered(function.start + 1, function.end) | function.table_targets
     entry, start, end, ends, content = function.entry, function.start, function.end, function.ends, function.content
@@ -30,12 +25,12 @@ def block_starts(code_map: "CodeMap", function: "FunctionCode") -> tuple[int, ..
     return tuple(sorted({entry, *function.sites_among(at for at in entered if at > entry)}))
 
 
-def calls_of(function: "FunctionCode") -> tuple[int, ...]:
+def calls_of(function: FunctionView) -> tuple[int, ...]:
     """Return the addresses of the function's call instructions, ascending."""
     return tuple(function.sites_among(insn.address for insn in function.special if insn.is_call))
 
 
-def _is_padding(function: "FunctionCode", address: int, number: int) -> bool:
+def _is_padding(function: FunctionView, address: int, number: int) -> bool:
     """Return whether the instruction with a number, if it starts at an address at all, is padding."""
     if number >= len(function.addresses) or function.addresses[number] != address:
         return False

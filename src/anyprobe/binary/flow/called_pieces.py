@@ -5,24 +5,21 @@ function's.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from iced_x86 import Mnemonic
 
 from anyprobe.binary.decoding.body import ENDS
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.decoding.handwritten_calls import changes_return
+from anyprobe.binary.flow.last_calls import last_calls
+from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.isa.decode import Flow, Insn
-
-if TYPE_CHECKING:
-    from anyprobe.binary.flow.cfg import CodeMap
-    from anyprobe.binary.flow.function import FunctionCode
 
 
 class CalledPieces:
     """Where a function and its parts are called behind the function's entry, and what is reached from there."""
 
-    def __init__(self, code_map: "CodeMap", parts: "Sequence[FunctionCode]") -> None:
+    def __init__(self, code_map: ModuleView, parts: "Sequence[FunctionView]") -> None:
         """Look for calls into the first of ``parts``, from wherever they are."""
         self._map, self._parts = code_map, parts
         function = parts[0]
@@ -61,15 +58,15 @@ class CalledPieces:
         insn = home.covering(source) if home is not None and home not in self._parts else None
         return insn is not None and insn.flow is Flow.CALL and insn.target == target
 
-    def _is_jump(self, part: "FunctionCode", number: int) -> bool:
+    def _is_jump(self, part: FunctionView, number: int) -> bool:
         """Return whether a call inside the function only pushes an address: that of data, or one that is dropped."""
-        if number in part.last_calls.certain:
+        if number in part.analyses.get(last_calls).certain:
             return True
         target = part.iced[number].near_branch_target
         home, aim = self._place_of(target)
         return home is not None and (home.iced[aim].mnemonic == Mnemonic.POP or changes_return(home.iced[aim]))
 
-    def _place_of(self, address: int) -> "tuple[FunctionCode | None, int]":
+    def _place_of(self, address: int) -> "tuple[FunctionView | None, int]":
         """Return the part that an instruction lies in, and its number there."""
         for part in self._parts:
             number = part.index_of(address)
@@ -94,7 +91,7 @@ class CalledPieces:
                     todo.append(insn.target)
                 table = part.table_of(address)
                 todo += table.targets if table is not None else ()
-                if insn.flow in ENDS or number in part.last_calls.certain:
+                if insn.flow in ENDS or number in part.analyses.get(last_calls).certain:
                     break
                 number += 1
         return found

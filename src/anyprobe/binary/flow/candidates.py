@@ -1,14 +1,10 @@
 """Whether what the scan has found in a function is what it looks like."""
 
-from typing import TYPE_CHECKING
-
 from iced_x86 import OpKind
 
 from anyprobe.binary.decoding.code_scan import Kind
+from anyprobe.binary.flow.views import FunctionView
 from anyprobe.isa.decode import DIRECT, FLOWS
-
-if TYPE_CHECKING:
-    from anyprobe.binary.flow.function import FunctionCode
 
 _WORD = 4
 """Bytes of an operand that may be an address."""
@@ -18,7 +14,7 @@ _IMMEDIATES = frozenset({OpKind.IMMEDIATE32, OpKind.IMMEDIATE32TO64})
 """Those of four bytes."""
 
 
-def is_reference(function: "FunctionCode", target: int, source: int, kind: Kind) -> bool:
+def is_reference(function: FunctionView, target: int, source: int, kind: Kind) -> bool:
     """Return whether a candidate of the scan in a function may be what it looks like; in doubt it is."""
     if function.broken is not None:
         return True

@@ -5,29 +5,19 @@ Nothing is analysed before it is asked for, and nothing twice. Addresses are lin
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
-from iced_x86 import Code
-
-from anyprobe.binary.decoding.code_scan import CodeBytes, DataReferences, Kind, References, code_bytes
+from anyprobe.binary.decoding.code_scan import CodeBytes, Kind, References, code_bytes
 from anyprobe.binary.decoding.kept_lines import KeptLines
-from anyprobe.binary.decoding.prologues import is_stub_at, takes_return_at
+from anyprobe.binary.flow.analyses import Analyses
 from anyprobe.binary.flow.candidates import is_reference
 from anyprobe.binary.flow.function import FunctionCode
-from anyprobe.binary.flow.pieces import Pieces
+from anyprobe.binary.flow.views import ModuleView
 from anyprobe.binary.objects.padding import padding_length
 from anyprobe.binary.objects.text import ModuleText
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 
-if TYPE_CHECKING:
-    from anyprobe.binary.flow.evidence import Evidence
-    from anyprobe.binary.flow.noreturn_flow import EndlessFunctions
-    from anyprobe.binary.flow.unlisted_doubts import Doubts
-    from anyprobe.binary.liveness.module import ModuleLiveness
-
-_CALL = 0xE8
 _MOST_NOPS = 64
 """How many bytes of padding may lie between two functions of which one runs on into the other."""
 
@@ -45,25 +35,16 @@ class CodeMap:
         """Remember the module; nothing is read yet."""
         self.text = text
         self._functions: dict[int, FunctionCode | Refusal] = {}
-        self.pieces = Pieces(self, parts or {})
-        self._stubs: dict[int, bool] = {}
-        self._takers: dict[int, bool] = {}
+        self.named_parts: Mapping[int, int] = parts or {}
+        """The functions of which names say that some code elsewhere is a part, by where that begins."""
         self.kept_lines = KeptLines()
         """The functions whose decoded instructions are kept."""
-        self._hearsay: frozenset[int] | None = None
+        self._unproven_starts: frozenset[int] | None = None
         """What ``_unproven`` returns, once it is known."""
-        self.liveness: object = None
-        """Where ``liveness`` keeps what it has found."""
         self._checked: References | None = None
         """The references that are what they look like, once all functions have been looked at."""
-        self.site_liveness: dict[int, object] = {}
-        """The same for ``siteliveness``, by function."""
-        self.liveness_of_all: ModuleLiveness | None = None
-        """The same for ``moduleliveness``."""
-        self.gap_entries: dict[int, list[int]] = {}
-        """What is entered between functions, by where the last one ends."""
-        self.dead_in_callees: dict[int, int] = {}
-        """What the functions that are called overwrite before they read it."""
+        self.analyses: Analyses[ModuleView] = Analyses(self)
+        """The results of analyses of the module."""
 
     @cached_property
     def code(self) -> tuple[CodeBytes, ...]:
@@ -74,20 +55,6 @@ class CodeMap:
     def references(self) -> References:
         """Everything in the code that may be a branch or a code address."""
         return References(self.text, self.code)
-
-    @cached_property
-    def endless(self) -> "EndlessFunctions":
-        """The functions that never return."""
-        from anyprobe.binary.flow.noreturn_flow import EndlessFunctions
-
-        return EndlessFunctions(self)
-
-    @cached_property
-    def certainly_endless(self) -> "EndlessFunctions":
-        """Those that never return whatever their names are and whichever traps are skipped."""
-        from anyprobe.binary.flow.noreturn_flow import EndlessFunctions
-
-        return EndlessFunctions(self, certain=True)
 
     @cached_property
     def _starts(self) -> "array[int]":
@@ -101,7 +68,8 @@ class CodeMap:
     def _entries(self) -> "array[int]":
         return array("q", sorted({*self.text.entries.tolist(), *self._starts}))
 
-    def _area(self, address: int) -> CodeBytes | None:
+    def area_of(self, address: int) -> CodeBytes | None:
+        """Return the stretch of code around an address."""
         for part in self.code:
             if part.start <= address < part.end:
                 return part
@@ -123,7 +91,7 @@ class CodeMap:
             return Refusal(Reason.NOT_CODE, start, detail)
         if number == len(self._starts) or self._starts[number] != start:
             return self._nameless(start) or Refusal(Reason.NOT_CODE, start, "no function starts here")
-        area = self._area(start)
+        area = self.area_of(start)
         if area is None:
             return Refusal(Reason.NOT_CODE, start, "not in executable code")
         end = min(self._ends[number], area.end)
@@ -134,17 +102,17 @@ class CodeMap:
     @property
     def _unproven(self) -> frozenset[int]:
         """The functions of which nothing but a symbol without a type tells, and nothing leads there."""
-        if self._hearsay is None:
-            self._hearsay = frozenset()  # while they are looked at, they are functions like any others
+        if self._unproven_starts is None:
+            self._unproven_starts = frozenset()  # while they are looked at, they are functions like any others
             doubtful = self.text.named | self.text.pointed
             starts = doubtful.difference(self.text.unlisted).intersection(self._starts) if doubtful else ()
             if starts:
                 from anyprobe.binary.flow.untyped_symbols import unproven_starts
 
-                self._hearsay = unproven_starts(self, starts)
-                for start in self._hearsay:
+                self._unproven_starts = unproven_starts(self, starts)
+                for start in self._unproven_starts:
                     self._functions.pop(start, None)
-        return self._hearsay
+        return self._unproven_starts
 
     def _nameless(self, address: int) -> FunctionCode | None:
         """Return the code around an address outside of all functions."""
@@ -152,19 +120,9 @@ class CodeMap:
 
         return nameless_code(self, address) if self.start_of(address) is None else None
 
-    def unlisted_doubt(self, start: int) -> Refusal | None:
-        """Return what is not known of the control flow of a function that nothing lists."""
-        return self._doubts.of(start)
-
-    @cached_property
-    def _doubts(self) -> "Doubts":
-        from anyprobe.binary.flow.unlisted_doubts import Doubts
-
-        return Doubts(self)
-
     def gap_around(self, address: int) -> tuple[int, bytes] | None:
         """Return where the bytes outside of all functions begin that hold an address, and those bytes."""
-        area, number = self._area(address), bisect_right(self._starts, address) - 1
+        area, number = self.area_of(address), bisect_right(self._starts, address) - 1
         if area is None or (number >= 0 and address < self._ends[number]):
             return None
         low = max(area.start, self._ends[number] if number >= 0 else 0)
@@ -183,12 +141,12 @@ class CodeMap:
         return self._ends[bisect_left(self._starts, start)]
 
     def start_before(self, start: int) -> int | None:
-        """Return the start of the function in front of one."""
+        """Return the start of the function before one."""
         number = bisect_left(self._starts, start)
         return self._starts[number - 1] if number else None
 
-    def start_behind(self, start: int) -> int | None:
-        """Return the start of the function behind one."""
+    def start_after(self, start: int) -> int | None:
+        """Return the start of the function after one."""
         number = bisect_right(self._starts, start)
         return self._starts[number] if number < len(self._starts) else None
 
@@ -202,79 +160,12 @@ class CodeMap:
         found = self.function_at(start) if start is not None else None
         return found if isinstance(found, FunctionCode) and address < found.end else None
 
-    def part_at(self, target: int, function: FunctionCode) -> FunctionCode | None:
-        """Return the code around ``target`` if it is a part of ``function`` that lies elsewhere."""
-        return self.pieces.part_at(target, function)
-
-    def owner_of(self, part: FunctionCode) -> int | None:
-        """Return the start of the function that some code is a part of."""
-        return self.pieces.owner_of(part)
-
-    def jumps_from_parts(self, function: FunctionCode, heads: set[int]) -> set[int]:
-        """Return the jumps to some addresses of a function that lie in its parts elsewhere."""
-        found: set[int] = set()
-        for target, source, kind in self.references.into(min(heads), max(heads) + 1):
-            inside = function.start <= source < function.end
-            if inside or target not in heads or kind in (Kind.LEA, Kind.ABSOLUTE) or self.byte_at(source) == _CALL:
-                continue
-            part = self.part_at(source, function)
-            insn = part.covering(source) if part is not None else None
-            if insn is not None and insn.target == target:
-                found.add(insn.address)
-        return found
-
     def byte_at(self, address: int) -> int:
         """Return the byte of code at an address, or -1."""
-        area = self._area(address)
+        area = self.area_of(address)
         return area.content[address - area.start] if area is not None else -1
 
-    def is_code(self, address: int) -> bool:
-        """Return whether an address lies in executable code."""
-        return any(address in area for area in self.text.ranges)
-
-    def data_taken(self, low: int, high: int, *, backwards: bool = False) -> Iterator[tuple[int, int]]:
-        """Yield the addresses of data in ``[low, high)`` that instructions certainly take, and where in these."""
-        found = self._data_references.into(low, high)
-        for target, source in reversed(found) if backwards else found:
-            if self._takes(source, target):
-                yield target, source
-
-    def _takes(self, source: int, target: int) -> bool:
-        function = self.containing(source)
-        insn = function.covering(source) if function is not None and function.broken is None else None
-        if insn is None or insn.iced.code != Code.LEA_R64_M or insn.end != source + 6:
-            return False
-        return insn.iced.memory_displacement == target
-
-    @cached_property
-    def _data_references(self) -> DataReferences:
-        return DataReferences(self.code)
-
-    def taking_return(self, targets: set[int]) -> set[int]:
-        """Return at which of some addresses what is called takes its return address from the stack at once."""
-        for target in targets.difference(self._takers):
-            self._look_at(target, takes_return_at, self._takers)
-        return {target for target in targets if self._takers[target]}
-
-    def is_stub(self, address: int) -> bool:
-        """Return whether a linkage stub (``jmp [rip+x]``, behind ``endbr64`` or not) lies at an address."""
-        known = self._stubs.get(address)
-        return self._look_at(address, is_stub_at, self._stubs) if known is None else known
-
-    def _look_at(self, address: int, says: Callable[[CodeBytes, int], bool], known: dict[int, bool]) -> bool:
-        """Return what some bytes say, and take note of it."""
-        area = self._area(address)
-        known[address] = area is not None and says(area, address)
-        return known[address]
-
-    @cached_property
-    def evidence(self) -> "Evidence":
-        """What instructions read and take the addresses of in the code."""
-        from anyprobe.binary.flow.evidence import Evidence
-
-        return Evidence(self)
-
-    # -- who enters
+    # -- what enters them
 
     def static_entries(self, low: int, high: int) -> list[int]:
         """Return the known entries in ``[low, high)`` other than through code."""
@@ -348,9 +239,15 @@ class CodeMap:
             if kind is Kind.NEAR or kind is Kind.SHORT:
                 if not low <= source < high and self.containing(source) is not None:
                     found.add(target)
-            elif (home := self.containing(source)) is not None and home.strays.is_label(source, surely=not addresses):
+            elif self._takes_label(source, surely=not addresses):
                 found.add(target)
         return found
+
+    def _takes_label(self, source: int, *, surely: bool) -> bool:
+        from anyprobe.binary.flow.escaping_jumps import EscapingJumps
+
+        home = self.containing(source)
+        return home is not None and home.analyses.get(EscapingJumps).is_label(source, surely=surely)
 
     @property
     def all_references(self) -> References:
@@ -396,7 +293,7 @@ class CodeMap:
 
     def _padding(self, address: int) -> int:
         """Return the number of padding bytes from an address to the next function or entry."""
-        area = self._area(address)
+        area = self.area_of(address)
         if area is None:
             return 0
         number = bisect_left(self._entries, address)
@@ -406,7 +303,7 @@ class CodeMap:
     def next_code(self, address: int) -> int | None:
         """Return the function that control runs into from an address, over nothing but ``nop`` instructions."""
         starts = self.starts_between(address, address + _MOST_NOPS)
-        area = self._area(address)
+        area = self.area_of(address)
         if not starts or area is None:
             return None
         between = area.content[address - area.start : starts[0] - area.start]
@@ -419,7 +316,9 @@ class CodeMap:
         if length == 0:
             return 0
         entered = [target for target, _, _ in self.references_into(address, address + length)]
-        read = self.evidence.read_in(address, address + length)
+        from anyprobe.binary.flow.evidence import Evidence
+
+        read = self.analyses.get(Evidence).read_in(address, address + length)
         return min([*entered, address + length if read is None else read]) - address
 
 

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 from iced_x86 import Mnemonic, OpKind, Register
 
+from anyprobe.binary.flow.evidence import Evidence
+from anyprobe.binary.flow.reachability import Reachability
+from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import FLOWS, Flow
@@ -18,8 +21,6 @@ from anyprobe.isa.decode import FLOWS, Flow
 if TYPE_CHECKING:
     from iced_x86 import Instruction
 
-    from anyprobe.binary.flow.cfg import CodeMap
-    from anyprobe.binary.flow.function import FunctionCode
 
 _BELOW = 16
 """How far down it is looked for what becomes of an address."""
@@ -28,12 +29,13 @@ _THUNK_BYTES = 4
 """Bytes of a thunk in front of its return."""
 
 
-class StrayJumps:
+class EscapingJumps:
     """By the numbers of the instructions."""
 
-    def __init__(self, code_map: "CodeMap", function: "FunctionCode") -> None:
+    def __init__(self, code_map: ModuleView, function: FunctionView) -> None:
         """Look at nothing before it is asked for."""
         self._map, self._function = code_map, function
+        self._evidence = code_map.analyses.get(Evidence)
 
     @cached_property
     def through_pointers(self) -> list[int]:
@@ -41,14 +43,18 @@ class StrayJumps:
         function = self._function
         jumps = function.pointer_jumps
         # of code that nothing tells of, not all is known to be code anyway
-        return jumps if jumps and not function.is_nameless and not function.led.is_all_possible else []
+        return (
+            jumps
+            if jumps and not function.is_nameless and not function.analyses.get(Reachability).is_all_possible
+            else []
+        )
 
     @cached_property
     def disguised(self) -> list[int]:
         """What jumps where a pointer says and looks like a return, or like a jump out of the function."""
-        function, thunks = self._function, self._map.evidence.thunks
+        function, thunks = self._function, self._evidence.thunks
         found: list[int] = []
-        if self._inside(self._map.evidence.pushed_returns):
+        if self._inside(self._evidence.pushed_returns):
             found = [number for number, flow in function.turns if flow is Flow.RET and self._is_pushed(number)]
         if thunks:
             places = (function.index_of(thunk + _THUNK_BYTES) for thunk in self._inside(thunks))
@@ -67,7 +73,7 @@ class StrayJumps:
             return None
         low, high = function.entry + 1, function.end
         named = chain(self._map.static_entries(low, high), self._map.references.addresses_into(low, high))
-        if next(named, None) is None and function.led.leads_everywhere:
+        if next(named, None) is None and function.analyses.get(Reachability).leads_everywhere:
             return None
         why = "jumps in disguise to where a pointer says, which may be in the function"
         return self._refusal(self.disguised[0], why)
@@ -133,9 +139,9 @@ class StrayJumps:
     def own_labels(self) -> dict[int, list[int]]:
         """The pieces whose address the function takes, those of its jump tables aside, and where it does."""
         function = self._function
-        if function.start not in self._map.evidence.self_takers:
+        if function.start not in self._evidence.self_takers:
             return {}
-        taken = self._map.evidence.takers_within(function.entry + 1, function.end)
+        taken = self._evidence.takers_within(function.entry + 1, function.end)
         labels = (at for at in taken.keys() - function.table_targets if function.is_boundary(at))
         return {at: taken[at] for at in sorted(labels)}
 
@@ -149,6 +155,6 @@ class StrayJumps:
         start = self._map.start_of(target)
         if start is None or start == self._function.start:
             return False
-        thunks, end = self._map.evidence.thunks, self._map.end_of(start)
+        thunks, end = self._evidence.thunks, self._map.end_of(start)
         place = bisect_left(thunks, start)
         return place < len(thunks) and thunks[place] < end

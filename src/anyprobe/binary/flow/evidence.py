@@ -1,22 +1,20 @@
 """What instructions read by its address in the code, and which addresses in their own function they take."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
-from iced_x86 import MemorySizeExt
+from iced_x86 import Code, MemorySizeExt
 
-from anyprobe.binary.decoding.code_scan import Kind, Operands, pushed_returns
+from anyprobe.binary.decoding.code_scan import DataReferences, Kind, Operands, pushed_returns
 from anyprobe.binary.decoding.prologues import thunks_in
+from anyprobe.binary.flow.views import ModuleView
 from anyprobe.core.cachedproperty import cached_property
-
-if TYPE_CHECKING:
-    from anyprobe.binary.flow.cfg import CodeMap
 
 
 class Evidence:
-    """Of one module."""
+    """What the code of one module reads, takes the addresses of, and jumps to in disguise."""
 
-    def __init__(self, code_map: "CodeMap") -> None:
+    def __init__(self, code_map: ModuleView) -> None:
         """Look at nothing before it is asked for."""
         self._map = code_map
 
@@ -37,6 +35,24 @@ class Evidence:
             return target, 0 if home is None and self._map.in_padding(source) else 1
         own = insn.iced.is_ip_rel_memory_operand and insn.address + insn.offsets.displacement_offset == source
         return insn.iced.memory_displacement, MemorySizeExt.size(insn.iced.memory_size) if own else 0
+
+    def data_taken(self, low: int, high: int, *, backwards: bool = False) -> Iterator[tuple[int, int]]:
+        """Yield the addresses of data in ``[low, high)`` that instructions certainly take, and where in these."""
+        found = self._data_references.into(low, high)
+        for target, source in reversed(found) if backwards else found:
+            if self._takes(source, target):
+                yield target, source
+
+    def _takes(self, source: int, target: int) -> bool:
+        function = self._map.containing(source)
+        insn = function.covering(source) if function is not None and function.broken is None else None
+        if insn is None or insn.iced.code != Code.LEA_R64_M or insn.end != source + 6:
+            return False
+        return insn.iced.memory_displacement == target
+
+    @cached_property
+    def _data_references(self) -> DataReferences:
+        return DataReferences(self._map.code)
 
     @cached_property
     def _operands(self) -> Operands:

@@ -2,17 +2,18 @@
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.decoding.stack_depth import Balance, balance, seen_in
 from anyprobe.binary.flow.called_pieces import CalledPieces
+from anyprobe.binary.flow.escaping_jumps import EscapingJumps
+from anyprobe.binary.flow.first_bytes import FirstBytes
+from anyprobe.binary.flow.noreturn_flow import CertainlyNoReturn, NoReturnFunctions
+from anyprobe.binary.flow.pieces import Pieces
+from anyprobe.binary.flow.reachability import Reachability
+from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
-
-if TYPE_CHECKING:
-    from anyprobe.binary.flow.cfg import CodeMap
-    from anyprobe.binary.flow.function import FunctionCode
 
 
 class ExitKind(StrEnum):
@@ -42,7 +43,7 @@ class Exits:
 
     found: tuple[Exit, ...]
     complete: Refusal | None
-    parts: tuple["FunctionCode", ...]
+    parts: tuple[FunctionView, ...]
     """The function itself first."""
     unmatched: Refusal | None = None
     """Why a call's entry and its exit cannot be told to be of one call, though both are seen."""
@@ -57,14 +58,15 @@ _MOST_HOMES = 32
 """How many functions are looked at for a way back."""
 
 
-def find_exits(code_map: "CodeMap", function: "FunctionCode") -> Exits:
+def find_exits(code_map: ModuleView, function: FunctionView) -> Exits:
     """Collect the exits of a function and of the parts that it shares with nobody (``name.cold``)."""
     return _Collector(code_map, function).collect()
 
 
 class _Collector:
-    def __init__(self, code_map: "CodeMap", function: "FunctionCode") -> None:
+    def __init__(self, code_map: ModuleView, function: FunctionView) -> None:
         self.map, self.function = code_map, function
+        self._pieces, self._no_return = code_map.analyses.get(Pieces), code_map.analyses.get(NoReturnFunctions)
         self.parts = [function]
         self.found: list[Exit] = []
         self.refusal: Refusal | None = None
@@ -72,11 +74,11 @@ class _Collector:
         self._others: tuple[int, bool] | None = None
 
     def collect(self) -> Exits:
-        owner = self.map.owner_of(self.function)
+        owner = self._pieces.owner_of(self.function)
         if owner is not None:
             detail = f"is a part of the function at {owner:#x}, and its ends are that function's"
             self.refusal = Refusal(Reason.PART_OF_FUNCTION, self.function.start, detail)
-        elif self.map.pieces.is_piece(self.function.start):
+        elif self._pieces.is_piece(self.function.start):
             detail = "is entered with the frame of another function, or of several, and its ends are theirs"
             self.refusal = Refusal(Reason.PART_OF_FUNCTION, self.function.start, detail)
         for part in self.parts:  # grows while it runs
@@ -93,7 +95,7 @@ class _Collector:
             self._bound_undecided()
         if self.function.is_unlisted and self.refusal is None:
             self._check_unlisted()
-        for label in (at for part in self.parts for at in part.strays.callable_labels):
+        for label in (at for part in self.parts for at in part.analyses.get(EscapingJumps).callable_labels):
             self._refuse(label, "the function takes the address of this piece of itself, which may be called")
         if self.refusal is None:
             self._leave_out_called()
@@ -132,7 +134,7 @@ class _Collector:
         function = self.function
         code = {one.ip: one for part in self.parts for one in part.iced}
         undecided = {leaving.address for leaving in self.found if leaving.indirect and leaving.conditional}
-        seen = seen_in(self.parts, self.map.endless, undecided)
+        seen = seen_in(self.parts, self._no_return, undecided)
         if balance(function.start, code.get, seen, is_whole=True) is Balance.BROKEN:
             self._refuse(function.start, "its stack is not kept in balance: it may be the pieces of two functions")
         labels = frozenset[int]().union(*(part.table_targets for part in self.parts))
@@ -144,7 +146,7 @@ class _Collector:
         """Refuse all where a call is all that ends the function: it may come back, and control run on."""
         function = self.function
         last = function.insn(len(function.addresses) - 1) if function.addresses else None
-        if last is not None and last.flow is Flow.CALL and last.target not in self.map.endless:
+        if last is not None and last.flow is Flow.CALL and last.target not in self._no_return:
             self._refuse(last.address, "nothing is known to end it but a call, behind which control may run on")
 
     def _leave_out_called(self) -> None:
@@ -171,16 +173,16 @@ class _Collector:
         if self.refusal is None:
             self.refusal = Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, why)
 
-    def _check_end(self, part: "FunctionCode") -> None:
+    def _check_end(self, part: FunctionView) -> None:
         doubt = part.complete if part.has_gaps or part.is_unlisted else part.broken
         if doubt is not None:
             self._refuse(doubt.address, doubt.detail)
-        elif part.is_unlisted and not part.led.is_everything:
+        elif part.is_unlisted and not part.analyses.get(Reachability).is_everything:
             self._refuse(part.start, "nothing is known to lead to some of the code, which may be another function's")
         elif part.runs_past_end is not None:
             self._runs_on(part, part.runs_past_end)
 
-    def _runs_on(self, part: "FunctionCode", address: int) -> None:
+    def _runs_on(self, part: FunctionView, address: int) -> None:
         """Take the last instruction for an exit, if control always leaves there: by it, or behind it.
 
         Hand-written code ends that way: ``cmp rcx, rdx; jb __chk_fail``, and behind it stands ``memcpy``.
@@ -200,11 +202,11 @@ class _Collector:
         else:
             self._refuse(address, "control runs on past the function's end")
 
-    def _look_at(self, part: "FunctionCode", insn: Insn) -> None:
+    def _look_at(self, part: FunctionView, insn: Insn) -> None:
         flow = insn.flow
         if flow is Flow.RET and insn.end in self.map.text.resumed:
             self.unmatched = Refusal(Reason.SPLIT_STACK, insn.address, _SPLIT)
-        elif flow is Flow.RET and not self._is_behind_endless(part, insn):
+        elif flow is Flow.RET and not self._follows_no_return(part, insn):
             self.found.append(Exit(insn.address, ExitKind.RET, False, False, None))
         elif flow is Flow.OTHER:
             self._refuse(insn.address, f"{insn.text} may leave the function")
@@ -218,12 +220,12 @@ class _Collector:
     def _returns_from_signal(self, address: int) -> bool:
         return Reason.SIGNAL_RETURN.value in self.map.text.forbidden_areas.overlapping(address, address + 1)
 
-    def _is_behind_endless(self, part: "FunctionCode", insn: Insn) -> bool:
+    def _follows_no_return(self, part: FunctionView, insn: Insn) -> bool:
         """Return whether nothing leads to an instruction but the call in front of it, which never returns."""
         at = insn.address
         number = part.index_of(at)
         above = part.insn(number - 1) if number else None
-        if above is None or above.flow is not Flow.CALL or above.target not in self.map.certainly_endless:
+        if above is None or above.flow is not Flow.CALL or above.target not in self.map.analyses.get(CertainlyNoReturn):
             return False
         if part.complete is not None or at in part.table_targets:
             return False
@@ -236,11 +238,11 @@ class _Collector:
         if self._joins(target):
             return
         owner = self.map.start_of(target)
-        pieces = self.map.pieces
-        framed = owner is not None and pieces.is_piece(owner) and target not in self.map.endless
+        pieces = self._pieces
+        framed = owner is not None and pieces.is_piece(owner) and target not in self._no_return
         if framed and not pieces.is_never_taken(self.function.start, target):
             self._refuse(insn.address, f"jumps with its frame in place to {target:#x}, which others jump to as well")
-        if owner != target and not self.map.is_stub(target) and self._may_come_back(target):
+        if owner != target and not self.map.analyses.get(FirstBytes).is_stub(target) and self._may_come_back(target):
             home = "code of no function" if owner is None else f"the middle of the function at {owner:#x}"
             self._refuse(insn.address, f"jumps into {home}")
             return
@@ -251,7 +253,7 @@ class _Collector:
         indirect = any(part.has_inner_entries for part in self.parts)
         if not indirect and not self._is_entered_by_others():
             return False
-        homes: list[FunctionCode] = []
+        homes: list[FunctionView] = []
         pending = {target}
         while pending:
             home = self.map.containing(pending.pop())
@@ -286,13 +288,13 @@ class _Collector:
         """Return whether the target lies in a part of this function, and take that part in."""
         if self._is_inside(target):
             return True
-        part = self.map.part_at(target, self.function)
+        part = self._pieces.part_at(target, self.function)
         if part is None:
             return False
         self.parts.append(part)
         return True
 
-    def _indirect(self, part: "FunctionCode", insn: Insn) -> None:
+    def _indirect(self, part: FunctionView, insn: Insn) -> None:
         table = part.table_of(insn.address)
         if table is not None:
             outside = [each for each in table.targets if not self._is_inside(each) and not self._joins(each)]
@@ -306,12 +308,7 @@ class _Collector:
         self.found.append(Exit(insn.address, ExitKind.TAIL, may_stay, True, None))
 
 
-def jumps_into(part: "FunctionCode", low: int, high: int) -> bool:
-    """Return whether direct jumps of a function lead into an address range elsewhere."""
-    return any(low <= target < high for target in part.jumps_out_to)
-
-
-def ways_to(code_map: "CodeMap", parts: tuple["FunctionCode", ...], address: int) -> tuple[Insn, ...] | None:
+def ways_to(code_map: ModuleView, parts: tuple[FunctionView, ...], address: int) -> tuple[Insn, ...] | None:
     """Return the direct jumps to an instruction, if it is entered by those and from above only, and all are known.
 
     ``parts`` are a function and its parts: code elsewhere that jumps here makes it ``None``.

@@ -8,6 +8,8 @@ new. What holds then holds for all of them together.
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.decoding.code_scan import Kind
+from anyprobe.binary.flow.pieces import Pieces
+from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.binary.objects.padding import is_padding
 from anyprobe.isa.decode import CALLS, FLOWS, Flow, flow_of
 from anyprobe.isa.effects import effects_of
@@ -18,10 +20,7 @@ if TYPE_CHECKING:
 
     from iced_x86 import Instruction
 
-    from anyprobe.binary.flow.cfg import CodeMap
-    from anyprobe.binary.flow.function import FunctionCode
-
-    Place = tuple[FunctionCode, int]
+    Place = tuple[FunctionView, int]
     """An instruction by its number in a function; -1 is whoever called the function."""
 
 CALLER = -1
@@ -33,10 +32,11 @@ _NO_FALLTHROUGH = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP,
 class FlowGraph:
     """The ways to the instructions of one function, and backwards out of it where others jump into its middle."""
 
-    def __init__(self, code_map: "CodeMap", function: "FunctionCode", endless: "Container[int]" = frozenset()) -> None:
-        """Begin without any jump table; calls of ``endless`` functions do not come back."""
-        self._endless = endless
+    def __init__(self, code_map: ModuleView, function: FunctionView, no_return: "Container[int]" = frozenset()) -> None:
+        """Begin without any jump table; calls of ``no_return`` functions do not come back."""
+        self._no_return = no_return
         self.map, self.function = code_map, function
+        self._pieces = code_map.analyses.get(Pieces)
         self.table_jumps: dict[int, set[int]] = {}
         """The numbers of the jumps whose tables lead to an address."""
         self.is_final = False
@@ -57,7 +57,7 @@ class FlowGraph:
             return body, number - 1
         return (body, sources[0]) if sources else None
 
-    def _is_padding(self, body: "FunctionCode", number: int) -> bool:
+    def _is_padding(self, body: FunctionView, number: int) -> bool:
         """Return whether an instruction is padding that nothing of the function leads to."""
         while is_padding(body.raw_at(number)) and not body.branches_to(body.addresses[number]):
             if not self._falls_to(body, number):
@@ -91,7 +91,7 @@ class FlowGraph:
         if others is None:
             return None
         found += others
-        above = self.map.pieces.running_into(address) if number == 0 else None
+        above = self._pieces.running_into(address) if number == 0 else None
         if above is not None:
             found.append((above, len(above.iced) - 1))
         if not found and not self._never_runs(body, number):
@@ -99,33 +99,33 @@ class FlowGraph:
             return None if self.is_final else found
         return found
 
-    def is_part(self, body: "FunctionCode") -> bool:
+    def is_part(self, body: FunctionView) -> bool:
         """Return whether some code is a part of the function elsewhere, which only the function's jumps enter."""
         if body is self.function:
-            return self.map.pieces.is_crossed(body)
-        return self.map.part_at(body.start, self.function) is body or self._is_other_piece(body)
+            return self._pieces.is_crossed(body)
+        return self._pieces.part_at(body.start, self.function) is body or self._is_other_piece(body)
 
-    def _is_other_piece(self, body: "FunctionCode") -> bool:
-        pieces = self.map.pieces
+    def _is_other_piece(self, body: FunctionView) -> bool:
+        pieces = self._pieces
         return pieces.sibling_at(body.start, self.function) is body and pieces.is_crossed(body)
 
-    def _falls_to(self, body: "FunctionCode", number: int) -> bool:
+    def _falls_to(self, body: FunctionView, number: int) -> bool:
         """Return whether control comes to an instruction from the one above it."""
         if number == 0:
             return False
         if FLOWS[body.codes[number - 1]] is Flow.NEXT:
             return True
         above = body.iced[number - 1]
-        return flow_of(above) not in _NO_FALLTHROUGH and not self._is_endless(above)
+        return flow_of(above) not in _NO_FALLTHROUGH and not self._is_no_return(above)
 
-    def _is_endless(self, insn: "Instruction") -> bool:
-        return flow_of(insn) is Flow.CALL and insn.near_branch_target in self._endless
+    def _is_no_return(self, insn: "Instruction") -> bool:
+        return flow_of(insn) is Flow.CALL and insn.near_branch_target in self._no_return
 
-    def _never_runs(self, body: "FunctionCode", number: int) -> bool:
-        """Return whether an instruction to which no way is known has none: padding, or behind an endless call."""
-        return is_padding(body.raw_at(number)) or (number > 0 and self._is_endless(body.iced[number - 1]))
+    def _never_runs(self, body: FunctionView, number: int) -> bool:
+        """Return whether an instruction to which no way is known has none: padding, or behind an no_return call."""
+        return is_padding(body.raw_at(number)) or (number > 0 and self._is_no_return(body.iced[number - 1]))
 
-    def _from_elsewhere(self, body: "FunctionCode", address: int) -> "list[Place] | None":
+    def _from_elsewhere(self, body: FunctionView, address: int) -> "list[Place] | None":
         """Return the jumps of other functions to an address behind the start; ``None`` if it is entered otherwise."""
         found: list[Place] = []
         for source, kind in self._entered_from_elsewhere(body).get(address, ()):
@@ -141,7 +141,7 @@ class FlowGraph:
             found.append((home, number))
         return found
 
-    def _entered_from_elsewhere(self, body: "FunctionCode") -> dict[int, list[tuple[int, Kind]]]:
+    def _entered_from_elsewhere(self, body: FunctionView) -> dict[int, list[tuple[int, Kind]]]:
         known = self._elsewhere.get(body.start)
         if known is None:
             known = self._elsewhere[body.start] = {}

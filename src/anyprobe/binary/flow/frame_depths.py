@@ -1,18 +1,14 @@
 """How much a function has on the stack where it jumps out: nothing where it makes a tail call."""
 
-from typing import TYPE_CHECKING
-
 from anyprobe.binary.decoding.stack_depth import Frame, frame_behind
+from anyprobe.binary.flow.views import FunctionView
 from anyprobe.isa.decode import FLOWS, JUMPS, Flow
-
-if TYPE_CHECKING:
-    from anyprobe.binary.flow.function import FunctionCode
 
 _ENDS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP, Flow.INVALID, Flow.OTHER})
 _MOST_SEEN = 20_000
 
 
-def depths_at_jumps(function: "FunctionCode") -> dict[int, int | None]:
+def depths_at_jumps(function: FunctionView) -> dict[int, int | None]:
     """Return, by the targets of its direct jumps out, how many bytes a function has then pushed above the least.
 
     ``None``: that is not known, or differs. Only what direct jumps lead to is followed.

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.decoding.body import LOCK
 from anyprobe.binary.decoding.branches import Branches
 from anyprobe.binary.decoding.decoded_code import DecodedCode
+from anyprobe.binary.flow.analyses import Analyses
+from anyprobe.binary.flow.jump_outcomes import Table
 from anyprobe.binary.flow.straight_lines import StraightLines
+from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.binary.objects.padding import ALIGNED, padding_length
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
@@ -16,11 +19,11 @@ from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
 
 if TYPE_CHECKING:
-    from anyprobe.binary.flow.escaping_jumps import StrayJumps
+    from anyprobe.binary.flow.escaping_jumps import EscapingJumps
     from anyprobe.binary.flow.exits import Exit, Exits
-    from anyprobe.binary.flow.jump_tables import Table, Unresolved
+    from anyprobe.binary.flow.jump_tables import JumpTables
     from anyprobe.binary.flow.last_calls import LastCalls
-    from anyprobe.binary.flow.reachability import LedTo
+    from anyprobe.binary.flow.reachability import Reachability
 
 
 class FunctionCode(DecodedCode):
@@ -28,38 +31,44 @@ class FunctionCode(DecodedCode):
 
     is_nameless = False
     """Whether it is code outside of all functions."""
+    _map: ModuleView
+
+    @cached_property
+    def analyses(self) -> Analyses[ModuleView, FunctionView]:
+        """The results of analyses of this function."""
+        return Analyses(self._map, self)
 
     # -- instructions
 
     def insn_at(self, address: int) -> Insn | None:
         """Return the instruction that starts at an address, if it is one and is entered at its beginning only."""
         number = self._index.get(address)
-        if number is None or address in self.overlapped or self.led.may_be_data(number):
+        if number is None or address in self.overlapped or self.reachability.may_be_data(number):
             return None
         return self.insn(number)
 
     def is_site(self, address: int) -> bool:
         """Return whether an instruction starts here that is no data."""
         number = self._index.get(address)
-        return number is not None and not self.led.may_be_data(number)
+        return number is not None and not self.reachability.may_be_data(number)
 
     def sites_among(self, addresses: Iterable[int]) -> list[int]:
         """Return those of many addresses at which an instruction starts that is no data, ascending."""
         found = sorted(set(addresses).intersection(self.addresses))
-        if not found or not self.led.may_be_data_up_to(found[-1]):
+        if not found or not self.reachability.may_be_data_up_to(found[-1]):
             return found
-        return [at for at in found if not self.led.may_be_data(self._index[at])]
+        return [at for at in found if not self.reachability.may_be_data(self._index[at])]
 
     @cached_property
-    def led(self) -> "LedTo":
+    def reachability(self) -> "Reachability":
         """Which instructions something leads to."""
-        from anyprobe.binary.flow.reachability import LedTo
+        from anyprobe.binary.flow.reachability import Reachability
 
-        return LedTo(self._map, self)
+        return self.analyses.get(Reachability)
 
     def never_runs(self, insn: Insn) -> bool:
         """Return whether an instruction is certainly never come to: it is padding or data."""
-        return self.led.never_runs(self._index[insn.address])
+        return self.reachability.never_runs(self._index[insn.address])
 
     def boundaries_near(self, address: int) -> tuple[int, ...]:
         """Return the instruction starts before and behind an address, for messages."""
@@ -108,12 +117,12 @@ class FunctionCode(DecodedCode):
         """The numbers of the direct calls, and what they call."""
         return self._facts.calls
 
-    @cached_property
-    def last_calls(self) -> "LastCalls":
+    @property
+    def _last_calls(self) -> "LastCalls":
         """The calls and system calls behind which control does not go on, or may not."""
         from anyprobe.binary.flow.last_calls import last_calls
 
-        return last_calls(self._map, self)
+        return self.analyses.get(last_calls)
 
     def branches_to(self, address: int) -> Sequence[int]:
         """Return the numbers of the direct jumps inside the function to an address."""
@@ -129,21 +138,21 @@ class FunctionCode(DecodedCode):
         """The numbers of the indirect jumps that go where a stored pointer says, or a register."""
         if not self._facts.indirect_jumps:
             return []
-        known = self._resolved[0].keys() | self._resolved[1].keys()
+        known = self._resolved.tables.keys() | self._resolved.unresolved.keys()
         return [number for number in self._facts.indirect_jumps if self.addresses[number] not in known]
 
     @property
     def jumps_through_pointers(self) -> list[int]:
         """The numbers of the indirect jumps that go neither by a table nor where nobody knows."""
         jumps = self.pointer_jumps
-        return [] if jumps and self.strays.through_pointers else jumps
+        return [] if jumps and self._escaping_jumps.through_pointers else jumps
 
-    @cached_property
-    def strays(self) -> "StrayJumps":
+    @property
+    def _escaping_jumps(self) -> "EscapingJumps":
         """The jumps that may lead to any place in the function."""
-        from anyprobe.binary.flow.escaping_jumps import StrayJumps
+        from anyprobe.binary.flow.escaping_jumps import EscapingJumps
 
-        return StrayJumps(self._map, self)
+        return self.analyses.get(EscapingJumps)
 
     @property
     def overlapped(self) -> frozenset[int]:
@@ -162,7 +171,7 @@ class FunctionCode(DecodedCode):
             number, target = self._body.missed
             detail = f"jumps into the middle of an instruction, to {target:#x}"
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.addresses[number], detail)
-        return self.strays.in_disguise
+        return self._escaping_jumps.in_disguise
 
     @property
     def has_gaps(self) -> bool:
@@ -170,27 +179,19 @@ class FunctionCode(DecodedCode):
         return self._body.has_gaps
 
     @cached_property
-    def _resolved(self) -> "tuple[dict[int, Table], dict[int, Unresolved]]":
-        """The tables by the address of their jump, and the jumps that are neither table nor plain pointer."""
-        from anyprobe.binary.flow.jump_tables import Table, Unresolved, resolve_jumps
+    def _resolved(self) -> "JumpTables":
+        from anyprobe.binary.flow.jump_tables import resolved_jumps
 
-        tables: dict[int, Table] = {}
-        unresolved: dict[int, Unresolved] = {}
-        for number, outcome in resolve_jumps(self._map, self, self._facts.indirect_jumps).items():
-            if isinstance(outcome, Table):
-                tables[self.addresses[number]] = outcome
-            elif isinstance(outcome, Unresolved):
-                unresolved[self.addresses[number]] = outcome
-        return tables, unresolved
+        return resolved_jumps(self._map, self, self._facts.indirect_jumps)
 
     @property
-    def tables(self) -> "Mapping[int, Table]":
+    def tables(self) -> Mapping[int, Table]:
         """The jump tables by the address of the jump."""
-        return self._resolved[0]
+        return self._resolved.tables
 
-    def table_of(self, address: int) -> "Table | None":
+    def table_of(self, address: int) -> Table | None:
         """Return the jump table of the indirect jump at an address."""
-        return self._resolved[0].get(address)
+        return self._resolved.tables.get(address)
 
     def leaves_at(self, jump: Insn) -> bool:
         """Return whether an indirect jump certainly leaves the function."""
@@ -200,24 +201,31 @@ class FunctionCode(DecodedCode):
     @property
     def unresolved(self) -> tuple[int, ...]:
         """The indirect jumps of which nothing is known; jumps through stored pointers reach known entries only."""
-        lost = tuple(self._resolved[1])
-        strays = self.strays.through_pointers if self.pointer_jumps else ()
+        lost = tuple(self._resolved.unresolved)
+        strays = self._escaping_jumps.through_pointers if self.pointer_jumps else ()
         return (*lost, *(self.addresses[number] for number in strays)) if strays else lost
 
     @cached_property
     def complete(self) -> Refusal | None:
         """``None`` if everything that may enter the function's middle is known, else the first thing that is not."""
-        return self._map.unlisted_doubt(self.start) if self.is_unlisted else self.own_doubt
+        return self._unlisted_doubt() if self.is_unlisted else self.own_doubt
+
+    def _unlisted_doubt(self) -> Refusal | None:
+        from anyprobe.binary.flow.unlisted_doubts import UnlistedDoubts
+
+        return self._map.analyses.get(UnlistedDoubts).of(self.start)
 
     @cached_property
     def is_plain_code(self) -> bool:
         """Whether there is certainly no data: an unwind entry tells of the function, and nothing reads its bytes."""
         text, low, high = self._map.text, self.start + 1, self.end
-        return (
-            self.start not in text.undescribed
-            and not self.is_unlisted
-            and self._map.evidence.read_in(low, high) is None
-        )
+        return self.start not in text.undescribed and not self.is_unlisted and self._first_read(low, high) is None
+
+    def _first_read(self, low: int, high: int) -> int | None:
+        """Return the first byte of a range that instructions read or write by its address, if any."""
+        from anyprobe.binary.flow.evidence import Evidence
+
+        return self._map.analyses.get(Evidence).read_in(low, high)
 
     @property
     def is_unlisted(self) -> bool:
@@ -229,9 +237,9 @@ class FunctionCode(DecodedCode):
         """What is not known of the function's own control flow; ``None`` if all of it is."""
         if self.broken is not None:
             return self.broken
-        for address, outcome in self._resolved[1].items():
+        for address, outcome in self._resolved.unresolved.items():
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, outcome.why)
-        return self.strays.doubt or (self._entered_gap() if self.has_gaps else None)
+        return self._escaping_jumps.doubt or (self._entered_gap() if self.has_gaps else None)
 
     def _entered_gap(self) -> Refusal | None:
         """Return where something may enter what was taken for data."""
@@ -252,8 +260,11 @@ class FunctionCode(DecodedCode):
             return self.start
         last = self.insn(len(self.addresses) - 1)
         if last.is_call and self.is_unlisted:
-            return last.address if last.target is None or last.target not in self._map.endless else None
-        if last.is_call or not last.falls_through or len(self.addresses) - 1 in self.last_calls.certain:
+            from anyprobe.binary.flow.noreturn_flow import NoReturnFunctions
+
+            comes_back = last.target is None or last.target not in self._map.analyses.get(NoReturnFunctions)
+            return last.address if comes_back else None
+        if last.is_call or not last.falls_through or len(self.addresses) - 1 in self._last_calls.certain:
             return None
         return last.address
 
@@ -265,7 +276,7 @@ class FunctionCode(DecodedCode):
     @cached_property
     def table_targets(self) -> frozenset[int]:
         """Every target of the function's jump tables."""
-        return frozenset(target for table in self._resolved[0].values() for target in table.targets)
+        return frozenset(target for table in self._resolved.tables.values() for target in table.targets)
 
     @cached_property
     def has_inner_entries(self) -> bool:
@@ -273,11 +284,11 @@ class FunctionCode(DecodedCode):
         low, high = self.entry + 1, self.end
         return bool(self._map.pointed_to(low, high))
 
-    @cached_property
+    @property
     def _exits(self) -> "Exits":
         from anyprobe.binary.flow.exits import find_exits
 
-        return find_exits(self._map, self)
+        return self.analyses.get(find_exits)
 
     @property
     def exits(self) -> "tuple[Exit, ...]":
@@ -287,7 +298,7 @@ class FunctionCode(DecodedCode):
     @property
     def parts(self) -> "tuple[FunctionCode, ...]":
         """The function and its parts elsewhere."""
-        return self._exits.parts
+        return tuple(part for part in self._exits.parts if isinstance(part, FunctionCode))
 
     @property
     def exits_complete(self) -> Refusal | None:
@@ -302,18 +313,20 @@ class FunctionCode(DecodedCode):
     @cached_property
     def back_to_entry(self) -> tuple[int, ...]:
         """The jumps from inside the function (and its parts) to its entry, by table too."""
+        from anyprobe.binary.flow.pieces import Pieces
+
         heads = {self.start, self.entry}
         found = {self.addresses[number] for number, target in self._facts.jumps if target in heads}
         found.update(at for at, table in self.tables.items() if heads.intersection(table.targets))
-        found.update(self._map.jumps_from_parts(self, heads))
+        found.update(self._map.analyses.get(Pieces).jumps_from_parts(self, heads))
         return tuple(sorted(found))
 
-    @cached_property
+    @property
     def blocks(self) -> tuple[int, ...]:
         """Where the basic blocks begin, ascending."""
         from anyprobe.binary.flow.blocks import block_starts
 
-        return block_starts(self._map, self)
+        return self.analyses.get(block_starts)
 
     @cached_property
     def leaders(self) -> frozenset[int]:
@@ -334,7 +347,7 @@ class FunctionCode(DecodedCode):
         entered.
         """
         number = self._index.get(address)
-        if number is None or self.led.may_be_data(number):
+        if number is None or self.reachability.may_be_data(number):
             return ()
         if self.complete is not None or address in self.overlapped:
             return (self.insn(number),)
@@ -397,5 +410,5 @@ class FunctionCode(DecodedCode):
         length = padding_length(self.content, address - self.start, zeros=False)
         length = next((i for i in range(length) if address + i in self.leaders), length)
         asked = length and not self.is_plain_code  # nothing reads plain code
-        read = self._map.evidence.read_in(address, address + length) if asked else None
+        read = self._first_read(address, address + length) if asked else None
         return length if read is None else read - address

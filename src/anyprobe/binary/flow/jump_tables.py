@@ -15,14 +15,17 @@ A jump through a pointer that comes whole from memory, an argument or a result i
 addresses that somebody stored, and those are among the module's known entries.
 """
 
-from dataclasses import dataclass
 from struct import calcsize
 from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Mnemonic, OpKind, Register
 
+from anyprobe.binary.flow.evidence import Evidence
 from anyprobe.binary.flow.flow_graph import CALLER, FlowGraph
 from anyprobe.binary.flow.indices import Indices
+from anyprobe.binary.flow.jump_outcomes import Outcome, Pointer, Table, Unresolved
+from anyprobe.binary.flow.noreturn_flow import NoReturnFunctions
+from anyprobe.binary.flow.pieces import Pieces
 from anyprobe.binary.flow.table_forms import (
     CONDITIONAL_MOVES,
     COPIES,
@@ -38,14 +41,13 @@ from anyprobe.binary.flow.table_forms import (
     small_immediate,
     uses_registers,
 )
+from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.isa.decode import Flow, flow_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from anyprobe.binary.flow.cfg import CodeMap
     from anyprobe.binary.flow.flow_graph import Place
-    from anyprobe.binary.flow.function import FunctionCode
 
 _CHUNK = 64
 _COMPUTED = "the jump's target is computed in a way that is not known"
@@ -54,27 +56,11 @@ _UNBOUNDED = "no bound check of the jump table's index was found"
 _NO_CODE = "holds what is no code of this function"
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The proven targets of a jump through a table."""
+class JumpTables(NamedTuple):
+    """Where the indirect jumps of one function go, by their addresses; all others go where pointers say."""
 
-    address: int
-    targets: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Pointer:
-    """The jump goes to an address that was stored somewhere: one of the known entries, or out of the function."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unresolved:
-    """Nothing is known, and why."""
-
-    why: str
-
-
-Outcome = Table | Pointer | Unresolved
+    tables: dict[int, Table]
+    unresolved: dict[int, Unresolved]
 
 
 class _Known(NamedTuple):
@@ -87,11 +73,22 @@ class _Known(NamedTuple):
     """Whether it mattered that not all tables were known."""
 
 
-def resolve_jumps(code_map: "CodeMap", function: "FunctionCode", jumps: "Sequence[int]") -> dict[int, Outcome]:
+def resolved_jumps(code_map: ModuleView, function: FunctionView, jumps: "Sequence[int]") -> JumpTables:
+    """Return where the indirect jumps of a function go, which are given by their numbers."""
+    found = JumpTables({}, {})
+    for number, outcome in resolve_jumps(code_map, function, jumps).items():
+        if isinstance(outcome, Table):
+            found.tables[function.addresses[number]] = outcome
+        elif isinstance(outcome, Unresolved):
+            found.unresolved[function.addresses[number]] = outcome
+    return found
+
+
+def resolve_jumps(code_map: ModuleView, function: FunctionView, jumps: "Sequence[int]") -> dict[int, Outcome]:
     """Say where the indirect jumps of a function go, by their numbers."""
     outcomes = _resolve(FlowGraph(code_map, function), jumps)
     if any(isinstance(outcome, Unresolved) for outcome in outcomes.values()):  # which callees return takes a while
-        return _resolve(FlowGraph(code_map, function, code_map.endless), jumps)
+        return _resolve(FlowGraph(code_map, function, code_map.analyses.get(NoReturnFunctions)), jumps)
     return outcomes
 
 
@@ -112,6 +109,7 @@ class _Slice:
     def __init__(self, graph: FlowGraph) -> None:
         self.graph, self.map, self.function = graph, graph.map, graph.function
         self._index = Indices(graph)
+        self._pieces, self._evidence = self.map.analyses.get(Pieces), self.map.analyses.get(Evidence)
         self._known: dict[int, _Known] = {}
         """By the numbers of the jumps: most tables change nothing for any of them."""
 
@@ -167,7 +165,7 @@ class _Slice:
         """Return whether a jump table may lead here: in this function, or in a part of it."""
         if self.function.start <= target < self.function.end:
             return self.function.is_boundary(target)
-        part = self.map.pieces.sibling_at(target, self.function)
+        part = self._pieces.sibling_at(target, self.function)
         return part is not None and part.is_boundary(target)
 
     def register_jump(self, place: "Place", register: int) -> Outcome:
@@ -316,7 +314,7 @@ class _Slice:
         size = calcsize(entry)
         if most == least:
             return most
-        behind = next(self.map.data_taken(table + least * size, table + most * size), None)
+        behind = next(self._evidence.data_taken(table + least * size, table + most * size), None)
         return most if behind is None else (behind[0] - table) // size
 
     def _is_whole(self, table: int, count: int, base: int) -> bool:
@@ -332,11 +330,13 @@ class _Slice:
         if in_front and not self._ends_another(table):
             return False
         behind = self._index.entries(end, NEAR, 1)
-        return (bool(behind) and not self.map.is_code(base + behind[0])) or any(self.map.data_taken(table + 4, end + 1))
+        return (bool(behind) and not any(base + behind[0] in area for area in self.map.text.ranges)) or any(
+            self._evidence.data_taken(table + 4, end + 1)
+        )
 
     def _ends_another(self, table: int) -> bool:
         """Return whether right in front of a table is another one, of this function or of another that refers to it."""
-        found = next(self.map.data_taken(table - 4 * MOST_ENTRIES, table, backwards=True), None)
+        found = next(self._evidence.data_taken(table - 4 * MOST_ENTRIES, table, backwards=True), None)
         if found is None or (table - found[0]) % 4:
             return False
         other, size = found[0], (table - found[0]) // 4

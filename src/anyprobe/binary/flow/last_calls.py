@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from anyprobe.binary.flow.first_bytes import FirstBytes
+from anyprobe.binary.flow.noreturn_flow import NoReturnFunctions
+from anyprobe.binary.flow.views import FunctionView, ModuleView
+
 if TYPE_CHECKING:
     from iced_x86 import Instruction
-
-    from anyprobe.binary.flow.cfg import CodeMap
-    from anyprobe.binary.flow.function import FunctionCode
 
 
 class LastCalls(NamedTuple):
@@ -21,14 +22,14 @@ class LastCalls(NamedTuple):
 _NONE = LastCalls(frozenset(), frozenset())
 
 
-def last_calls(code_map: "CodeMap", function: "FunctionCode") -> LastCalls:
+def last_calls(code_map: ModuleView, function: FunctionView) -> LastCalls:
     """Return them; nothing that is not known well is taken for one in functions that hold no data."""
     from anyprobe.binary.decoding.handwritten_calls import SYSTEM_CALLS, hops
 
     low, high, calls = function.start, function.end, function.calls
     places = _Places(function)
     found = [n for n, target in calls if low < target < high and hops(function.one(n), places.instruction_at)]
-    takers = code_map.taking_return({target for _, target in calls})
+    takers = code_map.analyses.get(FirstBytes).taking_return({target for _, target in calls})
     taking = [number for number, target in calls if target in takers] if takers else []
     # nearly no function asks the kernel itself
     asking = any(opcode in function.content for opcode in SYSTEM_CALLS)
@@ -40,11 +41,12 @@ def last_calls(code_map: "CodeMap", function: "FunctionCode") -> LastCalls:
     if function.is_plain_code:
         return LastCalls(certain, possible)
     possible = possible.union(number for number, back in system_calls.items() if back is None)
-    return LastCalls(certain, possible.union(number for number, target in calls if target in code_map.endless))
+    never_back = code_map.analyses.get(NoReturnFunctions)
+    return LastCalls(certain, possible.union(number for number, target in calls if target in never_back))
 
 
 class _Places:
-    def __init__(self, function: "FunctionCode") -> None:
+    def __init__(self, function: FunctionView) -> None:
         self._function = function
 
     def system_calls(self) -> dict[int, bool | None]:

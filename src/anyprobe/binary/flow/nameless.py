@@ -6,18 +6,13 @@ table.
 """
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
 
 from anyprobe.binary.decoding.code_scan import Kind
-from anyprobe.binary.decoding.descent import Reached
 from anyprobe.binary.flow.function import FunctionCode
-from anyprobe.binary.flow.reachability import LedTo
+from anyprobe.binary.flow.views import ModuleView
 from anyprobe.binary.objects.padding import padding_length
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
-
-if TYPE_CHECKING:
-    from anyprobe.binary.flow.cfg import CodeMap
 
 
 class NamelessCode(FunctionCode):
@@ -31,57 +26,54 @@ class NamelessCode(FunctionCode):
         """Nobody knows what else may enter code that nothing describes."""
         return self.broken or Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.start, "code that belongs to no function")
 
-    @cached_property
-    def led(self) -> LedTo:
-        """Only what the start leads to."""
-        return _LedFromStart(self._map, self)
 
-
-class _LedFromStart(LedTo):
-    """Only what the start leads to is certain: the rest may be a table."""
-
-    @cached_property
-    def proven(self) -> Reached:
-        return Reached(self._function, {self._function.start})
-
-
-def nameless_code(code_map: "CodeMap", address: int) -> NamelessCode | None:
+def nameless_code(code_map: ModuleView, address: int) -> NamelessCode | None:
     """Return the code around an address in no function's bounds, if something is known to lead to it."""
     gap = code_map.gap_around(address)
     if gap is None:
         return None
     low, content = gap
-    entries = _sorted_entries(code_map, low, low + len(content))
+    entries = code_map.analyses.get(_GapEntries).sorted(low, low + len(content))
     number = bisect_right(entries, address)
     if number == 0:
         return None
     start, end = entries[number - 1], entries[number] if number < len(entries) else low + len(content)
     found = NamelessCode(code_map, start, content[start - low : end - low])
-    endless = (insn.end for insn in found.special if insn.is_call and insn.target in code_map.text.noreturn)
-    last = next(endless, None)
+    last_calls = (insn.end for insn in found.special if insn.is_call and insn.target in code_map.text.noreturn)
+    last = next(last_calls, None)
     if last is not None:  # what follows may be anything
         found = NamelessCode(code_map, start, content[start - low : last - low])
     return found if found.is_site(address) else None
 
 
-def runs_into(code_map: "CodeMap", start: int) -> bool:
+def runs_into(code_map: ModuleView, start: int) -> bool:
     """Return whether code in no function may run on into the function that begins at an address."""
     gap = code_map.gap_around(start - 1)
     if gap is None or padding_length(gap[1], 0) == len(gap[1]):
         return False
-    entries = _sorted_entries(code_map, gap[0], start)
+    entries = code_map.analyses.get(_GapEntries).sorted(gap[0], start)
     code = code_map.function_at(entries[-1]) if entries else None
-    return isinstance(code, FunctionCode) and (code.broken is not None or code.runs_past_end is not None)
+    if code is None or isinstance(code, Refusal):
+        return False
+    return code.broken is not None or code.runs_past_end is not None
 
 
-def _sorted_entries(code_map: "CodeMap", low: int, high: int) -> list[int]:
-    known = code_map.gap_entries.get(low)
-    if known is None:
-        known = code_map.gap_entries[low] = sorted(_entries(code_map, low, high))
-    return known
+class _GapEntries:
+    """What is entered between functions, by where the last one ends."""
+
+    def __init__(self, code_map: ModuleView) -> None:
+        self._map = code_map
+        self._known: dict[int, list[int]] = {}
+
+    def sorted(self, low: int, high: int) -> list[int]:
+        """Return what is certainly entered in a gap, ascending."""
+        known = self._known.get(low)
+        if known is None:
+            known = self._known[low] = sorted(_entries(self._map, low, high))
+        return known
 
 
-def _entries(code_map: "CodeMap", low: int, high: int) -> set[int]:
+def _entries(code_map: ModuleView, low: int, high: int) -> set[int]:
     """Return what is certainly entered: what lies in a gap itself may be a table that looks like a branch."""
     found = set(code_map.static_entries(low, high))
     for target, source, kind in code_map.references.into(low, high):

@@ -5,31 +5,27 @@ Names tell of the ones in libraries (``noreturn``). Programs have their own: ``s
 """
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
 
 from anyprobe.binary.decoding.handwritten_calls import changes_return
+from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow
-
-if TYPE_CHECKING:
-    from anyprobe.binary.flow.cfg import CodeMap
-    from anyprobe.binary.flow.function import FunctionCode
 
 _DEPTH = 4
 _MOST_PIECES = 200
 _LEAVING = frozenset({Flow.RET, Flow.INDIRECT_JUMP, Flow.OTHER, Flow.INVALID})
 
 
-class EndlessFunctions:
+class NoReturnFunctions:
     """What is known of one module's functions; each is looked at once."""
 
-    def __init__(self, code_map: "CodeMap", *, certain: bool = False) -> None:
-        """Know nothing but the names yet.
+    is_certain = False
+    """Whether neither names count, which a function may bear by chance, nor traps, which a handler may skip."""
 
-        ``certain``: nor those, which a function may bear by chance, nor that a trap, which a handler may skip, ends it.
-        """
-        self._map, self._certain = code_map, certain
-        self._named = frozenset() if certain else code_map.text.noreturn
+    def __init__(self, code_map: ModuleView) -> None:
+        """Know nothing but the names yet."""
+        self._map = code_map
+        self._named = frozenset() if self.is_certain else code_map.text.noreturn
         self._known: dict[int, bool] = {}
 
     def __contains__(self, start: object) -> bool:
@@ -37,7 +33,7 @@ class EndlessFunctions:
         return isinstance(start, int) and self._never_returns(start, _DEPTH)
 
     def _never_returns(self, start: int, depth: int) -> bool:
-        if not self._certain:
+        if not self.is_certain:
             start = self._map.text.own_stubs.get(start, start)
         if start in self._named:
             return True
@@ -57,7 +53,7 @@ class EndlessFunctions:
         number = home.index_of(target) if home is not None else None
         return home is not None and number is not None and changes_return(home.iced[number])
 
-    def _never_leaves(self, function: "FunctionCode", depth: int) -> bool:
+    def _never_leaves(self, function: FunctionView, depth: int) -> bool:
         """Return whether no way through a function leads out of it."""
         special, seen, todo = function.special, set[int](), [function.entry]
         places = [insn.address for insn in special]
@@ -80,6 +76,12 @@ class EndlessFunctions:
             if last.flow is Flow.CALL and last.target is not None and self._goes_elsewhere(last.target):
                 return False
             ends = last.flow is Flow.CALL and last.target is not None and self._never_returns(last.target, depth)
-            if (last.may_go_on if self._certain else last.falls_through) and not ends:
+            if (last.may_go_on if self.is_certain else last.falls_through) and not ends:
                 todo.append(last.end)
         return True
+
+
+class CertainlyNoReturn(NoReturnFunctions):
+    """Those that never return whatever their names are and whichever traps are skipped."""
+
+    is_certain = True

@@ -5,14 +5,9 @@ address is no function, since nothing can call it. So does the code: what a func
 no function either. A part belongs to the function whose jumps, by other parts or directly, are all that enters it.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
 from anyprobe.binary.decoding.code_scan import Kind
-from anyprobe.binary.flow.function import FunctionCode
-
-if TYPE_CHECKING:
-    from anyprobe.binary.flow.cfg import CodeMap
+from anyprobe.binary.flow.views import FunctionView, ModuleView
+from anyprobe.core.refusal import Refusal
 
 _CALL = 0xE8
 _MOST_ENTERING = 64
@@ -23,9 +18,9 @@ _MOST_PIECES = 4096
 class Pieces:
     """The parts of one module's functions; each is looked at when it is first asked about."""
 
-    def __init__(self, code_map: "CodeMap", named: Mapping[int, int]) -> None:
-        """Know nothing but what names say: ``named`` maps the start of a part to that of its function."""
-        self._map, self._named = code_map, named
+    def __init__(self, code_map: ModuleView) -> None:
+        """Know nothing but what names say."""
+        self._map, self._named = code_map, code_map.named_parts
         self._framed = code_map.text.framed
         self._entering: dict[int, frozenset[int] | None] = {}
         self._owning: dict[int, frozenset[int] | None] = {}
@@ -36,7 +31,7 @@ class Pieces:
         self._entry_depths: dict[int, int] = {}
         """What pieces without unwind entries find on the stack that their functions have put there."""
 
-    def part_at(self, target: int, function: FunctionCode) -> FunctionCode | None:
+    def part_at(self, target: int, function: FunctionView) -> FunctionView | None:
         """Return the code around ``target`` if it is a part of ``function`` that lies elsewhere."""
         start = self._map.start_of(target)
         if start is None or start == function.start:
@@ -47,32 +42,45 @@ class Pieces:
             self._pairs[pair] = False  # recursion proves nothing
             known = self._pairs[pair] = self._is_part(start, function)
         found = self._map.function_at(start) if known else None
-        return found if isinstance(found, FunctionCode) else None
+        return found if not isinstance(found, Refusal) else None
 
-    def sibling_at(self, target: int, function: FunctionCode) -> FunctionCode | None:
+    def jumps_from_parts(self, function: FunctionView, heads: set[int]) -> set[int]:
+        """Return the jumps to some addresses of a function that lie in its parts elsewhere."""
+        found: set[int] = set()
+        for target, source, kind in self._map.references.into(min(heads), max(heads) + 1):
+            inside = function.start <= source < function.end
+            if inside or target not in heads or kind in (Kind.LEA, Kind.ABSOLUTE) or self._map.byte_at(source) == _CALL:
+                continue
+            part = self.part_at(source, function)
+            insn = part.covering(source) if part is not None else None
+            if insn is not None and insn.target == target:
+                found.add(insn.address)
+        return found
+
+    def sibling_at(self, target: int, function: FunctionView) -> FunctionView | None:
         """Return the code around ``target`` if it and ``function`` are one function, whichever is a part of which."""
         found = self.part_at(target, function)
         if found is not None or function.start not in self._framed or not self.is_piece(function.start):
             return found
         root, start = self._owner_of_piece(function.start), self._map.start_of(target)
         home = self._map.function_at(root) if root is not None else None
-        if not isinstance(home, FunctionCode) or start == function.start:
+        if home is None or isinstance(home, Refusal) or start == function.start:
             return None
         return home if start == root else self.part_at(target, home)
 
-    def is_crossed(self, function: FunctionCode) -> bool:
+    def is_crossed(self, function: FunctionView) -> bool:
         """Return whether control comes to the start of some code from others of its function only."""
         return function.start in self._framed and self.owner_of(function) is not None
 
-    def running_into(self, start: int) -> FunctionCode | None:
+    def running_into(self, start: int) -> FunctionView | None:
         """Return the code in front of an address from which control runs on to there."""
         before = self._map.start_before(start)
         above = self._map.function_at(before) if before is not None else None
-        if not isinstance(above, FunctionCode) or self._map.next_code(above.end) != start:
+        if above is None or isinstance(above, Refusal) or self._map.next_code(above.end) != start:
             return None
         return above if above.runs_past_end is not None else None
 
-    def owner_of(self, part: FunctionCode) -> int | None:
+    def owner_of(self, part: FunctionView) -> int | None:
         """Return the start of the function that some code is a part of."""
         if self.is_piece(part.start):
             return self._owner_of_piece(part.start)
@@ -80,7 +88,7 @@ class Pieces:
             home = self._map.start_of(source)
             if home is not None and home != part.start:
                 function = self._map.function_at(home)
-                owned = isinstance(function, FunctionCode) and self.part_at(part.start, function) is not None
+                owned = not isinstance(function, Refusal) and self.part_at(part.start, function) is not None
                 return home if owned else None
         return None
 
@@ -92,9 +100,9 @@ class Pieces:
             self._look_at(start)
         return self._pieces[start]
 
-    def _is_part(self, start: int, function: FunctionCode) -> bool:
+    def _is_part(self, start: int, function: FunctionView) -> bool:
         part = self._map.function_at(start)
-        if not isinstance(part, FunctionCode):
+        if isinstance(part, Refusal):
             return False
         if not self.is_piece(start):
             return self._jumps_to_and_fro(part, function)
@@ -149,7 +157,7 @@ class Pieces:
             from anyprobe.binary.flow.frame_depths import depths_at_jumps
 
             function = self._map.function_at(home)
-            plain = isinstance(function, FunctionCode) and function.broken is None
+            plain = not isinstance(function, Refusal) and function.broken is None
             self._depths[home] = depths_at_jumps(function) if plain else {}  # type: ignore[arg-type]
         return self._depths[home].get(start)
 
@@ -202,7 +210,7 @@ class Pieces:
 
     def _find_entering(self, start: int) -> frozenset[int] | None:
         part = self._map.function_at(start)
-        if not isinstance(part, FunctionCode):
+        if isinstance(part, Refusal):
             return None
         found: set[int] = set()
         for target, source, kind in self._map.references_into(part.start, part.end):
@@ -219,7 +227,7 @@ class Pieces:
             found.add(above.start)
         return frozenset(found)
 
-    def _jumps_to_and_fro(self, part: FunctionCode, function: FunctionCode) -> bool:
+    def _jumps_to_and_fro(self, part: FunctionView, function: FunctionView) -> bool:
         """Infer it of a part without a frame, or without an unwind entry.
 
         One of the two jumps into the other's middle, and nothing but jumps of the function enters the part. That can
@@ -228,16 +236,14 @@ class Pieces:
         """
         if part.start in self._map.text.outer:
             return False
-        from anyprobe.binary.flow.exits import jumps_into
-
-        jumped_to = jumps_into(function, part.start, part.start + 1)
+        jumped_to = _jumps_into(function, part.start, part.start + 1)
         if not jumped_to and part.start > function.start:
             return False
-        inward = jumps_into(function, part.start + 1, part.end)
-        back = inward or jumps_into(part, function.entry + 1, function.end)
+        inward = _jumps_into(function, part.start + 1, part.end)
+        back = inward or _jumps_into(part, function.entry + 1, function.end)
         return back and self._only_from(part, function)
 
-    def _only_from(self, part: FunctionCode, function: FunctionCode) -> bool:
+    def _only_from(self, part: FunctionView, function: FunctionView) -> bool:
         """Return whether nothing but jumps of ``function`` (and of the part itself) enters the part."""
         for _, source, kind in self._map.references_into(part.start, part.end):
             home = self._map.start_of(source)
@@ -246,3 +252,8 @@ class Pieces:
             if kind is Kind.LEA or kind is Kind.ABSOLUTE or not (inside or jumps):
                 return False
         return True
+
+
+def _jumps_into(part: FunctionView, low: int, high: int) -> bool:
+    """Return whether direct jumps of a function lead into an address range elsewhere."""
+    return any(low <= target < high for target in part.jumps_out_to)

@@ -1,23 +1,109 @@
 """Which instructions of a function something leads to: what else is among its bytes may be data."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 
 from anyprobe.binary.decoding.body import ENDS
-from anyprobe.binary.decoding.descent import Reached, is_all_led_to
+from anyprobe.binary.flow.last_calls import last_calls
+from anyprobe.binary.flow.pieces import Pieces
+from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.binary.objects.padding import is_padding, padding_length
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
-
-if TYPE_CHECKING:
-    from anyprobe.binary.flow.cfg import CodeMap
-    from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.isa.decode import DIRECT
 
 
-class LedTo:
+def is_all_led_to(function: FunctionView, entries: set[int]) -> bool:
+    """Return whether every instruction but padding is led to from ``entries``, by a jump, or from above.
+
+    That is so of nearly all functions, and takes one look behind each end. Of the others, and of what calls pieces of
+    itself, ``Reached`` knows more.
+    """
+    addresses, last = function.addresses, function.analyses.get(last_calls).possible
+    if not addresses or addresses[0] not in entries:
+        return False
+    sources, targets = [addresses[number] for number, _ in function.jumps], [target for _, target in function.jumps]
+    first_to = dict(zip(reversed(targets), reversed(sources), strict=True))
+    first_to |= dict.fromkeys(entries, -1)
+    starts, is_all = [addresses[0]], True
+    """Where straight pieces begin, and whether one further up leads to each."""
+    for number, flow in function.turns:
+        if flow not in ENDS and number not in last:
+            continue
+        following, source = number + 1, None
+        while following < len(addresses) and (source := first_to.get(addresses[following])) is None:
+            if not is_padding(function.raw_at(following)):
+                return False
+            following += 1
+        if source is not None:
+            starts.append(addresses[following])
+            is_all = is_all and source < starts[-1]
+    if is_all:
+        return True
+    reached = [*starts[1:], function.end]
+    """By piece: the first instruction that is led to, so far behind its end."""
+    todo = [at for at in entries if addresses[bisect_right(addresses, at) - 1] == at]
+    while todo:
+        aim = todo.pop()
+        piece = bisect_right(starts, aim) - 1
+        if piece >= 0 and aim < reached[piece]:
+            todo += targets[bisect_left(sources, aim) : bisect_left(sources, reached[piece])]
+            reached[piece] = aim
+    return reached == starts
+
+
+class Reached:
+    """Which instructions of a function, decoded from the first byte to the last, something is known to lead to."""
+
+    def __init__(self, function: FunctionView, entries: Iterable[int], *, certainly: bool = True) -> None:
+        """Follow control flow from ``entries``, ``certainly`` not behind calls that may not come back."""
+        self._function = function
+        self._ends = (
+            function.analyses.get(last_calls).possible if certainly else function.analyses.get(last_calls).certain
+        )
+        self._flags = bytearray(len(function.iced))
+        self._stops = [number for number, _ in function.turns]
+        self.follow(entries)
+
+    def follow(self, entries: Iterable[int]) -> None:
+        """Follow control flow from more entries."""
+        iced, index, flags, stops = self._function.iced, self._function.index_of, self._flags, self._stops
+        todo = [number for number in map(index, entries) if number is not None]
+        while todo:
+            number = todo.pop()
+            while number < len(iced) and not flags[number]:
+                place = bisect_left(stops, number)
+                if place == len(stops):  # it runs off the end
+                    flags[number:] = b"\1" * (len(iced) - number)
+                    break
+                last, flow = self._function.turns[place]
+                flags[number : last + 1] = b"\1" * (last + 1 - number)
+                if flow in DIRECT:
+                    target = index(iced[last].near_branch_target)
+                    todo += [target] if target is not None else []
+                if flow in ENDS or last in self._ends:
+                    break
+                number = last + 1
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every instruction but padding is reached."""
+        body, at = self._function, self._flags.find(0)
+        while at >= 0:
+            if not is_padding(body.raw_at(at)):
+                return False
+            at = self._flags.find(0, at + 1)
+        return True
+
+    def __contains__(self, number: object) -> bool:
+        """Return whether something leads to the instruction with this number."""
+        return isinstance(number, int) and bool(self._flags[number])
+
+
+class Reachability:
     """What leads to the instructions of one function, by their numbers."""
 
-    def __init__(self, code_map: "CodeMap", function: "FunctionCode") -> None:
+    def __init__(self, code_map: ModuleView, function: FunctionView) -> None:
         """Look at nothing before it is asked for."""
         self._map, self._function = code_map, function
 
@@ -75,7 +161,7 @@ class LedTo:
         function = self._function
         if not function.addresses or function.addresses[0] != function.start:
             return -1
-        last, broken = function.last_calls.possible, function.broken is not None
+        last, broken = function.analyses.get(last_calls).possible, function.broken is not None
         ends = (number for number, flow in function.turns if broken or flow in ENDS or number in last)
         return next(ends, len(function.addresses) - 1)
 
@@ -84,7 +170,7 @@ class LedTo:
         """Whether a quick look shows what ``proven`` would: that all but padding is led to."""
         if self._function.broken is not None:
             return False
-        if self._function.is_plain_code and self._map.pieces.is_crossed(self._function):
+        if self._function.is_plain_code and self._map.analyses.get(Pieces).is_crossed(self._function):
             return True  # jump tables of its function may lead here
         known = self._known_entries()
         return is_all_led_to(self._function, known) or (
@@ -104,8 +190,10 @@ class LedTo:
 
     def _is_padding(self, number: int) -> bool:
         """Return whether an instruction is padding that nobody reads: a constant may look like some."""
+        from anyprobe.binary.flow.evidence import Evidence
+
         raw, address = self._function.raw_at(number), self._function.addresses[number]
-        return is_padding(raw) and self._map.evidence.read_in(address, address + len(raw)) is None
+        return is_padding(raw) and self._map.analyses.get(Evidence).read_in(address, address + len(raw)) is None
 
     @cached_property
     def proven(self) -> Reached:
@@ -115,6 +203,8 @@ class LedTo:
         pointers it is taken for that of a label, but only where an unwind entry tells of the function.
         """
         function = self._function
+        if function.is_nameless:  # the rest may be a table
+            return Reached(function, {function.start})
         if function.broken is not None:
             return Reached(function, ())
         return Reached(function, self._known_entries() | self._others)

@@ -1,21 +1,29 @@
 """Straight lines: instructions of a function that run one after the other, only the first of which may be entered."""
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from anyprobe.binary.flow.views import FunctionView
 from anyprobe.isa.decode import FLOWS, Flow, Insn
-
-if TYPE_CHECKING:
-    from anyprobe.binary.flow.function import FunctionCode
 
 FAR_ENOUGH = 32
 """How far behind an instruction a jump that displaces it can reach, in bytes, with room to spare."""
 
 
+class _Enterable(FunctionView, Protocol):
+    """A function of which it can be asked what enters it."""
+
+    @property
+    def knows_leaders(self) -> bool: ...
+    @property
+    def leaders(self) -> frozenset[int]: ...
+    def enterable(self, low: int, high: int) -> set[int]: ...
+
+
 class StraightLines:
     """The straight lines of one function, as long as nothing changes about who enters it."""
 
-    def __init__(self, function: "FunctionCode") -> None:
+    def __init__(self, function: _Enterable) -> None:
         """Begin with none: each is made when somebody asks for an instruction of it."""
         self._function = function
         self._whole: dict[int, tuple[int, tuple[Insn, ...]]] = {}

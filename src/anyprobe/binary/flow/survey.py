@@ -1,7 +1,7 @@
 """All functions of a module at once: which candidates of the scan are what they look like, decided for all together.
 
-One by one, ``CodeMap.may_lead`` looks up the function and the instruction that a candidate lies in. Where a probe needs
-a few functions that is little; where it needs all of them, the branches that were decoded say it for nearly all
+One by one, ``ModuleView.may_lead`` looks up the function and the instruction that a candidate lies in. Where a probe
+needs a few functions that is little; where it needs all of them, the branches that were decoded say it for nearly all
 candidates in a few array operations.
 """
 
@@ -13,29 +13,29 @@ from iced_x86 import Code
 
 from anyprobe.binary.decoding.code_scan import Kind, References
 from anyprobe.binary.decoding.many_bodies import examine_together
-from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.core.arrays import among
+from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import FLOWS, Flow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from anyprobe.binary.decoding.branches import Branches
-    from anyprobe.binary.flow.cfg import CodeMap
 
 _SHORT = frozenset(value for name, value in vars(Code).items() if isinstance(value, int) and "_REL8_" in name)
 _SHORT_BYTES, _NEAR_BYTES, _WIDE_BYTES = 2, 5, 6
 """How far in front of a branch's end its opcode lies: ``jmp rel8``, ``jmp rel32`` and ``call``, ``jcc rel32``."""
 
 
-def checked_references(code_map: "CodeMap") -> References:
+def checked_references(code_map: ModuleView) -> References:
     """Return the candidates of the scan that ``may_lead`` accepts: kept ones, or every function is decoded."""
     store = code_map.text.store
     kept = store.references() if store is not None else None
     if kept is not None:
         return References.of(*kept)
     functions = [code_map.function_at(start) for start in code_map.text.function_starts.tolist()]
-    codes = [each for each in functions if isinstance(each, FunctionCode)]
+    codes = [each for each in functions if not isinstance(each, Refusal)]
     examine_together(codes)
     targets, sources, kinds = code_map.references.columns()
     clear = _clear_functions(codes)
@@ -53,7 +53,7 @@ def checked_references(code_map: "CodeMap") -> References:
     return References.of(targets[keep], sources[keep], kinds[keep])
 
 
-def _clear_functions(codes: "list[FunctionCode]") -> "NDArray[np.int64]":
+def _clear_functions(codes: "list[FunctionView]") -> "NDArray[np.int64]":
     """Return the bounds of the functions whose decoded branches are all there are in them."""
     bounds = [(each.start, each.end) for each in codes if each.broken is None and not each.overlapped]
     return np.array(sorted(bounds), np.int64).reshape(-1, 2)
@@ -68,7 +68,7 @@ def _lies_in(addresses: "NDArray[np.int64]", bounds: "NDArray[np.int64]") -> "ND
     return found
 
 
-def _opcodes(codes: "list[FunctionCode]") -> "NDArray[np.int64]":
+def _opcodes(codes: "list[FunctionView]") -> "NDArray[np.int64]":
     """Return where the opcodes of the functions' direct branches lie, prefixes not counted, with their kinds."""
     firsts = np.cumsum([0, *(len(each.codes) for each in codes)])[:-1]
     kinds = np.frombuffer(b"".join(each.codes for each in codes), np.uint16)
@@ -81,7 +81,7 @@ def _opcodes(codes: "list[FunctionCode]") -> "NDArray[np.int64]":
     return found
 
 
-def instruction_ends(codes: "Sequence[FunctionCode]", addresses: "NDArray[np.int64]") -> "NDArray[np.int64]":
+def instruction_ends(codes: "Sequence[FunctionView]", addresses: "NDArray[np.int64]") -> "NDArray[np.int64]":
     """Return where the instructions of some functions end, from where they begin."""
     found = np.append(addresses[1:], 0)
     behind = 0

@@ -5,26 +5,21 @@ pointer says may lead there; that is certainly not so of one that is called. A j
 all that is near.
 """
 
-from typing import TYPE_CHECKING
-
 from iced_x86 import Code, Mnemonic, Register
 
-from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.binary.objects.padding import padding_length
 from anyprobe.core.refusal import Reason, Refusal
-
-if TYPE_CHECKING:
-    from anyprobe.binary.flow.cfg import CodeMap
 
 _REACH = 1 << 16
 """How far from its beginning a jump that nobody can follow may lead, past subroutines that hand-written code calls."""
 _RESTORING = frozenset({Code.ADD_RM64_IMM8, Code.ADD_RM64_IMM32})
 
 
-class Doubts:
+class UnlistedDoubts:
     """Knows it for the functions of one module, once it was asked."""
 
-    def __init__(self, code_map: "CodeMap") -> None:
+    def __init__(self, code_map: ModuleView) -> None:
         """Look at no function yet."""
         self._map, self._text = code_map, code_map.text
         self._found: dict[int, Refusal | None] = {}
@@ -37,7 +32,7 @@ class Doubts:
 
     def _look_around(self, start: int) -> None:
         """Decide about all functions between two that are listed."""
-        chains: list[list[FunctionCode]] = []
+        chains: list[list[FunctionView]] = []
         for code in self._together(start):
             if not chains or code.start in self._text.called:
                 chains.append([])
@@ -53,26 +48,26 @@ class Doubts:
                 near = (doubt for other, doubt in unfollowed if abs(other.start - code.start) < _REACH)
                 self._found[code.start] = own or next(near, None)
 
-    def _together(self, start: int) -> list[FunctionCode]:
+    def _together(self, start: int) -> list[FunctionView]:
         """Return a function and those beside it, as far as nothing lists them."""
         found = [start]
         while (before := self._map.start_before(found[0])) is not None and before in self._text.unlisted:
             found.insert(0, before)
-        while (behind := self._map.start_behind(found[-1])) is not None and behind in self._text.unlisted:
+        while (behind := self._map.start_after(found[-1])) is not None and behind in self._text.unlisted:
             found.append(behind)
         codes = (self._map.function_at(each) for each in found)
-        return [each for each in codes if isinstance(each, FunctionCode)]
+        return [each for each in codes if not isinstance(each, Refusal)]
 
-    def _is_closed(self, code: FunctionCode) -> bool:
+    def _is_closed(self, code: FunctionView) -> bool:
         """Return whether what follows a function, behind padding, is listed or called, and so no piece of it."""
         gap = self._map.gap_around(code.end)
         if gap is not None and padding_length(gap[1], 0) < len(gap[1]):
             return False
-        behind = self._map.start_behind(code.start)
+        behind = self._map.start_after(code.start)
         return behind is None or behind not in self._text.unlisted or behind in self._text.called
 
 
-def _jump_through_pointer(code: FunctionCode) -> Refusal | None:
+def _jump_through_pointer(code: FunctionView) -> Refusal | None:
     """Return a jump to what a pointer says, if the function is not certainly left there: its frame is taken down."""
     for number in code.jumps_through_pointers:
         above = code.iced[number - 1] if number else None

@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.decoding.stack_depth import Balance, balance, seen_in
+from anyprobe.binary.flow.noreturn_flow import NoReturnFunctions
+from anyprobe.binary.flow.views import ModuleView
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from anyprobe.binary.flow.cfg import CodeMap
 
-
-def unproven_starts(code_map: "CodeMap", starts: "Collection[int]") -> frozenset[int]:
+def unproven_starts(code_map: ModuleView, starts: "Collection[int]") -> frozenset[int]:
     """Return which of some functions no branch of others leads to, and no other one runs on into.
 
     Those that data points to have to keep their stack in balance.
@@ -26,7 +26,7 @@ def unproven_starts(code_map: "CodeMap", starts: "Collection[int]") -> frozenset
     return frozenset(left)
 
 
-def _is_led_to(code_map: "CodeMap", start: int, unproven: set[int]) -> bool:
+def _is_led_to(code_map: ModuleView, start: int, unproven: set[int]) -> bool:
     if start in code_map.text.pointed and _looks_like_function(code_map, start):
         return True
     above = code_map.containing(start - 1)
@@ -39,9 +39,9 @@ def _is_led_to(code_map: "CodeMap", start: int, unproven: set[int]) -> bool:
     return False
 
 
-def _looks_like_function(code_map: "CodeMap", start: int) -> bool:
+def _looks_like_function(code_map: ModuleView, start: int) -> bool:
     function = code_map.containing(start)
     if function is None or function.broken is not None:
         return False
     code = {one.ip: one for one in function.iced}
-    return balance(start, code.get, seen_in([function], code_map.endless)) is not Balance.BROKEN
+    return balance(start, code.get, seen_in([function], code_map.analyses.get(NoReturnFunctions))) is not Balance.BROKEN

@@ -167,13 +167,14 @@ class Image:
     @cached_property
     def unwind_rules(self) -> "UnwindRules":
         """How a caller's frame is found from anywhere in the code, from the lowest address on."""
-        from anyprobe.binary.unwind.rules import unwind_rules
+        from anyprobe.binary.unwind.rules import UnwindRules, unwind_rules
 
-        rules = self._store.rules()
-        if rules is None:
-            rules = unwind_rules(self.elf, self.lowest_address)
-            self._store.keep_rules(rules)
-        return rules
+        kept = self._store.rules()
+        if kept is not None:
+            return UnwindRules(*kept)
+        found = unwind_rules(self.elf, self.lowest_address)
+        self._store.keep_rules(found.starts, found.rules)
+        return found
 
     @property
     def lowest_address(self) -> int:

@@ -14,7 +14,8 @@ from functools import cache
 
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.decoding.instruction_masks import CANDIDATES, FLAGS
-from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
+from anyprobe.binary.flow.views import FunctionView, ModuleView
+from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import FLOWS, Flow, Insn
 from anyprobe.isa.effects import effects_of
 from anyprobe.isa.registers import NUMBERS, SYSV_CLOBBERED
@@ -46,38 +47,28 @@ def scratch_of(dead: int) -> Scratch:
     return Scratch(tuple(name for name in _PREFERENCE if dead >> NUMBERS[name] & 1), dead & FLAGS == FLAGS)
 
 
-def entry_scratch(code_map: CodeMap, function: FunctionCode) -> Scratch:
-    """Return what is dead at the function's entry (behind ``endbr64``): enough for a counter, if there is enough."""
-    return _analysis(code_map).scratch(function)
+def entry_scratch(code_map: ModuleView, function: FunctionView) -> Scratch:
+    """Return what is dead at the function's entry (after ``endbr64``): enough for a counter, if there is enough."""
+    return code_map.analyses.get(EntryLiveness).scratch(function)
 
 
-def overwritten_at(code_map: CodeMap, target: int) -> int:
-    """Return what the function at an address overwrites before it reads it: a mask, flags from bit 16 on."""
-    return _analysis(code_map).overwritten_at(target, 0)
+class EntryLiveness:
+    """What functions of one module overwrite before they read it; each is looked at once."""
 
-
-def _analysis(code_map: CodeMap) -> "_Analysis":
-    known = code_map.liveness
-    if not isinstance(known, _Analysis):
-        known = code_map.liveness = _Analysis(code_map)
-    return known
-
-
-class _Analysis:
-    """What is known of one module; every function's part of it is computed once."""
-
-    def __init__(self, code_map: CodeMap) -> None:
+    def __init__(self, code_map: ModuleView) -> None:
+        """Look at no function yet."""
         self._map = code_map
         self._dead: dict[int, int] = {}
 
-    def scratch(self, function: FunctionCode) -> Scratch:
+    def scratch(self, function: FunctionView) -> Scratch:
+        """Return what is dead at a function's entry."""
         dead = self._dead_at_entry(function, 0)
         flags_dead = dead & FLAGS == FLAGS
         if self._map.text.is_go and not flags_dead and not dead & SYSV_CLOBBERED:
             flags_dead = not self._go_reads_flags(function)
         return Scratch(scratch_of(dead).dead, flags_dead)
 
-    def _dead_at_entry(self, function: FunctionCode, depth: int) -> int:
+    def _dead_at_entry(self, function: FunctionView, depth: int) -> int:
         known = self._dead.get(function.start)
         if known is None:
             self._dead[function.start] = 0  # recursion proves nothing
@@ -85,7 +76,7 @@ class _Analysis:
             known = self._dead[function.start] = 0 if start is None else self._search(function, start, depth)
         return known
 
-    def _search(self, function: FunctionCode, start: int, depth: int) -> int:
+    def _search(self, function: FunctionView, start: int, depth: int) -> int:
         """Look at the straight line from the entry first: most functions show enough there."""
         live, pending, here = _straight(function, start, 0, CANDIDATES)
         dead = CANDIDATES & ~live & ~pending
@@ -93,7 +84,7 @@ class _Analysis:
             return dead
         return dead | pending & ~self._live(function, here, pending, depth)
 
-    def _live(self, function: FunctionCode, start: int, mask: int, depth: int) -> int:
+    def _live(self, function: FunctionView, start: int, mask: int, depth: int) -> int:
         """Return the bits of ``mask`` that may be live before an instruction."""
         live = 0
         seen: dict[int, int] = {}
@@ -116,7 +107,7 @@ class _Analysis:
             live |= pending
         return live
 
-    def _transfer(self, function: FunctionCode, here: int, pending: int, depth: int) -> tuple[int, list[_Place]]:
+    def _transfer(self, function: FunctionView, here: int, pending: int, depth: int) -> tuple[int, list[_Place]]:
         """Step over an instruction that transfers control: return what is live, and where the search goes on."""
         if here >= len(function.iced):
             return pending, []  # off the end
@@ -134,12 +125,14 @@ class _Analysis:
                 following.append((place, pending))
         return live, following
 
-    def overwritten_at(self, target: int, depth: int) -> int:
-        """Return what the function at an address overwrites before it reads it."""
+    def overwritten_at(self, target: int, depth: int = 0) -> int:
+        """Return what the function at an address overwrites before it reads it: a mask, flags from bit 16 on."""
         callee = self._map.function_at(target) if depth < _DEPTH and self._map.start_of(target) == target else None
-        return self._dead_at_entry(callee, depth + 1) if isinstance(callee, FunctionCode) else 0
+        if callee is None or isinstance(callee, Refusal):
+            return 0
+        return self._dead_at_entry(callee, depth + 1)
 
-    def _go_reads_flags(self, function: FunctionCode) -> bool:
+    def _go_reads_flags(self, function: FunctionView) -> bool:
         """Return whether a Go function, or the code behind a direct call of it, reads the flags it is entered with."""
         start = function.index_of(function.entry)
         if start is None or _straight(function, start, 0, FLAGS)[0]:
@@ -161,7 +154,7 @@ class _Analysis:
         return bool(live)
 
 
-def _straight(function: FunctionCode, here: int, live: int, pending: int) -> tuple[int, int, int]:
+def _straight(function: FunctionView, here: int, live: int, pending: int) -> tuple[int, int, int]:
     """Go along a straight line until it ends or all is decided; return (live, undecided, where it stopped)."""
     iced = function.iced
     while pending and here < len(iced) and FLOWS[iced[here].code] is Flow.NEXT:
@@ -172,12 +165,12 @@ def _straight(function: FunctionCode, here: int, live: int, pending: int) -> tup
     return live, pending, here
 
 
-def _own_reads(function: FunctionCode, number: int) -> int:
+def _own_reads(function: FunctionView, number: int) -> int:
     effect = effects_of(function.iced[number], function.raw_at(number))
     return effect.reads | effect.flags_read << 16
 
 
-def _known_targets(function: FunctionCode, insn: Insn) -> tuple[int, ...]:
+def _known_targets(function: FunctionView, insn: Insn) -> tuple[int, ...]:
     """Return every place, but the next instruction, that control may go to; none if not all are known."""
     if insn.flow is Flow.INDIRECT_JUMP:
         table = function.table_of(insn.address)

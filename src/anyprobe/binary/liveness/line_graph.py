@@ -8,8 +8,10 @@ from iced_x86 import Mnemonic, OpKind, Register
 
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.decoding.instruction_masks import FETCHED, KEEPS_ALL
-from anyprobe.binary.flow.cfg import CodeMap
+from anyprobe.binary.flow.first_bytes import FirstBytes
 from anyprobe.binary.flow.nameless import runs_into
+from anyprobe.binary.flow.pieces import Pieces
+from anyprobe.binary.flow.views import ModuleView
 from anyprobe.binary.liveness.fixpoint import Edges
 from anyprobe.binary.liveness.module_lines import ModuleLines
 from anyprobe.core.arrays import among, joined, places_in, unique
@@ -38,7 +40,7 @@ class LineGraph:
     A return leads to what is behind every call of its function.
     """
 
-    def __init__(self, code_map: CodeMap, lines: ModuleLines) -> None:
+    def __init__(self, code_map: ModuleView, lines: ModuleLines) -> None:
         """Look at how each line ends."""
         self._map, self._lines = code_map, lines
         self.returns = len(lines.heads)
@@ -283,7 +285,7 @@ class LineGraph:
 
     def _are_stubs(self, targets: "Ints") -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
         each = unique(targets)  # functions are called from many places
-        stubs = np.fromiter(map(self._map.is_stub, each.tolist()), np.bool_, len(each))
+        stubs = np.fromiter(map(self._map.analyses.get(FirstBytes).is_stub, each.tolist()), np.bool_, len(each))
         return stubs[np.searchsorted(each, targets)]
 
     def _note_calls(
@@ -300,9 +302,10 @@ class LineGraph:
     def _note_middles(self, sources: "Ints", targets: "Ints", found: "Ints", *, called: bool) -> None:
         """Note which functions are entered in their middle, by a call or from what is no part of them."""
         lines = self._lines
+        pieces = self._map.analyses.get(Pieces)
         middle = targets != lines.starts[lines.owners[found]]
         owners = zip(lines.owners[sources[middle]].tolist(), lines.owners[found[middle]].tolist(), strict=True)
         for source, owner in set(owners):
             function, start = lines.functions[source], lines.functions[owner].start
-            if called or (start != self._map.owner_of(function) and self._map.part_at(start, function) is None):
+            if called or (start != pieces.owner_of(function) and pieces.part_at(start, function) is None):
                 self.several.add(self.returns + owner)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from anyprobe.binary.decoding.instruction_masks import CANDIDATES
-from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
+from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.binary.liveness.entry import NOTHING, Scratch, scratch_of
 from anyprobe.binary.liveness.fixpoint import settled
 from anyprobe.binary.liveness.line_graph import LineGraph
@@ -41,7 +41,7 @@ _SWIFT_RESULTS = mask_of(("rax", "rdx", "rcx", "r8"))
 class ModuleLiveness:
     """What is dead in front of the instructions of one module."""
 
-    def __init__(self, code_map: CodeMap) -> None:
+    def __init__(self, code_map: ModuleView) -> None:
         """Take what an earlier session has kept, or solve the whole module."""
         store = code_map.text.store
         kept = store.liveness() if store is not None else None
@@ -56,7 +56,7 @@ class ModuleLiveness:
         self._offsets, self._live = offsets.data, live.data
         """By instruction: how far behind the function's start it is, and what is live in front of it."""
 
-    def scratch(self, function: FunctionCode, address: int) -> Scratch:
+    def scratch(self, function: FunctionView, address: int) -> Scratch:
         """Return what code in front of an instruction may destroy."""
         number = function.index_of(address)
         first, end = self._bounds.get(function.start, (0, 0))
@@ -65,7 +65,7 @@ class ModuleLiveness:
         return scratch_of(CANDIDATES & ~self._live[first + number])
 
 
-def solved(code_map: CodeMap) -> "tuple[Ints, Ints, NDArray[np.uint32], NDArray[np.uint32]]":
+def solved(code_map: ModuleView) -> "tuple[Ints, Ints, NDArray[np.uint32], NDArray[np.uint32]]":
     """Return what ``TableStore.liveness`` keeps.
 
     It goes round twice: for what functions read that they are entered with, and for all that is live.

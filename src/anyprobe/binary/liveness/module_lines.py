@@ -9,9 +9,12 @@ import numpy as np
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.decoding.instruction_masks import CANDIDATES, MASKS, Masks, mask_numbers
 from anyprobe.binary.decoding.many_bodies import examine_together
-from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
+from anyprobe.binary.flow.exits import find_exits
+from anyprobe.binary.flow.pieces import Pieces
 from anyprobe.binary.flow.survey import numbered
+from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.core.arrays import places_in
+from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow
 
 if TYPE_CHECKING:
@@ -27,10 +30,10 @@ class ModuleLines:
     goes to where the next one begins.
     """
 
-    def __init__(self, code_map: CodeMap) -> None:
+    def __init__(self, code_map: ModuleView) -> None:
         """Look at every instruction once, and at the functions with indirect jumps more closely."""
         found = (code_map.function_at(start) for start in code_map.text.function_starts.tolist())
-        self.functions = [each for each in found if isinstance(each, FunctionCode)]
+        self.functions = [each for each in found if not isinstance(each, Refusal)]
         self._map = code_map
         examine_together(self.functions)
         known = [each for each in self.functions if each.broken is None]
@@ -130,17 +133,17 @@ class ModuleLines:
         return found
 
 
-def _mask_numbers(functions: list[FunctionCode]) -> "NDArray[np.int32]":
+def _mask_numbers(functions: list[FunctionView]) -> "NDArray[np.int32]":
     """Return what each instruction of some functions does, as numbers in ``instructionmasks.MASKS``."""
     numbers = (array("i", mask_numbers(each)) if each.mask_numbers is None else each.mask_numbers for each in functions)
     return np.frombuffer(b"".join(numbers), np.int32)
 
 
-def _stored_labels(code_map: CodeMap, function: FunctionCode) -> list[int]:
+def _stored_labels(code_map: ModuleView, function: FunctionView) -> list[int]:
     """Return the addresses that are stored or taken in a function and its parts: where its pointers may lead jumps."""
-    owner = code_map.owner_of(function)
+    owner = code_map.analyses.get(Pieces).owner_of(function)
     whole = code_map.function_at(owner) if owner is not None else function
-    parts = whole.parts if isinstance(whole, FunctionCode) else (function,)
+    parts = whole.analyses.get(find_exits).parts if not isinstance(whole, Refusal) else (function,)
     found: list[int] = []
     for part in parts:
         low, high = part.start + (part is whole), part.end  # the first byte of a part may have a label, too
@@ -151,7 +154,7 @@ def _stored_labels(code_map: CodeMap, function: FunctionCode) -> list[int]:
     return found
 
 
-def _is_distance(code_map: CodeMap, address: int) -> bool:
+def _is_distance(code_map: ModuleView, address: int) -> bool:
     """Return whether the bytes at an address say how far from an instruction its operand is, not where."""
     owner = code_map.containing(address)
     insn = owner.covering(address) if owner is not None and owner.broken is None else None

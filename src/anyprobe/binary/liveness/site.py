@@ -6,12 +6,15 @@ pointer or a linkage stub, a system call, a trap end every path, and what is und
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.binary.decoding.instruction_masks import CANDIDATES, masks_of
-from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
-from anyprobe.binary.liveness.entry import NOTHING, Scratch, overwritten_at, scratch_of
+from anyprobe.binary.flow.views import FunctionView, ModuleView
+from anyprobe.binary.liveness.entry import NOTHING, EntryLiveness, Scratch, scratch_of
 from anyprobe.isa.decode import Flow
+
+if TYPE_CHECKING:
+    from anyprobe.binary.liveness.module import ModuleLiveness
 
 
 class Line(NamedTuple):
@@ -31,7 +34,7 @@ class SiteLiveness:
     ends = frozenset(Flow) - {Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL}
     """Behind which instructions another line begins."""
 
-    def __init__(self, code_map: CodeMap, function: FunctionCode) -> None:
+    def __init__(self, code_map: ModuleView, function: FunctionView) -> None:
         """Solve the function's blocks."""
         self._map, self._function = code_map, function
         self._masks = self._steps()
@@ -137,10 +140,7 @@ class SiteLiveness:
         return Line(live | pending, 0, ())
 
     def _dead_in_callee(self, target: int) -> int:
-        known = self._map.dead_in_callees.get(target)
-        if known is None:
-            known = self._map.dead_in_callees[target] = overwritten_at(self._map, target)
-        return known
+        return self._map.analyses.get(DeadInCallees).at(target)
 
     def _outcomes(self, live: int, pending: int, targets: "tuple[int, ...]", below: int = -1) -> Line:
         """Return the line whose end leads to some addresses, and perhaps to the instruction below."""
@@ -162,19 +162,50 @@ class SiteLiveness:
         return Line(live | pending, 0, ())
 
 
-def site_scratch(code_map: CodeMap, function: FunctionCode, address: int) -> Scratch:
+class DeadInCallees:
+    """What the functions of a module that are called overwrite before they read it, and so is dead before the call."""
+
+    def __init__(self, code_map: ModuleView) -> None:
+        """Look at no function yet."""
+        self._entries = code_map.analyses.get(EntryLiveness)
+        self._known: dict[int, int] = {}
+
+    def at(self, target: int) -> int:
+        """Return it for the function at an address, as a mask."""
+        known = self._known.get(target)
+        if known is None:
+            known = self._known[target] = self._entries.overwritten_at(target)
+        return known
+
+    def keep_all(self, target: int) -> None:
+        """Let nothing be dead before calls of an address from now on: what runs there may look at all registers."""
+        self._known[target] = 0
+
+
+class LivenessBySite:
+    """What is dead in one module, function by function, or for all together where all functions are asked about."""
+
+    def __init__(self, code_map: ModuleView) -> None:
+        """Look at no function yet."""
+        self._map = code_map
+        self._known: dict[int, SiteLiveness] = {}
+        self._whole: ModuleLiveness | None = None
+
+    def scratch(self, part: FunctionView, address: int) -> Scratch:
+        """Return what code in front of an instruction may destroy."""
+        if self._whole is None and self._map.is_surveyed and not self._map.text.is_go:
+            from anyprobe.binary.liveness.module import ModuleLiveness
+
+            self._whole = self._map.analyses.get(ModuleLiveness)
+        if self._whole is not None:
+            return self._whole.scratch(part, address)
+        known = self._known.get(part.start)
+        if known is None:
+            known = self._known[part.start] = SiteLiveness(self._map, part)
+        return known.scratch(address)
+
+
+def site_scratch(code_map: ModuleView, function: FunctionView, address: int) -> Scratch:
     """Return what code in front of an instruction of a function, or of a part of it elsewhere, may destroy."""
     part = function if function.start <= address < function.end else code_map.containing(address)
-    if part is None:
-        return NOTHING
-    whole = code_map.liveness_of_all
-    if whole is None and code_map.is_surveyed and not code_map.text.is_go:
-        from anyprobe.binary.liveness.module import ModuleLiveness
-
-        whole = code_map.liveness_of_all = ModuleLiveness(code_map)
-    if whole is not None:
-        return whole.scratch(part, address)
-    known = code_map.site_liveness.get(part.start)
-    if not isinstance(known, SiteLiveness):
-        known = code_map.site_liveness[part.start] = SiteLiveness(code_map, part)
-    return known.scratch(address)
+    return NOTHING if part is None else code_map.analyses.get(LivenessBySite).scratch(part, address)

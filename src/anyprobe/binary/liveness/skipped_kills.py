@@ -1,14 +1,14 @@
 """What is dead only if no fault is skipped: where one is, the instruction has overwritten nothing."""
 
 from anyprobe.binary.decoding.instruction_masks import masks_at
-from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.binary.flow.views import FunctionView
 from anyprobe.isa.decode import Flow
 
 
 class SkippedKills:
     """Looks at one function: at what its instructions that may fault overwrite, as far as it has to."""
 
-    def __init__(self, function: FunctionCode) -> None:
+    def __init__(self, function: FunctionView) -> None:
         """Look at none of its instructions yet."""
         self._function = function
         self._looked_at = 0

@@ -27,7 +27,8 @@ from iced_x86 import (
 )
 
 from anyprobe.binary.decoding.instruction_masks import KEEPS_ALL, masks_of
-from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
+from anyprobe.binary.flow.first_bytes import FirstBytes
+from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.binary.liveness.site import Line, SiteLiveness
 from anyprobe.isa.decode import FLOWS, Flow
 from anyprobe.isa.effects import READS, WRITES
@@ -114,7 +115,7 @@ class VectorLiveness(SiteLiveness):
     candidates = ALL
     ends = SiteLiveness.ends | {Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL}
 
-    def __init__(self, code_map: CodeMap, function: FunctionCode, *, looks_into_calls: bool = True) -> None:
+    def __init__(self, code_map: ModuleView, function: FunctionView, *, looks_into_calls: bool = True) -> None:
         """Solve the function's blocks; ``looks_into_calls``: and those of the functions that it calls itself."""
         self._looks_into_calls, self._called = looks_into_calls, dict[int, int]()
         super().__init__(code_map, function)
@@ -143,7 +144,9 @@ class VectorLiveness(SiteLiveness):
     def _transfer(self, here: int, flow: Flow, live: int, pending: int) -> Line:
         if flow is Flow.RET:
             return Line(live | pending & self._left_by_return, 0, ())
-        is_stub = flow is Flow.CALL and self._map.is_stub(self._function.iced[here].near_branch_target)
+        is_stub = flow is Flow.CALL and self._map.analyses.get(FirstBytes).is_stub(
+            self._function.iced[here].near_branch_target
+        )
         if (flow is Flow.INDIRECT_CALL or is_stub) and not self._map.text.is_go:
             return self._outcomes(live | pending & ARGUMENTS, pending & ~ARGUMENTS, (), here + 1)
         if flow is Flow.SYSCALL:  # the kernel gives all of it back

@@ -24,7 +24,6 @@ from anyprobe.core.refusal import Reason
 
 if TYPE_CHECKING:
     from anyprobe.binary.objects.bounds import Bounds
-    from anyprobe.binary.unwind.rules import UnwindRules
 
 _BOUNDS, _FACTS, _RULES = "functions", "codefacts", "unwindrules"
 _REFERENCES, _LIVENESS, _TASK_MAKERS = "references", "liveness", "taskmakers"
@@ -144,18 +143,16 @@ class TableStore:
         }
         self._store(_FACTS, arrays)
 
-    def rules(self) -> "UnwindRules | None":
-        """Return the unwinding rules, if they are kept."""
-        from anyprobe.binary.unwind.rules import UnwindRules
-
+    def rules(self) -> "tuple[NDArray[np.uint32], NDArray[np.uint32]] | None":
+        """Return where unwinding rules begin, and these, if they are kept."""
         found = self._load(_RULES, ("starts", "rules"))
         if found is None or found[0].shape != found[1].shape:
             return None
-        return UnwindRules(*(each.astype(np.uint32) for each in found))
+        return found[0].astype(np.uint32), found[1].astype(np.uint32)
 
-    def keep_rules(self, rules: "UnwindRules") -> None:
-        """Keep the unwinding rules."""
-        self._store(_RULES, {"starts": rules.starts, "rules": rules.rules})
+    def keep_rules(self, starts: "NDArray[np.uint32]", rules: "NDArray[np.uint32]") -> None:
+        """Keep the unwinding rules, by where they begin."""
+        self._store(_RULES, {"starts": starts, "rules": rules})
 
     def references(self) -> "Sequence[NDArray[np.int64]] | None":
         """Return targets, sources and kinds of the references that are what they look like, if they are kept."""

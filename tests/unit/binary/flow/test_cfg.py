@@ -294,7 +294,7 @@ def test_what_nothing_leads_to_is_no_site_and_padding_is_harmless(build):
         addresses = [insn.address for insn in gap.insns]
         assert len(addresses) == 10
         assert gap.sites_among(addresses) == [addresses[n] for n in sorted((0, 1, 2, 6, 7, *padding))]
-        doubts = [(why.address, why.reason) for why in gap.led.in_doubt()]
+        doubts = [(why.address, why.reason) for why in gap.reachability.in_doubt()]
         assert doubts == [
             (addresses[4 if padding else 3], Reason.NOT_CODE),
             (addresses[9 if padding else 8], Reason.NOT_CODE),

@@ -4,6 +4,7 @@ import subprocess
 import pytest
 
 from anyprobe.binary.flow.cfg import CodeMap
+from anyprobe.binary.flow.noreturn_flow import NoReturnFunctions
 from anyprobe.binary.images.image import Image
 from anyprobe.core.refusal import Reason
 from support.module_under_test import Module, function
@@ -579,7 +580,7 @@ def test_behind_a_call_that_never_returns_nothing_runs(build, reports, known):
     parts = function("dispatch", CLOBBERED), TABLE.format(more=""), PANICS, STOPS, REPORTS.format(reports)
     module = Module.assembled(build, *parts, flags=BOUND)
     assert (module["dispatch"].complete is None) == known
-    assert module.start("panics") in module.map.endless
+    assert module.start("panics") in module.map.analyses.get(NoReturnFunctions)
 
 
 def test_a_call_that_may_return_is_followed(build):
@@ -612,7 +613,7 @@ def test_a_call_that_may_return_is_followed(build):
 def test_what_never_returns(build, body, endless):
     itself = function("itself", body)
     module = Module.assembled(build, itself, STOPS, function("other", "ret"), flags=BOUND)
-    assert (module.start("itself") in module.map.endless) == endless
+    assert (module.start("itself") in module.map.analyses.get(NoReturnFunctions)) == endless
 
 
 def test_a_way_through_a_part_elsewhere_is_the_functions_own(build):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from anyprobe.binary.flow.pieces import Pieces
 from anyprobe.core.refusal import Reason
 from support.module_under_test import Module, function
 
@@ -15,7 +16,7 @@ def local(name, body):
 
 
 def owner(module, name):
-    return module.map.owner_of(module[name])
+    return module.map.analyses.get(Pieces).owner_of(module[name])
 
 
 def parts(module, name):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from anyprobe.binary.images.ifunc import IfuncSlots
 from anyprobe.binary.images.modules import (
     LocalFiles,
     ProcessFiles,
@@ -16,7 +17,6 @@ from anyprobe.binary.images.modules import (
     module_matches,
     module_names,
 )
-from anyprobe.binary.objects.ifunc import IfuncSlots
 from anyprobe.core.errors import UnsupportedTarget
 
 SOURCE = "int value(void) { return 5; } int other(void) { return value() + 1; }"

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from anyprobe.binary.flow.cfg import CodeMap
+from anyprobe.binary.images.ifunc import IfuncSlots
 from anyprobe.binary.images.modules import VDSO, LoadedObject, ProcessFiles, loaded_objects
-from anyprobe.binary.objects.ifunc import IfuncSlots
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.edits import Module

@@ -22,7 +22,7 @@ def add_counted(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Mo
         _add_exits(probe, site, code, module)
     elif site.kind in EACH:
         _add(probe, site, code, module, instructions_of(code, site.kind), WantKind.OFFSET)
-        for doubt in code.led.in_doubt():
+        for doubt in code.reachability.in_doubt():
             probe.refuse(site, doubt, module)
     elif site.kind == "entry":
         _add(probe, site, code, module, (code.entry,), WantKind.ENTRY)

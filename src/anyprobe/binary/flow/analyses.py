@@ -1,0 +1,38 @@
+"""Where the results of analyses are: each is made when it is first asked for, once, and kept in one place.
+
+An analysis is a class, or a function, that is called with what it analyses; it is its own name. Whoever wants a result
+says which: ``module.analyses.get(NoReturnFunctions)``. No analysis is known here, nor to what is analysed.
+"""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar, TypeVarTuple, cast
+
+Subjects = TypeVarTuple("Subjects")
+Result = TypeVar("Result")
+
+
+class Analyses(Generic[*Subjects]):
+    """The results of all analyses of one module, or of one function of a module."""
+
+    __slots__ = ("_results", "_subjects")
+
+    def __init__(self, *subjects: *Subjects) -> None:
+        """Name what is analysed; nothing is yet."""
+        self._subjects = subjects
+        self._results: dict[object, object] = {}
+
+    def get(self, analysis: Callable[[*Subjects], Result]) -> Result:
+        """Return what an analysis has found."""
+        try:
+            return cast("Result", self._results[analysis])
+        except KeyError:
+            found = self._results[analysis] = analysis(*self._subjects)
+            return found
+
+    def known(self, analysis: Callable[[*Subjects], Result]) -> Result | None:
+        """Return the same if it was asked for before."""
+        return cast("Result | None", self._results.get(analysis))
+
+    def forget(self, analysis: Callable[[*Subjects], Result]) -> None:
+        """Make an analysis anew when it is asked for again: something that it depends on has changed."""
+        self._results.pop(analysis, None)

@@ -1,0 +1,61 @@
+"""Results are made once, when they are asked for, and again only when they are forgotten."""
+
+from anyprobe.binary.flow.analyses import Analyses
+
+
+class Length:
+    made = 0
+
+    def __init__(self, words):
+        type(self).made += 1
+        self.value = len(words)
+
+
+def first(words):
+    return words[0]
+
+
+def test_a_result_is_made_once():
+    Length.made = 0
+    analyses = Analyses(["a", "b"])
+    assert analyses.get(Length) is analyses.get(Length)
+    assert (analyses.get(Length).value, Length.made) == (2, 1)
+
+
+def test_each_analysis_has_its_own_result():
+    analyses = Analyses(["a", "b"])
+    assert (analyses.get(first), analyses.get(Length).value) == ("a", 2)
+
+
+def test_none_is_a_result_too():
+    asked = []
+
+    def says_nothing(words):
+        asked.append(words)
+
+    analyses = Analyses(["a"])
+    assert analyses.get(says_nothing) is analyses.get(says_nothing) is None
+    assert len(asked) == 1
+
+
+def test_a_forgotten_result_is_made_anew():
+    words = ["a"]
+    analyses = Analyses(words)
+    assert analyses.get(first) == "a"
+    words[0] = "b"
+    assert analyses.get(first) == "a"
+    analyses.forget(first)
+    assert analyses.get(first) == "b"
+
+
+def test_an_analysis_of_a_function_is_told_both():
+    assert (
+        Analyses("module", "function").get(lambda module, function: f"{function} of {module}") == "function of module"
+    )
+
+
+def test_what_was_not_asked_for_is_not_known():
+    analyses = Analyses(["a"])
+    assert analyses.known(first) is None
+    analyses.get(first)
+    assert analyses.known(first) == "a"
