@@ -1,11 +1,12 @@
-"""A small assembler for generated code: emitted bytes with their assembly kept beside them, labels, fixups."""
+"""A small assembler for generated code: listings, labels, and the distances between them."""
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 from anyprobe.core.errors import InternalError
+from anyprobe.isa.encode import Fixup, Hole, encode, statements
 
 JUMP_BYTES = 5
 """Length of ``jmp rel32``."""
@@ -23,8 +24,7 @@ def u64(value: int) -> bytes:
     return struct.pack("<Q", value)
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One piece of code and what it says in assembly."""
 
     offset: int
@@ -32,12 +32,36 @@ class Line:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Fixup:
-    at: int
-    size: int
-    end: int
-    label: str | int
+class _Piece(NamedTuple):
+    """A listing assembled for offset 0, with the places that depend on what is not in its text."""
+
+    content: bytes
+    lines: tuple[Line, ...]
+    labels: tuple[tuple[str, int], ...]
+    holes: tuple[Hole, ...]
+    fixups: tuple[Fixup, ...]
+
+
+@lru_cache(maxsize=1024)
+def _piece(listing: str) -> _Piece:
+    content = bytearray()
+    lines: list[Line] = []
+    labels: list[tuple[str, int]] = []
+    holes: list[Hole] = []
+    fixups: list[Fixup] = []
+    for text in statements(listing):
+        start = len(content)
+        if text.endswith(":"):
+            labels.append((text[:-1], start))
+            continue
+        one = encode(text)
+        lines.append(Line(start, one.content, text))
+        for at, size, name, add in one.holes:
+            holes.append(Hole(start + at, size, name, add))
+        for at, size, end, target in one.fixups:
+            fixups.append(Fixup(start + at, size, start + end, target))
+        content += one.content
+    return _Piece(bytes(content), tuple(lines), tuple(labels), tuple(holes), tuple(fixups))
 
 
 class Assembler:
@@ -48,11 +72,36 @@ class Assembler:
         self._content = bytearray()
         self._lines: list[Line] = []
         self._labels: dict[str, int] = {}
-        self._fixups: list[_Fixup] = []
+        self._fixups: list[Fixup] = []
 
     def __len__(self) -> int:
         """Return the number of bytes emitted so far."""
         return len(self._content)
+
+    def code(self, listing: str, **values: int | str) -> None:
+        """Append a listing; ``values`` are numbers, addresses or labels that names in it stand for.
+
+        Raises:
+            InternalError: There is no such instruction, or a name has no value.
+        """
+        piece, start = _piece(listing), len(self._content)
+        self._content += piece.content
+        self._lines += (Line(start + at, content, text) for at, content, text in piece.lines)
+        for name, offset in piece.labels:
+            self._define(name, start + offset)
+        for at, size, name, add in piece.holes:
+            value = values.get(name)
+            if not isinstance(value, int):
+                raise InternalError(f"{name} has no value: {listing}")
+            self._fill(start + at, size, value + add)
+        for at, size, end, target in piece.fixups:
+            self._fixups.append(Fixup(start + at, size, start + end, values.get(str(target), target)))
+
+    def _fill(self, at: int, size: int, value: int) -> None:
+        """Write a value, which may be meant with or without a sign."""
+        if not -(1 << (8 * size - 1)) <= value < 1 << (8 * size):
+            raise InternalError(f"{value:#x} does not fit into {size} bytes")
+        self._content[at : at + size] = (value & ((1 << (8 * size)) - 1)).to_bytes(size, "little")
 
     def emit(self, content: bytes, text: str) -> None:
         """Append bytes and the assembly that they are."""
@@ -61,9 +110,12 @@ class Assembler:
 
     def label(self, name: str) -> None:
         """Give the current position a name."""
+        self._define(name, len(self._content))
+
+    def _define(self, name: str, offset: int) -> None:
         if name in self._labels:
             raise InternalError(f"the label {name} is defined twice")
-        self._labels[name] = len(self._content)
+        self._labels[name] = offset
 
     def offset_of(self, name: str) -> int:
         """Return the offset of a label that is already defined."""
@@ -89,18 +141,18 @@ class Assembler:
         """Append ``head``, a displacement of ``size`` bytes and ``tail`` (an immediate behind an operand)."""
         start = len(self._content)
         end = start + len(head) + size + len(tail)
-        self._fixups.append(_Fixup(start + len(head), size, end, target))
+        self._fixups.append(Fixup(start + len(head), size, end, target))
         self.emit(head + bytes(size) + tail, text)
 
     def finish(self, address: int) -> bytes:
         """Return the code as it is to lie at ``address``. May be called again for another address."""
         content = bytearray(self._content)
         for fixup in self._fixups:
-            target = fixup.label if isinstance(fixup.label, int) else address + self._position(fixup.label)
+            target = fixup.target if isinstance(fixup.target, int) else address + self._position(fixup.target)
             distance = target - (address + fixup.end)
             limit = 1 << (8 * fixup.size - 1)
             if not -limit <= distance < limit:
-                raise InternalError(f"{fixup.label} is out of reach of a {8 * fixup.size}-bit displacement")
+                raise InternalError(f"{fixup.target} is out of reach of a {8 * fixup.size}-bit displacement")
             content[fixup.at : fixup.at + fixup.size] = struct.pack("<b" if fixup.size == 1 else "<i", distance)
         return bytes(content)
 
@@ -128,4 +180,4 @@ class Assembler:
         return "\n".join(lines)
 
     def _has_absolute(self) -> bool:
-        return any(isinstance(fixup.label, int) for fixup in self._fixups)
+        return any(isinstance(fixup.target, int) for fixup in self._fixups)

@@ -12,14 +12,17 @@ reserved but unfilled instance holds stack pointer 0, which nothing matches.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from anyprobe.data import layout as at
 from anyprobe.data.histogram import BUCKETS
-from anyprobe.data.layout import BLOCK_HINTS, HINT_BITS, BankLayout
-from anyprobe.isa.assemble import Assembler, i32, u64
+from anyprobe.data.layout import BankLayout
+from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.clock_call import emit_now
 from anyprobe.splice.translate.progress import Stretch, progress_in_routines, stretches_of
 
 _HASH = -0x61C88647
 """Odd, and near to the golden section of 2**32."""
+_SP, _START, _RECORD = (at.BLOCK_HEAD_BYTES + field for field in (at.INSTANCE_SP, at.INSTANCE_T0, at.INSTANCE_RECORD))
+"""Where an instance's fields are, counted from the block and the instance's offset in the stack."""
 _TOMBSTONE = 1
 """Stack pointer of an instance freed from the middle of the stack."""
 
@@ -89,72 +92,86 @@ def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:
     where glibc gives it the other's stack and with it the slot. So programs whose threads come and go need few blocks.
     """
     layout = facts.layout
-    asm.label("acquire")
-    asm.emit(b"\x48\xa1" + u64(facts.gate), "mov rax, [gate]")
-    asm.emit(b"\x48\x85\xc0", "test rax, rax")
-    asm.jump(b"\x0f\x84", "none", "jz none")
-    asm.emit(b"\x64\x48\x8b\x0c\x25" + i32(facts.slot), "mov rcx, fs:[slot]")
-    asm.emit(b"\x48\x85\xc8", "test rax, rcx")
-    asm.jump(b"\x0f\x85", "acquired", "jnz acquired")
-    asm.emit(b"\x48\xba" + u64(facts.data), "mov rdx, region")
+    asm.code(
+        """
+        acquire:
+            mov rax, [abs gate]
+            test rax, rax; jz none
+            mov rcx, fs:[slot]
+            test rax, rcx; jnz acquired
+            mov rdx, region
+        """,
+        gate=facts.gate,
+        slot=facts.slot,
+        region=facts.data,
+    )
     _emit_hint(asm)
-    asm.emit(b"\x8b\x84\x82" + i32(BLOCK_HINTS), "mov eax, [rdx+rax*4+BLOCK_HINTS]")
-    asm.emit(b"\x85\xc0", "test eax, eax")
-    asm.jump(b"\x0f\x84", "new_block", "jz new_block")
-    asm.emit(b"\x48\x69\xc8" + i32(layout.stride), "imul rcx, rax, stride")
-    asm.emit(b"\x48\x8d\x8c\x0a" + i32(layout.shared_offset), "lea rcx, [rdx+rcx+shared_offset]")
-    asm.emit(b"\x64\x48\x8b\x04\x25\x10\x00\x00\x00", "mov rax, fs:[0x10]")
-    asm.emit(b"\x48\x39\x01", "cmp [rcx+BLOCK_OWNER], rax")
-    asm.jump(b"\x0f\x84", "taken_over", "je taken_over")
-    asm.label("new_block")
-    asm.emit(b"\xb8\x01\x00\x00\x00", "mov eax, 1")
-    asm.emit(b"\xf0\x48\x0f\xc1\x42\x40", "lock xadd [rdx+NEXT_BLOCK], rax")
-    asm.emit(b"\x48\x3d" + i32(layout.blocks), "cmp rax, blocks")
-    asm.jump(b"\x0f\x83", "none", "jae none")
-    asm.emit(b"\xff\xc0", "inc eax")
-    asm.emit(b"\x48\x69\xc8" + i32(layout.stride), "imul rcx, rax, stride")
-    asm.emit(b"\x48\x8d\x8c\x0a" + i32(layout.shared_offset), "lea rcx, [rdx+rcx+shared_offset]")
-    asm.emit(b"\x50", "push rax")
+    asm.code(
+        f"""
+            mov eax, [rdx+rax*4+{at.BLOCK_HINTS}]
+            test eax, eax; jz new_block
+            imul rcx, rax, stride
+            lea rcx, [rdx+rcx+shared_offset]
+            mov rax, fs:[0x10]
+            cmp [rcx+{at.BLOCK_OWNER}], rax; je taken_over
+        new_block:
+            mov eax, 1
+            lock xadd [rdx+{at.NEXT_BLOCK}], rax
+            cmp rax, blocks; jae none
+            inc eax
+            imul rcx, rax, stride
+            lea rcx, [rdx+rcx+shared_offset]
+            push rax
+        """,
+        stride=layout.stride,
+        shared_offset=layout.shared_offset,
+        blocks=layout.blocks,
+    )
     _emit_hint(asm)
-    asm.emit(b"\x48\x8d\x94\x82" + i32(BLOCK_HINTS), "lea rdx, [rdx+rax*4+BLOCK_HINTS]")
-    asm.emit(b"\x64\x48\x8b\x04\x25\x10\x00\x00\x00", "mov rax, fs:[0x10]")
-    asm.emit(b"\x48\x89\x01", "mov [rcx+BLOCK_OWNER], rax")
-    asm.emit(b"\x58", "pop rax")
-    asm.emit(b"\x89\x02", "mov [rdx], eax")
-    asm.label("taken_over")
-    asm.emit(b"\x64\x48\x89\x0c\x25" + i32(facts.slot), "mov fs:[slot], rcx")
-    asm.label("acquired")
-    asm.emit(b"\xc3", "ret")
-    asm.label("none")
-    asm.emit(b"\x31\xc9", "xor ecx, ecx")
-    asm.emit(b"\xc3", "ret")
+    asm.code(
+        f"""
+            lea rdx, [rdx+rax*4+{at.BLOCK_HINTS}]
+            mov rax, fs:[0x10]; mov [rcx+{at.BLOCK_OWNER}], rax
+            pop rax; mov [rdx], eax
+        taken_over:
+            mov fs:[slot], rcx
+        acquired:
+            ret
+        none:
+            xor ecx, ecx; ret
+        """,
+        slot=facts.slot,
+    )
 
 
 def _emit_hint(asm: Assembler) -> None:
     """Emit code for the number of the hint for this thread in rax; stacks lie at regular distances, so it is hashed."""
-    asm.emit(b"\x64\x48\x8b\x04\x25\x10\x00\x00\x00", "mov rax, fs:[0x10]")
-    asm.emit(b"\x48\xc1\xe8\x0c", "shr rax, 12")
-    asm.emit(b"\x69\xc0" + i32(_HASH), "imul eax, eax, hash")
-    asm.emit(b"\xc1\xe8" + bytes([32 - HINT_BITS]), "shr eax, 32 - HINT_BITS")
+    asm.code(f"""
+        mov rax, fs:[0x10]; shr rax, 12
+        imul eax, eax, {_HASH}; shr eax, {32 - at.HINT_BITS}
+    """)
 
 
 def _count(asm: Assembler, facts: RoutineFacts) -> None:
     """Emit ``count``: a hit of a counter by a thread without a block. Argument: offset of the counter."""
-    asm.label("count")
-    asm.emit(b"\x9c", "pushfq")
-    asm.emit(b"\x50\x51\x52", "push rax; push rcx; push rdx")
-    asm.jump(b"\xe8", "acquire", "call acquire")
-    asm.emit(b"\x48\x8b\x54\x24\x28", "mov rdx, [rsp+0x28]")
-    asm.emit(b"\x48\x85\xc9", "test rcx, rcx")
-    asm.jump(b"\x0f\x84", "count_shared", "jz count_shared")
-    asm.emit(b"\x48\xff\x04\x11", "inc qword [rcx+rdx]")
-    asm.label("count_done")
-    asm.emit(b"\x5a\x59\x58\x9d\xc3", "pop rdx; pop rcx; pop rax; popfq; ret")
-    asm.label("count_shared")
-    asm.emit(b"\x48\xb9" + u64(facts.shared), "mov rcx, shared block")
-    asm.emit(b"\xf0\x48\xff\x04\x11", "lock inc qword [rcx+rdx]")
-    asm.label("count_shared_done")
-    asm.jump(b"\xe9", "count_done", "jmp count_done")
+    asm.code(
+        """
+        count:
+            pushfq; push rax; push rcx; push rdx
+            call acquire
+            mov rdx, [rsp+0x28]
+            test rcx, rcx; jz count_shared
+            inc qword [rcx+rdx]
+        count_done:
+            pop rdx; pop rcx; pop rax; popfq; ret
+        count_shared:
+            mov rcx, shared
+            lock inc qword [rcx+rdx]
+        count_shared_done:
+            jmp count_done
+        """,
+        shared=facts.shared,
+    )
 
 
 def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] | None = None) -> None:
@@ -165,63 +182,61 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
     """
     layout = facts.layout
     pushed = 8 if prepare else 0
-    argument, site = _stack_at(b"\x8b", 0x30 + pushed), _stack_at(b"\x8d", 0xB8 + pushed)
-    asm.label("enter")
-    # lahf and seto keep all arithmetic flags at a fraction of the cost of pushf and popf
-    asm.emit(b"\x50\x9f\x0f\x90\xc0\x50", "push rax; lahf; seto al; push rax")
-    asm.emit(b"\x51\x52\x56", "push rcx; push rdx; push rsi")
+    argument, site = 0x30 + pushed, 0xB8 + pushed
+    asm.code("""
+    enter:
+        # lahf and seto keep all arithmetic flags at a fraction of the cost of pushf and popf
+        push rax; lahf; seto al; push rax
+        push rcx; push rdx; push rsi
+    """)
     if prepare:
         prepare()
-        asm.emit(b"\x48\x83\x3c\x24\x00", "cmp qword [rsp], 0")
-        asm.jump(b"\x0f\x84", "enter_shared_miss", "je enter_shared_miss")
-    asm.emit(b"\x64\x48\x8b\x0c\x25" + i32(facts.slot), "mov rcx, fs:[slot]")
-    asm.emit(b"\x48\xb8" + u64(facts.gate), "mov rax, &gate")
-    asm.emit(b"\x48\x85\x08", "test [rax], rcx")
-    asm.jump(b"\x0f\x84", "enter_first", "jz enter_first")
-    asm.label("enter_block")
-    asm.emit(b"\xbe\x01\x00\x00\x00", "mov esi, 1")
-    asm.emit(b"\x48\x0f\xc1\x71\x08", "xadd [rcx+BLOCK_TOP], rsi")
-    asm.label("enter_reserved")
-    asm.emit(b"\x48\x81\xfe" + i32(layout.maxactive), "cmp rsi, maxactive")
-    asm.jump(b"\x0f\x83", "enter_full", "jae enter_full")
-    asm.emit(b"\x48\xc1\xe6\x05", "shl rsi, 5")
-    asm.emit(*argument)
-    asm.emit(b"\x48\x89\x44\x31\x50", "mov [rcx+rsi+0x50], rax")
+        asm.code("cmp qword [rsp], 0; je enter_shared_miss")
+    asm.code(
+        f"""
+            mov rcx, fs:[slot]; mov rax, gate; test [rax], rcx; jz enter_first
+        enter_block:
+            mov esi, 1
+            xadd [rcx+{at.BLOCK_TOP}], rsi
+        enter_reserved:
+            cmp rsi, maxactive; jae enter_full
+            shl rsi, 5
+        """,
+        slot=facts.slot,
+        gate=facts.gate,
+        maxactive=layout.maxactive,
+    )
+    asm.code(f"mov rax, [rsp+argument]; mov [rcx+rsi+{_RECORD}], rax", argument=argument)
     if facts.clock:
-        asm.jump(b"\xe8", "now", "call now")
+        asm.code("call now")
     else:
-        asm.emit(b"\x0f\x31", "rdtsc")
-        asm.emit(b"\x48\xc1\xe2\x20\x48\x09\xd0", "shl rdx, 32; or rax, rdx")
-    asm.emit(b"\x48\x89\x44\x31\x48", "mov [rcx+rsi+0x48], rax")
-    asm.emit(*site)
-    asm.emit(b"\x48\x89\x44\x31\x40", "mov [rcx+rsi+0x40], rax")
+        asm.code("rdtsc; shl rdx, 32; or rax, rdx")
+    asm.code(f"mov [rcx+rsi+{_START}], rax; lea rax, [rsp+site]; mov [rcx+rsi+{_SP}], rax", site=site)
     if prepare:
-        asm.emit(b"\x48\x8b\x34\x24\x48\x89\x30", "mov rsi, [rsp]; mov [rax], rsi")
+        asm.code("mov rsi, [rsp]; mov [rax], rsi")
     asm.label("enter_done")
     if prepare:
-        asm.emit(b"\x5e", "pop rsi")
-    asm.emit(b"\x5e\x5a\x59\x58", "pop rsi; pop rdx; pop rcx; pop rax")
-    asm.emit(b"\x04\x7f\x9e\x58\xc3", "add al, 0x7f; sahf; pop rax; ret")
-    asm.label("enter_first")
-    asm.jump(b"\xe8", "acquire", "call acquire")
-    asm.emit(b"\x48\x85\xc9", "test rcx, rcx")
-    asm.jump(b"\x0f\x85", "enter_block", "jnz enter_block")
-    asm.label("enter_shared_miss")
-    asm.emit(b"\x48\xb9" + u64(facts.shared), "mov rcx, shared block")
-    asm.emit(*argument)
-    asm.emit(b"\xf0\x48\xff\x44\x01\x30", "lock inc qword [rcx+rax+RECORD_MISSED]")
-    asm.label("enter_shared_missed")
-    asm.jump(b"\xe9", "enter_done", "jmp enter_done")
-    _enter_full(asm, layout, 0x30 + pushed, site)
+        asm.code("pop rsi")
+    asm.code(
+        f"""
+            pop rsi; pop rdx; pop rcx; pop rax
+            add al, 0x7f; sahf; pop rax; ret
+        enter_first:
+            call acquire
+            test rcx, rcx; jnz enter_block
+        enter_shared_miss:
+            mov rcx, shared; mov rax, [rsp+argument]
+            lock inc qword [rcx+rax+{at.RECORD_MISSED}]
+        enter_shared_missed:
+            jmp enter_done
+        """,
+        shared=facts.shared,
+        argument=argument,
+    )
+    _enter_full(asm, layout, argument, site)
 
 
-def _stack_at(opcode: bytes, offset: int) -> tuple[bytes, str]:
-    """Return ``mov`` (8b) or ``lea`` (8d) of rax from the stack, and its text."""
-    name = "mov" if opcode == b"\x8b" else "lea"
-    return b"\x48" + opcode + b"\x84\x24" + i32(offset), f"{name} rax, [rsp+{offset:#x}]"
-
-
-def _enter_full(asm: Assembler, layout: BankLayout, argument_at: int, site: tuple[bytes, str]) -> None:
+def _enter_full(asm: Assembler, layout: BankLayout, argument: int, site: int) -> None:
     """Emit the overflow path of ``enter``: drop instances that cannot be alive, try once more, else a miss.
 
     Two live functions never have the same stack pointer at their entry, so an instance with ours is a leftover of a
@@ -229,77 +244,69 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument_at: int, site: tupl
     our record. Nothing is ever concluded from other stack pointers: they may lie on other stacks. A zero is an
     instance that code below this signal handler has reserved and not filled yet: then nothing may move.
     """
-    asm.label("enter_full")
-    asm.emit(b"\x48\xff\x49\x08", "dec qword [rcx+BLOCK_TOP]")
-    asm.label("enter_unreserved")
-    asm.emit(b"\x83\x79\x10\x00", "cmp dword [rcx+BLOCK_PURGING], 0")
-    asm.jump(b"\x0f\x85", "enter_missed", "jne enter_missed")
-    asm.emit(b"\xff\x41\x10", "inc dword [rcx+BLOCK_PURGING]")
-    asm.label("enter_purging")
-    asm.emit(*site)
-    asm.emit(b"\x57\x41\x50\x41\x51", "push rdi; push r8; push r9")
-    asm.emit(b"\x4c\x8b\x8c\x24" + i32(argument_at + 24), f"mov r9, [rsp+{argument_at + 24:#x}]")
-    asm.emit(b"\x48\x8d\x71\x40\x48\x89\xf7", "lea rsi, [rcx+0x40]; mov rdi, rsi")
-    asm.emit(b"\xba" + i32(layout.maxactive), "mov edx, maxactive")
-    asm.label("purge_check")
-    asm.emit(b"\x48\x83\x3e\x00", "cmp qword [rsi], 0")
-    asm.jump(b"\x0f\x84", "purge_not", "je purge_not")
-    asm.emit(b"\x48\x83\xc6\x20", "add rsi, 32")
-    asm.emit(b"\xff\xca", "dec edx")
-    asm.jump(b"\x0f\x85", "purge_check", "jnz purge_check")
-    asm.label("purge_top")
-    asm.emit(b"\x48\x39\x46\xe0", "cmp [rsi-32], rax")
-    asm.jump(b"\x0f\x85", "purge_begin", "jne purge_begin")
-    asm.emit(b"\x4c\x39\x4e\xf0", "cmp [rsi-16], r9")
-    asm.jump(b"\x0f\x84", "purge_begin", "je purge_begin")
-    asm.emit(b"\x48\x83\xee\x20", "sub rsi, 32")
-    asm.emit(b"\x48\x39\xfe", "cmp rsi, rdi")
-    asm.jump(b"\x0f\x87", "purge_top", "ja purge_top")
-    asm.label("purge_begin")
-    asm.emit(b"\x49\x89\xf1", "mov r9, rsi")
-    asm.emit(b"\x48\x89\xfe", "mov rsi, rdi")
-    asm.emit(b"\xba" + i32(layout.maxactive), "mov edx, maxactive")
-    asm.label("purge_next")
-    asm.emit(b"\x4c\x8b\x06", "mov r8, [rsi]")
-    asm.emit(b"\x49\x83\xf8\x01", "cmp r8, TOMBSTONE")
-    asm.jump(b"\x0f\x86", "purge_skip", "jbe purge_skip")
-    asm.emit(b"\x4c\x39\xce", "cmp rsi, r9")
-    asm.jump(b"\x0f\x83", "purge_keep", "jae purge_keep")
-    asm.emit(b"\x49\x39\xc0", "cmp r8, rax")
-    asm.jump(b"\x0f\x84", "purge_skip", "je purge_skip")
-    asm.label("purge_keep")
-    asm.emit(b"\x4c\x89\x07", "mov [rdi], r8")
-    asm.emit(b"\x4c\x8b\x46\x08\x4c\x89\x47\x08", "mov r8, [rsi+8]; mov [rdi+8], r8")
-    asm.emit(b"\x4c\x8b\x46\x10\x4c\x89\x47\x10", "mov r8, [rsi+16]; mov [rdi+16], r8")
-    asm.emit(b"\x48\x83\xc7\x20", "add rdi, 32")
-    asm.label("purge_skip")
-    asm.emit(b"\x48\x83\xc6\x20", "add rsi, 32")
-    asm.emit(b"\xff\xca", "dec edx")
-    asm.jump(b"\x0f\x85", "purge_next", "jnz purge_next")
-    asm.emit(b"\x48\x89\xfa", "mov rdx, rdi")
-    asm.label("purge_zero")
-    asm.emit(b"\x48\x39\xf7", "cmp rdi, rsi")
-    asm.jump(b"\x0f\x83", "purge_end", "jae purge_end")
-    asm.emit(b"\x48\xc7\x07\x00\x00\x00\x00", "mov qword [rdi], 0")
-    asm.emit(b"\x48\x83\xc7\x20", "add rdi, 32")
-    asm.jump(b"\xe9", "purge_zero", "jmp purge_zero")
-    asm.label("purge_end")
-    asm.emit(b"\x48\x29\xca\x48\x83\xea\x40\x48\xc1\xea\x05", "sub rdx, rcx; sub rdx, 0x40; shr rdx, 5")
-    asm.emit(b"\x48\x89\x51\x08", "mov [rcx+BLOCK_TOP], rdx")
-    asm.emit(b"\x41\x59\x41\x58\x5f", "pop r9; pop r8; pop rdi")
-    asm.emit(b"\xff\x49\x10", "dec dword [rcx+BLOCK_PURGING]")
-    asm.label("enter_purged")
-    asm.emit(b"\x48\x81\xfa" + i32(layout.maxactive), "cmp rdx, maxactive")
-    asm.jump(b"\x0f\x82", "enter_block", "jb enter_block")
-    asm.jump(b"\xe9", "enter_missed", "jmp enter_missed")
-    asm.label("purge_not")  # nothing has been moved
-    asm.emit(b"\x41\x59\x41\x58\x5f", "pop r9; pop r8; pop rdi")
-    asm.emit(b"\xff\x49\x10", "dec dword [rcx+BLOCK_PURGING]")
-    asm.label("enter_missed")
-    asm.emit(*_stack_at(b"\x8b", argument_at))
-    asm.emit(b"\x48\xff\x44\x01\x30", "inc qword [rcx+rax+RECORD_MISSED]")
-    asm.label("enter_missed_done")
-    asm.jump(b"\xe9", "enter_done", "jmp enter_done")
+    asm.code(
+        f"""
+        enter_full:
+            dec qword [rcx+{at.BLOCK_TOP}]
+        enter_unreserved:
+            cmp dword [rcx+{at.BLOCK_PURGING}], 0; jne enter_missed
+            inc dword [rcx+{at.BLOCK_PURGING}]
+        enter_purging:
+            lea rax, [rsp+site]
+            push rdi; push r8; push r9
+            mov r9, [rsp+argument+24]
+            lea rsi, [rcx+0x40]; mov rdi, rsi
+            mov edx, maxactive
+        purge_check:
+            cmp qword [rsi], 0; je purge_not
+            add rsi, 32
+            dec edx; jnz purge_check
+        purge_top:
+            cmp [rsi-32], rax; jne purge_begin
+            cmp [rsi-16], r9; je purge_begin
+            sub rsi, 32
+            cmp rsi, rdi; ja purge_top
+        purge_begin:
+            mov r9, rsi; mov rsi, rdi; mov edx, maxactive
+        purge_next:
+            mov r8, [rsi]
+            cmp r8, {_TOMBSTONE}; jbe purge_skip
+            cmp rsi, r9; jae purge_keep
+            cmp r8, rax; je purge_skip
+        purge_keep:
+            mov [rdi], r8
+            mov r8, [rsi+8]; mov [rdi+8], r8
+            mov r8, [rsi+16]; mov [rdi+16], r8
+            add rdi, 32
+        purge_skip:
+            add rsi, 32
+            dec edx; jnz purge_next
+            mov rdx, rdi
+        purge_zero:
+            cmp rdi, rsi; jae purge_end
+            mov qword [rdi], 0
+            add rdi, 32; jmp purge_zero
+        purge_end:
+            sub rdx, rcx; sub rdx, 0x40; shr rdx, 5
+            mov [rcx+{at.BLOCK_TOP}], rdx
+            pop r9; pop r8; pop rdi
+            dec dword [rcx+{at.BLOCK_PURGING}]
+        enter_purged:
+            cmp rdx, maxactive; jb enter_block
+            jmp enter_missed
+        purge_not:  # nothing has been moved
+            pop r9; pop r8; pop rdi
+            dec dword [rcx+{at.BLOCK_PURGING}]
+        enter_missed:
+            mov rax, [rsp+argument]
+            inc qword [rcx+rax+{at.RECORD_MISSED}]
+        enter_missed_done:
+            jmp enter_done
+        """,
+        site=site,
+        argument=argument,
+        maxactive=layout.maxactive,
+    )
 
 
 def _leave(asm: Assembler, facts: RoutineFacts, name: str) -> None:
@@ -309,106 +316,105 @@ def _leave(asm: Assembler, facts: RoutineFacts, name: str) -> None:
     which the signal view finishes what was begun are entered in the middle; they return with the registers as they are.
     """
     tail = name.endswith("tail")
-    asm.label(name)
-    asm.emit(b"\x50\x9f\x0f\x90\xc0\x50", "push rax; lahf; seto al; push rax")
-    asm.emit(b"\x51\x52\x56\x57", "push rcx; push rdx; push rsi; push rdi")
+    asm.code(f"""
+    {name}:
+        push rax; lahf; seto al; push rax
+        push rcx; push rdx; push rsi; push rdi
+    """)
     if facts.clock:
-        asm.jump(b"\xe8", "now", "call now")
-        asm.emit(b"\x48\x89\xc2", "mov rdx, rax")
+        asm.code("call now; mov rdx, rax")
     else:
         # unordered like the one at the entry: both mark when they are issued, so what is in flight cancels out
-        asm.emit(b"\x0f\x31", "rdtsc")
-        asm.emit(b"\x48\xc1\xe2\x20\x48\x09\xc2", "shl rdx, 32; or rdx, rax")
-    asm.emit(b"\x64\x48\x8b\x3c\x25" + i32(facts.slot), "mov rdi, fs:[slot]")
-    asm.emit(b"\x48\xb8" + u64(facts.gate), "mov rax, &gate")
-    asm.emit(b"\x48\x85\x38", "test [rax], rdi")
-    asm.jump(b"\x0f\x84", name + "_stranger", "jz stranger")
-    asm.emit(b"\x48\x8d\x84\x24\xc0\x00\x00\x00", "lea rax, [rsp+0xc0]")
-    asm.emit(b"\x48\x8b\x4c\x24\x38", "mov rcx, [rsp+0x38]")
-    asm.emit(b"\x48\x8b\x77\x08", "mov rsi, [rdi+BLOCK_TOP]")
-    asm.emit(b"\x48\x83\xee\x01", "sub rsi, 1")
-    asm.jump(b"\x0f\x88", name + "_unmatched", "js unmatched")
-    asm.emit(b"\x48\xc1\xe6\x05", "shl rsi, 5")
-    asm.emit(b"\x48\x39\x44\x37\x40", "cmp [rdi+rsi+0x40], rax")
-    asm.jump(b"\x0f\x85", name + "_search", "jne search")
-    asm.emit(b"\x48\x39\x4c\x37\x50", "cmp [rdi+rsi+0x50], rcx")
-    asm.jump(b"\x0f\x85", name + "_search", "jne search")
-    asm.emit(b"\x48\x2b\x54\x37\x48", "sub rdx, [rdi+rsi+0x48]")
-    asm.emit(b"\x48\xc7\x44\x37\x40\x00\x00\x00\x00", "mov qword [rdi+rsi+0x40], 0")
-    asm.label(name + "_taken")
-    asm.emit(b"\x48\xff\x4f\x08", "dec qword [rdi+BLOCK_TOP]")
-    asm.label(name + "_found")
-    asm.emit(b"\x48\x01\xcf", "add rdi, rcx")
+        asm.code("rdtsc; shl rdx, 32; or rdx, rax")
+    asm.code(
+        f"""
+            mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_stranger
+            lea rax, [rsp+0xc0]
+            mov rcx, [rsp+0x38]
+            mov rsi, [rdi+{at.BLOCK_TOP}]
+            sub rsi, 1; js {name}_unmatched
+            shl rsi, 5
+            cmp [rdi+rsi+{_SP}], rax; jne {name}_search
+            cmp [rdi+rsi+{_RECORD}], rcx; jne {name}_search
+            sub rdx, [rdi+rsi+{_START}]
+            mov qword [rdi+rsi+{_SP}], 0
+        {name}_taken:
+            dec qword [rdi+{at.BLOCK_TOP}]
+        {name}_found:
+            add rdi, rcx
+        """,
+        slot=facts.slot,
+        gate=facts.gate,
+    )
     if tail:
-        asm.emit(b"\x48\xff\x47\x20", "inc qword [rdi+RECORD_TAIL]")
+        asm.code(f"inc qword [rdi+{at.RECORD_TAIL}]")
     else:
         _record_duration(asm, name)
     asm.label(name + "_done")
     if name.startswith("finish"):
-        asm.emit(b"\xc3" + b"\xcc" * 9, "; ".join(["ret", *["int3"] * 9]))
+        asm.code("ret" + "; int3" * 9)
     else:
-        asm.emit(b"\x5f\x5e\x5a\x59\x58", "pop rdi; pop rsi; pop rdx; pop rcx; pop rax")
-        asm.emit(b"\x04\x7f\x9e\x58\xc3", "add al, 0x7f; sahf; pop rax; ret")
+        asm.code("pop rdi; pop rsi; pop rdx; pop rcx; pop rax; add al, 0x7f; sahf; pop rax; ret")
     _leave_search(asm, name)
     if not tail:
         _new_extremes(asm, name)
-    asm.label(name + "_unmatched")
-    asm.emit(b"\x48\xff\x44\x0f\x28", "inc qword [rdi+rcx+RECORD_UNMATCHED]")
-    asm.label(name + "_unmatched_done")
-    asm.jump(b"\xe9", name + "_done", "jmp done")
-    asm.label(name + "_stranger")
-    # a fork child times nothing (its entries are counted as missed); a thread without a block entered before us
-    asm.emit(b"\x48\x83\x38\x00", "cmp qword [rax], 0")
-    asm.jump(b"\x0f\x84", name + "_done", "je done")
-    asm.emit(b"\x48\x8b\x4c\x24\x38", "mov rcx, [rsp+0x38]")
-    asm.emit(b"\x48\xbf" + u64(facts.shared), "mov rdi, shared block")
-    asm.emit(b"\xf0\x48\xff\x44\x0f\x28", "lock inc qword [rdi+rcx+RECORD_UNMATCHED]")
-    asm.label(name + "_stranger_done")
-    asm.jump(b"\xe9", name + "_done", "jmp done")
+    asm.code(
+        f"""
+        {name}_unmatched:
+            inc qword [rdi+rcx+{at.RECORD_UNMATCHED}]
+        {name}_unmatched_done:
+            jmp {name}_done
+        {name}_stranger:
+            # a fork child times nothing (its entries are counted as missed); a thread without a block entered before us
+            cmp qword [rax], 0; je {name}_done
+            mov rcx, [rsp+0x38]
+            mov rdi, shared
+            lock inc qword [rdi+rcx+{at.RECORD_UNMATCHED}]
+        {name}_stranger_done:
+            jmp {name}_done
+        """,
+        shared=facts.shared,
+    )
 
 
 def _record_duration(asm: Assembler, name: str) -> None:
     """Emit: rdx = duration in ticks, rdi = record. A negative duration (skewed TSCs) counts as 0."""
-    asm.emit(b"\x48\x85\xd2", "test rdx, rdx")
-    asm.jump(b"\x0f\x88", name + "_negative", "js negative")
-    asm.label(name + "_duration")
-    asm.emit(b"\x48\xff\x47\x18", "inc qword [rdi+RECORD_COUNT]")
-    asm.emit(b"\x48\x01\x17", "add [rdi+RECORD_SUM], rdx")
-    asm.emit(b"\x48\x3b\x57\x10", "cmp rdx, [rdi+RECORD_MAX]")
-    asm.jump(b"\x0f\x87", name + "_newmax", "ja newmax")
-    asm.label(name + "_maxdone")
-    asm.emit(b"\x48\x89\xd1\x48\xf7\xd1", "mov rcx, rdx; not rcx")
-    asm.emit(b"\x48\x3b\x4f\x08", "cmp rcx, [rdi+RECORD_NOT_MIN]")
-    asm.jump(b"\x0f\x87", name + "_newmin", "ja newmin")
-    asm.label(name + "_mindone")
-    # log-linear bucket: 64 per power of two; exact below 128
-    asm.emit(b"\x48\x89\xd0\x48\x83\xc8\x40", "mov rax, rdx; or rax, 64")
-    asm.emit(b"\x48\x0f\xbd\xc8\x83\xe9\x06", "bsr rcx, rax; sub ecx, 6")
-    asm.emit(b"\x48\xd3\xea\xc1\xe1\x06\x48\x01\xca", "shr rdx, cl; shl ecx, 6; add rdx, rcx")
-    asm.emit(b"\xb8" + i32(BUCKETS - 1), "mov eax, BUCKETS-1")
-    asm.emit(b"\x48\x39\xc2\x48\x0f\x47\xd0", "cmp rdx, rax; cmova rdx, rax")
-    asm.emit(b"\x48\xff\x44\xd7\x40", "inc qword [rdi+rdx*8+RECORD_BUCKETS]")
+    asm.code(f"""
+        test rdx, rdx; js {name}_negative
+    {name}_duration:
+        inc qword [rdi+{at.RECORD_COUNT}]
+        add [rdi+{at.RECORD_SUM}], rdx
+        cmp rdx, [rdi+{at.RECORD_MAX}]; ja {name}_newmax
+    {name}_maxdone:
+        mov rcx, rdx; not rcx
+        cmp rcx, [rdi+{at.RECORD_NOT_MIN}]; ja {name}_newmin
+    {name}_mindone:
+        # log-linear bucket: 64 per power of two; exact below 128
+        mov rax, rdx; or rax, 64
+        bsr rcx, rax; sub ecx, 6
+        shr rdx, cl; shl ecx, 6; add rdx, rcx
+        mov eax, {BUCKETS - 1}
+        cmp rdx, rax; cmova rdx, rax
+        inc qword [rdi+rdx*8+{at.RECORD_BUCKETS}]
+    """)
 
 
 def _new_extremes(asm: Assembler, name: str) -> None:
     """Emit the rare paths of ``leave``: a new maximum or minimum, safe against handlers on the same thread."""
-    asm.label(name + "_negative")
-    asm.emit(b"\x31\xd2", "xor edx, edx")
-    asm.jump(b"\xe9", name + "_duration", "jmp duration")
-    asm.label(name + "_newmax")
-    asm.emit(b"\x48\x8b\x47\x10", "mov rax, [rdi+RECORD_MAX]")
-    asm.emit(b"\x48\x39\xd0", "cmp rax, rdx")
-    asm.jump(b"\x0f\x83", name + "_maxdone", "jae maxdone")
-    asm.emit(b"\x48\x0f\xb1\x57\x10", "cmpxchg [rdi+RECORD_MAX], rdx")
-    asm.jump(b"\x0f\x85", name + "_newmax", "jne newmax")
-    asm.jump(b"\xe9", name + "_maxdone", "jmp maxdone")
-    asm.label(name + "_newmin")
-    asm.emit(b"\x48\x8b\x47\x08", "mov rax, [rdi+RECORD_NOT_MIN]")
-    asm.emit(b"\x48\x39\xc8", "cmp rax, rcx")
-    asm.jump(b"\x0f\x83", name + "_mindone", "jae mindone")
-    asm.emit(b"\x48\x0f\xb1\x4f\x08", "cmpxchg [rdi+RECORD_NOT_MIN], rcx")
-    asm.jump(b"\x0f\x85", name + "_newmin", "jne newmin")
-    asm.jump(b"\xe9", name + "_mindone", "jmp mindone")
+    asm.code(f"""
+    {name}_negative:
+        xor edx, edx; jmp {name}_duration
+    {name}_newmax:
+        mov rax, [rdi+{at.RECORD_MAX}]
+        cmp rax, rdx; jae {name}_maxdone
+        cmpxchg [rdi+{at.RECORD_MAX}], rdx; jne {name}_newmax
+        jmp {name}_maxdone
+    {name}_newmin:
+        mov rax, [rdi+{at.RECORD_NOT_MIN}]
+        cmp rax, rcx; jae {name}_mindone
+        cmpxchg [rdi+{at.RECORD_NOT_MIN}], rcx; jne {name}_newmin
+        jmp {name}_mindone
+    """)
 
 
 def _leave_search(asm: Assembler, name: str) -> None:
@@ -417,26 +423,22 @@ def _leave_search(asm: Assembler, name: str) -> None:
     Only tombstones are dropped, never zeros: a zero may be an instance that code below this signal handler has
     reserved and not filled yet.
     """
-    asm.label(name + "_search")
-    asm.emit(b"\x48\x39\x44\x37\x40", "cmp [rdi+rsi+0x40], rax")
-    asm.jump(b"\x0f\x85", name + "_below", "jne below")
-    asm.emit(b"\x48\x39\x4c\x37\x50", "cmp [rdi+rsi+0x50], rcx")
-    asm.jump(b"\x0f\x84", name + "_hit", "je hit")
-    asm.label(name + "_below")
-    asm.emit(b"\x48\x83\xee\x20", "sub rsi, 32")
-    asm.jump(b"\x0f\x89", name + "_search", "jns search")
-    asm.jump(b"\xe9", name + "_unmatched", "jmp unmatched")
-    asm.label(name + "_hit")
-    asm.emit(b"\x48\x2b\x54\x37\x48", "sub rdx, [rdi+rsi+0x48]")
-    asm.emit(b"\x48\xc7\x44\x37\x40" + i32(_TOMBSTONE), "mov qword [rdi+rsi+0x40], TOMBSTONE")
-    asm.label(name + "_removed")
-    asm.label(name + "_shrink")
-    asm.emit(b"\x48\x8b\x77\x08", "mov rsi, [rdi+BLOCK_TOP]")
-    asm.emit(b"\x48\x83\xee\x01", "sub rsi, 1")
-    asm.jump(b"\x0f\x88", name + "_found", "js found")
-    asm.emit(b"\x48\xc1\xe6\x05", "shl rsi, 5")
-    asm.emit(b"\x48\x83\x7c\x37\x40\x01", "cmp qword [rdi+rsi+0x40], TOMBSTONE")
-    asm.jump(b"\x0f\x85", name + "_found", "jne found")
-    asm.emit(b"\x48\xc7\x44\x37\x40\x00\x00\x00\x00", "mov qword [rdi+rsi+0x40], 0")
-    asm.emit(b"\x48\xff\x4f\x08", "dec qword [rdi+BLOCK_TOP]")
-    asm.jump(b"\xe9", name + "_shrink", "jmp shrink")
+    asm.code(f"""
+    {name}_search:
+        cmp [rdi+rsi+{_SP}], rax; jne {name}_below
+        cmp [rdi+rsi+{_RECORD}], rcx; je {name}_hit
+    {name}_below:
+        sub rsi, 32; jns {name}_search
+        jmp {name}_unmatched
+    {name}_hit:
+        sub rdx, [rdi+rsi+{_START}]
+        mov qword [rdi+rsi+{_SP}], {_TOMBSTONE}
+    {name}_removed:
+    {name}_shrink:
+        mov rsi, [rdi+{at.BLOCK_TOP}]
+        sub rsi, 1; js {name}_found
+        shl rsi, 5
+        cmp qword [rdi+rsi+{_SP}], {_TOMBSTONE}; jne {name}_found
+        mov qword [rdi+rsi+{_SP}], 0
+        dec qword [rdi+{at.BLOCK_TOP}]; jmp {name}_shrink
+    """)

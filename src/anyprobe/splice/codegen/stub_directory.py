@@ -8,7 +8,6 @@ import struct
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import InternalError
-from anyprobe.isa.assemble import u64
 from anyprobe.splice.codegen.trampoline import STUB_BYTES
 
 if TYPE_CHECKING:
@@ -58,15 +57,17 @@ def emit_true_caller(asm: "Assembler", directory: int) -> None:
 
     It ends: what a stub stands for was there before the stub.
     """
-    asm.label("caller")
-    asm.emit(b"\x48\xba" + u64(directory), "mov rdx, directory")
-    asm.label("caller_next")
-    asm.emit(b"\x48\x8b\x3a\x48\x85\xff", "mov rdi, [rdx]; test rdi, rdi")
-    asm.jump(b"\x0f\x84", "caller_true", "jz caller_true")
-    asm.emit(b"\x48\x89\xc1\x48\x29\xf9", "mov rcx, rax; sub rcx, rdi")
-    asm.emit(b"\x48\x8b\x7a\x10\x48\x3b\x4a\x08", "mov rdi, [rdx+16]; cmp rcx, [rdx+8]")
-    asm.emit(b"\x48\x8d\x52\x20", "lea rdx, [rdx+32]")
-    asm.jump(b"\x0f\x83", "caller_next", "jae caller_next")
-    asm.emit(b"\x48\x8b\x04\x4f", "mov rax, [rdi+rcx*2]")
-    asm.jump(b"\xe9", "caller", "jmp caller")
-    asm.label("caller_true")
+    asm.code(
+        """
+        caller:
+            mov rdx, directory
+        caller_next:
+            mov rdi, [rdx]; test rdi, rdi; jz caller_true
+            mov rcx, rax; sub rcx, rdi
+            mov rdi, [rdx+16]; cmp rcx, [rdx+8]
+            lea rdx, [rdx+32]; jae caller_next
+            mov rax, [rdi+rcx*2]; jmp caller
+        caller_true:
+        """,
+        directory=directory,
+    )

@@ -8,8 +8,9 @@ meanwhile.
 
 from dataclasses import dataclass
 
+from anyprobe.isa import signal_frame as uc
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.userspace.trap_handler import SIG_IGN, SignalAction, emit_raise_again
+from anyprobe.splice.userspace.trap_handler import RESTORER, SIG_IGN, SignalAction, emit_raise_again
 
 SA_SIGINFO, SA_RESTORER, SA_ONSTACK, ALL_SIGNALS = 4, 0x04000000, 0x08000000, (1 << 64) - 1
 FAULT_HANDLER_BYTES = 256
@@ -33,18 +34,13 @@ class FaultHandler:
 def assemble_fault_handler(address: int, view: int, old: SignalAction) -> FaultHandler:
     """Return the handler for ``address`` in front of the action ``old``; ``view``: the signal view's routine."""
     asm = Assembler()
-    asm.emit(b"\x48\x8d\x64\x24\x80\x6a\x00", "lea rsp, [rsp-128]; push 0")
-    asm.relative(b"\xe8", 4, b"", view, "call view")
-    asm.emit(b"\x48\x8d\xa4\x24\x88\x00\x00\x00", "lea rsp, [rsp+136]")
+    asm.code("lea rsp, [rsp-128]; push 0; call view; lea rsp, [rsp+136]", view=view)
     if old.handler == SIG_IGN:  # what the kernel forces cannot be ignored
-        asm.emit(b"\x83\x7e\x08\x00", "cmp dword [rsi+SI_CODE], 0")
-        asm.jump(b"\x0f\x8f", "default", "jg default")
-        asm.emit(b"\xc3", "ret")
+        asm.code(f"cmp dword [rsi+{uc.SI_CODE}], 0; jg default; ret")
     asm.label("default")
     emit_raise_again(asm, address + FAULT_HANDLER_BYTES - SignalAction.SIZE)
-    asm.label("restorer")  # unwinders know these very bytes
-    asm.emit(b"\x48\xc7\xc0\x0f\x00\x00\x00", "mov rax, SYS_rt_sigreturn")
-    asm.emit(b"\x0f\x05", "syscall")
+    asm.label("restorer")
+    asm.code(RESTORER)
     code = asm.finish(address)
     default = bytes(SignalAction.SIZE)
     content = code.ljust(FAULT_HANDLER_BYTES - len(default), b"\xcc") + default

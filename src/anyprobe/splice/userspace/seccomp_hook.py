@@ -18,19 +18,20 @@ _INPUTS = (
 def filter_check(*, numbered: bool) -> NativeCode:
     """Return the code for ``prctl(option, …)``, or for ``syscall(number, option, …)``; its storage is the word."""
     asm = Assembler()
-    asm.emit(b"\x8b\x07", "mov eax, [rdi]")
+    asm.code("mov eax, [rdi]")
     if numbered:
-        asm.emit(b"\x3d" + _SECCOMP.to_bytes(4, "little"), "cmp eax, SECCOMP")
-        asm.jump(b"\x74", "comes", "je comes")
-        asm.emit(b"\x3d" + _PRCTL.to_bytes(4, "little"), "cmp eax, PRCTL")
-        asm.jump(b"\x75", "out", "jne out")
-        asm.emit(b"\x8b\x47\x08", "mov eax, [rdi+8]")
-    asm.emit(b"\x83\xf8" + bytes([_SET_SECCOMP]), "cmp eax, PR_SET_SECCOMP")
-    asm.jump(b"\x75", "out", "jne out")
-    asm.label("comes")
-    asm.emit(b"\x48\x8b\x47\x10", "mov rax, [rdi+16]")
-    asm.emit(b"\xc7\x00\x01\x00\x00\x00", "mov dword [rax], 1")
-    asm.label("out")
-    asm.emit(b"\xc3", "ret")
+        asm.code(f"""
+            cmp eax, {_SECCOMP}; je short comes
+            cmp eax, {_PRCTL}; jne short out
+            mov eax, [rdi+8]
+        """)
+    asm.code(f"""
+        cmp eax, {_SET_SECCOMP}; jne short out
+    comes:
+        mov rax, [rdi+16]
+        mov dword [rax], 1
+    out:
+        ret
+    """)
     code = asm.finish(0)
     return NativeCode(code, _INPUTS, frozenset({"rax", "flags"}), 8, len(code))

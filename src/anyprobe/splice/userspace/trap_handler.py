@@ -16,13 +16,18 @@ sender's. rip still tells, except where a thread can also come to the byte behin
 (``AMBIGUOUS``); such sites are refused where the program uses SIGTRAP.
 """
 
+import signal
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from anyprobe.isa import signal_frame as uc
 from anyprobe.isa.assemble import Assembler
 
 SIGTRAP = 5
+RESTORER = "mov rax, 15; syscall"
+"""``rt_sigreturn``, in the very bytes that unwinders know a restorer by."""
+_SYS_RT_SIGACTION, _SYS_RT_SIGPROCMASK, _SYS_GETPID, _SYS_GETTID, _SYS_RT_TGSIGQUEUEINFO = 13, 14, 39, 186, 297
 TRAP_BIT = 1 << (SIGTRAP - 1)
 SA_RESTART, SA_RESETHAND = 0x10000000, 0x80000000
 SA_SIGINFO, _SA_RESTORER, _SA_ONSTACK, _ALL_SIGNALS = 4, 0x04000000, 0x08000000, (1 << 64) - 1
@@ -31,8 +36,7 @@ AMBIGUOUS = 1
 """Flag in a patch's address (patches are aligned): the byte behind the site is an instruction too."""
 
 _TABLE, _OLD, _DEFAULT, _CODE = 0, 8, 40, 128
-_UC_RIP, _UC_SIGMASK = struct.pack("<I", 0xA8), struct.pack("<I", 0x128)
-_SI_KERNEL = struct.pack("<I", 0x80)
+_SI_KERNEL = 0x80
 _ACTION = struct.Struct("<QQQQ")
 _ENTRY = struct.Struct("<QQ")
 _HEADER_BYTES = 16
@@ -109,9 +113,8 @@ def assemble_handler(address: int) -> TrapHandler:
     asm = Assembler()
     _find_site(asm, address)
     _pass_on(asm, address)
-    asm.label("restorer")  # unwinders know these very bytes
-    asm.emit(b"\x48\xc7\xc0\x0f\x00\x00\x00", "mov rax, SYS_rt_sigreturn")
-    asm.emit(b"\x0f\x05", "syscall")
+    asm.label("restorer")
+    asm.code(RESTORER)
     start = address + _CODE
     code = asm.finish(start)
     code += bytes(-len(code) % 16)
@@ -121,75 +124,66 @@ def assemble_handler(address: int) -> TrapHandler:
 
 def _find_site(asm: Assembler, words: int) -> None:
     """Emit the search: on a hit rip becomes the patch's address."""
-    asm.emit(b"\x4c\x8b\x82" + _UC_RIP, "mov r8, [rdx+UC_RIP]")
-    asm.emit(b"\x49\xff\xc8", "dec r8")
-    asm.relative(b"\x4c\x8b\x0d", 4, b"", words + _TABLE, "mov r9, [table]")
-    asm.emit(b"\x31\xc0", "xor eax, eax")
-    asm.emit(b"\x49\x8b\x09", "mov rcx, [r9]")
-    asm.emit(b"\x49\x83\xc1\x10", "add r9, 16")
-    asm.label("search")
-    asm.emit(b"\x48\x39\xc8", "cmp rax, rcx")
-    asm.jump(b"\x0f\x83", "foreign", "jae foreign")
-    asm.emit(b"\x4c\x8d\x14\x08", "lea r10, [rax+rcx]")
-    asm.emit(b"\x49\xd1\xea", "shr r10, 1")
-    asm.emit(b"\x4d\x89\xd3", "mov r11, r10")
-    asm.emit(b"\x49\xc1\xe3\x04", "shl r11, 4")
-    asm.emit(b"\x4f\x39\x04\x19", "cmp [r9+r11], r8")
-    asm.jump(b"\x74", "found", "je found")
-    asm.jump(b"\x77", "above", "ja above")
-    asm.emit(b"\x49\x8d\x42\x01", "lea rax, [r10+1]")
-    asm.jump(b"\xeb", "search", "jmp search")
-    asm.label("above")
-    asm.emit(b"\x4c\x89\xd1", "mov rcx, r10")
-    asm.jump(b"\xeb", "search", "jmp search")
-    asm.label("found")
-    asm.emit(b"\x4b\x8b\x44\x19\x08", "mov rax, [r9+r11+8]")
-    asm.emit(b"\x8b\x4e\x08", "mov ecx, [rsi+SI_CODE]")
-    asm.emit(b"\x81\xf9" + _SI_KERNEL, "cmp ecx, SI_KERNEL")
-    asm.jump(b"\x74", "take", "je take")
-    asm.emit(b"\xa8\x01", "test al, AMBIGUOUS")
-    asm.jump(b"\x75", "foreign", "jnz foreign")
-    asm.label("take")
-    asm.emit(b"\x48\x83\xe0\xfe", "and rax, ~AMBIGUOUS")
-    asm.emit(b"\x48\x89\x82" + _UC_RIP, "mov [rdx+UC_RIP], rax")
-    asm.emit(b"\x81\xf9" + _SI_KERNEL, "cmp ecx, SI_KERNEL")
-    asm.jump(b"\x75", "foreign", "jne foreign")  # somebody's signal, merged with our trap
-    asm.emit(b"\xc3", "ret")
+    asm.code(
+        f"""
+            mov r8, [rdx+{uc.RIP}]; dec r8
+            mov r9, [rel table]
+            xor eax, eax; mov rcx, [r9]; add r9, 16
+        search:
+            cmp rax, rcx; jae foreign
+            lea r10, [rax+rcx]; shr r10, 1
+            mov r11, r10; shl r11, 4
+            cmp [r9+r11], r8; je short found
+            ja short above
+            lea rax, [r10+1]; jmp short search
+        above:
+            mov rcx, r10; jmp short search
+        found:
+            mov rax, [r9+r11+8]
+            mov ecx, [rsi+{uc.SI_CODE}]
+            cmp ecx, {_SI_KERNEL}; je short take
+            test al, {AMBIGUOUS}; jnz short foreign
+        take:
+            and rax, {~AMBIGUOUS}
+            mov [rdx+{uc.RIP}], rax
+            cmp ecx, {_SI_KERNEL}; jne short foreign  # somebody's signal, merged with our trap
+            ret
+        """,
+        table=words + _TABLE,
+    )
 
 
 def _pass_on(asm: Assembler, words: int) -> None:
     """Emit what becomes of a SIGTRAP that is not ours; registers and stack are as at the handler's entry."""
     old_handler, old_restorer, old_mask = words + _OLD, words + _OLD + 16, words + _OLD + 24
-    asm.label("foreign")
-    asm.relative(b"\x48\x8b\x05", 4, b"", old_handler, "mov rax, [old handler]")
-    asm.emit(b"\x48\x83\xf8\x01", "cmp rax, SIG_IGN")
-    asm.jump(b"\x77", "theirs", "ja theirs")
-    asm.jump(b"\x72", "default", "jb default")
-    asm.emit(b"\x83\x7e\x08\x00", "cmp dword [rsi+SI_CODE], 0")
-    asm.jump(b"\x7f", "default", "jg default")  # what the kernel forces cannot be ignored
-    asm.emit(b"\xc3", "ret")
-
-    asm.label("theirs")
-    asm.emit(b"\x57\x56\x52", "push rdi; push rsi; push rdx")
-    asm.emit(b"\x48\x8b\x82" + _UC_SIGMASK, "mov rax, [rdx+UC_SIGMASK]")
-    asm.relative(b"\x48\x0b\x05", 4, b"", old_mask, "or rax, [old mask]")
-    asm.emit(b"\x50", "push rax")
-    asm.emit(b"\xb8\x0e\x00\x00\x00", "mov eax, SYS_rt_sigprocmask")
-    asm.emit(b"\xbf\x02\x00\x00\x00", "mov edi, SIG_SETMASK")
-    asm.emit(b"\x48\x89\xe6", "mov rsi, rsp")
-    asm.emit(b"\x31\xd2", "xor edx, edx")
-    asm.emit(b"\x41\xba\x08\x00\x00\x00", "mov r10d, 8")
-    asm.emit(b"\x0f\x05", "syscall")
-    asm.emit(b"\x58\x5a\x5e\x5f", "pop rax; pop rdx; pop rsi; pop rdi")
-    asm.relative(b"\x48\x8b\x05", 4, b"", old_restorer, "mov rax, [old restorer]")
-    asm.emit(b"\x48\x85\xc0", "test rax, rax")
-    asm.jump(b"\x74", "enter", "jz enter")
-    asm.emit(b"\x48\x89\x04\x24", "mov [rsp], rax")
-    asm.label("enter")
-    asm.emit(b"\x31\xc0", "xor eax, eax")
-    asm.relative(b"\xff\x25", 4, b"", old_handler, "jmp [old handler]")
-
-    asm.label("default")
+    asm.code(
+        f"""
+        foreign:
+            mov rax, [rel old_handler]
+            cmp rax, {SIG_IGN}; ja short theirs
+            jb short default
+            cmp dword [rsi+{uc.SI_CODE}], 0
+            jg short default  # what the kernel forces cannot be ignored
+            ret
+        theirs:
+            push rdi; push rsi; push rdx
+            mov rax, [rdx+{uc.SIGMASK}]
+            or rax, [rel old_mask]
+            push rax
+            mov eax, {_SYS_RT_SIGPROCMASK}; mov edi, {signal.SIG_SETMASK}
+            mov rsi, rsp; xor edx, edx; mov r10d, 8; syscall
+            pop rax; pop rdx; pop rsi; pop rdi
+            mov rax, [rel old_restorer]
+            test rax, rax; jz short enter
+            mov [rsp], rax
+        enter:
+            xor eax, eax; jmp qword [rel old_handler]
+        default:
+        """,
+        old_handler=old_handler,
+        old_mask=old_mask,
+        old_restorer=old_restorer,
+    )
     emit_raise_again(asm, words + _DEFAULT)
 
 
@@ -198,19 +192,15 @@ def emit_raise_again(asm: Assembler, default: int) -> None:
 
     It stays blocked until the handler's return: it hits the program, not this code.
     """
-    asm.emit(b"\x56\x57", "push rsi; push rdi")
-    asm.emit(b"\xb8\x0d\x00\x00\x00", "mov eax, SYS_rt_sigaction")
-    asm.relative(b"\x48\x8d\x35", 4, b"", default, "lea rsi, [SIG_DFL]")
-    asm.emit(b"\x31\xd2", "xor edx, edx")
-    asm.emit(b"\x41\xba\x08\x00\x00\x00", "mov r10d, 8")
-    asm.emit(b"\x0f\x05", "syscall")
-    asm.emit(b"\xb8\x27\x00\x00\x00", "mov eax, SYS_getpid")
-    asm.emit(b"\x0f\x05", "syscall")
-    asm.emit(b"\x89\xc7", "mov edi, eax")
-    asm.emit(b"\xb8\xba\x00\x00\x00", "mov eax, SYS_gettid")
-    asm.emit(b"\x0f\x05", "syscall")
-    asm.emit(b"\x89\xc6", "mov esi, eax")
-    asm.emit(b"\x5a\x41\x5a", "pop rdx; pop r10")
-    asm.emit(b"\xb8\x29\x01\x00\x00", "mov eax, SYS_rt_tgsigqueueinfo")
-    asm.emit(b"\x0f\x05", "syscall")
-    asm.emit(b"\xc3", "ret")
+    asm.code(
+        f"""
+            push rsi; push rdi
+            mov eax, {_SYS_RT_SIGACTION}; lea rsi, [rel sig_dfl]
+            xor edx, edx; mov r10d, 8; syscall
+            mov eax, {_SYS_GETPID}; syscall; mov edi, eax
+            mov eax, {_SYS_GETTID}; syscall; mov esi, eax
+            pop rdx; pop r10
+            mov eax, {_SYS_RT_TGSIGQUEUEINFO}; syscall; ret
+        """,
+        sig_dfl=default,
+    )

@@ -42,31 +42,30 @@ class Outcome(NamedTuple):
 def assemble() -> tuple[bytes, str]:
     """Return the code that works through the list behind it, and its listing. r12: see ``blank_outcome``."""
     asm = Assembler()
-    asm.relative(b"\x4c\x8d\x2d", 4, b"", "list", "lea r13, [rip+list]")
-    asm.emit(b"\x45\x31\xf6", "xor r14d, r14d")
-    asm.label("next")
-    asm.emit(b"\x49\x8b\x45\x00", "mov rax, [r13]")
-    asm.emit(b"\x48\x83\xf8\xff", "cmp rax, -1")
-    asm.jump(b"\x74", "done", "je done")
-    asm.emit(b"\x49\x8b\x7d\x08\x49\x8b\x75\x10", "mov rdi, [r13+8]; mov rsi, [r13+16]")
-    asm.emit(b"\x49\x8b\x55\x18\x4d\x8b\x55\x20", "mov rdx, [r13+24]; mov r10, [r13+32]")
-    asm.emit(b"\x4d\x8b\x45\x28\x4d\x8b\x4d\x30", "mov r8, [r13+40]; mov r9, [r13+48]")
-    asm.emit(b"\x0f\x05", "syscall")
-    asm.emit(b"\x49\x3b\x45\x38", "cmp rax, [r13+56]")
-    asm.jump(b"\x75", "done", "jne done")
-    asm.emit(b"\x49\x83\xc5\x40", "add r13, 64")
-    asm.emit(b"\x49\xff\xc6", "inc r14")
-    asm.jump(b"\xeb", "next", "jmp next")
-    asm.label("done")
-    asm.emit(b"\x49\x89\x44\x24\x08\x4d\x89\x74\x24\x10", "mov [r12+8], rax; mov [r12+16], r14")
-    asm.emit(b"\x49\xc7\x04\x24\x01\x00\x00\x00", "mov qword [r12], 1")
-    asm.emit(b"\xb8\x17\x00\x00\x00", "mov eax, SYS_select")
-    asm.emit(b"\x31\xff\x31\xf6\x31\xd2\x45\x31\xd2", "xor edi, edi; xor esi, esi; xor edx, edx; xor r10d, r10d")
-    asm.emit(b"\x4d\x8d\x44\x24\x18", "lea r8, [r12+24]")
-    asm.emit(b"\x0f\x05", "syscall")
-    asm.emit(b"\xc3", "ret")  # into the restorer, as every injected call could
+    asm.code("""
+        lea r13, [rel list]
+        xor r14d, r14d
+    next:
+        mov rax, [r13]
+        cmp rax, -1; je short done
+        mov rdi, [r13+8]; mov rsi, [r13+16]
+        mov rdx, [r13+24]; mov r10, [r13+32]
+        mov r8, [r13+40]; mov r9, [r13+48]
+        syscall
+        cmp rax, [r13+56]; jne short done
+        add r13, 64
+        inc r14; jmp short next
+    done:
+        mov [r12+8], rax; mov [r12+16], r14
+        mov qword [r12], 1
+        mov eax, 23  # SYS_select
+        xor edi, edi; xor esi, esi; xor edx, edx; xor r10d, r10d
+        lea r8, [r12+24]
+        syscall
+        ret  # into the restorer, as every injected call could
+    """)
     while len(asm) % _ENTRY.size:
-        asm.emit(b"\xcc", "int3")
+        asm.code("int3")
     asm.label("list")
     return asm.finish(0), asm.listing()
 

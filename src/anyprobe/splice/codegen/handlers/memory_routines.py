@@ -10,9 +10,10 @@ Handlers call these with ``rdi``, ``rsi`` and ``rdx`` as arguments; all register
 Where a filter may punish system calls, only the stack is read.
 """
 
+import errno
 from dataclasses import dataclass
 
-from anyprobe.isa.assemble import Assembler, i32, u64
+from anyprobe.isa.assemble import Assembler
 
 NAMES = frozenset({"read", "read_text", "write"})
 _GETPID, _READV, _WRITEV = 39, 310, 311
@@ -56,49 +57,52 @@ def emit_memory_routines(asm: Assembler, names: frozenset[str], facts: ReadingFa
 
 def _read(asm: Assembler, facts: ReadingFacts) -> None:
     """Emit ``read(to, from, size)``: 0 if all bytes were read."""
-    asm.label("read")
-    asm.emit(b"\x48\x8d\x04\x16\x48\x39\xf0", "lea rax, [rsi+rdx]; cmp rax, rsi")
-    asm.jump(b"\x0f\x82", "read_asks", "jb asks")
-    asm.emit(b"\x48\x39\xe6", "cmp rsi, rsp")
-    asm.jump(b"\x0f\x82", "read_asks", "jb asks")
+    asm.code("""
+    read:
+        lea rax, [rsi+rdx]; cmp rax, rsi; jb read_asks
+        cmp rsi, rsp; jb read_asks
+    """)
     if facts.main_stack:
         _end_of_main_stack(asm, facts.main_stack)
     if facts.stack_block:
         _end_of_stack(asm, facts.stack_block)
     if facts.main_stack or facts.stack_block:
-        asm.label("read_bound")
-        asm.emit(b"\x4c\x39\xd8", "cmp rax, r11")
-        asm.jump(b"\x0f\x86", "read_copies", "jbe copies")
-        asm.label("read_page")
+        asm.code("""
+        read_bound:
+            cmp rax, r11; jbe read_copies
+        read_page:
+        """)
     # the page of the stack pointer is there in any case
-    asm.emit(b"\x49\x89\xe3\x49\x81\xcb\xff\x0f\x00\x00", "mov r11, rsp; or r11, 0xfff")
-    asm.emit(b"\x4c\x39\xd8", "cmp rax, r11")
-    asm.jump(b"\x0f\x87", "read_asks", "ja asks")
-    asm.label("read_copies")
-    asm.emit(b"\x51\x31\xc0", "push rcx; xor eax, eax")
-    asm.label("read_words")
-    asm.emit(b"\x4c\x8d\x58\x08\x49\x39\xd3", "lea r11, [rax+8]; cmp r11, rdx")
-    asm.jump(b"\x0f\x87", "read_bytes", "ja bytes")
-    asm.emit(b"\x48\x8b\x0c\x06\x48\x89\x0c\x07\x4c\x89\xd8", "mov rcx, [rsi+rax]; mov [rdi+rax], rcx; mov rax, r11")
-    asm.jump(b"\xe9", "read_words", "jmp words")
-    asm.label("read_bytes")
-    asm.emit(b"\x48\x39\xd0", "cmp rax, rdx")
-    asm.jump(b"\x0f\x83", "read_done", "jae done")
-    asm.emit(b"\x8a\x0c\x06\x88\x0c\x07\x48\xff\xc0", "mov cl, [rsi+rax]; mov [rdi+rax], cl; inc rax")
-    asm.jump(b"\xe9", "read_bytes", "jmp bytes")
-    asm.label("read_done")
-    asm.emit(b"\x31\xc0\x59\xc3", "xor eax, eax; pop rcx; ret")
-    asm.label("read_asks")
+    asm.code("""
+        mov r11, rsp; or r11, 0xfff
+        cmp rax, r11; ja read_asks
+    read_copies:
+        push rcx; xor eax, eax
+    read_words:
+        lea r11, [rax+8]; cmp r11, rdx; ja read_bytes
+        mov rcx, [rsi+rax]; mov [rdi+rax], rcx; mov rax, r11
+        jmp read_words
+    read_bytes:
+        cmp rax, rdx; jae read_done
+        mov cl, [rsi+rax]; mov [rdi+rax], cl; inc rax; jmp read_bytes
+    read_done:
+        xor eax, eax; pop rcx; ret
+    read_asks:
+    """)
     _transfer(asm, "read", _READV, facts)
 
 
 def _end_of_main_stack(asm: Assembler, stack: range) -> None:
     """Emit: r11 = the end of the main thread's stack, on to ``read_bound``; behind it where the thread is elsewhere."""
-    asm.emit(b"\x49\xbb" + u64(stack.start) + b"\x4c\x39\xdc", "mov r11, lowest address; cmp rsp, r11")
-    asm.jump(b"\x0f\x82", "read_elsewhere", "jb elsewhere")
-    asm.emit(b"\x49\xbb" + u64(stack.stop) + b"\x4c\x39\xdc", "mov r11, end; cmp rsp, r11")
-    asm.jump(b"\x0f\x82", "read_bound", "jb bound")
-    asm.label("read_elsewhere")
+    asm.code(
+        """
+            mov r11, start; cmp rsp, r11; jb read_elsewhere
+            mov r11, end; cmp rsp, r11; jb read_bound
+        read_elsewhere:
+        """,
+        start=stack.start,
+        end=stack.stop,
+    )
 
 
 def _end_of_stack(asm: Assembler, block: int) -> None:
@@ -107,18 +111,18 @@ def _end_of_stack(asm: Assembler, block: int) -> None:
     glibc keeps a thread's control block on the thread's stack, so both the stack pointer and the block's address lie
     between the bounds that the block has. Those of the main thread are others.
     """
-    asm.emit(b"\x64\x4c\x8b\x1c\x25" + i32(block), "mov r11, fs:[stack_block]")
-    asm.emit(b"\x4d\x85\xdb", "test r11, r11")
-    asm.jump(b"\x0f\x84", "read_page", "jz page")
-    asm.emit(b"\x4c\x39\xdc", "cmp rsp, r11")
-    asm.jump(b"\x0f\x82", "read_page", "jb page")
-    asm.emit(b"\x64\x4c\x39\x1c\x25" + i32(_SELF), "cmp fs:[SELF], r11")
-    asm.jump(b"\x0f\x82", "read_page", "jb page")
-    asm.emit(b"\x64\x4c\x03\x1c\x25" + i32(block + 8), "add r11, fs:[stack_block+8]")
-    asm.emit(b"\x64\x4c\x39\x1c\x25" + i32(_SELF), "cmp fs:[SELF], r11")
-    asm.jump(b"\x0f\x83", "read_page", "jae page")
-    asm.emit(b"\x4c\x39\xdc", "cmp rsp, r11")
-    asm.jump(b"\x0f\x83", "read_page", "jae page")
+    asm.code(
+        f"""
+            mov r11, fs:[stack_block]
+            test r11, r11; jz read_page
+            cmp rsp, r11; jb read_page
+            cmp fs:[{_SELF}], r11; jb read_page
+            add r11, fs:[stack_block+8]
+            cmp fs:[{_SELF}], r11; jae read_page
+            cmp rsp, r11; jae read_page
+        """,
+        stack_block=block,
+    )
 
 
 def _transfer(asm: Assembler, name: str, number: int, facts: ReadingFacts) -> None:
@@ -128,57 +132,71 @@ def _transfer(asm: Assembler, name: str, number: int, facts: ReadingFacts) -> No
     the memory has another one, too, and may not be permitted to read what it takes to be its parent's: it asks again.
     """
     if not facts.system_calls:
-        asm.emit(b"\x48\xc7\xc0\xff\xff\xff\xff\xc3", "mov rax, -1; ret")
+        asm.code("mov rax, -1; ret")
         return
     emit_unless_closed(asm, name, facts)
-    asm.emit(
-        b"\x51\x57\x56\x52\x41\x50\x41\x51\x41\x52",
-        "push rcx; push rdi; push rsi; push rdx; push r8; push r9; push r10",
-    )
+    asm.code("push rcx; push rdi; push rsi; push rdx; push r8; push r9; push r10")
     if name == "read":
-        asm.emit(b"\x52\x56\x52\x57", "push rdx; push rsi; push rdx; push rdi")
+        asm.code("push rdx; push rsi; push rdx; push rdi")
     else:
-        asm.emit(b"\x52\x57\x52\x56", "push rdx; push rdi; push rdx; push rsi")
+        asm.code("push rdx; push rdi; push rdx; push rsi")
     if facts.pid:
-        asm.emit(b"\x64\x48\x8b\x04\x25" + i32(facts.slot), "mov rax, fs:[slot]")
-        asm.emit(b"\x49\xbb" + u64(facts.gate) + b"\x49\x85\x03", "mov r11, &gate; test [r11], rax")
-        asm.emit(b"\xbf" + i32(facts.pid), "mov edi, PID")
-        asm.jump(b"\x0f\x85", f"{name}_known", "jnz known")
-    asm.emit(b"\xb8" + i32(_GETPID) + b"\x0f\x05\x89\xc7", "mov eax, GETPID; syscall; mov edi, eax")
-    asm.label(f"{name}_known")
-    asm.emit(b"\x48\x89\xe6\xba\x01\x00\x00\x00", "mov rsi, rsp; mov edx, 1")
-    asm.emit(b"\x4c\x8d\x54\x24\x10\x41\xb8\x01\x00\x00\x00\x45\x31\xc9", "lea r10, [rsp+16]; mov r8d, 1; xor r9d, r9d")
-    asm.emit(b"\xb8" + i32(number) + b"\x0f\x05", f"mov eax, {number}; syscall")
+        asm.code(
+            f"""
+                mov rax, fs:[slot]; mov r11, gate; test [r11], rax
+                mov edi, pid; jnz {name}_known
+            """,
+            slot=facts.slot,
+            gate=facts.gate,
+            pid=facts.pid,
+        )
+    asm.code(
+        f"""
+            mov eax, {_GETPID}; syscall; mov edi, eax
+        {name}_known:
+            mov rsi, rsp; mov edx, 1
+            lea r10, [rsp+16]; mov r8d, 1; xor r9d, r9d
+            mov eax, number; syscall
+        """,
+        number=number,
+    )
     if facts.pid:
         _ask_again(asm, name, facts)
-    asm.emit(b"\x48\x3b\x44\x24\x08\x0f\x95\xc0\x0f\xb6\xc0", "cmp rax, [rsp+8]; setne al; movzx eax, al")
-    asm.emit(b"\x48\x8d\x64\x24\x20\x41\x5a\x41\x59\x41\x58", "lea rsp, [rsp+32]; pop r10; pop r9; pop r8")
-    asm.emit(b"\x5a\x5e\x5f\x59\xc3", "pop rdx; pop rsi; pop rdi; pop rcx; ret")
+    asm.code("""
+        cmp rax, [rsp+8]; setne al; movzx eax, al
+        lea rsp, [rsp+32]; pop r10; pop r9; pop r8
+        pop rdx; pop rsi; pop rdi; pop rcx; ret
+    """)
 
 
 def emit_unless_closed(asm: Assembler, name: str, facts: ReadingFacts) -> None:
     """Emit: return -1 if no system calls may be made any more."""
     if facts.closed:
-        asm.emit(b"\x48\xb8" + u64(facts.closed) + b"\x83\x38\x00", "mov rax, &closed; cmp dword [rax], 0")
-        asm.jump(b"\x0f\x84", f"{name}_open", "je open")
-        asm.emit(b"\x48\x83\xc8\xff\xc3", "or rax, -1; ret")
-        asm.label(f"{name}_open")
+        asm.code(
+            f"""
+                mov rax, closed; cmp dword [rax], 0; je {name}_open
+                or rax, -1; ret
+            {name}_open:
+            """,
+            closed=facts.closed,
+        )
 
 
 def _ask_again(asm: Assembler, name: str, facts: ReadingFacts) -> None:
     """Emit: where the known process is not permitted, or gone, once more for the process that this is."""
-    asm.emit(b"\x48\x83\xf8\xff", "cmp rax, -EPERM")
-    asm.jump(b"\x0f\x84", f"{name}_again", "je again")
-    asm.emit(b"\x48\x83\xf8\xfd", "cmp rax, -ESRCH")
-    asm.jump(b"\x0f\x85", f"{name}_over", "jne over")
-    asm.label(f"{name}_again")
-    asm.emit(b"\x81\xff" + i32(facts.pid), "cmp edi, PID")
-    asm.jump(b"\x0f\x85", f"{name}_over", "jne over")
-    asm.emit(b"\xb8" + i32(_GETPID) + b"\x0f\x05", "mov eax, GETPID; syscall")
-    asm.emit(b"\x39\xc7\x89\xc7", "cmp edi, eax; mov edi, eax")
-    asm.jump(b"\x0f\x85", f"{name}_known", "jne known")
-    asm.emit(b"\x48\x83\xc8\xff", "or rax, -1")
-    asm.label(f"{name}_over")
+    asm.code(
+        f"""
+            cmp rax, {-errno.EPERM}; je {name}_again
+            cmp rax, {-errno.ESRCH}; jne {name}_over
+        {name}_again:
+            cmp edi, pid; jne {name}_over
+            mov eax, {_GETPID}; syscall
+            cmp edi, eax; mov edi, eax; jne {name}_known
+            or rax, -1
+        {name}_over:
+        """,
+        pid=facts.pid,
+    )
 
 
 def _read_text(asm: Assembler) -> None:
@@ -186,43 +204,30 @@ def _read_text(asm: Assembler) -> None:
 
     What is behind the page is read only if the text does not end before. Behind the text are zeros.
     """
-    asm.label("read_text")
-    asm.emit(b"\x51\x57\x56\x52", "push rcx; push rdi; push rsi; push rdx")
-    asm.emit(
-        b"\x89\xf1\x81\xe1\xff\x0f\x00\x00\xb8\x00\x10\x00\x00\x29\xc8",
-        "mov ecx, esi; and ecx, 0xfff; mov eax, 0x1000; sub eax, ecx",
-    )
-    asm.emit(b"\x48\x39\xc2\x48\x0f\x47\xd0\x52", "cmp rdx, rax; cmova rdx, rax; push rdx")
-    asm.jump(b"\xe8", "read", "call read")
-    asm.emit(b"\x85\xc0", "test eax, eax")
-    asm.jump(b"\x0f\x85", "text_bad", "jnz bad")
-    asm.emit(b"\x31\xc0", "xor eax, eax")
-    asm.label("text_scan")
-    asm.emit(b"\x48\x3b\x04\x24", "cmp rax, [rsp]")
-    asm.jump(b"\x0f\x83", "text_scanned", "jae scanned")
-    asm.emit(b"\x80\x3c\x07\x00", "cmp byte [rdi+rax], 0")
-    asm.jump(b"\x0f\x84", "text_found", "je found")
-    asm.emit(b"\x48\xff\xc0", "inc rax")
-    asm.jump(b"\xe9", "text_scan", "jmp scan")
-    asm.label("text_scanned")
-    asm.emit(b"\x48\x8b\x54\x24\x08\x48\x39\xd0", "mov rdx, [rsp+8]; cmp rax, rdx")
-    asm.jump(b"\x0f\x83", "text_found", "jae found")
-    asm.emit(
-        b"\x48\x89\x14\x24\x48\x01\xc7\x48\x01\xc6\x48\x29\xc2\x50",
-        "mov [rsp], rdx; add rdi, rax; add rsi, rax; sub rdx, rax; push rax",
-    )
-    asm.jump(b"\xe8", "read", "call read")
-    asm.emit(b"\x89\xc1\x58\x48\x29\xc7\x85\xc9", "mov ecx, eax; pop rax; sub rdi, rax; test ecx, ecx")
-    asm.jump(b"\x0f\x84", "text_scan", "jz scan")
-    asm.label("text_bad")
-    asm.emit(b"\x48\x83\xc8\xff", "or rax, -1")
-    asm.jump(b"\xe9", "text_out", "jmp out")
-    asm.label("text_found")
-    asm.emit(b"\x48\x89\xc1", "mov rcx, rax")
-    asm.label("text_zero")
-    asm.emit(b"\x48\x3b\x4c\x24\x08", "cmp rcx, [rsp+8]")
-    asm.jump(b"\x0f\x83", "text_out", "jae out")
-    asm.emit(b"\xc6\x04\x0f\x00\x48\xff\xc1", "mov byte [rdi+rcx], 0; inc rcx")
-    asm.jump(b"\xe9", "text_zero", "jmp zero")
-    asm.label("text_out")
-    asm.emit(b"\x5a\x5a\x5e\x5f\x59\xc3", "pop rdx; pop rdx; pop rsi; pop rdi; pop rcx; ret")
+    asm.code("""
+    read_text:
+        push rcx; push rdi; push rsi; push rdx
+        mov ecx, esi; and ecx, 0xfff; mov eax, 0x1000; sub eax, ecx
+        cmp rdx, rax; cmova rdx, rax; push rdx
+        call read
+        test eax, eax; jnz text_bad
+        xor eax, eax
+    text_scan:
+        cmp rax, [rsp]; jae text_scanned
+        cmp byte [rdi+rax], 0; je text_found
+        inc rax; jmp text_scan
+    text_scanned:
+        mov rdx, [rsp+8]; cmp rax, rdx; jae text_found
+        mov [rsp], rdx; add rdi, rax; add rsi, rax; sub rdx, rax; push rax
+        call read
+        mov ecx, eax; pop rax; sub rdi, rax; test ecx, ecx; jz text_scan
+    text_bad:
+        or rax, -1; jmp text_out
+    text_found:
+        mov rcx, rax
+    text_zero:
+        cmp rcx, [rsp+8]; jae text_out
+        mov byte [rdi+rcx], 0; inc rcx; jmp text_zero
+    text_out:
+        pop rdx; pop rdx; pop rsi; pop rdi; pop rcx; ret
+    """)

@@ -10,11 +10,13 @@ about to sleep and cleared by who has answered; what decides is the ticket, so a
 meets no other hit. Nothing here is trusted by the controller but numbers.
 """
 
+import errno
+import time
 from dataclasses import replace
 from functools import cache
 
 from anyprobe.core.code import Input, InputKind, NativeCode
-from anyprobe.isa.assemble import Assembler, i32
+from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.registers import NUMBERS
 
 BELL = 0
@@ -40,6 +42,7 @@ REGISTERS = tuple(NUMBERS)
 """The words: general purpose registers first."""
 _FIRST = 2
 _SYS_GETTID, _SYS_FUTEX, _SYS_CLOCK_GETTIME = 186, 202, 228
+_FUTEX_WAKE, _FUTEX_WAIT_BITSET = 1, 9
 _BILLION = 1_000_000_000
 _CLOBBERS = frozenset(
     {"rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "flags"}
@@ -69,14 +72,15 @@ def conditional(condition: NativeCode, waiting: NativeCode) -> NativeCode:
     The condition's words are behind the others, and its storages behind the one where hits wait.
     """
     asm = Assembler()
-    asm.emit(b"\x57", "push rdi")
-    asm.emit(b"\x48\x81\xc7" + i32(8 * len(waiting.inputs)), "add rdi, bytes of the other words")
-    asm.jump(b"\xe8", "condition", "call condition")
-    asm.emit(b"\x5f", "pop rdi")
-    asm.emit(b"\x48\x85\xc0", "test rax, rax")
-    asm.jump(b"\x0f\x85", "waiting", "jnz waiting")
-    asm.emit(b"\xc3", "ret")
-    asm.label("waiting")
+    asm.code(
+        """
+            push rdi; add rdi, inputs; call condition; pop rdi
+            test rax, rax; jnz waiting
+            ret
+        waiting:
+        """,
+        inputs=8 * len(waiting.inputs),
+    )
     asm.emit(waiting.code, "the code that waits")
     asm.label("condition")
     asm.emit(condition.code, "the condition")
@@ -103,93 +107,96 @@ class _Waiting:
 
     def _find_place(self) -> None:
         asm = self._asm
-        asm.emit(b"\x49\x89\xfe\x4d\x8b\x2e", "mov r14, rdi; mov r13, [r14]")
-        asm.emit(b"\x49\x8b\x76\x08", "mov rsi, [r14+8]")
-        asm.emit(b"\x48\x8d\x46\xff", "lea rax, [rsi-1]")
-        asm.emit(b"\x48\x3d" + i32(THREADS), "cmp rax, THREADS")
-        asm.jump(b"\x0f\x83", "absent", "jae absent")
-        asm.emit(b"\x41\x83\x7d" + bytes([CLOSED, 0]), "cmp dword [r13+CLOSED], 0")
-        asm.jump(b"\x0f\x85", "absent", "jne absent")
-        asm.emit(b"\x49\x89\xf4\x49\xc1\xe4\x09", "mov r12, rsi; shl r12, 9")
-        asm.emit(b"\x4f\x8d\xa4\x2c" + i32(PLACES), "lea r12, [r12+r13+PLACES]")
-        asm.emit(b"\x41\xf7\x04\x24" + i32(TID_MASK), "test dword [r12], TID_MASK")
-        asm.jump(b"\x0f\x84", "absent", "jz absent")
+        asm.code(f"""
+            mov r14, rdi; mov r13, [r14]; mov rsi, [r14+8]
+            lea rax, [rsi-1]; cmp rax, {THREADS}; jae absent
+            cmp dword [r13+{CLOSED}], 0; jne absent
+            mov r12, rsi; shl r12, 9
+            lea r12, [r12+r13+{PLACES}]
+            test dword [r12], {TID_MASK}; jz absent
+        """)
 
     def _ask(self) -> None:
         asm = self._asm
-        asm.emit(b"\x48\x83\xec\x18", "sub rsp, 24")
-        asm.emit(
-            b"\x49\x8d\xb4\xf5" + i32(TICKETS) + b"\x48\x89\x74\x24\x10",
-            "lea rsi, [r13+rsi*8+TICKETS]; mov [rsp+16], rsi",
+        asm.code(
+            f"""
+                sub rsp, 24
+                lea rsi, [r13+rsi*8+{TICKETS}]; mov [rsp+16], rsi
+                mov eax, {_SYS_GETTID}; syscall
+                mov [r12+{TID}], eax
+                mov dword [r12+{CALLBACK}], callback
+                mov ecx, words
+            give:
+                mov rax, [r14+rcx*8+{8 * _FIRST - 8}]
+                mov [r12+rcx*8+{ASKED - 8}], rax
+                dec ecx; jnz short give
+            """,
+            callback=self._callback,
+            words=self._count,
         )
-        asm.emit(b"\xb8" + i32(_SYS_GETTID) + b"\x0f\x05", "mov eax, GETTID; syscall")
-        asm.emit(b"\x41\x89\x44\x24" + bytes([TID]), "mov [r12+TID], eax")
-        asm.emit(b"\x41\xc7\x44\x24" + bytes([CALLBACK]) + i32(self._callback), "mov dword [r12+CALLBACK], callback")
-        asm.emit(b"\xb9" + i32(self._count), "mov ecx, words")
-        asm.label("give")
-        asm.emit(b"\x49\x8b\x44\xce" + bytes([8 * _FIRST - 8]), "mov rax, [r14+rcx*8+FIRST-8]")
-        asm.emit(b"\x49\x89\x44\xcc" + bytes([ASKED - 8]), "mov [r12+rcx*8+ASKED-8], rax")
-        asm.emit(b"\xff\xc9", "dec ecx")
-        asm.jump(b"\x75", "give", "jnz give")
         seconds, rest = divmod(self._nanoseconds, _BILLION)
-        asm.emit(b"\xbf\x01\x00\x00\x00\x48\x89\xe6", "mov edi, CLOCK_MONOTONIC; mov rsi, rsp")
-        asm.emit(b"\xb8" + i32(_SYS_CLOCK_GETTIME) + b"\x0f\x05", "mov eax, CLOCK_GETTIME; syscall")
-        asm.emit(b"\x48\x81\x04\x24" + i32(seconds), "add qword [rsp], seconds")
-        asm.emit(b"\x48\x8b\x44\x24\x08\x48\x05" + i32(rest), "mov rax, [rsp+8]; add rax, nanoseconds")
-        asm.emit(b"\x48\x3d" + i32(_BILLION), "cmp rax, 1000000000")
-        asm.jump(b"\x72", "deadline", "jb deadline")
-        asm.emit(b"\x48\x2d" + i32(_BILLION) + b"\x48\xff\x04\x24", "sub rax, 1000000000; inc qword [rsp]")
-        asm.label("deadline")
-        asm.emit(b"\x48\x89\x44\x24\x08", "mov [rsp+8], rax")
-        asm.emit(b"\x48\x8b\x74\x24\x10\x4c\x8b\x3e", "mov rsi, [rsp+16]; mov r15, [rsi]")
-        asm.emit(b"\x49\xff\xc7\x4c\x89\x3e", "inc r15; mov [rsi], r15")
-        asm.emit(b"\xf0\x41\xff\x45\x00", "lock inc dword [r13+BELL]")
-        asm.emit(b"\x4c\x89\xef\xbe\x01\x00\x00\x00\x89\xf2", "mov rdi, r13; mov esi, FUTEX_WAKE; mov edx, esi")
-        asm.emit(b"\xb8" + i32(_SYS_FUTEX) + b"\x0f\x05", "mov eax, FUTEX; syscall")
+        asm.code(
+            f"""
+                mov edi, {time.CLOCK_MONOTONIC}; mov rsi, rsp
+                mov eax, {_SYS_CLOCK_GETTIME}; syscall
+                add qword [rsp], seconds
+                mov rax, [rsp+8]; add rax, nanoseconds
+                cmp rax, {_BILLION}; jb short deadline
+                sub rax, {_BILLION}; inc qword [rsp]
+            deadline:
+                mov [rsp+8], rax
+                mov rsi, [rsp+16]; mov r15, [rsi]
+                inc r15; mov [rsi], r15
+                lock inc dword [r13+{BELL}]
+                mov rdi, r13; mov esi, {_FUTEX_WAKE}; mov edx, esi
+                mov eax, {_SYS_FUTEX}; syscall
+            """,
+            seconds=seconds,
+            nanoseconds=rest,
+        )
 
     def _wait(self) -> None:
         asm = self._asm
-        asm.label("look")
-        # first the bit, then the look at the answer: who answers writes the answer first, then clears the bit
-        asm.emit(b"\xf0\x41\x0f\xba\x2c\x24\x1f", "lock bts dword [r12], 31")
-        asm.emit(b"\x4d\x39\x7c\x24" + bytes([ANSWERED]), "cmp [r12+ANSWERED], r15")
-        asm.jump(b"\x0f\x84", "answered", "je answered")
-        asm.emit(b"\x41\x8b\x14\x24", "mov edx, [r12]")
-        asm.emit(b"\xf7\xc2" + i32(TID_MASK), "test edx, TID_MASK")
-        asm.jump(b"\x0f\x84", "released", "jz released")
-        asm.emit(b"\x85\xd2", "test edx, edx")
-        asm.jump(b"\x79", "look", "jns look")
-        asm.emit(b"\x4c\x89\xe7\xbe\x09\x00\x00\x00", "mov rdi, r12; mov esi, FUTEX_WAIT_BITSET")
-        asm.emit(b"\x49\x89\xe2\x45\x31\xc0\x41\x83\xc9\xff", "mov r10, rsp; xor r8d, r8d; or r9d, -1")
-        asm.emit(b"\xb8" + i32(_SYS_FUTEX) + b"\x0f\x05", "mov eax, FUTEX; syscall")
-        asm.emit(b"\x48\x85\xc0", "test rax, rax")
-        asm.jump(b"\x74", "look", "jz look")
-        asm.emit(b"\x48\x83\xf8\xf5", "cmp rax, -EAGAIN")
-        asm.jump(b"\x74", "look", "je look")
-        asm.emit(b"\x48\x83\xf8\xfc", "cmp rax, -EINTR")
-        asm.jump(b"\x74", "look", "je look")
-        asm.emit(b"\x4d\x39\x7c\x24" + bytes([ANSWERED]), "cmp [r12+ANSWERED], r15")
-        asm.jump(b"\x74", "answered", "je answered")
-        asm.emit(b"\xf0\x41\x0f\xba\x34\x24\x1f", "lock btr dword [r12], 31")
-        asm.emit(b"\xf0\x49\xff\x45" + bytes([TIMEOUTS]), "lock inc qword [r13+TIMEOUTS]")
-        asm.jump(b"\xeb", "leave", "jmp leave")
+        asm.code(f"""
+        look:
+            # first the bit, then the look at the answer: who answers writes the answer first, then clears the bit
+            lock bts dword [r12], 31
+            cmp [r12+{ANSWERED}], r15; je answered
+            mov edx, [r12]
+            test edx, {TID_MASK}; jz released
+            test edx, edx; jns short look
+            mov rdi, r12; mov esi, {_FUTEX_WAIT_BITSET}
+            mov r10, rsp; xor r8d, r8d; or r9d, -1
+            mov eax, {_SYS_FUTEX}; syscall
+            test rax, rax; jz short look
+            cmp rax, {-errno.EAGAIN}; je short look
+            cmp rax, {-errno.EINTR}; je short look
+            cmp [r12+{ANSWERED}], r15; je short answered
+            lock btr dword [r12], 31
+            lock inc qword [r13+{TIMEOUTS}]; jmp short leave
+        """)
 
     def _leave(self) -> None:
         asm = self._asm
         asm.label("answered")
-        asm.emit(b"\xf0\x41\x0f\xba\x34\x24\x1f", "lock btr dword [r12], 31")
+        asm.code("lock btr dword [r12], 31")
         if self._takes_over:
-            asm.emit(b"\x49\x83\x7c\x24" + bytes([CHANGED]) + b"\x00", "cmp qword [r12+CHANGED], 0")
-            asm.jump(b"\x74", "leave", "je leave")
-            asm.emit(b"\xb9" + i32(self._count), "mov ecx, words")
-            asm.label("take")
-            asm.emit(b"\x49\x8b\x84\xcc" + i32(REPLY - 8), "mov rax, [r12+rcx*8+REPLY-8]")
-            asm.emit(b"\x49\x89\x44\xce" + bytes([8 * _FIRST - 8]), "mov [r14+rcx*8+FIRST-8], rax")
-            asm.emit(b"\xff\xc9", "dec ecx")
-            asm.jump(b"\x75", "take", "jnz take")
-        asm.label("leave")
-        asm.emit(b"\x48\x83\xc4\x18\xc3", "add rsp, 24; ret")
-        asm.label("released")
-        asm.emit(b"\x48\x83\xc4\x18", "add rsp, 24")
-        asm.label("absent")
-        asm.emit(b"\xf0\x49\xff\x45" + bytes([ABSENT]) + b"\xc3", "lock inc qword [r13+ABSENT]; ret")
+            asm.code(
+                f"""
+                    cmp qword [r12+{CHANGED}], 0; je short leave
+                    mov ecx, words
+                take:
+                    mov rax, [r12+rcx*8+{REPLY - 8}]
+                    mov [r14+rcx*8+{8 * _FIRST - 8}], rax
+                    dec ecx; jnz short take
+                """,
+                words=self._count,
+            )
+        asm.code(f"""
+        leave:
+            add rsp, 24; ret
+        released:
+            add rsp, 24
+        absent:
+            lock inc qword [r13+{ABSENT}]; ret
+        """)
