@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from anyprobe.handlers.intrinsics import buf, cstr, emit, printf
     from anyprobe.handlers.types.annotations import f32, f64, func, i8, i16, i32, i64, ptr, u8, u16, u32, u64
     from anyprobe.handlers.types.layouts import Array, Struct, Union
+    from anyprobe.probes.api import SessionApi
     from anyprobe.probes.current import session
     from anyprobe.probes.opening import attach, run
+    from anyprobe.probes.options import SessionOptions
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.providers.kernel.session import KernelSession, kernel
     from anyprobe.probes.selfattach.session import attach_self
@@ -67,7 +69,9 @@ __all__ = [
     "Refusal",
     "RemoteCallFailed",
     "Session",
+    "SessionApi",
     "SessionConflict",
+    "SessionOptions",
     "SiteRefused",
     "Snapshot",
     "SpecError",
@@ -119,6 +123,8 @@ _LAZY = {
     "Probe": "anyprobe.probes.probe",
     "Quantize": "anyprobe.data.aggregations",
     "Session": "anyprobe.probes.session",
+    "SessionApi": "anyprobe.probes.api",
+    "SessionOptions": "anyprobe.probes.options",
     "Snapshot": "anyprobe.data.snapshot",
     "Stddev": "anyprobe.data.aggregations",
     "Struct": "anyprobe.handlers.types.layouts",

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from anyprobe.core.errors import InternalError
 from anyprobe.data.histogram import BUCKETS
 
+MAXACTIVE = 1024
+"""Calls of timed functions that a thread can be in at once, unless the user says otherwise."""
 HEADER_BYTES = 4096
 """The header page in front of the blocks."""
 NEXT_BLOCK = 0x40

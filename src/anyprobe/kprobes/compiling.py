@@ -19,6 +19,7 @@ from anyprobe.kprobes.registers import CALLER, REGISTERS, REGISTERS_AT_RETURN, T
 from anyprobe.kprobes.structures import TRAMPOLINE, Djprobe, Handler, Jprobe, Kprobe, Kretprobe, Registered, kprobe_of
 from anyprobe.probes.handlers.actions import asks_caller, dress_with, dressing_behind, dressing_faults, knowing_stubs
 from anyprobe.probes.handlers.handling import Call
+from anyprobe.probes.handlers.points import HandlerAt, Point
 from anyprobe.splice.codegen.fault_exit import can_land
 
 if TYPE_CHECKING:
@@ -88,7 +89,9 @@ class Compiler:
                 if probe.entry is None:
                     raise KprobeError(errno.EINVAL, "a jprobe needs an entry")
                 spec = entry_spec(self._session, location)
-                return [Site(spec, self._session.handling.prepared(probe.entry, specs=(spec,)))], None
+                return [
+                    Site(spec, self._session.handling.prepared(HandlerAt(function=probe.entry, specs=(spec,))))
+                ], None
             case Kretprobe():
                 return self._kretprobe_sites(probe, location)
             case Djprobe():
@@ -123,8 +126,12 @@ class Compiler:
             raise KprobeError(errno.EOPNOTSUPP, "no fault handlers for what jumps, calls or returns")
         p = constants("kprobe", _fields(kp, location))
         wrapped = wrapping.faulting(function, p, REGISTERS, location.address)
-        facts = self._session.handling.prepared(wrapped, inside=True)
+        facts = self._inside(wrapped)
         return Site(location.spec, facts, When.FAULTED, at=location.site)
+
+    def _inside(self, function: Handler) -> "HandlerFacts":
+        """Return a compiled handler that runs before an instruction."""
+        return self._session.handling.prepared(HandlerAt(function=function, point=Point.BEFORE))
 
     def _site(self, function: Handler | None, probe: Registered, location: Location) -> Site:
         """Return the site of a handler that runs before the instruction."""
@@ -138,14 +145,14 @@ class Compiler:
         key = (wrap, function)
         found = self._compiled.get(key)
         if isinstance(function, CHandler):  # told of the hit, not of the probe
-            found = self._compiled[key] = found or self._session.handling.prepared(function, inside=True)
+            found = self._compiled[key] = found or self._inside(function)
         if found is None:
             p = constants(type(probe).__name__.lower(), _fields(probe, location))
-            found = self._session.handling.prepared(wrap(function, p, REGISTERS), inside=True)
+            found = self._inside(wrap(function, p, REGISTERS))
             if found.redirects and wrap is wrapping.before:
                 if not wrapping.returns_values(function):
                     raise KprobeError(errno.EINVAL, "a handler that sets regs.ip has to return 1")
-                found = self._session.handling.prepared(wrapping.redirecting(function, p, REGISTERS), inside=True)
+                found = self._inside(wrapping.redirecting(function, p, REGISTERS))
             if not were_asked([p]):
                 self._compiled[key] = found
         return found
@@ -156,7 +163,7 @@ class Compiler:
             detail = "a return handler in C has no instance: no maxactive, no data_size, no entry handler in Python"
             raise KprobeError(errno.EOPNOTSUPP, detail)
         entry = [] if rp.entry_handler is None else [self._facts(wrapping.before, rp.entry_handler, rp, location)]
-        facts = self._session.handling.prepared(handler, returns=True)
+        facts = self._session.handling.prepared(HandlerAt(function=handler, point=Point.RETURN))
         return [*(Site(spec, each) for each in entry), Site(spec.removesuffix(":entry") + ":return", facts)]
 
     def _check_replacing(self, rp: Kretprobe) -> None:
@@ -203,7 +210,7 @@ class Compiler:
             entry = wrapping.followed(missed)
         else:
             entry = wrapping.entered(rp.entry_handler, missed, instance, REGISTERS)
-        at_entry = handling.prepared(entry, call=call, inside=True)
+        at_entry = handling.prepared(HandlerAt(function=entry, point=Point.BEFORE, call=call))
         if at_entry.redirects:
             raise KprobeError(errno.EINVAL, "an entry handler cannot set regs.ip: use a pre_handler that returns 1")
         sites.append(Site(spec, self._knowing_stubs(at_entry) if replacing else at_entry))
@@ -211,14 +218,15 @@ class Compiler:
             sites.append(Site(spec, self._facts(wrapping.before, rp.entry_handler, rp, location)))
         if rp.handler is not None and replacing:
             handler = wrapping.come_back(rp.handler, missed, instance, REGISTERS_AT_RETURN)
-            facts = self._knowing_stubs(handling.prepared(handler, returns=True, call=call))
+            facts = self._knowing_stubs(handling.prepared(HandlerAt(function=handler, point=Point.RETURN, call=call)))
             trampolines = self._session.trampolines
             sites.append(Site(spec.removesuffix(":entry") + ":return", facts, trampolines=trampolines))
         elif rp.handler is not None:
             handler = wrapping.returned(rp.handler, instance, REGISTERS_AT_RETURN)
-            prepare = partial(handling.prepared, handler, returns=True, call=call)
-            at_tails = cache(partial(prepare, tail=True))
-            sites.append(Site(spec.removesuffix(":entry") + ":return", prepare(), at_tails=at_tails))
+            at = HandlerAt(function=handler, point=Point.RETURN, call=call)
+            at_tails = cache(partial(handling.prepared, at.at_tail()))
+            facts = handling.prepared(at)
+            sites.append(Site(spec.removesuffix(":entry") + ":return", facts, at_tails=at_tails))
         return sites, missed
 
 

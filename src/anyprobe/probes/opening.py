@@ -1,13 +1,14 @@
 """How sessions begin: on a running process, or with a program that is started."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.probes import removal
-from anyprobe.probes.session import Session, typed
+from anyprobe.probes.options import OptionNames, SessionOptions, chosen
+from anyprobe.probes.session import Session
+from anyprobe.probes.target_errors import typed
 from anyprobe.splice.apply.uprobes import ADVICE, IN_USE, has_uprobes
-from anyprobe.splice.engine import MAXACTIVE
 from anyprobe.target.process.process import Process
 
 if TYPE_CHECKING:
@@ -16,31 +17,21 @@ if TYPE_CHECKING:
     from anyprobe.target.process.launch import Stream
 
 
-def attach(
-    pid: int,
-    *,
-    strategy: str = "auto",
-    maxactive: int = MAXACTIVE,
-    clock: str = "auto",
-    returns: str = "exits",
-    live: bool = False,
-    unsafe: bool = False,
-    strict: bool = False,
-) -> Session:
+def attach(pid: int, options: SessionOptions | None = None, **changes: Unpack[OptionNames]) -> Session:
     """Open a session on a running process. Nothing is changed in it until a probe is armed.
 
-    ``clock`` is what timing probes read: ``tsc``, ``monotonic`` (``clock_gettime`` from the vdso), or ``auto``: the
-    TSC where it ticks evenly. With ``returns="trampoline"`` functions whose exits cannot all be spliced have their
-    return addresses replaced, where nothing is seen that this could break; else they are refused. With ``live``
-    probes are armed and removed while all threads but a borrowed one run on; what cannot be done so is done in a stop,
-    and ``Session.warnings`` says why.
+    What an earlier controller left behind when it died is removed first.
 
-    Handlers may change what the program computes only with ``unsafe``. With ``strict`` the functions of
-    ``anyprobe.kprobes`` raise instead of returning error numbers.
+    Args:
+        pid: the process.
+        options: how to probe, see ``SessionOptions``.
+        changes: the same options one by one, as ``live=True``; they take precedence.
 
-    What an earlier controller left behind when it died is removed first. Raises ``PermissionDenied``,
-    ``NoSuchProcess``, ``UnsupportedTarget``, ``SessionConflict``.
+    Raises:
+        PermissionDenied, NoSuchProcess, UnsupportedTarget, SessionConflict: it cannot be probed.
+        UsageError: an option has a value that means nothing.
     """
+    settings = chosen(options, changes)
     process = Process.open(pid)
     try:
         with typed(process, "attaching to"):
@@ -48,16 +39,7 @@ def attach(
             warnings = removal.clean_up(process)
             if has_uprobes(process.mappings()):
                 warnings.append(f"{IN_USE}: {ADVICE}")
-            session = Session(
-                process,
-                strategy=strategy,
-                maxactive=maxactive,
-                clock=clock,
-                returns=returns,
-                live=live,
-                unsafe=unsafe,
-                strict=strict,
-            )
+            session = Session(process, settings)
     except BaseException:
         process.close()
         raise
@@ -76,45 +58,33 @@ def _refuse_emulated(process: Process) -> None:
 
 def run(
     argv: Sequence[str],
+    options: SessionOptions | None = None,
     *,
-    strategy: str = "auto",
-    maxactive: int = MAXACTIVE,
-    clock: str = "auto",
-    returns: str = "exits",
-    live: bool = False,
-    unsafe: bool = False,
-    strict: bool = False,
     stdin: "Stream" = None,
     stdout: "Stream" = None,
     stderr: "Stream" = None,
     env: "Environment[str, str] | None" = None,
     cwd: str | None = None,
     process_group: int | None = None,
+    **changes: Unpack[OptionNames],
 ) -> Session:
     """Start a program, held before its first instruction; ``Session.resume`` lets it go.
 
     Probes in the executable and the loader are placed at once, those in libraries as soon as these are mapped, before
     anything in them runs. As in ``subprocess``, the program is in the caller's process group unless ``process_group``
     is 0 (one of its own, for programs that send signals to all of their group) or another one's number.
+
+    ``options`` and ``changes`` are those of ``attach``.
     """
     from anyprobe.target.process.launch import launch
 
+    settings = chosen(options, changes)
     streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
     process = launch(list(argv), **streams, env=env, cwd=cwd, process_group=process_group)
     try:
         with typed(process, "starting"):
             _refuse_emulated(process)
-        return Session(
-            process,
-            strategy=strategy,
-            maxactive=maxactive,
-            clock=clock,
-            returns=returns,
-            live=live,
-            unsafe=unsafe,
-            strict=strict,
-            held=True,
-        )
+        return Session(process, settings, held=True)
     except BaseException:
         process.discard()  # it would run without probes
         raise

@@ -25,8 +25,8 @@ from anyprobe.splice.edits import Module, planned_of
 from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Want, WantKind
 
 if TYPE_CHECKING:
+    from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.providers.function.resolve import ResolvedSite
-    from anyprobe.probes.session import Session
 
 _BEFORE, _BEHIND = 4, 8
 _REGISTERS = ("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11")
@@ -36,7 +36,7 @@ _MADE_UP_PATCH, _MADE_UP_ROUTINE, _MADE_UP_GATE, _MADE_UP_SLOT = 0x10000, 0x8000
 """Distances below the module, and a slot, where nothing has been placed yet."""
 
 
-def _planned(session: "Session", module: Module, code: FunctionCode, wants: list[Want]) -> FunctionPlan:
+def _planned(session: "ProbeHost", module: Module, code: FunctionCode, wants: list[Want]) -> FunctionPlan:
     """Plan and take nothing."""
     engine, state = session.engine, module.known_state(code)
     with module.claims.trial(planned_of(state.splices if state else ())) as claims:
@@ -59,7 +59,7 @@ def _wants(site: "ResolvedSite", code: FunctionCode, *, timed: bool = False) -> 
     return [Want(site.function.start + site.offset, WantKind.OFFSET)]
 
 
-def explain(session: "Session", spec: str, *, timed: bool = False) -> Explanation:
+def explain(session: "ProbeHost", spec: str, *, timed: bool = False) -> Explanation:
     """Return the plan for the first site that a spec means; of all that timing its function needs, if ``timed``."""
     sites, refused = session.resolve(spec)
     if not sites:
@@ -108,7 +108,7 @@ def explain(session: "Session", spec: str, *, timed: bool = False) -> Explanatio
 
 
 def _ends_refused(
-    session: "Session", code: FunctionCode, plan: FunctionPlan, *, timed: bool, replaced: bool
+    session: "ProbeHost", code: FunctionCode, plan: FunctionPlan, *, timed: bool, replaced: bool
 ) -> str | None:
     """Return why a function cannot be seen at its ends, whatever the single sites permit.
 
@@ -124,7 +124,7 @@ def _ends_refused(
     return next((_said(why) for want, why in plan.refused), None) if timed and not replaced else None
 
 
-def _code_of(session: "Session", site: "ResolvedSite", module: Module) -> FunctionCode | Refusal:
+def _code_of(session: "ProbeHost", site: "ResolvedSite", module: Module) -> FunctionCode | Refusal:
     """Return the code in which a site can be planned, or why it cannot be."""
     code = session.refusal_of(site) or module.code.function_at(site.function.start)
     return code if isinstance(code, Refusal) else off_boundary(site, code, module) or code
@@ -164,7 +164,7 @@ def _lines(
     return lines
 
 
-def _naming(session: "Session", site: "ResolvedSite") -> Callable[[int], str]:
+def _naming(session: "ProbeHost", site: "ResolvedSite") -> Callable[[int], str]:
     """Return what names addresses of code; those in the site's module go without its name."""
     return lambda address: session.symbols.name(address).removeprefix(f"{shown_module(site.object.name)}:")
 
@@ -193,7 +193,7 @@ def _verdicts(plan: FunctionPlan, address: int) -> list[tuple[str, str]]:
 
 
 def _patch(
-    session: "Session", module: Module, code: FunctionCode, splice: PlannedSplice, name: Callable[[int], str]
+    session: "ProbeHost", module: Module, code: FunctionCode, splice: PlannedSplice, name: Callable[[int], str]
 ) -> list[tuple[int, bytes, str]]:
     """Return the generated code as it would be below the module, with a counter at each wanted instruction."""
     base = module.low - _MADE_UP_PATCH
@@ -219,7 +219,7 @@ def _leads_into(text: str, within: range) -> bool:
     return found is not None and int(found[2], 16) in within
 
 
-def listed(session: "Session", specs: Sequence[str]) -> list[ListedSite]:
+def listed(session: "ProbeHost", specs: Sequence[str]) -> list[ListedSite]:
     """Return the sites that specs mean, each with the strategy that would be used or the reason against it."""
     from anyprobe.probes.providers.function.prototypes import Prototypes
 
@@ -234,7 +234,7 @@ def listed(session: "Session", specs: Sequence[str]) -> list[ListedSite]:
     return found
 
 
-def _list_site(session: "Session", site: "ResolvedSite") -> list[ListedSite]:
+def _list_site(session: "ProbeHost", site: "ResolvedSite") -> list[ListedSite]:
     module = session.module(site.object)
     name, offset = site.function.demangled, site.offset
 

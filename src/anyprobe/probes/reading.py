@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.data.results import AggregationResult
-    from anyprobe.probes.session import Session
+    from anyprobe.probes.host import ProbeHost
 
 
 class BankValues:
@@ -92,7 +92,7 @@ def _extents(bank: SlotBank | NearBank) -> Iterator[tuple[int, int]]:
 
 
 def snapshot(
-    session: "Session", ns_per_tick: float, duration: float, aggregations: "tuple[AggregationResult, ...]" = ()
+    session: "ProbeHost", ns_per_tick: float, duration: float, aggregations: "tuple[AggregationResult, ...]" = ()
 ) -> Snapshot:
     """Read everything that a session has counted; the program may run meanwhile.
 
@@ -120,7 +120,7 @@ def snapshot(
         aggregations=aggregations,
         dropped=dropped,
         missing=missing,
-        clock_step_ns=session.clock_step_ns or (session.handling.clock_step_ns if "handling" in vars(session) else 0.0),
+        clock_step_ns=session.clock_step_ns or session.handlers_step_ns,
     )
 
 

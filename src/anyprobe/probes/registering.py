@@ -8,11 +8,11 @@ from anyprobe.core.refusal import Reason
 from anyprobe.splice.journal.registrations import Entry
 
 if TYPE_CHECKING:
+    from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.probe import Place, Probe
-    from anyprobe.probes.session import Session
 
 
-def enter(session: "Session", probes: Iterable["Probe"]) -> None:
+def enter(session: "ProbeHost", probes: Iterable["Probe"]) -> None:
     """List probes that have been made; those that are part of something else are listed with that."""
     roster = session.engine.roster
     for probe in probes:
@@ -21,7 +21,7 @@ def enter(session: "Session", probes: Iterable["Probe"]) -> None:
     roster.write()
 
 
-def note(session: "Session", probes: Iterable["Probe"] | None = None) -> None:
+def note(session: "ProbeHost", probes: Iterable["Probe"] | None = None) -> None:
     """Write down what has become of probes, by default of all."""
     roster = session.engine.roster
     if probes is None:

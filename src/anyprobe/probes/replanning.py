@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.probes import trapping
-from anyprobe.probes.session import typed
+from anyprobe.probes.target_errors import typed
 from anyprobe.splice.edits import Edit, FunctionState, Module
 from anyprobe.splice.plan.splices import AUTO, Strategy
 
 if TYPE_CHECKING:
+    from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.probe import Place, Probe
-    from anyprobe.probes.session import Session
 
 TRAPS = frozenset([Strategy.TRAP])
 PATIENCE, PAUSE = 2.0, 0.001
 
 
-def keep_order(session: "Session", probes: Sequence["Probe"]) -> None:
+def keep_order(session: "ProbeHost", probes: Sequence["Probe"]) -> None:
     """Have armed probes run in the order given, where several are at one instruction."""
     places = [place for probe in probes for place in probe.places if place.hook.armed]
     ranks = {id(place.want): rank for rank, place in enumerate(places)}
@@ -34,7 +34,7 @@ def keep_order(session: "Session", probes: Sequence["Probe"]) -> None:
         session.engine.change(wrong)
 
 
-def keep_order_of_handlers(session: "Session", probes: Sequence["Probe"]) -> None:
+def keep_order_of_handlers(session: "ProbeHost", probes: Sequence["Probe"]) -> None:
     """Have the handlers of probes that were armed again run where they did before, not behind those that stayed."""
     if any(place.hook.handler is not None for probe in probes for place in probe.places):
         keep_order(session, [each for each in session.probes if any(place.hook.handler for place in each.places)])
@@ -47,7 +47,7 @@ def _at_same_address(wants: Iterable[object]) -> dict[int, list[int]]:
     return found
 
 
-def switch_optimization(session: "Session", probes: Sequence["Probe"], *, on: bool) -> list[str]:
+def switch_optimization(session: "ProbeHost", probes: Sequence["Probe"], *, on: bool) -> list[str]:
     """Have probes reached by jumps, or by traps; return what stays as it is, and why.
 
     Traps are left out where they could kill. What is registered later follows suit.
@@ -71,7 +71,7 @@ def switch_optimization(session: "Session", probes: Sequence["Probe"], *, on: bo
     return staying
 
 
-def _replanned(session: "Session", states: "dict[FunctionState, Module]") -> list[Refusal]:
+def _replanned(session: "ProbeHost", states: "dict[FunctionState, Module]") -> list[Refusal]:
     """Plan functions anew. Where a thread stands at a trap just now, that is tried again for a while."""
     deadline = time.monotonic() + PATIENCE
     while True:
@@ -85,5 +85,5 @@ def _replanned(session: "Session", states: "dict[FunctionState, Module]") -> lis
         time.sleep(PAUSE)
 
 
-def _trap_refusal(session: "Session", place: "Place") -> object:
+def _trap_refusal(session: "ProbeHost", place: "Place") -> object:
     return trapping.trap_refusal(session.objects, place.site)

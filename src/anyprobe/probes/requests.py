@@ -10,7 +10,7 @@ from anyprobe.target.process.process import Process
 
 if TYPE_CHECKING:
     from anyprobe.data.leftover import OptimizationReport
-    from anyprobe.probes.session import Session
+    from anyprobe.probes.host import ProbeHost
 
 PATIENCE, PAUSE = 3.0, 0.02
 """Seconds: commands look twice in one."""
@@ -40,7 +40,7 @@ def ask_for_optimization(pid: int, *, on: bool) -> "OptimizationReport":
     return OptimizationReport(pid, on, sessions, done=bool(living) and not waiting)
 
 
-def look(session: "Session") -> None:
+def look(session: "ProbeHost") -> None:
     """Do what was asked of a session since the last look."""
     memory, journals = session.engine.process.mem, [arena.journal.address for arena in session.engine.arenas]
     found = {address: requests(memory, address) for address in journals}

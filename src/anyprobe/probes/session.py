@@ -1,36 +1,37 @@
 """Sessions: what a user holds while probing one process."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import zip_longest
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.collection import collect_what_was_made, collection_paused
 from anyprobe.core.errors import Interrupted, SpecError, StopTimeout, TargetError, TargetExited, UsageError
-from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import current, reading, registering, removal, trapping
+from anyprobe.probes.api import SessionApi
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import Clock, ClockChoice, own_clock
 from anyprobe.probes.handlers.handler_watch import HandlerWatch
 from anyprobe.probes.handlers.trampolining import Trampolines
 from anyprobe.probes.live_proof import LiveProof
 from anyprobe.probes.observed import Observed
+from anyprobe.probes.options import DEFAULT, SessionOptions
 from anyprobe.probes.probe import Place, Probe, dressed, edits_for
 from anyprobe.probes.providers.function.copies import AUDITED, Copies, has_libraries
 from anyprobe.probes.providers.function.objects import ObjectTable
 from anyprobe.probes.providers.function.placing import add_counted, add_timed, see_places
 from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.specs.spec import see_functions
+from anyprobe.probes.target_errors import typed
 from anyprobe.probes.wholesale import surveyed
 from anyprobe.probes.withdrawal import withdrawn
 from anyprobe.splice.edits import Module
-from anyprobe.splice.engine import MAXACTIVE, Engine
+from anyprobe.splice.engine import Engine
 from anyprobe.splice.plan.splices import AUTO, Strategy
 from anyprobe.target.process.process import Process
 from anyprobe.target.process.startup import run_to_libraries
@@ -42,31 +43,18 @@ if TYPE_CHECKING:
 
 Refusals = list[tuple[str, Refusal]]
 Probes = list[Probe]
-RETURNS = ("exits", "trampoline")
-STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
 
 
-class Session(Observed):
+class Session(Observed, SessionApi[Probe]):
     """Probes in one process. A context manager: leaving it removes everything.
 
     ``count`` and ``time`` arm probes; ``snapshot`` reads what they counted, also after the target's death.
     """
 
-    def __init__(
-        self,
-        process: Process,
-        *,
-        strategy: str = "auto",
-        maxactive: int = MAXACTIVE,
-        clock: str = "auto",
-        returns: str = "exits",
-        live: bool = False,
-        held: bool = False,
-        unsafe: bool = False,
-        strict: bool = False,
-    ) -> None:
+    def __init__(self, process: Process, options: SessionOptions = DEFAULT, *, held: bool = False) -> None:
         """Use ``attach`` or ``run``."""
-        self._process, self._held, self.unsafe, self.strict = process, held, unsafe, strict
+        self._process, self._held, self.options = process, held, options
+        self.unsafe, self.strict = options.unsafe, options.strict
         self._began: float | None = None
         self._ended: float | None = None
         self._detached = False
@@ -74,38 +62,31 @@ class Session(Observed):
         self.endings: list[Callable[[], None]] = []
         """Called when it is over, and what was counted is still there."""
         self._last: Snapshot | None = None
-        self.warnings: Sequence[str] = [trapping.WARNING] if strategy == Strategy.TRAP else ()
+        self.warnings: Sequence[str] = [trapping.WARNING] if options.strategy == Strategy.TRAP else ()
         self._objects = ObjectTable(process)
         self.copies = Copies(self._objects)
         self._awaits_libraries = held and any(self._objects.is_loader(each) for each in self._objects.objects)
         """Whether the target is a dynamic program that has not mapped its libraries yet."""
         self._pending: Sequence[tuple[Probe, bool]] = ()
-        if returns not in RETURNS:
-            raise UsageError(f"returns cannot be seen at {returns!r}; one of {', '.join(RETURNS)}")
-        self.trampolines = Trampolines(self._objects, wanted=returns == "trampoline")
+        self.trampolines = Trampolines(self._objects, wanted=options.returns == "trampoline")
         self._clock: Clock | None = None
-        self._choice = ClockChoice(clock, process.pid)
+        self._choice = ClockChoice(options.clock, process.pid)
         self._clock_refusal: Refusal | None = None
         self._watch: OverheadWatch | None = None
         self._ns_per_tick = self.clock_step_ns = 0.0
         self.engine = Engine(
             process,
             clobbers,
-            allowed=_allowed(strategy),
+            allowed=AUTO if options.strategy == "auto" else frozenset([Strategy(options.strategy)]),
             slots=self._objects.has_thread_slots(),
-            maxactive=maxactive,
+            maxactive=options.maxactive,
         )
         self._handlers = HandlerWatch(self.engine, self._objects, self.module)
         self._proof = LiveProof(self._objects)
-        if live:
+        if options.live:
             from anyprobe.splice.apply.live.changes import LiveArming
 
             self.engine.live = LiveArming(self.engine, self._proof)
-
-    @property
-    def objects(self) -> ObjectTable:
-        """What is loaded in the target."""
-        return self._objects
 
     @property
     def refused(self) -> Refusals:
@@ -319,9 +300,7 @@ class Session(Observed):
         current.enter(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Detach, whatever happened."""
         current.leave(self)
         self.close()
@@ -480,21 +459,3 @@ class Session(Observed):
         if not self._awaits_libraries:
             see_places(probe, beside, sites)
         return probe
-
-
-@contextmanager
-def typed(process: Process, doing: str) -> Iterator[None]:
-    """Do bulk work on the target, and turn errors of the system and of the target's memory into errors of ours."""
-    try:
-        with process.translated(doing), collection_paused():
-            yield
-    except MemoryFault as fault:
-        if process.exited():
-            raise process.gone() from fault
-        raise TargetError(f"{doing} process {process.pid} failed: {fault}") from fault
-
-
-def _allowed(strategy: str) -> frozenset[Strategy]:
-    if strategy not in STRATEGIES:
-        raise UsageError(f"unknown strategy {strategy!r}; one of {', '.join(STRATEGIES)}")
-    return AUTO if strategy == "auto" else frozenset([Strategy(strategy)])

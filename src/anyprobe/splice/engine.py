@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.data.layout import MAXACTIVE
 from anyprobe.splice.apply.preparation import Preparation, ThreadSlotUnusable, keep_room
 from anyprobe.splice.apply.sigreturn_targets import Lingering
 from anyprobe.splice.apply.staleness import Losses, additions, check_sessions, gone, lose, modules_of
@@ -39,9 +40,6 @@ from anyprobe.target.system.procfs import Mapping
 if TYPE_CHECKING:
     from anyprobe.splice.apply.live.changes import LiveArming
     from anyprobe.splice.plan.planner import Planner
-
-MAXACTIVE = 1024
-"""Instances that a thread can have at once unless the user says otherwise."""
 
 _MOST_TOLD = 20
 _GADGET_BYTES = 9

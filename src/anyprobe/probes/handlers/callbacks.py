@@ -25,9 +25,10 @@ from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.target.system import futexes
 
 if TYPE_CHECKING:
-    from anyprobe.probes.handlers.decorators import Decorators
-    from anyprobe.probes.handlers.handling import Handler
+    from anyprobe.probes.handlers.handling import Handling
     from anyprobe.probes.handlers.hit_stacks import Stack
+    from anyprobe.probes.handlers.points import Handler
+    from anyprobe.probes.host import ProbeHost
     from anyprobe.splice.translate.signal_view import Place
 
 Callback = Callable[["Hit"], object]
@@ -128,9 +129,12 @@ class Hit:
 class Callbacks:
     """The callbacks of one session, and the thread that runs them."""
 
-    def __init__(self, session: "Decorators") -> None:
-        """Serve a session; nothing is done before the first callback is placed."""
-        self._session = session
+    def __init__(self, session: "ProbeHost", handling: "Callable[[], Handling] | None" = None) -> None:
+        """Serve a session; nothing is done before the first callback is placed.
+
+        ``handling`` compiles conditions.
+        """
+        self._session, self._handling = session, handling
         self._functions: list[Callback] = []
         self._store: Store | None = None
         self._filters: FilterWatch | None = None
@@ -154,7 +158,10 @@ class Callbacks:
             raise UsageError(f"a hit cannot wait for {timeout} seconds")
         if is_filtered(self._session.pid):
             raise UnsupportedTarget("a program that filters its system calls cannot wait for callbacks")
-        condition = None if when is None else WaitCondition(self._session, specs, when)
+        condition = None
+        if when is not None:
+            assert self._handling is not None  # who has conditions has said by what they are compiled
+            condition = WaitCondition(self._handling(), specs, when)
         if condition is not None:
             condition.check()
         self._begin()

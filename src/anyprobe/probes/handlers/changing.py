@@ -11,13 +11,12 @@ from anyprobe.probes.handlers.errno_place import find_errno, find_word
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
-    from anyprobe.probes.handlers.decorators import Decorators
-    from anyprobe.probes.probe import Probe
+    from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.providers.function.resolve import ResolvedSite
 
 
-def replace(session: "Decorators", spec: str, by: str) -> "list[Probe]":
-    """Send the calls of functions to another one; those that come from there reach what it replaces."""
+def replacing(session: "ProbeHost", spec: str, by: str) -> Callable[..., Any]:
+    """Return the handler that sends calls to another function; those that come from there reach what it replaces."""
     if not session.unsafe:
         raise UsageError("replace changes what the program computes: unsafe=True, where the session is opened")
     sites, refused = session.resolve(by)
@@ -27,7 +26,7 @@ def replace(session: "Decorators", spec: str, by: str) -> "list[Probe]":
     replaced, _ = session.resolve(spec)
     _refuse_tail_jumps(session, site, replaced)
     start = site.function.start + site.object.bias
-    return session.handling.place((spec,), _sending(start, start + site.function.size))
+    return _sending(start, start + site.function.size)
 
 
 def _sending(start: int, end: int) -> Callable[..., Any]:
@@ -38,7 +37,7 @@ def _sending(start: int, end: int) -> Callable[..., Any]:
     return send
 
 
-def _refuse_tail_jumps(session: "Decorators", site: "ResolvedSite", replaced: "Sequence[ResolvedSite]") -> None:
+def _refuse_tail_jumps(session: "ProbeHost", site: "ResolvedSite", replaced: "Sequence[ResolvedSite]") -> None:
     """Refuse a function that ends in a jump to what it is to replace: such a call shows its caller, not itself."""
     module = session.module_at(site.function.start + site.object.bias)
     code = module.code.function_at(site.function.start) if module is not None else None
@@ -56,7 +55,7 @@ def check_redirection(pid: int) -> None:
         raise UnsupportedTarget("ctx.ip and ctx.skip: the program runs on shadow stacks")
 
 
-def keep_clear(session: "Decorators", code: NativeCode) -> None:
+def keep_clear(session: "ProbeHost", code: NativeCode) -> None:
     """See that no splice overwrites, now or later, what begins where a handler sends threads to."""
     for each in code.destinations:
         module = None if each.relative else session.module_at(each.value)
@@ -64,7 +63,7 @@ def keep_clear(session: "Decorators", code: NativeCode) -> None:
             raise UnsupportedTarget(f"ctx.ip: the instruction at {each.value:#x} has made room for another probe")
 
 
-def errno_in(session: "Decorators") -> int | None:
+def errno_in(session: "ProbeHost") -> int | None:
     """Return where ``errno`` is, from the thread pointer on, ``None`` if the C library is not there, or linked, yet."""
     if session.symbols.objects.libc() is None:
         return None
@@ -75,7 +74,7 @@ def errno_in(session: "Decorators") -> int | None:
     return found
 
 
-def errno_word_in(session: "Decorators") -> int:
+def errno_word_in(session: "ProbeHost") -> int:
     """Return where the loader will say where ``errno`` is; the libraries are mapped by now, and not linked."""
     found = find_word(_errno_places(session))
     if found is None:
@@ -83,7 +82,7 @@ def errno_word_in(session: "Decorators") -> int:
     return found
 
 
-def _errno_places(session: "Decorators") -> list[tuple[Memory, int, int]]:
+def _errno_places(session: "ProbeHost") -> list[tuple[Memory, int, int]]:
     places: list[tuple[Memory, int, int]] = []
     for spec in ("libc:__errno_location", "a.out:__errno_location"):
         try:

@@ -1,73 +1,27 @@
 """How handlers are given to a session: the decorators ``entry``, ``ret`` and ``call``."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from anyprobe.probes.handlers.points import Point
+from anyprobe.probes.host import ProbeHost
 from anyprobe.probes.specs.spec import see_texts
 
 if TYPE_CHECKING:
-    from anyprobe.core.refusal import Refusal
     from anyprobe.data.records import Records
     from anyprobe.data.results import AggregationResult
     from anyprobe.handlers.types.annotations import AnyType
     from anyprobe.probes.handlers.callbacks import Callback, Callbacks
     from anyprobe.probes.handlers.events import Events, Listener, Listeners
-    from anyprobe.probes.handlers.handling import Call, Handler, Handling
+    from anyprobe.probes.handlers.handling import Call, Handling
     from anyprobe.probes.handlers.hooks import Hook, Hooks
+    from anyprobe.probes.handlers.points import Handler
     from anyprobe.probes.probe import Probe
-    from anyprobe.probes.providers.function.objects import ObjectTable
-    from anyprobe.probes.providers.function.resolve import ResolvedSite
-    from anyprobe.probes.symbols import Symbols
-    from anyprobe.splice.edits import Module
-    from anyprobe.splice.engine import Engine
 
 
-class Decorators(ABC):
+class Decorators(ProbeHost):
     """The part of a session that has to do with handlers; see docs/handlers.md."""
-
-    engine: "Engine"
-    _objects: "ObjectTable"
-    unsafe: bool
-    """Whether handlers may change what the program computes."""
-
-    @property
-    @abstractmethod
-    def pid(self) -> int:
-        """The target's process id."""
-
-    @property
-    @abstractmethod
-    def exited(self) -> bool:
-        """Whether the target is gone."""
-
-    @property
-    @abstractmethod
-    def detached(self) -> bool:
-        """Whether this session is over."""
-
-    @abstractmethod
-    def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the target's end; return its wait status if it is our child and has ended."""
-
-    @abstractmethod
-    def resolve(self, spec: str) -> "tuple[Sequence[ResolvedSite], list[tuple[str, Refusal]]]":
-        """Return the sites that a spec means in the process now, and what is refused already."""
-
-    @abstractmethod
-    def module_at(self, address: int) -> "Module | None":
-        """Return the engine's module of the object that a run-time address lies in."""
-
-    @abstractmethod
-    def warn(self, text: str) -> None:
-        """Have the user told of something."""
-
-    @abstractmethod
-    def place_made(
-        self, specs: Sequence[str], dress: "Callable[[Probe], None]", sites: "Sequence[ResolvedSite | None]" = ()
-    ) -> "list[Probe]":
-        """Arm probes whose places are turned by ``dress`` into what they are for; ``sites``: resolved already."""
 
     @cached_property
     def handling(self) -> "Handling":
@@ -81,7 +35,7 @@ class Decorators(ABC):
         """The Python functions that hits wait for."""
         from anyprobe.probes.handlers.callbacks import Callbacks
 
-        return Callbacks(self)
+        return Callbacks(self, lambda: self.handling)
 
     @cached_property
     def hooks(self) -> "Hooks":
@@ -109,13 +63,6 @@ class Decorators(ABC):
 
         return decorate
 
-    @cached_property
-    def symbols(self) -> "Symbols":
-        """The names of addresses in the target."""
-        from anyprobe.probes.symbols import Symbols
-
-        return Symbols(self._objects)
-
     def shown(self, kind: str, number: int) -> str:
         """Return how a number is shown that is a ``func`` or a ``stack`` in a handler."""
         return self.handling.shown(kind, number)
@@ -136,6 +83,11 @@ class Decorators(ABC):
         if "callbacks" in self.__dict__:
             missing = missing | self.callbacks.lost()
         return dropped, {kind: count for kind, count in missing.items() if count}
+
+    @property
+    def handlers_step_ns(self) -> float:
+        """By how much the time that handlers see goes on at once, 0 where none uses it."""
+        return self.handling.clock_step_ns if "handling" in self.__dict__ else 0.0
 
     def place_waiting(self) -> None:
         """Place handlers of calls that wait for one at the returns."""
@@ -220,19 +172,19 @@ class Decorators(ABC):
         handler: "Handler | None" = None,
     ) -> "Callable[[Handler], Handler]":
         """Place a handler where functions return; ``retval`` is the result's type where debug information lacks it."""
-        return self._decorator(specs, when, handler, returns=True, retval=retval)
+        return self._decorator(specs, when, handler, Point.RETURN, retval=retval)
 
     def at(
         self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
     ) -> "Callable[[Handler], Handler]":
         """Place a handler before instructions, as ``libc:malloc+0x1c``; it has ``ctx`` alone."""
-        return self._decorator(specs, when, handler, inside=True)
+        return self._decorator(specs, when, handler, Point.BEFORE)
 
     def after(
         self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
     ) -> "Callable[[Handler], Handler]":
         """Place a handler behind instructions, on whatever way control leaves them; ``ctx.ip`` is where it goes."""
-        return self._decorator(specs, when, handler, after=True)
+        return self._decorator(specs, when, handler, Point.AFTER)
 
     def callback(
         self, *specs: str, timeout: float = 0.1, when: "Handler | None" = None
@@ -257,9 +209,9 @@ class Decorators(ABC):
 
     def replace(self, spec: str, by: str) -> "list[Probe]":
         """Have functions' calls go to another function of the program, which may call what it replaces."""
-        from anyprobe.probes.handlers.changing import replace
+        from anyprobe.probes.handlers.changing import replacing
 
-        return replace(self, spec, by)
+        return self.handling.place((spec,), replacing(self, spec, by))
 
     def call(
         self, *specs: str, when: "Handler | None" = None, retval: "AnyType | None" = None
@@ -281,16 +233,14 @@ class Decorators(ABC):
         specs: tuple[str, ...],
         when: "Handler | None",
         handler: "Handler | None",
+        point: Point = Point.ENTRY,
         *,
-        returns: bool = False,
-        inside: bool = False,
-        after: bool = False,
         retval: "AnyType | None" = None,
     ) -> "Callable[[Handler], Handler]":
         see_texts(specs)
 
         def place(function: "Handler") -> "Handler":
-            self.handling.place(specs, function, when=when, returns=returns, inside=inside, after=after, retval=retval)
+            self.handling.place(specs, function, point, when=when, retval=retval)
             return function
 
         if handler is not None:

@@ -4,14 +4,14 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from anyprobe.core.errors import AnyprobeError
 from anyprobe.data.records import rows_by_time
 from anyprobe.probes.clock import own_time
 
 if TYPE_CHECKING:
-    from anyprobe.probes.handlers.decorators import Decorators
+    from anyprobe.data.records import Records
 
 MARGIN_NS = 1_000_000
 """What is younger is kept for the next look: by then, whatever was emitted before it is complete, on all threads."""
@@ -47,10 +47,21 @@ class EventSource(ABC):
         """Wait for so long, or until the end."""
 
 
+class Emitting(Protocol):
+    """A session in which records are emitted."""
+
+    @property
+    def detached(self) -> bool: ...  # noqa: D102 - as sessions have them
+    @property
+    def exited(self) -> bool: ...  # noqa: D102
+    def records(self, *, final: bool = False, until: int | None = None) -> "dict[str, Records]": ...  # noqa: D102
+    def wait(self, timeout: float | None = None) -> int | None: ...  # noqa: D102
+
+
 class SessionEvents(EventSource):
     """The records of a session."""
 
-    def __init__(self, session: "Decorators") -> None:
+    def __init__(self, session: Emitting) -> None:
         """Take them from there."""
         self._session = session
 

@@ -18,7 +18,7 @@ from anyprobe.splice.userspace.fault_handler import SA_SIGINFO
 from anyprobe.splice.userspace.sigaction_hook import sets_fault_action
 
 if TYPE_CHECKING:
-    from anyprobe.probes.handlers.decorators import Decorators
+    from anyprobe.probes.host import ProbeHost
     from anyprobe.splice.translate.signal_view import Place
 
 PATIENCE = 5.0
@@ -43,7 +43,7 @@ class _Coming:
 class HandlerGate:
     """The gate of one session."""
 
-    def __init__(self, session: "Decorators") -> None:
+    def __init__(self, session: "ProbeHost") -> None:
         """Nothing is placed yet."""
         self._callbacks, self._engine = Callbacks(session), session.engine
         self._coming: SimpleQueue[_Coming] = SimpleQueue()

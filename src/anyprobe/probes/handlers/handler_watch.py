@@ -12,8 +12,8 @@ from anyprobe.splice.translate.signal_view import FAULT_BITS, Place
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
-    from anyprobe.probes.handlers.decorators import Decorators
     from anyprobe.probes.handlers.handler_gate import HandlerGate
+    from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.providers.function.objects import ObjectTable
     from anyprobe.splice.engine import Engine
 
@@ -62,7 +62,7 @@ class HandlerWatch:
                     return found
         return None
 
-    def hold(self, session: "Decorators") -> None:
+    def hold(self, session: "ProbeHost") -> None:
         """Have the program wait where it sets handlers for faults, until the next look."""
         from anyprobe.probes.handlers.handler_gate import HandlerGate
 

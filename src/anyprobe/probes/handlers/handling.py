@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anyprobe.core.code import MISSES, SKIP, Input, InputKind, NativeCode
 from anyprobe.core.errors import HandlerError, UnsupportedTarget
@@ -21,13 +21,13 @@ from anyprobe.handlers.destinations import destinations
 from anyprobe.handlers.frontend.context import InstanceLayout
 from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.types.annotations import AnyType, i64
-from anyprobe.handlers.types.calling_convention import KnownPrototype
 from anyprobe.handlers.types.storages import MapTable, Ring, Stacks, Storages, Table
 from anyprobe.probes.clock import step_of_handlers, tick_nanoseconds, tsc_refusal
 from anyprobe.probes.handlers import changing
 from anyprobe.probes.handlers.actions import dress_with, dressing_behind
 from anyprobe.probes.handlers.filter_watch import FilterWatch
 from anyprobe.probes.handlers.own_memory import reading_facts
+from anyprobe.probes.handlers.points import Handler, HandlerAt, Point
 from anyprobe.probes.handlers.stack_tables import StackTables
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.providers.function.prototypes import Prototypes
@@ -37,9 +37,8 @@ from anyprobe.splice.memory.stores import Store, map_stores
 from anyprobe.target.process.timestamps import thread_without_timestamps
 
 if TYPE_CHECKING:
-    from anyprobe.probes.handlers.decorators import Decorators
+    from anyprobe.probes.host import ProbeHost
 
-Handler = Callable[..., Any]
 STACK_LIMIT = 2048
 """Bytes of the program's stack that a handler may take."""
 
@@ -68,14 +67,14 @@ class Call:
             (entry, when), self.waiting = self.waiting, None
             self.handling.place_both(self, entry, function, when=when)
         else:
-            self.returns += self.handling.place(self.specs, function, returns=True, call=self, retval=self.retval)
+            self.returns += self.handling.place(self.specs, function, Point.RETURN, call=self, retval=self.retval)
         return function
 
 
 class Handling:
     """What handlers of one session have in common."""
 
-    def __init__(self, session: "Decorators") -> None:
+    def __init__(self, session: "ProbeHost") -> None:
         """Serve a session."""
         self._session = session
         self._storages: Storages = {}
@@ -96,26 +95,23 @@ class Handling:
         self,
         specs: Sequence[str],
         function: Handler,
+        point: Point = Point.ENTRY,
         *,
-        returns: bool = False,
         call: Call | None = None,
         when: Handler | None = None,
-        inside: bool = False,
-        after: bool = False,
         retval: AnyType | None = None,
     ) -> list[Probe]:
         """Compile a handler and place it; nothing is touched if it does not compile.
 
-        ``inside``: at an instruction, where the parameters are no longer where they were; ``after``: behind one.
         ``retval``: the type of the function's result, if it is not to be what debug information says, or ``i64``.
         """
         self.place_waiting()
-        prepare = partial(
-            self.prepared, function, returns=returns, call=call, when=when, inside=inside or after, retval=retval,
-            specs=specs, known=self.prototypes.known(specs),
+        at = HandlerAt(
+            function=function, point=point, specs=specs, when=when, call=call, retval=retval,
+            known=self.prototypes.known(specs),
         )  # fmt: skip
-        dress = dressing_behind(prepare()) if after else _dressing(prepare)
-        probes = self._session.place_made([_return_spec(spec) for spec in specs] if returns else specs, dress)
+        dress = dressing_behind(self.prepared(at)) if point is Point.AFTER else self._dressing(at)
+        probes = self._session.place_made([_return_spec(spec) for spec in specs] if point.is_return else specs, dress)
         self._probes.setdefault(function, []).extend(probes)
         return probes
 
@@ -135,7 +131,8 @@ class Handling:
     ) -> Call:
         """Compile the handler of the entries of calls; it is placed with the one of their returns, see ``Call.ret``."""
         call = Call(self, specs, (entry, when), retval=retval)
-        self.compiled(entry, call=Call(self, specs), when=when, specs=specs, known=self.prototypes.known(specs))
+        known = self.prototypes.known(specs)
+        self.compiled(HandlerAt(function=entry, call=Call(self, specs), when=when, specs=specs, known=known))
         self.place_waiting()
         self._begun.append(call)
         return call
@@ -152,9 +149,11 @@ class Handling:
         """Place the handlers of both ends of calls in one change."""
         self.place_waiting()
         returns = [_return_spec(spec) for spec in call.specs]
-        prepare = partial(self.prepared, call=call, specs=call.specs, known=self.prototypes.known(call.specs))
-        at_entry = _dressing(partial(prepare, entry, when=when))
-        at_return = _dressing(partial(prepare, leaving, returns=True, retval=call.retval))
+        at = HandlerAt(function=entry, call=call, when=when, specs=call.specs, known=self.prototypes.known(call.specs))
+        at_entry = self._dressing(at)
+        at_return = self._dressing(
+            replace(at, function=leaving, point=Point.RETURN, when=None, retval=call.retval),
+        )
 
         def dress(probe: Probe) -> None:
             (at_return if probe.spec in returns else at_entry)(probe)
@@ -164,69 +163,36 @@ class Handling:
             self._probes.setdefault(handler, []).append(probe)
             ends.append(probe)
 
-    def prepared(
-        self,
-        function: Handler,
-        *,
-        returns: bool = False,
-        call: Call | None = None,
-        when: Handler | None = None,
-        inside: bool = False,
-        retval: AnyType | None = None,
-        specs: Sequence[str] = (),
-        known: KnownPrototype | None = None,
-        tail: bool = False,
-    ) -> HandlerFacts:
-        """Compile a handler and map what it needs, for places that are made otherwise; ``specs`` name the functions.
-
-        ``tail``: where they end in jumps to others; ``known``: what is known of them, the same for all variants of one
-        handler, some of which are compiled when more of the program is there.
-        """
-        code, storages = self.compiled(
-            function,
-            returns=returns,
-            call=call,
-            when=when,
-            inside=inside,
-            retval=retval,
-            specs=specs,
-            known=known,
-            tail=tail,
-        )
-        self._check(code, function, storages)
+    def prepared(self, at: HandlerAt) -> HandlerFacts:
+        """Compile a handler and map what it needs, for places that are made otherwise."""
+        code, storages = self.compiled(at)
+        self._check(code, at.function, storages)
         changing.keep_clear(self._session, code)
-        return self._facts(code, storages, call, enters=not returns)
+        return self._facts(code, storages, at.call, enters=not at.point.is_return)
 
-    def compiled(
-        self,
-        function: Handler,
-        *,
-        returns: bool = False,
-        call: Call | None = None,
-        when: Handler | None = None,
-        inside: bool = False,
-        retval: AnyType | None = None,
-        specs: Sequence[str] = (),
-        known: KnownPrototype | None = None,
-        tail: bool = False,
-    ) -> tuple[NativeCode, Storages]:
+    def compiled(self, at: HandlerAt) -> tuple[NativeCode, Storages]:
         """Compile a handler and touch nothing."""
+        point, call = at.point, at.call
         setting = Setting(
             self._storages,
             call.instance if call is not None else InstanceLayout(),
-            (retval or i64) if returns else None,
+            (at.retval or i64) if point.is_return else None,
             self._session.unsafe,
-            entry=not (inside or returns),
-            tail=tail,
-            prototype=known or (self.prototypes.known(specs) if specs else None),
+            entry=point.has_parameters,
+            tail=point is Point.TAIL,
+            prototype=at.known or (self.prototypes.known(at.specs) if at.specs else None),
             ring_bytes=self.ring_bytes,
         )
-        code, storages = self._compiled(function, setting, when)
-        if (inside or returns) and any(each.kind is InputKind.PARAMETER for each in code.inputs):
+        code, storages = self._compiled(at.function, setting, at.when)
+        if not point.has_parameters and any(each.kind is InputKind.PARAMETER for each in code.inputs):
             raise HandlerError("the parameters are gone here", instead="ctx.regs, or ctx.data of session.call")
-        if returns and call is not None and call.instance.fields:
+        if point.is_return and call is not None and call.instance.fields:
             code = _releasing(code)
         return code, storages
+
+    def _dressing(self, at: HandlerAt) -> Callable[[Probe], None]:
+        """Compile a handler; return what has probes call it, one variant of it at tail calls."""
+        return partial(dress_with, facts=self.prepared(at), at_tails=cache(partial(self.prepared, at.at_tail())))
 
     def probes_of(self, function: Handler) -> list[Probe]:
         """Return the probes that call a handler."""
@@ -477,11 +443,6 @@ def _releasing(code: NativeCode) -> NativeCode:
     if any(each.kind is InputKind.INSTANCE for each in code.inputs):
         return code
     return replace(code, inputs=(*code.inputs, Input(InputKind.INSTANCE)))
-
-
-def _dressing(prepare: Callable[..., HandlerFacts]) -> Callable[[Probe], None]:
-    """Compile a handler; return what has probes call it, one variant of it at tail calls."""
-    return partial(dress_with, facts=prepare(), at_tails=cache(partial(prepare, tail=True)))
 
 
 def _return_spec(spec: str) -> str:

@@ -10,21 +10,21 @@ from anyprobe.splice.codegen.handlers.memory_routines import ReadingFacts
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
-    from anyprobe.probes.handlers.decorators import Decorators
+    from anyprobe.probes.host import ProbeHost
 
 _FUNCTION_BYTES = 512
 _MAIN_STACK_BYTES = 8 << 20
 """What lies so far below the end of the main stack is the stack: the kernel places nothing else there."""
 
 
-def reading_facts(session: "Decorators") -> ReadingFacts:
+def reading_facts(session: "ProbeHost") -> ReadingFacts:
     """Return what the routines that read memory rely on."""
     status = procfs.read_status(session.pid)
     inside = int(status.get("NSpid", "0").split()[-1])
     return ReadingFacts(pid=inside, stack_block=_stack_block(session) or 0, main_stack=_main_stack(session))
 
 
-def _main_stack(session: "Decorators") -> range:
+def _main_stack(session: "ProbeHost") -> range:
     end = next((each.end for each in session.engine.process.mappings() if each.path == "[stack]"), 0)
     if not end:
         return range(0)
@@ -32,7 +32,7 @@ def _main_stack(session: "Decorators") -> range:
     return range(end - min(limit, _MAIN_STACK_BYTES), end)
 
 
-def _stack_block(session: "Decorators") -> int | None:
+def _stack_block(session: "ProbeHost") -> int | None:
     for spec in ("libc:pthread_getattr_np", "a.out:pthread_getattr_np"):
         try:
             sites, _ = session.resolve(spec)

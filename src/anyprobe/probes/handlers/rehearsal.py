@@ -4,11 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from anyprobe.probes.handlers.points import HandlerAt, Point
+
 if TYPE_CHECKING:
     from anyprobe.core.code import NativeCode
-    from anyprobe.probes.handlers.handling import Call, Handler
+    from anyprobe.probes.handlers.handling import Call
+    from anyprobe.probes.handlers.points import Handler
     from anyprobe.probes.session import Session
 
+_SHOWN = {Point.BEFORE: "at"}
+"""Points that sessions have under another name."""
 _PLACING = frozenset({"count", "time", "remove", "enable", "place_made", "limit_overhead", "resume", "detach", "close"})
 
 
@@ -58,19 +63,19 @@ class Rehearsal:
 
     def entry(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
         """Compile a handler of entries."""
-        return self._rehearsed(specs, "entry", when=when)
+        return self._rehearsed(specs, Point.ENTRY, when=when)
 
     def ret(self, *specs: str, when: "Handler | None" = None, retval: Any = None) -> "Callable[[Handler], Handler]":  # noqa: ANN401
         """Compile a handler of returns."""
-        return self._rehearsed(specs, "return", when=when, retval=retval, returns=True)
+        return self._rehearsed(specs, Point.RETURN, when=when, retval=retval)
 
     def at(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
         """Compile a handler before instructions."""
-        return self._rehearsed(specs, "at", when=when, inside=True)
+        return self._rehearsed(specs, Point.BEFORE, when=when)
 
     def after(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
         """Compile a handler behind instructions."""
-        return self._rehearsed(specs, "after", when=when, inside=True)
+        return self._rehearsed(specs, Point.AFTER, when=when)
 
     def callback(self, *specs: str, **_: object) -> "Callable[[Handler], Handler]":  # noqa: ARG002 - as sessions have it
         """Leave a callback alone: it runs here, and has no bound."""
@@ -82,8 +87,8 @@ class Rehearsal:
 
         def place(function: "Handler") -> Call:
             made = _RehearsedCall(self._session.handling, specs, retval=settings.get("retval"))
-            made.rehearse = self._rehearsed(specs, "return", returns=True, call=made, retval=made.retval)
-            self._rehearsed(specs, "entry", when=when, call=made)(function)
+            made.rehearse = self._rehearsed(specs, Point.RETURN, call=made, retval=made.retval)
+            self._rehearsed(specs, Point.ENTRY, when=when, call=made)(function)
             return made
 
         class _RehearsedCall(Call):
@@ -94,10 +99,12 @@ class Rehearsal:
 
         return place
 
-    def _rehearsed(self, specs: Sequence[str], place: str, **settings: Any) -> "Callable[[Handler], Handler]":  # noqa: ANN401
+    def _rehearsed(self, specs: Sequence[str], point: Point, **settings: Any) -> "Callable[[Handler], Handler]":  # noqa: ANN401
         def rehearse(function: "Handler") -> "Handler":
-            code, _ = self._session.handling.compiled(function, specs=specs, **settings)
-            self.handlers.append(_described(function, tuple(specs), place, code))
+            code, _ = self._session.handling.compiled(
+                HandlerAt(function=function, point=point, specs=specs, **settings)
+            )
+            self.handlers.append(_described(function, tuple(specs), _SHOWN.get(point, point.value), code))
             return function
 
         return rehearse

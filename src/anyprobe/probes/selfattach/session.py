@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, cast
 
 from anyprobe.core.errors import TargetError, UsageError
 from anyprobe.data.aggregations import Aggregation
@@ -20,7 +20,9 @@ from anyprobe.data.records import Records, rows_by_time
 from anyprobe.data.results import AggregationResult
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import current
+from anyprobe.probes.api import SessionApi
 from anyprobe.probes.handlers.events import Event, Events, EventSource, Listener, Listeners
+from anyprobe.probes.options import OptionNames, SessionOptions, chosen
 from anyprobe.probes.selfattach.client import Line, forget_slots, thread_pointer
 from anyprobe.probes.selfattach.pickling import Parcel, Sender
 from anyprobe.probes.selfattach.postmortem import Ledger, read
@@ -30,6 +32,7 @@ from anyprobe.probes.selfattach.stored import Stored
 from anyprobe.probes.specs.spec import see_texts
 
 if TYPE_CHECKING:
+    from anyprobe.core.refusal import Refusal
     from anyprobe.handlers.types.annotations import AnyType
 
 Handler = Callable[..., Any]
@@ -92,13 +95,13 @@ class _OwnEvents(EventSource):
         time.sleep(seconds)
 
 
-class SelfSession:
+class SelfSession(SessionApi[SelfProbe]):
     """Probes in this very process, with the methods of ``Session``."""
 
-    def __init__(self, *, progress: Progress | None = None, **options: object) -> None:
+    def __init__(self, options: SessionOptions, *, progress: Progress | None = None) -> None:
         """Use ``attach_self``."""
         self._owner = os.getpid()
-        self.unsafe = bool(options.get("unsafe"))
+        self.options, self.unsafe = options, options.unsafe
         self._sender = Sender()
         self._stored: dict[int, Stored] = {}
         self._handlers: dict[Handler, list[SelfProbe]] = {}
@@ -300,9 +303,10 @@ class SelfSession:
         return found
 
     @property
-    def refused(self) -> Any:  # noqa: ANN401 - as Session.refused
+    def refused(self) -> list[tuple[str, "Refusal"]]:
         """Everything that was asked for and not placed: canonical spec and reason."""
-        return self.ask("ask", "refused")
+        found: list[tuple[str, Refusal]] = self.ask("ask", "refused")
+        return found
 
     def misses(self) -> dict[str, int]:
         """Return what went wrong in handlers, by kind."""
@@ -347,9 +351,9 @@ class SelfSession:
     def _leave_this_out(self) -> None:
         self.ask("leave_out", thread_pointer())
 
-    def explain(self, spec: str) -> Explanation:
-        """Return the plan or the refusals for one site; touches nothing."""
-        found: Explanation = self.ask("ask", "explain", (spec,))
+    def explain(self, spec: str, *, timed: bool = False) -> Explanation:
+        """Return the plan or the refusals for one site, ``timed`` as ``time`` would need it; touches nothing."""
+        found: Explanation = self.ask("ask", "explain", (spec,), {"timed": timed})
         return found
 
     def list(self, *specs: str) -> Sequence[ListedSite]:
@@ -365,7 +369,7 @@ class SelfSession:
         return self._last is not None
 
     def wait(self, timeout: float) -> None:
-        """Let some time go by."""
+        """Let some time go by: the program waits for itself."""
         time.sleep(timeout)
 
     @property
@@ -432,14 +436,7 @@ class SelfSession:
 
 
 def attach_self(
-    *,
-    strategy: str = "auto",
-    maxactive: int | None = None,
-    clock: str = "auto",
-    returns: str = "exits",
-    live: bool = False,
-    unsafe: bool = False,
-    progress: Progress | bool = False,
+    options: SessionOptions | None = None, *, progress: Progress | bool = False, **changes: Unpack[OptionNames]
 ) -> SelfSession:
     """Open a session on the Python program that this is, or the notebook; the options are those of ``attach``.
 
@@ -447,7 +444,5 @@ def attach_self(
     shows a line on a terminal while something takes more than half a second; a function is called meanwhile, with what
     is being done, the seconds, and whether it is done.
     """
-    options = {"strategy": strategy, "clock": clock, "returns": returns, "live": live, "unsafe": unsafe}
-    if maxactive is not None:
-        options["maxactive"] = maxactive
-    return SelfSession(progress=line_on_terminal if progress is True else progress or None, **options)
+    shown = line_on_terminal if progress is True else progress or None
+    return SelfSession(chosen(options, changes), progress=shown)

@@ -22,6 +22,7 @@ from anyprobe.probes.clock import own_time
 from anyprobe.probes.handlers.events import MARGIN_NS
 from anyprobe.probes.handlers.handling import Call
 from anyprobe.probes.opening import attach
+from anyprobe.probes.options import SessionOptions
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.selfattach.channel import Answer, Channel, ChannelClosed, Failure, Request
 from anyprobe.probes.selfattach.pickling import Parcel, Receiver
@@ -69,9 +70,9 @@ class Attendant:
 
     # -- life
 
-    def open(self, options: dict[str, Any], thread_pointer: int) -> tuple[str, list[str]]:
+    def open(self, options: SessionOptions, thread_pointer: int) -> tuple[str, list[str]]:
         """Attach; return the program's executable and warnings."""
-        self._session = attach(self._pid, **options)
+        self._session = attach(self._pid, options)
         self._session.engine.left_out = _READERS
         self._readers.append(thread_pointer)
         return self._session.exe, list(self._session.warnings)
@@ -167,10 +168,10 @@ class Attendant:
             self._unsent.append(arena.descriptor)
         return self._sent.index(arena)
 
-    def ask(self, name: str, arguments: tuple[Any, ...] = ()) -> Any:  # noqa: ANN401 - whatever the session says
+    def ask(self, name: str, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 - whatever the session says
         """Return an attribute of the session, or what a method of it returns."""
         found = getattr(self.session, name)
-        return found(*arguments) if callable(found) else found
+        return found(*arguments, **(named or {})) if callable(found) else found
 
     def records(self, final: bool, whole: bool = True) -> dict[str, Any]:
         """Return what was emitted; not ``whole``: without the youngest, so that what comes later is later."""

@@ -1,0 +1,198 @@
+"""What every session can do, on another process and on the program itself: write functions that take either."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+if TYPE_CHECKING:
+    from anyprobe.core.refusal import Refusal
+    from anyprobe.data.explanation import Explanation, ListedSite
+    from anyprobe.data.records import Records
+    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.handlers.types.annotations import AnyType
+    from anyprobe.probes.handlers.events import Events, Listener
+    from anyprobe.probes.handlers.points import Handler
+
+
+class ProbeApi(Protocol):
+    """A probe: what ``count``, ``time`` and ``probes_of`` return, and ``remove`` and ``enable`` take."""
+
+    spec: str
+
+    @property
+    def armed(self) -> bool:
+        """Whether at least one place is armed."""
+        ...
+
+
+class CallApi(Protocol):
+    """A handler of both ends of a call."""
+
+    @property
+    def entry(self) -> Sequence[ProbeApi]:
+        """The probes at entries."""
+        ...
+
+    @property
+    def returns(self) -> Sequence[ProbeApi]:
+        """The probes at returns."""
+        ...
+
+    def ret(self, function: "Handler") -> "Handler":
+        """Place the handler that runs when the call returns."""
+        ...
+
+
+P = TypeVar("P", bound=ProbeApi)
+
+
+class SessionApi(Protocol[P]):
+    """A session: probes in one program, on another process (``Session``) or on this one (``SelfSession``).
+
+    Each method is described where sessions have it; leaving the ``with`` block removes everything.
+    """
+
+    @property
+    def pid(self) -> int:
+        """The program's process id."""
+        ...
+
+    @property
+    def exited(self) -> bool:
+        """Whether the program is gone."""
+        ...
+
+    @property
+    def detached(self) -> bool:
+        """Whether the session is over."""
+        ...
+
+    @property
+    def refused(self) -> "Sequence[tuple[str, Refusal]]":
+        """Everything that was asked for and not placed: canonical spec and reason."""
+        ...
+
+    # -- probes
+
+    def count(self, *specs: str) -> list[P]:
+        """Count hits: entries, returns or single instructions, as the specs say."""
+        ...
+
+    def time(self, *specs: str) -> list[P]:
+        """Measure how long functions take, from entry to return."""
+        ...
+
+    def remove(self, *probes: P) -> None:
+        """Disarm probes; what they counted stays."""
+        ...
+
+    def enable(self, *probes: P) -> None:
+        """Arm probes again that were removed."""
+        ...
+
+    def limit_overhead(self, percent: float) -> list[P]:
+        """Disarm what costs most until all probes cost no more than some percent of one CPU; return whose it was."""
+        ...
+
+    def probes_of(self, *handlers: "Handler") -> list[P]:
+        """Return the probes that call some handlers."""
+        ...
+
+    def explain(self, spec: str, *, timed: bool = False) -> "Explanation":
+        """Return the plan or the refusals for one site; touches nothing."""
+        ...
+
+    def list(self, *specs: str) -> "Sequence[ListedSite]":
+        """Return what could be probed, and by which strategy; touches nothing."""
+        ...
+
+    # -- handlers
+
+    def entry(
+        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
+    ) -> "Callable[[Handler], Handler]":
+        """Place a handler at the entries of functions; ``when`` is a condition for it to run."""
+        ...
+
+    def ret(
+        self,
+        *specs: str,
+        when: "Handler | None" = None,
+        retval: "AnyType | None" = None,
+        handler: "Handler | None" = None,
+    ) -> "Callable[[Handler], Handler]":
+        """Place a handler where functions return."""
+        ...
+
+    def at(
+        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
+    ) -> "Callable[[Handler], Handler]":
+        """Place a handler before instructions."""
+        ...
+
+    def after(
+        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
+    ) -> "Callable[[Handler], Handler]":
+        """Place a handler after instructions."""
+        ...
+
+    def call(
+        self, *specs: str, when: "Handler | None" = None, retval: "AnyType | None" = None
+    ) -> "Callable[[Handler], CallApi]":
+        """Place a handler at the entries of functions, and by ``.ret`` of the result another at their returns."""
+        ...
+
+    def replace(self, spec: str, by: str) -> Sequence[P]:
+        """Have functions' calls go to another function of the program."""
+        ...
+
+    def type(self, name: str, module: str = "a.out") -> "AnyType":
+        """Return a type of the program by its name, from debug information."""
+        ...
+
+    # -- results
+
+    def snapshot(self) -> "Snapshot":
+        """Return what has been counted so far, as an immutable value."""
+        ...
+
+    def misses(self) -> dict[str, int]:
+        """Return what handlers could not do, by kind."""
+        ...
+
+    def records(self, *, final: bool = False) -> "dict[str, Records]":
+        """Return what was emitted since the last time, by name, as NumPy arrays by time."""
+        ...
+
+    def rows(self, *, final: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield what was emitted since the last time one by one, by time: the name, then the fields."""
+        ...
+
+    def events(self, *, timeout: float | None = None) -> "Events":
+        """Iterate over what is emitted as it comes."""
+        ...
+
+    def on(self, *names: str) -> "Callable[[Listener], Listener]":
+        """Have a Python function called with each record of some names, of all if none is given, as it comes."""
+        ...
+
+    # -- life
+
+    def wait(self, timeout: float) -> int | None:
+        """Wait for so long, or until the program's end."""
+        ...
+
+    def detach(self) -> None:
+        """Remove everything. What was counted stays readable."""
+        ...
+
+    def close(self) -> None:
+        """Detach and give all memory back."""
+        ...
+
+    def __enter__(self) -> Self:
+        """Return the session, which is the current one from here on."""
+        ...
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Detach, whatever happened."""
+        ...

@@ -1,0 +1,130 @@
+"""What the parts of a session may ask of it: the interface that keeps them from importing the whole of it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from anyprobe.binary.images.modules import LoadedObject
+    from anyprobe.core.refusal import Refusal
+    from anyprobe.probes.handlers.trampolining import Trampolines
+    from anyprobe.probes.probe import Probe
+    from anyprobe.probes.providers.function.copies import Copies
+    from anyprobe.probes.providers.function.objects import ObjectTable
+    from anyprobe.probes.providers.function.resolve import ResolvedSite
+    from anyprobe.probes.symbols import Symbols
+    from anyprobe.splice.edits import Module
+    from anyprobe.splice.engine import Engine
+    from anyprobe.target.system.procfs import Mapping
+
+
+class ProbeHost(ABC):
+    """One process with probes: its code, its engine, and the places where probes are armed."""
+
+    engine: "Engine"
+    unsafe: bool
+    """Whether handlers may change what the program computes."""
+    probes: "list[Probe]"
+    """What has been asked for, in this order."""
+    warnings: Sequence[str]
+    """What the user should know."""
+    copies: "Copies"
+    trampolines: "Trampolines"
+    clock_step_ns: float
+    """By how much the clock of times goes on at once, 0 where nothing is timed."""
+    _objects: "ObjectTable"
+
+    @property
+    @abstractmethod
+    def pid(self) -> int:
+        """The target's process id."""
+
+    @property
+    @abstractmethod
+    def exe(self) -> str:
+        """The target's executable."""
+
+    @property
+    @abstractmethod
+    def called(self) -> str:
+        """The name by which the target was started."""
+
+    @property
+    @abstractmethod
+    def exited(self) -> bool:
+        """Whether the target is gone."""
+
+    @property
+    @abstractmethod
+    def exit_status(self) -> int | None:
+        """The target's wait status, where it can be known."""
+
+    @property
+    @abstractmethod
+    def detached(self) -> bool:
+        """Whether this session is over."""
+
+    @property
+    @abstractmethod
+    def stops_explained(self) -> Sequence[str]:
+        """Why something was done in a stop, one sentence for each reason, where that was not wanted."""
+
+    @abstractmethod
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the target's end; return its wait status if it is a child of this process and has ended."""
+
+    @abstractmethod
+    def resolve(self, spec: str) -> "tuple[Sequence[ResolvedSite], list[tuple[str, Refusal]]]":
+        """Return the sites that a spec means in the process now, and what is refused already."""
+
+    @abstractmethod
+    def refusal_of(self, site: "ResolvedSite") -> "Refusal | None":
+        """Return why a site cannot be had, whatever its code is."""
+
+    @abstractmethod
+    def mappings(self) -> "Sequence[Mapping]":
+        """Return the target's memory map as it is now."""
+
+    @abstractmethod
+    def module(self, loaded: "LoadedObject") -> "Module":
+        """Return the engine's module of an object."""
+
+    @abstractmethod
+    def module_at(self, address: int) -> "Module | None":
+        """Return the engine's module of the object that a run-time address lies in."""
+
+    @abstractmethod
+    def clock_refusal(self) -> "Refusal | None":
+        """Return why nothing can be timed here, as far as that is known without a change."""
+
+    @abstractmethod
+    def lost(self) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+        """Return what maps and records have lost, by name and cause, and what handlers could not do, by kind."""
+
+    @property
+    @abstractmethod
+    def handlers_step_ns(self) -> float:
+        """By how much the time that handlers see goes on at once, 0 where none uses it."""
+
+    @abstractmethod
+    def warn(self, text: str) -> None:
+        """Tell the user something, by ``warnings``."""
+
+    @abstractmethod
+    def place_made(
+        self, specs: Sequence[str], dress: "Callable[[Probe], None]", sites: "Sequence[ResolvedSite | None]" = ()
+    ) -> "list[Probe]":
+        """Arm probes; ``dress`` sets what each is for before it is armed; ``sites``: resolved already."""
+
+    @property
+    def objects(self) -> "ObjectTable":
+        """What is loaded in the target."""
+        return self._objects
+
+    @cached_property
+    def symbols(self) -> "Symbols":
+        """The names of addresses in the target."""
+        from anyprobe.probes.symbols import Symbols
+
+        return Symbols(self._objects)

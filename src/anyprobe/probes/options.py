@@ -1,0 +1,64 @@
+"""How a session probes: the options that ``attach``, ``run`` and ``attach_self`` take, listed here only."""
+
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+from anyprobe.core.errors import UsageError
+from anyprobe.data.layout import MAXACTIVE
+
+RETURNS = ("exits", "trampoline")
+STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """How a session probes.
+
+    Raises:
+        UsageError: a value that is none of those possible.
+    """
+
+    strategy: str = "auto"
+    """How probes are reached: ``auto``, ``retarget``, ``jump``, ``punned``, ``short`` or ``trap``."""
+    maxactive: int = MAXACTIVE
+    """Calls of one timed function that one thread can be in at a time; further ones are counted as missed."""
+    clock: str = "auto"
+    """What timing probes read: ``tsc``, ``monotonic`` (``clock_gettime`` of the vdso), or ``auto``: the TSC where it
+    ticks evenly."""
+    returns: str = "exits"
+    """``trampoline``: functions whose exits cannot all be spliced have their return addresses replaced, where
+    nothing is seen that this could break. ``exits``: they are refused."""
+    live: bool = False
+    """Whether probes are armed and removed while all threads but a borrowed one run on. What cannot be done so is
+    done in a stop, and ``Session.warnings`` says why."""
+    unsafe: bool = False
+    """Whether handlers may change what the program computes."""
+    strict: bool = False
+    """Whether the functions of ``anyprobe.kprobes`` raise instead of returning error numbers."""
+
+    def __post_init__(self) -> None:
+        """Refuse what means nothing before anything is done to a target."""
+        if self.strategy not in STRATEGIES:
+            raise UsageError(f"unknown strategy {self.strategy!r}; one of {', '.join(STRATEGIES)}")
+        if self.returns not in RETURNS:
+            raise UsageError(f"returns cannot be seen at {self.returns!r}; one of {', '.join(RETURNS)}")
+
+
+class OptionNames(TypedDict, total=False):
+    """The same options as keyword arguments, for type checkers; a test compares the two."""
+
+    strategy: str
+    maxactive: int
+    clock: str
+    returns: str
+    live: bool
+    unsafe: bool
+    strict: bool
+
+
+DEFAULT = SessionOptions()
+
+
+def chosen(options: SessionOptions | None, changes: OptionNames) -> SessionOptions:
+    """Return options with some changed; an option that does not exist is a ``TypeError``, as any wrong keyword."""
+    return replace(options or DEFAULT, **changes)
