@@ -11,7 +11,6 @@ from contextlib import suppress
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class, split_arg_string
 
-VARIABLE = "_ANYPROBE_COMPLETE"
 MOST = 300
 """So many names are offered at most: more are read by nobody."""
 KINDS = ("entry", "return", "insn", "block", "call")

@@ -1,13 +1,6 @@
-"""Addresses of the target, kept apart from the controller's own integers."""
+"""Ranges and pages of the target's addresses, which are plain integers."""
 
 from dataclasses import dataclass
-from typing import NewType
-
-CodeAddress = NewType("CodeAddress", int)
-"""Where an instruction of the target lies."""
-
-DataAddress = NewType("DataAddress", int)
-"""Where data of the target lies."""
 
 PAGE = 4096
 """Bytes in a page of x86-64 Linux text."""
@@ -27,10 +20,6 @@ class AddressRange:
     def __len__(self) -> int:
         """Return the number of bytes in the range."""
         return self.end - self.start
-
-    def overlaps(self, other: "AddressRange") -> bool:
-        """Return whether the two ranges share a byte."""
-        return self.start < other.end and other.start < self.end
 
     def __str__(self) -> str:
         """Return the range in the notation of ``/proc/PID/maps``."""

@@ -37,7 +37,6 @@ class Reason(StrEnum):
     FILELESS_TEXT = "file-less-text"
     FOREIGN_BYTES = "memory-differs-from-file"
     GONE = "gone"
-    SHADOW_STACK = "shadow-stack"
     GO_TIMING = "go-timing"
     NO_THREAD_SLOT = "no-thread-slot"
     NO_INVARIANT_TSC = "tsc-not-invariant"

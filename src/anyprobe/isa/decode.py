@@ -89,11 +89,6 @@ FLOWS = _table()
 """``Flow`` by iced's ``code``, for loops in which a call would cost too much; every ``int n`` is ``OTHER`` here."""
 
 
-def is_next(instruction: Instruction) -> bool:
-    """Return whether an iced instruction always goes on to the next one."""
-    return FLOWS[instruction.code] is Flow.NEXT
-
-
 def flow_of(instruction: Instruction) -> Flow:
     """Return the control flow of an iced instruction."""
     flow = FLOWS[instruction.code]

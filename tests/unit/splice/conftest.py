@@ -8,7 +8,8 @@ import pytest
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.objects.text import ModuleText
 from anyprobe.core.address import AddressRange
-from anyprobe.core.memory import BytesMemory, MemoryFault
+from anyprobe.core.memory import MemoryFault
+from support.bytes_memory import BytesMemory
 
 
 @dataclass

@@ -12,7 +12,7 @@ from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
 
 STT_NOTYPE, STT_FUNC, STT_GNU_IFUNC = 0, 2, 10
-STB_LOCAL, STB_GLOBAL, STB_WEAK = 0, 1, 2
+STB_LOCAL, STB_GLOBAL = 0, 1
 SHN_UNDEF, SHN_ABS = 0, 0xFFF1
 
 SYMBOL = np.dtype(

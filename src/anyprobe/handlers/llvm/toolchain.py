@@ -112,12 +112,3 @@ def without_extremes(text: str) -> str:
     if re.search(r"call .*@llvm\.[su](min|max)\.", text):
         raise RuntimeError("a minimum or maximum is written in a way that is not known")
     return text
-
-
-def optimised(text: str, triple: str, processor: str) -> str:
-    """Return the assembly of a module, to look at."""
-    machine = _machine(triple, processor)
-    module = binding.parse_assembly(text)
-    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=2))
-    builder.getModulePassManager().run(module, builder)
-    return str(machine.emit_assembly(module))

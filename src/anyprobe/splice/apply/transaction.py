@@ -138,7 +138,6 @@ class Transaction:
         """
         self._process, self._changes, self._journal, self._traps = process, changes, journal, traps
         self._pages: dict[int, _Page] = {}
-        self.pages_written = 0
         self.done = False
         """Whether the changes are in place."""
         for change in changes:

@@ -15,7 +15,6 @@ ERESTART_RESTARTBLOCK = _TOP - 516
 RESTART_CODES = frozenset({ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK})
 INTERRUPTED_CODES = RESTART_CODES | {EINTR}
 SYS_RESTART_SYSCALL = 219
-SYS_RT_SIGRETURN = 15
 
 # These have done nothing yet, or nothing that repeating them would do twice, when they return EINTR.
 REPEATABLE: dict[int, str] = {

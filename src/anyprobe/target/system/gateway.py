@@ -26,7 +26,6 @@ _syscall.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_long, ctypes.c_ulong
 _syscall.restype = ctypes.c_long
 
 _PR_SET_PTRACER = 0x59616D61
-_SYS_TGKILL = 234
 _SYS_GET_ROBUST_LIST = 274
 _SYS_KCMP = 312
 _SYS_PIDFD_SEND_SIGNAL = 424
@@ -72,12 +71,6 @@ def pidfd_open(pid: int) -> int:
 def pidfd_send_signal(pidfd: int, number: int) -> None:
     """Send a signal to the process of a pidfd."""
     if _syscall(_SYS_PIDFD_SEND_SIGNAL, pidfd, number, 0, 0, 0) == -1:
-        raise _failed()
-
-
-def tgkill(pid: int, tid: int, number: int) -> None:
-    """Send a signal to one thread."""
-    if _syscall(_SYS_TGKILL, pid, tid, number, 0, 0) == -1:
         raise _failed()
 
 
@@ -152,7 +145,7 @@ stat = os.stat
 
 _GATED = (
     "ptrace", "wait_thread", "wait_stop", "wait_end", "fork", "kcmp_vm", "robust_list", "pidfd_open",
-    "pidfd_send_signal", "tgkill", "mmap_shared", "open_file", "close", "read", "pread", "pwrite", "listdir",
+    "pidfd_send_signal", "mmap_shared", "open_file", "close", "read", "pread", "pwrite", "listdir",
     "readlink", "fstat", "stat",
 )  # fmt: skip
 

@@ -12,6 +12,7 @@ from anyprobe.binary.decoding.code_scan import (
     leas_into,
     words_into,
 )
+from support.bytes_memory import BytesMemory
 from support.module_under_test import Module, function
 
 
@@ -91,7 +92,6 @@ def test_absolute_addresses_in_immediates(build):
 def test_three_megabytes_are_scanned_in_a_tenth_of_a_second(build):
     from anyprobe.binary.objects.text import ModuleText
     from anyprobe.core.address import AddressRange
-    from anyprobe.core.memory import BytesMemory
 
     content = np.random.default_rng(1).integers(0, 256, 3_000_000, dtype=np.uint8).tobytes()
     empty = np.empty(0, np.int64)

@@ -3,9 +3,9 @@
 import pytest
 
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.core.memory import BytesMemory
 from anyprobe.target.remote import gadgets
 from anyprobe.target.system.procfs import Mapping
+from support.bytes_memory import BytesMemory
 
 CALL = b"\xb8\x27\x00\x00\x00\x0f\x05\xc3"  # mov $39,%eax; syscall; ret
 RESTORER = b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05"  # mov $15,%rax; syscall
