@@ -4,6 +4,8 @@ VENV := .venv
 # Files of tests that run at one time.
 WORKERS ?= 2
 BIN := $(VENV)/bin
+COMPILE = pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
+    --no-emit-options --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 STAMP := $(VENV)/.stamp
 FRIDA := 17.26.0
 PYARROW := 26.0.1
@@ -14,7 +16,7 @@ TEST_PACKAGES := $(DEMO_PACKAGES) bc binutils busybox-static clang coreutils g++
 
 KERNELS := 6.1 6.12 6.1-rt
 
-.PHONY: setup test lint live guest test-kernel bench demo torture lock packages bench-packages clean
+.PHONY: setup test lint live guest test-kernel bench demo docs torture lock packages bench-packages clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -74,11 +76,16 @@ demo: setup
 	@tools/debian-packages.sh $(DEMO_PACKAGES)
 	@$(BIN)/python examples/demo.py
 
-# Needs pip-tools, e.g. `pipx install pip-tools`. The file names no index: pip is told from outside where to look.
+# The documents and the public API as HTML in build/docs. Sphinx is installed here, not by `make setup`.
+docs: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --builder html docs build/docs
+	@echo "build/docs/index.html"
+
+# Needs pip-tools, e.g. `pipx install pip-tools`. The files name no index: pip is told from outside where to look.
 lock:
-	$(PYTHON) tools/lock.py | pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
-	    --no-annotate --no-emit-options --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-	    --output-file requirements.lock -
+	$(PYTHON) tools/lock.py | $(COMPILE) --output-file requirements.lock -
+	$(PYTHON) tools/lock.py docs | $(COMPILE) --constraint requirements.lock --output-file requirements-docs.lock -
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

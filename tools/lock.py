@@ -1,8 +1,18 @@
-"""Print what the lock file is made from: every requirement of pyproject.toml, one a line."""
+"""Print what a lock file is made from, one requirement a line: all of pyproject.toml but the group ``docs``, or a group.
 
+``lock.py`` is for requirements.lock, ``lock.py docs`` for requirements-docs.lock.
+"""
+
+import sys
 import tomllib
 from pathlib import Path
 
+SEPARATE = {"docs"}
+"""Groups with a lock file of their own, so that ``make setup`` does not install them."""
+
 project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())
-groups = project["dependency-groups"].values()
-print("\n".join([*project["project"]["dependencies"], *(line for group in groups for line in group)]))
+groups = project["dependency-groups"]
+wanted = sys.argv[1:]
+lines = [] if wanted else list(project["project"]["dependencies"])
+lines += [line for name, group in groups.items() if name in (wanted or groups.keys() - SEPARATE) for line in group]
+print("\n".join(lines))

@@ -72,3 +72,27 @@ def test_files_and_modules_that_documents_mention_exist(document):
     missing += [dotted for dotted in DOTTED.findall(text) if not is_module(dotted)]
     missing += [link for link in LINK.findall(text) if not (document.parent / link).exists()]
     assert not missing
+
+
+API = (DOCS / "api.md").read_text()
+EXAMPLES = dict(re.findall(r"^### ([^\n]+)\n[^#]*?```python\n(.*?)^```$", API, re.MULTILINE | re.DOTALL))
+DIRECTIVES = set(re.findall(r"^\.\. auto\w+:: anyprobe\.(\w+)", API, re.MULTILINE))
+
+
+def test_every_public_name_is_in_the_reference():
+    errors = {name for name in anyprobe.__all__ if getattr(getattr(anyprobe, name), "__module__", "").endswith("errors")}
+    types = set(re.findall(r"\b(?:[iuf]\d+|ptr|func|stack)\b", API))
+    assert set(anyprobe.__all__) <= DIRECTIVES | errors | types
+
+
+def test_twenty_names_have_an_example():
+    assert len(EXAMPLES) >= 20
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_use_what_there_is(name):
+    for node in ast.walk(ast.parse(EXAMPLES[name])):
+        if isinstance(node, ast.ImportFrom):
+            assert {alias.name for alias in node.names} <= set(anyprobe.__all__)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "session":
+            assert hasattr(anyprobe.Session, node.attr) or node.attr == "count", node.attr

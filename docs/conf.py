@@ -1,0 +1,12 @@
+"""Sphinx's settings for ``make docs``: the documents as they are, and the public API from its docstrings."""
+
+project = "anyprobe"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["README.md"]
+myst_heading_anchors = 3
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+html_theme = "alabaster"
+html_theme_options = {"description": "Dynamic probes for live Linux x86-64 programs", "page_width": "70em"}
