@@ -1,4 +1,4 @@
-"""Print what a lock file is made from, one requirement a line: all of pyproject.toml but the group ``docs``, or a group.
+"""Print what a lock file is made from, one requirement a line: all of pyproject.toml but its docs, or one group.
 
 ``lock.py`` is for requirements.lock, ``lock.py docs`` for requirements-docs.lock.
 """
