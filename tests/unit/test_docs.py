@@ -97,3 +97,24 @@ def test_examples_use_what_there_is(name):
             assert {alias.name for alias in node.names} <= set(anyprobe.__all__)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "session":
             assert hasattr(anyprobe.Session, node.attr) or node.attr == "count", node.attr
+
+
+def words_of_names():
+    """Return the words in the names of modules, classes and functions, without the plural's s."""
+    names = {path.stem for path in SOURCES.rglob("*.py")} | {name_of(package) for package in PACKAGES}
+    for path in SOURCES.rglob("*.py"):
+        kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        names |= {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)}
+    words = {word.lower() for name in names for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
+    words |= {word for reason in anyprobe.Reason for word in reason.value.split("-")}
+    return words | {word.removesuffix("s") for word in words}
+
+
+def test_every_word_of_the_glossary_is_in_a_name():
+    rows = re.findall(r"^\| ([^|]+) \|", (DOCS / "glossary.md").read_text(), re.MULTILINE)[1:]
+    assert rows == sorted(rows, key=str.lower)
+    known = words_of_names()
+    used = {word.lower() for row in rows for word in re.findall(r"\w+", row)}
+    # what runs all of it, and a state that no name tells of
+    known |= {"controller", "quiescent"}
+    assert not {word for word in used if word not in known and word.removesuffix("s") not in known}

@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def split_program(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return the arguments before the first ``--``, and the command behind it."""
+    """Return the arguments before the first ``--``, and the command after it."""
     if "--" not in arguments:
         return arguments, ()
     at = arguments.index("--")

@@ -96,7 +96,7 @@ class Counting:
 
 
 def kind_of(text: str, *, has_value: bool) -> tuple[str, tuple[int, ...]]:
-    """Read ``--as``: a name, and for ``lquantize`` its lower end, upper end and step behind colons."""
+    """Read ``--as``: a name, and for ``lquantize`` its lower end, upper end and step, separated by colons."""
     name, *rest = text.split(":")
     if name not in KINDS:
         raise click.BadParameter(f"{name!r} is none of {', '.join(KINDS)}", param_hint="--as")

@@ -31,7 +31,7 @@ ARGUMENTS = "anyprobe.arguments"
 
 @contextmanager
 def mistakes_end(target: Target, sessions: "Sequence[Session]", at_end: str | None) -> Iterator[None]:
-    """Have a command that we started end where the command line was wrong: nobody wants it to run unprobed."""
+    """End a started command where the command line was wrong: it is not wanted unprobed."""
     try:
         yield
     except UsageError:
@@ -65,7 +65,7 @@ def settle(session: "Session", how: str, *, quiet: bool) -> int | None:
 
 
 def _told(session: "Session", number: signal.Signals, seconds: float) -> bool:
-    """Send a signal to a child of ours, which cannot have been reaped; return whether it has ended then."""
+    """Send a signal to a child, which cannot have been reaped; return whether it has ended then."""
     with suppress(ProcessLookupError):
         os.kill(session.pid, number)
     session.wait(seconds)

@@ -38,7 +38,7 @@ class Expression:
 
 
 def parse(option: str, text: str) -> tuple[Expression, ...]:
-    """Read expressions separated by commas, each with a name in front of it (``size=arg0``) or without."""
+    """Read expressions separated by commas, each with a name before it (``size=arg0``) or without."""
     return tuple(_expression(option, text, part) for part in _parts(option, text))
 
 
@@ -55,7 +55,7 @@ _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What stands between two commas: the name in front of it, its text, and where that begins."""
+    """The text between two commas: a name, an expression, and where that begins."""
 
     name: str
     text: str

@@ -41,11 +41,11 @@ class Interrupts:
 
     @property
     def requested(self) -> bool:
-        """Whether somebody asked us to end."""
+        """Whether the user or a signal asked for the end."""
         return self.count > 0
 
     def check(self) -> None:
-        """Raise ``Interrupted`` if somebody asked us to end."""
+        """Raise ``Interrupted`` if the user or a signal asked for the end."""
         if self.requested:
             raise Interrupted("interrupted before these probes were placed")
 
@@ -70,7 +70,7 @@ class Interrupts:
         os.close(self._writer)
 
     def serve(self, pid: int) -> None:
-        """Have a command that we started, and that has a process group of its own, take part in job control."""
+        """Let a started command, which has a process group of its own, take part in job control."""
         from anyprobe.cli.jobcontrol import JobControl
 
         self._job = JobControl(pid)
@@ -94,7 +94,7 @@ class Interrupts:
 
 
 def _in_script(frame: FrameType | None) -> bool:
-    """Return whether a script is running its own code, or what is not ours."""
+    """Return whether a script is running its own code, or code that is not anyprobe's."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         if name == SCRIPT:

@@ -70,7 +70,7 @@ class JobControl:
 
 
 def _stopped_by(pid: int) -> int | None:
-    """Return the signal that has stopped a child, as far as that was job control; nobody else's news are taken."""
+    """Return the signal that has stopped a child, as far as that was job control; other events stay."""
     with suppress(ChildProcessError):
         found = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
         if found is not None and found.si_code == os.CLD_STOPPED:
@@ -79,7 +79,7 @@ def _stopped_by(pid: int) -> int | None:
 
 
 def _messenger(group: int, terminal: int) -> int:
-    """Start the process that passes signals on; it ends with us."""
+    """Start the process that passes signals on; it ends with this one."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     parent = os.getpid()
     with warnings.catch_warnings():

@@ -147,7 +147,7 @@ class Received:
 
     @property
     def loaded(self) -> tuple[str, ...]:
-        """The names of what is shown, behind ``loads``."""
+        """The names of the shown values, which come after ``loads``."""
         return tuple(_KEPT + name for name in self.shown)
 
 

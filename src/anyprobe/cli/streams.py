@@ -99,7 +99,7 @@ def as_text(argument: str) -> str:
 
 
 def check_open(stream: TextIO) -> None:
-    """Fail at once where nothing can be written, before minutes are spent on what nobody will see."""
+    """Fail at once where nothing can be written, before minutes are spent on results that cannot be shown."""
     if isinstance(stream, Output):
         try:
             os.write(stream.fileno(), b"")

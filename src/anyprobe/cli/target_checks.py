@@ -64,12 +64,12 @@ def living_threads(pid: int, tids: list[int]) -> int:
 
 
 def forbidden(denied: PermissionDenied) -> Finding:
-    """Return the finding for a process that we may not trace."""
+    """Return the finding for a process that this one may not trace."""
     return Finding("permission", "no", str(denied).removesuffix(f"; {denied.remedy}"), denied.remedy)
 
 
 def may_read_memory(pid: int) -> bool:
-    """Return whether the kernel lets us open the memory, by the rule that ptrace follows too."""
+    """Return whether the kernel permits opening the memory, by the rule that ptrace follows too."""
     try:
         os.close(os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC))
     except PermissionError:
@@ -89,7 +89,7 @@ def emulation(facts: Facts) -> Finding:
 
 
 def seccomp(facts: Facts) -> Finding:
-    """Look whether a seccomp filter judges the calls that we make in the process."""
+    """Check whether a seccomp filter judges the calls that anyprobe makes in the process."""
     mode = SECCOMP_MODES.get(facts.status.get("Seccomp", "0"), "unknown")
     if mode == "off":
         return Finding("seccomp", "ok", "no filter")
@@ -163,7 +163,7 @@ def text(facts: Facts) -> Finding:
 
 
 def kernel_probes(facts: Facts) -> Finding:
-    """Look whether the kernel has uprobes in the process: those set later know nothing of ours."""
+    """Check whether the kernel has uprobes in the process: those that are set later ignore anyprobe's probes."""
     from anyprobe.splice.apply.uprobes import ADVICE, IN_USE, has_uprobes
 
     if has_uprobes(facts.mappings):
@@ -172,7 +172,7 @@ def kernel_probes(facts: Facts) -> Finding:
 
 
 def namespaces(facts: Facts) -> Finding:
-    """Look whether the process sees other files and pids than we do."""
+    """Check whether the process sees other files and pids than this one."""
     other = [kind for kind in ("mnt", "pid", "user") if namespace(facts.pid, kind) != namespace("self", kind)]
     if other:
         return Finding(

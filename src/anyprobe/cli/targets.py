@@ -30,7 +30,7 @@ class Target:
 
     @property
     def owns_standard_output(self) -> bool:
-        """Whether standard output belongs to a command that we start."""
+        """Whether standard output belongs to the started command."""
         return bool(self.program)
 
 

@@ -23,7 +23,7 @@ def unique(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def joined(arrays: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return arrays one behind the other, an empty one if there are none."""
+    """Return the arrays joined in their order, an empty one if there are none."""
     return np.concatenate([*arrays, np.empty(0, np.int64)])
 
 

@@ -1,4 +1,4 @@
-"""Compiled handlers as values: where the compiler and whoever places the code meet.
+"""Compiled handlers as values: the interface between the compiler and the code that places them.
 
 Compiled code has one argument, a pointer to an array of 64-bit *words*, one for each input, in the order of ``inputs``.
 Whoever places the code fills them in. The code knows nothing of the site that calls it, so one compilation serves all.

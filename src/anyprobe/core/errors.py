@@ -53,7 +53,7 @@ class HandlerError(UsageError):
 
 
 class Interrupted(AnyprobeError):  # noqa: N818 - an event, not a mistake
-    """Somebody asked for the end while a change was prepared; nothing of it was made."""
+    """The user asked for the end while a change was prepared; nothing of the change was made."""
 
     exit_status = 1
 
@@ -65,7 +65,7 @@ class TargetError(AnyprobeError):
 
 
 class TargetExited(TargetError):  # noqa: N818 - an event, not a mistake
-    """The target is gone. ``status`` is its wait status where we can know it (children only), else ``None``."""
+    """The target is gone. ``status`` is its wait status where that can be known (children only), else ``None``."""
 
     def __init__(self, pid: int, status: int | None = None) -> None:
         """Keep who and how."""
@@ -95,7 +95,7 @@ class StopTimeout(TargetError):  # noqa: N818
 
 
 class RemoteCallFailed(TargetError):  # noqa: N818
-    """A system call that we made in the target failed. ``errno`` is the target's."""
+    """A system call that anyprobe made in the target failed. ``errno`` is the target's."""
 
     def __init__(self, name: str, errno: int, detail: str = "") -> None:
         """Keep the call's name and error number."""
@@ -167,6 +167,6 @@ class OutputFailed(AnyprobeError):  # noqa: N818 - the surroundings', not ours
 
 
 class InternalError(AnyprobeError):
-    """A broken invariant of ours; splices are undone before it is raised."""
+    """A broken invariant of anyprobe's; splices are undone before it is raised."""
 
     exit_status = 3

@@ -1,4 +1,4 @@
-"""What a line of ``/proc/PID/maps`` says, whoever read it."""
+"""The protocol of one line of ``/proc/PID/maps``."""
 
 from typing import Protocol
 
@@ -13,7 +13,7 @@ class MappingLike(Protocol):
 
     @property
     def end(self) -> int:
-        """Address behind the last."""
+        """The address after the last byte."""
         ...
 
     @property

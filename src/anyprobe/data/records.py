@@ -79,7 +79,7 @@ class RecordType:
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each field is in the record, behind the time."""
+        """The offset of each field in the record, after the time."""
         found, end = [], 8
         for field in self.fields:
             alignment = 8 if field.kind == "text" else field.bytes

@@ -85,7 +85,7 @@ class RingLayout:
 
     @property
     def shared_offset(self) -> int:
-        """Offset of the shared ring, behind the others."""
+        """Offset of the shared ring, after the others."""
         return self.rings_offset + self.rings * self.ring_bytes
 
     @property

@@ -24,7 +24,7 @@ _MANY = frozenset({"insn", "block", "call"})
 
 @dataclass(frozen=True, slots=True)
 class TargetInfo:
-    """Which process. ``exited`` is the wait status of a child of ours that is gone, None for anybody else.
+    """The process that was probed. ``exited`` is the wait status of a child that is gone, None for other processes.
 
     In JSON it is what a shell would see: the exit status, or 128 and the number of the signal.
     """

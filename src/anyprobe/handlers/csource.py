@@ -197,7 +197,7 @@ def _checked(name: str, content: bytes, mentioned: frozenset[str] | None) -> Nat
 
 
 def _wanted(word: Input, name: str, mentioned: frozenset[str] | None) -> Input:
-    """Return an input, or one that costs nothing where nobody will look at it."""
+    """Return an input, or one that costs nothing where the code does not read it."""
     return word if mentioned is None or name in mentioned else Input(InputKind.REGISTER, "rdi")
 
 

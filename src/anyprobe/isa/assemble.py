@@ -138,7 +138,7 @@ class Assembler:
         self.relative(opcode, size, b"", target, text)
 
     def relative(self, head: bytes, size: int, tail: bytes, target: str | int, text: str) -> None:
-        """Append ``head``, a displacement of ``size`` bytes and ``tail`` (an immediate behind an operand)."""
+        """Append ``head``, a displacement of ``size`` bytes and ``tail`` (an immediate after an operand)."""
         start = len(self._content)
         end = start + len(head) + size + len(tail)
         self._fixups.append(Fixup(start + len(head), size, end, target))

@@ -128,7 +128,7 @@ class Insn:
 
     @property
     def end(self) -> int:
-        """The address behind the instruction."""
+        """The address after the instruction."""
         return self.address + self.length
 
     @property
@@ -158,7 +158,7 @@ class Insn:
 
     @property
     def condition(self) -> int | None:
-        """The condition code of a conditional jump; ``None`` for others, ``loop`` and ``jrcxz``, behind prefixes."""
+        """The condition code of a conditional jump; ``None`` for others, ``loop`` and ``jrcxz``. Skips prefixes."""
         raw = self.raw
         if len(raw) == 2 and raw[0] >> 4 == 7:
             return raw[0] & 15

@@ -83,7 +83,7 @@ _LEGACY_PREFIXES = frozenset(b"\x26\x2e\x36\x3e\x64\x65\x66\x67\xf0\xf2\xf3")
 
 
 def _prefixes(raw: bytes) -> bytes:
-    """Return everything in front of the opcode; a rex prefix in front of others is one too, though without effect."""
+    """Return everything before the opcode; a rex prefix before other prefixes counts, though it has no effect."""
     count = 0
     while raw[count] in _LEGACY_PREFIXES or raw[count] & 0xF0 == 0x40:
         count += 1

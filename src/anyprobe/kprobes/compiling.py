@@ -37,7 +37,7 @@ _numbers = count(1)
 
 
 class When(Enum):
-    """When a handler runs: before the instruction, behind it, or where it has faulted."""
+    """When a handler runs: before the instruction, after it, or where it has faulted."""
 
     BEFORE = auto()
     BEHIND = auto()
@@ -177,7 +177,7 @@ class Compiler:
             raise KprobeError(errno.EOPNOTSUPP, detail)
 
     def _knowing_stubs(self, facts: "HandlerFacts") -> "HandlerFacts":
-        """Return a handler that is told the true return address where ours is in its place."""
+        """Return a handler that is told the true return address where a stub's is in its place."""
         engine = self._session.engine
         return knowing_stubs(facts, engine.stubs.address(engine)) if asks_caller(facts) else facts
 

@@ -1,4 +1,4 @@
-"""What is behind registered probes: compiled handlers, places in the process, and their state."""
+"""The state of registered probes: compiled handlers, places in the process, what is enabled."""
 
 import errno
 from collections.abc import Iterator, Sequence

@@ -52,7 +52,7 @@ class Kprobe:
         *,
         inlined: bool = False,
     ) -> None:
-        """Describe it: ``pre_handler(p, regs)`` before the instruction, ``post_handler(p, regs, flags)`` behind it.
+        """Describe it: ``pre_handler(p, regs)`` before the instruction, ``post_handler(p, regs, flags)`` after it.
 
         ``module``: where the symbol is looked for; in all modules if that is empty. ``inlined``: the function's
         instances in other functions are probed, too; they are found by debug information.

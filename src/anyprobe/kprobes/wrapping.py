@@ -1,4 +1,4 @@
-"""Kernel handlers as handlers of ours: functions of ``ctx`` that call them with the kernel's parameters.
+"""Kernel handlers as anyprobe's handlers: functions of ``ctx`` that call them with the kernel's parameters.
 
 They are compiled, never called; the functions that they call are compiled in place.
 """
@@ -47,7 +47,7 @@ def redirecting(function: Handler, p: type, regs: type) -> Handler:
 
 
 def behind(function: Handler, p: type, regs: type) -> Handler:
-    """Return what runs behind the instruction; the kernel's ``flags`` are always zero."""
+    """Return what runs after the instruction; the kernel's ``flags`` are always zero."""
 
     def handler(ctx):
         function(p, regs, 0)

@@ -27,7 +27,7 @@ def at_most(step: float) -> str:
 
 
 def edge(ns: float) -> str:
-    """Return the bound of a bucket: at most three digits, without zeros behind them."""
+    """Return the bound of a bucket: at most three digits, without trailing zeros."""
     for unit, size in NS_UNITS:
         if ns >= 0.9995 * size:
             return f"{ns / size:.0f} {unit}" if ns >= 99.95 * size else f"{float(f'{ns / size:.3g}'):g} {unit}"

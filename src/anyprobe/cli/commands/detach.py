@@ -1,4 +1,4 @@
-"""``anyprobe detach``: remove what is installed in a process, whoever installed it."""
+"""``anyprobe detach``: remove what any session has installed in a process."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""``anyprobe disable``: disarm everything that is installed in a process, whoever installed it, until ``enable``."""
+"""``anyprobe disable``: disarm everything that any session has installed in a process, until ``enable``."""
 
 import click
 

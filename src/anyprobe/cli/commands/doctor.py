@@ -57,7 +57,7 @@ def next_command(pid: int | None, found: "Sequence[Finding]") -> str:
 
 
 def render(sections: "Mapping[str, Sequence[Finding]]", console: "Console") -> None:
-    """Print the findings, and under each that limits us what to do."""
+    """Print the findings, and under each limitation what to do."""
     from rich.markup import escape
 
     for title, found in sections.items():

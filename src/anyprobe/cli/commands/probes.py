@@ -1,4 +1,4 @@
-"""``anyprobe probes``: what is installed in a process, whoever installed it."""
+"""``anyprobe probes``: what all sessions have installed in a process."""
 
 import os
 from typing import TYPE_CHECKING, Any

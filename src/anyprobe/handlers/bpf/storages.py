@@ -1,4 +1,4 @@
-"""The kernel's maps behind a handler's aggregations and stacks, and what has been counted in them."""
+"""The kernel's maps that hold a handler's aggregations and stacks, and what was counted in them."""
 
 import os
 import struct

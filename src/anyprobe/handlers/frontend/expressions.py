@@ -1,4 +1,4 @@
-"""Expressions of handlers: from the syntax tree to pure expressions, with what has effects emitted in front of them."""
+"""Expressions of handlers: from the syntax tree to pure expressions; code with effects is emitted before them."""
 
 import ast
 import types
@@ -409,7 +409,7 @@ class Expressions:
         return Maybe(present, Scalar(target))
 
     def _byte(self, text: Value, index: ast.expr) -> Value:
-        """Read one byte of a text; behind its end it is missing."""
+        """Read one byte of a text; beyond its end it is missing."""
         assert isinstance(text, Text)
         at = self.emit.keep(operators.widened(self.number(index)))
         if not isinstance(at.type, IntegerType):

@@ -31,7 +31,7 @@ class RetypeError(Exception):
 
 @dataclass
 class Frame:
-    """A function: ``prefix`` makes its variables unique in the handler, ``end`` is the label behind it."""
+    """A function: ``prefix`` makes its variables unique in the handler, ``end`` is the label after it."""
 
     source: Source
     prefix: str

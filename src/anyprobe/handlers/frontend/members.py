@@ -44,7 +44,7 @@ def item(value: Packed, index: Value, fail: Fail) -> Value:
 
 
 def read(emit: Emitter, base: ir.Expr, present: ir.Expr, member: Field, fail: Fail) -> Value:
-    """Read what lies at an offset behind an address; structs and arrays are their address."""
+    """Read the value at an offset from an address; structs and arrays are their address."""
     kind = member.kind
     if member.bits:
         assert isinstance(kind, IntegerType) or kind == boolean

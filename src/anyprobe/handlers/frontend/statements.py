@@ -56,7 +56,7 @@ class Statements:
         return self._expressions.frame
 
     def run(self, body: list[ast.stmt]) -> None:
-        """Compile statements; what stands behind a return is left out."""
+        """Compile statements; those after a return are left out."""
         for each in body:
             if self._emit.flow.reachable:
                 self._statement(each)

@@ -1,4 +1,4 @@
-"""The validator: types, labels and indices of a handler in the intermediate language. Run behind each pass in tests."""
+"""The validator: types, labels and indices of a handler in the intermediate language. Run after each pass in tests."""
 
 from anyprobe.core.code import InputKind
 from anyprobe.core.errors import InternalError

@@ -149,7 +149,7 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Run statements; a ``Leave`` with the label continues behind them."""
+    """Run statements; a ``Leave`` with the label continues after them."""
 
     label: str
     body: "Body"
@@ -166,7 +166,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Continue behind the enclosing statement of that label."""
+    """Continue after the enclosing statement of that label."""
 
     label: str
 

@@ -163,7 +163,7 @@ class _Operation:
         builder.branch(self.step)
 
     def _take_out(self) -> None:
-        """Emit what is done about a dead node: take it out of the list and go on behind it."""
+        """Emit what is done about a dead node: take it out of the list and go on with the next."""
         builder = self.builder
         builder.position_at_end(self.dead)
         out = builder.append_basic_block("out")
@@ -174,7 +174,7 @@ class _Operation:
         builder.branch(self.step)
 
     def unlink(self, link: Value) -> Value:
-        """Make the word in front of the current node lead to the next one; return whether nobody was faster."""
+        """Make the word before the current node lead to the next one; return whether no other thread was faster."""
         word = self._word.get()
         stored, _ = exchange_if(self.builder, self._before.get(), 0, word, self.nodes.next_word(word, link))
         return stored
@@ -204,7 +204,7 @@ class _Operation:
         self.builder.call(function, [self.base, number])
 
     def take(self) -> Value:
-        """Return the number of a node that is nobody else's, 0 if there is none."""
+        """Return the number of a node that no other thread has, 0 if there is none."""
         name = f"map.{self.layout.map.capacity}.{self.layout.shape.words}.take"
         function = self.builder.module.globals.get(name) or _take_function(self, name)
         return self.builder.call(function, [self.base])

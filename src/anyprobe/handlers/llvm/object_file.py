@@ -113,7 +113,7 @@ _STUB_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Code with the constants behind it; the first ``code_bytes`` are code."""
+    """Code followed by its constants; the first ``code_bytes`` are code."""
 
     content: bytes
     code_bytes: int

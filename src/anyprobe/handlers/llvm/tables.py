@@ -123,7 +123,7 @@ class _Probe:
             builder.cbranch(builder.icmp_unsigned("<", step, constant(PROBES)), top, self.full)
 
     def return_if_same(self, word: Value, tag: Value, before: "list[ir.Block] | None" = None) -> None:
-        """Return the number in a word if its key is ours, else go on with the next one."""
+        """Return the number in a word if its key is the one looked for, else go on with the next."""
         builder = self.builder
         same_tag, same = builder.append_basic_block("same_tag"), builder.append_basic_block("same")
         tags = builder.icmp_unsigned("==", builder.lshr(word, constant(32)), tag)

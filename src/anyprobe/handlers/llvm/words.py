@@ -41,7 +41,7 @@ def store(builder: ir.IRBuilder, value: Value, address: Value, offset: int = 0) 
 def _instruction(
     builder: ir.IRBuilder, text: str, words: Sequence[Value], values: Sequence[Value] = (), result: str = ""
 ) -> Value:
-    """Emit an instruction on words in memory (the first operands behind the result), at any address that x86 can form.
+    """Emit an instruction on words in memory (the first operands after the result), at any address that x86 can form.
 
     Values are registers or constants. A ``result`` is the register of the first value afterwards.
     """

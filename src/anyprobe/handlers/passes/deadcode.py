@@ -1,4 +1,4 @@
-"""Dead code: statements behind which nobody comes, and assignments to variables that nobody reads, go."""
+"""Dead code: statements that never run, and assignments to variables that are never read, are removed."""
 
 from dataclasses import replace
 
@@ -53,5 +53,5 @@ def _statement(each: ir.Stmt, read: set[str]) -> ir.Body:
 
 
 def leaves(statements: ir.Body, label: str) -> bool:
-    """Return whether something in statements goes behind the statement of a label."""
+    """Return whether some statement leaves the statement of a label."""
     return ir.Leave(label) in walk.statements(statements)

@@ -192,7 +192,7 @@ class DebugTypes:
         return kind
 
     def _given_back(self, kind: AnyType, first: str) -> AnyType:
-        """Return the type of a result; ``first`` is the register of the first parameter, ``rsi`` behind an address."""
+        """Return the type of a result; ``first`` is the first parameter's register, ``rsi`` where an address comes first."""
         if not isinstance(kind, StructType) or kind.by_reference is not None:
             return kind
         if classes(kind) is None or first == "rsi":

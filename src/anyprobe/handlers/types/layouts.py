@@ -62,7 +62,7 @@ class StructType(Layout):
 
 
 class ArrayType(Layout):
-    """So many values of one type, one behind the other; ``count`` is 0 where it is not known."""
+    """An array: values of one type in a row; ``count`` is 0 where it is not known."""
 
     def __init__(self, element: AnyType, count: int) -> None:
         """Describe an array."""

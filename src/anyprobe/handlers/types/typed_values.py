@@ -115,7 +115,7 @@ class TextValue:
         return len(self.raw)
 
     def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - typed values and constants
-        """Return one byte; behind the end it is missing."""
+        """Return one byte; beyond the end it is missing."""
         at = u64.wrap(int(index.value if isinstance(index, Fixed) else index))
         return Fixed(i64, self.raw[at], self.record) if at < len(self.raw) else MISSING
 

@@ -169,7 +169,7 @@ class Btf:
         return make(self._text, name, last, rest, flag) if make is not None else Other(name, tag, last)
 
     def bare(self, number: int) -> tuple[int, Type]:
-        """Return the number and the type behind typedefs and qualifiers."""
+        """Return the number and the type without typedefs and qualifiers."""
         found = self.type(number)
         while isinstance(found, Qualified):
             number = found.target

@@ -42,7 +42,7 @@ def exclusive(process: "Process") -> Iterator[None]:
 
 
 def _has_own_file(pidfd: int) -> bool:
-    """Return whether a file of its own is behind a process's pidfd, and not that of all descriptors without one."""
+    """Return whether a process's pidfd has an inode of its own, not the one that anonymous descriptors share."""
     fd = os.eventfd(0)
     try:
         return not os.path.sameopenfile(fd, pidfd)

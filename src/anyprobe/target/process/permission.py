@@ -1,4 +1,4 @@
-"""Why the kernel does not let us trace a process, and what would help."""
+"""Why the kernel does not permit tracing a process, and what would help."""
 
 import os
 
@@ -31,7 +31,7 @@ def yama_scope() -> int | None:
 
 
 def traced_by(pid: int, tracer: int) -> PermissionDenied:
-    """Return the error for a process that somebody else traces."""
+    """Return the error for a process that another one traces."""
     try:
         name = procfs.read_stat(tracer).comm
     except OSError:

@@ -82,7 +82,7 @@ class Process(Tracee):
         return self._exclusive(with_deputy(self, top, timeout))
 
     def resume(self) -> None:
-        """Let a launched program go; nobody is attached to it afterwards."""
+        """Let a launched program go; no tracer is attached to it afterwards."""
         held, self.held = self.held, None
         if held and not held.release(time.monotonic() + 1):
             self.held = held
@@ -143,7 +143,7 @@ def _no_such_process(pid: int, error: OSError) -> TargetError:
 
 
 def check_kind(pid: int) -> None:
-    """Refuse what cannot be probed, whoever we are."""
+    """Refuse a process that no user can probe."""
     stat = procfs.read_stat(pid)
     if stat.kernel_thread:
         raise UnsupportedTarget(f"{pid} is a kernel thread ({stat.comm}); anyprobe probes user programs")
@@ -173,7 +173,7 @@ def check_kind(pid: int) -> None:
 
 
 def _check_tracer(pid: int) -> None:
-    """Refuse a process that somebody traces for longer than another controller's transaction takes."""
+    """Refuse a process that is traced for longer than another controller's transaction takes."""
     deadline = time.monotonic() + _TRACER_GRACE
     while tracer := permission.tracer_of(pid):
         if time.monotonic() > deadline:

@@ -18,7 +18,7 @@ class Relatives:
     """
 
     def __init__(self, pid: int) -> None:
-        """Start knowing nobody."""
+        """Start with no known process."""
         self._pid = pid
         self._voice = pid
         self._last_pid = -1

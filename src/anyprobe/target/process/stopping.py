@@ -240,7 +240,7 @@ class Stopper:
             self._wait(thread)
 
     def _seize(self, thread: Thread) -> bool:
-        """Attach to a thread, after whoever else is attached for a moment; return ``False`` if it is gone."""
+        """Attach to a thread, after a tracer that is attached for a moment; return ``False`` if the thread is gone."""
         refusals = 0
         while True:
             try:

@@ -40,7 +40,7 @@ class Thread:
     __slots__ = ("_child", "_stored", "ended", "kind", "pending_signal", "pid", "registers", "status", "stopped", "tid")
 
     def __init__(self, pid: int, tid: int, *, child: bool = False) -> None:
-        """Name a thread; nothing is done to it. The end of a ``child`` of ours is left for whoever started it."""
+        """Name a thread; nothing is done to it. The end of a ``child`` is left for the code that started it."""
         self._child = child
         self.pid, self.tid = pid, tid
         self.registers = Registers()
@@ -68,7 +68,7 @@ class Thread:
         )
 
     def awaits_trap(self) -> bool:
-        """Whether it has met an ``int3`` and the signal for it is still to come; the pc stands behind the ``int3``."""
+        """Whether it has met an ``int3`` and the signal for it is still to come; the pc stands after the ``int3``."""
         return self.awaits(signal.SIGTRAP)
 
     def awaits(self, *signals: int) -> bool:

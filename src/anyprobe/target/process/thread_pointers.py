@@ -44,7 +44,7 @@ def thread_pointers(process: "Process") -> list[int] | None:
 
 
 def _distance(process: "Process", head: int) -> int | None:
-    """Return how far behind its thread pointer a thread has its list: the one place from where it looks so."""
+    """Return how far after its thread pointer a thread has its list."""
     try:
         before = process.mem.read(head - _MOST, _MOST)
     except MemoryFault:

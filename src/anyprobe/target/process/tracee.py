@@ -66,7 +66,7 @@ class Tracee:
 
     @property
     def root(self) -> str:
-        """What to put before a path of its so that it is found from our mount namespace."""
+        """What to put before a path of its so that it is found from this process's mount namespace."""
         return _root_prefix(self.pid)
 
     def mappings(self) -> list[Mapping]:
@@ -102,17 +102,17 @@ class Tracee:
         return self.exit_status is not None or self._pidfd < 0 or bool(_readable(self._pidfd, 0))
 
     def ended(self) -> bool:
-        """Whether it runs no more, announced or not: the kernel may wait for us to reap its threads first."""
+        """Whether it has ended, announced or not: the kernel may wait until its threads are reaped."""
         return self.exited() or all_ended(self.pid)
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the end; return the wait status where it is our child and has ended."""
+        """Wait for the end; return the wait status where it is a child and has ended."""
         _readable(self._pidfd, timeout)
         self.exited()
         return self.exit_status
 
     def send_signal(self, number: int) -> None:
-        """Send a signal; the pid cannot have been given to somebody else."""
+        """Send a signal; the pid cannot have been given to another process."""
         with self.translated("signalling"):
             gateway.pidfd_send_signal(self._pidfd, number)
 
@@ -165,12 +165,12 @@ class Tracee:
         return self._gadgets
 
     def note_end(self, status: int | None) -> None:
-        """Keep the wait status of our child's end, met while tracing it."""
+        """Keep the wait status of a child's end, met while tracing it."""
         if self.child and status is not None:
             self.exit_status = status
 
     def gone(self) -> TargetError:
-        """Return the error for a thread or process that vanished under us."""
+        """Return the error for a thread or process that vanished."""
         deadline = time.monotonic() + 0.1
         while time.monotonic() < deadline:
             if self.ended():
@@ -180,7 +180,7 @@ class Tracee:
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:
-        """Turn an ``OSError`` of this scope into an error of ours."""
+        """Turn an ``OSError`` of this scope into a ``TargetError``."""
         try:
             yield
         except OSError as error:
@@ -234,7 +234,7 @@ def all_ended(pid: int) -> bool:
 
 
 def _root_prefix(pid: int) -> str:
-    """Return what to put before a path of the target, so that it is found from our mount namespace."""
+    """Return what to put before a path of the target, so that it is found from this process's mount namespace."""
     pid = procfs.voice(pid)
     prefix = f"/proc/{pid}/root"
     try:

@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 
 
 def assemble() -> tuple[bytes, str]:
-    """Return the code that works through the list behind it, and its listing. r12: see ``blank_outcome``."""
+    """Return the code that works through the list after it, and its listing. r12: see ``blank_outcome``."""
     asm = Assembler()
     asm.code("""
         lea r13, [rel list]
@@ -94,7 +94,7 @@ def _six(arguments: tuple[int, ...]) -> list[int]:
 
 
 def blank_outcome(wait_us: int = WAIT_US) -> bytes:
-    """Return what has to be where r12 points at: room for the outcome, and how long to wait behind it."""
+    """Return what has to be where r12 points at: room for the outcome, then how long to wait."""
     return bytes(_OUTCOME.size) + struct.pack("<QQ", 0, wait_us)
 
 

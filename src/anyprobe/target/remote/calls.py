@@ -245,7 +245,7 @@ class RemoteCalls:
         return registers
 
     def _start(self, registers: ptrace.Registers) -> None:
-        """Point the thread at what it is to do; from the first time on it is ours until ``_finish``."""
+        """Point the thread at what it is to do; from the first time on it is borrowed until ``_finish``."""
         ptrace.set_registers(self._thread.tid, registers)
         self._parked = False
         if not self._running:

@@ -1,4 +1,4 @@
-"""Instructions of the target that injected system calls borrow: nothing of ours is executed."""
+"""Instructions of the target that injected system calls borrow: no code of anyprobe's is executed."""
 
 from typing import NamedTuple
 
@@ -51,7 +51,7 @@ def find(memory: Memory, mappings: list[Mapping]) -> Gadgets:
 
 
 def still_there(memory: Memory, gadgets: Gadgets) -> bool:
-    """Return whether the bytes are what they were (the library is still mapped, nobody patched it)."""
+    """Return whether the bytes are what they were (the library is still mapped and not patched)."""
     try:
         call = memory.read(gadgets.syscall_ret, 3)
         restorer = memory.read(gadgets.restorer or gadgets.pop_rax, 7 if gadgets.restorer else 2)
@@ -65,7 +65,7 @@ def still_there(memory: Memory, gadgets: Gadgets) -> bool:
 
 
 def forget(mappings: list[Mapping]) -> None:
-    """Drop what is remembered of these files, because a patch of ours lies over it here."""
+    """Drop what is remembered of these files, because a splice lies over it here."""
     for mapping in mappings:
         _by_file.pop((mapping.device, mapping.inode, mapping.offset, mapping.end - mapping.start), None)
 

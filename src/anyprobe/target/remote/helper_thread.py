@@ -55,7 +55,7 @@ def with_deputy(process: Tracee, top: int, timeout: float) -> Iterator[RemoteCal
 
 
 def _made(process: Tracee, remote: RemoteCalls, fate: int) -> Thread:
-    """Make a deputy; one that comes about by a call that has failed for us is let go."""
+    """Make a helper thread; one that a failed call has made all the same is let go."""
     word = remote.place(bytes(8))
     try:
         return Thread(process.pid, remote.syscall(_CLONE, _FLAGS, fate, word, 0, 0))

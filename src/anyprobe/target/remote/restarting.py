@@ -44,7 +44,7 @@ RESTARTED_BY_BLOCK = frozenset({7, 35, 202, 230})
 
 
 def cured(orig_rax: int, rax: int) -> int:
-    """Return the rax with which a thread is to leave a stop of ours."""
+    """Return the rax with which a thread is to leave a stop."""
     if rax == EINTR and orig_rax in REPEATABLE:
         return ERESTARTNOHAND
     return rax

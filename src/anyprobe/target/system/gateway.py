@@ -48,7 +48,7 @@ def ptrace(request: int, tid: int, address: int, data: int) -> None:
 
 
 def declare_tracer(pid: int) -> None:
-    """Let a process trace this one, which Yama permits to ancestors only if nothing is said; 0: nobody."""
+    """Let a process trace this one, which Yama otherwise permits to ancestors only; 0: no process."""
     _libc.prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)  # EINVAL where there is no Yama
 
 

@@ -19,7 +19,7 @@ class TargetMemory:
     """
 
     def __init__(self, pid: int, stopped_thread: Callable[[], int | None]) -> None:
-        """Open the memory; raises ``OSError``. ``stopped_thread`` names a thread stopped by us, if there is one."""
+        """Open the memory; raises ``OSError``. ``stopped_thread`` names a thread that anyprobe has stopped, if any."""
         self._pid = pid
         self._stopped_thread = stopped_thread
         self._fd = gateway.open_file(f"/proc/{procfs.voice(pid)}/mem", os.O_RDWR | os.O_CLOEXEC)
@@ -63,7 +63,7 @@ class TargetMemory:
             done += count
 
     def alive(self, address: int) -> bool:
-        """Return whether the address space is still somebody's; ``address`` is any mapped one."""
+        """Return whether the address space still exists; ``address`` is any mapped one."""
         try:
             return bool(gateway.pread(self._fd, 1, address))
         except OSError as error:

@@ -52,7 +52,7 @@ class Mapping(NamedTuple):
 
 
 class TaskStat(NamedTuple):
-    """What we use of ``/proc/PID/stat``."""
+    """The fields of ``/proc/PID/stat`` that anyprobe uses."""
 
     comm: str
     state: str
@@ -294,5 +294,5 @@ def read_blocked_call(pid: int, tid: int) -> BlockedCall | None:
 
 
 def read_last_pid() -> int:
-    """Return the pid given out last in our pid namespace: it moves whenever a process or thread is created."""
+    """Return the pid given out last in this pid namespace: it moves whenever a process or thread is created."""
     return int(_read_line("/proc/loadavg").split()[-1])
