@@ -192,7 +192,7 @@ class DebugTypes:
         return kind
 
     def _given_back(self, kind: AnyType, first: str) -> AnyType:
-        """Return the type of a result; ``first`` is the first parameter's register, ``rsi`` where an address comes first."""
+        """Return the type of a result; ``first`` is the first parameter's register, ``rsi`` after an address."""
         if not isinstance(kind, StructType) or kind.by_reference is not None:
             return kind
         if classes(kind) is None or first == "rsi":
