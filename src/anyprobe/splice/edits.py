@@ -7,8 +7,8 @@ from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.address import AddressRange
 from anyprobe.core.refusal import Refusal
-from anyprobe.splice.apply.transaction import FunctionChange, LiveSplice
 from anyprobe.splice.codegen.patch import Clobbers
+from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.installed import Part
 from anyprobe.splice.memory.banks import Hook
 from anyprobe.splice.plan.claims import Claims

@@ -13,11 +13,12 @@ from anyprobe.splice.apply.preparation import Preparation, ThreadSlotUnusable, k
 from anyprobe.splice.apply.sigreturn_targets import Lingering
 from anyprobe.splice.apply.staleness import Losses, additions, check_sessions, gone, lose, modules_of
 from anyprobe.splice.apply.text_watch import TRAPPED, TextWatch
-from anyprobe.splice.apply.transaction import FunctionChange, LiveSplice, Transaction
+from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.apply.uprobes import see_to
 from anyprobe.splice.codegen.emission import Emission, worth_moving
 from anyprobe.splice.codegen.stub_directory import StubDirectory
 from anyprobe.splice.edits import Edit, Module, hook_of, planned_of
+from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.records import Owner, Record, RecordKind
 from anyprobe.splice.journal.registrations import Roster
 from anyprobe.splice.memory.arena import Arena

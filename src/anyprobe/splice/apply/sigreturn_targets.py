@@ -19,7 +19,7 @@ from anyprobe.splice.memory.arena import is_ours
 from anyprobe.splice.plan.strategies.dead_jumps import destination_of
 
 if TYPE_CHECKING:
-    from anyprobe.splice.apply.transaction import FunctionChange, LiveSplice
+    from anyprobe.splice.function_changes import FunctionChange, LiveSplice
     from anyprobe.target.process.stopping import Stop
     from anyprobe.target.process.thread import Thread
 

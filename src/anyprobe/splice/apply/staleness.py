@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import SessionConflict
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.splice.apply.transaction import LiveSplice
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of, planned_of
+from anyprobe.splice.function_changes import LiveSplice
 from anyprobe.splice.journal.installed import Part, find_owners, owner_alive
 from anyprobe.splice.journal.records import Owner
 from anyprobe.splice.memory.arena import is_ours

@@ -7,9 +7,9 @@ from weakref import WeakKeyDictionary
 from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.splice.apply.transaction import LiveSplice
 from anyprobe.splice.apply.uprobes import without_splice
 from anyprobe.splice.edits import Module, hook_of
+from anyprobe.splice.function_changes import LiveSplice
 from anyprobe.splice.journal.saved_copies import Saved
 from anyprobe.splice.memory.banks import Hook
 from anyprobe.splice.plan.splices import Strategy

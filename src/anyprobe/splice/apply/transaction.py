@@ -8,23 +8,21 @@ a controller killed at any moment releases threads into a program that works.
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.isa.decode import Flow
 from anyprobe.splice.apply.blocked_syscalls import SYSCALL, is_asleep
 from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.apply.sigreturn_targets import Lingering, WaysBack
 from anyprobe.splice.apply.suspended_contexts import may_park
 from anyprobe.splice.apply.text import make_private, write_all_at_rest
 from anyprobe.splice.apply.unsafe_pcs import FAULTS, NOWHERE, Hazards, destination
-from anyprobe.splice.codegen.patch import EmittedPatch
+from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.records import Journal, Record, RecordKind, marked
-from anyprobe.splice.plan.splices import PlannedSplice, Strategy
 from anyprobe.splice.plan.strategies.dead_jumps import destination_of
 
 if TYPE_CHECKING:
@@ -32,81 +30,6 @@ if TYPE_CHECKING:
     from anyprobe.target.process.process import Process
     from anyprobe.target.process.stopping import Stop
     from anyprobe.target.process.thread import Thread
-
-
-@dataclass(slots=True, eq=False)
-class LiveSplice:
-    """A splice in the target (or about to be): its bytes, patch and journal record. Addresses are run-time ones."""
-
-    planned: PlannedSplice
-    bias: int
-    address: int
-    old: bytes
-    new: bytes
-    patch: EmittedPatch | None
-    springboard: int = 0
-    journal: Journal | None = None
-    record: int = -1
-    borrowed: bytes = b""
-    """What must follow the written bytes: a punned jump's displacement depends on it."""
-    is_springboard: bool = False
-    """Not a site: the dead bytes that a short jump leads to."""
-    whole: bytes = b""
-    """The whole instructions, some of whose bytes are written; what is displaced was made from these."""
-    whole_at: int = 0
-
-    @property
-    def interior(self) -> tuple[int, int] | None:
-        """The instruction boundaries that nobody may come back to, if any.
-
-        These are the overwritten ones (the JTPR), and those in front of what others have put into the displaced bytes.
-        """
-        end = max(self.address + len(self.old), self.planned.hosts_until + self.bias if self.planned.hosts_until else 0)
-        if self.is_springboard or end <= self.planned.insns[0].end + self.bias:
-            return None
-        # who skips an instruction that is made to fault comes back behind it
-        return self.address + (self.planned.insns[0].flow is not Flow.TRAP), end
-
-    @property
-    def displaced(self) -> tuple[int, int]:
-        """The range of the displaced instructions."""
-        if self.is_springboard:
-            return self.address, self.address
-        if self.planned.strategy is Strategy.TRAP:  # all but one byte stays as it is: nobody has to move
-            return self.address, self.address + 1
-        return self.planned.insns[0].address + self.bias, self.planned.end + self.bias
-
-
-@dataclass(slots=True, eq=False)
-class FunctionChange:
-    """What changes in one function: splices to take out and splices to put in, together or not at all."""
-
-    address: int
-    removed: list[LiveSplice] = field(default_factory=list)
-    added: list[LiveSplice] = field(default_factory=list)
-    refusal: Refusal | None = None
-
-    @property
-    def traps(self) -> bool:
-        """Whether a trap is among what is put in."""
-        return any(splice.planned.strategy is Strategy.TRAP for splice in self.added)
-
-    @property
-    def shows_pcs(self) -> bool:
-        """Whether a signal handler of the program's is among what is changed."""
-        return any(splice.planned.shows_pcs for splice in self.added)
-
-    @property
-    def gone(self) -> bool:
-        """Whether the text is not there any more: then its splices are no more either."""
-        return self.refusal is not None and self.refusal.reason is Reason.GONE
-
-    @property
-    def outlived(self) -> list[LiveSplice]:
-        """The splices that the journal need not list any more."""
-        if self.gone:
-            return self.removed + self.added
-        return self.removed if self.refusal is None else self.added
 
 
 @dataclass(slots=True)

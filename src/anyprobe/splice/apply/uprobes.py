@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.apply.text import TextMemory, write_around_breakpoint
-from anyprobe.splice.apply.transaction import LiveSplice
 from anyprobe.splice.edits import Module
+from anyprobe.splice.function_changes import LiveSplice
 from anyprobe.target.process.permission import tracer_of
 from anyprobe.target.process.process import Process
 from anyprobe.target.system.procfs import Mapping

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import InternalError, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
-from anyprobe.splice.apply.transaction import FunctionChange, LiveSplice
 from anyprobe.splice.codegen.emit import (
     PATCH_ALIGNMENT,
     ActionSource,
@@ -18,6 +17,7 @@ from anyprobe.splice.codegen.emit import (
 )
 from anyprobe.splice.codegen.patch import REPLACING, Action, ActionKind, BankCode, EmittedPatch
 from anyprobe.splice.edits import Edit, Module, hook_of
+from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.memory.code_region import Neighbourhood, SlotBank
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.together import member_at

@@ -9,8 +9,8 @@ from anyprobe.splice.codegen.patch import REPLACING, ActionKind
 from anyprobe.splice.memory.code_region import NearBank, SlotBank
 
 if TYPE_CHECKING:
-    from anyprobe.splice.apply.transaction import LiveSplice
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
+    from anyprobe.splice.function_changes import LiveSplice
 
 TIMING = frozenset({ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.ENTER_RETURN})
 SLOT_ONLY = TIMING | REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}

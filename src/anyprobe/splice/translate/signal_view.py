@@ -17,9 +17,9 @@ from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
-from anyprobe.splice.apply.transaction import LiveSplice
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
+from anyprobe.splice.function_changes import LiveSplice
 from anyprobe.splice.memory.banks import Hook
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 from anyprobe.splice.userspace.signal_actions import FAULT_SIGNALS, handled_signals, query_actions

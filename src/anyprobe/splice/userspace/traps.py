@@ -30,8 +30,8 @@ from anyprobe.splice.userspace.signal_actions import (
 )
 
 if TYPE_CHECKING:
-    from anyprobe.splice.apply.transaction import FunctionChange, LiveSplice
     from anyprobe.splice.engine import Engine
+    from anyprobe.splice.function_changes import FunctionChange, LiveSplice
     from anyprobe.splice.userspace.trap_handler import SignalAction, TrapHandler
     from anyprobe.target.process.stopping import Stop
     from anyprobe.target.remote.calls import RemoteCalls

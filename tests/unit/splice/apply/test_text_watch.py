@@ -6,9 +6,9 @@ import pytest
 
 from anyprobe.core.address import PAGE
 from anyprobe.splice.apply.text_watch import OVERWRITTEN, STALE, TextWatch
-from anyprobe.splice.apply.transaction import LiveSplice
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import FunctionState, Module
+from anyprobe.splice.function_changes import LiveSplice
 from anyprobe.splice.memory.banks import Hook
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 

@@ -9,8 +9,9 @@ import pytest
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
-from anyprobe.splice.apply.transaction import FunctionChange, LiveSplice, Transaction
+from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.codegen.patch import EmittedPatch
+from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.records import AT_HANDLER, INTERNAL, Journal, Owner, RecordKind, read_journal
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 

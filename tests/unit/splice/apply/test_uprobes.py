@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from anyprobe.core.address import PAGE
-from anyprobe.splice.apply.transaction import LiveSplice
 from anyprobe.splice.apply.uprobes import take_out
+from anyprobe.splice.function_changes import LiveSplice
 from anyprobe.splice.plan.splices import Strategy
 
 TEXT, SITE = 0x400000, 0x400100

@@ -20,9 +20,10 @@ from anyprobe.splice.apply.live.traps import disturbed, wrong_action
 from anyprobe.splice.apply.live.writes import SEVERAL, Rewrite, Site, sites_of, steps
 from anyprobe.splice.apply.staleness import additions, gone
 from anyprobe.splice.apply.text import put_back, write_running
-from anyprobe.splice.apply.transaction import FunctionChange, LiveSplice, Transaction
+from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.codegen.patch import EmittedPatch
 from anyprobe.splice.edits import Edit, Module, planned_of
+from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.records import Journal, Record, RecordKind
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.live_planner import LivePlanner

@@ -7,8 +7,8 @@ import pytest
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.apply.live.writes import Rewrite, sites_of, steps
-from anyprobe.splice.apply.transaction import FunctionChange, LiveSplice
 from anyprobe.splice.codegen.patch import EmittedPatch
+from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.records import FoundJournal, Owner, Record, RecordKind
 from anyprobe.splice.journal.restoring import TextRestoration, in_window
 from anyprobe.splice.plan.live_planner import LivePlanner

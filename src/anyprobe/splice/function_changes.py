@@ -1,0 +1,84 @@
+"""What a change writes, function by function: splices whose patches are emitted, to be put in or taken out together."""
+
+from dataclasses import dataclass, field
+
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import Flow
+from anyprobe.splice.codegen.patch import EmittedPatch
+from anyprobe.splice.journal.records import Journal
+from anyprobe.splice.plan.splices import PlannedSplice, Strategy
+
+
+@dataclass(slots=True, eq=False)
+class LiveSplice:
+    """A splice in the target (or about to be): its bytes, patch and journal record. Addresses are run-time ones."""
+
+    planned: PlannedSplice
+    bias: int
+    address: int
+    old: bytes
+    new: bytes
+    patch: EmittedPatch | None
+    springboard: int = 0
+    journal: Journal | None = None
+    record: int = -1
+    borrowed: bytes = b""
+    """What must follow the written bytes: a punned jump's displacement depends on it."""
+    is_springboard: bool = False
+    """Not a site: the dead bytes that a short jump leads to."""
+    whole: bytes = b""
+    """The whole instructions, some of whose bytes are written; what is displaced was made from these."""
+    whole_at: int = 0
+
+    @property
+    def interior(self) -> tuple[int, int] | None:
+        """The instruction boundaries that nobody may come back to, if any.
+
+        These are the overwritten ones (the JTPR), and those in front of what others have put into the displaced bytes.
+        """
+        end = max(self.address + len(self.old), self.planned.hosts_until + self.bias if self.planned.hosts_until else 0)
+        if self.is_springboard or end <= self.planned.insns[0].end + self.bias:
+            return None
+        # who skips an instruction that is made to fault comes back behind it
+        return self.address + (self.planned.insns[0].flow is not Flow.TRAP), end
+
+    @property
+    def displaced(self) -> tuple[int, int]:
+        """The range of the displaced instructions."""
+        if self.is_springboard:
+            return self.address, self.address
+        if self.planned.strategy is Strategy.TRAP:  # all but one byte stays as it is: nobody has to move
+            return self.address, self.address + 1
+        return self.planned.insns[0].address + self.bias, self.planned.end + self.bias
+
+
+@dataclass(slots=True, eq=False)
+class FunctionChange:
+    """What changes in one function: splices to take out and splices to put in, together or not at all."""
+
+    address: int
+    removed: list[LiveSplice] = field(default_factory=list)
+    added: list[LiveSplice] = field(default_factory=list)
+    refusal: Refusal | None = None
+
+    @property
+    def traps(self) -> bool:
+        """Whether a trap is among what is put in."""
+        return any(splice.planned.strategy is Strategy.TRAP for splice in self.added)
+
+    @property
+    def shows_pcs(self) -> bool:
+        """Whether a signal handler of the program's is among what is changed."""
+        return any(splice.planned.shows_pcs for splice in self.added)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the text is not there any more: then its splices are no more either."""
+        return self.refusal is not None and self.refusal.reason is Reason.GONE
+
+    @property
+    def outlived(self) -> list[LiveSplice]:
+        """The splices that the journal need not list any more."""
+        if self.gone:
+            return self.removed + self.added
+        return self.removed if self.refusal is None else self.added
