@@ -418,7 +418,7 @@ def test_a_springboards_place_taken_meanwhile(run_target, monkeypatch):
     def late(self: Deputies, *, pointers: bool) -> Iterator[object]:
         handlers = session.engine.view.hooks.values()  # of the C library; their splices come first
         if not taken and all(hook.armed for hook in handlers):
-            taken.append(session.engine.springboards.pages()[-1])
+            taken.append(session.engine._planning.springboards.pages()[-1])
             with self.calls("arm") as remote:
                 assert remote.syscall(9, taken[0], 4096, 3, 0x100022, -1, 0) == taken[0]
         with mapping(self, pointers=pointers) as given:

@@ -179,7 +179,7 @@ class Compiler:
     def _knowing_stubs(self, facts: "HandlerFacts") -> "HandlerFacts":
         """Return a handler that is told the true return address where a stub's is in its place."""
         engine = self._session.engine
-        return knowing_stubs(facts, engine.stubs.address(engine)) if asks_caller(facts) else facts
+        return knowing_stubs(facts, engine.stubs.address()) if asks_caller(facts) else facts
 
     def _kretprobe_sites(self, rp: Kretprobe, location: Location) -> tuple[list[Site], Count | None]:
         wrapping.check_parameters(rp.handler, "ri", "regs")

@@ -7,7 +7,6 @@ from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
 from anyprobe.probes.probe import Place, Probe, edits_for
 from anyprobe.splice.apply.blocked_syscalls import Sleepers
-from anyprobe.splice.apply.live.removal import end_live
 from anyprobe.splice.engine import Engine
 from anyprobe.splice.journal.installed import find_owners, owner_alive
 from anyprobe.splice.journal.recovery import remove, remove_everywhere
@@ -18,7 +17,7 @@ from anyprobe.target.process.process import Process
 
 def disarm(engine: Engine, places: Sequence[Place]) -> list[str]:
     """Take places of probes out; return what had to stay in, and why."""
-    engine.text.look_for_returned(engine.process.mem)
+    engine.look_for_returned()
     places = [place for place in places if place.hook.armed]
     edits = edits_for(places, remove=True)
     engine.change(edits)
@@ -52,16 +51,14 @@ def detach(process: Process, engine: Engine) -> list[str]:
     since = 0
 
     def patches() -> Sleepers:
-        splices = [splice for module in engine.modules for f in module.functions.values() for splice in f.splices]
-        left = [] if engine.live is None else engine.live.left
-        return Sleepers([*(splice.patch for splice in splices if splice.patch is not None), *left])
+        return Sleepers(engine.patches())
 
     try:
         _forget_lost(process, engine)
         try:
-            end_live(engine)
+            engine.end_live()
         finally:  # whatever went wrong there: the splices do not stay
-            removal = remove(process, sessions, patches, list(engine.text.saved.values()))
+            removal = remove(process, sessions, patches, engine.saved_copies)
         engine.pause_us["disarm"] += removal.pause_us
         # A process that is older than this controller can only have our splices if it shares the target's memory. From
         # there they have just been removed, unless the target runs another program by now.
@@ -72,7 +69,7 @@ def detach(process: Process, engine: Engine) -> list[str]:
         pass
     except TargetError as error:
         failure = error
-    inodes = frozenset(arena.inode for arena in engine.arenas)
+    inodes = engine.inodes()
     _, failed = remove_everywhere(inodes, sessions, patches, but=process.pid, since=since)
     remaining += [f"{each}; run: anyprobe detach -p {process.pid}" for each in failed]
     if failure is not None:
@@ -82,11 +79,9 @@ def detach(process: Process, engine: Engine) -> list[str]:
 
 def _forget_lost(process: Process, engine: Engine) -> None:
     """Have the journals list no more what was in modules that are gone: other files may be mapped there by now."""
-    if engine.arenas:
+    if engine.inodes():
         with suppress(TargetError, MemoryFault), exclusive(process):  # where nothing is left, nothing is restored
-            engine.note_losses(process.mappings())
-            if not engine.losses.evicted:
-                engine.losses.clear_records()
+            engine.forget_lost(process.mappings())
 
 
 def clean_up(process: Process) -> list[str]:

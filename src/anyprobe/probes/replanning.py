@@ -55,7 +55,7 @@ def switch_optimization(session: "ProbeHost", probes: Sequence["Probe"], *, on: 
     engine = session.engine
     if not on and trapping.WARNING not in session.warnings:
         session.warnings = [*session.warnings, trapping.WARNING]
-    engine.allowed = AUTO | TRAPS if on else TRAPS  # what cannot be a jump stays a trap
+    engine.allow(AUTO | TRAPS if on else TRAPS)  # what cannot be a jump stays a trap
     states: dict[FunctionState, Module] = {}
     staying = []
     for place in (place for probe in probes for place in probe.places if place.hook.armed):
@@ -67,7 +67,7 @@ def switch_optimization(session: "ProbeHost", probes: Sequence["Probe"], *, on: 
     try:
         staying += [f"{refusal}" for refusal in _replanned(session, states)]
     finally:
-        engine.allowed = AUTO if on else TRAPS
+        engine.allow(AUTO if on else TRAPS)
     return staying
 
 

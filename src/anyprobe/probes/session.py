@@ -74,19 +74,16 @@ class Session(Observed, SessionApi[Probe]):
         self._clock_refusal: Refusal | None = None
         self._watch: OverheadWatch | None = None
         self._ns_per_tick = self.clock_step_ns = 0.0
+        self._proof = LiveProof(self._objects)
         self.engine = Engine(
             process,
             clobbers,
             allowed=AUTO if options.strategy == "auto" else frozenset([Strategy(options.strategy)]),
             slots=self._objects.has_thread_slots(),
             maxactive=options.maxactive,
+            proof=self._proof if options.live else None,
         )
         self._handlers = HandlerWatch(self.engine, self._objects, self.module)
-        self._proof = LiveProof(self._objects)
-        if options.live:
-            from anyprobe.splice.apply.live.changes import LiveArming
-
-            self.engine.live = LiveArming(self.engine, self._proof)
 
     @property
     def refused(self) -> Refusals:
@@ -249,7 +246,7 @@ class Session(Observed, SessionApi[Probe]):
 
         Costs a glance at ``/proc`` where there are none; ``often``: how it is called, so that not each has to be seen.
         """
-        there = self._ended is None and not self._held and self.engine.arenas and not self.engine.losses.evicted
+        there = self._ended is None and not self._held and self.engine.is_installed
         if there and not self._process.exited() and self.became() is None:
             # what fails is tried again at the next look
             with suppress(TargetError), typed(self._process, "splicing signal handlers of"):
@@ -261,7 +258,7 @@ class Session(Observed, SessionApi[Probe]):
 
     def _note_losses(self) -> None:
         """See what is no longer there: libraries unmapped, everything removed by another anyprobe."""
-        if self._ended is not None or not self.engine.arenas or self.engine.losses.evicted or self.became():
+        if self._ended is not None or not self.engine.is_installed or self.became():
             return
         with suppress(TargetError):  # whoever is gone has lost nothing
             mappings = self._process.mappings()
@@ -269,7 +266,7 @@ class Session(Observed, SessionApi[Probe]):
             self.engine.roster.write()
             told = withdrawn(*self.engine.look_at_text(mappings), self.probes, self._disarm)
             self.warnings = [*self.warnings, *told, *self.copies.uncounted(self.probes, mappings)]
-            if self.engine.losses.evicted:
+            if self.engine.evicted:
                 self.warn("another anyprobe has removed these probes; they have counted until then")
 
     def _check_attached(self) -> None:
@@ -330,8 +327,7 @@ class Session(Observed, SessionApi[Probe]):
         module = self._objects.module(loaded)
         if self.engine.live is not None:
             module.plans = None  # they are for changes in a stop
-        if module not in self.engine.modules:
-            self.engine.modules.append(module)
+        self.engine.add_module(module)
         early = self._held and (self._objects.is_loader(loaded) or not self._awaits_libraries)
         module.early = early
         module.slotless = early or loaded.image.moves_thread_pointer
@@ -362,7 +358,7 @@ class Session(Observed, SessionApi[Probe]):
                     self._clock_refusal = self._choice.check_permission(
                         self._process, self.engine.pause_us, live=self.engine.live is not None
                     )
-                self.engine.clock = self._choice.address
+                self.engine.use_clock(self._choice.address)
             probes = [self._make(spec, timed=timed, known=site) for spec, site in zip_longest(specs, known)]
             for probe in probes if dress is not None else ():
                 probe.dress = dress
@@ -403,7 +399,7 @@ class Session(Observed, SessionApi[Probe]):
             self.warn(AUDITED)
         self._awaits_libraries = False
         self._objects.refresh()
-        self.engine.slots = self._objects.has_thread_slots()
+        self.engine.use_slots(on=self._objects.has_thread_slots())
         self.recheck_handlers(self._objects.reads_thread_word)
         fresh = []
         for probe, timed in self._pending:

@@ -20,6 +20,7 @@ from anyprobe.kprobes import (
     unregister_kprobes,
     unregister_kretprobe,
 )
+from anyprobe.splice.memory.access import Access
 from support.driver import TARGETS, build, started
 
 pytestmark = pytest.mark.live
@@ -135,8 +136,8 @@ def test_only_the_registers_that_a_handler_writes_change(target):
 
 def test_a_batch_takes_one_stop(target, session, monkeypatch):
     stops = []
-    stop = session.engine.stop
-    monkeypatch.setattr(session.engine, "stop", lambda what: (stops.append(what), stop(what))[1])
+    stop = Access.stop
+    monkeypatch.setattr(Access, "stop", lambda self, what: (stops.append(what), stop(self, what))[1])
     probes = [Kprobe(symbol_name=name) for name in ("stepped", "chosen", "recursive", "leaves", "asked")]
     assert register_kprobes(probes) == 0
     assert stops.count("arm") == 1

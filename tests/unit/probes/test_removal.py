@@ -30,13 +30,13 @@ def ended(monkeypatch):
         looked = []
         monkeypatch.setattr(removal, "remove", remove)
         monkeypatch.setattr(removal, "remove_everywhere", everywhere)
-        monkeypatch.setattr(removal, "end_live", lambda _: None)
         monkeypatch.setattr(removal, "_forget_lost", lambda *_: None)
         engine = SimpleNamespace(
             owner=SimpleNamespace(session=b"s", start_time=STARTED),
-            text=SimpleNamespace(saved={}),
+            saved_copies=(),
             pause_us={"disarm": 0},
-            arenas=[SimpleNamespace(inode=7)],
+            inodes=lambda: frozenset([7]),
+            end_live=lambda: None,
         )
         with suppress(TargetError):
             removal.detach(SimpleNamespace(pid=1), engine)

@@ -20,7 +20,7 @@ from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit
 from anyprobe.splice.memory.banks import Hook
-from anyprobe.splice.memory.stores import Store, map_stores
+from anyprobe.splice.memory.stores import Store
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.target.system import futexes
 
@@ -225,7 +225,7 @@ class Callbacks:
 
     def _begin(self) -> None:
         if self._store is None:
-            (self._store,) = map_stores(self._session.engine, [rendezvous.SIZE])
+            (self._store,) = self._session.engine.map_stores([rendezvous.SIZE])
         if self._thread is None:
             ready = threading.Event()
             self._thread = threading.Thread(target=self._serve, args=(ready,), name="anyprobe callbacks", daemon=True)

@@ -31,7 +31,7 @@ class HandlerWatch:
         self._engine, self._objects, self._module = engine, objects, module
         self._known = (engine.view.look(), 0)
         """The signals that were handled, and how often actions had been set, at the last look."""
-        engine.view.locate, engine.view.setter = self.function_at, self.setter
+        engine.view.find_by(self.function_at, self.setter)
         self._rests_until = 0.0
         self._gate: HandlerGate | None = None
 

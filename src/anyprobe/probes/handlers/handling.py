@@ -33,7 +33,7 @@ from anyprobe.probes.probe import Probe
 from anyprobe.probes.providers.function.prototypes import Prototypes
 from anyprobe.splice.codegen.handlers.facts import INSTANCE_BYTES, TID_OFFSET, HandlerFacts, instances_bytes
 from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN, ReadingFacts
-from anyprobe.splice.memory.stores import Store, map_stores
+from anyprobe.splice.memory.stores import Store
 from anyprobe.target.process.timestamps import thread_without_timestamps
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class Handling:
             sizes[MISSES] = 8 * len(MISSES) + 16
         if call is not None and call.store is None and any(each.kind is InputKind.INSTANCE for each in code.inputs):
             sizes[call] = call.pool * INSTANCE_BYTES if call.pool else instances_bytes()
-        for key, store in zip(sizes, map_stores(self._session.engine, list(sizes.values())), strict=True):
+        for key, store in zip(sizes, self._session.engine.map_stores(list(sizes.values())), strict=True):
             if key is MISSES:
                 self._misses = store
             elif isinstance(key, Call):

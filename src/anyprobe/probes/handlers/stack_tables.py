@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.data.unwinding import Range, UnwindRegion, room_for
 from anyprobe.splice.memory.arena import is_ours
-from anyprobe.splice.memory.stores import Store, map_stores
+from anyprobe.splice.memory.stores import Store
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.function.objects import ObjectTable
@@ -34,7 +34,7 @@ class StackTables:
         """Where the tables are in the target, mapped at the first use."""
         if self._store is None:
             ranges = self._ranges()
-            (self._store,) = map_stores(self._engine, [room_for(ranges)])
+            (self._store,) = self._engine.map_stores([room_for(ranges)])
             self._region = UnwindRegion(self._store.view())
             self._region.publish(ranges)
         return self._store.address

@@ -73,7 +73,7 @@ class Attendant:
     def open(self, options: SessionOptions, thread_pointer: int) -> tuple[str, list[str]]:
         """Attach; return the program's executable and warnings."""
         self._session = attach(self._pid, options)
-        self._session.engine.left_out = _READERS
+        self._session.engine.leave_out(_READERS)
         self._readers.append(thread_pointer)
         return self._session.exe, list(self._session.warnings)
 

@@ -3,20 +3,22 @@
 import errno
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layout import NEXT_BLOCK, BankLayout
+from anyprobe.splice.apply.outcomes import give_up
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
 from anyprobe.splice.codegen.trampoline import AT_RETURN_BYTES, RETURNS, TRAMPOLINE_BYTES
 from anyprobe.splice.journal.records import MappingUse, Record, RecordKind, journal_size
 from anyprobe.splice.journal.registrations import records_for
+from anyprobe.splice.memory.access import Access
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.banks import Hook, demand, home_of_handlers, settle_in_slot_bank, settle_near
 from anyprobe.splice.memory.code_region import (
@@ -28,12 +30,15 @@ from anyprobe.splice.memory.code_region import (
     neighbourhood_pieces,
 )
 from anyprobe.splice.memory.space import AddressSpace
+from anyprobe.splice.plan.strategies.springboard import Springboards
 from anyprobe.splice.userspace.thread_slot import choose_slot, region_place
+from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
     from anyprobe.splice.edits import Edit, Module
-    from anyprobe.splice.engine import Engine
+    from anyprobe.target.process.process import Process
     from anyprobe.target.remote.calls import RemoteCalls
+    from anyprobe.target.system.procfs import Mapping
 
 _LEAST_COUNTERS, _LEAST_RECORDS, _LEAST_CODE, _LEAST_JOURNAL = 1024, 16, 1 << 16, 256
 _HANDLERS_COUNTERS = 1 << 13
@@ -104,6 +109,11 @@ def _view_room(bytes_wanted: int) -> int:
     return min(bytes_wanted, _VIEW_MOST) + max(bytes_wanted - _VIEW_MOST, 0) // _VIEW_PART
 
 
+def look_at_space(springboards: Springboards, process: "Process", mappings: "Sequence[Mapping]") -> None:
+    """Have springboards placed in the address space as the memory map has it now."""
+    springboards.look(AddressSpace(mappings, process.heap_start), len(mappings), procfs.most_mappings())
+
+
 def keep_room(space: AddressSpace, edits: Sequence["Edit"]) -> None:
     """Keep springboards, which may stand nearly anywhere, out of the way of the code of many patches."""
     wanted: Counter[Module] = Counter()
@@ -133,22 +143,73 @@ def _join(clusters: list[_Cluster], module: "Module") -> _Cluster:
     return clusters[-1]
 
 
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """How the banks of a session are made."""
+
+    maxactive: int
+    """Instances of calls that a thread can have at once."""
+    left_out: int = 0
+    """Blocks of each bank that are for threads left out."""
+    clock: int = 0
+    """Address of the vdso's ``clock_gettime``, if times are not taken from the TSC."""
+
+
+class Mapper(Protocol):
+    """What maps memory while the program runs."""
+
+    def prepare_stack(self, what: str) -> None:
+        """See that there is a stack for a thread that makes calls."""
+        ...
+
+    def mapping(self, *, pointers: bool) -> "AbstractContextManager[tuple[RemoteCalls, list[int]]]":
+        """Give a thread to map memory in, and all thread ``pointers``; ``StopTimeout`` where that needs a stop."""
+        ...
+
+
 class Preparation:
     """Finds out what is missing and maps it."""
 
-    def __init__(self, engine: "Engine", edits: Sequence["Edit"]) -> None:
-        """Look at the plans; nothing is done yet."""
-        self._engine, self._edits = engine, edits
+    def __init__(
+        self,
+        access: Access,
+        springboards: Springboards,
+        edits: Sequence["Edit"],
+        counting: Counting,
+        *,
+        has_slots: "Callable[[Module], bool]",
+        view_used: bool = False,
+        listing: int = 0,
+        mapper: Mapper | None = None,
+        note_stop: Callable[[TargetError], None] = lambda _: None,
+    ) -> None:
+        """Look at the plans; nothing is done yet.
+
+        Args:
+            access: The target, and what is mapped there.
+            springboards: Where the plans want springboards.
+            edits: The plans.
+            counting: How banks are made.
+            has_slots: Says whether the threads that run a module have thread slots.
+            view_used: Whether signal handlers are shown the program's own pcs: that takes room.
+            listing: How many words of registered probes wait for room in a journal.
+            mapper: What maps memory while the program runs, where that is wanted.
+            note_stop: Called with the reason why memory is mapped in a stop all the same.
+
+        """
+        self._access, self._process, self._holdings = access, access.process, access.holdings
+        self._springboards, self._edits, self._counting = springboards, edits, counting
+        self._has_slots, self._view_used, self._words = has_slots, view_used, listing
+        self._mapper, self._note_stop = mapper, note_stop
         self._clusters: list[_Cluster] = []
         self._layout: BankLayout | None = None
         self._home: SlotBank | None = None
         """The bank by which handlers are called, if there is one with room."""
         self._region: tuple[int, int] | None = None
-        self._live = engine.live if engine.live is not None and engine.process.held is None else None
 
     def run(self) -> None:
         """Map what is missing, and give every hook a place to count."""
-        self._engine.springboards.reserve_fresh()
+        self._springboards.reserve_fresh()
         splices = [splice for edit in self._edits for splice in edit.plan.splices]
         splices += [splice for splice in splices if splice.dead_springboard]  # these take two journal records
         if splices:
@@ -157,7 +218,7 @@ class Preparation:
             if (
                 self._clusters
                 or self._layout
-                or self._engine.springboards.has_fresh()
+                or self._springboards.has_fresh()
                 or not self._has_journal(len(splices) + self._listing() + _SPARE_RECORDS)
             ):
                 self._map(len(splices))
@@ -166,18 +227,17 @@ class Preparation:
     # -- needs
 
     def _uses_slots(self, edit: "Edit") -> bool:
-        return self._engine.has_slots(edit.module)
+        return self._has_slots(edit.module)
 
     def _hooks(self, edit: "Edit") -> list[Hook]:
         return [want.tag for want in edit.wants if isinstance(want.tag, Hook)] if edit.plan.splices else []
 
     def _want_code(self) -> None:
         """Find modules whose neighbourhood lacks room or near counters, and cluster them."""
-        engine = self._engine
+        holdings = self._holdings
         needs: dict[int, _Need] = {}
-        is_viewed = engine.view.is_used
         replacing: set[int] = set()
-        stubs = TRAMPOLINE_BYTES * (1 + sum(bank.layout.returns > 0 for bank in engine.banks))
+        stubs = TRAMPOLINE_BYTES * (1 + sum(bank.layout.returns > 0 for bank in holdings.banks))
         for edit in self._edits:
             hooks = self._hooks(edit)
             size = sum([estimate(splice) for splice in edit.plan.splices])
@@ -192,7 +252,7 @@ class Preparation:
             need = needs.setdefault(id(edit.module), _Need(edit.module))
             need.largest = max(size, need.largest)
             need.near += 0 if self._uses_slots(edit) else demand(hooks).counters
-            need.view += _VIEW_BYTES * len(edit.wants) if is_viewed and edit.plan.splices else 0
+            need.view += _VIEW_BYTES * len(edit.wants) if self._view_used and edit.plan.splices else 0
             if special:
                 if any(hook.kind in REPLACING for hook in special) and id(edit.module) not in replacing:
                     replacing.add(id(edit.module))
@@ -204,7 +264,7 @@ class Preparation:
             if need.code == 0:
                 continue
             module, near = need.module, need.near
-            homes = [h for h in engine.neighbourhoods if h.reaches(module.low, module.high)]
+            homes = [h for h in holdings.neighbourhoods if h.reaches(module.low, module.high)]
             code, shown = used_code + need.code + ROUTINE_BYTES, used_view + _view_room(need.view)
             roomy = any(home.room() >= code and home.view_room >= shown for home in homes)
             if roomy and (
@@ -223,9 +283,9 @@ class Preparation:
 
     def _want_bank(self) -> None:
         hooks = [hook for edit in self._edits if self._uses_slots(edit) for hook in self._hooks(edit)]
-        self._home = home_of_handlers(self._engine.banks, hooks)
+        self._home = home_of_handlers(self._holdings.banks, hooks)
         need = demand(hook for hook in hooks if self._home is None or hook.handler is None)
-        bank = self._engine.banks[-1] if self._engine.banks else None
+        bank = self._holdings.banks[-1] if self._holdings.banks else None
         if need.counters == need.records == 0:
             return
         enough = bank is not None and bank.layout.counters_left() >= need.counters
@@ -236,15 +296,15 @@ class Preparation:
         if self._home is None and any(hook.handler is not None for hook in hooks):
             counters += _HANDLERS_COUNTERS
         # any bank may come to call handlers, and those at replaced return addresses must be called by the same one
-        maxactive = self._engine.maxactive if records else 0
-        self._layout = BankLayout(counters, records, maxactive, RETURNS, self._engine.left_out)
+        maxactive = self._counting.maxactive if records else 0
+        self._layout = BankLayout(counters, records, maxactive, RETURNS, self._counting.left_out)
 
     def _has_journal(self, records: int) -> bool:
-        return any(arena.journal.room() >= records for arena in self._engine.arenas[-1:])
+        return any(arena.journal.room() >= records for arena in self._holdings.arenas[-1:])
 
     def _listing(self) -> int:
         """Return how many records of the journal will say what is registered."""
-        return records_for(sum(len(edit.added) for edit in self._edits) + self._engine.roster.backlog())
+        return records_for(sum(len(edit.added) for edit in self._edits) + self._words)
 
     # -- mapping
 
@@ -253,80 +313,79 @@ class Preparation:
 
         At one moment no thread may be where it can make calls; meanwhile the program may have mapped what was free.
         """
-        engine = self._engine
         deadline = time.monotonic() + _PATIENCE
         try:
             while True:
                 try:
-                    if self._live is not None:
-                        self._live.deputies.prepare_stack("arm")  # before places are chosen: it needs one, too
+                    if self._mapper is not None:
+                        self._mapper.prepare_stack("arm")  # before places are chosen: it needs one, too
                     return self._map_now(splices)
                 except (StopTimeout, RemoteCallFailed, PermissionDenied) as error:
                     taken = isinstance(error, RemoteCallFailed) and error.errno == errno.EEXIST
-                    if self._live is not None and not taken:
-                        self._live.note(error)
-                        self._live = None
+                    if self._mapper is not None and not taken:
+                        self._note_stop(error)
+                        self._mapper = None
                         continue
                     if not (taken or isinstance(error, StopTimeout)) or time.monotonic() > deadline:
                         raise
                 time.sleep(_PAUSE)
-                engine.see_space(engine.process.mappings())
+                look_at_space(self._springboards, self._process, self._process.mappings())
                 if taken and time.monotonic() > deadline - _PATIENCE / 2:
                     self._give_up_taken()
-                engine.springboards.reserve_fresh()
+                self._springboards.reserve_fresh()
         except BaseException:
-            engine.springboards.forget_fresh()
+            self._springboards.forget_fresh()
             raise
 
     def _give_up_taken(self) -> None:
         """Refuse functions with springboards to be mapped where the program has mapped something since."""
-        springboards = self._engine.springboards
+        springboards = self._springboards
         for edit in self._edits:
             for splice in edit.plan.splices:
                 page = splice.springboard & -PAGE
                 if springboards.is_fresh(page) and not springboards.space.is_free(page, page + PAGE):
                     detail = "the program has just mapped memory where the jump leads; try again"
-                    self._engine.give_up(edit, Refusal(Reason.PUN_OUT_OF_REACH, splice.head, detail))
+                    give_up(edit, Refusal(Reason.PUN_OUT_OF_REACH, splice.head, detail))
                     break
 
     def _map_now(self, splices: int) -> None:
         """Map everything that is missing, in one stop."""
-        engine = self._engine
+        process, holdings = self._process, self._holdings
         pieces, offset = self._place_clusters()
         if self._layout is not None:
             pieces.append(self._place_region(self._layout, offset))
             offset += self._layout.size
-        boards = engine.springboards.fresh_pieces(offset)
+        boards = self._springboards.fresh_pieces(offset)
         pieces += boards
         records = max(_LEAST_JOURNAL, 2 * splices) + self._listing()
         size = journal_size(records + len(pieces) + 8)
         anchor = min(edit.module.low for edit in self._edits)
-        space = engine.springboards.space
+        space = self._springboards.space
         journal_at = space.gap_near(anchor, anchor + PAGE, size) or space.quiet_gap(size)
         if journal_at is None:
             raise TargetError("no room for the journal in the target's address space")
         with self._borrowed() as (remote, pointers):
             slot = self._choose_slot(pointers)
-            arena = Arena.create(engine.process, remote, engine.owner, pieces, journal_at=journal_at, records=records)
-            engine.arenas.append(arena)  # whatever fails from here on: it is there
-        engine.springboards.mapped(arena)
+            arena = Arena.create(process, remote, holdings.owner, pieces, journal_at=journal_at, records=records)
+            holdings.add(arena)  # whatever fails from here on: it is there
+        self._springboards.mapped(arena)
         self._adopt(arena, slot)
 
     @contextmanager
     def _borrowed(self) -> "Iterator[tuple[RemoteCalls, list[int]]]":
         """Give a thread to make calls in and all thread pointers, everything being stopped if it has to be."""
-        if self._live is not None:
-            with self._live.deputies.mapping(pointers=self._layout is not None) as given:
+        if self._mapper is not None:
+            with self._mapper.mapping(pointers=self._layout is not None) as given:
                 yield given
         else:
-            with self._engine.stop("prepare") as stop, stop.remote() as remote:
+            with self._access.stop("prepare") as stop, stop.remote() as remote:
                 yield remote, [thread.registers.fs_base for thread in stop.threads]
 
     def _choose_slot(self, pointers: Sequence[int]) -> int:
         if self._layout is None:
             return 0
-        taken = frozenset(bank.slot for bank in self._engine.banks)
-        slot = choose_slot(self._engine.process.mem, pointers, taken)
+        taken = frozenset(bank.slot for bank in self._holdings.banks)
+        slot = choose_slot(self._process.mem, pointers, taken)
         if slot is None:
             raise ThreadSlotUnusable
         return slot
@@ -348,7 +407,7 @@ class Preparation:
 
     def _places_of(self, cluster: _Cluster) -> tuple[list[int], list[int]]:
         """Return sizes and addresses for a cluster's code: one place, or several that reach one another."""
-        springboards = self._engine.springboards
+        springboards = self._springboards
         for count in _DIVISIONS:
             sizes, places = cluster.sizes(count), []
             space = springboards.space.copy()
@@ -367,14 +426,14 @@ class Preparation:
         raise TargetError(f"no free address space within reach of {names}")
 
     def _place_region(self, layout: BankLayout, offset: int) -> Piece:
-        self._region = region_place(self._engine.springboards.space, layout.size)
+        self._region = region_place(self._springboards.space, layout.size)
         if self._region is None:
             raise TargetError("no free address space for the counters")
         return Piece(MappingUse.DATA, self._region[0], layout.size, offset)
 
     def _adopt(self, arena: Arena, slot: int) -> None:
         """Turn mapped pieces into neighbourhoods and banks."""
-        engine = self._engine
+        holdings = self._holdings
         mapped = {piece.address: piece for piece in arena.pieces}
         for cluster in self._clusters:
             view_bytes = cluster.view_in_each(len(cluster.homes))
@@ -383,28 +442,28 @@ class Preparation:
                 counters = pieces.get(MappingUse.COUNTERS)
                 near = NearBank(arena, counters, cluster.near) if counters is not None and cluster.near else None
                 gate, code = pieces[MappingUse.GATE], pieces[MappingUse.CODE]
-                engine.neighbourhoods.append(Neighbourhood(arena, gate, code, near, view_bytes))
+                holdings.neighbourhoods.append(Neighbourhood(arena, gate, code, near, view_bytes))
         if self._layout is not None and self._region is not None:
             piece = mapped[self._region[0]]
-            numbered = sum(bank.layout.blocks for bank in engine.banks)
-            number, mask = len(engine.banks), self._region[1]
-            bank = SlotBank(arena, piece, self._layout, slot, mask, number, engine.clock, numbered)
+            numbered = sum(bank.layout.blocks for bank in holdings.banks)
+            number, mask = len(holdings.banks), self._region[1]
+            bank = SlotBank(arena, piece, self._layout, slot, mask, number, self._counting.clock, numbered)
             extra = slot | self._layout.blocks << 32
             arena.journal.add([Record(RecordKind.BANK, piece.address, self._layout.stride, extra)])
             if self._layout.left_out:
                 arena.view(piece.offset + NEXT_BLOCK, 8)[:] = self._layout.left_out.to_bytes(8, "little")
-            engine.banks.append(bank)
+            holdings.banks.append(bank)
 
     def _settle_hooks(self) -> None:
-        engine = self._engine
+        holdings = self._holdings
         for edit in self._edits:
             hooks = [hook for hook in self._hooks(edit) if hook.bank is None and hook.kind is not ActionKind.VIEW]
             if not hooks:  # what only shows signal handlers other pcs counts nowhere
                 continue
             if self._uses_slots(edit):
-                settle_in_slot_bank(hooks, engine.banks[-1], self._home)
+                settle_in_slot_bank(hooks, holdings.banks[-1], self._home)
             else:
-                homes = [h for h in engine.neighbourhoods if h.near and h.reaches(edit.module.low, edit.module.high)]
+                homes = [h for h in holdings.neighbourhoods if h.near and h.reaches(edit.module.low, edit.module.high)]
                 home = max(homes, key=lambda h: h.near.layout.counters_left() if h.near else 0)
                 if home.near is not None:
                     settle_near(hooks, home.near)

@@ -2,20 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING
 
-from anyprobe.core.errors import SessionConflict
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of, planned_of
 from anyprobe.splice.function_changes import LiveSplice
-from anyprobe.splice.journal.installed import Part, find_owners, owner_alive
-from anyprobe.splice.journal.records import Owner
+from anyprobe.splice.journal.conflicts import removed
+from anyprobe.splice.journal.installed import Part
 from anyprobe.splice.memory.arena import is_ours
 from anyprobe.target.system.procfs import Mapping
-
-if TYPE_CHECKING:
-    from anyprobe.target.process.process import Process
 
 MODULE_GONE = "the module was unmapped, or another file is mapped there now"
 _REPLACED = "the program has replaced this text by other memory"
@@ -170,7 +165,7 @@ class Losses:
     def check_session(self, pid: int) -> None:
         """Raise if another anyprobe has removed the session."""
         if self.evicted:
-            raise _removed(pid)
+            raise removed(pid)
 
     def clear_records(self) -> None:
         """Have the journals list no more what is gone. Precondition: they are there, and nobody removes them now."""
@@ -178,26 +173,3 @@ class Losses:
         for journal in filter(None, journals.values()):
             journal.clear([splice.record for splice in self._splices if splice.journal is journal])
         self._splices = []
-
-
-def check_sessions(process: "Process", mappings: Sequence[Mapping], own: Owner, journals: int) -> None:
-    """Raise if another session is installed, or fewer ``journals`` of our own than there should be."""
-    found = find_owners(process.mem, mappings).values()
-    if sum(owner.session == own.session for owner in found) < journals:
-        raise _removed(process.pid)
-    for owner in found:
-        if owner.session == own.session or owner.ended:
-            continue
-        if owner_alive(owner):
-            raise SessionConflict(
-                f"process {process.pid} is being probed by another anyprobe session (process {owner.pid}); "
-                f"end that one first, or run: anyprobe detach -p {process.pid}"
-            )
-        raise SessionConflict(
-            f"process {process.pid} still has splices of an anyprobe session that died (process {owner.pid}); "
-            f"run: anyprobe detach -p {process.pid}"
-        )
-
-
-def _removed(pid: int) -> SessionConflict:
-    return SessionConflict(f"another anyprobe has removed this session from process {pid}; start a new one")

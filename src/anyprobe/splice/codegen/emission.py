@@ -19,12 +19,13 @@ from anyprobe.splice.codegen.patch import REPLACING, Action, ActionKind, BankCod
 from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.memory.code_region import Neighbourhood, SlotBank
+from anyprobe.splice.plan.site_clobbers import SiteClobbers
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan.strategies.springboard import Springboards
 from anyprobe.splice.plan.together import member_at
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
-    from anyprobe.splice.engine import Engine
 
 
 MANY_FUNCTIONS = 300
@@ -40,9 +41,22 @@ def worth_moving(edits: Sequence[Edit]) -> bool:
 class Emission:
     """Writes the patches of one change."""
 
-    def __init__(self, engine: "Engine", *, moves: bool = False) -> None:
-        """Start with no function written; ``moves``: lines of a function are moved together where that can be."""
-        self._engine, self._moves = engine, moves
+    def __init__(
+        self,
+        homes: Sequence[Neighbourhood],
+        springboards: Springboards,
+        clobbers: SiteClobbers,
+        view_root: Callable[[], int],
+        *,
+        moves: bool = False,
+    ) -> None:
+        """Start with no function written.
+
+        ``homes`` are where patches may go, ``view_root`` tells where the signal view keeps its tables' address.
+        ``moves``: lines of a function are moved together where that can be.
+        """
+        self._homes, self._springboards, self._clobbers = homes, springboards, clobbers
+        self._view_root, self._moves = view_root, moves
         self._homes_with_stubs: dict[int, Neighbourhood] = {}
         """By module."""
         self._within_reach: dict[Module, list[Neighbourhood]] = {}
@@ -121,7 +135,7 @@ class Emission:
         springboard = 0
         if planned.pun is not None:
             springboard = planned.springboard
-            self._engine.springboards.write(springboard, patch.address)
+            self._springboards.write(springboard, patch.address)
             target = springboard
         address = planned.write_at + module.bias
         new = head_bytes(planned, module.bias, target)
@@ -139,7 +153,7 @@ class Emission:
         lines = of_one_bank([splice for splice in edit.plan.splices if can_move(splice, action_of)], action_of)
         if not lines:
             return {}
-        moving = Moving(home.cursor, edit.module.bias, action_of, self._engine.clobbers.of_edit(edit))
+        moving = Moving(home.cursor, edit.module.bias, action_of, self._clobbers.of_edit(edit))
         written = moving.write(lines)
         if written is None:
             return {}
@@ -156,13 +170,13 @@ class Emission:
         actions = self._actions(want, home)
         if len(actions) != 1:
             return None
-        clobbers = self._engine.clobbers.of
+        clobbers = self._clobbers.of
         return home.templates.fill(planned, home.cursor, edit.module.bias, actions[0], lambda: clobbers(edit, want))
 
     def _write_patch(
         self, edit: Edit, planned: PlannedSplice, home: Neighbourhood, behind: dict[int, int]
     ) -> EmittedPatch | Refusal:
-        clobbers = self._engine.clobbers.of
+        clobbers = self._clobbers.of
         missing: list[tuple[Action, ...]] = []
 
         def together(actions: Sequence[Action]) -> tuple[int, int]:
@@ -189,7 +203,7 @@ class Emission:
     def _actions_of(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
         hook = hook_of(want)
         if hook is not None and hook.kind is ActionKind.VIEW:
-            return (Action(hook.kind, hook.offset, home.view_code(self._engine.view.root)),)
+            return (Action(hook.kind, hook.offset, home.view_code(self._view_root())),)
         if hook is None or hook.bank is None:
             return ()
         bank = hook.bank
@@ -222,7 +236,7 @@ class Emission:
         """Return the neighbourhood with most room that reaches a module."""
         fit = self._within_reach.get(module)
         if fit is None:
-            fit = [home for home in self._engine.neighbourhoods if home.reaches(module.low, module.high)]
+            fit = [home for home in self._homes if home.reaches(module.low, module.high)]
             self._within_reach[module] = fit
         if not fit:
             raise TargetError(f"there is no code memory within reach of {module.name}")

@@ -5,40 +5,52 @@ others, in any object. A stub is listed before the first return address is repla
 """
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.core.errors import InternalError
 from anyprobe.splice.codegen.trampoline import STUB_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from anyprobe.isa.assemble import Assembler
     from anyprobe.splice.codegen.trampoline import Trampolines
-    from anyprobe.splice.engine import Engine
-    from anyprobe.splice.memory.stores import Store
 
 _ENTRY = struct.Struct("<QQQ8x")
 _BYTES = 4096
 
 
+class Shared(Protocol):
+    """Memory of the target that the controller sees, too."""
+
+    @property
+    def address(self) -> int:
+        """Where it is in the target."""
+        ...
+
+    def view(self) -> memoryview:
+        """Return its bytes."""
+        ...
+
+
 class StubDirectory:
     """Where stubs are, for handlers; mapped when the first one asks."""
 
-    def __init__(self) -> None:
-        """Begin without stubs."""
+    def __init__(self, map_store: "Callable[[int], Shared]") -> None:
+        """Begin without stubs; ``map_store`` maps memory of a size."""
+        self._map_store = map_store
         self._known: list[Trampolines] = []
-        self._store: Store | None = None
+        self._store: Shared | None = None
 
     def note(self, made: "Trampolines") -> None:
         """List stubs that may be used from now on."""
         self._known.append(made)
         self._write()
 
-    def address(self, engine: "Engine") -> int:
+    def address(self) -> int:
         """Return where the list is in the target."""
-        from anyprobe.splice.memory.stores import map_stores
-
         if self._store is None:
-            [self._store] = map_stores(engine, [_BYTES])
+            self._store = self._map_store(_BYTES)
             self._write()
         return self._store.address
 

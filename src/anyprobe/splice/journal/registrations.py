@@ -6,9 +6,9 @@ Nothing is undone from the roster, and a target whose controller died between ar
 """
 
 import struct
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import TargetError
@@ -17,7 +17,26 @@ from anyprobe.splice.journal.records import FoundJournal, Journal, Record, Recor
 from anyprobe.target.process.exclusion import exclusive
 
 if TYPE_CHECKING:
-    from anyprobe.splice.engine import Engine
+    from anyprobe.target.process.process import Process
+    from anyprobe.target.system.procfs import Mapping
+
+
+class Installed(Protocol):
+    """A session's target and journals, as far as they are still its own."""
+
+    @property
+    def process(self) -> "Process":
+        """The target."""
+        ...
+
+    def journals(self) -> Iterator[Journal]:
+        """Yield the journals, the first choice first."""
+        ...
+
+    def check_sessions(self, mappings: "Sequence[Mapping]") -> None:
+        """Raise if the target is another session's, or this one's no more."""
+        ...
+
 
 WORDS = 7
 """In one record."""
@@ -72,9 +91,9 @@ Words = Callable[[], Sequence[Entry]]
 class Roster:
     """What one session has registered, and where in its journals that is written."""
 
-    def __init__(self, engine: "Engine") -> None:
-        """Begin without any."""
-        self._engine = engine
+    def __init__(self, installed: Installed, is_over: Callable[[], bool]) -> None:
+        """Begin without any; ``is_over`` tells whether the session was removed by another."""
+        self._installed, self._is_over = installed, is_over
         self._sources: dict[Hashable, Words] = {}
         self._slots: dict[Hashable, list[int]] = {}
         """Which words are whose."""
@@ -109,12 +128,12 @@ class Roster:
 
     def write(self) -> None:
         """Bring the journals up to date. What cannot be written now is tried again the next time."""
-        engine = self._engine
-        if not self._changed or not engine.arenas or engine.losses.evicted:
+        installed = self._installed
+        if not self._changed or self._is_over() or next(installed.journals(), None) is None:
             return
         # the probes themselves are in place, or out: nothing that fails here takes that back
-        with suppress(TargetError, MemoryFault, OSError), collection_paused(), exclusive(engine.process):
-            engine.check_sessions(engine.process.mappings())
+        with suppress(TargetError, MemoryFault, OSError), collection_paused(), exclusive(installed.process):
+            installed.check_sessions(installed.process.mappings())
             self._write()
 
     def _write(self) -> None:
@@ -145,8 +164,7 @@ class Roster:
         missing = records_for(words - len(self._free))
         if missing <= 0:
             return True
-        journals = (arena.journal for arena in reversed(self._engine.arenas))
-        journal = next((each for each in journals if each.room() >= missing), None)
+        journal = next((each for each in self._installed.journals() if each.room() >= missing), None)
         if journal is None:
             return False
         first = len(self._words)

@@ -2,17 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import TargetError
 from anyprobe.splice.journal.records import MappingUse, journal_size
+from anyprobe.splice.memory.access import Access
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.target.process.exclusion import exclusive
-
-if TYPE_CHECKING:
-    from anyprobe.splice.engine import Engine
 
 _JOURNAL_RECORDS = 8
 
@@ -42,12 +39,13 @@ class Store:
         self.arena.allocate(self.piece.offset + offset, size)
 
 
-def map_stores(engine: "Engine", sizes: Sequence[int]) -> list[Store]:
+def map_stores(access: Access, sizes: Sequence[int]) -> list[Store]:
     """Map regions of some sizes, in one stop; only what is written takes memory."""
     if not sizes:
         return []
-    with exclusive(engine.process):
-        space = AddressSpace(engine.process.mappings(), engine.process.heap_start)
+    process, holdings = access.process, access.holdings
+    with exclusive(process):
+        space = AddressSpace(process.mappings(), process.heap_start)
         pieces: list[Piece] = []
         offset = 0
         for size in map(page_ceil, sizes):
@@ -61,11 +59,10 @@ def map_stores(engine: "Engine", sizes: Sequence[int]) -> list[Store]:
         journal_at = space.gap_near(anchor, anchor + PAGE, journal_size(_JOURNAL_RECORDS + len(pieces) + 8))
         if journal_at is None:
             raise TargetError("no room for the journal in the target's address space")
-        with engine.stop("prepare") as stop, stop.remote() as remote:
+        with access.stop("prepare") as stop, stop.remote() as remote:
             arena = Arena.create(
-                engine.process, remote, engine.owner, pieces, journal_at=journal_at, records=_JOURNAL_RECORDS
+                process, remote, holdings.owner, pieces, journal_at=journal_at, records=_JOURNAL_RECORDS
             )
-            # in front of the others: splices are written down in the last one's journal
-            engine.arenas.insert(0, arena)
+            holdings.add_aside(arena)
     mapped = {piece.address: piece for piece in arena.pieces}
     return [Store(arena, mapped[piece.address]) for piece in pieces]

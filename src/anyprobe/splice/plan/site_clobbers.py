@@ -12,7 +12,6 @@ from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 
 if TYPE_CHECKING:
     from anyprobe.binary.liveness.skipped_kills import SkippedKills
-    from anyprobe.splice.translate.signal_view import SignalView
 
 ClobberSource = Callable[[CodeMap, FunctionCode, Want], Clobbers]
 """Tells what is dead before a wanted instruction."""
@@ -21,9 +20,9 @@ ClobberSource = Callable[[CodeMap, FunctionCode, Want], Clobbers]
 class SiteClobbers:
     """Finds what may be overwritten at the sites of one target."""
 
-    def __init__(self, view: "SignalView", dead: ClobberSource) -> None:
-        """Ask ``dead`` what is dead, ``view`` who handles faults."""
-        self._view, self._dead = view, dead
+    def __init__(self, faults_handled: Callable[[], bool], dead: ClobberSource) -> None:
+        """Ask ``dead`` what is dead, the other whether the program handles faults."""
+        self._faults_handled, self._dead = faults_handled, dead
         self._skipped_kills: dict[tuple[int, int], SkippedKills] = {}
         """By module and function."""
 
@@ -58,7 +57,7 @@ class SiteClobbers:
 
     def _skips_faults(self, edit: Edit) -> bool:
         """Return whether the program may go on behind an instruction that faulted: then it overwrote nothing."""
-        return bool(self._view.faults) and not edit.module.code.text.is_go
+        return self._faults_handled() and not edit.module.code.text.is_go
 
     def _planned(self, edit: Edit, want: Want) -> Clobbers:
         """Return the same if no fault is skipped; remember it with a plain entry's plan."""

@@ -21,16 +21,23 @@ from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
 from anyprobe.splice.function_changes import LiveSplice
 from anyprobe.splice.memory.banks import Hook
+from anyprobe.splice.memory.holdings import Holdings
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
+from anyprobe.splice.plan.strategies.springboard import Springboards
 from anyprobe.splice.userspace.signal_actions import FAULT_SIGNALS, handled_signals, query_actions
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from anyprobe.splice.codegen.fronts import Front
-    from anyprobe.splice.engine import Engine
     from anyprobe.splice.memory.code_region import Neighbourhood
     from anyprobe.splice.translate.patches import Bearings
     from anyprobe.splice.translate.steps import EffectKind, Positions
     from anyprobe.splice.translate.table import Rows
+    from anyprobe.splice.userspace.fault_catching import FaultCatching
+    from anyprobe.splice.userspace.traps import Traps
+    from anyprobe.target.process.process import Process
+    from anyprobe.target.remote.calls import RemoteCalls
 
 Place = tuple[Module, FunctionCode]
 _TRAP_BIT = 1 << SIGTRAP - 1
@@ -40,9 +47,33 @@ FAULT_BITS = sum(1 << signal - 1 for signal in FAULT_SIGNALS)
 class SignalView:
     """Keeps the handlers of one target spliced and the tables complete."""
 
-    def __init__(self, engine: "Engine") -> None:
-        """Know of no handler yet."""
-        self._engine = engine
+    def __init__(
+        self,
+        process: "Process",
+        holdings: Holdings,
+        modules: Sequence[Module],
+        springboards: Springboards,
+        traps: "Traps",
+        faults: "FaultCatching",
+        *,
+        hides_faults: Callable[[Module, FunctionState], bool],
+        calls: "Callable[[], AbstractContextManager[RemoteCalls]]",
+    ) -> None:
+        """Know of no handler yet.
+
+        Args:
+            process: The target.
+            holdings: What the session has mapped there.
+            modules: What is spliced, now and later.
+            springboards: Where threads may be on their way to patches.
+            traps: The session's SIGTRAP handler, which is not to be shown anything.
+            faults: Whether a probe waits for faults.
+            hides_faults: Says whether a function's splices could not be planned so for a program that handles faults.
+            calls: Gives a thread to make system calls in.
+
+        """
+        self._process, self._holdings, self._modules, self._springboards = process, holdings, modules, springboards
+        self._traps, self._faults, self._hides, self._calls = traps, faults, hides_faults, calls
         self.locate: Callable[[int], Place | Refusal] | None = None
         """Finds the function at a run-time address; without it, handlers see the true pcs."""
         self.setter: Callable[[], Place | None] | None = None
@@ -69,18 +100,22 @@ class SignalView:
         """Where they may go, or sites may come, in a change that is under way."""
         self._no_room = False
 
+    def find_by(self, locate: Callable[[int], Place | Refusal], setter: Callable[[], Place | None]) -> None:
+        """Have handlers found, and the function by which the program sets them."""
+        self.locate, self.setter = locate, setter
+
     @property
     def faults(self) -> bool:
         """Whether the program handles faults of its own and is told where, or a probe does."""
-        traps = self._engine.traps
+        traps = self._traps
         ours = _TRAP_BIT if traps.code and not traps.serves_program else 0
         told = self._expected | self._handled & ~self._untold & ~ours
-        return bool(told & FAULT_BITS) or self._engine.faults.wanted
+        return bool(told & FAULT_BITS) or self._faults.wanted
 
     @property
     def is_used(self) -> bool:
         """Whether some signal is handled, by the program or a probe."""
-        return bool(self._handled or self._engine.faults.wanted)
+        return bool(self._handled or self._faults.wanted)
 
     @property
     def is_complete(self) -> bool:
@@ -91,7 +126,7 @@ class SignalView:
 
     def look(self) -> int:
         """See which signals are handled; return them as a mask."""
-        before, self._handled = self._handled, handled_signals(self._engine.process)
+        before, self._handled = self._handled, handled_signals(self._process)
         self._asked &= self._handled == before
         return self._handled
 
@@ -125,30 +160,21 @@ class SignalView:
         """Return the edits of functions that were planned for a program that handles no faults, if it does now."""
         return [
             Edit(module, state, anew=True, yields=True)
-            for module in self._engine.modules
+            for module in self._modules
             for state in module.functions.values()
-            if self._hides_faults(module, state)
+            if self.faults and self._hides(module, state)
         ]
-
-    def _hides_faults(self, module: Module, state: FunctionState) -> bool:
-        """Return whether the program handles faults, and a splice of a function is not as it has to be there."""
-        if not self.faults:
-            return False
-        planner, planned = self._engine.planner(module), (splice.planned for splice in state.splices)
-        ends = ((each, max(each.write_at + each.written, each.hosts_until)) for each in planned)
-        return any(planner.fault_refusal(each.insns, end) is not None for each, end in ends)
 
     def _with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
         from anyprobe.splice.userspace.trap_handler import SA_SIGINFO
 
-        engine = self._engine
         if self.locate is None or not self.is_used:
             return edits
         self._untold = 0
         try:
-            with engine.process.borrow() if engine.live is None else engine.live.deputies.calls("arm") as remote:
-                engine.process.verify()  # after an exec, what a call borrows is somewhere else
-                actions = query_actions(engine.process, remote, self._handled)
+            with self._calls() as remote:
+                self._process.verify()  # after an exec, what a call borrows is somewhere else
+                actions = query_actions(self._process, remote, self._handled)
         except TargetExited:
             return edits
         except (TargetError, MemoryFault) as error:
@@ -203,7 +229,7 @@ class SignalView:
         return made
 
     def _is_ours(self, address: int) -> bool:
-        return any(piece.address <= address < piece.end for arena in self._engine.arenas for piece in arena.pieces)
+        return self._holdings.covers(address)
 
     def note_refusals(self) -> None:
         """After a change: take note of handlers that could not be spliced."""
@@ -228,7 +254,7 @@ class SignalView:
     @property
     def root(self) -> int:
         """Where the index's address is kept."""
-        return self._described(self._engine.neighbourhoods[0]).table.root
+        return self._described(self._holdings.neighbourhoods[0]).table.root
 
     def describe(self, edits: Sequence[Edit]) -> Sequence[Edit]:
         """Say in the tables what is to be done in the patches that the edits bring; they are not in use yet.
@@ -236,16 +262,16 @@ class SignalView:
         Return the edits that must not be made: the program handles faults, and there is no room to say what it sees.
         """
         used = any(hook.armed or hook.refusal is None for hook in self.hooks.values())
-        if not used and not self._engine.faults.wanted:
+        if not used and not self._faults.wanted:
             return ()
         changes = [edit.change for edit in edits if edit.change is not None]
         splices = [splice for change in changes for splice in change.added]
         leaving = {splice for change in changes for splice in change.removed}
         if not self._homes or not self._index:
-            states = [state for module in self._engine.modules for state in module.functions.values()]
+            states = [state for module in self._modules for state in module.functions.values()]
             splices += [splice for state in states for splice in state.splices]
         looped, left_out = _looped(splices), set[LiveSplice]()
-        for home in self._engine.neighbourhoods:
+        for home in self._holdings.neighbourhoods:
             described = self._described(home)
             here = [s for s in splices if s.patch is not None and s.patch.address in described.table.code]
             left_out |= described.add(here, looped)
@@ -277,7 +303,7 @@ class SignalView:
 
         self._boards = boards
         jumps = {(board, JUMP_BYTES) for board in boards}
-        jumps |= {(page, PAGE) for page in self._engine.springboards.pages()}
+        jumps |= {(page, PAGE) for page in self._springboards.pages()}
         jumps |= {entry for entry in self._index if entry[1] == HANDLER}
         for handler in self.hooks:
             place = self.locate(handler) if self.locate is not None else None
@@ -287,7 +313,7 @@ class SignalView:
         index = tuple(sorted(tables | jumps))
         if index == self._index:
             return
-        homes = self._engine.neighbourhoods
+        homes = self._holdings.neighbourhoods
         written = next((at for home in reversed(homes) if (at := self._described(home).table.index(index))), 0)
         if written:
             self._described(homes[0]).table.point_to(written)

@@ -5,16 +5,17 @@ changes. Where the signal has its default action there is nobody to ask: a handl
 which the journal lists first, and the action comes back with the rest when the session ends.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, hook_of
+from anyprobe.splice.memory.access import Access
+from anyprobe.splice.memory.banks import Hook
 from anyprobe.splice.userspace.signal_actions import query_actions, record_of, set_action
 
 if TYPE_CHECKING:
-    from anyprobe.splice.engine import Engine
     from anyprobe.splice.userspace.trap_handler import SignalAction
     from anyprobe.target.remote.calls import RemoteCalls
 
@@ -23,12 +24,31 @@ SIGNALS = (4, 7, 8, 11)
 _BITS = sum(1 << signal - 1 for signal in SIGNALS)
 
 
+class HandlersShown(Protocol):
+    """What is known of the program's own handlers: which are spliced, and which see the true pcs."""
+
+    @property
+    def hooks(self) -> Mapping[int, Hook]:
+        """The splices of handlers, by these' addresses."""
+        ...
+
+    @property
+    def refused(self) -> Mapping[int, Refusal]:
+        """Why handlers are not spliced, by their addresses."""
+        ...
+
+    @property
+    def root(self) -> int:
+        """Where the address of the tables is kept that say what handlers are shown."""
+        ...
+
+
 class FaultCatching:
     """Sees to it that faults which probes wait for come to them."""
 
-    def __init__(self, engine: "Engine") -> None:
-        """Do nothing yet."""
-        self._engine = engine
+    def __init__(self, access: Access, *, live: bool) -> None:
+        """Do nothing yet; ``live``: nothing may be stopped for it."""
+        self._access, self._live = access, live
         self.wanted = False
         """Whether any probe waits for faults."""
         self._handlers: set[int] = set()
@@ -37,36 +57,33 @@ class FaultCatching:
         """Take note of what is wanted, before anything is planned."""
         self.wanted = self.wanted or any(_catches(edit) for edit in edits)
 
-    def install(self, edits: Sequence[Edit]) -> None:
-        """Have the signals come to us first; refuse the edits for which that cannot be."""
+    def install(self, edits: Sequence[Edit], view: HandlersShown) -> "Sequence[tuple[Edit, Refusal]]":
+        """Have the signals come to us first; return the edits for which that cannot be, and why."""
         catching = [edit for edit in edits if edit.plan.splices and _catches(edit)] if self.wanted else []
         if not catching:
-            return
-        why = self._objection() or self._set_handlers()
-        for edit in catching if why is not None else ():
-            assert why is not None
-            self._engine.give_up(edit, why)
+            return ()
+        why = self._objection() or self._set_handlers(view)
+        return [(edit, why) for edit in catching] if why is not None else ()
 
     def _objection(self) -> Refusal | None:
-        if self._engine.live is not None:
+        if self._live:
             return Refusal(Reason.NEEDS_STOP, 0, "fault handlers are not armed without a stop")
         return None
 
-    def _set_handlers(self) -> Refusal | None:
-        engine = self._engine
-        view = engine.neighbourhoods[0].view_code(engine.view.root).view  # before the stop: the text takes time
-        with engine.stop("prepare") as stop, stop.remote(engine.process.pid) as remote:
-            actions = query_actions(engine.process, remote, _BITS)
-            refusal = next(self._unseen(actions.items()), None)
+    def _set_handlers(self, view: HandlersShown) -> Refusal | None:
+        access, process = self._access, self._access.process
+        shows = access.holdings.neighbourhoods[0].view_code(view.root).view  # before the stop: the text takes time
+        with access.stop("prepare") as stop, stop.remote(process.pid) as remote:
+            actions = query_actions(process, remote, _BITS)
+            refusal = next(self._unseen(actions.items(), view), None)
             if refusal is None:
                 for signal, action in actions.items():
                     if not action.is_handler:
-                        self._set(remote, signal, action, view)
+                        self._set(remote, signal, action, shows)
         return refusal
 
-    def _unseen(self, actions: "Iterable[tuple[int, SignalAction]]") -> "Iterator[Refusal]":
+    def _unseen(self, actions: "Iterable[tuple[int, SignalAction]]", view: HandlersShown) -> "Iterator[Refusal]":
         """Yield why faults would not come to us where the program handles them itself."""
-        view = self._engine.view
         for signal, action in actions:
             if not action.is_handler or action.handler in self._handlers:
                 continue
@@ -79,11 +96,11 @@ class FaultCatching:
     def _set(self, remote: "RemoteCalls", signal: int, old: "SignalAction", view: int) -> None:
         from anyprobe.splice.userspace.fault_handler import FAULT_HANDLER_BYTES, assemble_fault_handler
 
-        engine = self._engine
-        home = next(home for home in engine.neighbourhoods if home.room() >= FAULT_HANDLER_BYTES)
+        holdings = self._access.holdings
+        home = next(home for home in holdings.neighbourhoods if home.room() >= FAULT_HANDLER_BYTES)
         handler = assemble_fault_handler(home.cursor, view, old)
         home.put(handler.code)
-        journal = next(arena.journal for arena in reversed(engine.arenas) if arena.journal.room())
+        journal = next(journal for journal in holdings.journals() if journal.room())
         journal.add([record_of(handler.entry, old, signal)])
         set_action(remote, handler.action(), signal)
         self._handlers.add(handler.entry)

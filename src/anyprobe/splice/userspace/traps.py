@@ -17,6 +17,7 @@ from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.journal.records import MappingUse, journal_size
+from anyprobe.splice.memory.access import Access
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.splices import TRAP, Strategy
@@ -30,7 +31,6 @@ from anyprobe.splice.userspace.signal_actions import (
 )
 
 if TYPE_CHECKING:
-    from anyprobe.splice.engine import Engine
     from anyprobe.splice.function_changes import FunctionChange, LiveSplice
     from anyprobe.splice.userspace.trap_handler import SignalAction, TrapHandler
     from anyprobe.target.process.stopping import Stop
@@ -58,9 +58,9 @@ def _trap_splices(change: "FunctionChange") -> "list[LiveSplice]":
 class Traps:
     """Installs the handler with the first trap and keeps the table."""
 
-    def __init__(self, engine: "Engine") -> None:
+    def __init__(self, access: Access) -> None:
         """Do nothing yet."""
-        self._engine = engine
+        self._access = access
         self._handler: TrapHandler | None = None
         self._old: SignalAction | None = None
         self._home: tuple[Arena, Piece] | None = None
@@ -83,7 +83,7 @@ class Traps:
             with self._calm_stop("arm", lambda stop: blocking_thread(stop, sites[0], range(0))) as (stop, refusal):
                 return refusal or self._install(stop.remote, sites[0], need)
         if not self._has_room(need):
-            with self._engine.stop("arm") as stop:
+            with self._access.stop("arm") as stop:
                 self._enlarge(stop.remote, sites[0], need)
         return None
 
@@ -173,7 +173,7 @@ class Traps:
     ) -> "Iterator[tuple[Stop, Refusal | None]]":
         deadline = time.monotonic() + _PATIENCE
         for number in count(1):
-            with self._engine.stop(what) as stop:
+            with self._access.stop(what) as stop:
                 try:
                     refusal = objection(stop)
                 except StopTimeout:  # no thread is where it can make calls, as when all are about to handle traps
@@ -231,7 +231,7 @@ class Traps:
         pause = 0.0005
         with suppress(StopTimeout):  # the stop looks again
             # a thread that is stopped again before it has run does not come to its trap
-            while unsettled_now(self._engine.process) and time.monotonic() < deadline:
+            while unsettled_now(self._access.process) and time.monotonic() < deadline:
                 time.sleep(pause)
                 pause = min(2 * pause, 0.01)
 
@@ -239,7 +239,7 @@ class Traps:
         """Map the handler and set it; return what stands in the way."""
         from anyprobe.splice.userspace.trap_handler import SA_RESETHAND
 
-        process = self._engine.process
+        process = self._access.process
         with calls(process.pid) as remote:
             old = current_action(process, remote)
         if old.is_handler and old.flags & SA_RESETHAND:
@@ -271,19 +271,19 @@ class Traps:
 
     def _map(self, calls: Calls, near: int, size: int) -> tuple[Arena, Piece]:
         """Map memory for tables, with a journal of its own."""
-        engine = self._engine
+        process, holdings = self._access.process, self._access.holdings
         size = page_ceil(max(_LEAST_BYTES, size))
-        space = AddressSpace(engine.process.mappings(), engine.process.heap_start)
+        space = AddressSpace(process.mappings(), process.heap_start)
         journal_bytes = journal_size(_RECORDS + 1 + 8)
         place = space.gap_near(near, near + len(TRAP), size + PAGE + journal_bytes)
         if place is None:
             raise TargetError("no room for the trap handler in the target's address space")
-        with calls(engine.process.pid) as remote:
+        with calls(process.pid) as remote:
             arena = Arena.create(
-                engine.process, remote, engine.owner, [Piece(MappingUse.CODE, place, size)],
+                process, remote, holdings.owner, [Piece(MappingUse.CODE, place, size)],
                 journal_at=place + size + PAGE, records=_RECORDS,
             )  # fmt: skip
-        engine.arenas.insert(0, arena)  # the last one is where splices are journalled
+        holdings.add_aside(arena)
         return arena, next(piece for piece in arena.pieces if piece.address == place)
 
 

@@ -7,9 +7,10 @@ import pytest
 
 from anyprobe.core.errors import TargetError
 from anyprobe.data.layout import BankLayout
-from anyprobe.splice.apply.preparation import Preparation, _Cluster, keep_room
+from anyprobe.splice.apply.preparation import Counting, Preparation, _Cluster, keep_room
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.memory.banks import Hook
+from anyprobe.splice.memory.holdings import Holdings
 from anyprobe.splice.memory.space import REACH, TOP, AddressSpace
 from anyprobe.splice.plan.splices import Want, WantKind
 
@@ -28,7 +29,8 @@ def between_springboards(distance):
 
 
 def preparation(space):
-    return Preparation(SimpleNamespace(springboards=SimpleNamespace(space=space), live=None), [])
+    access = SimpleNamespace(process=None, holdings=Holdings(None))
+    return Preparation(access, SimpleNamespace(space=space), [], Counting(1), has_slots=lambda _: True)
 
 
 def cluster(code_bytes, largest=0, counters=0):
@@ -46,7 +48,7 @@ def test_one_place_where_there_is_one():
 def test_several_places_hold_everything_and_reach_one_another(counters):
     wanted = cluster(60 * MB, 3 * MB, counters)
     under_test = preparation(between_springboards(24 * MB))
-    space = under_test._engine.springboards.space
+    space = under_test._springboards.space
     sizes, places = under_test._places_of(wanted)
     assert len(places) == 4
     # whatever is left over at the end of each is too small for one more function
@@ -56,7 +58,7 @@ def test_several_places_hold_everything_and_reach_one_another(counters):
     ranges = sorted(zip(places, sizes, strict=True))
     assert all(low + size <= following for (low, size), (following, _) in pairwise(ranges))
     assert max(*(low + size for low, size in ranges), LIBRARY + MB) - min(*places, LIBRARY) < REACH + MB
-    assert not under_test._engine.springboards.space.is_free(places[0], places[0] + sizes[0])
+    assert not under_test._springboards.space.is_free(places[0], places[0] + sizes[0])
 
 
 def test_no_place_at_all():

@@ -25,16 +25,18 @@ def journal(memory):
 
 
 @pytest.fixture
-def engine(journal):
+def access(journal):
     import os
 
     process = SimpleNamespace(pid=os.getpid(), translated=lambda doing: SimpleContext(), mappings=lambda: ())
+    listed = [journal]
     return SimpleNamespace(
-        arenas=[SimpleNamespace(journal=journal)],
-        losses=SimpleNamespace(evicted=False),
-        process=process,
-        check_sessions=lambda mappings: None,
+        process=process, listed=listed, journals=lambda: reversed(listed), check_sessions=lambda mappings: None
     )
+
+
+def roster_of(access, *, over=False):
+    return Roster(access, lambda: over)
 
 
 class SimpleContext:
@@ -61,8 +63,8 @@ def test_words_that_mean_nothing():
     assert Entry.of(0) is Entry.of(0x401000) is Entry.of(0xF << 56 | 0x401000) is None
 
 
-def test_what_is_entered_is_listed_and_what_leaves_is_not(memory, engine):
-    roster = Roster(engine)
+def test_what_is_entered_is_listed_and_what_leaves_is_not(memory, access):
+    roster = roster_of(access)
     for number in range(20):
         roster.enter(number, lambda number=number: [Entry(0x1000 * number + at, "k") for at in range(3)])
     assert roster.backlog() == 60
@@ -80,8 +82,8 @@ def test_what_is_entered_is_listed_and_what_leaves_is_not(memory, engine):
     assert read(memory).count(Entry(0x99, "j")) == 6
 
 
-def test_states_change_in_place(memory, engine):
-    roster, states = Roster(engine), [Entry(0x10, "r")]
+def test_states_change_in_place(memory, access):
+    roster, states = roster_of(access), [Entry(0x10, "r")]
     roster.enter("one", lambda: states)
     roster.write()
     states[0] = Entry(0x10, "r", disabled=True)
@@ -94,25 +96,33 @@ def test_states_change_in_place(memory, engine):
     assert read(memory) == states
 
 
-def test_what_finds_no_room_waits_for_another_journal(memory, engine, journal, plain_memory):
+def test_what_finds_no_room_waits_for_another_journal(memory, access, journal, plain_memory):
     journal.add([Record(RecordKind.SPLICE, 1)] * journal.room())
-    roster = Roster(engine)
+    roster = roster_of(access)
     roster.enter("one", lambda: [Entry(0x10, "k")])
     roster.write()
     assert (read(memory), roster.backlog()) == ([], 1)
     other = plain_memory(BASE, SIZE)
-    engine.arenas.append(SimpleNamespace(journal=Journal(other, BASE, SIZE)))
-    engine.arenas[-1].journal.begin(OWNER)
+    access.listed.append(Journal(other, BASE, SIZE))
+    access.listed[-1].begin(OWNER)
     roster.write()
     assert read(other) == [Entry(0x10, "k")]
 
 
-def test_nothing_is_written_where_the_session_is_not(memory, engine):
+def test_nothing_is_written_where_the_session_is_not(memory, access):
     def gone(mappings):
         raise TargetExited(4711)
 
-    engine.check_sessions = gone
-    roster = Roster(engine)
+    access.check_sessions = gone
+    roster = roster_of(access)
+    roster.enter("one", lambda: [Entry(0x10, "k")])
+    memory.writes.clear()
+    roster.write()
+    assert memory.writes == []
+
+
+def test_nothing_is_written_once_another_has_removed_the_session(memory, access):
+    roster = roster_of(access, over=True)
     roster.enter("one", lambda: [Entry(0x10, "k")])
     memory.writes.clear()
     roster.write()

@@ -12,8 +12,8 @@ from anyprobe.core.addressset import AddressSet
 from anyprobe.core.refusal import Reason
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import decode_range
-from anyprobe.splice.apply.transaction import LiveSplice
 from anyprobe.splice.edits import Edit, FunctionState, Module
+from anyprobe.splice.function_changes import LiveSplice
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Pun, Strategy
 

@@ -1,5 +1,6 @@
 """What a session says of signal handlers that it cannot see to."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -9,14 +10,21 @@ from anyprobe.splice.plan.splices import Strategy
 from anyprobe.splice.translate import signal_view
 
 
+def view_of(*, faults_wanted, calls=nullcontext):
+    """Return the view of a program in which nothing is spliced yet."""
+    return signal_view.SignalView(
+        None, SimpleNamespace(neighbourhoods=["first"]), [], SimpleNamespace(pages=lambda: ()),
+        None, SimpleNamespace(wanted=faults_wanted), hides_faults=lambda *_: False, calls=calls,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(("error", "complaints"), [(TargetExited(7), 0), (StopTimeout("thread 8 does not stop"), 1)])
 def test_that_handlers_could_not_be_asked_matters_to_the_living(monkeypatch, error, complaints):
-    def borrow():
+    def calls():
         raise error
 
-    engine = SimpleNamespace(process=SimpleNamespace(borrow=borrow), faults=SimpleNamespace(wanted=False), live=None)
-    view = signal_view.SignalView(engine)
-    view.locate = lambda address: None
+    view = view_of(faults_wanted=False, calls=calls)
+    view.find_by(lambda address: None, lambda: None)
     monkeypatch.setattr(signal_view, "handled_signals", lambda process: 1 << 9)
     view.look()
     assert list(view.with_handlers([SimpleNamespace(added=["something"])])) != []
@@ -49,11 +57,7 @@ class Tables:
             code=range(0x600000, 0x601000), address=0x700000, index=self.index, point_to=self.point_to
         )
         home = SimpleNamespace(table=table, add=lambda *_: set())
-        engine = SimpleNamespace(
-            faults=SimpleNamespace(wanted=True), modules=[], neighbourhoods=["first"],
-            springboards=SimpleNamespace(pages=lambda: ()),
-        )  # fmt: skip
-        self.room, self.view = room, signal_view.SignalView(engine)
+        self.room, self.view = room, view_of(faults_wanted=True)
         monkeypatch.setattr(self.view, "_described", lambda _: home)
 
     def index(self, entries):

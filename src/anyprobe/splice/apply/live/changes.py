@@ -18,6 +18,7 @@ from anyprobe.splice.apply.live.children import complete_in_children, ticks_now
 from anyprobe.splice.apply.live.helper_threads import Deputies
 from anyprobe.splice.apply.live.traps import disturbed, wrong_action
 from anyprobe.splice.apply.live.writes import SEVERAL, Rewrite, Site, sites_of, steps
+from anyprobe.splice.apply.outcomes import give_up
 from anyprobe.splice.apply.staleness import additions, gone
 from anyprobe.splice.apply.text import put_back, write_running
 from anyprobe.splice.apply.transaction import Transaction
@@ -25,6 +26,7 @@ from anyprobe.splice.codegen.patch import EmittedPatch
 from anyprobe.splice.edits import Edit, Module, planned_of
 from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.records import Journal, Record, RecordKind
+from anyprobe.splice.memory.access import Access
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.live_planner import LivePlanner
 from anyprobe.splice.plan.splices import FunctionPlan, Strategy, Want, WantKind
@@ -33,7 +35,8 @@ from anyprobe.splice.userspace.trap_handler import AMBIGUOUS
 from anyprobe.target.system import membarrier
 
 if TYPE_CHECKING:
-    from anyprobe.splice.engine import Engine
+    from anyprobe.splice.planning import Planning
+    from anyprobe.splice.userspace.traps import Traps
 
 _PORTION = 256
 """How many sites at most have an ``int3`` at a time, so that none has it for long."""
@@ -71,10 +74,28 @@ class Proof(Protocol):
 class LiveArming:
     """Makes what can be made of an engine's changes while the program runs."""
 
-    def __init__(self, engine: "Engine", proof: Proof) -> None:
-        """Nothing is done to the target yet."""
-        self._engine, self.proof = engine, proof
-        self.deputies = Deputies(engine)
+    def __init__(
+        self,
+        access: Access,
+        planning: "Planning",
+        traps: "Traps",
+        proof: Proof,
+        *,
+        conclude: Callable[[Transaction, Sequence[Edit]], None],
+    ) -> None:
+        """Nothing is done to the target yet.
+
+        Args:
+            access: The target, and what is mapped there.
+            planning: How a function is planned.
+            traps: The session's SIGTRAP handler.
+            proof: What is known of the program by its files.
+            conclude: Called with a transaction that is made, and its edits.
+
+        """
+        self._access, self._process, self._planning = access, access.process, planning
+        self._traps, self.proof, self._conclude = traps, proof, conclude
+        self.deputies = Deputies(access, planning.springboards)
         self.left: list[EmittedPatch] = []
         """Patches that were taken out, in which threads may be asleep."""
         self.pages: set[int] = set()
@@ -94,7 +115,7 @@ class LiveArming:
     def make(self, edits: Sequence[Edit]) -> list[Edit]:
         """Make the changes of the edits that can be made now, and settle them; return the edits that need a stop."""
         edits = [edit for edit in edits if edit.change is not None]
-        process = self._engine.process
+        process = self._process
         if process.held is not None or not edits:  # a program that has not begun has no threads to disturb
             return edits
         self.proof.refresh()
@@ -122,7 +143,7 @@ class LiveArming:
                         edit.change.refusal = None
         for edit, why in left.items():
             if _serves_view(edit):
-                self._engine.give_up(edit, why)
+                give_up(edit, why)
                 continue
             edit.arming = f"stop: {why.detail}"
             self.reasons[why.detail] = self.reasons.get(why.detail, 0) + 1
@@ -137,7 +158,7 @@ class LiveArming:
 
     def plan(self, edit: Edit, claims: Claims) -> FunctionPlan | None:
         """Return a plan that can be carried out while the program runs, if there is one; else note why not."""
-        if self._engine.process.held is not None:
+        if self._process.held is not None:
             return None
         found = self.plan_for(edit.module, claims, edit.state.code, edit.wants)
         edit.needs_stop = found if isinstance(found, Refusal) else None
@@ -150,11 +171,11 @@ class LiveArming:
         """
         state = edit.state
         staying = _staying(edit)
-        if self._engine.process.held is not None or not staying or edit.anew:
+        if self._process.held is not None or not staying or edit.anew:
             return False
         leaving = [splice for splice in state.splices if splice not in staying]
         kept = [want for want in state.wants if want not in edit.removed]
-        wants = self._engine.refuse_timing(edit, kept + edit.added)
+        wants = self._planning.refuse_timing(edit, kept + edit.added)
         served = {want for splice in staying for want in splice.planned.wants}
         rest = [want for want in wants if want not in served]
         with edit.module.claims.trial(planned_of(leaving)) as claims:
@@ -169,14 +190,14 @@ class LiveArming:
         self, module: Module, claims: Claims, code: FunctionCode, wants: Sequence[Want]
     ) -> FunctionPlan | Refusal:
         """Return a plan that can be carried out while the program runs, or why there is none."""
-        engine = self._engine
+        planning = self._planning
         why = self.proof.may_vanish(module)
         if why is not None:
             return why
-        places = engine.places_of(module, claims)
+        places = planning.places_of(module, claims)
         planner = LivePlanner(
-            module.code, claims, places.reachable, engine.allowed - {Strategy.TRAP}, plain_jumps_only=True,
-            faults_handled=engine.view.faults, pcs_shown=module.code.text.is_go or engine.view.is_complete,
+            module.code, claims, places.reachable, planning.allowed - {Strategy.TRAP}, plain_jumps_only=True,
+            faults_handled=planning.faults_handled, pcs_shown=module.code.text.is_go or planning.pcs_shown,
             faults_skipped=not module.code.text.is_go, writable=module.writable, bias=module.bias,
             retired=self._retired,
         )  # fmt: skip
@@ -210,7 +231,7 @@ class LiveArming:
             why = self._prepare(near, sum(map(len, allowed.values())), what)
             if why is not None:
                 refused.update(dict.fromkeys(allowed, why))
-            elif self._engine.traps.serves_program:
+            elif self._traps.serves_program:
                 refused.update({edit: why for edit, found in allowed.items() if (why := _ambiguous(found))})
         return refused
 
@@ -220,20 +241,24 @@ class LiveArming:
 
     def _prepare(self, near: int, sites: int, what: str) -> Refusal | None:
         """See that there are handler, table and registration."""
-        engine = self._engine
-        if self._registered and engine.traps.is_ready_for(sites):
+        traps, process = self._traps, self._process
+        if self._registered and traps.is_ready_for(sites):
             return None
         try:
             with self.deputies.deputy(what) as remote:
-                why = engine.traps.prepare_live(lambda _: nullcontext(remote), near, sites)
+                why = traps.prepare_live(lambda _: nullcontext(remote), near, sites)
                 if why is None and not self._registered:
                     membarrier.register(remote)
                     self._registered = True
         except TargetError as error:
-            if engine.process.ended():
+            if process.ended():
                 raise
             return Refusal(Reason.NEEDS_STOP, near, str(error))
         return why
+
+    def forget_traps(self) -> None:
+        """Take note that the trap handler is there no more."""
+        self._traps.forget()
 
     def note(self, error: TargetError) -> None:
         """Take note of why memory is mapped in a stop."""
@@ -242,15 +267,15 @@ class LiveArming:
     # -- writing
 
     def _change(self, sites: dict[Edit, list[Site]], what: str) -> None:
-        engine, edits = self._engine, list(sites)
+        process, holdings, edits = self._process, self._access.holdings, list(sites)
         changes = [edit.change for edit in edits if edit.change is not None]
         need = sum(len(change.added) for change in changes) + sum(map(len, sites.values()))
-        journal = next((a.journal for a in reversed(engine.arenas) if a.journal.room() >= need), None)
+        journal = holdings.journal(need)
         if journal is None:  # in a stop no int3 has to be listed
             why = Refusal(Reason.NEEDS_STOP, edits[0].state.code.start, "the journal has no room for every int3")
             raise NotNowError(why)
-        engine.touched = True
-        transaction = Transaction(engine.process, changes, journal)
+        self._access.touch()
+        transaction = Transaction(process, changes, journal)
         self._begun = []
         began = ticks_now()
         try:
@@ -258,7 +283,7 @@ class LiveArming:
             portions = list(self._portions(transaction, sites))
             # in one table: each table has all earlier entries again, and there is room for one with all of these
             windows = [each for portion in portions for each in portion if not each.is_single]
-            engine.traps.publish_entries({w.address: w.patch | (AMBIGUOUS if w.ambiguous else 0) for w in windows})
+            self._traps.publish_entries({w.address: w.patch | (AMBIGUOUS if w.ambiguous else 0) for w in windows})
             for portion in portions:
                 self._write(portion, journal, what)
         except BaseException as error:
@@ -268,8 +293,8 @@ class LiveArming:
                 raise NotNowError(Refusal(Reason.NEEDS_STOP, edits[0].state.code.start, str(error))) from error
             raise
         transaction.done = True
-        complete_in_children(engine.process, frozenset(arena.inode for arena in engine.arenas), windows, began)
-        engine.conclude(transaction, edits)
+        complete_in_children(process, holdings.inodes(), windows, began)
+        self._conclude(transaction, edits)
         for change in changes:
             self._keep_springboards(change)
 
@@ -284,10 +309,9 @@ class LiveArming:
 
     def _check(self, transaction: Transaction, edits: Sequence[Edit]) -> None:
         """See once more that the target is what it was."""
-        engine = self._engine
-        engine.process.verify()
-        mappings = engine.process.mappings()
-        engine.check_sessions(mappings)
+        self._process.verify()
+        mappings = self._process.mappings()
+        self._access.check_sessions(mappings)
         for edit in additions(edits, mappings):
             if edit.change is not None:
                 transaction.refuse(edit.change, gone(edit))
@@ -323,13 +347,13 @@ class LiveArming:
 
         Precondition: the sites are in the table.
         """
-        engine, site = self._engine, windows[0].address
+        process, site = self._process, windows[0].address
         records = journal.add([Record(RecordKind.WINDOW, w.address, len(w.old), 0, w.old, w.new) for w in windows])
         self._listed = journal, records
-        why = disturbed(engine.process, site)
+        why = disturbed(process, site)
         if why is None:
             with self.deputies.deputy(what) as remote:
-                why = wrong_action(engine.process, remote, engine.traps, site)
+                why = wrong_action(process, remote, self._traps, site)
                 if why is None:
                     self._store(rewrites, partial(membarrier.serialise, remote))
         journal.clear(records)
@@ -340,7 +364,7 @@ class LiveArming:
     def _store(self, rewrites: Sequence[Rewrite], serialise: Callable[[], None]) -> None:
         self._begun += rewrites
         self.pages.update(page_floor(each.address) for each in rewrites)
-        write_running(self._engine.process.mem, steps(rewrites), serialise)
+        write_running(self._process.mem, steps(rewrites), serialise)
 
     def _undo(self, what: str) -> None:
         """Put back in a stop what was written. If that fails too, the journal still lists it.
@@ -348,8 +372,8 @@ class LiveArming:
         What was to go and would overwrite several instructions is gone all the same: threads may be between them.
         """
         if self._begun:
-            with self._engine.stop(what):
-                put_back(self._engine.process.mem, [(each.address, each.if_undone) for each in self._begun])
+            with self._access.stop(what):
+                put_back(self._process.mem, [(each.address, each.if_undone) for each in self._begun])
         if self._listed:
             self._listed[0].clear(self._listed[1])
             self._listed = ()

@@ -7,7 +7,7 @@ everything and finds in the journals what is still to be done: here nothing is f
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from anyprobe.splice.edits import Edit, FunctionState, Module
 from anyprobe.splice.journal.installed import find_journals
 from anyprobe.splice.journal.records import FoundJournal, Record, RecordKind
 from anyprobe.splice.journal.recovery import busy_code, code_of, on_our_stacks, ranges_of
+from anyprobe.splice.memory.access import Access
 from anyprobe.splice.memory.arena import drop_pages
 from anyprobe.splice.memory.file_pages import copied_pages, droppable
 from anyprobe.splice.userspace.signal_actions import put_back_live, trapped
@@ -29,7 +30,6 @@ from anyprobe.target.remote.batch import BatchedCall, batch_code, batch_size, ca
 
 if TYPE_CHECKING:
     from anyprobe.splice.apply.live.changes import LiveArming
-    from anyprobe.splice.engine import Engine
     from anyprobe.splice.memory.code_region import Neighbourhood
     from anyprobe.target.remote.calls import RemoteCalls
     from anyprobe.target.system.procfs import Mapping
@@ -43,9 +43,12 @@ Range = tuple[int, int]
 class LiveRemoval:
     """Ends one session in its target."""
 
-    def __init__(self, engine: "Engine", live: "LiveArming") -> None:
-        """Nothing is done yet."""
-        self._engine, self._live, self._process = engine, live, engine.process
+    def __init__(
+        self, access: Access, modules: Sequence[Module], live: "LiveArming", change: Callable[[Sequence[Edit]], None]
+    ) -> None:
+        """Nothing is done yet; ``change`` makes edits."""
+        self._access, self._modules, self._live, self._change = access, modules, live, change
+        self._process = access.process
         self._deputies = live.deputies
         self._journals: list[FoundJournal] = []
         self._mappings: Sequence[Mapping] = ()
@@ -54,7 +57,7 @@ class LiveRemoval:
         """Do as much as can be done; what is left shows in the memory map."""
         from anyprobe.target.process.thread_pointers import thread_pointers
 
-        states = [(module, state) for module in self._engine.modules for state in module.functions.values()]
+        states = [(module, state) for module in self._modules for state in module.functions.values()]
         at_handlers = [each for each in states if any(splice.planned.shows_pcs for splice in each[1].splices)]
         others = [each for each in states if each not in at_handlers]
         self._take_out(others)
@@ -87,7 +90,7 @@ class LiveRemoval:
         spliced = [(module, state) for module, state in states if state.splices]
         for _, state in spliced:
             self._live.pages |= {page_floor(splice.address) for splice in state.splices}
-        self._engine.change([Edit(module, state, removed=list(state.wants)) for module, state in spliced])
+        self._change([Edit(module, state, removed=list(state.wants)) for module, state in spliced])
 
     def _drop_pages(self) -> None:
         """Give restored pages back to the file, those too that a stop wrote to.
@@ -96,7 +99,7 @@ class LiveRemoval:
         """
         with suppress(OSError):
             self._live.pages |= set(copied_pages(self._process, self._mappings))
-        lasting = [module for module in self._engine.modules if self._live.proof.may_vanish(module) is None]
+        lasting = [module for module in self._modules if self._live.proof.may_vanish(module) is None]
         own = sorted(page for page in self._live.pages if any(each.low <= page < each.high for each in lasting))
         pages = droppable(self._process, own, self._mappings)
         if pages:
@@ -107,7 +110,7 @@ class LiveRemoval:
     def _read(self) -> None:
         self._mappings = self._process.mappings()
         found = find_journals(self._process.mem, self._mappings)
-        self._journals = [each for each in found if each.owner.session == self._engine.owner.session]
+        self._journals = [each for each in found if each.owner.session == self._access.holdings.owner.session]
 
     def _has_more_than_code(self) -> bool:
         """Return whether something is left that only a stop can find: splices, return addresses, other processes."""
@@ -162,19 +165,21 @@ class LiveRemoval:
         with self._deputies.calls("disarm") as remote:
             for low, high in late:
                 remote.syscall(_SYS_MUNMAP, low, high - low)
-        self._engine.traps.forget()
+        self._live.forget_traps()
 
     def _home(self) -> "Neighbourhood | None":
         """Return where code memory is left over, if there is any: there the calls are made that unmap the rest.
 
         What is in use must stay as it is: forked children, which are seen to later, run it.
         """
-        roomy = [each for each in self._engine.neighbourhoods if each.limit - each.cursor >= batch_size(1)]
+        roomy = [each for each in self._access.holdings.neighbourhoods if each.limit - each.cursor >= batch_size(1)]
         return max(roomy, key=lambda each: each.limit - each.cursor, default=None)
 
     def _needed_last(self, home: "Neighbourhood", ranges: Sequence[Range]) -> list[Range]:
         """Return what must stay until the others are unmapped: their code, the deputy's stack, the journals of both."""
-        stack = next(each for each in self._engine.arenas if any(p.end == self._deputies.stack for p in each.pieces))
+        stack = next(
+            each for each in self._access.holdings.arenas if any(p.end == self._deputies.stack for p in each.pieces)
+        )
         needed = {piece.address for piece in (home.arena.pieces[0], home.code, *stack.pieces)}
         return [(low, high) for low, high in ranges if any(low <= address < high for address in needed)]
 
@@ -201,15 +206,17 @@ class LiveRemoval:
         return [r for journal in self._journals for r in journal.of(RecordKind.BANK)]
 
 
-def end_live(engine: "Engine") -> None:
+def end_live(
+    access: Access, modules: Sequence[Module], live: "LiveArming", change: Callable[[Sequence[Edit]], None]
+) -> None:
     """End a session without a stop, as far as that can be; what is left is for ``recovery``."""
-    if engine.live is not None and engine.touched and engine.process.held is None:
-        engine.live.longest_visit_us = 0
+    if access.touched and access.process.held is None:
+        live.longest_visit_us = 0
         try:
-            LiveRemoval(engine, engine.live).run()
+            LiveRemoval(access, modules, live, change).run()
         except TargetExited:
             raise
         except (TargetError, MemoryFault, OSError):
             return  # the stop sees to the rest, or says what stands in the way
         finally:
-            engine.pause_us["disarm"] += engine.live.longest_visit_us
+            access.pause_us["disarm"] += live.longest_visit_us

@@ -1,0 +1,51 @@
+"""What one session has mapped in its target, and under whose name."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from anyprobe.splice.journal.records import Journal, Owner
+from anyprobe.splice.memory.arena import Arena
+
+if TYPE_CHECKING:
+    from anyprobe.splice.memory.code_region import Neighbourhood, SlotBank
+
+
+class Holdings:
+    """The arenas of a session, and the code memory and banks of counters that lie in them."""
+
+    def __init__(self, owner: Owner) -> None:
+        """Begin with nothing; ``owner`` is what the journals will say."""
+        self.owner = owner
+        self.arenas: list[Arena] = []
+        """Splices are journalled in the last one, if it has room."""
+        self.neighbourhoods: list[Neighbourhood] = []
+        self.banks: list[SlotBank] = []
+
+    def add(self, arena: Arena) -> None:
+        """Take note of an arena whose journal is to list splices."""
+        self.arenas.append(arena)
+
+    def add_aside(self, arena: Arena) -> None:
+        """Take note of an arena whose journal lists splices only when no other has room."""
+        self.arenas.insert(0, arena)
+
+    def journals(self) -> Iterator[Journal]:
+        """Yield the journals, the one for splices first."""
+        return (arena.journal for arena in reversed(self.arenas))
+
+    def journal(self, records: int = 1) -> Journal | None:
+        """Return the first journal with room for so many more records."""
+        return next((each for each in self.journals() if each.room() >= records), None)
+
+    def inodes(self) -> frozenset[int]:
+        """Return the inodes of the memfds, by which they are known in whatever process maps them."""
+        return frozenset(arena.inode for arena in self.arenas)
+
+    def covers(self, address: int) -> bool:
+        """Return whether an address lies in what is mapped."""
+        return any(piece.address <= address < piece.end for arena in self.arenas for piece in arena.pieces)
+
+    def close(self) -> None:
+        """Drop the controller's side of all memory."""
+        for arena in self.arenas:
+            arena.close()

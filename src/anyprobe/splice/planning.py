@@ -1,0 +1,217 @@
+"""From edits to plans: what is allowed in a target, and what is known of it, with one planner for each module."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.apply.outcomes import give_up, refuse, spread
+from anyprobe.splice.apply.preparation import keep_room, look_at_space
+from anyprobe.splice.apply.staleness import modules_of
+from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of, planned_of
+from anyprobe.splice.memory.banks import SLOT_ONLY, TIMING
+from anyprobe.splice.memory.space import AddressSpace
+from anyprobe.splice.plan.claims import Claims
+from anyprobe.splice.plan.site_clobbers import function_of
+from anyprobe.splice.plan.splices import AUTO, FunctionPlan, Strategy, Want, WantKind
+from anyprobe.splice.plan.strategies.springboard import PunPlaces, Springboards
+
+if TYPE_CHECKING:
+    from anyprobe.splice.plan.planner import Planner
+    from anyprobe.target.process.process import Process
+    from anyprobe.target.system.procfs import Mapping
+
+_GADGET_BYTES = 9
+"""The longest of the instructions that injected calls borrow."""
+
+
+class HandlersKnown(Protocol):
+    """What is known of the program's signal handlers."""
+
+    @property
+    def faults(self) -> bool:
+        """Whether the program handles faults of its own and is told where."""
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all handlers are shown the program's own pcs."""
+        ...
+
+
+class LivePlanning(Protocol):
+    """Finds plans that can be carried out while the program runs."""
+
+    def plan_beside(self, edit: Edit) -> bool:
+        """Plan what an edit changes beside the function's other splices; return whether that can be."""
+        ...
+
+    def plan(self, edit: Edit, claims: Claims) -> FunctionPlan | None:
+        """Return a plan for all of a function, if there is one."""
+        ...
+
+
+class Planning:
+    """Plans the edits of one session. Nothing here touches the target; what is planned is claimed."""
+
+    def __init__(self, process: "Process", *, allowed: frozenset[Strategy], slots: bool) -> None:
+        """Begin with what is allowed, and whether the target's runtime has thread slots."""
+        self._process, self.allowed, self.slots = process, allowed, slots
+        self.springboards = Springboards(AddressSpace([]))
+        self._handlers: HandlersKnown | None = None
+
+    def regard(self, handlers: HandlersKnown) -> None:
+        """Have plans made with regard to the program's signal handlers, of which nothing is known before."""
+        self._handlers = handlers
+
+    @property
+    def faults_handled(self) -> bool:
+        """Whether the program handles faults of its own."""
+        return self._handlers is not None and self._handlers.faults
+
+    @property
+    def pcs_shown(self) -> bool:
+        """Whether all signal handlers are shown the program's own pcs, as far as that is known."""
+        return self._handlers is None or self._handlers.is_complete
+
+    def see_space(self, mappings: "Sequence[Mapping]") -> None:
+        """Have springboards placed in the address space as the memory map has it now."""
+        look_at_space(self.springboards, self._process, mappings)
+
+    def plan_all(self, edits: Sequence[Edit], live: LivePlanning | None, checkpoint: Callable[[], None]) -> None:
+        """Plan edits; ``checkpoint`` is called now and then."""
+        self._keep_gadgets(edits)
+        keep_room(self.springboards.space, edits)
+        for edit in edits:
+            if self._process.exited():
+                raise self._process.gone()
+            if edit.added or edit.anew:
+                checkpoint()
+            if edit.removed or live is not None or not self._plan_from_memory(edit):
+                self._plan(edit, live)
+
+    def plan_without_slots(self, edits: Sequence[Edit]) -> None:
+        """Plan edits again after the target's threads have turned out to have no slots."""
+        self.slots = False
+        for edit in edits:
+            edit.wants = self.refuse_timing(edit, edit.wants)
+            edit.give_back()
+            with edit.module.claims.trial(planned_of(edit.leaving)) as claims:
+                edit.plan = self.planner(edit.module, claims).plan(edit.state.code, edit.wants)
+            edit.claim()
+
+    def hides_faults(self, module: Module, state: FunctionState) -> bool:
+        """Return whether a splice of a function is not as it has to be where the program handles faults."""
+        planner, planned = self.planner(module), planned_of(state.splices)
+        ends = ((each, max(each.write_at + each.written, each.hosts_until)) for each in planned)
+        return any(planner.fault_refusal(each.insns, end) is not None for each, end in ends)
+
+    def _keep_gadgets(self, edits: Sequence[Edit]) -> None:
+        """See that no splice takes the instructions that our own calls in the target borrow."""
+        found = self._process.gadgets()
+        for module in modules_of(edits):
+            for address in (found.syscall_ret, found.restorer, found.pop_rax):
+                if module.low <= address < module.high:
+                    start = address - module.bias
+                    module.claims.borrowed.keep_range(start, start + _GADGET_BYTES)
+
+    def _plan_from_memory(self, edit: Edit) -> bool:
+        """Use the plan that an earlier session made, where the edit is a first, plain entry counter."""
+        plans, want = edit.module.plans, edit.added[0] if len(edit.added) == 1 else None
+        plain = want is not None and want.kind is WantKind.ENTRY and not edit.state.wants and not edit.removed
+        if plans is None or want is None or not plain or self.allowed != AUTO:
+            return False
+        hook = hook_of(want)
+        if hook is None or hook.kind in TIMING or (hook.kind in SLOT_ONLY and not self.has_slots(edit.module)):
+            return False
+        splice = plans.find(function_of(edit, want).start, want)
+        if splice is None or edit.module.claims.conflict(splice.write_at, splice.written, 0) is not None:
+            return False
+        if self.faults_handled and self.planner(edit.module).fault_refusal(
+            splice.insns, splice.write_at + splice.written
+        ):
+            return False
+        edit.plan, edit.wants = FunctionPlan([splice]), [want]
+        edit.claim()
+        return True
+
+    def _plan(self, edit: Edit, live: LivePlanning | None) -> None:
+        """Plan the function anew with all its wants; additions that would cost an armed hook its place are refused."""
+        state = edit.state
+        if live is not None and live.plan_beside(edit):
+            return
+        removed = edit.removed
+        kept = [] if removed == state.wants else [want for want in state.wants if want not in removed]
+        if kept or edit.added:
+            with edit.module.claims.trial(planned_of(state.splices)) as claims:
+                self._plan_on(claims, edit, kept, live)
+        if not edit.given_up:
+            edit.claim()
+
+    def _plan_on(self, claims: Claims, edit: Edit, kept: list[Want], live: LivePlanning | None) -> None:
+        """Plan a function, without a want that is refused and its group, until none is."""
+        state, planner = edit.state, self.planner(edit.module, claims)
+        edit.wants = self.refuse_timing(edit, kept + edit.added)
+        while True:
+            found = None if live is None else live.plan(edit, claims)
+            edit.plan = found or planner.plan(state.code, edit.wants, frozenset() if edit.yields else frozenset(kept))
+            refused = spread(edit.plan.refused, edit.wants)
+            if not refused:
+                return
+            lost = [] if edit.yields else [want for want in refused if want in kept]
+            for want, why in refused.items():
+                refuse(want, why)
+            edit.wants = [want for want in edit.wants if want not in refused]
+            if lost:
+                for want in lost:
+                    if (hook := hook_of(want)) is not None:
+                        hook.refusal = None
+                edit.plan = FunctionPlan()
+                detail = "would take the place of probes already armed"
+                give_up(edit, Refusal(Reason.OVERLAP, state.code.start, detail))
+                return
+
+    def places_of(self, module: Module, claims: Claims) -> PunPlaces:
+        """Return where the springboards of a module's punned jumps may stand; its claims and a trial take them."""
+        places = claims.places = module.claims.places = PunPlaces(self.springboards, module.bias)
+        return places
+
+    def planner(self, module: Module, claims: Claims | None = None) -> "Planner":
+        """Return a planner for a module, one that respects its claims or other ones."""
+        from anyprobe.splice.plan.planner import Planner  # not needed where all plans are remembered ones
+
+        claims = claims or module.claims
+        places = self.places_of(module, claims)
+        go = module.code.text.is_go
+        return Planner(
+            module.code,
+            claims,
+            places.reachable,
+            self.allowed,
+            plain_jumps_only=go,
+            parking=module.code.text.parking,
+            faults_handled=self.faults_handled,
+            pcs_shown=go or self.pcs_shown,
+            faults_skipped=not go,
+            writable=module.writable,
+        )
+
+    def has_slots(self, module: Module) -> bool:
+        """Return whether the threads that run a module have slots."""
+        return self.slots and not module.slotless and not module.code.text.is_go
+
+    def refuse_timing(self, edit: Edit, wants: list[Want]) -> list[Want]:
+        """Refuse timing where there is no per-thread memory for it."""
+        if self.has_slots(edit.module):
+            return wants
+        timed = [want for want in wants if (hook := hook_of(want)) is not None and hook.kind in SLOT_ONLY]
+        for want in timed:
+            hook = hook_of(want)
+            timing = hook is not None and hook.kind in TIMING
+            if timing and edit.module.code.text.is_go:
+                reason, detail = Reason.GO_TIMING, "goroutines move between stacks and threads; count instead"
+            else:
+                what = "timing needs" if timing else "handlers need"
+                when = ", which is not there yet where a started program begins" if edit.module.early else ""
+                reason, detail = Reason.NO_THREAD_SLOT, f"{what} glibc's thread control block{when}; count instead"
+            refuse(want, Refusal(reason, want.address, detail))
+        return [want for want in wants if want not in timed]
