@@ -41,9 +41,31 @@ def _completing(what: str) -> Callable[[click.Context, click.Parameter, str], An
     return complete
 
 
+class Whole(click.IntRange):
+    """A whole number from a least one on, that is called by what it counts when it cannot be read."""
+
+    def __init__(self, least: int, most: int | None = None, *, name: str = "number") -> None:
+        """Say ``name`` in ``'abc' is not a valid ...``."""
+        super().__init__(least, most)
+        self.name = name
+
+
+class Percent(click.FloatRange):
+    """A share in percent."""
+
+    name = "percentage"
+
+
+class Seconds(click.FloatRange):
+    """A time in seconds."""
+
+    name = "number of seconds"
+
+
 _spec: dict[str, Any] = {"callback": _read_specs, "shell_complete": _completing("specs")}
 _pid: dict[str, Any] = {
-    "type": click.IntRange(min=1), "multiple": True, "metavar": "PID", "shell_complete": _completing("pids"),
+    "type": Whole(1, name="process id (-n takes names)"), "multiple": True, "metavar": "PID",
+    "shell_complete": _completing("pids"),
 }  # fmt: skip
 _name: dict[str, Any] = {"multiple": True, "metavar": "NAME", "shell_complete": _completing("names")}
 specs = click.argument("specs", metavar="SPEC...", nargs=-1, required=True, **_spec)
@@ -101,7 +123,7 @@ when = click.option(
 )
 
 _until = click.option(
-    "--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End after so long. Default: Ctrl-C."
+    "--for", "seconds", type=Seconds(min=0), metavar="SECONDS", help="End after so long. Default: Ctrl-C."
 )
 _arming = together(
     strategy,
@@ -109,13 +131,13 @@ _arming = together(
     live,
     click.option(
         "--maxactive",
-        type=click.IntRange(min=1),
+        type=Whole(1),
         metavar="N",
         help="Calls of one thread that can be timed at once. Default: the engine's; more are counted as missed.",
     ),
     click.option(
         "--max-overhead",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Percent(min=0, min_open=True),
         metavar="PERCENT",
         help="Remove the dearest probes when all cost more than this share of one CPU, by an estimate.",
     ),
@@ -154,7 +176,7 @@ measuring = together(
     _ending,
     click.option(
         "--every",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Seconds(min=0, min_open=True),
         metavar="SECONDS",
         help="Print what was counted since the last time, again and again, and all of it at the end.",
     ),
@@ -170,7 +192,7 @@ measuring = together(
     _output,
     click.option(
         "--top",
-        type=click.IntRange(min=0),
+        type=Whole(0),
         default=40,
         show_default=True,
         metavar="N",

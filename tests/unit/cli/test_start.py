@@ -4,6 +4,8 @@ import resource
 import subprocess
 import sys
 
+import pytest
+
 from anyprobe.cli import COMMANDS
 
 HEAVY = ("numpy", "iced_x86", "rich")
@@ -54,3 +56,20 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     shown = subprocess.run(["bash", "-c", pipeline], capture_output=True, text=True, timeout=60)
     assert "Traceback" not in shown.stderr
     assert "BrokenPipe" not in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("count", "f", "-p", "redis"), "'redis' is not a valid process id (-n takes names)\n"),
+        (("count", "f", "-p", "0"), "0 is not in the range x>=1\n"),
+        (("count", "f", "-p", "1", "--for", "soon"), "'soon' is not a valid number of seconds\n"),
+        (("count", "f", "-p", "1", "--max-overhead", "2%"), "'2%' is not a valid percentage\n"),
+        (("count", "f", "-p", "1", "--top", "all"), "'all' is not a valid number\n"),
+        (("trace", "f", "-p", "1", "--args", "x"), "'x' is not a valid number\n"),
+    ],
+)
+def test_a_number_that_cannot_be_read_is_called_by_what_it_counts(arguments, message):
+    ended = run(*arguments)
+    assert ended.returncode == 2
+    assert message in ended.stderr

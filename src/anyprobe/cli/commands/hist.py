@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     metavar="KIND",
     help="hist (the default), quantize, lquantize:LOW:HIGH:STEP, sum, min, max, avg, stddev, or count, without --of.",
 )
-@click.option("--capacity", type=click.IntRange(min=1), metavar="N", help="Keys that there is room for.")
+@click.option("--capacity", type=options.Whole(1), metavar="N", help="Keys that there is room for.")
 @options.when
 @options.target
 @options.measuring

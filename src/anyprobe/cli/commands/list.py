@@ -30,7 +30,7 @@ WIDTH = 60
 )
 @click.option(
     "--top",
-    type=click.IntRange(min=0),
+    type=options.Whole(0),
     default=0,
     metavar="N",
     help="Show the first N lines only, and sum up the others. Default: all.",

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 @click.option(
     "--args",
     "parameters",
-    type=click.IntRange(0, 7),
+    type=options.Whole(0, 7),
     default=None,
     metavar="N",
     help="Parameters to show. Default: all, and 6 where it is not known how many there are.",
 )
-@click.option("-c", "--count", "most", type=click.IntRange(min=1), metavar="N", help="End after N hits.")
+@click.option("-c", "--count", "most", type=options.Whole(1), metavar="N", help="End after N hits.")
 @options.when
 @options.target
 @options.following
