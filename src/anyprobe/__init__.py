@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from anyprobe.handlers.types.layouts import Array, Struct, Union
     from anyprobe.probes.api import SessionApi
     from anyprobe.probes.current import session
+    from anyprobe.probes.group import SessionGroup
     from anyprobe.probes.opening import attach, run
     from anyprobe.probes.options import SessionOptions
     from anyprobe.probes.probe import Probe
@@ -71,6 +72,7 @@ __all__ = [
     "Session",
     "SessionApi",
     "SessionConflict",
+    "SessionGroup",
     "SessionOptions",
     "SiteRefused",
     "Snapshot",
@@ -124,6 +126,7 @@ _LAZY = {
     "Quantize": "anyprobe.data.aggregations",
     "Session": "anyprobe.probes.session",
     "SessionApi": "anyprobe.probes.api",
+    "SessionGroup": "anyprobe.probes.group",
     "SessionOptions": "anyprobe.probes.options",
     "Snapshot": "anyprobe.data.snapshot",
     "Stddev": "anyprobe.data.aggregations",

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -21,16 +20,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from anyprobe.cli.records import Records
+    from anyprobe.probes.group import SessionGroup
     from anyprobe.probes.session import Session
 
 OVERHEAD_LOOKS = 0.5
 """Seconds between two looks at what the probes cost."""
-
-HANDLER_LOOKS = 0.02
-"""Seconds between two looks at the signal handlers of a program, of which each takes 80 microseconds."""
-
-PROGRAM_LOOKS = 0.2
-"""Seconds between two looks whether a process has executed another program."""
 
 RECORD_LOOKS = 0.02
 """Seconds between two looks for records that handlers have emitted."""
@@ -102,7 +96,10 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "live": plan.live or None,
                 "unsafe": plan.unsafe or None,
             }
-            sessions = targets.open_sessions(stack, target, **settings)
+            from anyprobe.probes.group import SessionGroup
+
+            group = SessionGroup(targets.open_sessions(stack, target, **settings))
+            sessions = group.sessions
             if target.program:
                 interrupts.serve(sessions[0].pid)
         ends = targets.end_descriptors(stack, [session.pid for session in sessions])
@@ -122,7 +119,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
         replacements = ending.Replacements(sessions, plan.warn, started=bool(target.program))
         own_end = False
         if placed or target.program or not plan.specs:  # a script may place probes later
-            wait(sessions, ends, interrupts, plan, stream, replacements)
+            wait(group, ends, interrupts, plan, stream, replacements)
             own_end = bool(ends) and not interrupts.requested
             placed = placed or any(map(has_placed, sessions))
         replacements.look(ends)
@@ -171,7 +168,7 @@ def release(session: "Session", plan: Plan) -> None:
 
 
 def wait(
-    sessions: "Sequence[Session]",
+    group: "SessionGroup",
     ends: dict[int, int],
     interrupts: Interrupts,
     plan: Plan,
@@ -179,43 +176,31 @@ def wait(
     replacements: ending.Replacements,
 ) -> None:
     """Wait for the end of the session: a signal, the time, the end of all targets. Show results meanwhile if asked."""
-    began = time.monotonic()
-    deadline = None if plan.seconds is None else began + plan.seconds
-    next_show = None if plan.every is None else began + plan.every
-    next_handlers, next_programs = began, began + PROGRAM_LOOKS
-    next_look = None if plan.max_overhead is None else began
-    next_records = None if plan.records is None else began
+    from anyprobe.probes.duties import PROGRAM_LOOKS
+
+    deadline = None if plan.seconds is None else time.monotonic() + plan.seconds
+    sessions, duties = group.sessions, group.duties()
+    duties.every(PROGRAM_LOOKS, lambda: replacements.look(ends), first=PROGRAM_LOOKS)
+    if plan.every is not None:
+        duties.every(plan.every, lambda: show_meanwhile(sessions, plan, stream), first=plan.every, steady=True)
+    if plan.max_overhead is not None:
+        duties.every(OVERHEAD_LOOKS, lambda: limit_overhead(sessions, plan))
+    if plan.records is not None:
+        records = plan.records
+        duties.every(RECORD_LOOKS, lambda: records.look(sessions, stream))
     while ends and not interrupts.requested and not (plan.records is not None and plan.records.enough):
-        now = time.monotonic()
-        if deadline is not None and now >= deadline:
+        if deadline is not None and time.monotonic() >= deadline:
             return
-        if next_show is not None and plan.every is not None and now >= next_show:
-            show([with_maps(session, session.snapshot(), plan) for session in sessions], plan, stream, between=True)
-            next_show += plan.every
-            continue
-        hooks = [session.hooks.look() for session in sessions]
-        next_hook = min((each for each in hooks if each is not None), default=None)
-        if now >= next_handlers:
-            for session in sessions:
-                session.follow_handlers(often=True)
-            next_handlers = time.monotonic() + HANDLER_LOOKS * len(sessions)
-            continue
-        if now >= next_programs:
-            replacements.look(ends)
-            next_programs = time.monotonic() + PROGRAM_LOOKS
-            continue
-        if next_look is not None and now >= next_look:
-            limit_overhead(sessions, plan)
-            next_look = now + OVERHEAD_LOOKS
-            continue
-        if plan.records is not None and next_records is not None and now >= next_records:
-            plan.records.look(sessions, stream)
-            next_records = time.monotonic() + RECORD_LOOKS
-            continue
-        moments = (deadline, next_show, next_look, next_handlers, next_programs, next_records, next_hook)
-        times = [max(moment - now, 0.0) for moment in moments if moment is not None]
-        for descriptor in interrupts.wait(ends, min(times, default=None)):
-            del ends[descriptor]
+        moments = [each for each in (deadline, duties.work()) if each is not None]
+        if ends:
+            pause = max(min(moments) - time.monotonic(), 0.0) if moments else None
+            for descriptor in interrupts.wait(ends, pause):
+                del ends[descriptor]
+
+
+def show_meanwhile(sessions: "Sequence[Session]", plan: Plan, stream: TextIO) -> None:
+    """Write what was counted since the last time."""
+    show([with_maps(session, session.snapshot(), plan) for session in sessions], plan, stream, between=True)
 
 
 def limit_overhead(sessions: "Sequence[Session]", plan: Plan) -> None:
@@ -264,7 +249,9 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
     snapshots = [snapshot.distinct() for snapshot in snapshots]
     if plan.fold:
         snapshots = [snapshot.folded() for snapshot in snapshots]
-    together = reduce(Snapshot.merge, snapshots)
+    from anyprobe.probes.group import merged
+
+    together = merged(snapshots)
     if plan.lines:
         stream = sys.stderr
     last = None

@@ -181,6 +181,10 @@ class SessionApi(Protocol[P]):
         """Wait for so long, or until the program's end."""
         ...
 
+    def pump(self, timeout: float = 0.0) -> bool:
+        """Do everything that is due for so many seconds; return whether the program still runs with these probes."""
+        ...
+
     def detach(self) -> None:
         """Remove everything. What was counted stays readable."""
         ...

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ class ProbeHost(ABC):
     trampolines: "Trampolines"
     clock_step_ns: float
     """By how much the clock of times goes on at once, 0 where nothing is timed."""
+    lock: AbstractContextManager[object]
+    """Held by each thread that changes or reads the session, once one looks after it in the background."""
     _objects: "ObjectTable"
 
     @property

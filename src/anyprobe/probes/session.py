@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Self
@@ -19,13 +19,13 @@ from anyprobe.probes.clock import Clock, ClockChoice, own_clock
 from anyprobe.probes.handlers.handler_watch import HandlerWatch
 from anyprobe.probes.handlers.trampolining import Trampolines
 from anyprobe.probes.live_proof import LiveProof
-from anyprobe.probes.observed import Observed
 from anyprobe.probes.options import DEFAULT, SessionOptions
 from anyprobe.probes.probe import Place, Probe, dressed, edits_for
 from anyprobe.probes.providers.function.copies import AUDITED, Copies, has_libraries
 from anyprobe.probes.providers.function.objects import ObjectTable
 from anyprobe.probes.providers.function.placing import add_counted, add_timed, see_places
 from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
+from anyprobe.probes.pumping import Pumped, locked
 from anyprobe.probes.specs.spec import see_functions
 from anyprobe.probes.target_errors import typed
 from anyprobe.probes.wholesale import surveyed
@@ -45,7 +45,7 @@ Refusals = list[tuple[str, Refusal]]
 Probes = list[Probe]
 
 
-class Session(Observed, SessionApi[Probe]):
+class Session(Pumped, SessionApi[Probe]):
     """Probes in one process. A context manager: leaving it removes everything.
 
     ``count`` and ``time`` arm probes; ``snapshot`` reads what they counted, also after the target's death.
@@ -55,6 +55,7 @@ class Session(Observed, SessionApi[Probe]):
         """Use ``attach`` or ``run``."""
         self._process, self._held, self.options = process, held, options
         self.unsafe, self.strict = options.unsafe, options.strict
+        self.lock = nullcontext()
         self._began: float | None = None
         self._ended: float | None = None
         self._detached = False
@@ -112,6 +113,7 @@ class Session(Observed, SessionApi[Probe]):
         """Disarm probes; what they counted stays in ``snapshot``. What had to stay armed is in ``warnings``."""
         self._disarm(probes, [place for probe in probes for place in probe.all_places])
 
+    @locked
     def _disarm(self, probes: Sequence[Probe], places: Sequence[Place]) -> None:
         if self._last is not None:
             self._check_attached()
@@ -126,6 +128,7 @@ class Session(Observed, SessionApi[Probe]):
         """Arm probes whose places are turned by ``dress`` into what they are for; ``sites``: resolved already."""
         return self._arm(specs, timed=False, dress=dress, known=sites)
 
+    @locked
     def limit_overhead(self, percent: float) -> Probes:
         """Disarm what costs most until all probes together cost no more than some percent of one CPU.
 
@@ -142,6 +145,7 @@ class Session(Observed, SessionApi[Probe]):
             self.warn(text)
         return probes
 
+    @locked
     def enable(self, *probes: Probe) -> None:
         """Arm probes again that were removed."""
         from anyprobe.probes.replanning import keep_order_of_handlers
@@ -152,6 +156,7 @@ class Session(Observed, SessionApi[Probe]):
         keep_order_of_handlers(self, probes)
         registering.note(self, probes)
 
+    @locked
     def snapshot(self) -> Snapshot:
         """Return what has been counted so far, as an immutable value.
 
@@ -175,6 +180,7 @@ class Session(Observed, SessionApi[Probe]):
         """Return the seconds since the first probes were armed, up to the end of the session."""
         return 0.0 if self._began is None else (self._ended or time.monotonic()) - self._began
 
+    @locked
     def explain(self, spec: str, *, timed: bool = False) -> "Explanation":
         """Return the plan or the refusals for one site, with liveness and generated code; touches nothing.
 
@@ -184,6 +190,7 @@ class Session(Observed, SessionApi[Probe]):
 
         return planning.explain(self, spec, timed=timed)
 
+    @locked
     def list(self, *specs: str) -> "Sequence[ListedSite]":
         """Return what could be probed, and by which strategy; touches nothing."""
         from anyprobe.probes import planning
@@ -192,6 +199,7 @@ class Session(Observed, SessionApi[Probe]):
 
     # -- life
 
+    @locked
     def resume(self) -> None:
         """Let a program started by ``run`` go, with probes in its libraries in place before they run."""
         if self._held:
@@ -225,7 +233,14 @@ class Session(Observed, SessionApi[Probe]):
         """Remove every splice, from fork children too, and unmap our memory. What was counted stays readable."""
         if self._detached:
             return
+        # these wait for threads, whose functions may use the session: without the lock
+        self._end_thread()
         self.end_callbacks()
+        with self.lock:
+            self._remove_all()
+        self.end_listeners()
+
+    def _remove_all(self) -> None:
         self._handlers.end()
         self._note_losses()
         self._ended = self._ended or time.monotonic()
@@ -239,8 +254,8 @@ class Session(Observed, SessionApi[Probe]):
         self._detached = True
         for place in (each for probe in self.probes for each in probe.all_places):
             place.hook.detached = place.hook.armed
-        self.end_listeners()
 
+    @locked
     def follow_handlers(self, *, often: bool = False) -> None:
         """Have signal handlers that the program has set since the last look see its own pcs while probes are hit.
 
@@ -338,6 +353,7 @@ class Session(Observed, SessionApi[Probe]):
         loaded = self._objects.at(address)
         return None if loaded is None else self.module(loaded)
 
+    @locked
     def _arm(
         self,
         specs: Sequence[str],

@@ -165,10 +165,11 @@ class Handling:
 
     def prepared(self, at: HandlerAt) -> HandlerFacts:
         """Compile a handler and map what it needs, for places that are made otherwise."""
-        code, storages = self.compiled(at)
-        self._check(code, at.function, storages)
-        changing.keep_clear(self._session, code)
-        return self._facts(code, storages, at.call, enters=not at.point.is_return)
+        with self._session.lock:
+            code, storages = self.compiled(at)
+            self._check(code, at.function, storages)
+            changing.keep_clear(self._session, code)
+            return self._facts(code, storages, at.call, enters=not at.point.is_return)
 
     def compiled(self, at: HandlerAt) -> tuple[NativeCode, Storages]:
         """Compile a handler and touch nothing."""

@@ -59,6 +59,11 @@ class Hooks:
                 _call(each.function)
                 # what could not be called in time is left out
                 each.next = max(each.next + each.seconds, time.monotonic())
+        return self.next
+
+    @property
+    def next(self) -> float | None:
+        """When the next one's time comes, None if there is none."""
         return min((each.next for each in self._intervals), default=None)
 
     def end(self) -> None:

@@ -372,6 +372,17 @@ class SelfSession(SessionApi[SelfProbe]):
         """Let some time go by: the program waits for itself."""
         time.sleep(timeout)
 
+    def pump(self, timeout: float = 0.0) -> bool:
+        """Have the attendant do everything that is due for so many seconds; return whether the session goes on."""
+        deadline = time.monotonic() + timeout
+        while not self.detached:
+            pause: float = self.ask("work")
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            time.sleep(min(left, pause))
+        return not self.detached
+
     @property
     def exited(self) -> bool:
         """Whether the target is gone: it is not, it asks."""

@@ -36,6 +36,7 @@ from anyprobe.target.system import gateway
 _RECEIVING = frozenset({"45", "47"})
 """``recvfrom`` and ``recvmsg``."""
 _PATIENCE = 0.05
+_IDLE = 0.2
 _NEVER = (1 << 64) - 1
 _READERS = 4
 """Threads of anyprobe's in the program, at most."""
@@ -176,6 +177,11 @@ class Attendant:
     def records(self, final: bool, whole: bool = True) -> dict[str, Any]:
         """Return what was emitted; not ``whole``: without the youngest, so that what comes later is later."""
         return self.session.records(final=final, until=None if final or whole else own_time()[0] - MARGIN_NS)
+
+    def work(self) -> float:
+        """Do what is due in the session; return the seconds until something is again."""
+        due = self.session.duties.work()
+        return _IDLE if due is None else max(due - time.monotonic(), 0.0)
 
     def check_type(self, name: str, module: str) -> None:
         """See that there is a type."""
