@@ -3,10 +3,12 @@ import subprocess
 
 import pytest
 
+from anyprobe.binary.flow import jump_tables
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.flow.noreturn_flow import NoReturnFunctions
 from anyprobe.binary.images.image import Image
 from anyprobe.core.refusal import Reason
+from anyprobe.isa.decode import Flow
 from support.module_under_test import Module, function
 
 SWITCH = """
@@ -654,3 +656,87 @@ def test_the_loop_of_an_interpreter():
     assert len(function.blocks) > 2000
     unknown = [address for address in function.addresses if not function.is_site(address)]
     assert not unknown
+
+
+SEVERAL = """
+    lea rdx, [rip+.Ltable{n}]
+    cmp edi, 1
+    ja .Lout{n}
+    movsxd rax, dword ptr [rdx+rdi*4]
+    add rax, rdx
+    jmp rax
+.La{n}: add esi, 1
+    jmp .Lout{n}
+.Lb{n}: add esi, 2
+.Lout{n}:
+    nop
+"""
+SEVERAL_TABLE = """
+    .section .rodata
+    .p2align 2
+.Ltable{n}: .long .La{n}-.Ltable{n}, .Lb{n}-.Ltable{n}, 0x7fffffff
+    .text
+"""
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Return the numbers of the jumps, one for each time that the search for its table ran."""
+    found = []
+    resolve = jump_tables._Slice._resolve
+
+    def counted(self, number):
+        found.append(number)
+        return resolve(self, number)
+
+    monkeypatch.setattr(jump_tables._Slice, "_resolve", counted)
+    return found
+
+
+def test_a_jump_whose_search_asks_for_no_label_is_looked_at_once(build, looks):
+    """The tables of the other jumps change nothing that it depends on."""
+    count = 6
+    body = "".join(SEVERAL.format(n=n) for n in range(count)) + "    mov eax, esi\n    ret\n"
+    tables = "".join(SEVERAL_TABLE.format(n=n) for n in range(count))
+    code = Module.assembled(build, function("several", body), tables)["several"]
+    assert [len(table.targets) for table in code.tables.values()] == [2] * count
+    assert sorted(looks) == sorted(set(looks))
+    assert len(looks) == count
+
+
+DEPENDENT = """
+    jmp .Lbegin
+.La0: lea rcx, [rip+.Ltable1]
+    and esi, 1
+    jmp .Lboth
+.Lb0: lea rcx, [rip+.Ltable1]
+    and esi, 1
+.Lboth:
+    movsxd rax, dword ptr [rcx+rsi*4]
+    add rax, rcx
+    jmp rax
+.La1: mov eax, 1
+    ret
+.Lb1: mov eax, 2
+    ret
+.Lbegin:
+    lea rcx, [rip+.Ltable1]
+    and esi, 1
+    lea rdx, [rip+.Ltable0]
+    cmp edi, 1
+    ja .Lout0
+    movsxd rax, dword ptr [rdx+rdi*4]
+    add rax, rdx
+    jmp rax
+.Lout0: ret
+"""
+
+
+@pytest.mark.parametrize(("label", "times"), [(".La0", 1), (".Lboth", 2)])
+def test_a_jump_is_looked_at_again_where_a_table_leads_to_what_its_search_passed(build, looks, label, times):
+    """The search of the first jump ends at ``.La0``, and goes on above ``.Lboth``."""
+    tables = "".join(SEVERAL_TABLE.format(n=n) for n in range(2)).replace(".La0-", f"{label}-")
+    code = Module.assembled(build, function("dependent", DEPENDENT), tables)["dependent"]
+    assert code.complete is None
+    first, second = (code.index_of(insn.address) for insn in code.special if insn.flow is Flow.INDIRECT_JUMP)
+    assert (looks.count(first), looks.count(second)) == (times, 1)
