@@ -63,7 +63,7 @@ from anyprobe.binary.liveness.site import SiteLiveness
 text = Image.open(sys.argv[1]).text()
 code_map = CodeMap(text)
 begin = time.process_time()
-code_map.references
+code_map.entries.references
 once = time.process_time() - begin
 seconds = []
 for start in text.function_starts.tolist()[500:2500:10]:

@@ -93,6 +93,6 @@ def test_one_probe_has_few_functions_looked_at(run_target, monkeypatch):
         session.count("libc:malloc")
         (libc,) = (module for module in session.engine.modules if module.name.startswith("libc."))
         assert 0 < len(looked_at) < 50 < len(libc.code.text.function_starts)
-        assert not libc.code.is_surveyed
+        assert not libc.code.entries.is_surveyed
         assert libc.code.liveness_of_all is None
     target.finish()

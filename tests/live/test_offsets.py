@@ -194,9 +194,13 @@ def edges_of(code_map, code, lines):
     """Return (from, to) of control flow between lines by number; -1 is elsewhere, or a jump by a stored pointer."""
     number = {line[0].address: n for n, line in enumerate(lines)}
     entered = {
-        head for head in number if any(not code.start <= source < code.end for source in code_map.sources_of(head))
+        head
+        for head in number
+        if any(not code.start <= source < code.end for source in code_map.entries.sources_of(head))
     }
-    entered.update(number.keys() & code_map.static_entries(code.start, code.end))  # some symbols name no instruction
+    entered.update(
+        number.keys() & code_map.entries.static_entries(code.start, code.end)
+    )  # some symbols name no instruction
     edges = {(-1, number[head]) for head in entered | {code.start}}
     for n, last in enumerate(line[-1] for line in lines):
         table = code.table_of(last.address)

@@ -23,6 +23,14 @@ _DEARER = 16
 """How much more it costs to decode an instruction alone, and to look it up, than as one of many."""
 
 
+class StaticEntries(Protocol):
+    """What enters functions other than through code."""
+
+    def static_entries(self, low: int, high: int) -> list[int]:
+        """Return the known entries in ``[low, high)`` other than through code."""
+        ...
+
+
 class DecodingContext(Protocol):
     """What decoding asks of the module that a function lies in."""
 
@@ -36,8 +44,9 @@ class DecodingContext(Protocol):
         """The functions whose decoded instructions are kept."""
         ...
 
-    def static_entries(self, low: int, high: int) -> list[int]:
-        """Return the known entries in ``[low, high)`` other than through code."""
+    @property
+    def entries(self) -> StaticEntries:
+        """What enters the functions."""
         ...
 
 
@@ -88,7 +97,7 @@ class DecodedCode:
 
     @cached_property
     def _body(self) -> Body:
-        entries = partial(self._map.static_entries, self.start + 1, self.end)
+        entries = partial(self._map.entries.static_entries, self.start + 1, self.end)
         return examine(self._line, self.content, self.start, entries, self._map.text.noreturn)
 
     @property

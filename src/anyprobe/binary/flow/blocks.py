@@ -4,7 +4,7 @@ A block begins at the entry, where a jump, a table, a stored pointer or an excep
 call does not end a block: as a rule it comes back. Padding that nothing reaches is no block.
 """
 
-from anyprobe.binary.flow.views import FunctionView, ModuleView
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.objects.padding import PADDING_BEGINS, is_padding
 from anyprobe.isa.decode import Flow, flow_of
 
@@ -13,7 +13,7 @@ _GOES_ON = frozenset({Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL})
 
 def block_starts(code_map: ModuleView, function: FunctionView) -> tuple[int, ...]:
     """Return where the function's basic blocks begin, ascending; the first one behind ``endbr64``, as entry probes."""
-    entered = code_map.entered(function.start + 1, function.end) | function.table_targets
+    entered = code_map.entries.entered(function.start + 1, function.end) | function.table_targets
     entry, start, end, ends, content = function.entry, function.start, function.end, function.ends, function.content
     for number, flow in function.turns:
         if flow in _GOES_ON or (flow is Flow.OTHER and flow_of(function.iced[number]) in _GOES_ON):

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 
 from iced_x86 import Mnemonic
 
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.body import ENDS
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.decoding.handwritten_calls import changes_return
 from anyprobe.binary.flow.last_calls import last_calls
-from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.isa.decode import Flow, Insn
 
 
@@ -31,7 +31,7 @@ class CalledPieces:
         }
         """Where the function calls itself."""
         self.by_others: set[int] = set()
-        for target, source, kind in code_map.references.into(function.entry + 1, function.end):
+        for target, source, kind in code_map.entries.references.into(function.entry + 1, function.end):
             if kind is Kind.NEAR and not function.start <= source < function.end and self._calls(source, target):
                 self.by_others.add(target)
 
@@ -40,7 +40,7 @@ class CalledPieces:
         function = self._parts[0]
         entries = {function.start, function.entry}
         for part in self._parts:
-            inner = set(self._map.static_entries(part.start, part.end)) - self._map.text.named
+            inner = set(self._map.entries.static_entries(part.start, part.end)) - self._map.text.named
             entries |= {part.start} | inner | part.table_targets
         return self.reached(entries)
 

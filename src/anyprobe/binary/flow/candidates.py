@@ -2,8 +2,8 @@
 
 from iced_x86 import OpKind
 
+from anyprobe.binary.analysis.views import FunctionView
 from anyprobe.binary.decoding.code_scan import Kind
-from anyprobe.binary.flow.views import FunctionView
 from anyprobe.isa.decode import DIRECT, FLOWS
 
 _WORD = 4

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from iced_x86 import Mnemonic, OpKind, Register
 
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.flow.evidence import Evidence
 from anyprobe.binary.flow.reachability import Reachability
-from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import FLOWS, Flow
@@ -72,7 +72,9 @@ class EscapingJumps:
         if not self.disguised:
             return None
         low, high = function.entry + 1, function.end
-        named = chain(self._map.static_entries(low, high), self._map.references.addresses_into(low, high))
+        named = chain(
+            self._map.entries.static_entries(low, high), self._map.entries.references.addresses_into(low, high)
+        )
         if next(named, None) is None and function.analyses.get(Reachability).leads_everywhere:
             return None
         why = "jumps in disguise to where a pointer says, which may be in the function"
@@ -152,9 +154,9 @@ class EscapingJumps:
 
     def _is_thunk(self, target: int) -> bool:
         """Return whether a function elsewhere does nothing but jump where a register says (a retpoline)."""
-        start = self._map.start_of(target)
+        start = self._map.layout.start_of(target)
         if start is None or start == self._function.start:
             return False
-        thunks, end = self._evidence.thunks, self._map.end_of(start)
+        thunks, end = self._evidence.thunks, self._map.layout.end_of(start)
         place = bisect_left(thunks, start)
         return place < len(thunks) and thunks[place] < end

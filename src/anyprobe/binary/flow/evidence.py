@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 from iced_x86 import Code, MemorySizeExt
 
+from anyprobe.binary.analysis.views import ModuleView
 from anyprobe.binary.decoding.code_scan import DataReferences, Kind, Operands, pushed_returns
 from anyprobe.binary.decoding.prologues import thunks_in
-from anyprobe.binary.flow.views import ModuleView
 from anyprobe.core.cachedproperty import cached_property
 
 
@@ -32,7 +32,7 @@ class Evidence:
         home = self._map.containing(source)
         insn = home.covering(source) if home is not None else None
         if insn is None:
-            return target, 0 if home is None and self._map.in_padding(source) else 1
+            return target, 0 if home is None and self._map.entries.in_padding(source) else 1
         own = insn.iced.is_ip_rel_memory_operand and insn.address + insn.offsets.displacement_offset == source
         return insn.iced.memory_displacement, MemorySizeExt.size(insn.iced.memory_size) if own else 0
 
@@ -52,26 +52,26 @@ class Evidence:
 
     @cached_property
     def _data_references(self) -> DataReferences:
-        return DataReferences(self._map.code)
+        return DataReferences(self._map.layout.code)
 
     @cached_property
     def _operands(self) -> Operands:
-        return Operands(self._map.code)
+        return Operands(self._map.layout.code)
 
     @cached_property
     def thunks(self) -> list[int]:
         """Where something overwrites its return address and returns, ascending: an indirect jump in disguise."""
-        return sorted(at for part in self._map.code for at in thunks_in(part))
+        return sorted(at for part in self._map.layout.code for at in thunks_in(part))
 
     @cached_property
     def pushed_returns(self) -> list[int]:
         """Where something returns to what was pushed right in front of it, or looks like that, ascending: the same."""
-        return pushed_returns(self._map.code)
+        return pushed_returns(self._map.layout.code)
 
     @cached_property
     def self_takers(self) -> frozenset[int]:
         """The functions that may take the address of a piece of themselves."""
-        targets, sources, kinds = self._map.references.columns()
+        targets, sources, kinds = self._map.entries.references.columns()
         starts = self._map.text.function_starts
         homes = np.searchsorted(starts, targets, "right") - 1
         same = (kinds >= Kind.LEA) & (homes >= 0) & (homes == np.searchsorted(starts, sources, "right") - 1)
@@ -80,7 +80,7 @@ class Evidence:
     def takers_within(self, low: int, high: int) -> dict[int, list[int]]:
         """Return the addresses in ``[low, high)`` that instructions there take, and which ones do."""
         found: dict[int, list[int]] = {}
-        for at, source, kind in self._map.references_into(low, high):
+        for at, source, kind in self._map.entries.references_into(low, high):
             if (kind is Kind.LEA or kind is Kind.ABSOLUTE) and low <= source < high:
                 found.setdefault(at, []).append(source)
         return found

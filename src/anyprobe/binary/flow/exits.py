@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.decoding.stack_depth import Balance, balance, seen_in
 from anyprobe.binary.flow.called_pieces import CalledPieces
@@ -11,7 +12,6 @@ from anyprobe.binary.flow.first_bytes import FirstBytes
 from anyprobe.binary.flow.noreturn_flow import CertainlyNoReturn, NoReturnFunctions
 from anyprobe.binary.flow.pieces import Pieces
 from anyprobe.binary.flow.reachability import Reachability
-from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 
@@ -119,7 +119,7 @@ class _Collector:
 
     def _refuse_if_entered(self, why: str) -> None:
         """Refuse all if a jump from elsewhere leads into the function, behind its entry."""
-        for target, source, _ in self.map.references.into(self.function.entry + 1, self.function.end):
+        for target, source, _ in self.map.entries.references.into(self.function.entry + 1, self.function.end):
             home = self.map.containing(source)
             insn = home.covering(source) if home is not None and home not in self.parts else None
             if insn is not None and insn.target == target and insn.flow in (Flow.JUMP, Flow.JCC):
@@ -138,7 +138,7 @@ class _Collector:
         if balance(function.start, code.get, seen, is_whole=True) is Balance.BROKEN:
             self._refuse(function.start, "its stack is not kept in balance: it may be the pieces of two functions")
         labels = frozenset[int]().union(*(part.table_targets for part in self.parts))
-        for pointed in sorted(self.map.pointed_to(function.entry + 1, function.end) - labels):
+        for pointed in sorted(self.map.entries.pointed_to(function.entry + 1, function.end) - labels):
             if pointed in code and balance(pointed, code.get, seen) is not Balance.BROKEN:
                 self._refuse(pointed, "its address is stored or taken: another function may begin there")
 
@@ -187,7 +187,7 @@ class _Collector:
 
         Hand-written code ends that way: ``cmp rcx, rdx; jb __chk_fail``, and behind it stands ``memcpy``.
         """
-        insn, behind = part.insn_at(address), self.map.next_code(part.end)
+        insn, behind = part.insn_at(address), self.map.layout.next_code(part.end)
         if insn is not None and insn.raw == _BREAKPOINT:
             return
         if insn is None or behind is None:
@@ -229,7 +229,7 @@ class _Collector:
             return False
         if part.complete is not None or at in part.table_targets:
             return False
-        return not self.map.sources_of(at) and not self.map.static_entries(at, at + 1)
+        return not self.map.entries.sources_of(at) and not self.map.entries.static_entries(at, at + 1)
 
     def _is_inside(self, target: int) -> bool:
         return any(part.start <= target < part.end for part in self.parts)
@@ -237,7 +237,7 @@ class _Collector:
     def _outward(self, insn: Insn, target: int) -> None:
         if self._joins(target):
             return
-        owner = self.map.start_of(target)
+        owner = self.map.layout.start_of(target)
         pieces = self._pieces
         framed = owner is not None and pieces.is_piece(owner) and target not in self._no_return
         if framed and not pieces.is_never_taken(self.function.start, target):
@@ -277,7 +277,7 @@ class _Collector:
         """Return whether other code may jump behind the function's entry."""
         bounds = self._inside()
         if self._others is None or self._others[0] != len(bounds):
-            found = (each for low, high in bounds for each in self.map.references.into(low, high))
+            found = (each for low, high in bounds for each in self.map.entries.references.into(low, high))
             jumps = (source for _, source, kind in found if kind is Kind.NEAR or kind is Kind.SHORT)
             parts = [(part.start, part.end) for part in self.parts]
             entered = any(not any(low <= source < high for low, high in parts) for source in jumps)
@@ -299,7 +299,7 @@ class _Collector:
         if table is not None:
             outside = [each for each in table.targets if not self._is_inside(each) and not self._joins(each)]
             for target in outside:
-                if self.map.start_of(target) != target or self._may_come_back(target):
+                if self.map.layout.start_of(target) != target or self._may_come_back(target):
                     self._refuse(insn.address, f"its jump table leads out of the function, to {target:#x}")
             if outside:
                 self.found.append(Exit(insn.address, ExitKind.TAIL, True, True, None))
@@ -313,14 +313,14 @@ def ways_to(code_map: ModuleView, parts: tuple[FunctionView, ...], address: int)
 
     ``parts`` are a function and its parts: code elsewhere that jumps here makes it ``None``.
     """
-    if code_map.static_entries(address, address + 1):
+    if code_map.entries.static_entries(address, address + 1):
         return None
     if any(part.complete is not None or part.overlapped for part in parts):
         return None
     if any(address in part.table_targets or address in part.after_calls for part in parts):
         return None
     found: dict[int, Insn] = {}
-    for source in code_map.sources_of(address):
+    for source in code_map.entries.sources_of(address):
         insn = next((part.covering(source) for part in parts if part.start <= source < part.end), None)
         if insn is None or insn.target != address or insn.flow not in (Flow.JUMP, Flow.JCC):
             return None

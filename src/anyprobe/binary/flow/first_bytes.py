@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from anyprobe.binary.analysis.views import ModuleView
 from anyprobe.binary.decoding.code_scan import CodeBytes
 from anyprobe.binary.decoding.prologues import is_stub_at, takes_return_at
-from anyprobe.binary.flow.views import ModuleView
 
 
 class FirstBytes:
@@ -29,6 +29,6 @@ class FirstBytes:
 
     def _look_at(self, address: int, says: Callable[[CodeBytes, int], bool], known: dict[int, bool]) -> bool:
         """Return what some bytes say, and take note of it."""
-        area = self._module.area_of(address)
+        area = self._module.layout.area_of(address)
         known[address] = area is not None and says(area, address)
         return known[address]

@@ -7,9 +7,9 @@ new. What holds then holds for all of them together.
 
 from typing import TYPE_CHECKING
 
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.flow.pieces import Pieces
-from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.binary.objects.padding import is_padding
 from anyprobe.isa.decode import CALLS, FLOWS, Flow, flow_of
 from anyprobe.isa.effects import effects_of
@@ -85,7 +85,7 @@ class FlowGraph:
             found.append((body, number - 1))
         if number == 0 and not self.is_part(body):
             return found
-        if number and self.map.static_entries(address, address + 1):
+        if number and self.map.entries.static_entries(address, address + 1):
             return None
         others = self._from_elsewhere(body, address)
         if others is None:
@@ -129,7 +129,7 @@ class FlowGraph:
         """Return the jumps of other functions to an address behind the start; ``None`` if it is entered otherwise."""
         found: list[Place] = []
         for source, kind in self._entered_from_elsewhere(body).get(address, ()):
-            if not self.map.may_lead(address, source, kind):
+            if not self.map.entries.may_lead(address, source, kind):
                 continue
             home = self.map.containing(source)
             insn = home.covering(source) if home is not None else None
@@ -145,7 +145,7 @@ class FlowGraph:
         known = self._elsewhere.get(body.start)
         if known is None:
             known = self._elsewhere[body.start] = {}
-            for target, source, kind in self.map.references.into(body.start, body.end):
+            for target, source, kind in self.map.entries.references.into(body.start, body.end):
                 if kind in (Kind.LEA, Kind.ABSOLUTE) or not body.start <= source < body.end:
                     known.setdefault(target, []).append((source, kind))
         return known

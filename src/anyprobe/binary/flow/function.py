@@ -5,13 +5,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from anyprobe.binary.analysis.jump_outcomes import Table
+from anyprobe.binary.analysis.manager import Analyses
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.body import LOCK
 from anyprobe.binary.decoding.branches import Branches
 from anyprobe.binary.decoding.decoded_code import DecodedCode
-from anyprobe.binary.flow.analyses import Analyses
-from anyprobe.binary.flow.jump_outcomes import Table
 from anyprobe.binary.flow.straight_lines import StraightLines
-from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.binary.objects.padding import ALIGNED, padding_length
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
@@ -243,7 +243,7 @@ class FunctionCode(DecodedCode):
 
     def _entered_gap(self) -> Refusal | None:
         """Return where something may enter what was taken for data."""
-        entered = self._map.entered(self.start, self.end, addresses=self.indirect_jumps > 0)
+        entered = self._map.entries.entered(self.start, self.end, addresses=self.indirect_jumps > 0)
         for address in sorted(entered - self._index.keys()):
             if not self._is_locked(address - 1):
                 detail = f"{address:#x} may be entered, though no code of the function leads there"
@@ -282,7 +282,7 @@ class FunctionCode(DecodedCode):
     def has_inner_entries(self) -> bool:
         """Whether something known may enter the function behind its entry through a stored pointer."""
         low, high = self.entry + 1, self.end
-        return bool(self._map.pointed_to(low, high))
+        return bool(self._map.entries.pointed_to(low, high))
 
     @property
     def _exits(self) -> "Exits":
@@ -331,11 +331,11 @@ class FunctionCode(DecodedCode):
     @cached_property
     def leaders(self) -> frozenset[int]:
         """Every address of the function that something may enter other than from the instruction above."""
-        if self.complete is None and not self._map.starts_between(self.start + 1, self.end):
-            entered = self._map.entered(self.start, self.end)
+        if self.complete is None and not self._map.layout.starts_between(self.start + 1, self.end):
+            entered = self._map.entries.entered(self.start, self.end)
             inner = {*self.after_calls, *self.table_targets}
             return frozenset({self.start, *entered, *(at for at in inner if self.start < at < self.end)})
-        return frozenset(address for address, _ in self._map.enterable(self.start, self.end)) | {self.start}
+        return frozenset(address for address, _ in self._map.entries.enterable(self.start, self.end)) | {self.start}
 
     # -- straight lines
 
@@ -364,7 +364,7 @@ class FunctionCode(DecodedCode):
 
     def enterable(self, low: int, high: int) -> set[int]:
         """Return the addresses in ``[low, high)`` that something may enter."""
-        return {where for where, _ in self._map.enterable(low, high)} if low < high else set()
+        return {where for where, _ in self._map.entries.enterable(low, high)} if low < high else set()
 
     def note_entry(self) -> None:
         """Forget what is known of who enters the function: there is one more who does."""
@@ -392,8 +392,8 @@ class FunctionCode(DecodedCode):
         ends = last.is_call and last.target in self._map.text.noreturn  # a jcc there goes on where it is not taken
         if last.falls_through and not ends:
             return 0
-        length = self._map.dead_bytes(self.end)
-        if self._map.start_of(self.end + length) == self.end + length:
+        length = self._map.entries.dead_bytes(self.end)
+        if self._map.layout.start_of(self.end + length) == self.end + length:
             return length
         # more may be the nops that a function begins with of which nothing tells
         return min(length, -self.end & ALIGNED)

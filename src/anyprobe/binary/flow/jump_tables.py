@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Mnemonic, OpKind, Register
 
+from anyprobe.binary.analysis.jump_outcomes import Outcome, Pointer, Table, Unresolved
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.flow.evidence import Evidence
 from anyprobe.binary.flow.flow_graph import CALLER, FlowGraph
 from anyprobe.binary.flow.indices import Indices
-from anyprobe.binary.flow.jump_outcomes import Outcome, Pointer, Table, Unresolved
 from anyprobe.binary.flow.noreturn_flow import NoReturnFunctions
 from anyprobe.binary.flow.pieces import Pieces
 from anyprobe.binary.flow.table_forms import (
@@ -41,7 +42,6 @@ from anyprobe.binary.flow.table_forms import (
     small_immediate,
     uses_registers,
 )
-from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.isa.decode import Flow, flow_of
 
 if TYPE_CHECKING:
@@ -354,7 +354,9 @@ class _Slice:
         for n in range(0, MOST_ENTRIES, _CHUNK):
             for value in self._index.entries(table + n * size, entry, _CHUNK):
                 target = base + value
-                if not self.accepts(target) and not (len(targets) < count and self.map.start_of(target) == target):
+                if not self.accepts(target) and not (
+                    len(targets) < count and self.map.layout.start_of(target) == target
+                ):
                     return targets
                 targets.append(target)
             if len(targets) < n + _CHUNK:

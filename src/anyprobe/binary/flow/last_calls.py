@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.flow.first_bytes import FirstBytes
 from anyprobe.binary.flow.noreturn_flow import NoReturnFunctions
-from anyprobe.binary.flow.views import FunctionView, ModuleView
 
 if TYPE_CHECKING:
     from iced_x86 import Instruction

@@ -7,9 +7,9 @@ table.
 
 from bisect import bisect_right
 
+from anyprobe.binary.analysis.views import ModuleView
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.flow.function import FunctionCode
-from anyprobe.binary.flow.views import ModuleView
 from anyprobe.binary.objects.padding import padding_length
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
@@ -29,7 +29,7 @@ class NamelessCode(FunctionCode):
 
 def nameless_code(code_map: ModuleView, address: int) -> NamelessCode | None:
     """Return the code around an address in no function's bounds, if something is known to lead to it."""
-    gap = code_map.gap_around(address)
+    gap = code_map.layout.gap_around(address)
     if gap is None:
         return None
     low, content = gap
@@ -48,7 +48,7 @@ def nameless_code(code_map: ModuleView, address: int) -> NamelessCode | None:
 
 def runs_into(code_map: ModuleView, start: int) -> bool:
     """Return whether code in no function may run on into the function that begins at an address."""
-    gap = code_map.gap_around(start - 1)
+    gap = code_map.layout.gap_around(start - 1)
     if gap is None or padding_length(gap[1], 0) == len(gap[1]):
         return False
     entries = code_map.analyses.get(_GapEntries).sorted(gap[0], start)
@@ -75,11 +75,11 @@ class _GapEntries:
 
 def _entries(code_map: ModuleView, low: int, high: int) -> set[int]:
     """Return what is certainly entered: what lies in a gap itself may be a table that looks like a branch."""
-    found = set(code_map.static_entries(low, high))
-    for target, source, kind in code_map.references.into(low, high):
+    found = set(code_map.entries.static_entries(low, high))
+    for target, source, kind in code_map.entries.references.into(low, high):
         if target in found:  # of a linkage stub one call says it, and there may be a hundred thousand
             continue
         home = code_map.containing(source) if kind is Kind.NEAR or kind is Kind.SHORT else None
-        if home is not None and home.broken is None and code_map.may_lead(target, source, kind):
+        if home is not None and home.broken is None and code_map.entries.may_lead(target, source, kind):
             found.add(target)
     return found

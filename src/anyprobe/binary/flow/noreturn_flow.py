@@ -6,8 +6,8 @@ Names tell of the ones in libraries (``noreturn``). Programs have their own: ``s
 
 from bisect import bisect_left
 
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.handwritten_calls import changes_return
-from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow
 
@@ -42,7 +42,7 @@ class NoReturnFunctions:
             if depth == 0:
                 return False
             self._known[start] = False  # recursion proves nothing
-            function = self._map.function_at(start) if self._map.start_of(start) == start else None
+            function = self._map.function_at(start) if self._map.layout.start_of(start) == start else None
             known = not (function is None or isinstance(function, Refusal)) and self._never_leaves(function, depth - 1)
             self._known[start] = known
         return known

@@ -5,8 +5,8 @@ address is no function, since nothing can call it. So does the code: what a func
 no function either. A part belongs to the function whose jumps, by other parts or directly, are all that enters it.
 """
 
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.code_scan import Kind
-from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.core.refusal import Refusal
 
 _CALL = 0xE8
@@ -33,7 +33,7 @@ class Pieces:
 
     def part_at(self, target: int, function: FunctionView) -> FunctionView | None:
         """Return the code around ``target`` if it is a part of ``function`` that lies elsewhere."""
-        start = self._map.start_of(target)
+        start = self._map.layout.start_of(target)
         if start is None or start == function.start:
             return None
         pair = (start, function.start)
@@ -47,9 +47,14 @@ class Pieces:
     def jumps_from_parts(self, function: FunctionView, heads: set[int]) -> set[int]:
         """Return the jumps to some addresses of a function that lie in its parts elsewhere."""
         found: set[int] = set()
-        for target, source, kind in self._map.references.into(min(heads), max(heads) + 1):
+        for target, source, kind in self._map.entries.references.into(min(heads), max(heads) + 1):
             inside = function.start <= source < function.end
-            if inside or target not in heads or kind in (Kind.LEA, Kind.ABSOLUTE) or self._map.byte_at(source) == _CALL:
+            if (
+                inside
+                or target not in heads
+                or kind in (Kind.LEA, Kind.ABSOLUTE)
+                or self._map.layout.byte_at(source) == _CALL
+            ):
                 continue
             part = self.part_at(source, function)
             insn = part.covering(source) if part is not None else None
@@ -62,7 +67,7 @@ class Pieces:
         found = self.part_at(target, function)
         if found is not None or function.start not in self._framed or not self.is_piece(function.start):
             return found
-        root, start = self._owner_of_piece(function.start), self._map.start_of(target)
+        root, start = self._owner_of_piece(function.start), self._map.layout.start_of(target)
         home = self._map.function_at(root) if root is not None else None
         if home is None or isinstance(home, Refusal) or start == function.start:
             return None
@@ -74,9 +79,9 @@ class Pieces:
 
     def running_into(self, start: int) -> FunctionView | None:
         """Return the code in front of an address from which control runs on to there."""
-        before = self._map.start_before(start)
+        before = self._map.layout.start_before(start)
         above = self._map.function_at(before) if before is not None else None
-        if above is None or isinstance(above, Refusal) or self._map.next_code(above.end) != start:
+        if above is None or isinstance(above, Refusal) or self._map.layout.next_code(above.end) != start:
             return None
         return above if above.runs_past_end is not None else None
 
@@ -84,8 +89,8 @@ class Pieces:
         """Return the start of the function that some code is a part of."""
         if self.is_piece(part.start):
             return self._owner_of_piece(part.start)
-        for source in self._map.references.sources(part.start, part.end):
-            home = self._map.start_of(source)
+        for source in self._map.entries.references.sources(part.start, part.end):
+            home = self._map.layout.start_of(source)
             if home is not None and home != part.start:
                 function = self._map.function_at(home)
                 owned = not isinstance(function, Refusal) and self.part_at(part.start, function) is not None
@@ -171,8 +176,10 @@ class Pieces:
     def _is_called(self, start: int) -> bool:
         """Return whether a call leads to an address."""
         if start not in self._called:
-            found = self._map.references_into(start, start + 1)
-            self._called[start] = any(kind is Kind.NEAR and self._map.byte_at(at) == _CALL for _, at, kind in found)
+            found = self._map.entries.references_into(start, start + 1)
+            self._called[start] = any(
+                kind is Kind.NEAR and self._map.layout.byte_at(at) == _CALL for _, at, kind in found
+            )
         return self._called[start]
 
     def _owners_of(self, piece: int) -> frozenset[int] | None:
@@ -213,12 +220,12 @@ class Pieces:
         if isinstance(part, Refusal):
             return None
         found: set[int] = set()
-        for target, source, kind in self._map.references_into(part.start, part.end):
-            home = self._map.start_of(source)
+        for target, source, kind in self._map.entries.references_into(part.start, part.end):
+            home = self._map.layout.start_of(source)
             if kind is Kind.LEA or kind is Kind.ABSOLUTE or home is None:
                 return None
             inside = home == start and source < part.end
-            if self._map.byte_at(source) == _CALL and (not inside or target == start):
+            if self._map.layout.byte_at(source) == _CALL and (not inside or target == start):
                 return None
             if not inside:
                 found.add(home)
@@ -245,10 +252,10 @@ class Pieces:
 
     def _only_from(self, part: FunctionView, function: FunctionView) -> bool:
         """Return whether nothing but jumps of ``function`` (and of the part itself) enters the part."""
-        for _, source, kind in self._map.references_into(part.start, part.end):
-            home = self._map.start_of(source)
+        for _, source, kind in self._map.entries.references_into(part.start, part.end):
+            home = self._map.layout.start_of(source)
             inside = home == part.start and source < part.end
-            jumps = home == function.start and source < function.end and self._map.byte_at(source) != _CALL
+            jumps = home == function.start and source < function.end and self._map.layout.byte_at(source) != _CALL
             if kind is Kind.LEA or kind is Kind.ABSOLUTE or not (inside or jumps):
                 return False
         return True

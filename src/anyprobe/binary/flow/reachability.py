@@ -3,10 +3,10 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.body import ENDS
 from anyprobe.binary.flow.last_calls import last_calls
 from anyprobe.binary.flow.pieces import Pieces
-from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.binary.objects.padding import is_padding, padding_length
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
@@ -216,7 +216,7 @@ class Reachability:
         if function.is_unlisted:
             return set()
         addresses = function.is_plain_code and function.indirect_jumps > len(function.tables)
-        return self._map.surely_entered(function.start, function.end, addresses=addresses)
+        return self._map.entries.surely_entered(function.start, function.end, addresses=addresses)
 
     def _known_entries(self) -> set[int]:
         """Return where the function is entered, by its tables, too, as far as its own branches do not say it."""
@@ -224,12 +224,12 @@ class Reachability:
         entries = {function.start, function.entry, *function.table_targets}
         if not function.is_unlisted:
             plain = function.is_plain_code
-            entries.update(self._map.certain_entries(function.start, function.end, pointed=plain))
+            entries.update(self._map.entries.certain_entries(function.start, function.end, pointed=plain))
         return entries
 
     @cached_property
     def _possible(self) -> Reached:
         function = self._function
-        entered = self._map.entered(function.start, function.end)
+        entered = self._map.entries.entered(function.start, function.end)
         entries = {function.start, function.entry, *function.table_targets, *entered}
         return Reached(function, entries, certainly=False)

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from typing import Protocol
 
-from anyprobe.binary.flow.views import FunctionView
+from anyprobe.binary.analysis.views import FunctionView
 from anyprobe.isa.decode import FLOWS, Flow, Insn
 
 FAR_ENOUGH = 32

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from iced_x86 import Code
 
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.code_scan import Kind, References
 from anyprobe.binary.decoding.many_bodies import examine_together
-from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.core.arrays import among
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import FLOWS, Flow
@@ -37,7 +37,7 @@ def checked_references(code_map: ModuleView) -> References:
     functions = [code_map.function_at(start) for start in code_map.text.function_starts.tolist()]
     codes = [each for each in functions if not isinstance(each, Refusal)]
     examine_together(codes)
-    targets, sources, kinds = code_map.references.columns()
+    targets, sources, kinds = code_map.entries.references.columns()
     clear = _clear_functions(codes)
     branches = _opcodes(codes)
     certain = (kinds <= Kind.SHORT) & _lies_in(sources, clear)
@@ -47,7 +47,7 @@ def checked_references(code_map: ModuleView) -> References:
     for number, target, source, kind in zip(
         doubtful.tolist(), targets[doubtful].tolist(), sources[doubtful].tolist(), kinds[doubtful].tolist(), strict=True
     ):
-        keep[number] = code_map.may_lead(target, source, Kind(kind))
+        keep[number] = code_map.entries.may_lead(target, source, Kind(kind))
     if store is not None:
         store.keep_references(targets[keep], sources[keep], kinds[keep])
     return References.of(targets[keep], sources[keep], kinds[keep])

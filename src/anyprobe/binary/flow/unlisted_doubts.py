@@ -7,7 +7,7 @@ all that is near.
 
 from iced_x86 import Code, Mnemonic, Register
 
-from anyprobe.binary.flow.views import FunctionView, ModuleView
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.objects.padding import padding_length
 from anyprobe.core.refusal import Reason, Refusal
 
@@ -51,19 +51,19 @@ class UnlistedDoubts:
     def _together(self, start: int) -> list[FunctionView]:
         """Return a function and those beside it, as far as nothing lists them."""
         found = [start]
-        while (before := self._map.start_before(found[0])) is not None and before in self._text.unlisted:
+        while (before := self._map.layout.start_before(found[0])) is not None and before in self._text.unlisted:
             found.insert(0, before)
-        while (behind := self._map.start_after(found[-1])) is not None and behind in self._text.unlisted:
+        while (behind := self._map.layout.start_after(found[-1])) is not None and behind in self._text.unlisted:
             found.append(behind)
         codes = (self._map.function_at(each) for each in found)
         return [each for each in codes if not isinstance(each, Refusal)]
 
     def _is_closed(self, code: FunctionView) -> bool:
         """Return whether what follows a function, behind padding, is listed or called, and so no piece of it."""
-        gap = self._map.gap_around(code.end)
+        gap = self._map.layout.gap_around(code.end)
         if gap is not None and padding_length(gap[1], 0) < len(gap[1]):
             return False
-        behind = self._map.start_after(code.start)
+        behind = self._map.layout.start_after(code.start)
         return behind is None or behind not in self._text.unlisted or behind in self._text.called
 
 

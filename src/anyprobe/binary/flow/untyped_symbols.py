@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from anyprobe.binary.analysis.views import ModuleView
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.decoding.stack_depth import Balance, balance, seen_in
 from anyprobe.binary.flow.noreturn_flow import NoReturnFunctions
-from anyprobe.binary.flow.views import ModuleView
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -32,7 +32,7 @@ def _is_led_to(code_map: ModuleView, start: int, unproven: set[int]) -> bool:
     above = code_map.containing(start - 1)
     if above is not None and above.start not in unproven and above.runs_past_end is not None:
         return True
-    for source, kind in code_map.references_to(start):
+    for source, kind in code_map.entries.references_to(start):
         home = code_map.containing(source)
         if kind in (Kind.NEAR, Kind.SHORT) and home is not None and home.start not in unproven:
             return True

@@ -12,9 +12,9 @@ for them either, the flags count as dead behind calls and returns, unless a call
 from dataclasses import dataclass
 from functools import cache
 
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.decoding.instruction_masks import CANDIDATES, FLAGS
-from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import FLOWS, Flow, Insn
 from anyprobe.isa.effects import effects_of
@@ -127,7 +127,9 @@ class EntryLiveness:
 
     def overwritten_at(self, target: int, depth: int = 0) -> int:
         """Return what the function at an address overwrites before it reads it: a mask, flags from bit 16 on."""
-        callee = self._map.function_at(target) if depth < _DEPTH and self._map.start_of(target) == target else None
+        callee = (
+            self._map.function_at(target) if depth < _DEPTH and self._map.layout.start_of(target) == target else None
+        )
         if callee is None or isinstance(callee, Refusal):
             return 0
         return self._dead_at_entry(callee, depth + 1)
@@ -139,8 +141,8 @@ class EntryLiveness:
             return True
         return any(
             kind is Kind.NEAR and self._reads_flags(source + 5)
-            for _, source, kind in self._map.references.into(function.start, function.entry + 1)
-            if self._map.byte_at(source) == _CALL
+            for _, source, kind in self._map.entries.references.into(function.start, function.entry + 1)
+            if self._map.layout.byte_at(source) == _CALL
         )
 
     def _reads_flags(self, address: int) -> bool:

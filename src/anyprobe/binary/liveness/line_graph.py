@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from iced_x86 import Mnemonic, OpKind, Register
 
+from anyprobe.binary.analysis.views import ModuleView
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.decoding.instruction_masks import FETCHED, KEEPS_ALL
 from anyprobe.binary.flow.first_bytes import FirstBytes
 from anyprobe.binary.flow.nameless import runs_into
 from anyprobe.binary.flow.pieces import Pieces
-from anyprobe.binary.flow.views import ModuleView
 from anyprobe.binary.liveness.fixpoint import Edges
 from anyprobe.binary.liveness.module_lines import ModuleLines
 from anyprobe.core.arrays import among, joined, places_in, unique
@@ -218,7 +218,7 @@ class LineGraph:
     def _below_ends(self, sources: "Ints", called: "Ints") -> "Ints":
         """Return what is right behind the functions that some calls end, should these come back, or -1."""
         lines = self._lines
-        following = [self._map.next_code(lines.functions[owner].end) for owner in lines.owners[sources].tolist()]
+        following = [self._map.layout.next_code(lines.functions[owner].end) for owner in lines.owners[sources].tolist()]
         found = lines.lines_at(np.array([-1 if each is None else each for each in following], np.int64))
         doubtful = (found < 0) & np.array([each is not None for each in following], np.bool_)
         self.decided[sources[doubtful]] = -1
@@ -254,7 +254,7 @@ class LineGraph:
             home = self.returns + number
             if function.broken is not None or runs_into(self._map, function.start):
                 self.open.add(home)
-            below = self._map.next_code(function.end) if function.runs_past_end is not None else None
+            below = self._map.layout.next_code(function.end) if function.runs_past_end is not None else None
             other = self._return_at(below) if below is not None else None
             if other is not None:
                 self._back.append((np.array([other]), np.array([home])))
@@ -266,8 +266,8 @@ class LineGraph:
         ends = np.array([*(each.end for each in lines.functions), 0], np.int64)
         found: list[int] = []
         for references, wanted in (
-            (self._map.all_references, [*[False] * len(doubtful), True]),
-            (self._map.references, [*doubtful, False]),  # all that looks like a branch
+            (self._map.entries.all_references, [*[False] * len(doubtful), True]),
+            (self._map.entries.references, [*doubtful, False]),  # all that looks like a branch
         ):
             targets, sources, kinds = references.columns()
             owners = np.searchsorted(lines.starts, sources, "right") - 1
@@ -277,7 +277,7 @@ class LineGraph:
 
     def _return_at(self, address: int) -> int | None:
         """Return the return of the function around an address."""
-        start = self._map.start_of(address)
+        start = self._map.layout.start_of(address)
         number = self._numbers.get(start) if start is not None else None
         return self.returns + number if number is not None else None
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.instruction_masks import CANDIDATES
-from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.binary.liveness.entry import NOTHING, Scratch, scratch_of
 from anyprobe.binary.liveness.fixpoint import settled
 from anyprobe.binary.liveness.line_graph import LineGraph

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.decoding.instruction_masks import CANDIDATES, MASKS, Masks, mask_numbers
 from anyprobe.binary.decoding.many_bodies import examine_together
 from anyprobe.binary.flow.exits import find_exits
 from anyprobe.binary.flow.pieces import Pieces
 from anyprobe.binary.flow.survey import numbered
-from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.core.arrays import places_in
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow
@@ -77,8 +77,8 @@ class ModuleLines:
         marks[np.flatnonzero(self.flows != Flow.NEXT) + 1] = True
         tables = [target for number in self.labels for target in self.functions[number].table_targets]
         stored = [address for labels in self.labels.values() for address in labels]
-        listed = np.array([*self._map.static_entries(0, 1 << 63), *tables, *stored], np.int64)
-        for entered in (listed, self._map.all_references.columns()[0], self.jumps[1]):
+        listed = np.array([*self._map.entries.static_entries(0, 1 << 63), *tables, *stored], np.int64)
+        for entered in (listed, self._map.entries.all_references.columns()[0], self.jumps[1]):
             marks[self.numbers_at(entered)] = True
         for number, each in enumerate(self.functions):
             if each.complete is not None:  # anything may be entered
@@ -147,8 +147,8 @@ def _stored_labels(code_map: ModuleView, function: FunctionView) -> list[int]:
     found: list[int] = []
     for part in parts:
         low, high = part.start + (part is whole), part.end  # the first byte of a part may have a label, too
-        found += code_map.static_entries(low, high)
-        for target, source, kind in code_map.references.into(low, high):
+        found += code_map.entries.static_entries(low, high)
+        for target, source, kind in code_map.entries.references.into(low, high):
             if kind is Kind.LEA or (kind is Kind.ABSOLUTE and not _is_distance(code_map, source)):
                 found.append(target)
     return found

@@ -8,8 +8,8 @@ pointer or a linkage stub, a system call, a trap end every path, and what is und
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.instruction_masks import CANDIDATES, masks_of
-from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.binary.liveness.entry import NOTHING, EntryLiveness, Scratch, scratch_of
 from anyprobe.isa.decode import Flow
 
@@ -193,7 +193,7 @@ class LivenessBySite:
 
     def scratch(self, part: FunctionView, address: int) -> Scratch:
         """Return what code in front of an instruction may destroy."""
-        if self._whole is None and self._map.is_surveyed and not self._map.text.is_go:
+        if self._whole is None and self._map.entries.is_surveyed and not self._map.text.is_go:
             from anyprobe.binary.liveness.module import ModuleLiveness
 
             self._whole = self._map.analyses.get(ModuleLiveness)

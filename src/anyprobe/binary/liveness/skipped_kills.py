@@ -1,7 +1,7 @@
 """What is dead only if no fault is skipped: where one is, the instruction has overwritten nothing."""
 
+from anyprobe.binary.analysis.views import FunctionView
 from anyprobe.binary.decoding.instruction_masks import masks_at
-from anyprobe.binary.flow.views import FunctionView
 from anyprobe.isa.decode import Flow
 
 

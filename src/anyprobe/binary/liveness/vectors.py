@@ -26,9 +26,9 @@ from iced_x86 import (
     RegisterExt,
 )
 
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.instruction_masks import KEEPS_ALL, masks_of
 from anyprobe.binary.flow.first_bytes import FirstBytes
-from anyprobe.binary.flow.views import FunctionView, ModuleView
 from anyprobe.binary.liveness.site import Line, SiteLiveness
 from anyprobe.isa.decode import FLOWS, Flow
 from anyprobe.isa.effects import READS, WRITES

@@ -249,7 +249,7 @@ def _ways_in(module: Module, live: LiveSplice) -> dict[int, int]:
     entries = [want.address for want in live.planned.wants if want.kind is WantKind.ENTRY]
     if not entries:
         return {}
-    targets = [*entries, *(module.code.start_of(address) or address for address in entries)]
+    targets = [*entries, *(module.code.layout.start_of(address) or address for address in entries)]
     return dict.fromkeys((target + module.bias for target in targets), live.patch.behind)
 
 

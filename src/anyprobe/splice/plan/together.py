@@ -46,7 +46,7 @@ def member_at(members: Sequence[FunctionCode], address: int) -> FunctionCode:
 
 def _in_front(code_map: CodeMap, function: FunctionCode) -> FunctionCode | None:
     alone = code_map.text.is_go or function.is_nameless
-    start = None if alone else code_map.start_of(function.start - 1)
+    start = None if alone else code_map.layout.start_of(function.start - 1)
     before = code_map.function_at(start) if start is not None else None
     if not isinstance(before, FunctionCode) or before.end != function.start:
         return None
@@ -54,7 +54,7 @@ def _in_front(code_map: CodeMap, function: FunctionCode) -> FunctionCode | None:
 
 
 def _behind(code_map: CodeMap, function: FunctionCode) -> FunctionCode | None:
-    if code_map.text.is_go or function.is_nameless or code_map.start_of(function.end) != function.end:
+    if code_map.text.is_go or function.is_nameless or code_map.layout.start_of(function.end) != function.end:
         return None
     behind = code_map.function_at(function.end)
     if not isinstance(behind, FunctionCode):

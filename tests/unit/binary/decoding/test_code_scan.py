@@ -42,7 +42,7 @@ def test_loops_and_short_jumps_are_found(module):
     caller = module.start("caller")
     references = References(module.text, code_bytes(module.text))
     loop = [source for _, source, kind in references.into(caller, caller + 1) if kind is Kind.SHORT]
-    assert any(module.map.byte_at(source) == 0xE2 for source in loop)
+    assert any(module.map.layout.byte_at(source) == 0xE2 for source in loop)
 
 
 def test_what_leads_into_ranges_of_addresses(module):
@@ -50,7 +50,7 @@ def test_what_leads_into_ranges_of_addresses(module):
     code = code_bytes(module.text)
     inside = np.array([middle]), np.array([middle + 1])
     found = References(module.text, code).into(middle, middle + 1)
-    calls = [source for _, source, kind in found if kind is Kind.NEAR and module.map.byte_at(source) == 0xE8]
+    calls = [source for _, source, kind in found if kind is Kind.NEAR and module.map.layout.byte_at(source) == 0xE8]
     leas = [source for _, source, kind in found if kind is Kind.LEA]
     assert len(calls) == len(leas) == 1
     for scan, expected in ((calls_into, calls), (leas_into, leas)):
@@ -77,7 +77,7 @@ def test_branches_at_every_alignment_are_found(build):
     candidates = References(module.text, code_bytes(module.text)).into(target, target + 1)
     assert [kind for _, _, kind in candidates] == [Kind.NEAR]
     # Decoding shows that it is an immediate.
-    assert module.map.enterable(target, target + 1) == []
+    assert module.map.entries.enterable(target, target + 1) == []
 
 
 def test_absolute_addresses_in_immediates(build):
@@ -86,7 +86,7 @@ def test_absolute_addresses_in_immediates(build):
     victim = module.start("victim")
     kinds = {kind for _, _, kind in References(module.text, code_bytes(module.text)).into(victim, victim + 1)}
     assert Kind.ABSOLUTE in kinds
-    assert any("its address is in" in why for _, why in module.map.enterable(victim, victim + 1))
+    assert any("its address is in" in why for _, why in module.map.entries.enterable(victim, victim + 1))
 
 
 def test_three_megabytes_are_scanned_in_a_tenth_of_a_second(build):

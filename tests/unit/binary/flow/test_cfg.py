@@ -18,7 +18,7 @@ def run_texts(function, offset):
 
 
 def reasons(module, low, high):
-    return {address - low: why.split(" from")[0] for address, why in module.map.enterable(low, high)}
+    return {address - low: why.split(" from")[0] for address, why in module.map.entries.enterable(low, high)}
 
 
 # -- functions and their bounds
@@ -162,7 +162,7 @@ def test_an_unresolved_jump_makes_every_instruction_enterable(build):
     assert lost.complete.reason is Reason.CONTROL_FLOW_UNKNOWN
     assert lost.complete.address == lost.start + 4
     assert run_texts(lost, 0) == ["imul"]
-    assert len(module.map.enterable(lost.start + 1, lost.end)) >= 3
+    assert len(module.map.entries.enterable(lost.start + 1, lost.end)) >= 3
 
 
 def test_a_jump_behind_a_lock_prefix(build):
@@ -225,7 +225,7 @@ def test_a_table_that_decodes_to_instructions_is_no_site(build):
     assert looks_up.is_boundary(table)
     assert looks_up.insn_at(table) is None
     assert looks_up.insn_at(table + 6) is not None
-    assert (table, f"its address is taken at {looks_up.start + 1:#x}") in module.map.enterable(table, table + 1)
+    assert (table, f"its address is taken at {looks_up.start + 1:#x}") in module.map.entries.enterable(table, table + 1)
 
 
 def sites_of(function):

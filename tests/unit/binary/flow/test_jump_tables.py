@@ -51,7 +51,7 @@ def test_table_targets_are_entered(build):
     module = Module.compiled(build, SWITCH % CASES, "-fno-tree-switch-conversion")
     code, table = table_of(module, "choose")
     for target in table.targets:
-        assert (target, "a jump table leads here") in module.map.enterable(target, target + 1)
+        assert (target, "a jump table leads here") in module.map.entries.enterable(target, target + 1)
         assert code.run_of(target)[0].address == target
 
 
@@ -396,7 +396,7 @@ def test_labels_in_an_array_are_entries(build):
     code = module["run"]
     assert code.complete is None
     assert code.has_inner_entries
-    assert len(module.map.static_entries(code.start + 1, code.end)) == 3
+    assert len(module.map.entries.static_entries(code.start + 1, code.end)) == 3
     assert all(each.conditional for each in code.exits if each.indirect)
 
 

@@ -10,13 +10,16 @@ def test_a_survey_keeps_what_one_by_one_would_be_kept(build):
     together.survey()
     low = int(module.text.function_starts[0])
     for start in range(low, low + 0x60000, 0x1000):
-        assert together.entered(start, start + 0x1000) == one_by_one.entered(start, start + 0x1000)
+        assert together.entries.entered(start, start + 0x1000) == one_by_one.entries.entered(start, start + 0x1000)
     for start in module.text.function_starts[:400].tolist():
         code, surveyed = one_by_one.function_at(start), together.function_at(start)
         if isinstance(code, FunctionCode) and isinstance(surveyed, FunctionCode):
             assert surveyed.blocks == code.blocks
             assert surveyed.leaders == code.leaders
-            assert surveyed.leaders == {start, *(address for address, _ in one_by_one.enterable(start, code.end))}
+            assert surveyed.leaders == {
+                start,
+                *(address for address, _ in one_by_one.entries.enterable(start, code.end)),
+            }
 
 
 def test_lines_are_the_same_whether_all_entries_are_known_or_not(build):
@@ -50,4 +53,4 @@ def test_bytes_that_only_look_like_a_branch_lead_nowhere(build, surveyed):
     module = Module.assembled(build, tested, flags=["-Wl,-Bsymbolic"])
     if surveyed:
         module.map.survey()
-    assert module.map.entered(module["tested"].start + 1, module["tested"].end) == set()
+    assert module.map.entries.entered(module["tested"].start + 1, module["tested"].end) == set()

@@ -356,7 +356,7 @@ def everywhere(path):
         code = code_map.function_at(start)
         if isinstance(code, FunctionCode):
             found |= {address: site_scratch(code_map, code, address) for address in code.addresses}
-    into = [code_map.sources_of(address) for address in list(found)[::50]]
+    into = [code_map.entries.sources_of(address) for address in list(found)[::50]]
     return found, into
 
 

@@ -73,7 +73,7 @@ def test_switches_lead_to_known_places(program, flags):
     code = code_map.function_at(choose.start)
     assert code.complete is None
     assert code.indirect_jumps == 1
-    entered = set(code.table_targets) | set(code_map.static_entries(code.start + 1, code.end))
+    entered = set(code.table_targets) | set(code_map.entries.static_entries(code.start + 1, code.end))
     assert len(entered) >= 12
     assert all(code.is_boundary(address) for address in entered)
     if not flags:

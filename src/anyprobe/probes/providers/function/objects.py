@@ -97,7 +97,7 @@ class ObjectTable:
                 return True
         for name in ("clone", "__clone"):
             for function in functions.lookup(name):
-                for _, source, _ in code.references.into(function.start, function.start + 1):
+                for _, source, _ in code.entries.references.into(function.start, function.start + 1):
                     caller = functions.containing(source)
                     if caller is None or not caller.name.startswith(_CLONE_CALLERS):
                         return True

@@ -103,7 +103,7 @@ class Strategies:
     def _why_short(self, function: FunctionCode, end: int, head: Insn) -> Refusal:
         if function.complete is not None:
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, head.address, function.complete.detail)
-        entering = self.code.enterable(end, head.address + JUMP_BYTES)
+        entering = self.code.entries.enterable(end, head.address + JUMP_BYTES)
         if entering:
             address, why = entering[0]
             return Refusal(Reason.JUMP_TARGET_IN_JTPR, address, why)
@@ -157,7 +157,7 @@ class Strategies:
 
     def dead_ranges(self, address: int, low: int, high: int) -> Iterator[tuple[int, int]]:
         """Yield padding behind functions, and padding that is not wanted in the function around ``address``."""
-        for start in self.code.starts_between(low, high):
+        for start in self.code.layout.starts_between(low, high):
             function = self.code.function_at(start)
             if not isinstance(function, Refusal):
                 yield function.end, function.end + function.padding_after
@@ -228,7 +228,7 @@ class Strategies:
             both = PlannedSplice(Strategy.TRAP, insn.address, (insn, *follower), [], len(TRAP), insn.address, length)
             if not isinstance(self._checked(both), Refusal):
                 return both
-        splice.ambiguous = insn.falls_through or bool(self.code.enterable(insn.end, insn.end + 1))
+        splice.ambiguous = insn.falls_through or bool(self.code.entries.enterable(insn.end, insn.end + 1))
         return self._checked(splice)
 
     def checked_line(self, splice: PlannedSplice) -> PlannedSplice | Refusal:

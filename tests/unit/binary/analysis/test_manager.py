@@ -1,6 +1,6 @@
 """Results are made once, when they are asked for, and again only when they are forgotten."""
 
-from anyprobe.binary.flow.analyses import Analyses
+from anyprobe.binary.analysis.manager import Analyses
 
 
 class Length:
