@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.core.refusal import Refusal
     from anyprobe.probes.handlers.trampolining import Trampolines
-    from anyprobe.probes.probe import Probe
+    from anyprobe.probes.probe import Place, Probe
+    from anyprobe.probes.providers.base import Provider
     from anyprobe.probes.providers.function.copies import Copies
     from anyprobe.probes.providers.function.objects import ObjectTable
     from anyprobe.probes.providers.function.resolve import ResolvedSite
@@ -31,6 +32,8 @@ class ProbeHost(ABC):
     warnings: Sequence[str]
     """What the user should know."""
     copies: "Copies"
+    functions: "Provider[Place]"
+    """What places in functions are armed by."""
     trampolines: "Trampolines"
     clock_step_ns: float
     """By how much the clock of times goes on at once, 0 where nothing is timed."""

@@ -32,6 +32,11 @@ class Place:
     """Why it is not armed any more, where that was not asked for."""
 
     @property
+    def armed(self) -> bool:
+        """Whether the instruction is spliced."""
+        return self.hook.armed
+
+    @property
     def at_replaced_return(self) -> bool:
         """Whether what is counted here is the return, seen at a replaced return address."""
         return self.hook.kind in REPLACING

@@ -1,13 +1,13 @@
 """From hooks and banks to an immutable snapshot."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.data import histogram
 from anyprobe.data.reader import BankReader, NearReader
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot, TargetInfo
+from anyprobe.probes import provided
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.codegen.trampoline import UNREPLACED
@@ -102,14 +102,14 @@ def snapshot(
     dropped, missing = session.lost()
     exited = session.exited
     functions = tuple(_timings(session.probes, BankValues(), ns_per_tick))
-    note_of = cache(session.copies.note)
-    sites = tuple(_sites(session.probes, note_of))
+    places = [place for probe in session.probes for place in probe.places]
+    found = (*session.functions.read(places), *provided.read(session.probes))
     return Snapshot(
         target=TargetInfo(session.pid, session.exe, session.exit_status, alive=not exited, called=session.called),
         duration_s=duration,
         pause_us=dict(session.engine.pause_us),
         setup_s=dict(session.engine.seconds),
-        sites=sites,
+        sites=found,
         functions=functions,
         refused=tuple(
             RefusedSite(spec, why.address, why.reason.value, why.detail, timed=probe.is_timing)
@@ -142,9 +142,8 @@ def refusals(probes: Iterable[Probe]) -> list[tuple[str, Refusal]]:
     return found
 
 
-def _hits(probes: Iterable[Probe]) -> dict[int, tuple[int, int]]:
+def _hits(places: Sequence[Place]) -> dict[int, tuple[int, int]]:
     """Return the hits and the missed hits of places by their identity, ends of functions read first."""
-    places = [place for probe in probes for place in probe.places if place.hook.bank is not None]
     found = {}
     for ends in (True, False):
         values = BankValues()
@@ -154,13 +153,12 @@ def _hits(probes: Iterable[Probe]) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _sites(probes: Sequence[Probe], note_of: "Callable[[LoadedObject], str]") -> Iterator[SiteResult]:
-    counted = _hits(probes)
-    for probe in probes:
-        for place in probe.places:
-            if place.hook.bank is None:
-                continue
-            yield _site(place, *counted[id(place)], note_of(place.site.object))
+def sites(places: Iterable[Place], note_of: "Callable[[LoadedObject], str]") -> Iterator[SiteResult]:
+    """Yield what was counted at places, but for those that were never armed."""
+    armed_once = [place for place in places if place.hook.bank is not None]
+    counted = _hits(armed_once)
+    for place in armed_once:
+        yield _site(place, *counted[id(place)], note_of(place.site.object))
 
 
 def _site(place: Place, hits: int = 0, missed: int = 0, note: str = "") -> SiteResult:

@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import cache
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.collection import collect_what_was_made, collection_paused
 from anyprobe.core.errors import Interrupted, SpecError, StopTimeout, TargetError, TargetExited, UsageError
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import Snapshot
-from anyprobe.probes import current, reading, registering, removal, trapping
+from anyprobe.probes import current, provided, reading, registering, removal, trapping
 from anyprobe.probes.api import SessionApi
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import Clock, ClockChoice, own_clock
@@ -21,9 +21,11 @@ from anyprobe.probes.handlers.trampolining import Trampolines
 from anyprobe.probes.live_proof import LiveProof
 from anyprobe.probes.options import DEFAULT, SessionOptions
 from anyprobe.probes.probe import Place, Probe, dressed, edits_for
+from anyprobe.probes.provided import Providers
 from anyprobe.probes.providers.function.copies import AUDITED, Copies, has_libraries
 from anyprobe.probes.providers.function.objects import ObjectTable
 from anyprobe.probes.providers.function.placing import add_counted, add_timed, see_places
+from anyprobe.probes.providers.function.provider import FunctionProvider
 from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.pumping import Pumped, locked
 from anyprobe.probes.specs.spec import see_functions
@@ -39,6 +41,7 @@ from anyprobe.target.process.startup import run_to_libraries
 if TYPE_CHECKING:
     from anyprobe.data.explanation import Explanation, ListedSite
     from anyprobe.probes.overhead import OverheadWatch
+    from anyprobe.probes.providers.base import Provider
     from anyprobe.target.system.procfs import Mapping
 
 Refusals = list[tuple[str, Refusal]]
@@ -84,6 +87,8 @@ class Session(Pumped, SessionApi[Probe]):
             maxactive=options.maxactive,
             proof=self._proof if options.live else None,
         )
+        self.functions = FunctionProvider(self.engine, self.copies, lambda spec: self._make(spec, timed=False))
+        self._providers = Providers()
         self._handlers = HandlerWatch(self.engine, self._objects, self.module)
 
     @property
@@ -104,6 +109,10 @@ class Session(Pumped, SessionApi[Probe]):
         """
         return self._arm(specs, timed=False)
 
+    def add_provider(self, provider: "Provider[Any]") -> None:
+        """Have specs that a provider claims resolved, attached and read by it: see ``probes.providers.base``."""
+        self._providers.add(provider)
+
     def time(self, *specs: str) -> Probes:
         """Measure how long functions take, from entry to return. The specs name functions (their entries)."""
         see_functions(specs)
@@ -112,13 +121,15 @@ class Session(Pumped, SessionApi[Probe]):
     def remove(self, *probes: Probe) -> None:
         """Disarm probes; what they counted stays in ``snapshot``. What had to stay armed is in ``warnings``."""
         self._disarm(probes, [place for probe in probes for place in probe.all_places])
+        for text in provided.detach(probes):
+            self.warn(text)
 
     @locked
     def _disarm(self, probes: Sequence[Probe], places: Sequence[Place]) -> None:
         if self._last is not None:
             self._check_attached()
         with typed(self._process, "disarming probes in"):
-            for text in removal.disarm(self.engine, places):
+            for text in self.functions.detach(places):
                 self.warn(text)
         registering.note(self, probes)
 
@@ -153,6 +164,8 @@ class Session(Pumped, SessionApi[Probe]):
         self._check_attached()
         with typed(self._process, "arming probes in"):
             removal.rearm(self.engine, probes)
+            for text in provided.attach([each for each in probes if not each.armed]):
+                self.warn(text)
         keep_order_of_handlers(self, probes)
         registering.note(self, probes)
 
@@ -242,6 +255,8 @@ class Session(Pumped, SessionApi[Probe]):
 
     def _remove_all(self) -> None:
         self._handlers.end()
+        for text in provided.detach(self.probes):
+            self.warn(text)
         self._note_losses()
         self._ended = self._ended or time.monotonic()
         if self._clock is not None:
@@ -365,6 +380,8 @@ class Session(Pumped, SessionApi[Probe]):
         if not specs:
             raise UsageError("at least one spec is needed")
         self._check_attached()
+        if timed or dress is not None:
+            self._providers.refuse_handlers(specs, "times are of" if timed else "handlers are for")
         begin = time.perf_counter()
         with typed(self._process, "resolving specs in"):
             self._proof.refresh()
@@ -386,7 +403,7 @@ class Session(Pumped, SessionApi[Probe]):
         try:
             self._place(probes)
         except (Interrupted, StopTimeout):  # a second try makes probes of its own
-            asked = [probe for probe in probes if not any(place.hook.armed for place in probe.all_places)]
+            asked = [probe for probe in probes if not probe.armed]
             self.probes = [probe for probe in self.probes if probe not in asked]
             raise
         self._fall_back(probes)
@@ -400,8 +417,13 @@ class Session(Pumped, SessionApi[Probe]):
 
     def _place(self, probes: Sequence[Probe]) -> None:
         with typed(self._process, "arming probes in"):
-            self.engine.change(edits_for([place for probe in probes for place in probe.all_places]))
-        for text in self.engine.view.complaints():
+            told = provided.attach(probes)
+            try:
+                told += self.functions.attach([place for probe in probes for place in probe.all_places])
+            except BaseException:
+                provided.detach(probes)
+                raise
+        for text in told:
             self.warn(text)
 
     def _fall_back(self, probes: Sequence[Probe]) -> None:
@@ -437,6 +459,9 @@ class Session(Pumped, SessionApi[Probe]):
         In a dynamic program that is still held, only the loader's part can be said now: nothing else runs before the
         libraries are mapped. ``beside`` is what was made of the spec then.
         """
+        provider = self._providers.claiming(spec) if known is None else None
+        if provider is not None:
+            return self._providers.resolved(provider, spec)
         probe = Probe(spec, is_timing=timed)
         try:
             sites, probe.refused = ((known,), []) if known is not None else self.resolve(spec)

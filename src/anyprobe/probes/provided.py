@@ -1,0 +1,94 @@
+"""Probes of providers other than the session's own one for functions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from anyprobe.core.errors import UsageError
+from anyprobe.probes.probe import Probe
+
+if TYPE_CHECKING:
+    from anyprobe.data.snapshot import SiteResult
+    from anyprobe.probes.providers.base import Attachment, Provider
+
+
+@dataclass(eq=False, repr=False)
+class ProvidedProbe(Probe):
+    """What one spec asked another provider for: it has attachments and no places in functions."""
+
+    provider: "Provider[Any] | None" = None
+    attachments: "Sequence[Attachment]" = field(default=())
+
+    def __repr__(self) -> str:
+        """Return the spec and how much of it is attached."""
+        armed = sum(each.armed for each in self.attachments)
+        return f"<Probe {self.spec}: {armed} of {len(self.attachments)} attached, {len(self.refused)} refused>"
+
+    @property
+    def armed(self) -> bool:
+        """Whether at least one is attached."""
+        return any(each.armed for each in self.attachments)
+
+
+class Providers:
+    """The providers of one session beside its own, in the order in which they are asked."""
+
+    def __init__(self) -> None:
+        """Have none yet."""
+        self._providers: list[Provider[Any]] = []
+
+    def add(self, provider: "Provider[Any]") -> None:
+        """Ask one more, before those that are there."""
+        self._providers.insert(0, provider)
+
+    def claiming(self, spec: str) -> "Provider[Any] | None":
+        """Return whose spec it is, None for one about functions."""
+        return next((each for each in self._providers if each.claims(spec)), None)
+
+    def refuse_handlers(self, specs: Sequence[str], what: str) -> None:
+        """Raise where something is wanted that only functions have."""
+        for spec in specs:
+            provider = self.claiming(spec)
+            if provider is not None:
+                raise UsageError(f"{spec}: probes of the {provider.name} provider count; {what} functions")
+
+    @staticmethod
+    def resolved(provider: "Provider[Any]", spec: str) -> ProvidedProbe:
+        """Return the probe that a spec means, not armed yet."""
+        found = provider.resolve(spec)
+        return ProvidedProbe(spec, refused=list(found.refused), provider=provider, attachments=tuple(found.attachments))
+
+
+def attach(probes: Sequence[Probe]) -> list[str]:
+    """Attach probes of other providers, or none of them; return what is to be told."""
+    told: list[str] = []
+    done: list[ProvidedProbe] = []
+    try:
+        for probe in provided(probes):
+            told += probe.provider.attach(probe.attachments) if probe.provider is not None else ()
+            done.append(probe)
+    except BaseException:
+        detach(done)
+        raise
+    return told
+
+
+def detach(probes: Sequence[Probe]) -> list[str]:
+    """Detach probes of other providers; return what had to stay."""
+    told: list[str] = []
+    for probe in provided(probes):
+        told += probe.provider.detach(probe.attachments) if probe.provider is not None and probe.armed else ()
+    return told
+
+
+def read(probes: Sequence[Probe]) -> "list[SiteResult]":
+    """Return what probes of other providers have counted."""
+    found: list[SiteResult] = []
+    for probe in provided(probes):
+        found += probe.provider.read(probe.attachments) if probe.provider is not None else ()
+    return found
+
+
+def provided(probes: Sequence[Probe]) -> list[ProvidedProbe]:
+    """Return those probes that another provider has."""
+    return [probe for probe in probes if isinstance(probe, ProvidedProbe)]

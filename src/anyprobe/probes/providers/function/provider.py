@@ -1,0 +1,46 @@
+"""The provider of probes at instructions of functions: places are spliced by the session's engine."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from anyprobe.probes import reading, removal
+from anyprobe.probes.probe import Place, Probe, edits_for
+from anyprobe.probes.providers.base import Resolution
+
+if TYPE_CHECKING:
+    from anyprobe.data.snapshot import SiteResult
+    from anyprobe.probes.providers.function.copies import Copies
+    from anyprobe.splice.engine import Engine
+
+
+class FunctionProvider:
+    """Places in the functions of one process."""
+
+    name = "function"
+
+    def __init__(self, engine: "Engine", copies: "Copies", make: Callable[[str], Probe]) -> None:
+        """Splice by an engine; ``make`` returns what a spec means, not armed yet."""
+        self._engine, self._copies, self._make = engine, copies, make
+
+    def claims(self, spec: str) -> bool:  # noqa: ARG002 - the interface
+        """Return that every spec is about functions: this provider is asked last."""
+        return True
+
+    def resolve(self, spec: str) -> Resolution[Place]:
+        """Return the places that count what a spec means."""
+        made = self._make(spec)
+        return Resolution(made.places, made.refused)
+
+    def attach(self, attachments: Sequence[Place]) -> Sequence[str]:
+        """Splice all places in one change of the program."""
+        self._engine.change(edits_for(list(attachments)))
+        return self._engine.view.complaints()
+
+    def detach(self, attachments: Sequence[Place]) -> Sequence[str]:
+        """Put the program's own bytes back."""
+        return removal.disarm(self._engine, attachments)
+
+    def read(self, attachments: Sequence[Place]) -> "Sequence[SiteResult]":
+        """Return the hits of all places, ends of functions read first."""
+        return list(reading.sites(attachments, cache(self._copies.note)))
