@@ -67,6 +67,33 @@ def test_what_has_no_name_is_called_by_module_and_offset_once(run, stripped):
     assert re.search(rf"\d {re.escape(name)}  func=\"{re.escape(name)}\"$", text, MULTILINE), text
 
 
+VARIABLES = """
+#include <stdlib.h>
+namespace pool { struct Lock { long words[8]; } locks[4]; }
+static pool::Lock first = {{1}};
+extern "C" __attribute__((noinline)) void take(void *lock) { __asm__ volatile("" : : "r"(lock) : "memory"); }
+int main() {
+    for (int i = 0; i < 3; i++) { take(&first); take(&pool::locks[2]); take((char *)&pool::locks[3] + 8); }
+    void *heap = malloc(64);
+    take(heap);
+    free(heap);
+    return 0;
+}
+"""
+
+
+def test_what_points_at_variables_is_called_by_them(run, tmp_path):
+    """With a value of the start, in ``.data``, and without, in ``.bss``; of the heap nothing is known."""
+    program = build("variables.cpp", "-O1", text=VARIABLES)
+    text = run("hist", "a.out:take", "--by", "func(arg0)", "--", str(program))
+    rows = dict(re.findall(r"^ *(\S+) +(\d+)\b", text, MULTILINE))
+    heap = [key for key in rows if re.fullmatch(r"0x\w+", key)]
+    assert {key: rows[key] for key in rows if key.startswith("variables")} == {
+        "variables:first": "3", "variables:pool::locks+0x80": "3", "variables:pool::locks+0xc8": "3",
+    }  # fmt: skip
+    assert [rows[key] for key in heap] == ["1"]
+
+
 def test_func_is_the_same_in_scripts(run, named, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

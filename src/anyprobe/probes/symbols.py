@@ -1,13 +1,15 @@
-"""Addresses of code by name: ``libc.so.6:malloc+0x1c``, also of a program that has ended."""
+"""Addresses by name: ``libc.so.6:malloc+0x1c``, ``a.out:table+0x8``, also of a program that has ended."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from anyprobe.binary.objects.demangle import spellings
 from anyprobe.core.errors import TargetError
 from anyprobe.core.quoting import shown_module
 from anyprobe.probes.specs.naming import as_spec
 
 if TYPE_CHECKING:
+    from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.probes.providers.function.objects import ObjectTable
 
 
@@ -21,7 +23,7 @@ class Symbols:
         self._callers: dict[int, str] = {}
 
     def name(self, address: int) -> str:
-        """Return the function that an address lies in, and how far; the number where there is none."""
+        """Return the function or the variable that an address lies in, and how far; the number where there is none."""
         found = self._known.get(address)
         if found is None:
             found = self._known[address] = self._named(address)
@@ -42,13 +44,13 @@ class Symbols:
 
     def _named(self, address: int, behind: int = 0) -> str:
         """Return an address by name, as ``behind`` bytes further on in the same function."""
-        loaded = self.objects.at(address)
+        loaded = self.objects.holding(address)
         if loaded is None:
             try:
                 self.objects.refresh()
             except TargetError:  # it is gone, and so is what was loaded since
                 return f"{address + behind:#x}"
-            loaded = self.objects.at(address)
+            loaded = self.objects.holding(address)
         if loaded is None:
             return f"{address + behind:#x}"
         try:
@@ -56,10 +58,24 @@ class Symbols:
         except TargetError:
             function = None
         if function is None:
-            return f"{shown_module(loaded.name)}+{address + behind - loaded.first.start:#x}"
+            return self._as_data(loaded, address + behind)
         distance = address + behind - loaded.bias - function.start
         if function.name.endswith(f"+{function.start:#x}"):  # it has no name: once is enough
             return f"{shown_module(loaded.name)}+{function.start + distance:#x}"
         several = len(loaded.image.functions.lookup(function.name)) > 1
         name = f"{function.demangled}@{function.start:#x}" if several else function.demangled
         return f"{shown_module(loaded.name)}:{as_spec(name)}" + (f"+{distance:#x}" if distance else "")
+
+    @staticmethod
+    def _as_data(loaded: "LoadedObject", address: int) -> str:
+        """Return an address outside of all functions by the variable that it lies in, else by the module."""
+        try:
+            variable = loaded.image.variable_at(address - loaded.bias)
+        except TargetError:
+            variable = None
+        if variable is None:
+            return f"{shown_module(loaded.name)}+{address - loaded.first.start:#x}"
+        distance = address - loaded.bias - variable.start
+        return f"{shown_module(loaded.name)}:{as_spec(spellings(variable.name).plain)}" + (
+            f"+{distance:#x}" if distance else ""
+        )

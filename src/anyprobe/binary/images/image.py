@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from anyprobe.binary.dwarf.debug_info import DebugInfo
     from anyprobe.binary.objects.bounds import Bounds
     from anyprobe.binary.objects.relocations import Relocations
+    from anyprobe.binary.objects.variables import Variable
     from anyprobe.binary.unwind.eh_frame import UnwindTable
     from anyprobe.binary.unwind.rules import UnwindRules
 
@@ -192,6 +193,12 @@ class Image:
         if self.is_go and own is None:
             tables.append(go_symbols(self.elf))
         return tuple(table for table in tables if table is not None)
+
+    def variable_at(self, address: int) -> "Variable | None":
+        """Return the variable with static storage that a link-time address lies in, None where no symbol says so."""
+        from anyprobe.binary.objects.variables import variable_at
+
+        return self._checked(lambda: variable_at(self.symbol_tables, address), "its variables")
 
     @cached_property
     def functions(self) -> FunctionTable:

@@ -3,6 +3,7 @@
 import re
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
@@ -112,6 +113,17 @@ class ObjectTable:
         for loaded in self.objects:
             if any(mapping.start <= address < mapping.end for mapping in loaded.mappings):
                 return loaded
+        return None
+
+    def holding(self, address: int) -> LoadedObject | None:
+        """Return the object that an address lies in, its data that no file has (``.bss``) included."""
+        found = self.at(address)
+        if found is not None:
+            return found
+        for loaded in self.objects:
+            with suppress(TargetError):  # its file cannot be read
+                if any(0 <= address - loaded.bias - each.vaddr < each.memsz for each in loaded.image.elf.loads):
+                    return loaded
         return None
 
     def module(self, loaded: LoadedObject) -> Module:
