@@ -27,6 +27,7 @@ from anyprobe.probes.probe import exit_want
 from anyprobe.splice.edits import FunctionState, Module
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
+from anyprobe.splice.plan.context import PlanContext
 from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.splices import FunctionPlan, Want, WantKind
 from anyprobe.splice.plan.strategies.springboard import PunPlaces, Springboards
@@ -109,7 +110,7 @@ class Survey:
         self.claims = Claims(places=places)
         text = image.text()
         self.planner = Planner(
-            self.map, self.claims, places.reachable, plain_jumps_only=text.is_go, parking=text.parking
+            PlanContext(self.map, self.claims, places.reachable, plain_jumps_only=text.is_go, parking=text.parking)
         )
 
     @property
@@ -160,7 +161,10 @@ class Survey:
         tally, begin = Tally(), time.process_time()
         for members in self._groups(functions, ends=ends):
             wants = [want for function in members for want in wants_of(function)]
-            tally.add(members[0], self.planner.plan(members[0], wants), self.map)
+            plan = self.planner.plan(members[0], wants)
+            tally.add(members[0], plan, self.map)
+            for splice in plan.splices:
+                self.claims.claim(splice)
         tally.seconds = time.process_time() - begin
         return tally
 
@@ -182,8 +186,6 @@ class Survey:
         for function, address in self.instructions(sample):
             plan = self.planner.plan(function, [Want(address, WantKind.OFFSET)])
             tally.add(function, plan, self.map)
-            for splice in plan.splices:
-                self.claims.release(splice)
         tally.seconds = time.process_time() - begin
         return tally
 

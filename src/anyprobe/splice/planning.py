@@ -16,6 +16,7 @@ from anyprobe.splice.plan.splices import AUTO, FunctionPlan, Strategy, Want, Wan
 from anyprobe.splice.plan.strategies.springboard import PunPlaces, Springboards
 
 if TYPE_CHECKING:
+    from anyprobe.splice.plan.context import PlanContext
     from anyprobe.splice.plan.planner import Planner
     from anyprobe.target.process.process import Process
     from anyprobe.target.system.procfs import Mapping
@@ -101,9 +102,9 @@ class Planning:
 
     def hides_faults(self, module: Module, state: FunctionState) -> bool:
         """Return whether a splice of a function is not as it has to be where the program handles faults."""
-        planner, planned = self.planner(module), planned_of(state.splices)
+        context, planned = self.context(module, module.claims), planned_of(state.splices)
         ends = ((each, max(each.write_at + each.written, each.hosts_until)) for each in planned)
-        return any(planner.fault_refusal(each.insns, end) is not None for each, end in ends)
+        return any(context.fault_refusal(each.insns, end) is not None for each, end in ends)
 
     def _keep_gadgets(self, edits: Sequence[Edit]) -> None:
         """See that no splice takes the instructions that our own calls in the target borrow."""
@@ -126,10 +127,10 @@ class Planning:
         splice = plans.find(function_of(edit, want).start, want)
         if splice is None or edit.module.claims.conflict(splice.write_at, splice.written, 0) is not None:
             return False
-        if self.faults_handled and self.planner(edit.module).fault_refusal(
-            splice.insns, splice.write_at + splice.written
-        ):
-            return False
+        if self.faults_handled:
+            context = self.context(edit.module, edit.module.claims)
+            if context.fault_refusal(splice.insns, splice.write_at + splice.written):
+                return False
         edit.plan, edit.wants = FunctionPlan([splice]), [want]
         edit.claim()
         return True
@@ -170,19 +171,19 @@ class Planning:
                 give_up(edit, Refusal(Reason.OVERLAP, state.code.start, detail))
                 return
 
-    def places_of(self, module: Module, claims: Claims) -> PunPlaces:
-        """Return where the springboards of a module's punned jumps may stand; its claims and a trial take them."""
-        places = claims.places = module.claims.places = PunPlaces(self.springboards, module.bias)
-        return places
-
-    def planner(self, module: Module, claims: Claims | None = None) -> "Planner":
-        """Return a planner for a module, one that respects its claims or other ones."""
+    def planner(self, module: Module, claims: Claims) -> "Planner":
+        """Return a planner for a module that respects some claims."""
         from anyprobe.splice.plan.planner import Planner  # not needed where all plans are remembered ones
 
-        claims = claims or module.claims
-        places = self.places_of(module, claims)
+        return Planner(self.context(module, claims))
+
+    def context(self, module: Module, claims: Claims) -> "PlanContext":
+        """Return what plans of a module respect: some claims, what is allowed, and what the program does."""
+        from anyprobe.splice.plan.context import PlanContext
+
+        places = claims.places = module.claims.places = PunPlaces(self.springboards, module.bias)
         go = module.code.text.is_go
-        return Planner(
+        return PlanContext(
             module.code,
             claims,
             places.reachable,
@@ -193,6 +194,7 @@ class Planning:
             pcs_shown=go or self.pcs_shown,
             faults_skipped=not go,
             writable=module.writable,
+            bias=module.bias,
         )
 
     def has_slots(self, module: Module) -> bool:

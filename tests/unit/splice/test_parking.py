@@ -2,8 +2,8 @@
 
 from anyprobe.core.refusal import Reason
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.splices import AUTO, Strategy, Want, WantKind
+from support.planning import planner_for
 
 BASE = 0x401000
 
@@ -26,12 +26,12 @@ def planner_of(code_map, code, parked, *, more="", **settings):
     made = code_map(BASE, content, bounds)
     settings.setdefault("allowed", frozenset({Strategy.JUMP}))
     parking = None if parked is None else Parking(*parked)
-    return Planner(made, Claims(), lambda _: False, plain_jumps_only=True, parking=parking, **settings)
+    return planner_for(made, Claims(), lambda _: False, plain_jumps_only=True, parking=parking, **settings)
 
 
 def planned(code_map, code, parked, at=0, kind=WantKind.OFFSET, **settings):
     planner = planner_of(code_map, code, parked, **settings)
-    return planner.plan(planner.code.function_at(BASE), [Want(BASE + at, kind)])
+    return planner.plan(planner.context.code.function_at(BASE), [Want(BASE + at, kind)])
 
 
 def shape(plan):
@@ -79,7 +79,7 @@ def test_no_springboard_where_somebody_may_be_parked(code_map):
     for parked, hosted in (((), True), ((5, 9, 12), False)):
         planner = planner_of(code_map, code, parked, allowed=both, more="31 c0 c3")
         wants = [Want(BASE + at, WantKind.OFFSET) for at in (0, 9, 15)]
-        plan = planner.plan(planner.code.function_at(BASE), wants)
+        plan = planner.plan(planner.context.code.function_at(BASE), wants)
         guests = [splice for splice in plan.splices if splice.dead_springboard]
         assert bool(guests) is hosted, shape(plan)
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.flow.exits import ways_to
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.splice.plan.predecessor_edits import Ways
-from anyprobe.splice.plan.splices import FunctionPlan, Want, WantKind
+from anyprobe.splice.plan.splices import IN_PLACE, Want, WantKind
 
 if TYPE_CHECKING:
     from anyprobe.binary.flow.function import FunctionCode
-    from anyprobe.splice.plan.planner import Planner
+    from anyprobe.splice.plan.context import PlanContext
 
 _LONGEST_BLOCK = 8
 
@@ -25,9 +25,9 @@ _LONGEST_BLOCK = 8
 class ExitWays(Ways):
     """Splices the ways to the refused exits of one function, after everything else of it has been placed."""
 
-    def __init__(self, planner: "Planner", function: "FunctionCode", wants: Sequence[Want], plan: FunctionPlan) -> None:
-        """Remember the plan; its splices are added to."""
-        super().__init__(planner, function, plan)
+    def __init__(self, context: "PlanContext", function: "FunctionCode", wants: Sequence[Want]) -> None:
+        """Add splices to the plan that is being made; ``wants`` are all that are wanted."""
+        super().__init__(context, function)
         self._wanted = frozenset(want.address for want in wants)
         self._served: dict[int, Want] = {}
         """Exits that were spliced here, with the first want of each."""
@@ -50,7 +50,7 @@ class ExitWays(Ways):
 
     def _borrow(self, want: Want) -> bool:
         """Splice the exit itself by a pun at the cost of the next function: the last resort."""
-        part = self._planner.code.containing(want.address)
+        part = self._context.code.containing(want.address)
         insn = part.insn_at(want.address) if part is not None else None
         found = self.detour(insn, borrows=True) if insn is not None else None
         if found is not None:
@@ -69,19 +69,19 @@ class ExitWays(Ways):
     def _join(self, want: Want) -> bool:
         """Let a splice that displaces the exit by now, and that all come through, serve it."""
         over = self.over(want.address)
-        if over is None or over.strategy in self.IN_PLACE:
+        if over is None or over.strategy in IN_PLACE:
             return False
         over.wants.append(want)
         return True
 
     def _splice_all(self, want: Want) -> bool:
-        if self._planner.plain_jumps_only and self._planner.parking is None:
+        if self._context.plain_jumps_only and self._context.parking is None:
             return False
         part = next((part for part in self._parts if part.start <= want.address < part.end), None)
         block = self._block(part, want) if part is not None else ()
         if part is None or not block:
             return False
-        ways = ways_to(self._planner.code, self._parts, block[0].address)
+        ways = ways_to(self._context.code, self._parts, block[0].address)
         number = part.index_of(block[0].address)
         if ways is None or not number or self.is_resumed(part.insn(number - 1), ways):
             return False
@@ -99,7 +99,7 @@ class ExitWays(Ways):
         plain = all(insn.flow is Flow.NEXT and insn.address not in self._wanted for insn in block[:-1])
         if not block or block[-1].falls_through:
             return ()
-        if not plain or len(block) > _LONGEST_BLOCK or self._planner.forbidden(block) is not None:
+        if not plain or len(block) > _LONGEST_BLOCK or self._context.forbidden(block) is not None:
             return ()
         return block
 
@@ -110,7 +110,7 @@ class ExitWays(Ways):
             return False
         over = self.over(branch.address)
         if over is not None:
-            if over.strategy in self.IN_PLACE:
+            if over.strategy in IN_PLACE:
                 same = over.wants[0].block and over.wants[0].block[-1].address == through.block[-1].address
                 if not same:
                     return False

@@ -1,39 +1,38 @@
-"""Planning: pure. Wanted sites of one function in, splices and refusals out; nothing of the target is touched.
+"""Planning: pure. Wanted sites of one function in, splices and refusals out; nothing is touched, nothing claimed.
 
 All addresses are link-time addresses of the module. Each verdict about a strategy is kept for ``explain``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import partial
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.binary.flow.straight_lines import FAR_ENOUGH
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
+from anyprobe.splice.plan.context import PlanContext
+from anyprobe.splice.plan.site import PLAINLY, Manner, Site
 from anyprobe.splice.plan.splices import AUTO, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.straight_lines import LEAST_WANTS, Lines
-from anyprobe.splice.plan.strategies.pun_rows import Rows
+from anyprobe.splice.plan.strategies.ladder import LADDER, LIVE, Rung, tries
 from anyprobe.splice.plan.together import all_of, member_at
 
 _MANY = 128
 """Where as many instructions are wanted together, one more or less is not worth another look at all of them."""
-_FEW = 2
-"""Of how many wanted instructions a row of others is displaced for one at once; of more, once all else has failed."""
+_WHOLE = Manner(whole_lines=True)
+_WITHOUT_PUNS = Manner(puns=False)
+_CHAINED = Manner(chained=True)
+
+Placing = Callable[["Attempt", list[Want]], None]
 
 
-@dataclass
-class Planner(Rows):
+@dataclass(frozen=True)
+class Planner:
     """Plans the functions of one module."""
 
-    _vital: AbstractSet[Want] = frozenset()
-    _whole_lines: bool = False
-    """Let a patch rather carry on with what follows than have a second one there."""
-    _puns: bool = True
-    _chained: bool = False
-    """Choose the bytes of puns so that what stands in front can lean on them."""
+    context: PlanContext
 
     def plan(
         self, function: FunctionCode, wants: Sequence[Want], vital: AbstractSet[Want] = frozenset()
@@ -44,40 +43,65 @@ class Planner(Rows):
         or as many with fewer puns: each of these needs a place at one of a few addresses. What is ``vital``, or serves
         the signal view, is placed first where it would be refused otherwise.
         """
-        self._vital = vital
-        plan = self._attempt(function, wants, self._place_in_order)
+
+        def better(plan: FunctionPlan, place: Placing) -> FunctionPlan:
+            other = attempt(self.context, function, wants, vital, place)
+            return other if other.loss < plan.loss else plan
+
+        plan = attempt(self.context, function, wants, vital, Attempt.in_order)
         if len(wants) < 2 or not plan.is_worth_more(len(wants) // _MANY):
             return plan
-        plan = self._better(plan, function, wants, partial(self._place_cramped_last, from_behind=True))
+        plan = better(plan, Attempt.cramped_last_from_behind)
         if plan.refused:
-            plan = self._better(plan, function, wants, partial(self._place_cramped_last, from_behind=False))
+            plan = better(plan, Attempt.cramped_last)
         if plan.loss[:2] > (0, 0) or (plan.refused and len(wants) < _MANY):
-            plan = self._better(plan, function, wants, self._place_chained)
+            plan = better(plan, Attempt.chained)
         if plan.loss[0] and not all(map(plan.is_vital, wants)):
-            plan = self._better(plan, function, wants, self._place_vital_first)
+            plan = better(plan, Attempt.vital_first)
         return plan
 
-    def _better(
-        self,
-        plan: FunctionPlan,
-        function: FunctionCode,
-        wants: Sequence[Want],
-        place: Callable[[FunctionCode, list[Want], FunctionPlan], None],
-    ) -> FunctionPlan:
-        """Return another plan if it serves more, else the one that there is."""
-        other = self._attempt(function, wants, place)
-        return other if other.loss < plan.loss else plan
 
-    def _attempt(
-        self,
-        function: FunctionCode,
-        wants: Sequence[Want],
-        place: Callable[[FunctionCode, list[Want], FunctionPlan], None],
-    ) -> FunctionPlan:
-        plan = FunctionPlan(scope=self._scope(function, wants), vital=self._vital)
-        todo = sorted(wants, key=lambda want: want.address)
-        self._wanted = frozenset(want.address for want in todo)
-        plan.refused = self._without_behind(function, todo)
+def plan_live(context: PlanContext, function: FunctionCode, wants: Sequence[Want]) -> FunctionPlan:
+    """Return splices of one instruction each, best of one byte, for a change that is made while the program runs."""
+    return attempt(context, function, wants, frozenset(), Attempt.each_alone)
+
+
+def attempt(
+    context: PlanContext, function: FunctionCode, wants: Sequence[Want], vital: AbstractSet[Want], place: Placing
+) -> FunctionPlan:
+    """Return one plan, made on claims of its own, which are thrown away."""
+    todo = sorted(wants, key=lambda want: want.address)
+    plan = FunctionPlan(scope=_scope(context, function, wants), vital=vital)
+    with context.claims.trial() as claims:
+        made = Attempt(context.attempt(claims, plan, frozenset(want.address for want in todo)), function)
+        made.run(todo, place)
+    plan.note_hosts()
+    return plan
+
+
+def _scope(context: PlanContext, function: FunctionCode, wants: Sequence[Want]) -> tuple[FunctionCode, ...]:
+    """Return the functions that are planned together because of some wants."""
+    homes = {function: None}
+    start, end = function.start, function.end
+    for want in wants:
+        if not start <= want.address < end and not any(home.start <= want.address < home.end for home in homes):
+            home = context.code.containing(want.address)
+            if home is not None:
+                homes[home] = None
+    return tuple(dict.fromkeys(each for home in homes for each in all_of(context.code, home)))
+
+
+class Attempt:
+    """One way of placing what is wanted of a function."""
+
+    def __init__(self, context: PlanContext, function: FunctionCode) -> None:
+        """Add to the plan of ``context``, and claim what the plan takes."""
+        self._context, self._function, self._plan = context, function, context.plan
+
+    def run(self, todo: list[Want], place: Placing) -> None:
+        """Place wants, ascending, in some way, with the branches that lead back to entries among them."""
+        plan = self._plan
+        plan.refused = self._without_behind(todo)
         hopeless = {want for want, _ in plan.refused}
         todo = [want for want in todo if want not in hopeless] if hopeless else todo
         entries = [want for want in todo if want.kind is WantKind.ENTRY]
@@ -90,19 +114,174 @@ class Planner(Rows):
                 for at in home.back_to_entry
             ]
             todo = sorted([*todo, *loops], key=lambda want: want.address)
-        claims = self.claims
-        with claims.trial() as trial:
-            try:
-                self.claims = trial
-                place(function, todo, plan)
-                self._refuse_open_loops(plan, entries)
-                self._drop_idle(plan)
-            finally:
-                self.claims = claims
-        plan.note_hosts()
-        return plan
+        place(self, todo)
+        self._refuse_open_loops(entries)
+        self._drop_idle()
 
-    def _without_behind(self, function: FunctionCode, wants: Sequence[Want]) -> list[tuple[Want, Refusal]]:
+    # -- ways of placing
+
+    def in_order(self, todo: list[Want]) -> None:
+        """Place wants as they come."""
+        self._place_all(self._place_lines(todo))
+        self._serve_from_elsewhere(todo)
+
+    def each_alone(self, todo: list[Want]) -> None:
+        """Place each want at its instruction or nowhere: in a stop there are better ways."""
+        self._place_all(todo, ladder=LIVE)
+
+    def cramped_last_from_behind(self, todo: list[Want]) -> None:
+        """Place what has room first, then the rest, the last line first."""
+        self._place_cramped(todo, self._from_behind(self._place_roomy(todo)), _WITHOUT_PUNS)
+
+    def cramped_last(self, todo: list[Want]) -> None:
+        """Place straight lines with room for a jump first, as a whole; puns, which lock bytes, come last of all."""
+        self._place_cramped(todo, self._place_roomy(todo), _WITHOUT_PUNS)
+
+    def chained(self, todo: list[Want]) -> None:
+        """Place lines with room for a jump first, then from behind what has none: each pun on the bytes of the next."""
+        self._place_cramped(todo, self._from_behind(self._place_roomy(todo)), _CHAINED)
+
+    def vital_first(self, todo: list[Want]) -> None:
+        """Place what must not be refused as if nothing else were wanted; then the rest, where there is room for it."""
+        plan = self._plan
+        first = {want for want in todo if plan.is_vital(want)}
+        alone = Planner(self._context).plan(self._function, [want for want in todo if want in first])
+        for splice in alone.splices:
+            self._context.claims.claim(splice)
+        plan.splices += alone.splices
+        plan.refused += alone.refused
+        plan.verdicts += alone.verdicts
+        plan.shared |= alone.shared
+        entries = {want.address for want in first if want.kind is WantKind.ENTRY}
+        rest = [want for want in todo if want not in first]
+        # the other branches back came with the entries
+        self._place_all(want for want in rest if want.kind is not WantKind.LOOP or want.tag not in entries)
+        self._serve_from_elsewhere(rest)
+
+    def _place_cramped(self, todo: list[Want], cramped: list[Want], manner: Manner) -> None:
+        """Place what has no room, then try once more what was refused of it, when everything else has its place."""
+        plan, later = self._plan, frozenset(cramped)
+        self._place_all(cramped, manner)
+        self._serve_from_elsewhere(todo)
+        again = [want for want, _ in plan.refused if want in later]
+        plan.refused = [(want, why) for want, why in plan.refused if want not in later]
+        self._place_all(again)
+
+    def _place_roomy(self, todo: list[Want]) -> list[Want]:
+        """Place the lines with room for a jump, as a whole; return the wants in others."""
+        cramped = [want for want in todo if self._is_cramped(want)]
+        later = frozenset(cramped)
+        self._place_all(self._place_lines([want for want in todo if want not in later], _WHOLE), _WHOLE)
+        return cramped
+
+    def _place_lines(self, todo: list[Want], manner: Manner = PLAINLY) -> list[Want]:
+        """Place the straight lines of a function of which much is wanted; return what is left."""
+        context, function = self._context, self._function
+        known = function.complete is None and not function.overlapped and not context.plain_jumps_only
+        if len(todo) < LEAST_WANTS or not known or Strategy.JUMP not in context.allowed:
+            return todo
+        return Lines(context, function).place(todo, whole=manner.whole_lines)
+
+    def _from_behind(self, wants: list[Want]) -> list[Want]:
+        """Order wants by straight line, the last line first: what stands in front may lean on what is behind."""
+        lines = {want: run[0].address if (run := self._line_of(want)) else want.address for want in wants}
+        return sorted(wants, key=lambda want: (-lines[want], want.address))
+
+    def _line_of(self, want: Want) -> tuple[Insn, ...]:
+        part = self._context.part_of(self._function, want.address)
+        return part.run_of(want.address, want.address - FAR_ENOUGH) if part is not None else ()
+
+    def _is_cramped(self, want: Want) -> bool:
+        """Return whether the straight line that an instruction lies in has no room for a jump."""
+        part, run = self._context.part_of(self._function, want.address), self._line_of(want)
+        if part is None or not run or want.kind is WantKind.LOOP:
+            return False
+        run = self._moving_around(run, want.address)
+        return run[-1].end + self._context.dead_bytes(part, run[-1]) - run[0].address < JUMP_BYTES
+
+    def _moving_around(self, run: tuple[Insn, ...], address: int) -> tuple[Insn, ...]:
+        """Return what may move together of a line with the instruction at an address."""
+        if not self._context.faults_handled:
+            return run
+        parted = self._context.faults_part
+        first = last = next(i for i, insn in enumerate(run) if insn.address == address)
+        while first > 0 and not parted(run[first - 1], run[first]):
+            first -= 1
+        while last + 1 < len(run) and not parted(run[last], run[last + 1]):
+            last += 1
+        return run[first : last + 1]
+
+    # -- one want
+
+    def _place_all(self, wants: Iterable[Want], manner: Manner = PLAINLY, ladder: tuple[Rung, ...] = LADDER) -> None:
+        for want in wants:
+            refusal = self._place(want, manner, ladder)
+            if refusal is not None:
+                self._plan.refused.append((want, refusal))
+
+    def _place(self, want: Want, manner: Manner, ladder: tuple[Rung, ...]) -> Refusal | None:
+        context, plan = self._context, self._plan
+        part = context.part_of(self._function, want.address)
+        if part is None:
+            return Refusal(Reason.NOT_CODE, want.address, "no function is known here")
+        if want.address in plan.shared:
+            detail = "runs in its place and as a copy in the patch of what stands above"
+            return Refusal(Reason.OVERLAP, want.address, detail)
+        last = plan.last_before(want.address)
+        if last is not None and last.covers(want.address) and _may_join(last, want):
+            last.wants.append(want)
+            return None
+        site = self._site(part, want, last, manner)
+        found = site if isinstance(site, Refusal) else self._climb(site, ladder)
+        if isinstance(found, Refusal):
+            return found
+        found.wants.append(want)
+        if found is last:
+            context.claims.displace(last)
+        else:
+            context.adopt(found)
+        return None
+
+    def _site(self, part: FunctionCode, want: Want, last: PlannedSplice | None, manner: Manner) -> Site | Refusal:
+        """Return a wanted instruction in its line, or why nothing can be done there, whatever the strategy."""
+        insn = part.insn_at(want.address)
+        if insn is None:
+            return _nothing_at(part, want.address)
+        refusal = self._context.forbidden((insn,))
+        if refusal is not None:
+            return refusal
+        if want.kind is WantKind.LOOP and insn.target is None:
+            return Refusal(Reason.ENTRY_IS_LOOP_HEAD, want.address, "a jump table leads back to the entry")
+        near = want.address - (0 if want.kind is WantKind.ENTRY else FAR_ENOUGH)
+        run = part.run_of(want.address, near if last is None else min(near, last.head))
+        index = next(i for i, candidate in enumerate(run) if candidate.address == want.address)
+        # nothing in front of where the last patch comes back to may be overwritten
+        floor = near if last is None else max(last.write_at + last.written, last.end, near)
+        return Site(self._context, part, run, index, index, floor, want, last, manner)
+
+    def _climb(self, site: Site, ladder: tuple[Rung, ...]) -> PlannedSplice | Refusal:
+        """Return what the first strategy makes of a site that applies; else why the first that came near does not."""
+        want, puns = site.want, site.manner.puns
+        assert want is not None
+        allowed = AUTO if want.internal else self._context.allowed
+        first: Refusal | None = None
+        for kind, strategy, at in tries(site, ladder):
+            if kind not in allowed or (kind is Strategy.PUNNED and not puns):
+                continue
+            found = strategy.try_at(at)
+            refusal = found if isinstance(found, Refusal) else None
+            self._plan.verdicts.append((want.address, kind, refusal))
+            if not isinstance(found, Refusal):
+                return found
+            if first is None and found.reason is not Reason.NOT_A_BRANCH:
+                first = found
+        if site.insn.flow is Flow.RET and len(site.function.insns) == 1:
+            return Refusal(Reason.LONE_RET, want.address, "the function is a lone ret with no room behind it")
+        return first or Refusal(Reason.STRATEGY_NOT_ASKED, want.address, "no permitted strategy applies")
+
+    # -- what has no room, and what is left
+
+    def _without_behind(self, wants: Sequence[Want]) -> list[tuple[Want, Refusal]]:
         """Return the wants behind instructions behind which nothing can be done, whatever displaces them, and why."""
         refused: list[tuple[Want, Refusal]] = []
         asked = [want for want in wants if want.after]
@@ -111,150 +290,29 @@ class Planner(Rows):
         from anyprobe.splice.codegen.post_actions import no_behind
 
         for want in asked:
-            part = self._part(function, want.address)
+            part = self._context.part_of(self._function, want.address)
             insn = part.insn_at(want.address) if part is not None else None
             if insn is not None and (why := no_behind(insn)) is not None:
                 refused.append((want, why))
         return refused
 
-    def _scope(self, function: FunctionCode, wants: Sequence[Want]) -> tuple[FunctionCode, ...]:
-        """Return the functions that are planned together because of some wants."""
-        homes = {function: None}
-        start, end = function.start, function.end
-        for want in wants:
-            if not start <= want.address < end and not any(home.start <= want.address < home.end for home in homes):
-                home = self.code.containing(want.address)
-                if home is not None:
-                    homes[home] = None
-        return tuple(dict.fromkeys(each for home in homes for each in all_of(self.code, home)))
+    def _serve_from_elsewhere(self, wants: list[Want]) -> None:
+        """Splice the ways to exits that are too short, and count what else has no room where control comes from."""
+        plan = self._plan
+        if any(want.kind is WantKind.EXIT for want, _ in plan.refused):
+            from anyprobe.splice.plan.exit_predecessors import ExitWays
 
-    def _place_in_order(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> None:
-        for want in self._place_lines(function, todo, plan):
-            self._place(function, want, plan)
-        self._splice_ways(function, todo, plan)
-        self._serve_arrivals(function, plan)
+            ways = ExitWays(self._context, self._function, wants)
+            plan.refused = [(want, why) for want, why in plan.refused if not ways.splice(want)]
+        if any(want.kind is WantKind.OFFSET for want, _ in plan.refused):
+            from anyprobe.splice.plan.predecessors import Arrivals
 
-    def _place_lines(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> list[Want]:
-        """Place the straight lines of a function of which much is wanted; return what is left."""
-        known = function.complete is None and not function.overlapped and not self.plain_jumps_only
-        if len(todo) < LEAST_WANTS or not known or Strategy.JUMP not in self.allowed:
-            return todo
-        return Lines(self, function, plan).place(todo, whole=self._whole_lines)
+            served = Arrivals(self._context, self._function).splice([want for want, _ in plan.refused])
+            plan.refused = [(want, why) for want, why in plan.refused if want not in served]
 
-    def _place_cramped_last(
-        self, function: FunctionCode, todo: list[Want], plan: FunctionPlan, *, from_behind: bool
-    ) -> None:
-        """Place straight lines with room for a jump first, as a whole; puns, which lock bytes, come last of all."""
-        cramped = self._place_roomy(function, todo, plan)
-        cramped = self._from_behind(function, cramped) if from_behind else cramped
-        self._puns = False
-        for want in cramped:
-            self._place(function, want, plan)
-        self._puns = True
-        self._splice_ways(function, todo, plan)
-        self._serve_arrivals(function, plan)
-        self._place_again(function, plan, frozenset(cramped))
-
-    def _place_vital_first(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> None:
-        """Place what must not be refused as if nothing else were wanted; then the rest, where there is room for it."""
-        first = {want for want in todo if plan.is_vital(want)}
-        wanted, vital = self._wanted, self._vital
-        alone = self.plan(function, [want for want in todo if want in first])
-        self._wanted, self._vital = wanted, vital
-        plan.splices += alone.splices
-        for splice in alone.splices:
-            self.claims.claim(splice)
-        plan.refused += alone.refused
-        plan.verdicts += alone.verdicts
-        plan.shared |= alone.shared
-        entries = {want.address for want in first if want.kind is WantKind.ENTRY}
-        rest = [want for want in todo if want not in first]
-        for want in rest:
-            if want.kind is not WantKind.LOOP or want.tag not in entries:  # the others came with the entries
-                self._place(function, want, plan)
-        self._splice_ways(function, rest, plan)
-        self._serve_arrivals(function, plan)
-
-    def _place_chained(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> None:
-        """Place lines with room for a jump first, then from behind what has none: each pun on the bytes of the next."""
-        cramped = self._from_behind(function, self._place_roomy(function, todo, plan))
-        self._chained = True
-        for want in cramped:
-            self._place(function, want, plan)
-        self._chained = False
-        self._splice_ways(function, todo, plan)
-        self._serve_arrivals(function, plan)
-        self._place_again(function, plan, frozenset(cramped))
-
-    def _place_roomy(self, function: FunctionCode, todo: list[Want], plan: FunctionPlan) -> list[Want]:
-        """Place the lines with room for a jump, as a whole; return the wants in others."""
-        cramped = [want for want in todo if self._is_cramped(function, want)]
-        later = frozenset(cramped)
-        self._whole_lines = True
-        for want in self._place_lines(function, [want for want in todo if want not in later], plan):
-            self._place(function, want, plan)
-        self._whole_lines = False
-        return cramped
-
-    def _place_again(self, function: FunctionCode, plan: FunctionPlan, later: frozenset[Want]) -> None:
-        """Try once more what was refused, now that everything else has its place."""
-        again = [want for want, _ in plan.refused if want in later]
-        plan.refused = [(want, why) for want, why in plan.refused if want not in later]
-        for want in again:
-            self._place(function, want, plan)
-
-    def _from_behind(self, function: FunctionCode, wants: list[Want]) -> list[Want]:
-        """Order wants by straight line, the last line first: what stands in front may lean on what is behind."""
-        lines = {}
-        for want in wants:
-            part = self._part(function, want.address)
-            run = part.run_of(want.address, want.address - FAR_ENOUGH) if part is not None else ()
-            lines[want] = run[0].address if run else want.address
-        return sorted(wants, key=lambda want: (-lines[want], want.address))
-
-    def _part(self, function: FunctionCode, address: int) -> FunctionCode | None:
-        return function if function.start <= address < function.end else self.code.containing(address)
-
-    def _is_cramped(self, function: FunctionCode, want: Want) -> bool:
-        """Return whether the straight line that an instruction lies in has no room for a jump."""
-        part = self._part(function, want.address)
-        run = part.run_of(want.address, want.address - FAR_ENOUGH) if part is not None else ()
-        if part is None or not run or want.kind is WantKind.LOOP:
-            return False
-        run = self._moving_around(run, want.address)
-        return run[-1].end + self.dead_bytes(part, run[-1]) - run[0].address < JUMP_BYTES
-
-    def _moving_around(self, run: tuple[Insn, ...], address: int) -> tuple[Insn, ...]:
-        """Return what may move together of a line with the instruction at an address."""
-        if not self.faults_handled:
-            return run
-        first = last = next(i for i, insn in enumerate(run) if insn.address == address)
-        while first > 0 and not self.faults_part(run[first - 1], run[first]):
-            first -= 1
-        while last + 1 < len(run) and not self.faults_part(run[last], run[last + 1]):
-            last += 1
-        return run[first : last + 1]
-
-    def _serve_arrivals(self, function: FunctionCode, plan: FunctionPlan) -> None:
-        """Count what has no room where control comes from."""
-        if not any(want.kind is WantKind.OFFSET for want, _ in plan.refused):
-            return
-        from anyprobe.splice.plan.predecessors import Arrivals
-
-        served = Arrivals(self, function, plan).splice([want for want, _ in plan.refused])
-        plan.refused = [(want, why) for want, why in plan.refused if want not in served]
-
-    def _splice_ways(self, function: FunctionCode, wants: list[Want], plan: FunctionPlan) -> None:
-        """Splice the ways to exits that are too short to be spliced themselves."""
-        if not any(want.kind is WantKind.EXIT for want, _ in plan.refused):
-            return
-        from anyprobe.splice.plan.exit_predecessors import ExitWays
-
-        ways = ExitWays(self, function, wants, plan)
-        plan.refused = [(want, why) for want, why in plan.refused if not ways.splice(want)]
-
-    def _refuse_open_loops(self, plan: FunctionPlan, entries: list[Want]) -> None:
+    def _refuse_open_loops(self, entries: list[Want]) -> None:
         """Refuse an entry where a branch back to it could not be spliced: it would count iterations."""
+        plan = self._plan
         lost = {want.address for want, _ in plan.refused if want.kind is WantKind.ENTRY}
         open_loops = {want.tag: want for want, _ in plan.refused if want.kind is WantKind.LOOP}
         if not open_loops and not lost:
@@ -273,37 +331,9 @@ class Planner(Rows):
                 if id(want) not in refused and (want.kind is not WantKind.LOOP or want.tag not in lost)
             ]  # fmt: skip
 
-    def _place(self, function: FunctionCode, want: Want, plan: FunctionPlan) -> None:
-        part = self._part(function, want.address)
-        if part is None:
-            plan.refused.append((want, Refusal(Reason.NOT_CODE, want.address, "no function is known here")))
-            return
-        if want.address in plan.shared:
-            detail = "runs in its place and as a copy in the patch of what stands above"
-            plan.refused.append((want, Refusal(Reason.OVERLAP, want.address, detail)))
-            return
-        last = plan.last_before(want.address)
-        if last is not None and last.covers(want.address) and self._may_join(last, want):
-            last.wants.append(want)
-            return
-        found = self._find(part, want, last, plan)
-        if isinstance(found, Refusal):
-            plan.refused.append((want, found))
-        elif found is last:
-            last.wants.append(want)
-            self.claims.displace(last)
-        else:
-            self.adopt(found, plan)
-
-    def adopt(self, splice: PlannedSplice, plan: FunctionPlan) -> list[PlannedSplice]:
-        """Add a splice to a plan, with what it leans on and is not there yet; return all that was added."""
-        below = [added for each in splice.leans_on if each not in plan.splices for added in self.adopt(each, plan)]
-        plan.splices.append(splice)
-        self.claims.claim(splice)
-        return [*below, splice]
-
-    def _drop_idle(self, plan: FunctionPlan) -> None:
+    def _drop_idle(self) -> None:
         """Take out what serves nothing: no want, and no splice that leans on it."""
+        plan = self._plan
         while any(not splice.wants for splice in plan.splices):
             needed = [each for splice in plan.splices for each in splice.leans_on]
             idle = [splice for splice in plan.splices if not splice.wants and splice not in needed]
@@ -311,144 +341,20 @@ class Planner(Rows):
                 return
             for splice in idle:
                 plan.splices.remove(splice)
-                self.claims.release(splice)
+                self._context.claims.release(splice)
 
-    @staticmethod
-    def _may_join(splice: PlannedSplice, want: Want) -> bool:
-        """Return whether the splice's patch can serve the want.
 
-        A retargeted branch serves only its taken edge. What follows a trap's instruction stays in place, and a thread
-        may be on its way there.
-        """
-        if splice.strategy is Strategy.TRAP:
-            return splice.head == want.address and not want.internal
-        if want.after and splice.insns[0].flow is Flow.JCC and splice.strategy is Strategy.RETARGET:
-            return False
-        return splice.strategy is not Strategy.RETARGET or splice.wants[0].kind is want.kind
+def _may_join(splice: PlannedSplice, want: Want) -> bool:
+    """Return whether the splice's patch can serve the want.
 
-    def _find(
-        self, function: FunctionCode, want: Want, last: PlannedSplice | None, plan: FunctionPlan
-    ) -> PlannedSplice | Refusal:
-        """Walk the ladder: retarget, jump here or earlier, grow the last splice, pun, short jump.
-
-        A pun that would borrow bytes of another function, whose entry could not be spliced any more, comes last.
-        """
-        insn = function.insn_at(want.address)
-        if insn is None:
-            return _nothing_at(function, want.address)
-        refusal = self.forbidden((insn,))
-        if refusal is not None:
-            return refusal
-        if want.kind is WantKind.LOOP and insn.target is None:
-            return Refusal(Reason.ENTRY_IS_LOOP_HEAD, want.address, "a jump table leads back to the entry")
-        first: Refusal | None = None
-        for strategy, attempt in self._ladder(function, insn, want, last, plan):
-            allowed = AUTO if want.internal else self.allowed
-            if strategy not in allowed or (strategy is Strategy.PUNNED and not self._puns):
-                continue
-            outcome = attempt()
-            plan.verdicts.append((want.address, strategy, outcome if isinstance(outcome, Refusal) else None))
-            if not isinstance(outcome, Refusal):
-                if outcome is not last:
-                    outcome.wants.append(want)
-                return outcome
-            if first is None and outcome.reason is not Reason.NOT_A_BRANCH:
-                first = outcome
-        if insn.flow is Flow.RET and len(function.insns) == 1:
-            return Refusal(Reason.LONE_RET, want.address, "the function is a lone ret with no room behind it")
-        return first or Refusal(Reason.STRATEGY_NOT_ASKED, want.address, "no permitted strategy applies")
-
-    def _ladder(
-        self, function: FunctionCode, insn: Insn, want: Want, last: PlannedSplice | None, plan: FunctionPlan
-    ) -> Iterator[tuple[Strategy, Callable[[], PlannedSplice | Refusal]]]:
-        """Yield the attempts, best first."""
-        near = want.address - (0 if want.kind is WantKind.ENTRY else FAR_ENOUGH)
-        run = function.run_of(want.address, near if last is None else min(near, last.head))
-        index = next(i for i, candidate in enumerate(run) if candidate.address == want.address)
-        grows = last is not None and last.insns[0] in run and last.strategy not in (Strategy.RETARGET, Strategy.TRAP)
-        if self._whole_lines and last is not None and grows:
-            yield last.strategy, partial(self._grow, last, run, index)
-        yield Strategy.RETARGET, partial(self.retarget, insn, want)
-        yield Strategy.JUMP, partial(self.jump, function, run, index, index)
-        # nothing in front of where the last patch comes back to may be overwritten
-        floor = near if last is None else max(last.write_at + last.written, last.end, near)
-        earlier = [i for i in range(index - 1, -1, -1) if run[i].address >= floor]
-        for i in earlier:
-            yield Strategy.JUMP, partial(self.jump, function, run, i, index)
-        if last is not None and last.insns[0] in run:
-            if last.strategy is Strategy.RETARGET:
-                yield Strategy.JUMP, partial(self._absorb, function, run, last, index, plan)
-            elif grows:
-                yield last.strategy, partial(self._grow, last, run, index)
-        for i in reversed([index, *earlier]) if self._chained else ():
-            yield Strategy.PUNNED, partial(self.over_known, function, run, i, index, plan)
-        for i in [index, *earlier]:
-            yield Strategy.PUNNED, partial(self.punned, run, i, index, limit=function.end)
-        for i in [index, *earlier]:
-            yield Strategy.SHORT, partial(self.short, run, i, index)
-        for i in [index, *earlier]:
-            yield Strategy.SHORT, partial(self.nested, run, i, index, plan)
-        for i in [index, *earlier]:
-            yield Strategy.SHORT, partial(self.evicting, function, run, i, index, plan)
-        yield Strategy.SHORT, partial(self.wedged, function, run, index, index, plan)
-        for over in ((self.over_successor,), (self.over_known, self.over_pun), (self.over_row,)):
-            ends = self.plain_jumps_only and want.kind is not WantKind.OFFSET
-            few = ends or self._chained or len(self._wanted) <= _FEW or over[0] != self.over_row
-            for i in [index, *earlier] if few else ():
-                yield from ((Strategy.PUNNED, partial(one, function, run, i, index, plan)) for one in over)
-        # the ways to an exit are tried before it takes bytes of the next function
-        for i in [index, *earlier] if want.kind is not WantKind.EXIT or want.conditional else ():
-            yield Strategy.PUNNED, partial(self.punned, run, i, index)
-        yield Strategy.TRAP, partial(self.trap, insn, run[index + 1 : index + 2])
-
-    def detour(
-        self, function: FunctionCode, address: int, floor: int, plan: FunctionPlan, *, borrows: bool = False
-    ) -> PlannedSplice | Refusal:
-        """Return a splice of its own, from ``floor`` on, that displaces one instruction.
-
-        ``borrows``: only a pun that borrows bytes of the next function, which could not be spliced there any more.
-        """
-        run = function.run_of(address, max(floor, address - FAR_ENOUGH))
-        index = next((i for i, candidate in enumerate(run) if candidate.address == address), None)
-        if index is None:
-            return Refusal(Reason.NOT_A_BOUNDARY, address, "not an instruction boundary")
-        heads = [i for i in range(index, -1, -1) if i == index or run[i].address >= floor]
-        attempts = [(Strategy.JUMP, partial(self.jump, function, run, i, index)) for i in heads]
-        attempts += [(Strategy.PUNNED, partial(self.punned, run, i, index, limit=function.end)) for i in heads]
-        attempts += [(Strategy.SHORT, partial(self.short, run, i, index)) for i in heads]
-        attempts += [(Strategy.SHORT, partial(self.nested, run, i, index, plan)) for i in heads]
-        attempts += [(Strategy.SHORT, partial(self.evicting, function, run, i, index, plan)) for i in heads]
-        attempts += [(Strategy.SHORT, partial(self.wedged, function, run, index, index, plan))]
-        for over in (self.over_successor, self.over_known, self.over_pun):
-            attempts += [(Strategy.PUNNED, partial(over, function, run, i, index, plan)) for i in heads]
-        if borrows:
-            attempts = [(Strategy.PUNNED, partial(self.punned, run, i, index)) for i in heads]
-        outcomes = (attempt() for strategy, attempt in attempts if strategy in self.allowed)
-        found = next((outcome for outcome in outcomes if not isinstance(outcome, Refusal)), None)
-        return found or Refusal(Reason.TOO_SHORT, address, "no jump has room here")
-
-    def _grow(self, last: PlannedSplice, run: tuple[Insn, ...], index: int) -> PlannedSplice | Refusal:
-        """Let the patch of the splice before carry on up to ``run[index]``: nothing can enter between."""
-        start = run.index(last.insns[0])
-        insns = run[start : index + 1]
-        refusal = self.forbidden(insns)
-        if refusal is not None:
-            return refusal
-        last.insns = insns
-        return last
-
-    def _absorb(
-        self, function: FunctionCode, run: tuple[Insn, ...], last: PlannedSplice, index: int, plan: FunctionPlan
-    ) -> PlannedSplice | Refusal:
-        """Replace the retargeted branch before by a jump in its place whose patch carries on up to ``run[index]``."""
-        self.claims.release(last)
-        found = self.jump(function, run, run.index(last.insns[0]), index)
-        if isinstance(found, Refusal):
-            self.claims.claim(last)
-            return found
-        found.wants = last.wants
-        plan.splices.remove(last)
-        return found
+    A retargeted branch serves only its taken edge. What follows a trap's instruction stays in place, and a thread may
+    be on its way there.
+    """
+    if splice.strategy is Strategy.TRAP:
+        return splice.head == want.address and not want.internal
+    if want.after and splice.insns[0].flow is Flow.JCC and splice.strategy is Strategy.RETARGET:
+        return False
+    return splice.strategy is not Strategy.RETARGET or splice.wants[0].kind is want.kind
 
 
 def _nothing_at(function: FunctionCode, address: int) -> Refusal:

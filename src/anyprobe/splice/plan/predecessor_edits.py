@@ -4,29 +4,28 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.isa.decode import Flow, Insn
-from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Strategy, Want
+from anyprobe.splice.plan.splices import IN_PLACE, PlannedSplice, Strategy, Want
+from anyprobe.splice.plan.strategies.ladder import detour
+from anyprobe.splice.plan.strategies.retarget import retarget
 
 if TYPE_CHECKING:
     from anyprobe.binary.flow.function import FunctionCode
-    from anyprobe.splice.plan.planner import Planner
+    from anyprobe.splice.plan.context import PlanContext
 
 
 class Ways:
     """Adds to the plan of one function; each step can be undone."""
 
-    IN_PLACE = (Strategy.RETARGET, Strategy.TRAP)
-    """The patch of these does not carry on with what follows."""
-
-    def __init__(self, planner: "Planner", function: "FunctionCode", plan: FunctionPlan) -> None:
-        """Remember the plan; its splices are added to."""
-        self._planner, self._plan = planner, plan
-        self._parts = tuple(part for member in plan.scope or (function,) for part in member.parts)
+    def __init__(self, context: "PlanContext", function: "FunctionCode") -> None:
+        """Add splices to the plan that is being made."""
+        self._context, self._plan = context, context.plan
+        self._parts = tuple(part for member in context.plan.scope or (function,) for part in member.parts)
         self._undo: list[Callable[[], None]] = []
         self._displacing: dict[int, list[PlannedSplice]] = {}
         """By the address of an instruction: splices that displace it, or did; what they displace changes only here."""
         self._longest = 0
         """No splice reaches further from its head."""
-        for splice in plan.splices:
+        for splice in context.plan.splices:
             self._note(splice)
 
     def undo(self) -> None:
@@ -51,10 +50,10 @@ class Ways:
 
     def detour(self, insn: Insn, *, borrows: bool = False) -> PlannedSplice | None:
         """Return a new splice that displaces an instruction and none of another splice."""
-        part = self._planner.code.containing(insn.address)
+        part = self._context.code.containing(insn.address)
         if part is None:
             return None
-        found = self._planner.detour(part, insn.address, self._floor(insn.address), self._plan, borrows=borrows)
+        found = detour(self._context, part, insn.address, self._floor(insn.address), borrows=borrows)
         if not isinstance(found, PlannedSplice):
             return None
         low, high = found.head, max(found.end, found.write_at + found.written)
@@ -72,8 +71,8 @@ class Ways:
 
     def redirect(self, branch: Insn, through: Want) -> PlannedSplice | None:
         """Return a new splice of a branch that nothing displaces yet: its displacement changed, or a detour."""
-        if Strategy.RETARGET in self._planner.allowed:
-            found = self._planner.retarget(branch, through)
+        if Strategy.RETARGET in self._context.allowed:
+            found = retarget(self._context, branch, through)
             if isinstance(found, PlannedSplice):
                 return found
         return self.detour(branch)
@@ -89,9 +88,9 @@ class Ways:
             return False
         known, rest = self.over(above.address), list(wants)
         over = known or self.detour(above)
-        if over is None or over.insns[-1].address != above.address or over.strategy in self.IN_PLACE:
+        if over is None or over.insns[-1].address != above.address or over.strategy in IN_PLACE:
             return False
-        if self._planner.forbidden((*over.insns, *line)) is not None:
+        if self._context.forbidden((*over.insns, *line)) is not None:
             return False
         if known is None:
             self.add(over, rest.pop(0))
@@ -110,7 +109,7 @@ class Ways:
     def add(self, splice: PlannedSplice, want: Want) -> None:
         """Add a new splice for a want."""
         splice.wants.append(want)
-        added = self._planner.adopt(splice, self._plan)
+        added = self._context.adopt(splice)
         for each in added:
             self._note(each)
 
@@ -119,13 +118,13 @@ class Ways:
                 for insn in each.insns:
                     self._displacing[insn.address].remove(each)
                 self._plan.splices.remove(each)
-                self._planner.claims.release(each)
+                self._context.claims.release(each)
 
         self._undo.append(forget)
 
     def carry_on(self, splice: PlannedSplice, line: tuple[Insn, ...]) -> None:
         """Let a patch go on with instructions right behind what it displaces, which others run in their place."""
-        claims, before, shared = self._planner.claims, splice.insns, {insn.address for insn in line}
+        claims, before, shared = self._context.claims, splice.insns, {insn.address for insn in line}
         splice.insns = before + line
         self._note(splice)
         claims.displace(splice)

@@ -91,11 +91,11 @@ class Arrivals(Ways):
         return tuple(line)
 
     def _splice_line(self, part: "FunctionCode", line: tuple[Insn, ...], wants: list[Want]) -> bool:
-        planner, number = self._planner, part.index_of(line[0].address)
+        context, number = self._context, part.index_of(line[0].address)
         copied = line[:1] + line  # none of it comes first in its patch
-        if planner.plain_jumps_only or planner.forbidden(copied) is not None or not number:
+        if context.plain_jumps_only or context.forbidden(copied) is not None or not number:
             return False
-        ways = ways_to(planner.code, self._parts, line[0].address)
+        ways = ways_to(context.code, self._parts, line[0].address)
         if ways is None or any(line[0].address <= way.address <= line[-1].address for way in ways):
             return False
         above = part.insn(number - 1)

@@ -27,6 +27,11 @@ OTHER_PREFIX = 0x65
 """Another one. As the highest byte of a displacement it leads beyond the room that is kept for a program's heap."""
 
 
+JUMP_OPCODE, SHORT_OPCODE = 0xE9, 0xEB
+_FAR = 1 << 10
+"""How far apart two springboards are that leave room for one another."""
+
+
 class Strategy(StrEnum):
     """How a site reaches its patch."""
 
@@ -37,6 +42,8 @@ class Strategy(StrEnum):
     TRAP = "trap"
 
 
+IN_PLACE = (Strategy.RETARGET, Strategy.TRAP)
+"""The patch of these does not carry on with what follows."""
 AUTO = frozenset(Strategy) - {Strategy.TRAP}
 """What may be used without being asked for: a trap is a matter of demand."""
 
@@ -145,6 +152,10 @@ class Pun:
     """Displacement bytes that are written, too, and leave no choice: those of a jump that the one in front leans on."""
     prefix: int = REDUNDANT_PREFIX
     """What pads the jump; the one in front may need its value."""
+
+    def is_apart_from(self, place: int) -> bool:
+        """Return whether a springboard at ``place`` leaves this jump all its places."""
+        return place + _FAR <= self.base or self.base + 256**self.free + _FAR <= place
 
     def head_bytes(self, target: int) -> bytes:
         """Return the bytes to write for a target in range."""

@@ -15,12 +15,14 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow
 from anyprobe.isa.relocate import must_stay
-from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan.strategies.jump import jump
+from anyprobe.splice.plan.strategies.retarget import retarget
 
 if TYPE_CHECKING:
     from anyprobe.binary.flow.function import FunctionCode
     from anyprobe.isa.decode import Insn
-    from anyprobe.splice.plan.strategies.ladder import Strategies
+    from anyprobe.splice.plan.context import PlanContext
 
 LEAST_WANTS = 4
 """Fewer wants of one function are not worth the look at all of it."""
@@ -34,9 +36,9 @@ _MOVES = frozenset({Flow.NEXT, Flow.JCC, Flow.JUMP, Flow.RET, Flow.INDIRECT_JUMP
 class Lines:
     """Places whole lines of one function."""
 
-    def __init__(self, planner: "Strategies", function: "FunctionCode", plan: FunctionPlan) -> None:
-        """Remember the plan, which splices are added to."""
-        self._planner, self._function, self._plan = planner, function, plan
+    def __init__(self, context: "PlanContext", function: "FunctionCode") -> None:
+        """Add splices to the plan that is being made."""
+        self._context, self._function = context, function
         self._leaders = function.leaders
 
     def place(self, todo: Sequence[Want], *, whole: bool = False) -> list[Want]:
@@ -80,7 +82,7 @@ class Lines:
                 break
             insn = function.insn(number)
             flow = insn.flow
-            if found and self._planner.faults_part(found[-1], insn):
+            if found and self._context.faults_part(found[-1], insn):
                 break
             plain = flow is _NEXT and not insn.iced.is_ip_rel_memory_operand
             if not plain and (flow not in _MOVES or must_stay(insn) is not None):
@@ -93,7 +95,7 @@ class Lines:
 
     def _place_line(self, index: int, line: "list[Insn]", wants: Sequence[Want]) -> bool:
         """Jump at the first wanted instruction, or at one above it in the same line if there is no room."""
-        planner, function, last = self._planner, self._function, line[-1]
+        context, function, last = self._context, self._function, line[-1]
         if len(wants) == 1 and line[0].is_near_jump:
             return False  # it is retargeted
         if wants[-1].address > last.address:
@@ -104,14 +106,14 @@ class Lines:
             head = line[0]
             if last.end - head.address >= JUMP_BYTES:
                 splice = PlannedSplice(Strategy.JUMP, head.address, tuple(line), [], JUMP_BYTES, head.address)
-                if not isinstance(planner.checked_line(splice), Refusal):
+                if not isinstance(context.checked_line(splice), Refusal):
                     self._adopt(splice, wants)
                     return True
             index -= 1
             if index < 0 or head.address in self._leaders:
                 return False
             above = function.insn(index)
-            if planner.faults_part(above, head):
+            if context.faults_part(above, head):
                 return False
             if above.flow not in _WITHIN or above.end != head.address or must_stay(above) is not None:
                 return False
@@ -122,15 +124,15 @@ class Lines:
 
         What the ladder has to place right above it may need the same bytes, and comes first.
         """
-        planner, function = self._planner, self._function
+        context, function = self._context, self._function
         found: PlannedSplice | Refusal | None = None
-        if Strategy.RETARGET in planner.allowed:
-            found = planner.retarget(function.insn(index), want)
+        if Strategy.RETARGET in context.allowed:
+            found = retarget(context, function.insn(index), want)
         if not isinstance(found, PlannedSplice):
             insns = self._few_from(index)
             if insns[-1].end - want.address < JUMP_BYTES:
                 return False
-            found = planner.jump(function, insns, 0, 0)
+            found = jump(context, function, insns, 0, 0)
         if isinstance(found, Refusal):
             return False
         self._adopt(found, (want,))
@@ -150,6 +152,6 @@ class Lines:
 
     def _adopt(self, splice: PlannedSplice, wants: Sequence[Want]) -> None:
         splice.wants += wants
-        self._plan.splices.append(splice)
-        self._planner.claims.claim(splice)
-        self._plan.verdicts += [(want.address, splice.strategy, None) for want in wants]
+        self._context.plan.splices.append(splice)
+        self._context.claims.claim(splice)
+        self._context.plan.verdicts += [(want.address, splice.strategy, None) for want in wants]

@@ -8,8 +8,8 @@ from anyprobe.splice.codegen.fragments import Moving, can_move, is_described
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, Clobbers
 from anyprobe.splice.codegen.routines import Routines
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.splices import FunctionPlan, Strategy, Want, WantKind
+from support.planning import planner_for
 
 BASE, BIAS, PATCH = 0x401000, 0x500000, 0xA00000
 CODE = bytes.fromhex(
@@ -23,8 +23,8 @@ BANK = BankCode(SLOT, GATE, 0, Routines(COUNT, COUNT, COUNT, COUNT))
 
 
 def planned(code_map, *offsets):
-    planner = Planner(code_map(BASE, CODE, [(0, len(CODE))]), Claims(), lambda _: False)
-    return planner.plan(planner.code.function_at(BASE), [Want(BASE + at, WantKind.OFFSET) for at in offsets])
+    planner = planner_for(code_map(BASE, CODE, [(0, len(CODE))]), Claims(), lambda _: False)
+    return planner.plan(planner.context.code.function_at(BASE), [Want(BASE + at, WantKind.OFFSET) for at in offsets])
 
 
 def moved(plan, free=Clobbers(("r11", "rdx"), flags=True)):  # noqa: B008 - immutable
@@ -122,9 +122,9 @@ def test_within_a_line_the_block_is_not_looked_at_again(code_map):
 def test_where_the_thread_may_have_changed_its_block_is_looked_at(code_map):
     code = bytes.fromhex("b8 01 00 00 00  f3 48 0f ae d7  85 ff  b9 02 00 00 00  85 c0  c3")
     # 0: mov eax, 1; wrfsbase rdi; 10: test edi, edi; mov ecx, 2; 17: test eax, eax; ret
-    planner = Planner(code_map(BASE, code, [(0, len(code))]), Claims(), lambda _: False)
+    planner = planner_for(code_map(BASE, code, [(0, len(code))]), Claims(), lambda _: False)
     wants = [Want(BASE + at, WantKind.OFFSET) for at in (0, 10, 17, 19)]
-    plan = planner.plan(planner.code.function_at(BASE), wants)
+    plan = planner.plan(planner.context.code.function_at(BASE), wants)
     free = {0: ("rdx",), 10: ("rcx",), 17: ("rdx",), 19: ("rdx",)}
     moving = Moving(
         PATCH, BIAS, lambda want: Action(ActionKind.COUNT, 8, BANK),
@@ -184,8 +184,8 @@ def test_what_lies_below_the_first_byte_of_a_file_is_found_from_the_copy(code_ma
     """The vdso reads its clock below itself, where link-time addresses are negative."""
     code = bytes.fromhex("8b 05 00 c0 ff ff  85 ff  74 01  c3  b8 01 00 00 00 c3")
     # 0: mov eax, [rip-0x4000]; test edi, edi; je 11; ret; 11: mov eax, 1; ret
-    planner = Planner(code_map(0xAF0, code, [(0, len(code))]), Claims(), lambda _: False)
-    plan = planner.plan(planner.code.function_at(0xAF0), [Want(0xAF0 + at, WantKind.OFFSET) for at in (0, 11)])
+    planner = planner_for(code_map(0xAF0, code, [(0, len(code))]), Claims(), lambda _: False)
+    plan = planner.plan(planner.context.code.function_at(0xAF0), [Want(0xAF0 + at, WantKind.OFFSET) for at in (0, 11)])
     moving = Moving(
         PATCH, BIAS, lambda want: Action(ActionKind.COUNT, 8, BANK), lambda _: Clobbers(("r11",), flags=True)
     )

@@ -12,10 +12,10 @@ from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, Clobbers
 from anyprobe.splice.codegen.post_actions import no_behind
 from anyprobe.splice.codegen.trampoline import Trampolines
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.translate.patches import Bearings
 from anyprobe.splice.translate.steps import Op, Step
+from support.planning import planner_for
 from unit.splice.translate.test_steps import patch_positions
 
 LINK, BIAS, PATCH, HANDLER, FUNCTION = 0x1000, 0x500000, 0x600000, 0x620400, 0x500FF0
@@ -157,8 +157,8 @@ def test_a_signal_handler_is_shown_the_return():
 def test_where_nothing_can_be_done_behind_a_wanted_instruction_it_is_refused_whatever_else_is_wanted(code_map, others):
     """With few wants by the patch that has it already, with many as part of a line."""
     code = bytes.fromhex("31 c0 31 c9 31 d2 c2 00 02")  # xor eax, eax; xor ecx, ecx; xor edx, edx; ret 512
-    planner = Planner(code_map(LINK, code, [(0, len(code))]), Claims(), lambda _: False)
+    planner = planner_for(code_map(LINK, code, [(0, len(code))]), Claims(), lambda _: False)
     wants = [*(Want(LINK + at, WantKind.OFFSET) for at in others), Want(LINK + 6, WantKind.OFFSET, after=True)]
-    plan = planner.plan(planner.code.function_at(LINK), wants)
+    plan = planner.plan(planner.context.code.function_at(LINK), wants)
     assert [(want.address - LINK, why.reason) for want, why in plan.refused] == [(6, Reason.NO_DISPLACED_FORM)]
     assert sum(len(splice.wants) for splice in plan.splices) == len(others)

@@ -12,8 +12,8 @@ from anyprobe.binary.objects import cache
 from anyprobe.splice.codegen.patch import Clobbers
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.entry_plans import EntryPlans
-from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.splices import Want, WantKind
+from support.planning import planner_for
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def opened(path):
 def remembered(path):
     """Plan the first entry that takes a jump, keep that, and return the function with what was kept of it."""
     code, build_id = opened(path)
-    planner = Planner(code, Claims(), lambda _: False)
+    planner = planner_for(code, Claims(), lambda _: False)
     functions = (code.function_at(start) for start in code.text.function_starts.tolist())
     for function in functions:
         if isinstance(function, FunctionCode):

@@ -2,6 +2,7 @@
 
 import random
 import time
+from dataclasses import replace
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa import disassemble
@@ -10,10 +11,9 @@ from anyprobe.splice.codegen.emit import ActionSource, emit_patch, estimate
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, Clobbers
 from anyprobe.splice.codegen.routines import Routines
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.predecessor_edits import Ways
 from anyprobe.splice.plan.splices import AUTO, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
-from support.planning import claimed_plan
+from support.planning import claimed_plan, planner_for
 
 BASE, BIAS, PATCH = 0x401000, 0x500000, 0xA00000
 BANK = BankCode(slot=0x208, gate=0xA10000, near=0, routines=Routines(0xA20000, 0xA20100, 0xA20200, 0xA20300))
@@ -39,11 +39,11 @@ def planner_of(code_map, code, padding=1, entries=(), more="", **settings):
         bounds.append((len(content), len(content) + len(bytes.fromhex(more))))
         content += bytes.fromhex(more)
     module = code_map(BASE, content, bounds, entries=entries)
-    return Planner(module, Claims(), lambda _: False, **settings)
+    return planner_for(module, Claims(), lambda _: False, **settings)
 
 
 def plan_of(planner, *wants):
-    return claimed_plan(planner, planner.code.function_at(BASE), [Want(BASE + at, kind) for at, kind in wants])
+    return claimed_plan(planner, planner.context.code.function_at(BASE), [Want(BASE + at, kind) for at, kind in wants])
 
 
 def shape(plan):
@@ -86,11 +86,11 @@ def test_threads_in_a_copy_of_the_block_go_back_to_the_block(code_map):
 def test_the_block_itself_stays_and_nobody_may_write_there(code_map):
     planner = planner_of(code_map, HEAD + MOV + EXIT + BACK)
     plan = plan_of(planner, (AT, WantKind.EXIT))
-    assert not planner.claims.written & {BASE + 20, BASE + 21}
-    assert planner.claims.conflict(BASE + 20, 1, 0).reason is Reason.OVERLAP
+    assert not planner.context.claims.written & {BASE + 20, BASE + 21}
+    assert planner.context.claims.conflict(BASE + 20, 1, 0).reason is Reason.OVERLAP
     for splice in plan.splices:
-        planner.claims.release(splice)
-    assert (planner.claims.written, planner.claims.displaced) == (set(), set())
+        planner.context.claims.release(splice)
+    assert (planner.context.claims.written, planner.context.claims.displaced) == (set(), set())
 
 
 def test_a_short_conditional_branch_to_the_exit(code_map):
@@ -115,7 +115,7 @@ def test_several_wants_of_one_exit_share_the_copies(code_map):
 def refused_of(planner, *wants):
     plan = plan_of(planner, *(wants or [(AT, WantKind.EXIT)]))
     assert plan.splices == []
-    assert (planner.claims.written, planner.claims.displaced) == (set(), set())
+    assert (planner.context.claims.written, planner.context.claims.displaced) == (set(), set())
     return [why.reason for _, why in plan.refused]
 
 
@@ -165,19 +165,19 @@ def test_a_splice_may_not_write_what_another_function_runs_as_a_copy():
 def test_the_ways_come_before_bytes_of_the_next_function(code_map):
     # test edi, edi; jne to the ret; ret: the pun of the test takes both along
     planner = planner_of(code_map, "85 ff 75 00 c3", padding=0, more=MOV + "c3")
-    planner.reachable = lambda pun: not pun.tail  # the next function's entry stays where it is
+    planner.context.reachable = lambda pun: not pun.tail  # the next function's entry stays where it is
     (splice,) = plan_of(planner, (4, WantKind.EXIT)).splices
     assert (splice.strategy, splice.head, len(splice.insns)) == (Strategy.PUNNED, BASE, 3)
-    assert not any(planner.claims.borrowed[BASE + 5 + n] for n in range(6))
+    assert not any(planner.context.claims.borrowed[BASE + 5 + n] for n in range(6))
 
 
 def test_bytes_of_the_next_function_are_the_last_resort(code_map):
     # xor eax, eax; ret, and the next function right behind, whose entry cannot be spliced then
     planner = planner_of(code_map, "31 c0 c3", padding=0, more=MOV + "c3")
-    planner.reachable = lambda pun: not pun.tail  # the next function's entry stays where it is
+    planner.context.reachable = lambda pun: not pun.tail  # the next function's entry stays where it is
     (splice,) = plan_of(planner, (2, WantKind.EXIT)).splices
     assert splice.strategy is Strategy.PUNNED
-    assert planner.claims.borrowed[BASE + 3] == 1
+    assert planner.context.claims.borrowed[BASE + 3] == 1
 
 
 def test_an_exit_that_may_be_data_has_no_ways(code_map):
@@ -190,8 +190,8 @@ def test_an_exit_that_may_be_data_has_no_ways(code_map):
 def test_a_splice_is_found_by_what_it_displaces_whatever_was_added_and_taken_back(code_map):
     planner = planner_of(code_map, HEAD + MOV + EXIT + BACK)
     plan = FunctionPlan()
-    ways = Ways(planner, planner.code.function_at(BASE), plan)
-    insns = planner.code.function_at(BASE).insns
+    ways = Ways(replace(planner.context, plan=plan), planner.context.code.function_at(BASE))
+    insns = planner.context.code.function_at(BASE).insns
     choose = random.Random(3)
     for _ in range(300):
         first = choose.randrange(len(insns) - 1)

@@ -5,9 +5,8 @@ import pytest
 from anyprobe.core.refusal import Reason
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.splices import AUTO, PlannedSplice, Pun, Strategy, Want, WantKind
-from support.planning import claimed_plan
+from support.planning import claimed_plan, planner_for
 
 BASE = 0x401000
 MOV = "b8 01 00 00 00"  # mov eax, 1
@@ -32,7 +31,7 @@ class Case:
             content += code + b"\x90" * int(padding or 0)
         self.map = code_map(base, content + bytes.fromhex(tail), bounds, forbidden=forbidden)
         self.base, self.claims = base, Claims()
-        self.planner = Planner(self.map, self.claims, settings.pop("reachable", lambda pun: False), **settings)
+        self.planner = planner_for(self.map, self.claims, settings.pop("reachable", lambda pun: False), **settings)
 
     def plan(self, *wants, function=0):
         """Plan (offset, kind, conditional?) wants of one function."""

@@ -1,5 +1,7 @@
 """Instructions without room, counted where control comes from. The assembly stands beside the bytes."""
 
+from dataclasses import replace
+
 import pytest
 
 from anyprobe.core.refusal import Refusal
@@ -7,11 +9,11 @@ from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch, estimate
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, Clobbers
+from anyprobe.splice.plan import predecessor_edits
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.predecessors import Arrivals, cannot_fault
 from anyprobe.splice.plan.splices import AUTO, FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
-from support.planning import claimed_plan
+from support.planning import claimed_plan, planner_for
 
 BASE, BIAS, PATCH = 0x401000, 0x500000, 0xA00000
 
@@ -32,11 +34,11 @@ def planner_of(code_map, code=CODE, more="", entries=(), **settings):
         content += b"\x90"  # right behind, it would be planned together with this one
         bounds.append((len(content), len(content) + len(bytes.fromhex(more))))
     module = code_map(BASE, content + bytes.fromhex(more), bounds, entries=entries)
-    return Planner(module, Claims(), settings.pop("reachable", lambda _: False), **settings)
+    return planner_for(module, Claims(), settings.pop("reachable", lambda _: False), **settings)
 
 
 def plan_of(planner, *offsets, kind=WantKind.OFFSET):
-    return claimed_plan(planner, planner.code.function_at(BASE), [Want(BASE + at, kind) for at in offsets])
+    return claimed_plan(planner, planner.context.code.function_at(BASE), [Want(BASE + at, kind) for at in offsets])
 
 
 def texts_of(planner, plan):
@@ -82,11 +84,11 @@ def test_each_way_counts_once(code_map):
 def test_the_line_stays_as_it_is_and_all_can_be_taken_back(code_map):
     planner = planner_of(code_map)
     plan = plan_of(planner, AT, BEHIND)
-    assert not planner.claims.written & {BASE + AT, BASE + AT + 1}
+    assert not planner.context.claims.written & {BASE + AT, BASE + AT + 1}
     assert plan.shared == {BASE + AT}
     for splice in plan.splices:
-        planner.claims.release(splice)
-    assert planner.claims == Claims()
+        planner.context.claims.release(splice)
+    assert planner.context.claims == Claims()
 
 
 def test_the_wanted_site_is_the_origin_of_what_counts_at_a_branch(code_map):
@@ -169,18 +171,18 @@ def test_what_only_a_signal_handler_leads_to_is_not_counted_by_its_ways(code_map
 def test_a_new_splice_above_does_not_carry_on_into_the_one_that_it_leans_on(code_map, monkeypatch):
     """Its patch would come back to 21, the middle of what the jump at 19 overwrites."""
     planner = planner_of(code_map)
-    function = planner.code.function_at(BASE)
+    function = planner.context.code.function_at(BASE)
     insns = {insn.address - BASE: insn for insn in function.insns}
     below = PlannedSplice(Strategy.JUMP, BASE + AT, (insns[AT], insns[BEHIND]), [], 5, BASE + AT)
     pun = Pun(0, 3, 0x700000, b"\xe9")
     above = PlannedSplice(Strategy.PUNNED, BASE + 14, (insns[14],), [], 5, BASE + 14, pun=pun, leans_on=(below,))
-    detour = Planner.detour
+    detour = predecessor_edits.detour
 
-    def above_or_detour(self, part, address, *more, **options):
-        return above if address == BASE + 14 else detour(self, part, address, *more, **options)
+    def above_or_detour(context, part, address, *more, **options):
+        return above if address == BASE + 14 else detour(context, part, address, *more, **options)
 
-    monkeypatch.setattr(Planner, "detour", above_or_detour)
+    monkeypatch.setattr(predecessor_edits, "detour", above_or_detour)
     plan = FunctionPlan(scope=(function,))
     want = Want(BASE + AT, WantKind.OFFSET)
-    assert Arrivals(planner, function, plan).splice([want]) == frozenset()
+    assert Arrivals(replace(planner.context, plan=plan), function).splice([want]) == frozenset()
     assert (plan.splices, plan.shared, above.insns) == ([], set(), (insns[14],))

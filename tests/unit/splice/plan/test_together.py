@@ -4,9 +4,9 @@ import pytest
 
 from anyprobe.splice.edits import FunctionState, Module
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.splices import AUTO, Strategy, Want, WantKind
 from anyprobe.splice.plan.together import all_of, first_of, member_at
+from support.planning import planner_for
 
 BASE = 0x401000
 MOV = "b8 01 00 00 00"  # mov eax, 1
@@ -58,7 +58,9 @@ def test_go_functions_are_planned_alone(code_map):
 def test_entries_and_exits_of_both(code_map):
     made, starts = lone_ret_behind_a_loop(code_map)
     first, second = map(made.function_at, starts)
-    planner = Planner(made, Claims(), lambda pun: bool(pun.tail) or pun.base & 0xFF == 0xFA, AUTO - {Strategy.SHORT})
+    planner = planner_for(
+        made, Claims(), lambda pun: bool(pun.tail) or pun.base & 0xFF == 0xFA, AUTO - {Strategy.SHORT}
+    )
     ends = [Want(each.entry, WantKind.ENTRY) for each in (first, second)]
     ends += [Want(each.exits[-1].address, WantKind.EXIT) for each in (first, second)]
     plan = planner.plan(first, ends)

@@ -7,6 +7,7 @@ controller's is undone from the journal, which lists each ``int3`` before it is 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,7 +29,7 @@ from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.records import Journal, Record, RecordKind
 from anyprobe.splice.memory.access import Access
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.live_planner import LivePlanner
+from anyprobe.splice.plan.planner import plan_live
 from anyprobe.splice.plan.splices import FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.plan.together import all_of
 from anyprobe.splice.userspace.trap_handler import AMBIGUOUS
@@ -194,16 +195,13 @@ class LiveArming:
         why = self.proof.may_vanish(module)
         if why is not None:
             return why
-        places = planning.places_of(module, claims)
-        planner = LivePlanner(
-            module.code, claims, places.reachable, planning.allowed - {Strategy.TRAP}, plain_jumps_only=True,
-            faults_handled=planning.faults_handled, pcs_shown=module.code.text.is_go or planning.pcs_shown,
-            faults_skipped=not module.code.text.is_go, writable=module.writable, bias=module.bias,
+        context = replace(
+            planning.context(module, claims), allowed=planning.allowed - {Strategy.TRAP}, plain_jumps_only=True,
             retired=self._retired,
         )  # fmt: skip
         if len(all_of(module.code, code)) > 1:
             return Refusal(Reason.NEEDS_STOP, code.start, "it is planned together with the function behind it")
-        plan = planner.plan(code, wants)
+        plan = plan_live(context, code, wants)
         if plan.refused:
             why = _unplaced(plan)
         elif (several := next((each for each in plan.splices if len(each.insns) > 1), None)) is not None:

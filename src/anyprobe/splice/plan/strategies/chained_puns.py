@@ -18,8 +18,10 @@ from anyprobe.core.address import page_floor
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
-from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Pun, Strategy
-from anyprobe.splice.plan.strategies.successor import Successors
+from anyprobe.splice.plan.context import PlanContext
+from anyprobe.splice.plan.site import Site
+from anyprobe.splice.plan.splices import JUMP_OPCODE, SHORT_OPCODE, PlannedSplice, Pun, Strategy
+from anyprobe.splice.plan.strategies.successor import run_behind
 
 _LONGEST = 15
 """Bytes of an instruction, at most."""
@@ -27,146 +29,150 @@ _SOME = (0x00, 0x10, 0x30, 0x50, 0x70, 0x05, 0xF0, 0xD0, 0xB0, 0x90)
 """Values of chosen bytes that are tried where there are several; all are where there is one."""
 
 
-@dataclass
-class Chains(Successors):
-    """Puns that lean on other puns."""
+@dataclass(frozen=True)
+class KnownBytes:
+    """A punned jump, in all of a line, whose displacement ends in bytes that stay, or that other splices write."""
 
-    def over_known(
-        self, function: FunctionCode, run: tuple[Insn, ...], start: int, index: int, plan: FunctionPlan
-    ) -> PlannedSplice | Refusal:
-        """A punned jump, in all of a line, whose displacement ends in bytes that stay, or that other splices write."""
-        insns = self.short_run(run, start, index)
+    kind = Strategy.PUNNED
+
+    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+        """Return the jump, which leans on the splices that write the bytes behind."""
+        insns, context, function = site.short_run(), site.context, site.function
         if isinstance(insns, Refusal):
             return insns
         head, end = insns[0].address, insns[-1].end
-        behind = self._bytes_behind(end, head + JUMP_BYTES - end, plan)
+        behind = bytes_behind(context, end, head + JUMP_BYTES - end)
         if behind is None:
             return Refusal(Reason.OVERLAP, end, "what the bytes behind will be is not known")
         content, leans_on = behind
         if not leans_on and head + JUMP_BYTES > function.end:
             return Refusal(Reason.BORROWED_BYTES, head, "the pun would borrow bytes of the next function")
-        pun = self._welcoming(function, head, end - head, content) or _pun(head, end - head, content)
-        if not self.reachable(pun):
+        pun = _welcoming(context, function, head, end - head, content) or _pun(head, end - head, content)
+        if not context.reachable(pun):
             return Refusal(Reason.PUN_OUT_OF_REACH, head, "no page that the punned jump reaches can be mapped")
         if any(page_floor(each.write_at + each.written - 1) != page_floor(head) for each in leans_on):
             return Refusal(Reason.PAGE_BOUNDARY, head, "the bytes that the jump would lean on lie on another page")
-        return self._leaning(insns, pun, leans_on)
+        return _leaning(context, insns, pun, leans_on)
 
-    def _welcoming(self, function: FunctionCode, head: int, size: int, content: bytes) -> Pun | None:
-        """Return a punned jump on which a short line right in front of it can lean, if there is such a line.
 
-        That line's jump ends in our first bytes: left to chance, they would send it where nothing can be mapped.
-        """
-        front = self._short_line_before(function, head)
-        if not front or not self.reachable(_pun(head, size, content)):
-            return None
-        fronts = _Fronts(self, head - front, front)
-        for tail in _tails(size - 1):
-            before = fronts.over(b"\xe9" + tail + content)
-            if before is None:
-                continue
-            target = _pun(head, 1, tail + content).base
-            pun = Pun(0, 0, target, tail)
-            if self.are_apart(before, target) and self.reachable(pun):
-                return pun
-        return None
+@dataclass(frozen=True)
+class ChainedPun:
+    """A punned jump whose displacement ends in those of another one right behind it, made for that."""
 
-    def _short_line_before(self, function: FunctionCode, head: int) -> int:
-        """Return the length of the line that ends at ``head`` if it is shorter than a jump and not spliced, else 0."""
-        above = function.covering(head - 1)
-        run = function.run_of(above.address, head - JUMP_BYTES) if above is not None else ()
-        if not run or run[-1].end != head or head - run[0].address >= JUMP_BYTES:
-            return 0
-        start = run[0].address
-        return 0 if self.claims.written.has_any(start, head) else head - start
+    kind = Strategy.PUNNED
 
-    def over_pun(
-        self, function: FunctionCode, run: tuple[Insn, ...], start: int, index: int, plan: FunctionPlan
-    ) -> PlannedSplice | Refusal:
-        """A punned jump whose displacement ends in those of another one right behind it, made for that."""
-        insns = self.short_run(run, start, index)
+    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+        """Return the jump, which leans on the one behind."""
+        insns, context = site.short_run(), site.context
         if isinstance(insns, Refusal):
             return insns
         head, end = insns[0].address, insns[-1].end
-        line = self._line_behind(function, end, plan)
+        line = _line_behind(site, end)
         if isinstance(line, Refusal):
             return line
         size = line[-1].end - end
-        rest = self._bytes_behind(line[-1].end, JUMP_BYTES - size, plan)
+        rest = bytes_behind(context, line[-1].end, JUMP_BYTES - size)
         if rest is None or rest[1] or page_floor(head) != page_floor(line[-1].end - 1):
             return Refusal(Reason.OVERLAP, end, "the bytes behind are in use")
         out_of_reach = Refusal(Reason.PUN_OUT_OF_REACH, head, "no two pages that both jumps reach can be mapped")
-        if not self.reachable(_pun(end, size, rest[0])):
+        if not context.reachable(_pun(end, size, rest[0])):
             return out_of_reach
-        fronts = _Fronts(self, head, end - head)
+        fronts = _Fronts(context, head, end - head)
         for tail in _tails(size - 1):
-            own = fronts.over(b"\xe9" + tail + rest[0])
+            own = fronts.over(bytes([JUMP_OPCODE]) + tail + rest[0])
             if own is None:
                 continue
             target = _pun(end, 1, tail + rest[0]).base
             behind = Pun(0, 0, target, tail)
-            if self.are_apart(own, target) and self.reachable(behind):
+            if own.is_apart_from(target) and context.reachable(behind):
                 other = PlannedSplice(Strategy.PUNNED, end, line, [], size, end, JUMP_BYTES - size, behind)
-                checked = self._checked(other)
-                return checked if isinstance(checked, Refusal) else self._leaning(insns, own, (other,))
+                checked = context.checked(other)
+                return checked if isinstance(checked, Refusal) else _leaning(context, insns, own, (other,))
         return out_of_reach
 
-    def _leaning(
-        self, insns: tuple[Insn, ...], pun: Pun, leans_on: tuple[PlannedSplice, ...]
-    ) -> PlannedSplice | Refusal:
-        head, size = insns[0].address, insns[-1].end - insns[0].address
-        return self._checked(
-            PlannedSplice(Strategy.PUNNED, head, insns, [], size, head, JUMP_BYTES - size, pun, leans_on=leans_on)
-        )
 
-    def _line_behind(self, function: FunctionCode, address: int, plan: FunctionPlan) -> tuple[Insn, ...] | Refusal:
-        """Return the line at an address that is shorter than a jump; only one instruction where no more may move."""
-        home = function if function.start <= address < function.end else self.code.containing(address)
-        if home is None or home not in (function, *plan.scope):
-            return Refusal(Reason.TOO_SHORT, address, "the bytes behind are another function's")
-        run = home.run_of(address, address)
-        if not run or run[0].address != address or run[0].is_endbr:
-            return Refusal(Reason.NOT_A_BOUNDARY, address, "no instruction begins behind")
-        return self.short_run(run, 0, 0)
+def _welcoming(context: PlanContext, function: FunctionCode, head: int, size: int, content: bytes) -> Pun | None:
+    """Return a punned jump on which a short line right in front of it can lean, if there is such a line.
 
-    def _bytes_behind(
-        self, address: int, count: int, plan: FunctionPlan
-    ) -> tuple[bytes, tuple[PlannedSplice, ...]] | None:
-        """Return what some bytes will be and the splices that say so; ``None`` if that is not known yet."""
-        try:
-            content = bytearray(self.code.text.memory.read(address, count))
-        except LookupError:
-            return None
-        leans_on = []
-        for at in range(address, address + count):
-            if at not in self.claims.written:
-                continue
-            near = plan.headed_in(at - _LONGEST, at + 1)
-            over = next((each for each in near if each.write_at <= at < each.write_at + each.written), None)
-            written = None if over is None else self._known_bytes(over)
-            if over is None or written is None:
-                return None
-            content[at - address] = written[at - over.write_at]
-            if over not in leans_on:
-                leans_on.append(over)
-        return bytes(content), tuple(leans_on)
-
-    def _known_bytes(self, splice: PlannedSplice) -> bytes | None:
-        """Return the bytes that a splice writes, if they depend on nothing that is not known yet."""
-        if splice.pun is not None:
-            place = self.claims.places.link_time(splice) if self.claims.places is not None else splice.pun.base
-            return None if place is None else splice.pun.head_bytes(place)
-        if splice.strategy is Strategy.SHORT:
-            distance = splice.dead_springboard - (splice.head + 2)
-            return (b"\xeb" + distance.to_bytes(1, "little", signed=True))[: splice.written]
+    That line's jump ends in our first bytes: left to chance, they would send it where nothing can be mapped.
+    """
+    front = _short_line_before(context, function, head)
+    if not front or not context.reachable(_pun(head, size, content)):
         return None
+    fronts = _Fronts(context, head - front, front)
+    for tail in _tails(size - 1):
+        before = fronts.over(bytes([JUMP_OPCODE]) + tail + content)
+        if before is None:
+            continue
+        target = _pun(head, 1, tail + content).base
+        pun = Pun(0, 0, target, tail)
+        if before.is_apart_from(target) and context.reachable(pun):
+            return pun
+    return None
+
+
+def _short_line_before(context: PlanContext, function: FunctionCode, head: int) -> int:
+    """Return the length of the line that ends at ``head`` if it is shorter than a jump and not spliced, else 0."""
+    above = function.covering(head - 1)
+    run = function.run_of(above.address, head - JUMP_BYTES) if above is not None else ()
+    if not run or run[-1].end != head or head - run[0].address >= JUMP_BYTES:
+        return 0
+    start = run[0].address
+    return 0 if context.claims.written.has_any(start, head) else head - start
+
+
+def _line_behind(site: Site, address: int) -> tuple[Insn, ...] | Refusal:
+    """Return the line at an address that is shorter than a jump; only one instruction where no more may move."""
+    found = run_behind(site, address)
+    return found if isinstance(found, Refusal) else site.context.short_run(found[1], 0, 0)
+
+
+def _leaning(
+    context: PlanContext, insns: tuple[Insn, ...], pun: Pun, leans_on: tuple[PlannedSplice, ...]
+) -> PlannedSplice | Refusal:
+    head, size = insns[0].address, insns[-1].end - insns[0].address
+    return context.checked(
+        PlannedSplice(Strategy.PUNNED, head, insns, [], size, head, JUMP_BYTES - size, pun, leans_on=leans_on)
+    )
+
+
+def bytes_behind(context: PlanContext, address: int, count: int) -> tuple[bytes, tuple[PlannedSplice, ...]] | None:
+    """Return what some bytes will be and the splices that say so; ``None`` if that is not known yet."""
+    try:
+        content = bytearray(context.code.text.memory.read(address, count))
+    except LookupError:
+        return None
+    leans_on = []
+    for at in range(address, address + count):
+        if at not in context.claims.written:
+            continue
+        near = context.plan.headed_in(at - _LONGEST, at + 1)
+        over = next((each for each in near if each.write_at <= at < each.write_at + each.written), None)
+        written = None if over is None else _known_bytes(context, over)
+        if over is None or written is None:
+            return None
+        content[at - address] = written[at - over.write_at]
+        if over not in leans_on:
+            leans_on.append(over)
+    return bytes(content), tuple(leans_on)
+
+
+def _known_bytes(context: PlanContext, splice: PlannedSplice) -> bytes | None:
+    """Return the bytes that a splice writes, if they depend on nothing that is not known yet."""
+    if splice.pun is not None:
+        place = context.claims.places.link_time(splice) if context.claims.places is not None else splice.pun.base
+        return None if place is None else splice.pun.head_bytes(place)
+    if splice.strategy is Strategy.SHORT:
+        distance = splice.dead_springboard - (splice.head + 2)
+        return (bytes([SHORT_OPCODE]) + distance.to_bytes(1, "little", signed=True))[: splice.written]
+    return None
 
 
 class _Fronts:
     """The punned jumps in a line, by what the bytes behind it are: many ways to choose those show it the same ones."""
 
-    def __init__(self, chains: Chains, head: int, size: int) -> None:
-        self._chains, self._head, self._size = chains, head, size
+    def __init__(self, context: PlanContext, head: int, size: int) -> None:
+        self._context, self._head, self._size = context, head, size
         self._known: dict[bytes, Pun | None] = {}
 
     def over(self, behind: bytes) -> Pun | None:
@@ -174,7 +180,7 @@ class _Fronts:
         shown = behind[: JUMP_BYTES - self._size]
         if shown not in self._known:
             pun = _pun(self._head, self._size, shown)
-            self._known[shown] = pun if self._chains.reachable(pun) else None
+            self._known[shown] = pun if self._context.reachable(pun) else None
         return self._known[shown]
 
 

@@ -10,7 +10,7 @@ byte in question can be chosen; and if it is short, too, its own highest byte ma
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 
 from anyprobe.binary.flow.function import FunctionCode
@@ -18,8 +18,10 @@ from anyprobe.core.address import page_floor
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
-from anyprobe.splice.plan.splices import OTHER_PREFIX, REDUNDANT_PREFIX, FunctionPlan, PlannedSplice, Pun, Strategy
-from anyprobe.splice.plan.strategies.chained_puns import Chains
+from anyprobe.splice.plan.context import PlanContext
+from anyprobe.splice.plan.site import Site
+from anyprobe.splice.plan.splices import OTHER_PREFIX, REDUNDANT_PREFIX, PlannedSplice, Pun, Strategy
+from anyprobe.splice.plan.strategies.chained_puns import bytes_behind
 
 _TOPS = (
     0x48, 0xF0, 0x50, 0x10, 0x58, 0xE0, 0x60, 0x20, 0x68, 0xD0, 0x70, 0x30, 0x78, 0xC0, 0x44, 0xB0, 0x54, 0xA0, 0x64,
@@ -34,98 +36,103 @@ _DEPTH = 5
 """How many splices lean on one another."""
 
 
-@dataclass
-class Rows(Chains):
-    """Puns that take their highest byte from a splice further on."""
+@dataclass(frozen=True)
+class PunRow:
+    """A punned jump whose displacement ends in a byte of another jump, which is chosen for that."""
 
-    _tried: "dict[tuple[int, int, int], tuple[list[PlannedSplice], Iterator[PlannedSplice]]]" = field(
-        default_factory=dict
-    )
-    """What can be made of an instruction for the sake of one byte, as far as it was asked for: within one row."""
+    kind = Strategy.PUNNED
 
-    def over_row(
-        self, function: FunctionCode, run: tuple[Insn, ...], start: int, index: int, plan: FunctionPlan
-    ) -> PlannedSplice | Refusal:
-        """A punned jump whose displacement ends in a byte of another jump, which is chosen for that."""
-        insns = self.short_run(run, start, index)
+    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+        """Return the jump, which leans on the row of others."""
+        insns, context = site.short_run(), site.context
         if isinstance(insns, Refusal):
             return insns
         head, size = insns[0].address, insns[-1].end - insns[0].address
-        self._tried.clear()
+        row = _Row(context)
         for prefixes in range(size):
-            for content, leans_on in self._leans(function, head + size, head + prefixes + JUMP_BYTES, plan, _DEPTH):
+            for content, leans_on in row.leans(site.function, head + size, head + prefixes + JUMP_BYTES, _DEPTH):
                 pun = _pun_of(head, prefixes, size, content)
-                if not self.reachable(pun) or not self._all_apart(pun, leans_on):
+                if not context.reachable(pun) or not _all_apart(pun, leans_on):
                     continue
-                splice = self._splice(insns, pun, leans_on)
+                splice = _splice(context, insns, pun, leans_on)
                 if not isinstance(splice, Refusal):
                     return splice
         return Refusal(Reason.PUN_OUT_OF_REACH, head, "no jump further on can be made for this one to lean on")
 
-    def _leans(
-        self, function: FunctionCode, start: int, end: int, plan: FunctionPlan, depth: int
+
+class _Row:
+    """The splices that one jump may lean on, directly or by others."""
+
+    def __init__(self, context: PlanContext) -> None:
+        self._context = context
+        self._tried: dict[tuple[int, int, int], tuple[list[PlannedSplice], Iterator[PlannedSplice]]] = {}
+        """What can be made of an instruction for the sake of one byte, as far as it was asked for."""
+
+    def leans(
+        self, function: FunctionCode, start: int, end: int, depth: int
     ) -> Iterator[tuple[bytes, tuple[PlannedSplice, ...]]]:
         """Yield what the bytes in ``[start, end)`` may become by a new splice that writes the last of them."""
-        home = function if function.start <= end - 1 < function.end else self.code.containing(end - 1)
-        insn = home.covering(end - 1) if home in (function, *plan.scope) and home is not None else None
+        home = self._context.part_of(function, end - 1)
+        known = home is not None and home in (function, *self._context.plan.scope)
+        insn = home.covering(end - 1) if home is not None and known else None
         if home is None or insn is None or insn.address < start:
             return
-        before = self._bytes_behind(start, insn.address - start, plan)
+        before = bytes_behind(self._context, start, insn.address - start)
         if before is None or before[1]:
             return
         key = insn.address, end, depth
         if key not in self._tried:
-            self._tried[key] = [], islice(self._made(home, insn, end - 1, plan, depth), _MOST)
+            self._tried[key] = [], islice(self._made(home, insn, end - 1, depth), _MOST)
         for splice in _remembered(*self._tried[key]):
             written = splice.pun.head_bytes(splice.pun.base) if splice.pun is not None else b""
             if len(written) >= end - insn.address:
                 yield before[0] + written[: end - insn.address], (splice,)
 
-    def _made(
-        self, home: FunctionCode, insn: Insn, place: int, plan: FunctionPlan, depth: int
-    ) -> Iterator[PlannedSplice]:
+    def _made(self, home: FunctionCode, insn: Insn, place: int, depth: int) -> Iterator[PlannedSplice]:
         """Yield jumps in an instruction's stead whose byte at ``place`` takes many values."""
         if depth == 0 or home.insn_at(insn.address) is None or insn.is_endbr:
             return
-        head, size = insn.address, min(insn.length, JUMP_BYTES + 1)
+        context, head, size = self._context, insn.address, min(insn.length, JUMP_BYTES + 1)
         for prefix in (b"", bytes([OTHER_PREFIX]), bytes([REDUNDANT_PREFIX])):
             free = min(size - len(prefix) - 1, 4)
             if free < 0:
                 continue
             behind = head + len(prefix) + 1 + free
             end = head + len(prefix) + JUMP_BYTES
-            known = self._bytes_behind(behind, end - behind, plan)
+            known = bytes_behind(context, behind, end - behind)
             ways = [(known[0], known[1])] if known is not None else []
-            more = self._leans(home, behind, end, plan, depth - 1) if end > behind else iter(())
+            more = self.leans(home, behind, end, depth - 1) if end > behind else iter(())
             for content, leans_on in (*ways, *islice(more, 4)):
                 for tail in _tails(free, place - head - len(prefix) - 1):
                     target = end + int.from_bytes(tail + content, "little", signed=True)
                     pun = Pun(len(prefix), 0, target, tail, *prefix)
-                    if self.reachable(pun) and self._all_apart(pun, leans_on):
-                        splice = self._splice((insn,), pun, leans_on)
+                    if context.reachable(pun) and _all_apart(pun, leans_on):
+                        splice = _splice(context, (insn,), pun, leans_on)
                         if not isinstance(splice, Refusal):
                             yield splice
 
-    def _splice(
-        self, insns: tuple[Insn, ...], pun: Pun, leans_on: tuple[PlannedSplice, ...]
-    ) -> PlannedSplice | Refusal:
-        head = insns[0].address
-        written = pun.prefixes + 1 + pun.free + len(pun.tail)
-        borrowed = max(pun.prefixes + JUMP_BYTES - written, 0)
-        if any(page_floor(each.write_at + each.written - 1) != page_floor(head) for each in leans_on):
-            return Refusal(Reason.PAGE_BOUNDARY, head, "the bytes that the jump would lean on lie on another page")
-        return self._checked(
-            PlannedSplice(Strategy.PUNNED, head, insns, [], written, head, borrowed, pun, leans_on=leans_on)
-        )
 
-    def _all_apart(self, pun: Pun, leans_on: tuple[PlannedSplice, ...]) -> bool:
-        """Return whether the springboards of all that leans on one another leave room for one another."""
-        for each in leans_on:
-            if each.pun is not None and not self.are_apart(pun, each.pun.base):
-                return False
-            if not self._all_apart(pun, each.leans_on):
-                return False
-        return True
+def _splice(
+    context: PlanContext, insns: tuple[Insn, ...], pun: Pun, leans_on: tuple[PlannedSplice, ...]
+) -> PlannedSplice | Refusal:
+    head = insns[0].address
+    written = pun.prefixes + 1 + pun.free + len(pun.tail)
+    borrowed = max(pun.prefixes + JUMP_BYTES - written, 0)
+    if any(page_floor(each.write_at + each.written - 1) != page_floor(head) for each in leans_on):
+        return Refusal(Reason.PAGE_BOUNDARY, head, "the bytes that the jump would lean on lie on another page")
+    return context.checked(
+        PlannedSplice(Strategy.PUNNED, head, insns, [], written, head, borrowed, pun, leans_on=leans_on)
+    )
+
+
+def _all_apart(pun: Pun, leans_on: tuple[PlannedSplice, ...]) -> bool:
+    """Return whether the springboards of all that leans on one another leave room for one another."""
+    for each in leans_on:
+        if each.pun is not None and not pun.is_apart_from(each.pun.base):
+            return False
+        if not _all_apart(pun, each.leans_on):
+            return False
+    return True
 
 
 def _remembered(known: list[PlannedSplice], others: Iterator[PlannedSplice]) -> Iterator[PlannedSplice]:

@@ -1,6 +1,7 @@
 """Changes without a stop, as bytes: up to any of them the program is the old one, the new one, or at an int3."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -11,9 +12,9 @@ from anyprobe.splice.codegen.patch import EmittedPatch
 from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.records import FoundJournal, Owner, Record, RecordKind
 from anyprobe.splice.journal.restoring import TextRestoration, in_window
-from anyprobe.splice.plan.live_planner import LivePlanner
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.strategies.springboard import Springboards
+from support.planning import LivePlanner
 from unit.splice.plan.test_planner import BASE, ENTRY, LOOP, MOV, NEXT, RET, Case, exit_at, reasons, shape
 
 INT3 = b"\xcc"
@@ -169,8 +170,7 @@ def test_an_old_splice_that_depends_on_bytes_to_be_written():
 def case(code_map):
     def make(*functions, **settings):
         made = Case(code_map, *functions, **settings)
-        old = made.planner
-        made.planner = LivePlanner(made.map, made.claims, old.reachable, old.allowed, plain_jumps_only=True)
+        made.planner = LivePlanner(replace(made.planner.context, plain_jumps_only=True))
         return made
 
     return make
@@ -207,11 +207,11 @@ def test_bytes_of_the_next_function_are_left_to_its_own_probes(case):
 def test_the_one_springboard_serves_again(case):
     one = case(NEXT)
     place = BASE + 6
-    one.planner.retired = {place: BASE}
+    one.planner.context.retired = {place: BASE}
     (each,) = one.plan(ENTRY).splices
     assert (each.written, each.springboard) == (1, place)
     other = case(NEXT)
-    other.planner.retired = {place: BASE + 0x100}  # another site's: somebody may be on his way from there
+    other.planner.context.retired = {place: BASE + 0x100}  # another site's: somebody may be on his way from there
     assert shape(other.plan(ENTRY)) == [("jump", 0, 1, 0, 5)]
 
 

@@ -1,13 +1,16 @@
 """Springboards in the bytes of displaced instructions. The assembly stands beside the bytes."""
 
+from dataclasses import replace
+
 import pytest
 
 from anyprobe.core.refusal import Reason
 from anyprobe.splice.codegen.emit import dead_springboard_bytes, head_bytes
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.planner import Planner
+from anyprobe.splice.plan.site import Site
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
-from support.planning import claimed_plan
+from anyprobe.splice.plan.strategies.eviction import Nesting
+from support.planning import claimed_plan, planner_for
 
 BASE = 0x401000
 MOV = "b8 01 00 00 00"  # mov eax, 1
@@ -27,13 +30,13 @@ def planner_of(code_map):
             bounds.append((len(content), len(content) + len(bytes.fromhex(function))))
             content += bytes.fromhex(function)
         module = code_map(base, content, bounds, forbidden=forbidden, entries=entries)
-        return Planner(module, Claims(), reachable, **settings)
+        return planner_for(module, Claims(), reachable, **settings)
 
     return make
 
 
 def plan_of(planner, *offsets, kind=WantKind.OFFSET, base=BASE):
-    return claimed_plan(planner, planner.code.function_at(base), [Want(base + at, kind) for at in offsets])
+    return claimed_plan(planner, planner.context.code.function_at(base), [Want(base + at, kind) for at in offsets])
 
 
 def at(plan, address):
@@ -50,7 +53,7 @@ def test_a_line_is_evicted_for_a_short_jump(planner_of):
     assert plan.splices == [host, guest], "what others lean on comes first"
     assert head_bytes(guest, 0, 0x500000) == bytes.fromhex("eb f7")  # jmp 0x401005
     assert dead_springboard_bytes(guest, 0, 0x500000) == bytes.fromhex("e9 f6 ef 0f 00")  # jmp 0x500000
-    assert planner.claims.written == {*range(BASE, BASE + 10), BASE + 12, BASE + 13}
+    assert planner.context.claims.written == {*range(BASE, BASE + 10), BASE + 12, BASE + 13}
 
 
 def test_what_is_displaced_anyway_is_used_first(planner_of):
@@ -66,7 +69,7 @@ def test_one_instruction_of_ten_bytes_is_enough_without_knowing_the_control_flow
     # mov qword ptr [rip+0x1000], 7; dec eax; jmp rax: the jump may lead anywhere
     unknown = "48 c7 05 00 10 00 00 07 00 00 00  ff c8  ff e0"
     planner = planner_of(unknown, NEXT)
-    assert planner.code.function_at(BASE).complete is not None
+    assert planner.context.code.function_at(BASE).complete is not None
     plan = plan_of(planner, 11)
     assert at(plan, BASE + 11).dead_springboard == BASE + 5
     assert len(at(plan, BASE).insns) == 1
@@ -78,8 +81,8 @@ def test_one_instruction_of_ten_bytes_is_enough_without_knowing_the_control_flow
 def test_a_released_plan_gives_everything_back(planner_of):
     planner = planner_of(CODE, NEXT)
     for splice in plan_of(planner, SITE).splices:
-        planner.claims.release(splice)
-    assert planner.claims == Claims()
+        planner.context.claims.release(splice)
+    assert planner.context.claims == Claims()
     assert len(plan_of(planner, SITE).splices) == 2
 
 
@@ -118,10 +121,10 @@ def test_lines_without_calls_are_preferred(planner_of):
 
 def test_no_patch_comes_back_in_front_of_a_springboard(planner_of):
     planner = planner_of(CODE, NEXT)
-    planner.claims.landings.add(BASE + 5)  # a patch that displaced only the first instruction
+    planner.context.claims.landings.add(BASE + 5)  # a patch that displaced only the first instruction
     assert plan_of(planner, SITE).splices == []
-    planner.claims.landings.clear()
-    planner.claims.landings.add(BASE + 12)
+    planner.context.claims.landings.clear()
+    planner.context.claims.landings.add(BASE + 12)
     assert len(plan_of(planner, SITE).splices) == 2
 
 
@@ -129,19 +132,20 @@ def test_a_copy_that_others_run_in_its_place_is_no_room(planner_of):
     planner = planner_of(CODE, NEXT)
     plan = plan_of(planner, SITE)
     guest = plan.splices.pop()
-    planner.claims.release(guest)
-    run = planner.code.function_at(BASE).run_of(BASE + SITE, BASE + SITE)
+    planner.context.claims.release(guest)
+    function, context = planner.context.code.function_at(BASE), replace(planner.context, plan=plan)
+    site = Site(context, function, function.run_of(BASE + SITE, BASE + SITE), 0, 0, BASE + SITE)
     plan.shared.add(BASE + 5)
-    assert planner.nested(run, 0, 0, plan).reason is Reason.NO_ROOM_NEARBY
+    assert Nesting().try_at(site).reason is Reason.NO_ROOM_NEARBY
     plan.shared.clear()
-    assert planner.nested(run, 0, 0, plan).dead_springboard == BASE + 5
+    assert Nesting().try_at(site).dead_springboard == BASE + 5
 
 
 def test_every_instruction_of_a_function_with_two_lines_without_room(planner_of):
     # mov eax, 1; je out; mov eax, 1; mov eax, 1; dec eax: jne again; one: inc ecx; jne one; out: ret
     code = MOV + "74 12" + MOV + MOV + "ff c8  75 fc  ff c1  75 fc  c3"
     planner = planner_of(code, NEXT)
-    function = planner.code.function_at(BASE)
+    function = planner.context.code.function_at(BASE)
     plan = planner.plan(function, [Want(address, WantKind.OFFSET) for address in function.addresses])
     assert plan.refused == []
     boards = sorted(splice.dead_springboard - BASE for splice in plan.splices if splice.dead_springboard)

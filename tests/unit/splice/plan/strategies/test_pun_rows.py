@@ -7,10 +7,10 @@ from anyprobe.isa.decode import decode_range
 from anyprobe.splice.codegen.emit import head_bytes
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 from anyprobe.splice.plan.strategies.springboard import PunPlaces, Springboards
 from anyprobe.target.system.procfs import Mapping
+from support.planning import planner_for
 
 BASE = 0x401000
 END = "ff e0"
@@ -29,12 +29,12 @@ def planned(code_map):
             Mapping(start + 0x2000, start + 0x3000, "r-xp", 0, "", 1, "[heap]", deleted=False),
         ]
         places = PunPlaces(Springboards(AddressSpace(mapped)), 0)
-        made = Planner(
+        made = planner_for(
             code_map(base, content, [(0, len(content))], entries=entries), Claims(places=places), places.reachable,
             plain_jumps_only=True, **settings,
         )  # fmt: skip
         wants = [Want(base + at, WantKind.OFFSET) for at in offsets]
-        return made.plan(made.code.function_at(base), wants), content
+        return made.plan(made.context.code.function_at(base), wants), content
 
     return plan
 
@@ -108,7 +108,7 @@ def test_padding_behind_the_last_instruction_gives_it_room(code_map):
     """Goroutines may be parked anywhere, but not in padding: one instruction and padding are one jump."""
     content = bytes.fromhex("31 c0 c3" + "cc" * 5 + "31 c0 c3")
     made = code_map(BASE, content, [(0, 3), (8, 11)])
-    planner = Planner(made, Claims(), lambda pun: False, plain_jumps_only=True)
+    planner = planner_for(made, Claims(), lambda pun: False, plain_jumps_only=True)
     plan = planner.plan(made.function_at(BASE), [Want(BASE + 2, WantKind.EXIT)])
     (splice,) = plan.splices
     assert (splice.strategy, splice.head, len(splice.insns)) == (Strategy.JUMP, BASE + 2, 1)

@@ -7,11 +7,13 @@ from anyprobe.isa.decode import decode_range
 from anyprobe.splice.codegen.emit import head_bytes
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.splices import Pun, Strategy, Want, WantKind
+from anyprobe.splice.plan.strategies.chained_puns import ChainedPun
 from anyprobe.splice.plan.strategies.springboard import PunPlaces, Springboards
+from anyprobe.splice.plan.strategies.successor import Successor, pairs
+from anyprobe.splice.plan.strategies.wedge import Wedge
 from anyprobe.target.system.procfs import Mapping
-from support.planning import claimed_plan
+from support.planning import claimed_plan, first_site, planner_for
 
 BASE = 0x401000
 MOV = "b8 01 00 00 00"  # mov eax, 1
@@ -29,13 +31,15 @@ def planner_of(code_map):
         for function in functions:
             bounds.append((len(content), len(content) + len(bytes.fromhex(function))))
             content += bytes.fromhex(function)
-        return Planner(code_map(base, content, bounds, entries=entries), Claims(), reachable, **settings)
+        return planner_for(code_map(base, content, bounds, entries=entries), Claims(), reachable, **settings)
 
     return make
 
 
 def plan_of(planner, *offsets, base=BASE):
-    return claimed_plan(planner, planner.code.function_at(base), [Want(base + at, WantKind.OFFSET) for at in offsets])
+    return claimed_plan(
+        planner, planner.context.code.function_at(base), [Want(base + at, WantKind.OFFSET) for at in offsets]
+    )
 
 
 def written(plan, targets):
@@ -51,9 +55,7 @@ def written(plan, targets):
 
 def over_successor(planner):
     """Return the splice of a function's first instruction, over the second one."""
-    function = planner.code.function_at(BASE)
-    plan = planner._attempt(function, [], lambda *_: None)
-    return planner.over_successor(function, function.run_of(BASE, BASE)[:1], 0, 0, plan)
+    return Successor().try_at(first_site(planner.context, BASE))
 
 
 def only_over_successor(pun):
@@ -81,8 +83,8 @@ def test_the_jump_of_the_instruction_behind_is_led_by_a_springboard_for_that(pla
     assert [want.address for want in behind.wants] == [BASE + 1]
     assert plan.refused == []
     for splice in plan.splices:
-        planner.claims.release(splice)
-    assert planner.claims == Claims()
+        planner.context.claims.release(splice)
+    assert planner.context.claims == Claims()
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4])
@@ -120,9 +122,7 @@ def test_an_instruction_behind_that_is_shorter_than_a_jump(planner_of):
     """Of its bytes two can be chosen: one is the highest of the displacement in front."""
     # xor rax, rax; mov rax, rax; jmp rax
     planner = planner_of("48 31 c0" + "48 89 c0" + TABLE, NEXT, entries=[3])
-    function = planner.code.function_at(BASE)
-    plan = planner._attempt(function, [], lambda *_: None)
-    splice = planner.over_pun(function, function.run_of(BASE, BASE)[:1], 0, 0, plan)
+    splice = ChainedPun().try_at(first_site(planner.context, BASE))
     (behind,) = splice.leans_on
     content = head_bytes(splice, 0, splice.pun.base) + head_bytes(behind, 0, behind.pun.base) + bytes.fromhex(TABLE)
     assert (splice.written, behind.written, len(content)) == (3, 3, 8)
@@ -160,9 +160,9 @@ def test_a_table_of_exits_between_heap_and_code(code_map):
     places = PunPlaces(springboards, bias)
     entries = [0, *range(3, len(content), 3)]
     claims = Claims(places=places)
-    planner = Planner(code_map(BASE, content, [(0, len(content))], entries=entries), claims, places.reachable)
+    planner = planner_for(code_map(BASE, content, [(0, len(content))], entries=entries), claims, places.reachable)
     wants = [Want(BASE + at, WantKind.EXIT) for at in range(2, 60, 3)]
-    plan = planner.plan(planner.code.function_at(BASE), wants)
+    plan = planner.plan(planner.context.code.function_at(BASE), wants)
     assert plan.refused == []
     written = bytearray(content)
     for splice in plan.splices:
@@ -191,16 +191,14 @@ def test_one_byte_with_the_byte_behind_is_a_short_jump_into_an_evicted_line(plan
     # 0: ret; 1: sbb al, 6; 3: jmp 7; 5: nop; 6: ret; 7: (mov eax, 1) six times; 37: ret; 1 + 1 + 0x1c = 30
     code = "c3  1c 06  eb 02  90  c3" + MOV * 6 + "c3"
     planner = planner_of(code, NEXT, reachable=lambda pun: False)
-    function = planner.code.function_at(BASE)
-    plan = planner._attempt(function, [], lambda *_: None)
-    splice = planner.wedged(function, function.run_of(BASE)[:1], 0, 0, plan)
+    splice = Wedge().try_at(first_site(planner.context, BASE))
     assert (splice.strategy, splice.written, splice.borrowed) == (Strategy.SHORT, 1, 1)
     assert splice.dead_springboard == BASE + 30
     assert head_bytes(splice, 0, 0x500000) == b"\xeb"
     (host,) = splice.leans_on
     assert host.head + 5 <= BASE + 30 <= host.end - 5
-    planner.adopt(splice, plan)
-    assert planner.claims.conflict(BASE + 1, 1, 0).reason is Reason.BORROWED_BYTES
+    planner.context.adopt(splice)
+    assert planner.context.claims.conflict(BASE + 1, 1, 0).reason is Reason.BORROWED_BYTES
 
 
 def test_the_places_of_two_springboards_are_not_one(planner_of):
@@ -208,14 +206,16 @@ def test_the_places_of_two_springboards_are_not_one(planner_of):
     for size in (1, 2, 3, 4):
         planner = planner_of(LONE, NEXT)
         for prefix in (b"", b"\x36", b"\x65"):
-            for own, behind in planner._pairs(BASE, size, prefix):
+            for own, behind in pairs(planner.context, BASE, size, prefix):
                 assert behind.base + 14 <= own.base or own.base + 256**own.free + 14 <= behind.base
 
 
 def test_in_go_single_instructions_are_spliced_over_their_successor(planner_of):
     # cmp rax, rdx; jge far: one straight line, of which nothing may move together
     planner = planner_of("48 39 d0" + "0f 8d c7 00 00 00" + "c3", NEXT, plain_jumps_only=True, entries=())
-    planner.reachable = lambda pun: bool(pun.tail) or pun.base >> 24 in (0x11, 0x10)  # as chosen, not as spelled
+    planner.context.reachable = lambda pun: (
+        bool(pun.tail) or pun.base >> 24 in (0x11, 0x10)
+    )  # as chosen, not as spelled
     plan = plan_of(planner, 0)
     assert [(splice.head - BASE, len(splice.insns), splice.written) for splice in plan.splices] == [
         (3, 1, 5),
