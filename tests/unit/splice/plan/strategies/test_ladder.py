@@ -40,7 +40,7 @@ def test_bytes_of_the_next_function_are_not_borrowed_for_an_exit_before_what_lea
 
 
 @pytest.mark.parametrize(
-    "strategy, name", [(Strategy.JUMP, "Growth"), (Strategy.RETARGET, "Absorption"), (Strategy.TRAP, None)]
+    ("strategy", "name"), [(Strategy.JUMP, "Growth"), (Strategy.RETARGET, "Absorption"), (Strategy.TRAP, None)]
 )
 def test_the_splice_in_front_carries_on(site, strategy, name):
     insns = tuple(decode_range(CODE[:2], BASE))
