@@ -325,8 +325,8 @@ class Engine:
         """Have springboards placed in the address space as the memory map has it now."""
         self._planning.see_space(mappings)
 
-    def planner(self, module: Module, claims: Claims | None = None) -> "Planner":
-        """Return a planner for a module, one that respects its claims or other ones."""
+    def planner(self, module: Module, claims: Claims) -> "Planner":
+        """Return a planner for a module that respects some claims."""
         return self._planning.planner(module, claims)
 
     def has_slots(self, module: Module) -> bool:
