@@ -8,6 +8,7 @@ import threading
 import pytest
 
 import anyprobe
+from anyprobe import Count, Map, Sum, i64, ptr
 from anyprobe.target.kernel import bpf, perf, programs
 
 CALL, NUMBER = "sched_get_priority_min", 147
@@ -182,3 +183,48 @@ def test_a_timer_and_a_software_event_run_programs():
         for each in reversed(held):
             os.close(each)
         counters.close()
+
+
+def test_handler_at_a_raw_tracepoint(calls):
+    found = Count("found", by=("pid",))
+    numbers = Sum("numbers")
+    with anyprobe.kernel() as session:
+
+        @session.entry("rawtracepoint:sys_enter")
+        def handler(ctx, registers: ptr, number: i64):
+            if number == 147:
+                found.add(key=(ctx.pid,))
+                numbers.add(number)
+
+        calls()
+        (site,) = session.snapshot().sites
+    snapshot = session.snapshot()
+    ((_, counted),) = snapshot.aggregation("found").entries.items()
+    assert counted.count == COUNT * THREADS
+    assert snapshot.aggregation("numbers").entries[()].sum == COUNT * THREADS * NUMBER
+    assert site.hits >= COUNT * THREADS
+    assert not snapshot.missing
+
+
+def test_handlers_that_the_kernel_cannot_have_are_refused_before_anything_is_attached():
+    started, seen = Map("started", by=("number",)), Count("seen", by=("caller",))
+    with anyprobe.kernel() as session:
+        with pytest.raises(anyprobe.HandlerError, match="type of count is not known"):
+
+            @session.entry("rawtracepoint:sys_enter")
+            def without_types(ctx, count):
+                pass
+
+        with pytest.raises(anyprobe.HandlerError, match="kernel yet"):
+
+            @session.entry("rawtracepoint:sys_enter")
+            def with_a_map(ctx, registers: ptr, number: i64):
+                started[number] = number
+
+        with pytest.raises(anyprobe.HandlerError, match="here in the kernel"):
+
+            @session.entry("rawtracepoint:sys_enter")
+            def with_its_caller(ctx, registers: ptr, number: i64):
+                seen[ctx.caller].add()
+
+        assert not session.probes

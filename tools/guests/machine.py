@@ -21,6 +21,7 @@ _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "XDG_CACHE_HOME", "TERM
 _KEPT_PREFIXES = ("ANYPROBE_", "PYTEST_")
 _SET_DEATH_SIGNAL = 1
 _LAST_LINES = 40
+_BOOTS = 3
 
 
 @dataclass(frozen=True)
@@ -99,27 +100,46 @@ class _Pipe:
 
 
 def run(machine: Machine, image: Image, kernel: str, command: str) -> int:
-    """Run a command in a guest; return its exit status, or that of a guest that has died or was too slow."""
+    """Run a command in a guest; return its exit status, or that of a guest that has died or was too slow.
+
+    A guest that dies before the command has begun is booted again: while the kernel changes its own code, the emulation
+    sometimes runs an instruction of which half is changed.
+    """
+    for _ in range(_BOOTS - 1):
+        status, began = _once(machine, image, kernel, command)
+        if began or status != DIED:
+            return status
+        print("the guest died before the command began; once more", file=sys.stderr)
+    return _once(machine, image, kernel, command)[0]
+
+
+def _once(machine: Machine, image: Image, kernel: str, command: str) -> tuple[int, bool]:
+    """Boot a guest; return the status, and whether the command has begun."""
     with tempfile.TemporaryDirectory(prefix="anyprobe-guest-") as folder:
         shared = Path(folder)
         (shared / "command").write_text(command + "\n")
         (shared / "environment").write_text(_environment(image, kernel))
         shutil.copy(Path(__file__).with_name("run.sh"), shared)
-        pipes = _Pipe(sys.stdout.buffer), _Pipe(sys.stderr.buffer)
-        descriptors = [each.writing for each in pipes]
-        started = subprocess.Popen(
-            machine.command(image, shared, *descriptors), stdin=subprocess.DEVNULL, pass_fds=descriptors,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - no thread has been started yet
-        )  # fmt: skip
+        status = _booted(machine, image, shared)
+        return status, (shared / "started").exists()
+
+
+def _booted(machine: Machine, image: Image, shared: Path) -> int:
+    pipes = _Pipe(sys.stdout.buffer), _Pipe(sys.stderr.buffer)
+    descriptors = [each.writing for each in pipes]
+    started = subprocess.Popen(
+        machine.command(image, shared, *descriptors), stdin=subprocess.DEVNULL, pass_fds=descriptors,
+        preexec_fn=_die_with_parent,  # noqa: PLW1509 - no thread is running now
+    )  # fmt: skip
+    for each in pipes:
+        each.start()
+    try:
+        return _status(started, machine.seconds, shared)
+    finally:
+        started.kill()
+        started.wait()
         for each in pipes:
-            each.start()
-        try:
-            return _status(started, machine.seconds, shared)
-        finally:
-            started.kill()
-            started.wait()
-            for each in pipes:
-                each.join()
+            each.join()
 
 
 def _status(started: "subprocess.Popen[bytes]", seconds: float, shared: Path) -> int:

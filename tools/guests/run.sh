@@ -1,5 +1,6 @@
 # The second half of the guest's start, in the host's file system: run the command, say its status, turn off.
 . /run/guest/environment
+: >/run/guest/started
 ip link set lo up 2>/dev/null || busybox ip link set lo up
 mount --bind "$GUEST_MODULES" /lib/modules
 port() { for each in /sys/class/virtio-ports/*; do grep -qx "$1" "$each/name" && echo "/dev/${each##*/}"; done; }

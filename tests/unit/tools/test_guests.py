@@ -59,3 +59,19 @@ def test_what_is_missing_is_said_with_a_status_of_its_own(tmp_path):
     )
     assert done.returncode == 125, done.stderr
     assert done.stderr.splitlines()[-1].startswith("no guest: ")
+
+
+@pytest.mark.parametrize(("began", "boots"), [(True, 1), (False, 3)])
+def test_guest_that_dies_at_its_start_is_booted_again(guests, monkeypatch, began, boots):
+    booted = []
+
+    def died(_machine, _image, shared):
+        booted.append(shared)
+        if began:
+            (shared / "started").touch()
+        return guests.errors.DIED
+
+    monkeypatch.setattr(guests.machine, "_booted", died)
+    made = guests.image.Image(Path("/cache/6.1"))
+    assert guests.machine.run(guests.machine.Machine(), made, "6.1", "true") == guests.errors.DIED
+    assert len(booted) == boots

@@ -1,5 +1,8 @@
 """The kernel's machine: from the intermediate language to instructions of BPF."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from llvmlite import ir as llvm
 
 from anyprobe.core.code import MISSES, BpfProgram, Input, InputKind, Miss, StorageReference
@@ -21,6 +24,7 @@ TRIPLE, PROCESSOR = "bpfel", "v3"
 MISSES_REFERENCE = -1
 """Stands for the counters of misses among the storages."""
 PROBE_READ_USER, PROBE_READ_USER_STR, PROBE_WRITE_USER = 112, 114, 36
+_PROBE_READ_KERNEL, _PROBE_READ_KERNEL_STR = 113, 115
 CURRENT_COMM, COMM_BYTES = 16, 16
 _ASKED_FOR = {"now": 5, "cpu": 8, "tid": 14, "pid": 14}
 """What a tracepoint does not pass and the kernel tells."""
@@ -30,22 +34,34 @@ _ADDRESS = 1
 """``R_BPF_64_64``: the address of a symbol in a 16-byte instruction."""
 
 
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What a program in the kernel is passed: at which word of its context an input is, None where it is not there."""
+
+    word: Callable[[Input], int | None]
+    kernel_memory: bool = False
+    """Whether addresses in the upper half are the kernel's; else all are the program's."""
+
+
+AT_TRACEPOINT = Passed(lambda found: found.index if found.kind is InputKind.PARAMETER else None)
+
+
 class BpfMachine:
     """BPF: inputs are words of the program's context, memory is read by the kernel's functions."""
 
     floats = False
 
     def __init__(
-        self, builder: llvm.IRBuilder, words: Value, handler: ir.Function, *, tracepoint: bool = False
+        self, builder: llvm.IRBuilder, words: Value, handler: ir.Function, passed: Passed | None = None
     ) -> None:
-        """Generate with ``builder``; ``words`` points at the context."""
+        """Generate with ``builder``; ``words`` points at the context: the inputs, or what is ``passed``."""
         self._builder, self._words, self._storages = builder, words, handler.storages
-        self._inputs, self._tracepoint = handler.inputs, tracepoint
+        self._inputs, self._passed = handler.inputs, passed
 
     def word(self, index: int) -> Value:
-        """Return a word of the context: of a tracepoint, its parameter, or what the kernel tells."""
-        if self._tracepoint:
-            return self._told(self._inputs[index])
+        """Return a word of the context: what is passed in the kernel, or what the kernel tells."""
+        if self._passed is not None:
+            return self._told(self._inputs[index], self._passed)
         return self._context_word(index)
 
     def _context_word(self, index: int) -> Value:
@@ -56,14 +72,14 @@ class BpfMachine:
         builder = self._builder
         return builder.call(_AS_IT_IS, [builder.load(builder.gep(self._words, [number(index)]))])
 
-    def _told(self, found: Input) -> Value:
+    def _told(self, found: Input, passed: Passed) -> Value:
         builder = self._builder
-        if found.kind is InputKind.PARAMETER:
-            return self._context_word(found.index)
+        at = passed.word(found)
+        if at is not None:
+            return self._context_word(at)
         if found.name not in _ASKED_FOR:
-            raise HandlerError(
-                f"there is no {found.name} at a tracepoint", instead="ctx.tid, ctx.pid, ctx.now, ctx.cpu"
-            )
+            name = found.name if found.kind is not InputKind.PARAMETER else f"parameter {found.index + 1}"
+            raise HandlerError(f"there is no {name} here in the kernel", instead="ctx.tid, ctx.pid, ctx.now, ctx.cpu")
         word = call(builder, _ASKED_FOR[found.name], [])
         if found.name == "tid":
             return builder.and_(word, number((1 << 32) - 1))
@@ -76,20 +92,36 @@ class BpfMachine:
     def _pointer(self, address: Value) -> Value:
         return self._builder.inttoptr(address, POINTER)
 
+    def _read(self, address: Value, user: int, kernel: int, target: Value, size: Value) -> Value:
+        """Read memory by one of two functions, by the half that the address is in; return what that returns."""
+        builder = self._builder
+        arguments = [self._pointer(target), size, self._pointer(address)]
+        if self._passed is None or not self._passed.kernel_memory:
+            return call(builder, user, arguments)
+        results: list[tuple[Value, Value]] = []
+        with builder.if_else(builder.icmp_signed("<", address, number(0))) as branches:
+            for branch, function in zip(branches, (kernel, user), strict=True):
+                with branch:
+                    results.append((call(builder, function, arguments), builder.block))
+        joined = builder.phi(I64)
+        for value, block in results:
+            joined.add_incoming(value, block)
+        return joined
+
     def read(self, address: Value, target: Value, size: int) -> Value:
-        """Read bytes by ``bpf_probe_read_user``."""
-        failed = call(self._builder, PROBE_READ_USER, [self._pointer(target), number(size), self._pointer(address)])
+        """Read bytes by ``bpf_probe_read_user``, or ``bpf_probe_read_kernel``."""
+        failed = self._read(address, PROBE_READ_USER, _PROBE_READ_KERNEL, target, number(size))
         return self._builder.icmp_unsigned("==", failed, number(0))
 
     def read_bytes(self, address: Value, target: Value, size: Value, limit: int, *, text: bool) -> tuple[Value, Value]:
-        """Read bytes, or a text by ``bpf_probe_read_user_str``, which counts and writes the NUL."""
+        """Read bytes, or a text by ``bpf_probe_read_user_str`` or the kernel's, which count and write the NUL."""
         del limit
         builder = self._builder
-        places = self._pointer(target), self._pointer(address)
         if not text:
-            failed = call(self._builder, PROBE_READ_USER, [places[0], size, places[1]])
+            failed = self._read(address, PROBE_READ_USER, _PROBE_READ_KERNEL, target, size)
             return builder.icmp_unsigned("==", failed, number(0)), size
-        found = call(self._builder, PROBE_READ_USER_STR, [places[0], builder.add(size, number(1)), places[1]])
+        room = builder.add(size, number(1))
+        found = self._read(address, PROBE_READ_USER_STR, _PROBE_READ_KERNEL_STR, target, room)
         return builder.icmp_signed(">", found, number(0)), builder.sub(found, number(1))
 
     def read_comm(self, target: Value) -> tuple[Value, Value]:
@@ -127,7 +159,7 @@ class BpfMachine:
         """Update an aggregation, or take a stack."""
         store = self._storages[storage]
         if isinstance(store, Stacks):
-            if not self._tracepoint:
+            if self._passed is None:
                 raise HandlerError("the kernel takes stacks at tracepoints only")
             region, table = self._symbol(f"storage.{storage}", 1), self._symbol(f"table.{storage}", 1)
             return stacks.take(self._builder, self._words, region, table)
@@ -139,8 +171,8 @@ class BpfMachine:
         return None
 
 
-def compile_bpf(handler: ir.Function, *, result_word: bool = False, tracepoint: bool = False) -> BpfProgram:
-    """Compile a handler for the kernel; for a ``tracepoint`` its parameters are those that the tracepoint passes.
+def compile_bpf(handler: ir.Function, *, result_word: bool = False, passed: Passed | None = None) -> BpfProgram:
+    """Compile a handler for the kernel; where it is attached to something, inputs are what is ``passed`` there.
 
     With ``result_word`` its result, of which the kernel hands out 32 bits only, is also stored behind the inputs.
     """
@@ -153,7 +185,7 @@ def compile_bpf(handler: ir.Function, *, result_word: bool = False, tracepoint: 
     start = function.append_basic_block("start")
     builder.branch(start)
     builder.position_at_end(start)
-    machine = BpfMachine(builder, function.args[0], handler, tracepoint=tracepoint)
+    machine = BpfMachine(builder, function.args[0], handler, passed)
 
     def finish(value: Value | None) -> None:
         word = number(0)
@@ -161,7 +193,7 @@ def compile_bpf(handler: ir.Function, *, result_word: bool = False, tracepoint: 
             word = as_word(builder, value, handler.result)
         if result_word and handler.result is not None:
             machine.set_word(len(handler.inputs), word)
-        builder.ret(word)
+        builder.ret(word if passed is None else number(0))  # what is attached must return nothing
 
     Lowering(builder, machine).run(handler, finish)
     text = str(module).replace(" nounwind", ' nounwind "no-builtins" "no-jump-tables"="true"')

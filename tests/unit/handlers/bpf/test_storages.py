@@ -12,7 +12,7 @@ import pytest
 from anyprobe import Count, Hist, Map, Max, Min, Stddev, Sum, cstr, i64, ptr, u64
 from anyprobe.core.errors import HandlerError
 from anyprobe.data import buckets
-from anyprobe.handlers.bpf.machine import compile_bpf
+from anyprobe.handlers.bpf.machine import AT_TRACEPOINT, compile_bpf
 from anyprobe.handlers.bpf.storages import KernelStorages
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.types.storages import Table
@@ -86,7 +86,7 @@ def waiting(program, threads, rounds):
 def attached(function):
     """Run a handler at the entry of all system calls."""
     with KernelStorages(function) as storages:
-        code = storages.placed(compile_bpf(function, tracepoint=True))
+        code = storages.placed(compile_bpf(function, passed=AT_TRACEPOINT))
         loaded = programs.load(code, programs.Kind(programs.PROGRAM_OF_A_TRACEPOINT))
         try:
             link = programs.attach_raw(loaded, "sys_enter")
@@ -283,9 +283,9 @@ def test_what_the_kernel_cannot_is_refused():
         seen[ctx.ustack(4)].add()
         seen[ctx.ustack(5)].add()
 
-    for handler, message in ((with_map, "set is not possible in the kernel"), (with_ip, "no ip at a tracepoint")):
+    for handler, message in ((with_map, "set is not possible in the kernel"), (with_ip, "no ip here in the kernel")):
         with pytest.raises(HandlerError, match=message):
-            compile_bpf(intermediate(handler), tracepoint=True)
+            compile_bpf(intermediate(handler), passed=AT_TRACEPOINT)
     with pytest.raises(HandlerError, match="at tracepoints only"):
         compile_bpf(intermediate(with_stack))
     with pytest.raises(HandlerError, match=r"stacks of \[4, 5\] addresses"):

@@ -61,6 +61,13 @@ class Counters:
         """Return a program that counts in one counter."""
         return self._program(b"", self._row(slot), result)
 
+    def before(self, slot: int) -> bytes:
+        """Return instructions that count, before a program that is passed its context in the same register."""
+        body = self._row(slot) + _instruction(_MOV, 2, number=1) + _instruction(_ATOMIC_ADD, 1, 2)
+        head = _instruction(_COPY, 6, 1) + _instruction(_CALL, number=_PROCESSOR)
+        head += _instruction(_IF_ABOVE, 0, jump=len(body) // 8, number=self._rows - 1)
+        return head + body + _instruction(_COPY, 1, 6)
+
     def program_for_many(self) -> bytes:
         """Return a program that counts in the counter of which the probe's cookie has the number."""
         head = _instruction(_CALL, number=_COOKIE) + _instruction(_COPY, 6, 0)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import KernelRefused, TargetError
 from anyprobe.core.refusal import Reason, Refusal
@@ -17,6 +18,9 @@ from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
 from anyprobe.target.kernel import perf, programs, tracefs
 from anyprobe.target.kernel.btf import open_module
 from anyprobe.target.kernel.symbols import KERNEL
+
+if TYPE_CHECKING:
+    from anyprobe.probes.providers.kernel.handlers import KernelHandler
 
 Told = Callable[[], int | None]
 _MULTI_FROM = 8
@@ -77,41 +81,44 @@ class Attacher:
 
     counters: Counters
     names: KernelNames
+    handler: "KernelHandler | None" = None
 
     def function(self, made: Attachment) -> None:
         """Attach to the entry or exit of a function by its type (``fentry``, ``fexit``)."""
         (site,), (slot,) = made.sites, made.slots
-        number, module = self._typed(site)
+        found = self.names.type_of(site)
+        if found is None:
+            raise Unable("BTF has no type of it alone")
         attached = programs.EXIT if site.kind == "return" else programs.ENTRY
-        types = 0 if module == KERNEL else open_module(module)
+        code = self._code(slot, lambda handler: handler.for_function(site, found))
+        types = 0 if found.types.name == KERNEL else open_module(found.types.name)
         try:
-            kind = programs.Kind(programs.PROGRAM_OF_A_FUNCTION, attached, number, types)
-            program = self._load(made, self.counters.program(slot), kind)
+            kind = programs.Kind(programs.PROGRAM_OF_A_FUNCTION, attached, found.number, types)
+            program = self._load(made, code, kind)
         finally:
             if types:
                 os.close(types)
         made.hold(programs.attach_typed(program))
 
-    def _typed(self, site: KernelSite) -> tuple[int, str]:
-        """Return the number of a function in BTF, under any of its names, and the module."""
-        module = KERNEL if site.function is None else site.function.module
-        types = self.names.types.module(module)
-        for name in site.names if types is not None else ():
-            found = types.function(name) if types is not None and self.names.is_single(name) else None
-            if found is not None:
-                return found[0], module
-        raise Unable("BTF has no type of it alone")
+    def _code(self, slot: int, compiled: "Callable[[KernelHandler], bytes]") -> bytes:
+        """Return a program that counts, and then runs the handler if there is one."""
+        if self.handler is None:
+            return self.counters.program(slot)
+        return self.counters.before(slot) + compiled(self.handler)
 
     def kprobe(self, made: Attachment) -> None:
         """Set a kprobe, or a kretprobe."""
         (site,), (slot,) = made.sites, made.slots
-        program = self._load(made, self.counters.program(slot), programs.Kind(programs.PROGRAM_OF_A_KPROBE))
+        code = self._code(slot, lambda handler: handler.for_registers(site, self.names.type_of(site)))
+        program = self._load(made, code, programs.Kind(programs.PROGRAM_OF_A_KPROBE))
         event = made.hold(perf.open_kprobe(site.address, returning=site.kind == "return"))
         link = made.hold(programs.attach_to_event(program, event))
         made.told.append(lambda: programs.link_misses(link))
 
     def multi(self, made: Attachment) -> None:
         """Attach to many functions at once (``kprobe.multi``)."""
+        if self.handler is not None:
+            raise Unable("it runs one program for all functions, and a handler has one for each")
         kind = programs.Kind(programs.PROGRAM_OF_A_KPROBE, programs.MULTI)
         program = self._load(made, self.counters.program_for_many(), kind)
         cookies = {site.address: slot for site, slot in zip(made.sites, made.slots, strict=True)}
@@ -122,11 +129,14 @@ class Attacher:
         """Attach to a tracepoint without its record."""
         (site,), (slot,) = made.sites, made.slots
         assert site.raw is not None
-        program = self._load(made, self.counters.program(slot), programs.Kind(programs.PROGRAM_OF_A_TRACEPOINT))
+        code = self._code(slot, lambda handler: handler.for_tracepoint(site))
+        program = self._load(made, code, programs.Kind(programs.PROGRAM_OF_A_TRACEPOINT))
         made.hold(programs.attach_raw(program, site.raw))
 
     def tracepoint(self, made: Attachment) -> None:
         """Attach to a tracepoint's event, as perf does; others at it see their hits as before."""
+        if self.handler is not None:
+            raise Unable("handlers do not know the record of the event yet")
         (site,), (slot,) = made.sites, made.slots
         assert site.tracepoint is not None
         number = tracefs.tracepoint_number(*site.tracepoint)

@@ -3,10 +3,10 @@
 import errno
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError, UsageError
 from anyprobe.core.refusal import Refusal
@@ -18,6 +18,12 @@ from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.specs import KernelSpec, parse
 from anyprobe.target.kernel import programs
 
+if TYPE_CHECKING:
+    from anyprobe.data.results import AggregationResult
+    from anyprobe.handlers.types.annotations import AnyType
+    from anyprobe.probes.providers.kernel.handlers import KernelHandler
+
+Handler = Callable[..., Any]
 _UNTOLD = "this kernel does not tell what it misses here"
 
 
@@ -30,6 +36,7 @@ class KernelProbe:
     counters: Counters
     mechanism: str | None = None
     """The one that was demanded."""
+    handler: "KernelHandler | None" = None
     attachments: list[Attachment] = field(default_factory=list)
     refused: list[tuple[str, Refusal]] = field(default_factory=list)
     armed: bool = False
@@ -50,7 +57,8 @@ class KernelProbe:
         """Attach to all sites, as far as the kernel permits it."""
         self.earlier += self.attachments
         self.attachments = []
-        self.attachments, self.refused = mechanisms.place(Attacher(self.counters, names), self.sites, self.mechanism)
+        attacher = Attacher(self.counters, names, self.handler)
+        self.attachments, self.refused = mechanisms.place(attacher, self.sites, self.mechanism)
         self.armed = True
 
     def detach(self) -> None:
@@ -98,6 +106,7 @@ class KernelSession:
         _see_permission()
         self._names = KernelNames()
         self.probes: list[KernelProbe] = []
+        self._handlers: list[KernelHandler] = []
         self.warnings: Sequence[str] = ()
         self._began: float | None = None
         self._last: Snapshot | None = None
@@ -126,17 +135,23 @@ class KernelSession:
         Raises:
             SpecError: a spec means nothing; then nothing is attached.
         """
+        return self._arm([parse(text) for text in specs], mechanism)
+
+    def _arm(
+        self, specs: Sequence[KernelSpec], mechanism: str | None, handler: "KernelHandler | None" = None
+    ) -> list[KernelProbe]:
         self._check_attached()
         if mechanism is not None and mechanism not in mechanisms.NAMES:
             raise UsageError(f"no mechanism {mechanism!r}; one of {', '.join(mechanisms.NAMES)}")
-        read = [parse(text) for text in specs]
-        resolved = [(spec, self._names.resolve(spec), mechanism or spec.mechanism) for spec in read]
+        resolved = [(spec, self._names.resolve(spec), mechanism or spec.mechanism) for spec in specs]
         for spec, sites, demanded in resolved:
             _see_mechanism(spec, sites, demanded)
+            if handler is not None:
+                handler.check(sites[0], self._names.type_of(sites[0]))
         made: list[KernelProbe] = []
         try:
             for spec, sites, demanded in resolved:
-                made.append(KernelProbe(spec.text.strip(), sites, Counters(len(sites)), demanded))
+                made.append(KernelProbe(spec.text.strip(), sites, Counters(len(sites)), demanded, handler))
                 made[-1].attach(self._names)
         except BaseException:
             for probe in made:
@@ -146,6 +161,48 @@ class KernelSession:
         self.probes += made
         self._began = self._began or time.monotonic()
         return made
+
+    def entry(
+        self, *specs: str, when: Handler | None = None, mechanism: str | None = None
+    ) -> Callable[[Handler], Handler]:
+        """Place a handler at the entries of functions, or at raw tracepoints; ``when`` is a condition for it to run.
+
+        Its parameters are the function's by name, of the types that the kernel tells, or by position if all have
+        annotations; those of a tracepoint are by position.
+        """
+        return self._decorator([parse(text) for text in specs], when, None, mechanism)
+
+    def ret(
+        self,
+        *specs: str,
+        when: Handler | None = None,
+        retval: "AnyType | None" = None,
+        mechanism: str | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Place a handler where functions return; ``retval`` is the result's type if it is not the kernel's."""
+        returns = [replace(parse(text), name="return") for text in specs]
+        return self._decorator(returns, when, retval, mechanism)
+
+    def _decorator(
+        self,
+        specs: Sequence[KernelSpec],
+        when: Handler | None,
+        retval: "AnyType | None",
+        mechanism: str | None,
+    ) -> Callable[[Handler], Handler]:
+        def place(function: Handler) -> Handler:
+            from anyprobe.probes.providers.kernel.handlers import KernelHandler
+
+            made = KernelHandler(function, when, retval)
+            try:
+                self._arm(specs, mechanism, made)
+            except BaseException:
+                made.close()
+                raise
+            self._handlers.append(made)
+            return function
+
+        return place
 
     def remove(self, *probes: KernelProbe) -> None:
         """Detach probes; what they counted stays in ``snapshot``."""
@@ -173,7 +230,28 @@ class KernelSession:
             sites=sites,
             refused=(),
             warnings=(*self.warnings, *self._losses()),
+            aggregations=self._collected(),
+            missing=self.misses(),
         )
+
+    def _collected(self) -> "tuple[AggregationResult, ...]":
+        """Return what handlers have collected; an aggregation of several handlers is one."""
+        found: dict[object, AggregationResult] = {}
+        for handler in self._handlers:
+            for each in handler.aggregations():
+                key = each.name, each.kind, each.by
+                found[key] = found[key].merged(each) if key in found else each
+        return tuple(found.values())
+
+    def misses(self) -> dict[str, int]:
+        """Return what handlers could not do, by kind."""
+        if self._last is not None:
+            return dict(self._last.missing)
+        found: dict[str, int] = {}
+        for handler in self._handlers:
+            for kind, count in handler.misses().items():
+                found[kind] = found.get(kind, 0) + count
+        return found
 
     def _losses(self) -> Iterator[str]:
         for probe in self.probes:
@@ -190,6 +268,8 @@ class KernelSession:
         self._last = self.snapshot()
         for probe in self.probes:
             probe.counters.close()
+        for handler in self._handlers:
+            handler.close()
 
     close = detach
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from anyprobe.probes.providers.kernel.specs import KernelSpec, Name, Provider, is_pattern
 from anyprobe.target.kernel import btf, symbols, tracefs
 from anyprobe.target.kernel.symbols import KernelFunction, Symbols
+from anyprobe.target.kernel.types import Prototype
 
 _SYSCALL_FUNCTIONS = ("__x64_sys_{}", "__do_sys_{}")
 _RENAMED = {
@@ -37,6 +38,15 @@ class KernelSite:
     def address(self) -> int:
         """Where it is, 0 for tracepoints."""
         return 0 if self.function is None else self.function.address + self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionType:
+    """The type of a function: its number in the types of the kernel or a module, and its parameters."""
+
+    types: btf.Btf
+    number: int
+    prototype: Prototype
 
 
 class KernelNames:
@@ -94,9 +104,20 @@ class KernelNames:
             size = end - function.address
             raise spec.error(spec.function, f"{function.name} has no more than {size:#x} bytes")
 
-    def is_single(self, name: str) -> bool:
-        """Return whether exactly one function has a name, so that it cannot mean another one."""
-        return len(self.symbols.named(name)) == 1
+    def type_of(self, site: KernelSite) -> FunctionType | None:
+        """Return the type of a site's function under any of its names that is no other function's too."""
+        types = None if site.function is None else self._types(site.function.module)
+        for name in site.names if types is not None else ():
+            found = types.function(name) if types is not None else None
+            if types is not None and found is not None and len(self.symbols.named(name)) == 1:
+                return FunctionType(types, *found)
+        return None
+
+    def _types(self, module: str) -> btf.Btf | None:
+        try:
+            return self.types.module(module)
+        except btf.TypesUnavailable:
+            return None
 
     def _tracepoints(self, spec: KernelSpec) -> list[KernelSite]:
         categories = fnmatch.filter(tracefs.categories(), spec.module.text)
