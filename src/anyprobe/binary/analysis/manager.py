@@ -28,11 +28,3 @@ class Analyses(Generic[*Subjects]):
         except KeyError:
             found = self._results[analysis] = analysis(*self._subjects)
             return found
-
-    def known(self, analysis: Callable[[*Subjects], Result]) -> Result | None:
-        """Return the same if it was asked for before."""
-        return cast("Result | None", self._results.get(analysis))
-
-    def forget(self, analysis: Callable[[*Subjects], Result]) -> None:
-        """Make an analysis anew when it is asked for again: something that it depends on has changed."""
-        self._results.pop(analysis, None)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LOCK = 0xF0
 ENDS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.INVALID})
-"""Behind these control does not go on."""
+"""After these control does not go on."""
 _TURNS = np.array(FLOWS, np.uint8)
 """By what iced calls an instruction: 0 if control goes on to the next one."""
 _INT3 = Code.INT3
@@ -39,7 +39,7 @@ class Facts(NamedTuple):
 
     @property
     def turns(self) -> list[tuple[int, Flow]]:
-        """(number, flow) of the instructions behind which control does not simply go on."""
+        """(number, flow) of the instructions after which control does not simply go on."""
         codes = self.codes
         return [(number, FLOWS[codes[number]]) for number in _turning(codes)]
 
@@ -48,14 +48,14 @@ class Body(NamedTuple):
     """The instructions, what they tell, where they are, and where decoding makes no sense."""
 
     iced: "Sequence[Instruction] | None"
-    """``None`` where they are decoded one behind the other, and may be decoded so again."""
+    """``None`` where they are decoded one after the other, and may be decoded so again."""
     facts: Facts
     addresses: "array[int]"
     """Where each instruction begins, ascending."""
     end: int
     """Where the last one ends."""
     unlocked: frozenset[int]
-    """The instructions with ``lock`` that jumps enter behind it."""
+    """The instructions with ``lock`` that jumps enter after it."""
     missed: tuple[int, int] | None
     """The number and target of a jump into the middle of an instruction."""
     doubt: tuple[int, str] | None
@@ -88,7 +88,7 @@ def scan(instructions: "Sequence[Instruction]") -> Facts:
 
 
 def _turning(codes: "array[int]") -> list[int]:
-    """Return the numbers of the instructions behind which control does not simply go on."""
+    """Return the numbers of the instructions after which control does not simply go on."""
     return np.flatnonzero(_TURNS[np.frombuffer(codes, np.uint16)]).tolist() if codes else []
 
 
@@ -110,7 +110,7 @@ def _body(
 
 
 def decode_to_end(content: bytes, start: int) -> "tuple[Sequence[Instruction], int]":
-    """Return the instructions and their end, without trailing padding: what lies behind the last one that stays."""
+    """Return the instructions and their end, without trailing padding: what lies after the last one that stays."""
     limit = start + len(content)
     iced = decode_iced(content, start)
     keep = len(iced)

@@ -16,7 +16,7 @@ class Branches(Sequence[tuple[int, int]]):
         self.targets = array("Q")
 
     def add(self, number: int, target: int) -> None:
-        """Add one behind the others."""
+        """Add one after the others."""
         self.numbers.append(number)
         self.targets.append(target)
 

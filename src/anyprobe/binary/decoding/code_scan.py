@@ -51,7 +51,7 @@ class CodeBytes:
     start: int
     content: bytes
     end: int = field(init=False)
-    """The address behind the last byte."""
+    """The address after the last byte."""
 
     def __post_init__(self) -> None:
         """Work out the end, which is asked for very often."""

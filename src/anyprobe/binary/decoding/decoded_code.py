@@ -62,7 +62,7 @@ class DecodedCode:
         self._alone = 0
         """How many instructions were decoded alone."""
         self.mask_numbers: array[int] | None = None
-        """What each instruction does, as a number in ``instructionmasks.MASKS``, where many were looked at together."""
+        """What each instruction does, by number in ``instruction_masks.MASKS``, where many were looked at together."""
 
     @cached_property
     def end(self) -> int:
@@ -73,7 +73,7 @@ class DecodedCode:
 
     @cached_property
     def _line(self) -> "Sequence[Instruction]":
-        """The instructions as they are decoded one behind the other, until they are dropped."""
+        """The instructions as they are decoded one after the other, until they are dropped."""
         if "end" not in self.__dict__:
             self.end  # noqa: B018 - it has to decode them to know
             return cast("Sequence[Instruction]", self.__dict__["_line"])
@@ -102,7 +102,7 @@ class DecodedCode:
 
     @property
     def line(self) -> "Sequence[Instruction]":
-        """The instructions as they are decoded one behind the other, data or not."""
+        """The instructions as they are decoded one after the other, data or not."""
         return self._line
 
     @property
@@ -127,7 +127,7 @@ class DecodedCode:
 
     @property
     def turns(self) -> list[tuple[int, Flow]]:
-        """The numbers and flows of the instructions behind which control does not simply go on, ascending."""
+        """The numbers and flows of the instructions after which control does not simply go on, ascending."""
         return self._facts.turns
 
     @cached_property

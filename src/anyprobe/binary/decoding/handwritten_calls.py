@@ -1,4 +1,4 @@
-"""Calls and system calls behind which control does not go on, or may not, as hand-written code has them."""
+"""Calls and system calls after which control does not go on, or may not, as hand-written code has them."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -49,9 +49,9 @@ def system_call_line(
 
 
 def comes_back(call: "Instruction", line: "Sequence[Instruction]", behind: "Instruction | None") -> bool | None:
-    """Return whether a system call does; ``None`` where nobody knows.
+    """Return whether a system call does; ``None`` where that is not known.
 
-    ``line`` leads to it, and ``behind`` stands behind it. An unknown one does where its result is looked at.
+    ``line`` leads to it, and ``behind`` stands after it. An unknown one does where its result is looked at.
     """
     number = Constants().follow(line).value_of(Register.RAX)
     if number is not None:
@@ -72,7 +72,7 @@ def _looks_at_result(one: "Instruction") -> bool:
 
 
 def hops(call: "Instruction", instruction_at: "InstructionAt") -> bool:
-    """Return whether a call pushes the address of data behind it: ``call 1f; .asciz "text"; 1: pop rdi``."""
+    """Return whether a call pushes the address of data after it: ``call 1f; .asciz "text"; 1: pop rdi``."""
     target = call.near_branch_target
     if not 0 < target - call.next_ip <= _MOST_BYTES:
         return False
@@ -81,7 +81,7 @@ def hops(call: "Instruction", instruction_at: "InstructionAt") -> bool:
 
 
 def changes_return(first: "Instruction") -> bool:
-    """Return whether a function that begins so goes elsewhere than behind its call, as retpolines do."""
+    """Return whether a function that begins so goes elsewhere than after its call, as retpolines do."""
     if first.op_count == 0:
         return False
     if first.op0_kind == OpKind.MEMORY:

@@ -39,7 +39,7 @@ _said: list[dict[int, int]] = [{} for _ in range(_LONGEST + 1)]
 
 
 def kinds_of(instructions: "Sequence[Instruction]", content: bytes, lengths: "NDArray[np.uint8]") -> "Ints":
-    """Return the kinds of instructions that lie in ``content`` one behind the other."""
+    """Return the kinds of instructions that lie in ``content`` one after the other."""
     behind = np.cumsum(lengths, dtype=np.int64)
     padded = content + bytes(8)
     words = np.ndarray((len(content) + 1,), "<u8", buffer=padded, strides=(1,))[behind - lengths]
@@ -82,7 +82,7 @@ def codes_of(kinds: "Ints") -> "NDArray[np.uint16]":
 
 
 def mask_numbers_of(kinds: "Ints") -> "NDArray[np.int32]":
-    """Return what instructions of some kinds do, as numbers in ``instructionmasks.MASKS``."""
+    """Return what instructions of some kinds do, as numbers in ``instruction_masks.MASKS``."""
     return np.array(_masks, np.int32)[kinds]
 
 

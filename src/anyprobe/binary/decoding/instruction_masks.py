@@ -15,7 +15,7 @@ from anyprobe.isa.registers import GPRS, SYSV_CLOBBERED, mask_of
 
 FLAGS = STATUS_FLAGS << 16
 CANDIDATES = SYSV_CLOBBERED | FLAGS
-"""What code in front of an instruction may ever be allowed to destroy."""
+"""What code before an instruction may ever be allowed to destroy."""
 FETCHED = 16
 """How much higher stands what is moved into."""
 KEEPS_ALL = 1 << 32

@@ -64,7 +64,7 @@ class _Portion:
         starts = np.array([function.start for function in self._functions], np.int64)
         begins = (behind - lengths)[self._firsts[:-1]]
         self._moved: Ints = np.repeat(starts - begins, np.diff(self._firsts))
-        """How far in front of its address the content has each instruction."""
+        """How far before its address the content has each instruction."""
         self._behind, self._ends = behind, behind + self._moved
         self._addresses: Ints = self._ends - lengths
         kinds = kinds_of(instructions, self._content, lengths)

@@ -22,7 +22,7 @@ _TAKING = re.compile(rb"[\x58-\x5f\x8f\xc9]|[\x81\x83]\xc4|\x8d[\x64\xa4]")
 
 
 def is_stub_at(area: CodeBytes, address: int) -> bool:
-    """Return whether a linkage stub (``jmp [rip+x]``, behind ``endbr64`` or not) lies at an address."""
+    """Return whether a linkage stub (``jmp [rip+x]``, after ``endbr64`` or not) lies at an address."""
     content = area.content[address - area.start : address - area.start + 16]
     if _STUB_JUMP not in content:  # hardly any function begins so
         return False

@@ -31,7 +31,7 @@ class Balance(Enum):
     KEPT = "kept"
     """Every return found the stack as it was at the beginning, and something was pushed or returned from."""
     OPEN = "open"
-    """The same, but somewhere it jumps where nobody can follow, with nothing put on the stack, or it is very long."""
+    """The same, but somewhere it jumps to an unknown place, with nothing put on the stack, or it is very long."""
     BROKEN = "broken"
     """It takes from the stack what it did not put there."""
 
@@ -138,7 +138,7 @@ def balance(
             if flow is Flow.CALL and one.near_branch_target in seen.no_return:
                 break
             if flow in CALLS and not is_whole and _is_nop(instruction_at(at)):
-                break  # it may be one that never returns, with another function behind the padding
+                break  # it may be one that never returns, with another function after the padding
     if not shown:
         return Balance.BROKEN
     return Balance.OPEN if is_open else Balance.KEPT  # pieces of a function may go on to the next by such a jump
@@ -147,7 +147,7 @@ def balance(
 def takes_return(start: int, instruction_at: "Callable[[int], Instruction | None]") -> bool:
     """Return whether a function takes its return address from the stack at once: ``call print; .asciz "text"``.
 
-    It may go on there, behind what it finds there, or nowhere.
+    It may go on there, after what it finds there, or nowhere.
     """
     at, frame = start, Frame(0, None)
     for _ in range(_FIRST):
@@ -175,7 +175,7 @@ def _is_nop(one: "Instruction | None") -> bool:
 
 
 def frame_behind(one: "Instruction", frame: Frame) -> Frame:
-    """Return the frame behind an instruction that goes on to the next."""
+    """Return the frame after an instruction that goes on to the next."""
     depth, base = frame
     if one.mnemonic == Mnemonic.LEAVE:
         return Frame(None if base is None else base - 8, None)

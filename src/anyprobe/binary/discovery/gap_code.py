@@ -59,7 +59,7 @@ class GapCode:
         """Calls that do not return."""
         self._ends_of_tables: dict[int, int] = {}
         self._awaited: dict[int, int] = {}
-        """Calls that may not return, by where code goes on behind the padding, should a jump lead there."""
+        """Calls that may not return, by where code goes on after the padding, should a jump lead there."""
         if not text.is_pie:
             self._find_tables()
 
@@ -89,7 +89,7 @@ class GapCode:
         return {start for pair in self._clashes for start in pair if start in self.starts} - self.called
 
     def suspected(self) -> set[int]:
-        """Return the calls that are taken for the last of their functions only since code may begin behind them."""
+        """Return the calls that are taken for the last of their functions only since code may begin after them."""
         return {call for aim, call in self._awaited.items() if aim not in self.starts}
 
     def _follow(self, start: int) -> list[int]:
@@ -153,7 +153,7 @@ class GapCode:
         return next((one for one in found if one is not None and one.next_ip == address), None)
 
     def _may_end(self, call: "Instruction") -> bool:
-        """Return whether a call is one that does not return: what follows, behind padding, is a function.
+        """Return whether a call is one that does not return: what follows, after padding, is a function.
 
         It keeps its stack in balance, as what follows a call cannot, since there the frame of the caller ends; and
         nothing jumps over the padding.

@@ -74,7 +74,7 @@ class Judge:
     def _is_set_apart(self, address: int, end: int) -> bool:
         """Return whether what begins and ends at some addresses is aligned, as is what follows, by padding for code.
 
-        A table may begin with bytes that decode to a small function, but has no such padding behind them.
+        A table may begin with bytes that decode to a small function, but has no such padding after them.
         """
         if address & ALIGNED:
             return False
@@ -84,7 +84,7 @@ class Judge:
         return not behind & ALIGNED and (behind > end or behind in self._code.starts)
 
     def _is_behind_end(self, address: int) -> bool:
-        """Return whether code may begin at an address: behind padding, or behind what does not go on."""
+        """Return whether code may begin at an address: after padding, or after what does not go on."""
         above = self._code.above(address)
         if above is not None:
             return FLOWS[above.code] in CALLS | ENDS

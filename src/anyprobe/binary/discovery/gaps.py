@@ -69,7 +69,7 @@ class Gaps:
         return set(unique(addresses[(rows >= 0) & (addresses < highs[rows])]).tolist())
 
     def front(self, address: int, most: int) -> bytes:
-        """Return the bytes in front of an address of a gap, within the gap, ``most`` of them at most."""
+        """Return the bytes before an address of a gap, within the gap, ``most`` of them at most."""
         number = bisect_right(self.lows, address) - 1
         offset = address - self.lows[number]
         return self.contents[number][max(offset - most, 0) : offset]

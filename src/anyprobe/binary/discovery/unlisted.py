@@ -2,8 +2,8 @@
 
 Programs that were compiled without unwind tables and stripped consist of them; elsewhere it is hand-written code. They
 begin where a direct call leads, where a stored pointer points, or where a jump leaves another one; what only an
-instruction takes the address of may be a table, and has to show that it is code. They end behind the last instruction
-that control comes to, as far as that can be followed, and in front of the next one.
+instruction takes the address of may be a table, and has to show that it is code. They end after the last instruction
+that control comes to, as far as that can be followed, and before the next one.
 
 A stored pointer may be an entry of a jump table, too. It is taken for that of a function only if the code there keeps
 its stack in balance, and if no jump looks it up in a table of addresses.

@@ -40,7 +40,7 @@ class Abbreviation(NamedTuple):
 
 
 class Cursor:
-    """Reads what a list of locations or of ranges consists of, one item behind the other."""
+    """Reads what a list of locations or of ranges consists of, one item after the other."""
 
     def __init__(self, content: bytes, at: int) -> None:
         """Begin at an offset."""
@@ -63,7 +63,7 @@ class Cursor:
 
 
 def initial_length(content: bytes, at: int) -> tuple[int, int, int]:
-    """Return the length that a unit or table begins with, the bytes of its offsets, and the place behind it."""
+    """Return the length that a unit or table begins with, the bytes of its offsets, and the place after it."""
     (length,) = struct.unpack_from("<I", content, at)
     if length != 0xFFFFFFFF:
         return length, 4, at + 4
@@ -95,7 +95,7 @@ def abbreviations(content: bytes, at: int) -> dict[int, Abbreviation]:
 
 
 def read(content: bytes, at: int, form: int, offset_size: int) -> tuple[int, Value, int]:
-    """Return the form (of an indirect one, the true one), the value, and the place behind it."""
+    """Return the form (of an indirect one, the true one), the value, and the place after it."""
     size = _FIXED.get(form) or (offset_size if form in _OFFSETS else 0)
     if size:
         return form, int.from_bytes(content[at : at + size], "little"), at + size

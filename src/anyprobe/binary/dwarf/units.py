@@ -45,7 +45,7 @@ class Entry:
     def __init__(
         self, unit: "Unit", offset: int, tag: int, end: int, attributes: "Attributes", *, parent: bool
     ) -> None:
-        """Keep what was read; ``end`` is behind its attributes, ``parent`` says whether children follow there."""
+        """Keep what was read; ``end`` is after its attributes, ``parent`` says whether children follow there."""
         self.unit, self.offset, self.tag, self.end = unit, offset, tag, end
         self.attributes, self.parent = attributes, parent
 
@@ -115,7 +115,7 @@ class Entry:
             at = entry.next()
 
     def next(self) -> int:
-        """Return where the entry behind this one and all below it is."""
+        """Return where the entry after this one and all below it is."""
         sibling = self.attributes.get(AT_SIBLING)
         if sibling is not None and isinstance(sibling[1], int):
             at = self.unit.offset + sibling[1]

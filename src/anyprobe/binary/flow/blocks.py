@@ -1,6 +1,6 @@
 """Basic blocks: where the straight pieces of a function begin.
 
-A block begins at the entry, where a jump, a table, a stored pointer or an exception leads, and behind every branch. A
+A block begins at the entry, where a jump, a table, a stored pointer or an exception leads, and after every branch. A
 call does not end a block: as a rule it comes back. Padding that nothing reaches is no block.
 """
 
@@ -12,7 +12,7 @@ _GOES_ON = frozenset({Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL})
 
 
 def block_starts(code_map: ModuleView, function: FunctionView) -> tuple[int, ...]:
-    """Return where the function's basic blocks begin, ascending; the first one behind ``endbr64``, as entry probes."""
+    """Return where the function's basic blocks begin, ascending; the first one after ``endbr64``, as entry probes."""
     entered = code_map.entries.entered(function.start + 1, function.end) | function.table_targets
     entry, start, end, ends, content = function.entry, function.start, function.end, function.ends, function.content
     for number, flow in function.turns:

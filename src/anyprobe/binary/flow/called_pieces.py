@@ -1,6 +1,6 @@
 """Pieces of a function that are called: hand-written code has subroutines among its other instructions.
 
-``aesni_set_encrypt_key`` of OpenSSL calls what it has behind its own end thirty-one times. A piece's return is not the
+``aesni_set_encrypt_key`` of OpenSSL calls what it has after its own end thirty-one times. A piece's return is not the
 function's.
 """
 
@@ -17,7 +17,7 @@ from anyprobe.isa.decode import Flow, Insn
 
 
 class CalledPieces:
-    """Where a function and its parts are called behind the function's entry, and what is reached from there."""
+    """Where a function and its parts are called after the function's entry, and what is reached from there."""
 
     def __init__(self, code_map: ModuleView, parts: "Sequence[FunctionView]") -> None:
         """Look for calls into the first of ``parts``, from wherever they are."""

@@ -26,7 +26,7 @@ _BELOW = 16
 """How far down it is looked for what becomes of an address."""
 _SETTING = frozenset({Mnemonic.MOV, Mnemonic.LEA, Mnemonic.POP})
 _THUNK_BYTES = 4
-"""Bytes of a thunk in front of its return."""
+"""Bytes of a thunk before its return."""
 
 
 class EscapingJumps:
@@ -67,7 +67,7 @@ class EscapingJumps:
 
     @property
     def in_disguise(self) -> Refusal | None:
-        """Why nobody knows what is entered where: one of those may stay inside."""
+        """Why it is not known what is entered where: one of those may stay inside."""
         function = self._function
         if not self.disguised:
             return None

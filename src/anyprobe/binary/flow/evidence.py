@@ -65,7 +65,7 @@ class Evidence:
 
     @cached_property
     def pushed_returns(self) -> list[int]:
-        """Where something returns to what was pushed right in front of it, or looks like that, ascending: the same."""
+        """Where something returns to what was pushed right before it, or looks like that, ascending: the same."""
         return pushed_returns(self._map.layout.code)
 
     @cached_property

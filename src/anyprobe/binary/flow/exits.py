@@ -50,7 +50,7 @@ class Exits:
 
 
 _BREAKPOINT = b"\xcd\x03"
-"""``int 3`` in two bytes: a trap, and what goes on goes on behind it."""
+"""``int 3`` in two bytes: a trap, and what goes on goes on after it."""
 _SPLIT = "the function may go on on another stack (-fsplit-stack): which entry a return belongs to is not known"
 _STAYS = frozenset({Flow.CALL, Flow.INDIRECT_CALL, Flow.TRAP})
 """What never ends a function, by itself."""
@@ -59,7 +59,7 @@ _MOST_HOMES = 32
 
 
 def find_exits(code_map: ModuleView, function: FunctionView) -> Exits:
-    """Collect the exits of a function and of the parts that it shares with nobody (``name.cold``)."""
+    """Collect the exits of a function and of the parts that belong to no other function (``name.cold``)."""
     return _Collector(code_map, function).collect()
 
 
@@ -118,7 +118,7 @@ class _Collector:
         ]
 
     def _refuse_if_entered(self, why: str) -> None:
-        """Refuse all if a jump from elsewhere leads into the function, behind its entry."""
+        """Refuse all if a jump from elsewhere leads into the function, after its entry."""
         for target, source, _ in self.map.entries.references.into(self.function.entry + 1, self.function.end):
             home = self.map.containing(source)
             insn = home.covering(source) if home is not None and home not in self.parts else None
@@ -183,9 +183,9 @@ class _Collector:
             self._runs_on(part, part.runs_past_end)
 
     def _runs_on(self, part: FunctionView, address: int) -> None:
-        """Take the last instruction for an exit, if control always leaves there: by it, or behind it.
+        """Take the last instruction for an exit, if control always leaves there: by it, or after it.
 
-        Hand-written code ends that way: ``cmp rcx, rdx; jb __chk_fail``, and behind it stands ``memcpy``.
+        Hand-written code ends that way: ``cmp rcx, rdx; jb __chk_fail``, and after it stands ``memcpy``.
         """
         insn, behind = part.insn_at(address), self.map.layout.next_code(part.end)
         if insn is not None and insn.raw == _BREAKPOINT:
@@ -221,7 +221,7 @@ class _Collector:
         return Reason.SIGNAL_RETURN.value in self.map.text.forbidden_areas.overlapping(address, address + 1)
 
     def _follows_no_return(self, part: FunctionView, insn: Insn) -> bool:
-        """Return whether nothing leads to an instruction but the call in front of it, which never returns."""
+        """Return whether nothing leads to an instruction but the call before it, which never returns."""
         at = insn.address
         number = part.index_of(at)
         above = part.insn(number - 1) if number else None
@@ -249,7 +249,7 @@ class _Collector:
         self.found.append(Exit(insn.address, ExitKind.TAIL, insn.flow is not Flow.JUMP, False, target))
 
     def _may_come_back(self, target: int) -> bool:
-        """Return whether code that a jump leads to may jump back behind the function's entry, calls aside."""
+        """Return whether code that a jump leads to may jump back into the function past its entry, calls aside."""
         indirect = any(part.has_inner_entries for part in self.parts)
         if not indirect and not self._is_entered_by_others():
             return False
@@ -270,11 +270,11 @@ class _Collector:
         return indirect and any(home.indirect_jumps > len(home.tables) for home in homes)
 
     def _inside(self) -> list[tuple[int, int]]:
-        """Return the bounds of the function behind its entry and of its parts elsewhere."""
+        """Return the bounds of the function after its entry and of its parts elsewhere."""
         return [(part.start if number else part.entry + 1, part.end) for number, part in enumerate(self.parts)]
 
     def _is_entered_by_others(self) -> bool:
-        """Return whether other code may jump behind the function's entry."""
+        """Return whether other code may jump into the function past its entry."""
         bounds = self._inside()
         if self._others is None or self._others[0] != len(bounds):
             found = (each for low, high in bounds for each in self.map.entries.references.into(low, high))

@@ -1,7 +1,7 @@
 """From which instructions control comes to an instruction, and which of them may have set a register.
 
 The jumps of a function are looked at together: the targets of one jump table are where the search for another one's
-index goes on. ``jumptables`` begins with no table, adds the targets that it finds, and begins again until nothing is
+index goes on. ``jump_tables`` begins with no table, adds the targets that it finds, and begins again until nothing is
 new. What holds then holds for all of them together.
 """
 
@@ -44,7 +44,7 @@ class FlowGraph:
         self.crosses_labels = True
         """Whether a search goes on above a label although another indirect jump may lead there."""
         self.asked: set[int] = set()
-        """Where in the function it was asked which tables lead there, since somebody has emptied this."""
+        """Where in the function it was asked which tables lead there, since this was emptied."""
         self.is_lost = False
         """Whether something was come to, since then, to which nothing is known to lead."""
         self._elsewhere: dict[int, dict[int, list[tuple[int, Kind]]]] = {}
@@ -68,7 +68,7 @@ class FlowGraph:
     def predecessors(self, place: "Place") -> "list[Place] | None":
         """Return all instructions from which control comes to one; ``None`` if that is not known.
 
-        Behind a function's first instruction nothing is returned for its callers.
+        After a function's first instruction nothing is returned for its callers.
         """
         body, number = place
         address = body.addresses[number]
@@ -122,11 +122,11 @@ class FlowGraph:
         return flow_of(insn) is Flow.CALL and insn.near_branch_target in self._no_return
 
     def _never_runs(self, body: FunctionView, number: int) -> bool:
-        """Return whether an instruction to which no way is known has none: padding, or behind an no_return call."""
+        """Return whether an instruction without a known way to it has none: padding, or after an endless call."""
         return is_padding(body.raw_at(number)) or (number > 0 and self._is_no_return(body.iced[number - 1]))
 
     def _from_elsewhere(self, body: FunctionView, address: int) -> "list[Place] | None":
-        """Return the jumps of other functions to an address behind the start; ``None`` if it is entered otherwise."""
+        """Return the jumps of other functions to an address after the start; ``None`` if it is entered otherwise."""
         found: list[Place] = []
         for source, kind in self._entered_from_elsewhere(body).get(address, ()):
             if not self.map.entries.may_lead(address, source, kind):

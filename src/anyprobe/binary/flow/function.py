@@ -71,13 +71,13 @@ class FunctionCode(DecodedCode):
         return self.reachability.never_runs(self._index[insn.address])
 
     def boundaries_near(self, address: int) -> tuple[int, ...]:
-        """Return the instruction starts before and behind an address, for messages."""
+        """Return the instruction starts before and after an address, for messages."""
         number = bisect_right(self.addresses, address)
         return tuple(self.addresses[max(number - 1, 0) : number + 1])
 
     @property
     def entry(self) -> int:
-        """Where an entry probe goes: behind ``endbr64``, else the start."""
+        """Where an entry probe goes: after ``endbr64``, else the start."""
         return self.start + 4 if self._whole.startswith(b"\xf3\x0f\x1e\xfa") else self.start
 
     # -- control flow
@@ -119,7 +119,7 @@ class FunctionCode(DecodedCode):
 
     @property
     def _last_calls(self) -> "LastCalls":
-        """The calls and system calls behind which control does not go on, or may not."""
+        """The calls and system calls after which control does not go on, or may not."""
         from anyprobe.binary.flow.last_calls import last_calls
 
         return self.analyses.get(last_calls)
@@ -143,7 +143,7 @@ class FunctionCode(DecodedCode):
 
     @property
     def jumps_through_pointers(self) -> list[int]:
-        """The numbers of the indirect jumps that go neither by a table nor where nobody knows."""
+        """The numbers of the indirect jumps that go neither by a table nor to an unknown place."""
         jumps = self.pointer_jumps
         return [] if jumps and self._escaping_jumps.through_pointers else jumps
 
@@ -156,7 +156,7 @@ class FunctionCode(DecodedCode):
 
     @property
     def overlapped(self) -> frozenset[int]:
-        """Instructions that are also entered behind their ``lock`` prefix (single-threaded programs skip it)."""
+        """Instructions that are also entered after their ``lock`` prefix (single-threaded programs skip it)."""
         return self._body.unlocked
 
     def _is_locked(self, address: int) -> bool:
@@ -252,7 +252,7 @@ class FunctionCode(DecodedCode):
 
     @cached_property
     def runs_past_end(self) -> int | None:
-        """The last instruction, if control goes on behind it. A call there is taken to be one that never returns.
+        """The last instruction, if control goes on after it. A call there is taken to be one that never returns.
 
         Where nothing lists the function, and so says where it ends, the call has to be known for that.
         """
@@ -280,7 +280,7 @@ class FunctionCode(DecodedCode):
 
     @cached_property
     def has_inner_entries(self) -> bool:
-        """Whether something known may enter the function behind its entry through a stored pointer."""
+        """Whether something known may enter the function after its entry through a stored pointer."""
         low, high = self.entry + 1, self.end
         return bool(self._map.entries.pointed_to(low, high))
 
@@ -342,7 +342,7 @@ class FunctionCode(DecodedCode):
     def run_of(self, address: int, since: int = 0) -> tuple[Insn, ...]:
         """Return a straight line of instructions around one of which only the first may be entered.
 
-        It is as long as it can be from ``since`` on to ``FAR_ENOUGH`` bytes behind the instruction. Where the control
+        It is as long as it can be from ``since`` on to ``FAR_ENOUGH`` bytes after the instruction. Where the control
         flow is not fully known every instruction is a line of its own. A call ends a line, since its return address is
         entered.
         """
@@ -359,7 +359,7 @@ class FunctionCode(DecodedCode):
 
     @property
     def knows_leaders(self) -> bool:
-        """Whether somebody has asked for all of ``leaders`` already."""
+        """Whether all of ``leaders`` was asked for already."""
         return "leaders" in self.__dict__
 
     def enterable(self, low: int, high: int) -> set[int]:
@@ -385,7 +385,7 @@ class FunctionCode(DecodedCode):
 
     @cached_property
     def padding_after(self) -> int:
-        """The number of bytes behind the function that are padding and that nothing enters."""
+        """The number of bytes after the function that are padding and that nothing enters."""
         last = self.insn(len(self.addresses) - 1) if self.addresses else None
         if last is None:
             return 0

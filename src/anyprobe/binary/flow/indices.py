@@ -1,7 +1,7 @@
 """The tables that a jump or a look-up reads, and how many values its index can have.
 
 A bound is looked for on one way to the jump, the one above: it may be that of another way. Who reads a table by it goes
-on behind it, see ``jumptables``.
+on after it, see ``jump_tables``.
 """
 
 from struct import calcsize, iter_unpack

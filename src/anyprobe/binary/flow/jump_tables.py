@@ -12,7 +12,7 @@ bits of which not all values occur), the table itself: all its entries lead to c
 that does not leads to no code at all, or lies in something else that the code refers to.
 
 A jump through a pointer that comes whole from memory, an argument or a result is no table: it can only reach
-addresses that somebody stored, and those are among the module's known entries.
+addresses that are stored somewhere, and those are among the module's known entries.
 """
 
 from struct import calcsize
@@ -252,7 +252,7 @@ class _Slice:
         return Table(tables[0], tuple(dict.fromkeys(targets)))
 
     def _labels(self, place: "Place", distance: int, start: int) -> Table | None:
-        """Resolve ``and i, 15; shl i, 6; add i, base; jmp i``: pieces of code of one size, one behind the other."""
+        """Resolve ``and i, 15; shl i, 6; add i, base; jmp i``: pieces of code of one size, one after the other."""
         bases = self._index.addresses(place, start)
         step, index, register = self._step(place, distance)
         count = self._masked(index, register) if len(bases) == 1 and step > 1 else 0
@@ -320,7 +320,7 @@ class _Slice:
     def _is_whole(self, table: int, count: int, base: int) -> bool:
         """Return whether a table has no more than ``count`` entries, by what lies around them.
 
-        Every entry of a table leads to code, those that are never used too. An entry in front of the table would be one
+        Every entry of a table leads to code, those that are never used too. An entry before the table would be one
         for a negative index, as hand-written code may have.
         """
         end = table + count * 4
@@ -335,7 +335,7 @@ class _Slice:
         )
 
     def _ends_another(self, table: int) -> bool:
-        """Return whether right in front of a table is another one, of this function or of another that refers to it."""
+        """Return whether right before a table is another one, of this function or of another that refers to it."""
         found = next(self._evidence.data_taken(table - 4 * MOST_ENTRIES, table, backwards=True), None)
         if found is None or (table - found[0]) % 4:
             return False

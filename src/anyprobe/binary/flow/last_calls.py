@@ -1,4 +1,4 @@
-"""The calls and system calls of one function behind which control does not go on, or may not."""
+"""The calls and system calls of one function after which control does not go on, or may not."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +16,7 @@ class LastCalls(NamedTuple):
     certain: frozenset[int]
     """The calls that only push where data is, and the system calls that never come back."""
     possible: frozenset[int]
-    """What may not come back, that included: behind it may be data."""
+    """What may not come back, that included: after it may be data."""
 
 
 _NONE = LastCalls(frozenset(), frozenset())

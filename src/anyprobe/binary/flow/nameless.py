@@ -1,7 +1,7 @@
 """Code outside of all functions: the linker's stubs, and what neither a symbol nor an unwind entry mentions.
 
 Such code begins where something that is known leads: a branch of a function, a stored pointer, a symbol. What else may
-enter it nobody knows, so that no two of its instructions move together; and what nothing is known to lead to may be a
+enter it is not known, so that no two of its instructions move together; and what nothing is known to lead to may be a
 table.
 """
 
@@ -23,7 +23,7 @@ class NamelessCode(FunctionCode):
 
     @cached_property
     def complete(self) -> Refusal | None:
-        """Nobody knows what else may enter code that nothing describes."""
+        """What else may enter code that nothing describes is not known."""
         return self.broken or Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.start, "code that belongs to no function")
 
 

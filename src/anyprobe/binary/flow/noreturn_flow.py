@@ -1,7 +1,7 @@
 """Functions that never return, by what they do: every way through them ends in a trap, or in a call that never returns.
 
-Names tell of the ones in libraries (``noreturn``). Programs have their own: ``serverPanic`` writes a report and calls
-``abort``. Behind calls of those nothing runs, whatever the bytes there seem to do.
+Names tell of the ones in libraries (``images.noreturn``). Programs have their own: ``serverPanic`` writes a report and
+calls ``abort``. After calls of those nothing runs, whatever the bytes there seem to do.
 """
 
 from bisect import bisect_left
@@ -48,7 +48,7 @@ class NoReturnFunctions:
         return known
 
     def _goes_elsewhere(self, target: int) -> bool:
-        """Return whether what is called does not come back behind the call, but leads somewhere else (a retpoline)."""
+        """Return whether what is called does not come back after the call, but leads somewhere else (a retpoline)."""
         home = self._map.containing(target)
         number = home.index_of(target) if home is not None else None
         return home is not None and number is not None and changes_return(home.iced[number])

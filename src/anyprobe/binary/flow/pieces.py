@@ -78,7 +78,7 @@ class Pieces:
         return function.start in self._framed and self.owner_of(function) is not None
 
     def running_into(self, start: int) -> FunctionView | None:
-        """Return the code in front of an address from which control runs on to there."""
+        """Return the code before an address from which control runs on to there."""
         before = self._map.layout.start_before(start)
         above = self._map.function_at(before) if before is not None else None
         if above is None or isinstance(above, Refusal) or self._map.layout.next_code(above.end) != start:

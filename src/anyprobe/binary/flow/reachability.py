@@ -13,10 +13,10 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import DIRECT
 
 
-def is_all_led_to(function: FunctionView, entries: set[int]) -> bool:
+def reaches_all(function: FunctionView, entries: set[int]) -> bool:
     """Return whether every instruction but padding is led to from ``entries``, by a jump, or from above.
 
-    That is so of nearly all functions, and takes one look behind each end. Of the others, and of what calls pieces of
+    That is so of nearly all functions, and takes one look after each end. Of the others, and of what calls pieces of
     itself, ``Reached`` knows more.
     """
     addresses, last = function.addresses, function.analyses.get(last_calls).possible
@@ -41,7 +41,7 @@ def is_all_led_to(function: FunctionView, entries: set[int]) -> bool:
     if is_all:
         return True
     reached = [*starts[1:], function.end]
-    """By piece: the first instruction that is led to, so far behind its end."""
+    """By piece: the first instruction that is led to, so far after its end."""
     todo = [at for at in entries if addresses[bisect_right(addresses, at) - 1] == at]
     while todo:
         aim = todo.pop()
@@ -56,7 +56,7 @@ class Reached:
     """Which instructions of a function, decoded from the first byte to the last, something is known to lead to."""
 
     def __init__(self, function: FunctionView, entries: Iterable[int], *, certainly: bool = True) -> None:
-        """Follow control flow from ``entries``, ``certainly`` not behind calls that may not come back."""
+        """Follow control flow from ``entries``, ``certainly`` not after calls that may not come back."""
         self._function = function
         self._ends = (
             function.analyses.get(last_calls).possible if certainly else function.analyses.get(last_calls).certain
@@ -173,8 +173,8 @@ class Reachability:
         if self._function.is_plain_code and self._map.analyses.get(Pieces).is_crossed(self._function):
             return True  # jump tables of its function may lead here
         known = self._known_entries()
-        return is_all_led_to(self._function, known) or (
-            bool(self._others) and is_all_led_to(self._function, known | self._others)
+        return reaches_all(self._function, known) or (
+            bool(self._others) and reaches_all(self._function, known | self._others)
         )
 
     @cached_property
@@ -186,10 +186,10 @@ class Reachability:
     def leads_everywhere(self) -> bool:
         """Whether all but padding is led to by the function itself, wherever instructions begin."""
         entries = self._known_entries()
-        return is_all_led_to(self._function, entries) or Reached(self._function, entries).is_all
+        return reaches_all(self._function, entries) or Reached(self._function, entries).is_all
 
     def _is_padding(self, number: int) -> bool:
-        """Return whether an instruction is padding that nobody reads: a constant may look like some."""
+        """Return whether an instruction is padding that no instruction reads: a constant may look like some."""
         from anyprobe.binary.flow.evidence import Evidence
 
         raw, address = self._function.raw_at(number), self._function.addresses[number]

@@ -7,7 +7,7 @@ from anyprobe.binary.analysis.views import FunctionView
 from anyprobe.isa.decode import FLOWS, Flow, Insn
 
 FAR_ENOUGH = 32
-"""How far behind an instruction a jump that displaces it can reach, in bytes, with room to spare."""
+"""How far after an instruction a jump that displaces it can reach, in bytes, with room to spare."""
 
 
 class _Enterable(FunctionView, Protocol):
@@ -24,13 +24,13 @@ class StraightLines:
     """The straight lines of one function, as long as nothing changes about who enters it."""
 
     def __init__(self, function: _Enterable) -> None:
-        """Begin with none: each is made when somebody asks for an instruction of it."""
+        """Begin with none: each is made when an instruction of it is asked for."""
         self._function = function
         self._whole: dict[int, tuple[int, tuple[Insn, ...]]] = {}
         """By the number of each instruction: that of the first one of its line, and the line."""
 
     def around(self, number: int, since: int) -> tuple[Insn, ...]:
-        """Return the line of an instruction from ``since`` on, to ``FAR_ENOUGH`` bytes behind its start at least."""
+        """Return the line of an instruction from ``since`` on, to ``FAR_ENOUGH`` bytes after its start at least."""
         function = self._function
         if function.knows_leaders:
             return self._part_of_whole(number, since)
@@ -69,7 +69,7 @@ class StraightLines:
         return found
 
     def _continues(self, number: int) -> bool:
-        """Return whether a line goes on behind an instruction and neither side is entered in its middle."""
+        """Return whether a line goes on after an instruction and neither side is entered in its middle."""
         function = self._function
         overlapped = function.overlapped
         if overlapped and {function.addresses[number], function.ends[number]} & overlapped:

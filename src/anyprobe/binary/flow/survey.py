@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SHORT = frozenset(value for name, value in vars(Code).items() if isinstance(value, int) and "_REL8_" in name)
 _SHORT_BYTES, _NEAR_BYTES, _WIDE_BYTES = 2, 5, 6
-"""How far in front of a branch's end its opcode lies: ``jmp rel8``, ``jmp rel32`` and ``call``, ``jcc rel32``."""
+"""How far before a branch's end its opcode lies: ``jmp rel8``, ``jmp rel32`` and ``call``, ``jcc rel32``."""
 
 
 def checked_references(code_map: ModuleView) -> References:
@@ -97,7 +97,7 @@ def instruction_ends(codes: "Sequence[FunctionView]", addresses: "NDArray[np.int
 def numbered(found: "Sequence[Branches]", firsts: "NDArray[np.int64]") -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
     """Return the (number, target) pairs of some functions as columns, with numbers that count all instructions.
 
-    ``firsts`` are the numbers of their first ones. In front of the first address targets wrap.
+    ``firsts`` are the numbers of their first ones. Before the first address targets wrap.
     """
     numbers = np.frombuffer(b"".join(each.numbers for each in found), np.uint32)
     targets = np.frombuffer(b"".join(each.targets for each in found), np.int64)
@@ -105,7 +105,7 @@ def numbered(found: "Sequence[Branches]", firsts: "NDArray[np.int64]") -> "tuple
 
 
 def _opcode_table() -> "NDArray[np.int64]":
-    """Return, by what iced calls a branch, how far in front of its end the opcode lies, and its kind for the scan."""
+    """Return, by what iced calls a branch, how far before its end the opcode lies, and its kind for the scan."""
     found = np.tile(np.array([_WIDE_BYTES, Kind.NEAR], np.int64), (len(FLOWS), 1))
     found[[code for code, flow in enumerate(FLOWS) if flow in (Flow.JUMP, Flow.CALL)], 0] = _NEAR_BYTES
     found[sorted(_SHORT)] = _SHORT_BYTES, Kind.SHORT

@@ -1,8 +1,8 @@
 """What is not known of functions that nothing lists: where one ends follows from where the next one begins.
 
 What is only pointed or jumped to may be a place inside of the function in front, and a jump that goes where a stored
-pointer says may lead there; that is certainly not so of one that is called. A jump that nobody can follow may lead into
-all that is near.
+pointer says may lead there; that is certainly not so of one that is called. A jump that cannot be followed may lead
+into all that is near.
 """
 
 from iced_x86 import Code, Mnemonic, Register
@@ -12,7 +12,7 @@ from anyprobe.binary.objects.padding import padding_length
 from anyprobe.core.refusal import Reason, Refusal
 
 _REACH = 1 << 16
-"""How far from its beginning a jump that nobody can follow may lead, past subroutines that hand-written code calls."""
+"""How far from its beginning a jump that cannot be followed may lead, past subroutines that hand-written code calls."""
 _RESTORING = frozenset({Code.ADD_RM64_IMM8, Code.ADD_RM64_IMM32})
 
 
@@ -25,7 +25,7 @@ class UnlistedDoubts:
         self._found: dict[int, Refusal | None] = {}
 
     def of(self, start: int) -> Refusal | None:
-        """Return why control may enter a function, or a piece of it, where nobody knows; ``None`` if it does not."""
+        """Return why control may enter a function, or a piece of it, unseen; ``None`` if it does not."""
         if start not in self._found:
             self._look_around(start)
         return self._found[start]
@@ -59,7 +59,7 @@ class UnlistedDoubts:
         return [each for each in codes if not isinstance(each, Refusal)]
 
     def _is_closed(self, code: FunctionView) -> bool:
-        """Return whether what follows a function, behind padding, is listed or called, and so no piece of it."""
+        """Return whether what follows a function, after padding, is listed or called, and so no piece of it."""
         gap = self._map.layout.gap_around(code.end)
         if gap is not None and padding_length(gap[1], 0) < len(gap[1]):
             return False

@@ -19,7 +19,7 @@ class IfuncSlots:
         self._imports: dict[str, list[tuple[LoadedObject, int, str]]] | None = None
 
     def __call__(self, loaded: LoadedObject, function: Function) -> list[int]:
-        """Return the runtime addresses that the process calls for an IFUNC symbol, none if nobody resolved it."""
+        """Return the runtime addresses that the process calls for an IFUNC symbol, none if it was not resolved."""
         slots = self._own_slots(loaded, function) + self._import_slots(function)
         found: dict[int, None] = {}
         for slot in slots:

@@ -324,7 +324,7 @@ def _placements(path: str, group: list[MappingLike], files: ObjectFiles) -> list
     try:
         image = whole.image
     except TargetError:
-        return [whole]  # what is wrong with the file is said when somebody wants it
+        return [whole]  # what is wrong with the file is said when it is wanted
     by_bias: dict[int, list[MappingLike]] = {}
     for mapping in group:
         for bias in _biases_of(image.segments, mapping):

@@ -72,7 +72,7 @@ def _without_inner_labels(symbols: SymbolColumns, unwind: UnwindTable) -> Symbol
 
 
 def _covered(addresses: NDArray[np.int64], functions: SymbolColumns) -> NDArray[np.bool_]:
-    """Return which addresses lie inside a sized function symbol, behind its first byte."""
+    """Return which addresses lie inside a sized function symbol, after its first byte."""
     order = np.argsort(functions.value, kind="stable")
     starts = functions.value[order]
     ends = starts + functions.size[order]

@@ -6,7 +6,7 @@ are served, too. Calls and jumps to other functions of the module are followed w
 through a pointer or a linkage stub, a system call, a trap end the search, and what is undecided there is live.
 
 Go is the exception: its functions may have no stack left on which flags could be saved. Where there is no dead register
-for them either, the flags count as dead behind calls and returns, unless a caller in the module is seen to read them.
+for them either, the flags count as dead after calls and returns, unless a caller in the module is seen to read them.
 """
 
 from dataclasses import dataclass
@@ -135,7 +135,7 @@ class EntryLiveness:
         return self._dead_at_entry(callee, depth + 1)
 
     def _go_reads_flags(self, function: FunctionView) -> bool:
-        """Return whether a Go function, or the code behind a direct call of it, reads the flags it is entered with."""
+        """Return whether a Go function, or the code after a direct call of it, reads the flags it is entered with."""
         start = function.index_of(function.entry)
         if start is None or _straight(function, start, 0, FLAGS)[0]:
             return True

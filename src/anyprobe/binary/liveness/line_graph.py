@@ -37,7 +37,7 @@ _BRANCHES = np.array([Kind.NEAR, Kind.SHORT])
 class LineGraph:
     """The graph: lines are the first nodes, then come the returns of the functions, then one of which nothing is known.
 
-    A return leads to what is behind every call of its function.
+    A return leads to what is after every call of its function.
     """
 
     def __init__(self, code_map: ModuleView, lines: ModuleLines) -> None:
@@ -51,11 +51,11 @@ class LineGraph:
         self._homes: Ints = lines.owners + self.returns
         """By line: the return of its function."""
         self.decided: Ints = np.zeros(self.count, np.int64)
-        """What is live behind a line wherever it leads."""
+        """What is live after a line wherever it leads."""
         self.keeps_all = (lines.moved_in & KEEPS_ALL) != 0
         """By function, as all that follow."""
         self.strangers = np.zeros(len(lines.functions), np.bool_)
-        """Whether it calls what nobody can look into."""
+        """Whether it calls code that is not known."""
         self.open: set[int] = set()
         """The returns that lead to code of which nothing is known."""
         self.several: set[int] = set()
@@ -89,7 +89,7 @@ class LineGraph:
         return found
 
     def behind_calls(self, overwritten: "Ints") -> Edges:
-        """Return the edges from calls to what comes behind them, which what calls overwrite does not pass."""
+        """Return the edges from calls to what comes after them, which what calls overwrite does not pass."""
         return Edges(self._behind, ~overwritten[joined(self._called)])
 
     def calls(self) -> Edges:
@@ -119,7 +119,7 @@ class LineGraph:
         return zip(ends.tolist(), lines.owners[ends].tolist(), lines.stops[ends].tolist(), strict=True)
 
     def _follow_returns(self) -> None:
-        """Lead to who called; where that was no call, there may be somebody who expects arguments."""
+        """Lead to the callers; where that was no call, there may be code that expects arguments."""
         ends = np.flatnonzero(self._ending == Flow.RET)
         self._back.append((ends, self._homes[ends]))
         for end, owner, stop in self._ending_in(Flow.RET):
@@ -127,7 +127,7 @@ class LineGraph:
                 self.decided[end] |= ARGUMENTS
 
     def _names_target(self, owner: int, number: int) -> bool:
-        """Return whether an instruction in front of a return puts there where it leads, as in retpolines."""
+        """Return whether an instruction before a return puts there where it leads, as in retpolines."""
         first = int(self._lines.firsts[owner])
         if number < first:
             return False
@@ -181,12 +181,12 @@ class LineGraph:
         return by_table, leaving
 
     def _leave(self, sources: "Ints") -> None:
-        """Lead lines to code that nobody can look into and that returns to who called."""
+        """Lead lines to code that is not known and that returns to the callers."""
         self.decided[sources] |= ARGUMENTS
         self._back.append((sources, self._homes[sources]))
 
     def _follow_calls(self, last: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> None:
-        """Lead into the functions that are called, and to what comes behind the calls, where they come back."""
+        """Lead into the functions that are called, and to what comes after the calls, where they come back."""
         lines = self._lines
         numbers, targets = lines.calls
         sources = np.searchsorted(lines.stops, numbers)
@@ -216,7 +216,7 @@ class LineGraph:
         self._note_middles(sources, targets, found, called=True)
 
     def _below_ends(self, sources: "Ints", called: "Ints") -> "Ints":
-        """Return what is right behind the functions that some calls end, should these come back, or -1."""
+        """Return what is right after the functions that some calls end, should these come back, or -1."""
         lines = self._lines
         following = [self._map.layout.next_code(lines.functions[owner].end) for owner in lines.owners[sources].tolist()]
         found = lines.lines_at(np.array([-1 if each is None else each for each in following], np.int64))

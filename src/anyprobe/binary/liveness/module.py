@@ -1,20 +1,20 @@
-"""Which registers and flags are dead in front of instructions, for all functions of a module together.
+"""Which registers and flags are dead before instructions, for all functions of a module together.
 
-Where ``siteliveness`` gives up, at calls and returns, this goes on: into the function that is called and to what comes
-behind the call, and from a return to what comes behind every direct call of the function. So whatever compilers have
-agreed with themselves about local functions is seen. Where nobody can look, a callee behind a pointer or a linkage
-stub is taken to have arguments where the convention puts them, and a caller that is not in the module, or comes through
-a pointer, to look at the result and at whatever the function does not destroy.
+Where ``liveness.site`` gives up, at calls and returns, this goes on: into the function that is called and to what comes
+after the call, and from a return to what comes after every direct call of the function. So whatever compilers have
+agreed with themselves about local functions is seen. Where the code is not known, a callee behind a pointer or a
+linkage stub is taken to have arguments where the convention puts them, and a caller that is not in the module, or comes
+through a pointer, to look at the result and at whatever the function does not destroy.
 
 A function destroys what it overwrites, what a function destroys that it calls, and by a call through a pointer or a
 stub ``r11``, which every convention and every linker leaves to callees. It may keep what it has from its caller and
 moves somewhere and back; functions that put the stack pointer elsewhere, as those that switch coroutines do, may keep
-all. What strangers destroy in a call is nobody's any more behind it, and holds no result of the function that called
+all. What strangers destroy in a call holds no value that is wanted after it, and no result of the function that called
 them. The functions behind thread-local descriptors are none: compilers know that they change ``rax`` only. A return
-right behind a ``push`` is a jump, as in retpolines, and may lead to who expects arguments.
+right after a ``push`` is a jump, as in retpolines, and may lead to who expects arguments.
 
 First it is found out what a function reads that it is entered with, wherever it may return to; with that it is known
-what calls read, and what is live in front of returns.
+what calls read, and what is live before returns.
 """
 
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ _SWIFT_RESULTS = mask_of(("rax", "rdx", "rcx", "r8"))
 
 
 class ModuleLiveness:
-    """What is dead in front of the instructions of one module."""
+    """What is dead before the instructions of one module."""
 
     def __init__(self, code_map: ModuleView) -> None:
         """Take what an earlier session has kept, or solve the whole module."""
@@ -52,12 +52,12 @@ class ModuleLiveness:
         starts, firsts, offsets, live = kept
         bounds = zip(firsts[:-1].tolist(), firsts[1:].tolist(), strict=True)
         self._bounds = dict(zip(starts.tolist(), bounds, strict=True))
-        """By the start of a function: the number of its first instruction, and of the one behind its last."""
+        """By the start of a function: the number of its first instruction, and of the one after its last."""
         self._offsets, self._live = offsets.data, live.data
-        """By instruction: how far behind the function's start it is, and what is live in front of it."""
+        """By instruction: how far after the function's start it is, and what is live before it."""
 
     def scratch(self, function: FunctionView, address: int) -> Scratch:
-        """Return what code in front of an instruction may destroy."""
+        """Return what code before an instruction may destroy."""
         number = function.index_of(address)
         first, end = self._bounds.get(function.start, (0, 0))
         if number is None or first + number >= end or self._offsets[first + number] != address - function.start:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class ModuleLines:
     """All instructions of functions whose instructions are not in doubt, ascending, and their lines.
 
-    A line begins with what anything leads to, and behind whatever does not simply go on to the next instruction; it
+    A line begins with what anything leads to, and after whatever does not simply go on to the next instruction; it
     goes to where the next one begins.
     """
 
@@ -110,7 +110,7 @@ class ModuleLines:
         return order, longer.tolist()
 
     def composed(self) -> "tuple[Ints, Ints]":
-        """Return what is live in front of each line whatever follows it, and what is undecided behind it."""
+        """Return what is live before each line whatever follows it, and what is undecided after it."""
         order, longer = self._by_length
         heads = self.heads[order]
         live, pending = np.zeros(len(order), np.int64), np.full(len(order), CANDIDATES, np.int64)
@@ -122,7 +122,7 @@ class ModuleLines:
         return live[back], pending[back]
 
     def spread(self, behind: "Ints") -> "NDArray[np.uint32]":
-        """Return what is live in front of each instruction from what is live behind each line."""
+        """Return what is live before each instruction from what is live after each line."""
         order, longer = self._by_length
         stops, now = self.stops[order], behind[order]
         found = np.empty(len(self.addresses), np.uint32)
@@ -134,7 +134,7 @@ class ModuleLines:
 
 
 def _mask_numbers(functions: list[FunctionView]) -> "NDArray[np.int32]":
-    """Return what each instruction of some functions does, as numbers in ``instructionmasks.MASKS``."""
+    """Return what each instruction of some functions does, as numbers in ``instruction_masks.MASKS``."""
     numbers = (array("i", mask_numbers(each)) if each.mask_numbers is None else each.mask_numbers for each in functions)
     return np.frombuffer(b"".join(numbers), np.int32)
 

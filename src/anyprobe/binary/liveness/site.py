@@ -1,8 +1,8 @@
-"""Which registers and flags code inserted in front of any instruction of a function may destroy.
+"""Which registers and flags code inserted before any instruction of a function may destroy.
 
 The blocks of a function are looked at together, backwards until nothing changes; what other functions overwrite before
-they read it is taken from ``liveness``, and as there no convention is relied upon: a return, a call or jump through a
-pointer or a linkage stub, a system call, a trap end every path, and what is undecided there is live.
+they read it is taken from ``liveness.entry``, and as there no convention is relied upon: a return, a call or jump
+through a pointer or a linkage stub, a system call, a trap end every path, and what is undecided there is live.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Line(NamedTuple):
-    """A straight line: what is live in front of it whatever follows, what is undecided behind it, and what follows."""
+    """A straight line: what is live before it whatever follows, what is undecided after it, and what follows."""
 
     live: int
     pending: int
@@ -27,12 +27,12 @@ class Line(NamedTuple):
 
 
 class SiteLiveness:
-    """What is dead in front of the instructions of one function; a part elsewhere is a function of its own."""
+    """What is dead before the instructions of one function; a part elsewhere is a function of its own."""
 
     candidates = CANDIDATES
     """What it looks for."""
     ends = frozenset(Flow) - {Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL}
-    """Behind which instructions another line begins."""
+    """After which instructions another line begins."""
 
     def __init__(self, code_map: ModuleView, function: FunctionView) -> None:
         """Solve the function's blocks."""
@@ -42,7 +42,7 @@ class SiteLiveness:
         self._live = self._solve()
 
     def scratch(self, address: int) -> Scratch:
-        """Return what code in front of the instruction at an address may destroy."""
+        """Return what code before the instruction at an address may destroy."""
         return scratch_of(self.dead_at(address))
 
     def dead_at(self, address: int) -> int:
@@ -77,14 +77,14 @@ class SiteLiveness:
         return [each[:3] for each in masks_of(self._function)]
 
     def _find_heads(self) -> frozenset[int]:
-        """Return the numbers of the instructions that lines begin with: what is jumped to, and what is behind jumps."""
+        """Return the numbers of the instructions that lines begin with: what is jumped to, and what is after jumps."""
         function = self._function
         targets = {function.index_of(target) for target in function.jump_targets | function.table_targets}
         behind = {number + 1 for number, flow in function.turns if flow in self.ends}
         return frozenset({0} | behind | {number for number in targets if number is not None})
 
     def _solve(self) -> dict[int, int]:
-        """Return what is live in front of each line."""
+        """Return what is live before each line."""
         if self._function.broken is not None:
             return {}
         size = len(self._function.iced)
@@ -192,7 +192,7 @@ class LivenessBySite:
         self._whole: ModuleLiveness | None = None
 
     def scratch(self, part: FunctionView, address: int) -> Scratch:
-        """Return what code in front of an instruction may destroy."""
+        """Return what code before an instruction may destroy."""
         if self._whole is None and self._map.entries.is_surveyed and not self._map.text.is_go:
             from anyprobe.binary.liveness.module import ModuleLiveness
 
@@ -206,6 +206,6 @@ class LivenessBySite:
 
 
 def site_scratch(code_map: ModuleView, function: FunctionView, address: int) -> Scratch:
-    """Return what code in front of an instruction of a function, or of a part of it elsewhere, may destroy."""
+    """Return what code before an instruction of a function, or of a part of it elsewhere, may destroy."""
     part = function if function.start <= address < function.end else code_map.containing(address)
     return NOTHING if part is None else code_map.analyses.get(LivenessBySite).scratch(part, address)

@@ -16,7 +16,7 @@ class SkippedKills:
         self._overwritten = 0
 
     def doubtful(self, address: int, among: int) -> int:
-        """Return what of ``among`` may be live in front of an instruction although it is overwritten before it is read.
+        """Return what of ``among`` may be live before an instruction although it is overwritten before it is read.
 
         Registers are bits 0 to 15 by encoding number, status flags bits from 16 on. Left out is what is overwritten for
         certain before control goes anywhere.

@@ -1,8 +1,8 @@
-"""Which vector, mask and x87 registers are dead in front of the instructions of a function.
+"""Which vector, mask and x87 registers are dead before the instructions of a function.
 
-The same walk as ``siteliveness``, over other registers. Of a vector register two parts are told apart, the low 128 bits
-and the rest, since older instructions leave the rest as it was. The x87 stack, which MMX shares, is one thing: that its
-registers are renamed by every push makes more of it hopeless.
+The same walk as ``liveness.site``, over other registers. Of a vector register two parts are told apart, the low 128
+bits and the rest, since older instructions leave the rest as it was. The x87 stack, which MMX shares, is one thing:
+that its registers are renamed by every push makes more of it hopeless.
 
 A direct call overwrites what the function overwrites before it reads it. One through a pointer or a stub reads what the
 System V convention passes in vector registers (psABI 3.2.3), and comes back with the rest as it was, as compilers may
@@ -81,7 +81,7 @@ def vector_effects(one: Instruction, raw: bytes) -> VectorEffects:
 
 
 def _ask(one: Instruction) -> VectorEffects:
-    if one.mnemonic in _SAVING:  # by a mask that nobody knows
+    if one.mnemonic in _SAVING:  # by a mask that is not known
         return VectorEffects(ALL, 0, ALL, 0)
     reads = writes = may_write = 0
     # iced names the whole register where the upper part is cleared, as all VEX and EVEX forms do
@@ -110,7 +110,7 @@ def _parts(register: int) -> int:
 
 
 class VectorLiveness(SiteLiveness):
-    """What is dead in front of the instructions of one function; a part elsewhere is a function of its own."""
+    """What is dead before the instructions of one function; a part elsewhere is a function of its own."""
 
     candidates = ALL
     ends = SiteLiveness.ends | {Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL}
@@ -131,7 +131,7 @@ class VectorLiveness(SiteLiveness):
 
     @cached_property
     def _left_by_return(self) -> int:
-        """What is live behind the function's returns."""
+        """What is live after the function's returns."""
         if self._map.text.is_go or any(masks.moved & KEEPS_ALL for masks in masks_of(self._function)):
             return ALL
         destroyed = kept = stored = 0

@@ -1,7 +1,7 @@
 """What was read or computed from an object, kept on disk by build-id; losing it costs only time.
 
 Each entry is one file: a line of JSON (format, build-id, kind, the caller's values, the arrays' types) and the raw
-arrays behind it. Nothing in it is executed or unpickled. It is written aside and renamed, so a reader sees all of it or
+arrays after it. Nothing in it is executed or unpickled. It is written aside and renamed, so a reader sees all of it or
 nothing; whatever does not fit its own description is treated as absent.
 """
 
@@ -52,7 +52,7 @@ def load(build_id: str | None, kind: str, *, version: int = 0) -> tuple[dict[str
     try:
         with open(descriptor, "rb") as file:
             if os.fstat(file.fileno()).st_uid != os.geteuid():
-                return None  # somebody else wrote it
+                return None  # another user wrote it
             content = file.read()
         return _unpack(content, str(build_id), kind, version)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -120,7 +120,7 @@ def _behind_brackets(text: str, at: int) -> int:
 
 
 def mangled_hint(name: str) -> str:
-    """Return a piece that every mangled form of a name has: its last identifier behind its length, or nothing.
+    """Return a piece that every mangled form of a name has: its last identifier after its length, or nothing.
 
     It keeps the search for one demangled name from demangling a whole library.
     """
@@ -154,7 +154,7 @@ def _rust_legacy(text: str) -> str:
 
 
 def _without_parameters(text: str) -> str:
-    """Return a C++ name without parameter list, qualifiers behind it and return type before it."""
+    """Return a C++ name without parameter list, qualifiers after it and return type before it."""
     end = text.rfind(")")
     if end < 0:
         return text
@@ -176,7 +176,7 @@ def _without_parameters(text: str) -> str:
 def _without_return_type(head: str) -> str:
     """Return the name alone; the demangler writes the return types of templates."""
     operator = head.rfind("operator")
-    limit = head.rfind(" ", 0, operator if operator >= 0 else len(head)) + 1  # nothing is cut behind the last one
+    limit = head.rfind(" ", 0, operator if operator >= 0 else len(head)) + 1  # nothing is cut after the last one
     depth = 0
     cut = 0
     for at, character in enumerate(head[:limit]):

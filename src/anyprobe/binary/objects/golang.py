@@ -19,7 +19,7 @@ _MAGICS = (b"\xf0\xff\xff\xff\x00\x00", b"\xf1\xff\xff\xff\x00\x00")
 # compilation units, files, pc values, function table
 _HEADER = struct.Struct("<IBBBBQQQQQQQQ")
 _DEFER_RETURN = 12
-"""Where a function's record says how far behind its start that is."""
+"""Where a function's record says how far after its start that is."""
 _SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
 
 T = TypeVar("T")

@@ -1,8 +1,8 @@
-"""Where a goroutine may be parked by a signal, and so may go on later, on any thread, with nobody having a pc there.
+"""Where a goroutine may be parked by a signal: it goes on later, on any thread, and until then no thread has its pc.
 
 Go's runtime preempts by a signal and lets the interrupted goroutine wait wherever that met it, unless the place is no
 "async safe point" (``runtime/preempt.go``): assembly, pcs that the compiler marks as unsafe, all of the packages
-``runtime`` and ``reflect``. There goroutines wait only behind calls. The tables that the runtime decides by are read
+``runtime`` and ``reflect``. There goroutines wait only after calls. The tables that the runtime decides by are read
 here the way it reads them; what is not understood counts as a place where one may be parked.
 """
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from anyprobe.binary.objects.leb128 import read_uleb
 
 _RECORD = {0xFFFFFFF0: 40, 0xFFFFFFF1: 44}
-"""Bytes of ``_func`` in front of the numbers of its tables: since Go 1.18, since Go 1.20."""
+"""Bytes of ``_func`` before the numbers of its tables: since Go 1.18, since Go 1.20."""
 _TABLES_AT, _FLAGS_AT = 28, -3
 """Where the number of tables stands in it, and the flags, from its end."""
 _ASSEMBLY = 1 << 2

@@ -2,7 +2,7 @@
 
 
 def read_uleb(content: bytes, at: int) -> tuple[int, int]:
-    """Return an unsigned number and the offset behind it."""
+    """Return an unsigned number and the offset after it."""
     value = shift = 0
     while True:
         byte = content[at]
@@ -14,6 +14,6 @@ def read_uleb(content: bytes, at: int) -> tuple[int, int]:
 
 
 def read_sleb(content: bytes, at: int) -> tuple[int, int]:
-    """Return a signed number and the offset behind it."""
+    """Return a signed number and the offset after it."""
     value, after = read_uleb(content, at)
     return (value - (1 << 7 * (after - at)) if content[after - 1] & 0x40 else value), after

@@ -167,8 +167,8 @@ class TableStore:
     def liveness(self) -> "tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint32], NDArray[np.uint32]] | None":
         """Return the starts of functions, the numbers of their first instructions, and what is live at all, if kept.
 
-        The numbers are one more than the functions. By them: how far instructions are behind the starts of their
-        functions, and what is live in front of them, as ``instructionmasks`` has it.
+        The numbers are one more than the functions. By them: how far instructions are after the starts of their
+        functions, and what is live before them, as ``instruction_masks`` has it.
         """
         found = self._load(_LIVENESS, ("starts", "firsts", "offsets", "live"))
         if found is None:

@@ -69,7 +69,7 @@ class ModuleText:
     undescribed: frozenset[int] = frozenset()
     """The starts of functions that no unwind entry tells of, nor Go's tables: hand-written, or without such."""
     resumed: frozenset[int] = frozenset()
-    """Where functions go on when they have been given another stack, as ``-fsplit-stack`` has it: behind a ``ret``."""
+    """Where functions go on when they have been given another stack, as ``-fsplit-stack`` has it: after a ``ret``."""
     is_swift: bool = False
     """Whether there is code of Swift's compiler, whose functions have up to four registers of results."""
 

@@ -79,14 +79,14 @@ def _relocated(ranges: Sequence[AddressRange], fixes: Relocations) -> list[Addre
 
 
 def _cancellation_range(content: bytes, hit: re.Match[bytes], base: int) -> AddressRange:
-    """Return the range from the check of the cancellation flag to the return behind the system call."""
+    """Return the range from the check of the cancellation flag to the return after the system call."""
     start = hit.start()
     for head, tests in ((b"\x8b\x07", (b"\xf6\x07", b"\x85\xc0")),):  # mov eax,[rdi]; test byte [rdi],x | test eax,eax
         at = content.rfind(head, max(start - 16, 0), start)
         if at >= 0 and content[at + 2 : at + 4] in tests:
             start = at
     end = hit.end()
-    if content[end : end + 1] in (b"\xeb", b"\xe9"):  # musl: __cp_cancel: jmp __cancel, right behind
+    if content[end : end + 1] in (b"\xeb", b"\xe9"):  # musl: __cp_cancel: jmp __cancel, right after
         end += 2 if content[end] == 0xEB else 5
     return AddressRange(base + start, base + end)
 
@@ -131,7 +131,7 @@ def _sequence(
     except MemoryFault:
         return [], []
     # The signature is an operand (0f b9 3d SIG: ud1), so the instruction before the abort address begins 3 earlier.
-    # Behind the abort address only the first instruction has to stay; 16 bytes hold any.
+    # After the abort address only the first instruction has to stay; 16 bytes hold any.
     return [
         (AddressRange(start, start + length), Reason.RSEQ.value),
         (AddressRange(abort - 7, abort + 16), Reason.RSEQ.value),

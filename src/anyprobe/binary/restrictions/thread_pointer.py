@@ -1,6 +1,6 @@
 """Code that gives its thread another thread pointer for a while: emulators, runtimes with threads of their own.
 
-Between two ``wrfsbase`` the word of the thread control block that would lead to a thread's counters is somebody else's.
+Between two ``wrfsbase`` the word of the thread control block that would lead to a thread's counters is another's.
 """
 
 from collections.abc import Sequence

@@ -56,7 +56,7 @@ class _Common:
 
 
 def read_encoded(content: bytes, at: int, encoding: int, address: int) -> tuple[int, int]:
-    """Return a pointer of an ``encoding`` at offset ``at`` (whose own address is ``address``) and the offset behind."""
+    """Return a pointer of an ``encoding`` at offset ``at`` (whose own address is ``address``) and the offset after."""
     form = FORMATS.get(encoding & 0x0F)
     if form is None:
         value, after = read_uleb(content, at)
@@ -171,7 +171,7 @@ _WORD = 8
 def _are_framed(raw: NDArray[Any], offsets: NDArray[np.int64], width: int, shared: _Common) -> NDArray[np.bool_]:
     """Return which FDEs begin with a rule that the frame is larger than a return address.
 
-    Functions are entered by a call and grow their frames behind their first instruction.
+    Functions are entered by a call and grow their frames after their first instruction.
     """
     if shared.signal:
         return np.zeros(len(offsets), np.bool_)

@@ -1,7 +1,7 @@
 """Whether the word at the stack pointer is a function's return address when it is entered, by its unwind entry.
 
 It is not for parts of functions, which are jumped to with a frame in place, nor for a program's first function; and of
-code without an unwind entry nobody knows.
+code without an unwind entry it is not known.
 """
 
 import struct

@@ -1,7 +1,7 @@
 """``.eh_frame`` as a sorted table: for each range of code, how the caller's frame is found from one's own.
 
 A row is a start (relative to the lowest address of the object) and a rule, and holds up to the next row. What handlers
-need to go up a stack fits 32 bits: where the canonical frame address is (the stack pointer in front of the call), and
+need to go up a stack fits 32 bits: where the canonical frame address is (the stack pointer before the call), and
 where ``rbp`` was saved. The return address is right below that address; what has it elsewhere has no rule.
 """
 

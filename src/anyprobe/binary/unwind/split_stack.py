@@ -1,6 +1,6 @@
-"""``-fsplit-stack``: calls of ``__morestack``, which goes on one byte behind its return address, on another stack.
+"""``-fsplit-stack``: calls of ``__morestack``, which goes on one byte after its return address, on another stack.
 
-Behind such a call stands a ``ret``, to which control comes when the function has returned on the other stack. It is no
+After such a call stands a ``ret``, to which control comes when the function has returned on the other stack. It is no
 second return, and what follows it is entered though nothing says so. No other call has constants in both ``r10`` and
 ``r11``.
 """
@@ -30,7 +30,7 @@ _CALLS = re.compile(b"(?s:" + _NEAR + b"|" + _FAR + b")")
 
 
 def resumed_places(memory: Memory, ranges: Iterable[AddressRange]) -> list[int]:
-    """Return where functions go on when ``__morestack`` has given them another stack: behind the ``ret``."""
+    """Return where functions go on when ``__morestack`` has given them another stack: after the ``ret``."""
     found: list[int] = []
     looks = False
     for area in ranges:

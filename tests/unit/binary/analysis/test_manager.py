@@ -1,4 +1,4 @@
-"""Results are made once, when they are asked for, and again only when they are forgotten."""
+"""Results are made once, when they are asked for."""
 
 from anyprobe.binary.analysis.manager import Analyses
 
@@ -38,24 +38,7 @@ def test_none_is_a_result_too():
     assert len(asked) == 1
 
 
-def test_a_forgotten_result_is_made_anew():
-    words = ["a"]
-    analyses = Analyses(words)
-    assert analyses.get(first) == "a"
-    words[0] = "b"
-    assert analyses.get(first) == "a"
-    analyses.forget(first)
-    assert analyses.get(first) == "b"
-
-
 def test_an_analysis_of_a_function_is_told_both():
     assert (
         Analyses("module", "function").get(lambda module, function: f"{function} of {module}") == "function of module"
     )
-
-
-def test_what_was_not_asked_for_is_not_known():
-    analyses = Analyses(["a"])
-    assert analyses.known(first) is None
-    analyses.get(first)
-    assert analyses.known(first) == "a"
