@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from anyprobe import binary
+from support.module_under_test import Module
 
 ROOT = Path(binary.__file__).parent
 ROWS = (
@@ -82,6 +83,12 @@ def test_no_circle_of_imports_is_larger_than_three_modules(imported):
 def test_analyses_do_not_know_the_objects_that_run_them(imported):
     knowing = {name for name, targets in imported.items() if targets & RUNNERS}
     assert knowing <= MAY_RUN
+
+
+def test_a_code_map_holds_only_what_it_names(build):
+    """Results of analyses are the manager's: the map is no place for them."""
+    with pytest.raises(AttributeError):
+        Module.compiled(build, "int f(void) { return 1; }").map.liveness = 1
 
 
 def test_no_folder_has_too_many_modules():
