@@ -12,7 +12,7 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class, split_arg_string
 
 MOST = 300
-"""So many names are offered at most: more are read by nobody."""
+"""So many names are offered at most: more would not be read."""
 KINDS = ("entry", "return", "insn", "block", "call")
 _MAPPED = re.compile(r"^\S+ r-x\S+ \S+ \S+ \S+ +(/.*?)(?: \(deleted\))?$", re.MULTILINE)
 _PROVIDER = re.compile(r"pid\d*")

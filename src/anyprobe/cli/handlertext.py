@@ -84,7 +84,7 @@ class HandlerText:
         except HandlerError as error:
             origin = self.origins.get(error.line) if error.file == self.file else None
             if error.file == self.file and origin is None:
-                raise HandlerError(error.message, instead=error.instead) from None  # of all of it, which nobody wrote
+                raise HandlerError(error.message, instead=error.instead) from None  # of all of it, which no user wrote
             if origin is None:
                 raise
             expression, line = origin

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM ask for the results; they never break into a change of the target.
 
-A script's own code is interrupted, since it may run for ever: where it stands in code of ours, that is left to finish.
+A script's own code is interrupted, since it may run for ever. Where it stands in anyprobe's code, that code is left to
+finish.
 """
 
 import math
@@ -20,7 +21,7 @@ ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SCRIPT = "__anyprobe__"
 """The ``__name__`` of scripts."""
 _WAITING = frozenset({"wait", "__next__"})
-"""Functions of ours that only wait for something, and may be left at any point."""
+"""Functions of anyprobe that only wait for something, and may be left at any point."""
 _PRINTING = "anyprobe.cli.streams"
 """What a script prints goes through here."""
 

@@ -51,7 +51,7 @@ def rows(sessions: "Iterable[Session]", *, final: bool = False) -> Iterator[Row]
     streams = [
         _of_one(session, name, form, batch)
         for session in sessions
-        if "listeners" not in session.__dict__  # whoever listens reads the records
+        if "listeners" not in session.__dict__  # the listener reads the records
         for name, form, batch in session.handling.records(final=final, until=until)
         if len(batch)
     ]

@@ -26,7 +26,7 @@ class Target:
     pids: tuple[int, ...] = ()
     program: tuple[str, ...] = ()
     named: frozenset[int] = frozenset()
-    """Which of the processes were found by a name: nobody minds if one of them ends."""
+    """Which of the processes were found by a name: it is no error if one of them ends."""
 
     @property
     def owns_standard_output(self) -> bool:

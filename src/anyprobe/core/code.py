@@ -1,7 +1,7 @@
 """Compiled handlers as values: the interface between the compiler and the code that places them.
 
 Compiled code has one argument, a pointer to an array of 64-bit *words*, one for each input, in the order of ``inputs``.
-Whoever places the code fills them in. The code knows nothing of the site that calls it, so one compilation serves all.
+The code that places it fills them in. The code knows nothing of the site that calls it, so one compilation serves all.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class InputKind(StrEnum):
     CONTEXT = "context"
     """An attribute of ``ctx`` by name: retval, ip, func, caller, tid, pid, cpu, now, errno."""
     REGISTER = "register"
-    """A general purpose register by name; ``rip`` is only written: where the thread goes on, 0 for behind the site."""
+    """A general purpose register by name; ``rip`` is only written: where the thread goes on, 0 for after the site."""
     STORAGE = "storage"
     """Address of the storage ``index`` of the handler."""
     THREAD = "thread"
@@ -92,8 +92,8 @@ class Comparison:
 class Update:
     """All that a trivial handler does: a word of the thread's own row goes up by one, another perhaps by or to a value.
 
-    Whoever places the handler may do this in its stead for threads whose number is from 1 to ``rows - 1``. Each change
-    is one instruction on a word that no other thread changes, so it may be interrupted by another, and interrupt one.
+    A patch may do this in its stead for threads whose number is from 1 to ``rows - 1``. Each change is one
+    instruction on a word that no other thread changes, so it may be interrupted by another, and interrupt one.
     """
 
     storage: int
@@ -120,7 +120,7 @@ class Update:
 class NativeCode:
     """Position-independent x86-64 code, entered at its first byte by a call with ``rdi`` pointing at the words.
 
-    ``rsp`` is 8 below a multiple of 16 at its first instruction, as behind any call; the direction flag is clear if
+    ``rsp`` is 8 below a multiple of 16 at its first instruction, as after any call; the direction flag is clear if
     ``df`` is among the clobbers. All registers but those of ``clobbers`` are preserved, the upper parts of vector
     registers and MXCSR included.
     """

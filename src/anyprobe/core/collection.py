@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 BULK, MUCH, TOO_MUCH = 20_000, 1_000_000, 8_000_000
-"""Objects: what takes time to walk; what is worth a collection where nobody waits, and what is worth one anywhere."""
+"""Objects: enough to take time to walk; enough for a collection where no user waits, and enough for one anywhere."""
 _made = 0
 """Objects made in bulk work since the last collection of all."""
 
@@ -14,7 +14,7 @@ _made = 0
 def collection_paused() -> Iterator[None]:
     """Collect no cycles within a ``with`` block (reference counting goes on).
 
-    What was made in it, if much, counts as long-lived afterwards: the first collection behind it would walk it all.
+    What was made in it, if much, counts as long-lived afterwards: the first collection after it would walk it all.
     Python itself collects such objects seldom, so ``collect_what_was_made`` has to be called where time is no matter.
     """
     global _made  # noqa: PLW0603 - the collector is one, too
@@ -26,7 +26,7 @@ def collection_paused() -> Iterator[None]:
         yield
     finally:
         number = gc.get_count()[0]
-        if number > BULK and gc.get_freeze_count() == 0:  # else it would thaw what somebody has frozen
+        if number > BULK and gc.get_freeze_count() == 0:  # else it would thaw what other code has frozen
             _made += number
             gc.freeze()
             gc.unfreeze()

@@ -155,7 +155,7 @@ class KernelRefused(TargetError):  # noqa: N818
         self.what, self.errno, self.detail = what, errno, detail
 
 
-class OutputFailed(AnyprobeError):  # noqa: N818 - the surroundings', not ours
+class OutputFailed(AnyprobeError):  # noqa: N818 - the surroundings', not anyprobe's
     """Results cannot be written where they were to go. ``errno`` says why."""
 
     exit_status = 1

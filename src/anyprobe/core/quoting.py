@@ -1,6 +1,6 @@
 r"""Names in double quotes, for specs: whatever stands between them is a name, and nothing else.
 
-A backslash stands in front of a double quote or a backslash that belongs to the name; ``\n``, ``\t`` and ``\xNN`` are
+A backslash stands before a double quote or a backslash that belongs to the name; ``\n``, ``\t`` and ``\xNN`` are
 bytes, as a name that is not UTF-8 has them.
 """
 

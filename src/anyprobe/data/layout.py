@@ -15,7 +15,7 @@ from anyprobe.data.histogram import BUCKETS
 MAXACTIVE = 1024
 """Calls of timed functions that a thread can be in at once, unless the user says otherwise."""
 HEADER_BYTES = 4096
-"""The header page in front of the blocks."""
+"""The header page before the blocks."""
 NEXT_BLOCK = 0x40
 """Header: number of blocks handed out, changed by ``lock xadd``; may exceed the number of blocks."""
 BLOCK_HINTS = 0x800

@@ -50,7 +50,7 @@ class SwitchReport:
     unchanged: int = 0
     """Sites that were as wanted already."""
     foreign: tuple[int, ...] = ()
-    """Addresses that somebody else has written to; left alone."""
+    """Addresses that another program has written to; left alone."""
     pause_us: int = 0
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class SwitchReport:
         lines = [f"{what} {self.changed} sites in pid {self.pid}"]
         if self.unchanged:
             lines.append(f"{self.unchanged} were {what} already")
-        lines += [f"the bytes at {at:#x} were changed by somebody else and left alone" for at in self.foreign]
+        lines += [f"the bytes at {at:#x} were changed by another program and left alone" for at in self.foreign]
         return "\n".join(lines)
 
 
@@ -95,7 +95,7 @@ class RemovalReport:
     gone: int = 0
     """Splices whose text was unmapped or replaced meanwhile: nothing was written there."""
     not_quiet: tuple[str, ...] = ()
-    """Mappings of ours that a thread may still run in; the next ``detach`` removes them."""
+    """Mappings of anyprobe that a thread may still run in; the next ``detach`` removes them."""
     failed: tuple[str, ...] = ()
     """Processes that could not be cleaned, fork children among them, and why."""
 

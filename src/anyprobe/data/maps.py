@@ -14,7 +14,7 @@ value and the words of its key.
   its bucket, if the bucket's word is still the one from which the look-up began. New nodes come in nowhere else, so a
   key that was not there then is not there now, and no key is there twice.
 - *Delete*: the mark is set by ``cmpxchg16b`` of link and value, which is the moment of the deletion, and returns the
-  value that was deleted. Whoever comes by takes the node out of the list.
+  value that was deleted. The next thread that passes takes the node out of the list.
 
 Why that holds under signals and many threads: no step waits for another. A signal handler that interrupts an operation
 finds a list that is whole at each instruction, and what it changes makes the interrupted ``cmpxchg`` fail and begin
@@ -266,7 +266,7 @@ class MapView:
             places, before, expected, nodes, rows = (part[same] for part in (places, before, expected, nodes, rows))
             alive = (rows[:, 0] & np.uint64(MARK)) == 0
             found.append((places[alive], rows[alive]))
-            # a dead node's link does not change while it is in the list: the word in front of it speaks for both
+            # a dead node's link does not change while it is in the list: the word before it speaks for both
             before, expected = np.where(alive, nodes, before), np.where(alive, rows[:, 0], expected)
             words = rows[:, 0]
         else:

@@ -1,6 +1,6 @@
 """Live shared memory to numbers. Reading never disturbs the target and works on after its death.
 
-To read a page of shared memory that nobody has touched is to allocate it, and most pages of a bank are never touched.
+Reading a page of shared memory that was never touched allocates it, and most pages of a bank are never touched.
 So only those are read that hold data.
 """
 

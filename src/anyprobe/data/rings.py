@@ -1,9 +1,9 @@
 """Rings in shared memory: records of one type, from many threads to one reader.
 
 Each thread has a ring of its own, claimed with its first record. It takes the next position by one ``xadd``, so a
-signal handler that emits in the middle gets the position behind; fills the record; and stores its time last, shifted
+signal handler that emits in the middle gets the next position; fills the record; and stores its time last, shifted
 left by one, with a lowest bit that changes with every lap. So the reader sees which records are complete, and a *hole*
-(an emit that a signal handler has interrupted, for a while or for good) holds up nobody but the reader.
+(an emit that a signal handler has interrupted, for a while or for good) holds up the reader only.
 
 Threads that have no number, and those that come when all rings are claimed, share one ring more, by ``lock xadd``. So
 programs that begin threads all the time lose speed and no records.
@@ -45,7 +45,7 @@ RETIRED = 0xFFFF << 48
 """What the time of a retired place begins with; below are the bits of the lap in which it was retired. So whoever was
 interrupted before he saw it knows whether it is his own record that was given up, and counted."""
 PATIENCE = 1.0
-"""Seconds after which the reader goes on behind a record that was begun and not finished."""
+"""Seconds after which the reader goes on after a record that was begun and not finished."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Stacks of the program in shared memory: each one once, under a number that keys and records hold.
 
-A table has a fixed number of places, each with room for the longest stack. Who has a stack that is not there yet takes
-an empty place by ``lock cmpxchg`` of its hash, writes the addresses and then their number. Whoever meets a place that
-is taken and not finished, since its taker was interrupted, writes the same addresses himself; so nobody waits. A stack
-for which there is no place is number 0, and counted.
+A table has a fixed number of places, each with room for the longest stack. A thread with a stack that is not there
+yet takes an empty place by ``lock cmpxchg`` of its hash, writes the addresses and then their number. A thread that
+meets a place that is taken and not finished, since its taker was interrupted, writes the same addresses itself; so
+no thread waits. A stack for which there is no place is number 0, and counted.
 """
 
 import numpy as np

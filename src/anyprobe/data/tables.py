@@ -109,8 +109,8 @@ class TableLayout:
 class TableView:
     """One aggregation in one process, as a live view of shared memory; reading never disturbs the target.
 
-    To read a page of shared memory that nobody has touched is to allocate it: with ``extents``, which returns the
-    ranges of the region that hold data, only rows that somebody has written to are read. An update under way while
+    Reading a page of shared memory that was never touched allocates it: with ``extents``, which returns the
+    ranges of the region that hold data, only rows that were written to are read. An update under way while
     ``clear`` runs may be counted before it in one field and after it in another.
     """
 

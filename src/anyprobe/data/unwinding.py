@@ -17,7 +17,7 @@ CURRENT = 0
 HEAD_BYTES = 64
 RANGE_BYTES = 40
 FIRST, LAST, BASE, ROWS, COUNT = range(0, RANGE_BYTES, 8)
-"""In a range; ``LAST`` is the address behind it."""
+"""In a range; ``LAST`` is the address after it."""
 WINDOW_BYTES = 512
 """How much of a stack is read at one time."""
 _RANGE = struct.Struct("<5Q")

@@ -26,7 +26,7 @@ class Flow(IntEnum):
     RET = 6
     """Near return."""
     SYSCALL = 7
-    """``syscall``, ``sysenter``, ``int 0x80``: comes back behind itself or, to restart, at itself."""
+    """``syscall``, ``sysenter``, ``int 0x80``: comes back after itself or, to restart, at itself."""
     TRAP = 8
     """``ud2`` and its kin, ``hlt``, ``int3``; only ``int3``, in one byte or two, goes on to the next instruction."""
     XBEGIN = 9

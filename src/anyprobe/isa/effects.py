@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from iced_x86 import Register_
 
 STATUS_FLAGS = 0x3F
-"""``iced_x86.RflagsBits``: OF SF ZF AF CF PF. The direction flag and the system flags are never ours to change."""
+"""``iced_x86.RflagsBits``: OF SF ZF AF CF PF. Generated code never changes the direction flag and the system flags."""
 
 
 class Effects(NamedTuple):
@@ -67,7 +67,7 @@ _memo: dict[bytes, Effects] = {}
 _shapes: dict[bytes, Effects] = {}
 """By all that they depend on."""
 _tails: dict[int, int] = {}
-"""The bytes behind an instruction's shape, by its code and the size of its displacement."""
+"""The bytes after an instruction's shape, by its code and the size of its displacement."""
 _full: dict[int, tuple[int, int]] = {}
 
 
@@ -157,7 +157,7 @@ def _ask(iced: Instruction) -> Effects:
 def _defined_flags(iced: Instruction) -> int:
     """Return the flags to which an instruction gives a value, without those that it leaves "undefined".
 
-    A processor may leave an undefined flag as it was. AF behind logic instructions is the exception: all clear it.
+    A processor may leave an undefined flag as it was. AF after logic instructions is the exception: all clear it.
     """
     if iced.mnemonic in _LOGIC:
         return STATUS_FLAGS

@@ -6,7 +6,7 @@ REGISTERS = R8
 """Where the saved registers begin."""
 EFLAGS, TRAPNO, CR2, SIGMASK = 176, 200, 216, 296
 BYTES = 304
-"""How far behind the ``ucontext`` the ``siginfo`` is."""
+"""How far after the ``ucontext`` the ``siginfo`` is."""
 SI_CODE = 8
 STATUS_FLAGS = 0x8D5
 """OF SF ZF AF PF CF, in the saved flags."""

@@ -20,7 +20,7 @@ def _registers(ip: Alias, **others: Alias) -> type:
 CALLER = Alias(("caller",))
 """The return address, where ``sp`` points at it."""
 REGISTERS = _registers(Alias(("regs", "rip")))
-"""``regs`` of a handler at an instruction: ``ip`` is its address, behind it where control goes."""
+"""``regs`` of a handler at an instruction: ``ip`` is its address, after it where control goes."""
 REGISTERS_AT_RETURN = _registers(CALLER, ax=Alias(("retval",)))
 """``regs`` where a function returns: ``ip`` is the return address, and not to be changed; where the function ends in a
 jump to another one, there is no ``ax`` yet."""

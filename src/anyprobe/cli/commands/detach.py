@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @options.target
 @options.json
 def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int:
-    """Remove everything that is installed in processes and in their fork children, whoever installed it."""
+    """Remove everything that any session has installed in processes and in their fork children."""
     import sys
 
     from anyprobe.cli import output, targets

@@ -10,7 +10,7 @@ from anyprobe.cli import helping, options
 @options.json
 @click.option("--all", "everything", is_flag=True, required=True, help="All sites; there is no other choice yet.")
 def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, everything: bool) -> None:
-    """Disarm everything that is installed in a process, whoever installed it, until enable.
+    """Disarm everything that any session has installed in a process, until enable.
 
     Sessions go on, and so do the counts that they have; each probe's own state stays what it is.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @options.json
 @click.option("--sites", is_flag=True, help="The sites that were changed, and how, instead of what is registered.")
 def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites: bool) -> None:
-    """Show what is installed in a process, whoever installed it, as the kernel lists its kprobes.
+    """Show what all sessions have installed in a process, as the kernel lists its kprobes.
 
     Without a process: which processes have probes.
 

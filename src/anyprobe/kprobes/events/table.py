@@ -64,7 +64,7 @@ class Events:
     def write(self, text: str) -> int:
         """Define and delete events, a line each; return 0 or a negative error number.
 
-        What stands in front of a wrong line is done. In a strict session ``DefinitionError`` is raised.
+        The lines before a wrong line take effect. In a strict session ``DefinitionError`` is raised.
         """
         for line in text.splitlines():
             stripped = line.partition("#")[0].strip()

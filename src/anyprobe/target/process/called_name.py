@@ -14,7 +14,7 @@ def called_name(pid: int, exe: str) -> str:
         file = gateway.stat(f"/proc/{procfs.voice(pid)}/exe")
     except OSError:
         return name
-    for used in dict.fromkeys((first, first.partition(" ")[0])):  # some write their state there, behind a blank
+    for used in dict.fromkeys((first, first.partition(" ")[0])):  # some write their state there, after a blank
         called = os.path.basename(used).removeprefix("-")
         if called in (name, ""):
             return name

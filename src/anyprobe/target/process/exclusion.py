@@ -21,10 +21,10 @@ def exclusive(process: "Process") -> Iterator[None]:
     """Keep other controllers from changing what is installed in a process, for one transaction.
 
     While everything is stopped ptrace does that. But journal and patches are also written between stops, and must not
-    be removed by somebody else meanwhile: what is mapped in their place may be the program's. The lock is on a file of
-    the process in ``/proc``, which nobody else has a reason to lock, and on its pidfd: files of another mount of
-    ``/proc``, in a container or beside it, are others, and what is behind the pidfd is the same there. Before Linux 6.9
-    that is nobody's own, and those under another ``/proc`` are not kept out.
+    be removed by another controller meanwhile: the memory in their place may be the program's. The lock is on a file of
+    the process in ``/proc``, which no other program has a reason to lock, and on its pidfd: files of another mount of
+    ``/proc``, in a container or beside it, are other files, while the pidfd's inode is the same there. Before Linux 6.9
+    that inode is shared, and controllers under another ``/proc`` are not kept out.
     """
     with ExitStack() as stack:
         with process.translated("locking"):

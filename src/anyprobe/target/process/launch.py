@@ -47,7 +47,7 @@ def launch(
 ) -> Process:
     """Start a program and return it, stopped at its first instruction; ``Process.resume`` lets it go.
 
-    ``process_group`` is the one that it joins, 0 one of its own, ``None`` ours.
+    ``process_group`` is the one that it joins, 0 one of its own, ``None`` that of this process.
     """
     if not argv:
         raise UsageError("there is no command to run")

@@ -13,7 +13,7 @@ _YAMA_RULES = {
         "start it with 'anyprobe ... -- COMMAND', use sudo, or: sysctl kernel.yama.ptrace_scope=0",
     ),
     2: ("only processes with CAP_SYS_PTRACE may trace", "use sudo"),
-    3: ("nobody may trace until the next boot", "boot with kernel.yama.ptrace_scope=0"),
+    3: ("no process may trace until the next boot", "boot with kernel.yama.ptrace_scope=0"),
 }  # fmt: skip
 
 

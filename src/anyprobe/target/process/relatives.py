@@ -58,7 +58,7 @@ class Relatives:
         except OSError as error:
             if error.errno == errno.ENOSYS:
                 return self._looks_shared(pid)
-            return False  # gone, a kernel thread, or not ours to look at
+            return False  # gone, a kernel thread, or not readable for this process
 
     def _looks_shared(self, pid: int) -> bool:
         """Compare where the program and its stack are, which differs by chance of layout between address spaces.

@@ -24,7 +24,7 @@ _REFUSALS = 5
 """How often attaching must fail without a tracer in sight to be a matter of permission."""
 _PAUSE_BETWEEN_SCANS = 0.0005
 _HELD_WAIT_US = 500_000
-"""How long a program that has not begun waits behind many calls: one that went on would run without its probes."""
+"""How long a program that has not begun waits after many calls: one that went on would run without its probes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Stopper:
                     thread.store_registers()
                 elif not thread.release(now if thread.stopped else 0):
                     late.append(thread)
-            end = time.monotonic_ns()  # here: behind this block the threads let go come first
+            end = time.monotonic_ns()  # here: after this block the released threads come first
         deadline = time.monotonic() + _RELEASE_TIMEOUT
         for thread in late:
             if not thread.release(deadline):

@@ -19,7 +19,7 @@ _NO_ORIG_RAX = 1 << 63
 def looks(deadline: float) -> Iterator[None]:
     """Yield whenever it is time to look again whether a thread has come to somewhere: often at first.
 
-    The last look is behind the deadline. Between the looks others may run; soon this thread sleeps for that, since
+    The last look is after the deadline. Between the looks others may run; soon this thread sleeps for that, since
     ``sched_yield`` lets go of the processor for those of its own priority only, and whom it waits for may have a lower
     one (see ``urgent``) or share it.
     """
@@ -127,7 +127,7 @@ class Thread:
         except ChildProcessError:  # no longer traced by us: an exec of another thread swallowed it
             self.ended = True
             return True
-        except OSError:  # then we do not know; whoever waits asks again
+        except OSError:  # then it is not known; the waiting code asks again
             return False
         if status is None:
             return False

@@ -1,7 +1,7 @@
 """The thread pointers of running threads, without stopping them: glibc registers a list beside each control block.
 
 ``get_robust_list`` tells where a thread's list of robust mutexes begins, which in glibc's ``struct pthread`` lies
-behind the thread's id, at a distance from the thread pointer that is the same for all threads.
+after the thread's id, at a distance from the thread pointer that is the same for all threads.
 """
 
 import time

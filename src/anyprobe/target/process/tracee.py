@@ -38,7 +38,7 @@ class Tracee:
         self.unreleased: list[Thread] = []
         """Threads that would not stop, so could not be detached; the next stop tries again."""
         self.borrowed_us = 0
-        """How long the thread that made the last deputy stood still."""
+        """How long the thread that made the last helper thread stood still."""
         self.relatives = Relatives(pid)
         self._pidfd = pidfd
         self._launched = launched
@@ -47,13 +47,13 @@ class Tracee:
         self._gadgets: gadget_search.Gadgets | None = None
         stat = _settled_stat(pid)
         self.child = stat.parent == os.getpid()
-        """Whether whoever started it is in our process."""
+        """Whether it was started by this process."""
         self._identity = (stat.start_time, stat.start_stack)
         self._name, self._last_name = stat.comm, stat.comm
         self.heap_start = stat.start_heap
         """Where the heap of ``brk`` begins or will begin; 0 where that is not known."""
         self.meets_traps = False
-        """Whether traps of ours are in its text, or have been."""
+        """Whether traps of anyprobe are in its text, or have been."""
         self.parks = False
         """Whether its signal handlers may leave contexts for others: see ``splice.apply.suspended_contexts``."""
         self.exe = gateway.readlink(f"/proc/{procfs.voice(pid)}/exe")

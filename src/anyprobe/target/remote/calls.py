@@ -59,7 +59,7 @@ class RemoteCalls:
         """Choose the thread, which ``fitness`` has found fit; ``top``: of memory for the frame, 0 for its own stack.
 
         ``spare`` is a top that ``spare_stack`` has returned, which is given back. ``wait_us`` is how long it waits
-        behind many calls to be found.
+        after many calls to be found.
         """
         self._process, self._thread, self._wait_us = process, thread, wait_us
         self._top, self._spare = top or spare, spare
@@ -164,7 +164,7 @@ class RemoteCalls:
                 ptrace.interrupt(thread.tid)
             if not thread.wait(time.monotonic() + _CALL_TIMEOUT):
                 raise StopTimeout(f"system calls in thread {thread.tid} take too long")
-        if thread.ended:  # as a deputy does that was left alone
+        if thread.ended:  # as a helper thread does that was left alone
             self._unclear, self._batch, self._running, self._frame = False, range(0), False, 0
             return
         registers = ptrace.Registers()

@@ -1,7 +1,7 @@
 """The signal frame that lets a thread finish an injected system call alone (docs/safety.md, rule 1).
 
 It is what the kernel would have pushed for a signal at this point, so that returning into the restorer brings back
-every register, the extended state and the signal mask, whoever is there to see it.
+every register, the extended state and the signal mask, with or without a controller.
 """
 
 import struct
@@ -27,7 +27,7 @@ ROOM = 16384
 def build(top: int, registers: Registers, extended: bytes, mask: int, gadgets: Gadgets) -> tuple[int, bytes]:
     """Return where the frame goes below ``top``, and its bytes; its first word is the restorer.
 
-    Without a restorer, two words in front of it load the number of the signal return before a ``syscall``.
+    Without a restorer, two words before it load the number of the signal return before a ``syscall``.
     """
     size = len(extended)
     fpstate = (top - size - 4) & ~63
@@ -62,7 +62,7 @@ def _own_size(extended: bytes, features: int) -> int:
     AMX's tile data comes last, and only threads that have asked for it (``ARCH_REQ_XCOMP_PERM``) and use it have
     room for it in the kernel: all but SSE would be lost on return from a frame that is larger. Kernels before 6.8 go by
     the size that the frame names, later ones look for the second magic word where the thread's state ends, which for
-    one that has used tiles before is behind them; so there is one in both places.
+    one that has used tiles before is after them; so there is one in both places.
     """
     used = struct.unpack_from("<Q", extended, _COMPONENTS)[0]
     has_none = features & _TILE_DATA and not used & _TILE_DATA

@@ -98,7 +98,7 @@ def _first(memory: Memory, mapping: Mapping, patterns: tuple[bytes, ...]) -> int
         except MemoryFault:
             continue
         found = len(content)
-        for pattern in patterns:  # each only in front of where another one was found
+        for pattern in patterns:  # each only before where another one was found
             at = content.find(pattern, 0, found + len(pattern) - 1)
             found = at if at >= 0 else found
         if found < len(content):

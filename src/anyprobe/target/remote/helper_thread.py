@@ -5,8 +5,8 @@ the number that it counts on, a fork would copy it. So a borrowed thread makes o
 of descriptors. It begins, and ends, on a signal frame whose state is the call of ``exit``: if the controller dies, it
 returns into that.
 
-The frame lies in memory of ours; the borrowed thread goes on as soon as the deputy is there. Before there is such
-memory it lies on the borrowed thread's stack, and that one waits, as in vfork, until the deputy has ended.
+The frame lies in anyprobe's memory; the borrowed thread goes on as soon as the helper thread is there. Before there is
+such memory it lies on the borrowed thread's stack, and that one waits, as in vfork, until the helper thread has ended.
 """
 
 import os
@@ -30,14 +30,14 @@ _FLAGS = _VM | _FS | _SIGHAND | _PTRACE | _THREAD | _SYSVSEM | _PARENT_SETTID
 _PATIENCE = 2.0
 _PAUSE = 50e-6
 _WAIT_US = 50_000
-"""How long it waits for us behind many calls: a thread that has left could not be found again."""
+"""How long it waits for the controller after many calls: a thread that has left could not be found again."""
 ROOM = 3 * frame.ROOM
-"""What must be free below the top: one frame ends the deputy, one is for its calls; what they point to lies below."""
+"""What must be free below the top: one frame ends the helper thread, one is for its calls; their data lies below."""
 
 
 @contextmanager
 def with_deputy(process: Tracee, top: int, timeout: float) -> Iterator[RemoteCalls]:
-    """Borrow a thread for as long as it takes to make a deputy with a stack of ``ROOM`` bytes below ``top``."""
+    """Borrow a thread for as long as it takes to make a helper thread with a stack of ``ROOM`` bytes below ``top``."""
     thread: Thread | None = None
     try:
         with borrowed(process, timeout) as remote:
@@ -69,7 +69,7 @@ def _made(process: Tracee, remote: RemoteCalls, fate: int) -> Thread:
 
 @contextmanager
 def with_waiting_deputy(process: Tracee, remote: RemoteCalls) -> Iterator[RemoteCalls]:
-    """Make a deputy on the stack of a borrowed thread, which waits until it has ended.
+    """Make a helper thread on the stack of a borrowed thread, which waits until it has ended.
 
     Raises ``StopTimeout`` where that stack has no room, ``RemoteCallFailed`` where no thread can be made.
     """
@@ -94,14 +94,14 @@ def with_waiting_deputy(process: Tracee, remote: RemoteCalls) -> Iterator[Remote
 
 @contextmanager
 def _calls_in(process: Tracee, thread: Thread, fate: int) -> Iterator[RemoteCalls]:
-    """Make calls in a deputy that has just begun."""
+    """Make calls in a helper thread that has just begun."""
     if not thread.wait(time.monotonic() + _PATIENCE):
-        raise StopTimeout(f"the deputy thread {thread.tid} of process {process.pid} does not stop")
+        raise StopTimeout(f"the helper thread {thread.tid} of process {process.pid} does not stop")
     if thread.ended:
         raise process.gone()
-    with process.translated("reading a deputy's registers"):
+    with process.translated("reading a helper thread's registers"):
         thread.load_registers()
-    with suppress(OSError):  # it is ours, and somebody waits for it
+    with suppress(OSError):  # it is anyprobe's, and the controller waits for it
         os.sched_setscheduler(thread.tid, os.SCHED_FIFO, os.sched_param(1))
     with RemoteCalls(process, thread, (fate - 256) & -64, wait_us=_WAIT_US) as calls:
         yield calls
@@ -113,9 +113,9 @@ def _release(process: Tracee, thread: Thread) -> None:
 
 
 def _end(process: Tracee, thread: Thread) -> None:
-    """Let a deputy go, and see it end: its stack may be unmapped afterwards.
+    """Let a helper thread go, and see it end: its stack may be unmapped afterwards.
 
-    Raises ``StopTimeout`` if it does not: job control or a frozen group may have stopped it in front of its frame.
+    Raises ``StopTimeout`` if it does not: job control or a frozen group may have stopped it before its frame.
     """
     _release(process, thread)
     deadline = time.monotonic() + _PATIENCE
@@ -126,13 +126,13 @@ def _end(process: Tracee, thread: Thread) -> None:
         except OSError:
             return
         time.sleep(_PAUSE)
-    raise StopTimeout(f"the deputy thread {thread.tid} of process {process.pid} does not end")
+    raise StopTimeout(f"the helper thread {thread.tid} of process {process.pid} does not end")
 
 
 def _check_room(process: Tracee, top: int) -> None:
     stack = next((m for m in process.mappings() if m.start <= top < m.end), None)
     if stack is None or top - ROOM < stack.start:
-        raise StopTimeout(f"no thread of process {process.pid} has room on its stack for a deputy")
+        raise StopTimeout(f"no thread of process {process.pid} has room on its stack for a helper thread")
 
 
 def _put_up_fate(process: Tracee, thread: Thread, top: int) -> int:
@@ -148,12 +148,12 @@ def _put_up_fate(process: Tracee, thread: Thread, top: int) -> int:
 
 
 def _begun(process: Tracee, remote: RemoteCalls, word: int) -> Thread | None:
-    """Wait until a deputy is there; ``None`` if none has come, which the call's end says."""
+    """Wait until a helper thread is there; ``None`` if none has come, which the call's end says."""
     deadline = time.monotonic() + _PATIENCE
     while not (tid := int.from_bytes(process.mem.read(word, 4), "little")):
         if remote.has_ended():
             return None
         if time.monotonic() > deadline:
-            raise StopTimeout(f"a deputy thread of process {process.pid} takes too long to begin")
+            raise StopTimeout(f"a helper thread thread of process {process.pid} takes too long to begin")
         time.sleep(_PAUSE)
     return Thread(process.pid, tid)

@@ -12,7 +12,7 @@ _SELECTORS = re.compile(rb"\x33\0\0\0\0\0")
 _SAVED = struct.Struct("<3Q")
 """rsp, rip, eflags."""
 _TRAP_NUMBER, _SIGINFO = 40, 144
-"""Behind rsp: ``trapno``, and the ``siginfo`` that follows the ``ucontext`` (``struct rt_sigframe``)."""
+"""After rsp: ``trapno``, and the ``siginfo`` that follows the ``ucontext`` (``struct rt_sigframe``)."""
 _BREAKPOINT, _SIGTRAP, _SI_KERNEL = 3, 5, 0x80
 _EFLAGS_ALWAYS, _EFLAGS_LIMIT = 0x2, 1 << 22
 

@@ -13,7 +13,7 @@ from anyprobe.target.system.procfs import Mapping
 
 _PAGES = frame.ROOM // PAGE + 1
 _MARK = bytes.fromhex("9f1c4be86d2a53f0b7e4087cd5916a3e") * (PAGE // 16)
-"""What a page holds that we have used and that nobody has since: random once, so no data of a program."""
+"""What a page holds that anyprobe has used and the program has not since: random once, so no data of a program."""
 _MOST_READ = 256
 """How many pages are read in search of the mark, from the lowest on, which is where it is."""
 

@@ -14,7 +14,7 @@ _NT_X86_XSTATE = 0x202
 _MOST_STATE = 16384
 """Bytes of extended state that are asked for: AVX-512 and AMX together have 11,008."""
 
-# Without TRACESYSGOOD a controller that dies at a system call stop leaves a SIGTRAP behind, which kills.
+# Without TRACESYSGOOD a controller that dies at a system call stop leaves a SIGTRAP pending, which kills.
 OPTION_SYSGOOD = 1
 OPTION_EXEC = 1 << 4
 OPTION_SUSPEND_SECCOMP = 1 << 21
