@@ -174,7 +174,7 @@ class BpfMachine:
 def compile_bpf(handler: ir.Function, *, result_word: bool = False, passed: Passed | None = None) -> BpfProgram:
     """Compile a handler for the kernel; where it is attached to something, inputs are what is ``passed`` there.
 
-    With ``result_word`` its result, of which the kernel hands out 32 bits only, is also stored behind the inputs.
+    With ``result_word`` its result, of which the kernel hands out 32 bits only, is also stored after the inputs.
     """
     handler = stacks.without_registers(handler)
     module = llvm.Module(handler.name)

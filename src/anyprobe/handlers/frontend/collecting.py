@@ -37,7 +37,7 @@ _RECORD_PARTS_LIMIT = 32
 _VALUES: dict[str, Type] = {"stack": stack, "func": func, "address": ptr}
 """The types of what maps hold, by how they are shown."""
 MISSING = "missing"
-"""The field of partial records whose bits say which of the fields in front of it are missing."""
+"""The field of partial records whose bits say which of the fields before it are missing."""
 
 
 @dataclass

@@ -331,7 +331,7 @@ class Expressions:
         words = tuple(int.from_bytes(padded[at : at + 8], "little") for at in range(0, size, 8))
         equal = self.emit.temporary(boolean)
         self.emit.add(ir.BufferEquals(equal, text.buffer, words))
-        # zeros behind the end look like zeros that were read
+        # zeros after the end look like zeros that were read
         same = ir.Binary("&", equal, ir.Compare("==", text.length, ir.Const(len(wanted), i64)))
         return Scalar(same if symbol == "==" else _not(same))
 

@@ -63,7 +63,7 @@ class Frame:
             return None
         unique = self.prefix + name
         if unique not in emit.flow.assigned and emit.flow.reachable:
-            raise self.source.error(node, f"{name} may have no value here", f"{name} = 0 in front of it")
+            raise self.source.error(node, f"{name} may have no value here", f"{name} = 0 before it")
         if name in self.aliases:
             return self.aliases[name][1]
         kind = self.kinds.get(name)

@@ -1,7 +1,7 @@
 """Why loops end: the number of rounds that a ``while`` makes at most, read from its condition and its counter.
 
 Accepted is a counter that is compared with a bound in the condition and moved towards it by a constant, once in each
-round: as a statement of the loop's body itself, with no ``continue`` in front of it.
+round: as a statement of the loop's body itself, with no ``continue`` before it.
 """
 
 import ast

@@ -49,7 +49,7 @@ class Statements:
         """Compile with the expressions of the same function."""
         self._expressions, self._emit = expressions, expressions.emit
         self._loops: list[tuple[str, str]] = []
-        """Labels behind the loop and behind its body, innermost last."""
+        """Labels after the loop and after its body, innermost last."""
 
     @property
     def _frame(self) -> Frame:

@@ -92,7 +92,7 @@ class _Nodes:
 class _Operation:
     """One operation being built: the look-up, with what to do where the key is there and where it is not.
 
-    Building leaves the builder at ``found`` or ``absent``; both go on to ``restart`` when somebody else was faster.
+    Building leaves the builder at ``found`` or ``absent``; both go on to ``restart`` when another thread was faster.
     """
 
     def __init__(self, builder: ir.IRBuilder, layout: MapLayout, arguments: Sequence[Value]) -> None:
