@@ -171,8 +171,8 @@ def _insert_function(builder: ir.IRBuilder, table: TableLayout, name: str) -> ir
 
     Take a number, write the key's words, then publish both by ``lock cmpxchg`` of the first empty directory word. Who
     loses the race for the word looks at the winner's key: the same one is used instead, another one is passed. Words
-    are never emptied, so all who insert a key try the same words in the same order and it cannot come in twice. A thread
-    that is interrupted for good in between costs a number, and no other waits for it.
+    are never emptied, so all who insert a key try the same words in the same order and it cannot come in twice. A
+    thread that is interrupted for good in between costs a number, and no other waits for it.
     """
     function = internal_function(builder, name, I64, [I64] * (1 + table.shape.words))
     function.attributes.add("noinline")

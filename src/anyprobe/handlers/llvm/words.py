@@ -71,7 +71,8 @@ def increase_twice(
 ) -> None:
     """Add to a number of 128 bits by two instructions.
 
-    A signal handler between them does its own addition in full, and the interrupted one goes on with its own carry: both are exact.
+    A signal handler between them does its own addition in full, and the interrupted one keeps its carry: both are
+    exact.
     """
     lock = "lock " if atomic else ""
     words = [pointer(builder, address, offset), pointer(builder, address, offset + 8)]
