@@ -16,8 +16,8 @@ import pytest
 import anyprobe
 from anyprobe.core.errors import StopTimeout
 from anyprobe.probes import leftover, listing
+from anyprobe.splice.apply.recovery import recovery
 from anyprobe.splice.apply.transaction import Transaction
-from anyprobe.splice.journal import recovery
 from anyprobe.target.process.process import Process
 from anyprobe.target.system import gateway, ptrace
 from support.driver import build, wait_until

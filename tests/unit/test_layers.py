@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import anyprobe
@@ -17,6 +18,44 @@ ROWS = (
     ("core",),
 )
 ROW = {package: row for row, packages in enumerate(ROWS) for package in packages}
+ORDERS = {
+    "binary": (
+        "objects", "unwind", "dwarf", "restrictions", "decoding", "analysis", "flow", "liveness", "discovery",
+        "images",
+    ),
+    "handlers": ("types", "ir", "passes", "llvm", "x86", "frontend", "bpf"),
+    "probes": ("specs", "providers", "handlers", "selfattach"),
+    "splice": (
+        "journal", "memory", "plan", "translate", "codegen", "function_changes", "regions", "edits", "userspace",
+        "apply", "planning", "engine",
+    ),
+    "target": ("system", "kernel", "remote", "process"),
+}  # fmt: skip
+"""What is within a package, lowest first: each imports what comes before it, for annotations, too."""
+UPWARD = {
+    "handlers.ir.interpreter": {"frontend"},
+    "handlers.types.annotations": {"ir"},
+    "handlers.types.storages": {"ir"},
+    "handlers.types.typed_values": {"ir", "frontend"},
+    "probes.specs.naming": {"providers"},
+    "splice.apply.live.changes": {"planning"},
+    "splice.journal.installed": {"memory"},
+    "splice.plan.entry_plans": {"codegen"},
+    "splice.plan.planner": {"codegen"},
+    "splice.plan.site_clobbers": {"codegen", "edits"},
+    "splice.plan.strategies.dead_jumps": {"apply"},
+    "splice.plan.strategies.ladder": {"userspace"},
+    "splice.translate.patches": {"codegen"},
+    "target.remote.calls": {"process"},
+    "target.remote.helper_thread": {"process"},
+    "target.system.membarrier": {"remote"},
+}
+"""Modules that import what comes after them, and which parts of it; each is to go, none to be added."""
+MOST_IN_A_CIRCLE = 3
+LARGER_CIRCLES = {
+    "splice": 4,  # the planner and what it edits around an entry or an exit
+}
+"""The largest circle of imports in a package where it is larger; it can only fall."""
 ATTIC_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Reports see snapshots and nothing else; a report that needs more is a report that touches a process.
 REPORTS_MAY_IMPORT = {"anyprobe.data.snapshot", "anyprobe.data.histogram", "anyprobe.data.results"}
@@ -31,8 +70,13 @@ def package_of(path: Path) -> str | None:
     return parts[0] if len(parts) > 1 else None
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield each import of our own, deferred ones too, as (line, dotted name)."""
+@cache
+def imports(path: Path) -> list[tuple[int, str]]:
+    """Return each import of our own, deferred ones too, as (line, dotted name)."""
+    return list(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] == "anyprobe")
@@ -87,6 +131,90 @@ def test_reports_see_only_snapshots():
         and dotted.rpartition(".")[0] not in REPORTS_MAY_IMPORT
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def module_of(path: Path) -> str:
+    """Return a source's dotted name below the package, ``splice.journal`` for its ``__init__``."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def graph() -> dict[str, set[str]]:
+    """Return which modules each module imports, for annotations and in functions, too."""
+    modules = {module_of(path): path for path in sources()}
+    found: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        names = [dotted.partition(".")[2] for _, dotted in imports(path)]
+        found[module] = {name if name in modules else name.rpartition(".")[0] for name in names} & set(modules) - {
+            module
+        }
+    return found
+
+
+def circles(edges: dict[str, set[str]]) -> list[set[str]]:
+    """Return the modules that import one another, directly or by others: Tarjan's strongly connected components."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for other in edges[module]:
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[module] = min(low[module], low[other])
+        if low[module] == index[module]:
+            at = stack.index(module)
+            found.append(set(stack[at:]))
+            del stack[at:]
+
+    for module in edges:
+        if module not in index:
+            visit(module)
+    return found
+
+
+def test_circles_are_found():
+    edges = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
+    assert sorted(map(sorted, circles(edges))) == [["a", "b", "c"], ["d", "e"], ["f"]]
+
+
+def test_few_modules_import_one_another():
+    wrong = [
+        f"{len(circle)} modules: {', '.join(sorted(circle))}"
+        for circle in circles(graph())
+        if len(circle) > LARGER_CIRCLES.get(min(circle).split(".")[0], MOST_IN_A_CIRCLE)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_within_a_package_has_an_order():
+    wrong = []
+    for module, imported in graph().items():
+        package, _, inside = module.partition(".")
+        order, part = ORDERS.get(package, ()), inside.split(".")[0]
+        for other in imported:
+            above = other.partition(".")[2].split(".")[0]
+            if (
+                other.startswith(f"{package}.")
+                and part in order
+                and above in order
+                and order.index(above) > order.index(part)
+                and above not in UPWARD.get(module, ())
+            ):
+                wrong.append(f"{module} imports {other}")
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_every_part_of_an_ordered_package_has_a_place():
+    parts = {package: {path.parent.name for path in (ROOT / package).glob("*/__init__.py")} for package in ORDERS}
+    modules = {path.stem for path in (ROOT / "splice").glob("*.py")} - {"__init__"}
+    missing = {package: found - set(ORDERS[package]) for package, found in parts.items()}
+    missing["splice"] |= modules - set(ORDERS["splice"])
+    assert not any(missing.values()), f"without a place: {missing}"
 
 
 def test_no_module_is_an_attic():

@@ -1,10 +1,10 @@
 """Switching off, and removing, what sessions have installed, whoever they were: from the target's journals alone."""
 
 from anyprobe.data.leftover import RemovalReport, SwitchReport
+from anyprobe.splice.apply.recovery.recovery import remove as remove_from
+from anyprobe.splice.apply.recovery.recovery import remove_everywhere
+from anyprobe.splice.apply.recovery.suspension import resume, suspend
 from anyprobe.splice.journal.installed import find_journals
-from anyprobe.splice.journal.recovery import remove as remove_from
-from anyprobe.splice.journal.recovery import remove_everywhere
-from anyprobe.splice.journal.suspension import resume, suspend
 from anyprobe.splice.memory.arena import is_ours
 from anyprobe.target.process.process import Process
 

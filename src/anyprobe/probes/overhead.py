@@ -16,8 +16,8 @@ from anyprobe.probes.probe import Place, Probe, Timed
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.reading import BankValues
 from anyprobe.splice.codegen.patch import ActionKind
-from anyprobe.splice.memory.code_region import NearBank
 from anyprobe.splice.plan.splices import Strategy
+from anyprobe.splice.regions.code_region import NearBank
 
 COUNT_NS = 1.0
 """One hit of a counter in the thread's own block."""

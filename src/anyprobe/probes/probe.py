@@ -9,8 +9,8 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.splice.codegen.patch import REPLACING
 from anyprobe.splice.edits import Edit, FunctionState, Module
-from anyprobe.splice.memory.banks import Hook, TimingGroup
 from anyprobe.splice.plan.splices import Want, WantKind
+from anyprobe.splice.regions.banks import Hook, TimingGroup
 
 if TYPE_CHECKING:
     from anyprobe.binary.flow.exits import Exit

@@ -11,8 +11,8 @@ from anyprobe.probes import provided
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.codegen.trampoline import UNREPLACED
-from anyprobe.splice.memory.banks import MISSING, Hook
-from anyprobe.splice.memory.code_region import NearBank, SlotBank
+from anyprobe.splice.regions.banks import MISSING, Hook
+from anyprobe.splice.regions.code_region import NearBank, SlotBank
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,9 +7,9 @@ from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
 from anyprobe.probes.probe import Place, Probe, edits_for
 from anyprobe.splice.apply.blocked_syscalls import Sleepers
+from anyprobe.splice.apply.recovery.recovery import remove, remove_everywhere
 from anyprobe.splice.engine import Engine
 from anyprobe.splice.journal.installed import find_owners, owner_alive
-from anyprobe.splice.journal.recovery import remove, remove_everywhere
 from anyprobe.splice.memory.arena import is_ours
 from anyprobe.target.process.exclusion import exclusive
 from anyprobe.target.process.process import Process

@@ -10,32 +10,32 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layout import MAXACTIVE
+from anyprobe.splice.apply.emission import Emission, worth_moving
 from anyprobe.splice.apply.outcomes import abandon, give_up, settle, without_gone
 from anyprobe.splice.apply.preparation import Counting, Preparation, ThreadSlotUnusable
+from anyprobe.splice.apply.recovery.saved_copies import Saved
 from anyprobe.splice.apply.sigreturn_targets import Lingering
 from anyprobe.splice.apply.staleness import Losses, additions, gone, modules_of
 from anyprobe.splice.apply.text_watch import TRAPPED, TextWatch
 from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.apply.uprobes import see_to
-from anyprobe.splice.codegen.emission import Emission, worth_moving
 from anyprobe.splice.codegen.patch import EmittedPatch
 from anyprobe.splice.codegen.stub_directory import StubDirectory
 from anyprobe.splice.edits import Edit, Module
 from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.records import Owner, Record, RecordKind
 from anyprobe.splice.journal.registrations import Roster
-from anyprobe.splice.journal.saved_copies import Saved
-from anyprobe.splice.memory.access import Access
 from anyprobe.splice.memory.arena import Arena
-from anyprobe.splice.memory.code_region import Neighbourhood, SlotBank
-from anyprobe.splice.memory.holdings import Holdings
-from anyprobe.splice.memory.stores import Store, map_stores
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.site_clobbers import ClobberSource, SiteClobbers
 from anyprobe.splice.plan.splices import AUTO, Strategy
 from anyprobe.splice.planning import Planning
-from anyprobe.splice.translate.signal_view import SignalView
+from anyprobe.splice.regions.access import Access
+from anyprobe.splice.regions.code_region import Neighbourhood, SlotBank
+from anyprobe.splice.regions.holdings import Holdings
+from anyprobe.splice.regions.stores import Store, map_stores
 from anyprobe.splice.userspace.fault_catching import FaultCatching
+from anyprobe.splice.userspace.signal_view import SignalView
 from anyprobe.splice.userspace.traps import Traps
 from anyprobe.target.process.exclusion import exclusive
 from anyprobe.target.process.process import Process

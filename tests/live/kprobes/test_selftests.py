@@ -20,7 +20,7 @@ from anyprobe.kprobes import (
     unregister_kprobes,
     unregister_kretprobe,
 )
-from anyprobe.splice.memory.access import Access
+from anyprobe.splice.regions.access import Access
 from support.driver import TARGETS, build, started
 
 pytestmark = pytest.mark.live

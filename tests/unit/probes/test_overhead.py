@@ -7,8 +7,8 @@ import pytest
 from anyprobe.probes import overhead
 from anyprobe.probes.overhead import OverheadWatch, Unit, disarmed, units_of
 from anyprobe.splice.codegen.patch import ActionKind
-from anyprobe.splice.memory.banks import Hook, TimingGroup
-from anyprobe.splice.memory.code_region import NearBank
+from anyprobe.splice.regions.banks import Hook, TimingGroup
+from anyprobe.splice.regions.code_region import NearBank
 
 SECOND = 1e9
 

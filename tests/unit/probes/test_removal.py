@@ -7,7 +7,7 @@ import pytest
 
 from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.probes import removal
-from anyprobe.splice.journal.recovery import Removal
+from anyprobe.splice.apply.recovery.recovery import Removal
 
 STARTED = 4711
 """When the controller started."""

@@ -19,9 +19,9 @@ from anyprobe.splice.codegen.handlers import rendezvous
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit
-from anyprobe.splice.memory.banks import Hook
-from anyprobe.splice.memory.stores import Store
 from anyprobe.splice.plan.splices import Want, WantKind
+from anyprobe.splice.regions.banks import Hook
+from anyprobe.splice.regions.stores import Store
 from anyprobe.target.system import futexes
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.handlers.hit_stacks import Stack
     from anyprobe.probes.handlers.points import Handler
     from anyprobe.probes.host import ProbeHost
-    from anyprobe.splice.translate.signal_view import Place
+    from anyprobe.splice.userspace.signal_view import Place
 
 Callback = Callable[["Hit"], object]
 _CONTEXT = ("ip",)

@@ -6,8 +6,8 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit
-from anyprobe.splice.memory.banks import Hook
 from anyprobe.splice.plan.splices import Want, WantKind
+from anyprobe.splice.regions.banks import Hook
 from anyprobe.splice.userspace.seccomp_hook import filter_check
 from anyprobe.target.system import procfs
 

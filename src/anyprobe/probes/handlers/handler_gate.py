@@ -19,7 +19,7 @@ from anyprobe.splice.userspace.sigaction_hook import sets_fault_action
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
-    from anyprobe.splice.translate.signal_view import Place
+    from anyprobe.splice.userspace.signal_view import Place
 
 PATIENCE = 5.0
 """Seconds that threads wait at most for one change: to plan ten thousand sites anew takes about one."""

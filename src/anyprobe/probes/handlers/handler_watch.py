@@ -8,7 +8,7 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.reading import BankValues
 from anyprobe.splice.edits import Module
-from anyprobe.splice.translate.signal_view import FAULT_BITS, Place
+from anyprobe.splice.userspace.signal_view import FAULT_BITS, Place
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject

@@ -33,7 +33,7 @@ from anyprobe.probes.probe import Probe
 from anyprobe.probes.providers.function.prototypes import Prototypes
 from anyprobe.splice.codegen.handlers.facts import INSTANCE_BYTES, TID_OFFSET, HandlerFacts, instances_bytes
 from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN, ReadingFacts
-from anyprobe.splice.memory.stores import Store
+from anyprobe.splice.regions.stores import Store
 from anyprobe.target.process.timestamps import thread_without_timestamps
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import Exitless, Place, Probe, Timed
 from anyprobe.probes.providers.function.objects import ObjectTable
 from anyprobe.splice.codegen.patch import ActionKind
-from anyprobe.splice.memory.banks import Hook, TimingGroup
-from anyprobe.splice.memory.code_region import SlotBank
 from anyprobe.splice.plan.splices import Want, WantKind
+from anyprobe.splice.regions.banks import Hook, TimingGroup
+from anyprobe.splice.regions.code_region import SlotBank
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.function.resolve import ResolvedSite

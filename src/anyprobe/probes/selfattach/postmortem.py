@@ -9,8 +9,8 @@ from anyprobe.data.layout import BankLayout
 from anyprobe.data.reader import BankReader, NearReader
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 from anyprobe.splice.memory.arena import Arena
-from anyprobe.splice.memory.banks import MISSING
-from anyprobe.splice.memory.code_region import NearBank, SlotBank
+from anyprobe.splice.regions.banks import MISSING
+from anyprobe.splice.regions.code_region import NearBank, SlotBank
 
 if TYPE_CHECKING:
     from anyprobe.probes.session import Session

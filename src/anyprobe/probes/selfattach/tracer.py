@@ -30,7 +30,7 @@ from anyprobe.probes.selfattach.postmortem import Ledger, ledger_of
 from anyprobe.probes.selfattach.sharing import Shared, described
 from anyprobe.probes.session import Session
 from anyprobe.splice.memory.arena import Arena
-from anyprobe.splice.memory.code_region import SlotBank
+from anyprobe.splice.regions.code_region import SlotBank
 from anyprobe.target.system import gateway
 
 _RECEIVING = frozenset({"45", "47"})

@@ -18,10 +18,12 @@ from anyprobe.splice.codegen.patch import REPLACING, ActionKind
 from anyprobe.splice.codegen.trampoline import AT_RETURN_BYTES, RETURNS, TRAMPOLINE_BYTES
 from anyprobe.splice.journal.records import MappingUse, Record, RecordKind, journal_size
 from anyprobe.splice.journal.registrations import records_for
-from anyprobe.splice.memory.access import Access
 from anyprobe.splice.memory.arena import Arena, Piece
-from anyprobe.splice.memory.banks import Hook, demand, home_of_handlers, settle_in_slot_bank, settle_near
-from anyprobe.splice.memory.code_region import (
+from anyprobe.splice.memory.space import AddressSpace
+from anyprobe.splice.plan.strategies.springboard import Springboards
+from anyprobe.splice.regions.access import Access
+from anyprobe.splice.regions.banks import Hook, demand, home_of_handlers, settle_in_slot_bank, settle_near
+from anyprobe.splice.regions.code_region import (
     ROUTINE_BYTES,
     NearBank,
     Neighbourhood,
@@ -29,8 +31,6 @@ from anyprobe.splice.memory.code_region import (
     code_piece_bytes,
     neighbourhood_pieces,
 )
-from anyprobe.splice.memory.space import AddressSpace
-from anyprobe.splice.plan.strategies.springboard import Springboards
 from anyprobe.splice.userspace.thread_slot import choose_slot, region_place
 from anyprobe.target.system import procfs
 

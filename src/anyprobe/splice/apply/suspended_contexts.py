@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.objects.elf import ElfFile
 from anyprobe.core.errors import AnyprobeError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.journal.return_addresses import TooMuch, may_hold_stacks, present
+from anyprobe.splice.apply.recovery.return_addresses import TooMuch, may_hold_stacks, present
 from anyprobe.splice.userspace.signal_actions import handled_signals
 from anyprobe.target.remote.frame import RED_ZONE
 from anyprobe.target.remote.saved_frames import frames_in, is_of_breakpoint

@@ -7,12 +7,12 @@ from weakref import WeakKeyDictionary
 from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.apply.recovery.saved_copies import Saved
 from anyprobe.splice.apply.uprobes import without_splice
 from anyprobe.splice.edits import Module, hook_of
 from anyprobe.splice.function_changes import LiveSplice
-from anyprobe.splice.journal.saved_copies import Saved
-from anyprobe.splice.memory.banks import Hook
 from anyprobe.splice.plan.splices import Strategy
+from anyprobe.splice.regions.banks import Hook
 from anyprobe.target.system.procfs import Mapping
 
 RESTORED = "the program has written the original bytes over the probe: it has not counted since"

@@ -1,5 +1,5 @@
-"""The journal in the target, and everything that is undone from it alone.
+"""The journal in the target: what is installed and how to undo it, and what is registered.
 
-In: changes before they are made. Out: text as it was, after the controller has died, too.
-Must not depend on the session that wrote it.
+In: changes before they are made. Out: records that outlive the controller.
+Must not believe what it reads: the program may have damaged it.
 """

@@ -1,5 +1,5 @@
-"""Memory of anyprobe in the target: code regions in reach, counters, stores of handlers, free address space.
+"""Memory of anyprobe in the target: arenas and their pieces, free address space, pages of files.
 
-In: requests with bounds on the address. Out: memory that both sides see.
+In: sizes, and bounds on the address. Out: mappings that both sides see.
 Must not hand out memory again while a thread may still be in it.
 """

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, hook_of
-from anyprobe.splice.memory.access import Access
-from anyprobe.splice.memory.banks import Hook
+from anyprobe.splice.regions.access import Access
+from anyprobe.splice.regions.banks import Hook
 from anyprobe.splice.userspace.signal_actions import query_actions, record_of, set_action
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.journal.records import MappingUse, journal_size
-from anyprobe.splice.memory.access import Access
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.splices import TRAP, Strategy
+from anyprobe.splice.regions.access import Access
 from anyprobe.splice.userspace.signal_actions import (
     blocking_thread,
     current_action,

@@ -9,10 +9,10 @@ from anyprobe.core.errors import TargetError
 from anyprobe.data.layout import BankLayout
 from anyprobe.splice.apply.preparation import Counting, Preparation, _Cluster, keep_room
 from anyprobe.splice.codegen.patch import ActionKind
-from anyprobe.splice.memory.banks import Hook
-from anyprobe.splice.memory.holdings import Holdings
 from anyprobe.splice.memory.space import REACH, TOP, AddressSpace
 from anyprobe.splice.plan.splices import Want, WantKind
+from anyprobe.splice.regions.banks import Hook
+from anyprobe.splice.regions.holdings import Holdings
 
 LIBRARY, MB = 0x7F00_0000_0000, 1 << 20
 PROGRAM = SimpleNamespace(start=0x10000, end=0x11000, path="[heap]")

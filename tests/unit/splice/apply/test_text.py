@@ -14,10 +14,10 @@ WRITER = "splice/apply/text.py"
 ACCESS = "target/system/memory.py"
 DATA_WRITES = {
     "probes/selfattach/tracer.py": (1, "a thread's slot in its control block"),
-    "splice/codegen/emission.py": (1, "a springboard, in anyprobe's own pages"),
+    "splice/apply/emission.py": (1, "a springboard, in anyprobe's own pages"),
     "splice/engine.py": (1, "gate pages"),
     "splice/journal/records.py": (5, "journals"),
-    "splice/journal/return_addresses.py": (1, "replaced return addresses, on stacks"),
+    "splice/apply/recovery/return_addresses.py": (1, "replaced return addresses, on stacks"),
     "splice/userspace/thread_slot.py": (1, "a thread's slot in its control block"),
     "target/remote/calls.py": (2, "the stack below the red zone, for injected calls"),
     "target/remote/helper_thread.py": (1, "the stack of a helper thread"),

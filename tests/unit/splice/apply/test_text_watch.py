@@ -9,8 +9,8 @@ from anyprobe.splice.apply.text_watch import OVERWRITTEN, STALE, TextWatch
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import FunctionState, Module
 from anyprobe.splice.function_changes import LiveSplice
-from anyprobe.splice.memory.banks import Hook
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
+from anyprobe.splice.regions.banks import Hook
 
 TEXT = 0x400000
 OLD, NEW, OTHER = b"\x55\x48\x89\xe5\x5d", b"\xe9\1\2\3\4", b"\xe9\5\6\7\x08"

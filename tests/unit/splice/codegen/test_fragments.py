@@ -3,7 +3,7 @@
 import pytest
 
 from anyprobe.isa.decode import decode_range
-from anyprobe.splice.codegen.emission import of_one_bank
+from anyprobe.splice.apply.emission import of_one_bank
 from anyprobe.splice.codegen.fragments import Moving, can_move, is_described
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, Clobbers
 from anyprobe.splice.codegen.routines import Routines

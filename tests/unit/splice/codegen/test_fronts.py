@@ -11,7 +11,7 @@ from anyprobe.splice.codegen.emit import ActionSource, emit_patch
 from anyprobe.splice.codegen.fronts import Fronts, form_of
 from anyprobe.splice.codegen.patch import Action, ActionKind, Clobbers
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
-from anyprobe.splice.translate.signal_view import _Described
+from anyprobe.splice.userspace.signal_view import _Described
 from unit.splice.translate.test_routine import Pages
 from unit.splice.translate.test_steps import BEARINGS, BIAS, LINK, PATCH, SLOTS, patch_positions
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from anyprobe.splice.journal.records import MappingUse
 from anyprobe.splice.memory.arena import Piece
-from anyprobe.splice.memory.code_region import _view_bytes, code_piece_bytes
+from anyprobe.splice.regions.code_region import _view_bytes, code_piece_bytes
 from anyprobe.splice.translate.steps import Op, Step
 from anyprobe.splice.translate.table import ViewTable
 

@@ -10,8 +10,8 @@ from anyprobe.probes.specs.dtrace import EACH
 from anyprobe.probes.specs.spec import parse
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Module
-from anyprobe.splice.memory.banks import Hook, TimingGroup
 from anyprobe.splice.plan.splices import Want, WantKind
+from anyprobe.splice.regions.banks import Hook, TimingGroup
 
 _SAID = {"insn": "instruction", "block": "basic block", "call": "call"}
 

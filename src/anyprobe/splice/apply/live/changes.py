@@ -27,11 +27,11 @@ from anyprobe.splice.codegen.patch import EmittedPatch
 from anyprobe.splice.edits import Edit, Module, planned_of
 from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.records import Journal, Record, RecordKind
-from anyprobe.splice.memory.access import Access
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.planner import plan_live
 from anyprobe.splice.plan.splices import FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.plan.together import all_of
+from anyprobe.splice.regions.access import Access
 from anyprobe.splice.userspace.trap_handler import AMBIGUOUS
 from anyprobe.target.system import membarrier
 

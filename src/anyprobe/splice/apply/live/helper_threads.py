@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import StopTimeout
 from anyprobe.splice.journal.records import MappingUse, journal_size
-from anyprobe.splice.memory.access import Access
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.strategies.springboard import Springboards
+from anyprobe.splice.regions.access import Access
 from anyprobe.target.process.thread_pointers import thread_pointers
 from anyprobe.target.process.urgency import urgent
 from anyprobe.target.remote.calls import RemoteCalls

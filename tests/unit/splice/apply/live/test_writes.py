@@ -8,10 +8,10 @@ import pytest
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.apply.live.writes import Rewrite, sites_of, steps
+from anyprobe.splice.apply.recovery.restoring import TextRestoration, in_window
 from anyprobe.splice.codegen.patch import EmittedPatch
 from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.records import FoundJournal, Owner, Record, RecordKind
-from anyprobe.splice.journal.restoring import TextRestoration, in_window
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.strategies.springboard import Springboards
 from support.planning import LivePlanner

@@ -14,8 +14,8 @@ from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 from anyprobe.splice.codegen.handlers.inline import Inline, registers_read, sources_of
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, Clobbers, PatchWriter
 from anyprobe.splice.edits import beside_handlers
-from anyprobe.splice.memory.banks import Hook
 from anyprobe.splice.plan.splices import Want, WantKind
+from anyprobe.splice.regions.banks import Hook
 
 MACHINE = Path(__file__).parents[4] / "support" / "inline_machine.py"
 AT, GATE, ROUTINE, STORAGE = 0x600000, 0x610000, 0x620000, 0x630000

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import TargetError
 from anyprobe.splice.journal.conflicts import check_sessions
 from anyprobe.splice.journal.records import Journal
-from anyprobe.splice.memory.holdings import Holdings
+from anyprobe.splice.regions.holdings import Holdings
 
 if TYPE_CHECKING:
     from anyprobe.target.process.process import Process

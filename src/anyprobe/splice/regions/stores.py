@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import TargetError
 from anyprobe.splice.journal.records import MappingUse, journal_size
-from anyprobe.splice.memory.access import Access
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.space import AddressSpace
+from anyprobe.splice.regions.access import Access
 from anyprobe.target.process.exclusion import exclusive
 
 _JOURNAL_RECORDS = 8

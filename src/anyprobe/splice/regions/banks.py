@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
-from anyprobe.splice.memory.code_region import NearBank, SlotBank
+from anyprobe.splice.regions.code_region import NearBank, SlotBank
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts

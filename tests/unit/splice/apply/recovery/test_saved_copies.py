@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.journal import saved_copies
-from anyprobe.splice.journal.saved_copies import Saved, held_copies
+from anyprobe.splice.apply.recovery import saved_copies
+from anyprobe.splice.apply.recovery.saved_copies import Saved, held_copies
 
 LOW, SITE, PATCH = 0x7F00_0000_0000, 0x5500_0000_0000, 0x54FF_0000_0000
 JUMP = b"\xe9" + (PATCH - SITE - 5 & 0xFFFFFFFF).to_bytes(4, "little")

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from anyprobe.core.errors import NoSuchProcess, StopTimeout, TargetExited
+from anyprobe.splice.apply.recovery import recovery
+from anyprobe.splice.apply.recovery.recovery import Removal, remove_everywhere
 from anyprobe.splice.apply.staleness import stands
-from anyprobe.splice.journal import recovery
 from anyprobe.splice.journal.installed import parts_of
-from anyprobe.splice.journal.recovery import Removal, remove_everywhere
 from anyprobe.splice.memory.arena import held_ranges, is_ours
 from anyprobe.target.system.procfs import parse_maps
 

@@ -20,17 +20,17 @@ from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
 from anyprobe.splice.function_changes import LiveSplice
-from anyprobe.splice.memory.banks import Hook
-from anyprobe.splice.memory.holdings import Holdings
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 from anyprobe.splice.plan.strategies.springboard import Springboards
+from anyprobe.splice.regions.banks import Hook
+from anyprobe.splice.regions.holdings import Holdings
 from anyprobe.splice.userspace.signal_actions import FAULT_SIGNALS, handled_signals, query_actions
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from anyprobe.splice.codegen.fronts import Front
-    from anyprobe.splice.memory.code_region import Neighbourhood
+    from anyprobe.splice.regions.code_region import Neighbourhood
     from anyprobe.splice.translate.patches import Bearings
     from anyprobe.splice.translate.steps import EffectKind, Positions
     from anyprobe.splice.translate.table import Rows
@@ -162,8 +162,12 @@ class SignalView:
             Edit(module, state, anew=True, yields=True)
             for module in self._modules
             for state in module.functions.values()
-            if self.faults and self._hides(module, state)
+            if self._hides_faults(module, state)
         ]
+
+    def _hides_faults(self, module: Module, state: FunctionState) -> bool:
+        """Return whether the program handles faults, and a splice of a function is not as it has to be there."""
+        return self.faults and self._hides(module, state)
 
     def _with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
         from anyprobe.splice.userspace.trap_handler import SA_SIGINFO

@@ -18,11 +18,11 @@ from anyprobe.splice.codegen.emit import (
 from anyprobe.splice.codegen.patch import REPLACING, Action, ActionKind, BankCode, EmittedPatch
 from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.function_changes import FunctionChange, LiveSplice
-from anyprobe.splice.memory.code_region import Neighbourhood, SlotBank
 from anyprobe.splice.plan.site_clobbers import SiteClobbers
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.strategies.springboard import Springboards
 from anyprobe.splice.plan.together import member_at
+from anyprobe.splice.regions.code_region import Neighbourhood, SlotBank
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts

@@ -7,7 +7,7 @@ from anyprobe.splice.journal.records import Journal, Owner
 from anyprobe.splice.memory.arena import Arena
 
 if TYPE_CHECKING:
-    from anyprobe.splice.memory.code_region import Neighbourhood, SlotBank
+    from anyprobe.splice.regions.code_region import Neighbourhood, SlotBank
 
 
 class Holdings:

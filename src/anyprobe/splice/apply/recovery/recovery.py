@@ -21,13 +21,13 @@ from anyprobe.core.errors import (
 )
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.splice.apply.blocked_syscalls import Sleepers
+from anyprobe.splice.apply.recovery.restoring import TextRestoration
+from anyprobe.splice.apply.recovery.return_addresses import restore_returns
+from anyprobe.splice.apply.recovery.saved_copies import Saved, held_copies
 from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.apply.suspended_contexts import may_park, parked_pcs
 from anyprobe.splice.journal.installed import find_journals, find_owners, journal_places, processes_with_splices
 from anyprobe.splice.journal.records import FoundJournal, MappingUse, RecordKind, journal_unchanged, mark_ended
-from anyprobe.splice.journal.restoring import TextRestoration
-from anyprobe.splice.journal.return_addresses import restore_returns
-from anyprobe.splice.journal.saved_copies import Saved, held_copies
 from anyprobe.splice.memory.arena import (
     close_descriptor,
     drop_pages,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anyprobe.splice.journal.return_addresses import StubTable, true_address
+from anyprobe.splice.apply.recovery.return_addresses import StubTable, true_address
 
 FIRST = StubTable(0x10000, np.array([0x5555, 0, 0x20008, 0x10018], dtype=np.uint64))
 SECOND = StubTable(0x20000, np.array([0, 0x7777], dtype=np.uint64))

@@ -7,7 +7,7 @@ import pytest
 
 from anyprobe.core.errors import StopTimeout, TargetExited
 from anyprobe.splice.plan.splices import Strategy
-from anyprobe.splice.translate import signal_view
+from anyprobe.splice.userspace import signal_view
 
 
 def view_of(*, faults_wanted, calls=nullcontext):

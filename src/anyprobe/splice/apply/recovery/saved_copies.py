@@ -8,7 +8,7 @@ import numpy as np
 from anyprobe.core.arrays import among
 from anyprobe.core.memory import MemoryFault
 from anyprobe.isa.assemble import u64
-from anyprobe.splice.journal.return_addresses import TooMuch, may_hold_stacks, present
+from anyprobe.splice.apply.recovery.return_addresses import TooMuch, may_hold_stacks, present
 
 if TYPE_CHECKING:
     from anyprobe.target.process.process import Process
