@@ -15,6 +15,7 @@ from anyprobe.splice.apply.outcomes import abandon, give_up, settle, without_gon
 from anyprobe.splice.apply.preparation import Counting, Preparation, ThreadSlotUnusable
 from anyprobe.splice.apply.recovery.saved_copies import Saved
 from anyprobe.splice.apply.sigreturn_targets import Lingering
+from anyprobe.splice.apply.site_clobbers import ClobberSource, SiteClobbers
 from anyprobe.splice.apply.staleness import Losses, additions, gone, modules_of
 from anyprobe.splice.apply.text_watch import TRAPPED, TextWatch
 from anyprobe.splice.apply.transaction import Transaction
@@ -27,7 +28,6 @@ from anyprobe.splice.journal.records import Owner, Record, RecordKind
 from anyprobe.splice.journal.registrations import Roster
 from anyprobe.splice.memory.arena import Arena
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.site_clobbers import ClobberSource, SiteClobbers
 from anyprobe.splice.plan.splices import AUTO, Strategy
 from anyprobe.splice.planning import Planning
 from anyprobe.splice.regions.access import Access

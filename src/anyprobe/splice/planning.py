@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Protocol
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.outcomes import give_up, refuse, spread
 from anyprobe.splice.apply.preparation import keep_room, look_at_space
+from anyprobe.splice.apply.site_clobbers import function_of
 from anyprobe.splice.apply.staleness import modules_of
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of, planned_of
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.site_clobbers import function_of
 from anyprobe.splice.plan.splices import AUTO, FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.plan.strategies.springboard import PunPlaces, Springboards
 from anyprobe.splice.regions.banks import SLOT_ONLY, TIMING

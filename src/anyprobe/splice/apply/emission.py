@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import InternalError, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
+from anyprobe.splice.apply.site_clobbers import SiteClobbers
 from anyprobe.splice.codegen.emit import (
     PATCH_ALIGNMENT,
     ActionSource,
@@ -18,7 +19,6 @@ from anyprobe.splice.codegen.emit import (
 from anyprobe.splice.codegen.patch import REPLACING, Action, ActionKind, BankCode, EmittedPatch
 from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.function_changes import FunctionChange, LiveSplice
-from anyprobe.splice.plan.site_clobbers import SiteClobbers
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.strategies.springboard import Springboards
 from anyprobe.splice.plan.together import member_at

@@ -16,6 +16,7 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.blocked_syscalls import SYSCALL, is_asleep
+from anyprobe.splice.apply.dead_jumps import destination_of
 from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.apply.sigreturn_targets import Lingering, WaysBack
 from anyprobe.splice.apply.suspended_contexts import may_park
@@ -23,7 +24,6 @@ from anyprobe.splice.apply.text import make_private, write_all_at_rest
 from anyprobe.splice.apply.unsafe_pcs import FAULTS, NOWHERE, Hazards, destination
 from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.records import Journal, Record, RecordKind, marked
-from anyprobe.splice.plan.strategies.dead_jumps import destination_of
 
 if TYPE_CHECKING:
     from anyprobe.splice.userspace.traps import Traps

@@ -123,7 +123,7 @@ class PlanContext:
         """Return why faults that the program handles keep instructions where they are, if it handles any."""
         if not self.faults_handled:
             return None
-        from anyprobe.splice.userspace.faulting import fault_refusal
+        from anyprobe.splice.plan.faulting import fault_refusal
 
         return fault_refusal(insns, end, shown=self.pcs_shown, skipped=self.faults_skipped)
 
@@ -131,7 +131,7 @@ class PlanContext:
         """Return whether faults that the program handles keep an instruction from moving with the one above it."""
         if not self.faults_handled:
             return False
-        from anyprobe.splice.userspace.faulting import keeps_apart
+        from anyprobe.splice.plan.faulting import keeps_apart
 
         return keeps_apart(above, insn, skipped=self.faults_skipped)
 

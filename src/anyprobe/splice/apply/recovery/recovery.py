@@ -21,6 +21,7 @@ from anyprobe.core.errors import (
 )
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.splice.apply.blocked_syscalls import Sleepers
+from anyprobe.splice.apply.dead_jumps import leave, listed
 from anyprobe.splice.apply.recovery.restoring import TextRestoration
 from anyprobe.splice.apply.recovery.return_addresses import restore_returns
 from anyprobe.splice.apply.recovery.saved_copies import Saved, held_copies
@@ -37,7 +38,6 @@ from anyprobe.splice.memory.arena import (
     unmap,
 )
 from anyprobe.splice.memory.file_pages import copied_pages, droppable, never_written
-from anyprobe.splice.plan.strategies.dead_jumps import leave, listed
 from anyprobe.splice.userspace.signal_actions import has_traps, put_back, trapped, unreached
 from anyprobe.splice.userspace.thread_slot import clear_slots
 from anyprobe.target.process.exclusion import exclusive

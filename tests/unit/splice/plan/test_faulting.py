@@ -4,7 +4,7 @@ import pytest
 
 from anyprobe.core.refusal import Reason
 from anyprobe.isa.decode import decode_range
-from anyprobe.splice.userspace.faulting import fault_refusal
+from anyprobe.splice.plan.faulting import fault_refusal
 
 LOAD, LONG_LOAD, MOVE, JUMP, RET = "48 8b 07", "48 8b 87 00 01 00 00", "48 89 f3", "ff 20", "c3"
 UD2, INT3, PUSH = "0f 0b", "cc", "53"
