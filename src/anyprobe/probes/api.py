@@ -73,12 +73,12 @@ class SessionApi(Protocol[P]):
 
     # -- probes
 
-    def count(self, *specs: str) -> list[P]:
-        """Count hits: entries, returns or single instructions, as the specs say."""
+    def count(self, *specs: str, follow: bool = False) -> list[P]:
+        """Count hits, with ``follow`` in libraries that are loaded later, too."""
         ...
 
-    def time(self, *specs: str) -> list[P]:
-        """Measure how long functions take, from entry to return."""
+    def time(self, *specs: str, follow: bool = False) -> list[P]:
+        """Measure how long functions take, from entry to return; ``follow`` as for ``count``."""
         ...
 
     def remove(self, *probes: P) -> None:

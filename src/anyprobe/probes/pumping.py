@@ -3,13 +3,18 @@
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, wraps
-from typing import Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 from anyprobe.core.errors import AnyprobeError, UsageError
+from anyprobe.probes.desired import DesiredState
 from anyprobe.probes.duties import PROGRAM_LOOKS, Duties, duties_of
 from anyprobe.probes.observed import Observed
+
+if TYPE_CHECKING:
+    from anyprobe.binary.images.modules import LoadedObject
+    from anyprobe.probes.probe import Probe
 
 _ENDING = 5.0
 """Seconds that the end of a session waits for its thread, whose work is short."""
@@ -35,6 +40,7 @@ class Pumped(Observed):
     """A session that does what is due."""
 
     _thread: threading.Thread | None = None
+    _desired: DesiredState
     _other_program: str | None = None
     """What the process has executed instead of the program with the probes."""
 
@@ -82,6 +88,10 @@ class Pumped(Observed):
         return duties
 
     @abstractmethod
+    def reconcile(self, modules: "Sequence[LoadedObject] | None" = None) -> "list[Probe]":
+        """Make what is armed equal to what is wanted."""
+
+    @abstractmethod
     def follow_handlers(self, *, often: bool = False) -> None:
         """Have signal handlers that the program has set since the last look see its own pcs while probes are hit."""
 
@@ -94,6 +104,8 @@ class Pumped(Observed):
             self._other_program = self.became()
             if self._other_program is not None:
                 self.warn(f"process {self.pid} became {self._other_program}, without probes")
+        if self._other_program is None and self._desired.follows and not self.exited:
+            self.reconcile()
 
     def _run(self) -> None:
         while not self._is_over:

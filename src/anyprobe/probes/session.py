@@ -3,40 +3,38 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from functools import cache
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
 from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.collection import collect_what_was_made, collection_paused
-from anyprobe.core.errors import Interrupted, SpecError, StopTimeout, TargetError, TargetExited, UsageError
+from anyprobe.core.errors import Interrupted, StopTimeout, TargetError, TargetExited, UsageError
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import current, provided, reading, registering, removal, trapping
 from anyprobe.probes.api import SessionApi
 from anyprobe.probes.clobbering import clobbers
-from anyprobe.probes.clock import Clock, ClockChoice, own_clock
+from anyprobe.probes.clock import Clock, ClockChoice
+from anyprobe.probes.desired import DesiredState, Policy
 from anyprobe.probes.handlers.handler_watch import HandlerWatch
 from anyprobe.probes.handlers.trampolining import Trampolines
 from anyprobe.probes.live_proof import LiveProof
 from anyprobe.probes.options import DEFAULT, SessionOptions
 from anyprobe.probes.probe import Place, Probe, dressed, edits_for
 from anyprobe.probes.provided import Providers
-from anyprobe.probes.providers.function.copies import AUDITED, Copies, has_libraries
+from anyprobe.probes.providers.function.copies import Copies
 from anyprobe.probes.providers.function.objects import ObjectTable
-from anyprobe.probes.providers.function.placing import add_counted, add_timed, see_places
 from anyprobe.probes.providers.function.provider import FunctionProvider
 from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
-from anyprobe.probes.pumping import Pumped, locked
+from anyprobe.probes.pumping import locked
+from anyprobe.probes.reconciling import Reconciled
 from anyprobe.probes.specs.spec import see_functions
 from anyprobe.probes.target_errors import typed
-from anyprobe.probes.wholesale import surveyed
 from anyprobe.probes.withdrawal import withdrawn
 from anyprobe.splice.edits import Module
 from anyprobe.splice.engine import Engine
 from anyprobe.splice.plan.splices import AUTO, Strategy
 from anyprobe.target.process.process import Process
-from anyprobe.target.process.startup import run_to_libraries
 
 if TYPE_CHECKING:
     from anyprobe.data.explanation import Explanation, ListedSite
@@ -48,7 +46,7 @@ Refusals = list[tuple[str, Refusal]]
 Probes = list[Probe]
 
 
-class Session(Pumped, SessionApi[Probe]):
+class Session(Reconciled, SessionApi[Probe]):
     """Probes in one process. A context manager: leaving it removes everything.
 
     ``count`` and ``time`` arm probes; ``snapshot`` reads what they counted, also after the target's death.
@@ -71,7 +69,7 @@ class Session(Pumped, SessionApi[Probe]):
         self.copies = Copies(self._objects)
         self._awaits_libraries = held and any(self._objects.is_loader(each) for each in self._objects.objects)
         """Whether the target is a dynamic program that has not mapped its libraries yet."""
-        self._pending: Sequence[tuple[Probe, bool]] = ()
+        self._desired = DesiredState()
         self.trampolines = Trampolines(self._objects, wanted=options.returns == "trampoline")
         self._clock: Clock | None = None
         self._choice = ClockChoice(options.clock, process.pid)
@@ -87,7 +85,7 @@ class Session(Pumped, SessionApi[Probe]):
             maxactive=options.maxactive,
             proof=self._proof if options.live else None,
         )
-        self.functions = FunctionProvider(self.engine, self.copies, lambda spec: self._make(spec, timed=False))
+        self.functions = FunctionProvider(self.engine, self.copies, self._wanted_once)
         self._providers = Providers()
         self._handlers = HandlerWatch(self.engine, self._objects, self.module)
 
@@ -101,22 +99,28 @@ class Session(Pumped, SessionApi[Probe]):
         """Why something was done in a stop, one sentence for each reason, where that was not wanted."""
         return () if self.engine.live is None else self.engine.live.notes()
 
-    def count(self, *specs: str) -> Probes:
+    def count(self, *specs: str, follow: bool = False) -> Probes:
         """Count hits: entries, returns or single instructions, as the specs say.
+
+        ``follow``: in libraries that are loaded later, too, as ``pump`` or ``reconcile`` find them; a spec that means
+        nothing yet is no error then.
 
         Raises ``SpecError`` for a spec that means nothing (then nothing is armed). Sites that cannot be spliced are in
         ``refused``.
         """
-        return self._arm(specs, timed=False)
+        return self._arm(specs, timed=False, policy=Policy.FOLLOW if follow else Policy.PRESENT)
 
     def add_provider(self, provider: "Provider[Any]") -> None:
         """Have specs that a provider claims resolved, attached and read by it: see ``probes.providers.base``."""
         self._providers.add(provider)
 
-    def time(self, *specs: str) -> Probes:
-        """Measure how long functions take, from entry to return. The specs name functions (their entries)."""
+    def time(self, *specs: str, follow: bool = False) -> Probes:
+        """Measure how long functions take, from entry to return. The specs name functions (their entries).
+
+        ``follow``: as for ``count``.
+        """
         see_functions(specs)
-        return self._arm(specs, timed=True)
+        return self._arm(specs, timed=True, policy=Policy.FOLLOW if follow else Policy.PRESENT)
 
     def remove(self, *probes: Probe) -> None:
         """Disarm probes; what they counted stays in ``snapshot``. What had to stay armed is in ``warnings``."""
@@ -218,7 +222,7 @@ class Session(Pumped, SessionApi[Probe]):
         if self._held:
             self.place_waiting()
             self._held = False
-            if self._pending:
+            if self._desired.wanted:
                 self._arm_pending()
             self._began = time.monotonic()
             self._process.resume()
@@ -311,7 +315,7 @@ class Session(Pumped, SessionApi[Probe]):
         """Detach and give all memory back; what ``snapshot`` returns afterwards is of this moment."""
         try:
             self.detach()
-            self._pending = ()
+            self._desired = DesiredState()
             if self._held:
                 self.resume()
             self._last = self._last or self.snapshot()
@@ -376,6 +380,7 @@ class Session(Pumped, SessionApi[Probe]):
         timed: bool,
         dress: "Callable[[Probe], None] | None" = None,
         known: Sequence[ResolvedSite | None] = (),
+        policy: Policy = Policy.PRESENT,
     ) -> Probes:
         if not specs:
             raise UsageError("at least one spec is needed")
@@ -392,7 +397,9 @@ class Session(Pumped, SessionApi[Probe]):
                         self._process, self.engine.pause_us, live=self.engine.live is not None
                     )
                 self.engine.use_clock(self._choice.address)
-            probes = [self._make(spec, timed=timed, known=site) for spec, site in zip_longest(specs, known)]
+            probes = [
+                self._want(spec, timed=timed, policy=policy, known=site) for spec, site in zip_longest(specs, known)
+            ]
             for probe in probes if dress is not None else ():
                 probe.dress = dress
                 dressed(probe, dress)  # type: ignore[arg-type] # it is there
@@ -430,69 +437,3 @@ class Session(Pumped, SessionApi[Probe]):
         """See to functions whose exits could not all be spliced: what was demanded for them, or a refusal."""
         with typed(self._process, "arming probes in"):
             self.engine.change(edits_for(self.trampolines.fall_back(probes)))
-
-    def _arm_pending(self) -> None:
-        """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest."""
-        if run_to_libraries(self._process, lambda: has_libraries(self._objects, self._process.mem)):
-            self.warn(AUDITED)
-        self._awaits_libraries = False
-        self._objects.refresh()
-        self.engine.use_slots(on=self._objects.has_thread_slots())
-        self.recheck_handlers(self._objects.reads_thread_word)
-        fresh = []
-        for probe, timed in self._pending:
-            made = self._make(probe.spec, timed=timed, beside=probe)
-            if probe.dress is not None:
-                dressed(made, probe.dress)
-            fresh.append(made)
-            probe.places, probe.timed = probe.places + made.places, probe.timed + made.timed
-            probe.refused, probe.exitless = probe.refused + made.refused, probe.exitless + made.exitless
-        self._place(fresh)
-        self._handlers.place_gate()
-        self._fall_back([probe for probe, _ in self._pending])
-        registering.note(self)
-        self._pending = ()
-
-    def _make(self, spec: str, *, timed: bool, beside: Probe | None = None, known: ResolvedSite | None = None) -> Probe:
-        """Return the probe that a spec means, not armed yet.
-
-        In a dynamic program that is still held, only the loader's part can be said now: nothing else runs before the
-        libraries are mapped. ``beside`` is what was made of the spec then.
-        """
-        provider = self._providers.claiming(spec) if known is None else None
-        if provider is not None:
-            return self._providers.resolved(provider, spec)
-        probe = Probe(spec, is_timing=timed)
-        try:
-            sites, probe.refused = ((known,), []) if known is not None else self.resolve(spec)
-        except SpecError:
-            if not self._awaits_libraries and not (beside and (beside.all_places or beside.refused)):
-                raise
-            sites = ()
-        if self._awaits_libraries:
-            self._pending = [*self._pending, (probe, timed)]
-            probe.refused = []
-        for loaded in surveyed(sites):
-            self.module(loaded).code.survey()
-        module_of = cache(self.module)
-        for site in sites:
-            self.engine.checkpoint()
-            loaded = site.object
-            if (self._awaits_libraries or beside is not None) and (
-                self._objects.is_loader(loaded) != self._awaits_libraries
-            ):
-                continue
-            refusal = self.refusal_of(site) or (self._clock_refusal if timed else None)
-            if self.engine.clock and loaded.name == VDSO:
-                refusal = own_clock(self.engine.clock)
-            module = module_of(loaded)
-            code = refusal or module.code.function_at(site.function.start)
-            if isinstance(code, Refusal):
-                probe.refuse(site, code, module)
-            elif timed:
-                add_timed(probe, site, code, module)
-            else:
-                add_counted(probe, site, code, module)
-        if not self._awaits_libraries:
-            see_places(probe, beside, sites)
-        return probe

@@ -157,13 +157,13 @@ class SelfSession(SessionApi[SelfProbe]):
 
     # -- probes
 
-    def count(self, *specs: str) -> list[SelfProbe]:
-        """Count hits: entries, returns or single instructions, as the specs say."""
-        return self._probes(self.ask("count", specs))
+    def count(self, *specs: str, follow: bool = False) -> list[SelfProbe]:
+        """Count hits: entries, returns or single instructions, as the specs say; see ``Session.count``."""
+        return self._probes(self.ask("count", specs, follow))
 
-    def time(self, *specs: str) -> list[SelfProbe]:
+    def time(self, *specs: str, follow: bool = False) -> list[SelfProbe]:
         """Measure how long functions take, from entry to return."""
-        return self._probes(self.ask("time", specs))
+        return self._probes(self.ask("time", specs, follow))
 
     def remove(self, *probes: SelfProbe) -> None:
         """Disarm probes; what they counted stays."""

@@ -97,13 +97,13 @@ class Attendant:
 
     # -- probes
 
-    def count(self, specs: Sequence[str]) -> list[ProbeState]:
+    def count(self, specs: Sequence[str], follow: bool) -> list[ProbeState]:
         """Count hits."""
-        return self._states(self.session.count(*specs))
+        return self._states(self.session.count(*specs, follow=follow))
 
-    def time(self, specs: Sequence[str]) -> list[ProbeState]:
+    def time(self, specs: Sequence[str], follow: bool) -> list[ProbeState]:
         """Time functions."""
-        return self._states(self.session.time(*specs))
+        return self._states(self.session.time(*specs, follow=follow))
 
     def place(
         self, kind: str, specs: Sequence[str], handler: Parcel, when: Parcel | None, options: dict[str, Any]

@@ -1,0 +1,166 @@
+"""The part of a session that makes what is installed equal to what is wanted, as objects are loaded."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.images.modules import VDSO, LoadedObject
+from anyprobe.core.errors import SpecError
+from anyprobe.core.refusal import Refusal
+from anyprobe.probes import registering
+from anyprobe.probes.clock import own_clock
+from anyprobe.probes.desired import Desired, DesiredState, Policy
+from anyprobe.probes.probe import Probe, dressed
+from anyprobe.probes.provided import Providers
+from anyprobe.probes.providers.function.copies import AUDITED, has_libraries
+from anyprobe.probes.providers.function.placing import add_counted, add_timed, see_places
+from anyprobe.probes.providers.function.resolve import ResolvedSite
+from anyprobe.probes.pumping import Pumped, locked
+from anyprobe.probes.target_errors import typed
+from anyprobe.probes.wholesale import surveyed
+from anyprobe.target.process.startup import run_to_libraries
+
+if TYPE_CHECKING:
+    from anyprobe.probes.handlers.handler_watch import HandlerWatch
+    from anyprobe.probes.live_proof import LiveProof
+
+
+class Reconciled(Pumped):
+    """A session whose probes are looked for in further objects."""
+
+    _desired: DesiredState
+    _providers: Providers
+    _proof: "LiveProof"
+    _handlers: "HandlerWatch"
+    _awaits_libraries: bool
+    """Whether the target is a dynamic program that has not mapped its libraries yet."""
+    _clock_refusal: Refusal | None
+
+    @abstractmethod
+    def _check_attached(self) -> None:
+        """Raise if the session is over."""
+
+    @abstractmethod
+    def _place(self, probes: Sequence[Probe]) -> None:
+        """Arm probes."""
+
+    @abstractmethod
+    def _fall_back(self, probes: Sequence[Probe]) -> None:
+        """See to functions whose exits could not all be spliced."""
+
+    def _arm_pending(self) -> None:
+        """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest."""
+        if run_to_libraries(self._process, lambda: has_libraries(self._objects, self._process.mem)):
+            self.warn(AUDITED)
+        self._awaits_libraries = False
+        self._objects.refresh()
+        self.engine.use_slots(on=self._objects.has_thread_slots())
+        self.recheck_handlers(self._objects.reads_thread_word)
+        self.reconcile(self._objects.objects)
+        self._handlers.place_gate()
+        self._desired.settle()
+
+    @locked
+    def reconcile(self, modules: "Sequence[LoadedObject] | None" = None) -> list[Probe]:
+        """Make what is armed equal to what is wanted, in objects where that has not been looked for yet.
+
+        Args:
+            modules: the objects; by default what is loaded now.
+
+        Returns:
+            The probes that have more places than before. Done by ``pump`` where probes follow what is loaded.
+        """
+        if modules is None:
+            self._check_attached()
+            with typed(self._process, "resolving specs in"):
+                self._proof.refresh()
+            modules = self._objects.objects
+        found: list[tuple[Desired, set[LoadedObject], Probe]] = []
+        with typed(self._process, "resolving specs in"):
+            for each, fresh in list(self._desired.lacking(modules)):
+                part = self._make(each.probe.spec, each, fresh)
+                if each.probe.dress is not None:
+                    dressed(part, each.probe.dress)
+                found.append((each, fresh, part))
+        if not found:
+            return []
+        try:
+            self._place([part for _, _, part in found])
+        except BaseException:
+            for each, fresh, part in found:
+                if part.armed:
+                    each.add(part)
+                else:  # the next look tries again
+                    each.seen -= fresh
+                    each.add_refused(part)
+            raise
+        for each, _, part in found:
+            each.add(part)
+        changed = [each.probe for each, _, part in found if part.all_places or part.exitless]
+        self._fall_back(changed)
+        registering.note(self)
+        return changed
+
+    def _wanted_once(self, spec: str) -> Probe:
+        return self._want(spec, timed=False, policy=Policy.PRESENT, known=None)
+
+    def _want(self, spec: str, *, timed: bool, policy: Policy, known: ResolvedSite | None) -> Probe:
+        """Return the probe that a spec means in the objects of now, not armed yet.
+
+        In a dynamic program that is still held, only the loader's part can be said now: nothing else runs before the
+        libraries are mapped.
+        """
+        provider = self._providers.claiming(spec) if known is None else None
+        if provider is not None:
+            return self._providers.resolved(provider, spec)
+        desired = Desired(Probe(spec, is_timing=timed), policy)
+        desired.is_open = self._awaits_libraries or policy is Policy.FOLLOW
+        objects = self._objects.objects
+        found = self._make(
+            spec,
+            desired,
+            {each for each in objects if not self._awaits_libraries or self._objects.is_loader(each)},
+            known=known,
+        )
+        desired.add(found)
+        if desired.is_open:
+            self._desired.wanted.append(desired)
+        return desired.probe
+
+    def _make(
+        self, spec: str, desired: Desired, modules: "set[LoadedObject]", *, known: ResolvedSite | None = None
+    ) -> Probe:
+        """Return what a spec means in some objects, not armed yet."""
+        timed = desired.probe.is_timing
+        part = Probe(spec, is_timing=timed)
+        desired.seen |= modules
+        try:
+            sites, part.refused = ((known,), []) if known is not None else self.resolve(spec)
+        except SpecError:
+            if not self._awaits_libraries and not desired.may_mean_nothing:
+                raise
+            sites = ()
+        if self._awaits_libraries:
+            part.refused = []  # for want of the libraries
+        here = [site for site in sites if site.object in modules]
+        for loaded in surveyed(here):
+            self.module(loaded).code.survey()
+        module_of = cache(self.module)
+        for site in here:
+            self.engine.checkpoint()
+            loaded = site.object
+            refusal = self.refusal_of(site) or (self._clock_refusal if timed else None)
+            if self.engine.clock and loaded.name == VDSO:
+                refusal = own_clock(self.engine.clock)
+            module = module_of(loaded)
+            code = refusal or module.code.function_at(site.function.start)
+            if isinstance(code, Refusal):
+                part.refuse(site, code, module)
+            elif timed:
+                add_timed(part, site, code, module)
+            else:
+                add_counted(part, site, code, module)
+        if not self._awaits_libraries and desired.policy is Policy.PRESENT:
+            see_places(part, desired.probe, sites)
+        return part

@@ -1,0 +1,97 @@
+"""Probes that follow what a program loads: libraries that come, go, and come again."""
+
+import subprocess
+import time
+from contextlib import ExitStack
+
+import pytest
+
+import anyprobe
+from support.driver import PATIENCE, build
+
+pytestmark = pytest.mark.live
+LIBRARY = '__attribute__((noinline)) int plugin_work(int n) { __asm__ volatile("" : "+r"(n)); return n + 1; }'
+PROGRAM = """
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+    void *library = 0;
+    int (*work)(int) = 0, c;
+    (void)argc;
+    puts("ready"); fflush(stdout);
+    while ((c = getchar()) != EOF) {
+        if (c == 'l') { library = dlopen(argv[1], RTLD_NOW); work = (int (*)(int))dlsym(library, "plugin_work"); }
+        if (c == 'u') dlclose(library);
+        if (c == 'w') for (int n = 0; n < 1000; n++) work(n);
+        if (c != '\\n') { puts("done"); fflush(stdout); }
+    }
+}
+"""
+
+
+@pytest.fixture
+def program():
+    library = build("plugin.c", "-shared", "-fPIC", text=LIBRARY)
+    with ExitStack() as stack:
+        command = [build("loads_plugin.c", "-ldl", text=PROGRAM), library]
+        pipe = subprocess.PIPE
+        process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+        stack.callback(process.kill)
+        assert process.stdout.readline() == "ready\n"
+
+        def do(letters):
+            for letter in letters:
+                process.stdin.write(letter + "\n")
+                process.stdin.flush()
+                assert process.stdout.readline() == "done\n"
+
+        do.pid = process.pid
+        yield do
+
+
+def pump_until(session, condition):
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        session.pump(0.05)
+
+
+def test_a_probe_follows_a_library_that_comes_and_goes(program):
+    with anyprobe.attach(program.pid) as session:
+        (probe,) = session.count("plugin:plugin_work", follow=True)
+        assert not probe.armed
+        assert session.reconcile() == []
+        program("l")
+        assert session.reconcile() == [probe]
+        assert probe.armed
+        assert session.reconcile() == []  # it is there already
+        program("w")
+        assert session.snapshot().hits == 1000
+        program("u")
+        session.reconcile()
+        assert session.snapshot().hits == 1000
+        program("l")
+        assert session.reconcile() == [probe]
+        program("w")
+        assert session.snapshot().hits == 2000
+
+
+def test_pumping_arms_what_follows(program):
+    with anyprobe.attach(program.pid) as session:
+        (counted,) = session.count("plugin:plugin_work", follow=True)
+        (timed,) = session.time("plugin:plugin_work", follow=True)
+        program("l")
+        pump_until(session, lambda: counted.armed and timed.armed)
+        program("w")
+        snapshot = session.snapshot()
+        assert (snapshot.hits, snapshot.functions[0].count) == (1000, 1000)
+
+
+def test_what_does_not_follow_is_a_mistake_where_it_means_nothing(program):
+    with anyprobe.attach(program.pid) as session:
+        with pytest.raises(anyprobe.SpecError):
+            session.count("plugin:plugin_work")
+        program("l")
+        session.count("plugin:plugin_work")
+        program("w")
+        assert session.snapshot().hits == 1000
