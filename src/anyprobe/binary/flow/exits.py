@@ -131,16 +131,20 @@ class _Collector:
         Then its returns belong to more entries than one.
         """
         self._refuse_if_entered("jumps into a function of which nothing tells; another may begin there")
+        if self.refusal is not None:
+            return
         function = self.function
         code = {one.ip: one for part in self.parts for one in part.iced}
         undecided = {leaving.address for leaving in self.found if leaving.indirect and leaving.conditional}
         seen = seen_in(self.parts, self._no_return, undecided)
         if balance(function.start, code.get, seen, is_whole=True) is Balance.BROKEN:
             self._refuse(function.start, "its stack is not kept in balance: it may be the pieces of two functions")
+            return
         labels = frozenset[int]().union(*(part.table_targets for part in self.parts))
         for pointed in sorted(self.map.entries.pointed_to(function.entry + 1, function.end) - labels):
             if pointed in code and balance(pointed, code.get, seen) is not Balance.BROKEN:
                 self._refuse(pointed, "its address is stored or taken: another function may begin there")
+                return  # one is enough, and each would follow the same code again
 
     def _check_last_call(self) -> None:
         """Refuse all where a call is all that ends the function: it may come back, and control run on."""

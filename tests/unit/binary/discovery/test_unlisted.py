@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from anyprobe.binary.flow import exits
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
 from anyprobe.binary.images.image import Image
 from anyprobe.core.refusal import Reason
@@ -322,3 +323,23 @@ def test_many_jumps_between_many_functions_take_no_time(build):
     begin = time.process_time()
     assert len(Image.open(str(path)).functions.bounds.unlisted) == 401
     assert time.process_time() - begin < 6
+
+
+def test_code_is_followed_only_until_one_label_shows_that_a_function_may_begin_there(build, monkeypatch):
+    """Each label of a long function would follow the rest of it once more."""
+    followed = []
+    balance = exits.balance
+
+    def counted(start, *given, **named):
+        followed.append(start)
+        return balance(start, *given, **named)
+
+    monkeypatch.setattr(exits, "balance", counted)
+    labels = [f".Lstored{n}" for n in range(40)]
+    body = "".join(f"{label}: add eax, {n}\n" for n, label in enumerate(labels))
+    called = f".p2align 4\n.Lcalled: xor eax, eax\n{body} ret\n.p2align 4"
+    image = assembled(build, CALLER, called, data=".quad " + ", ".join(labels))
+    code_map = CodeMap(image.text())
+    (code,) = [code_map.function_at(start) for start in code_map.text.unlisted]
+    assert "another function may begin there" in code.exits_complete.detail
+    assert 0 < len(followed) <= 2
