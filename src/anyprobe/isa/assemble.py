@@ -103,8 +103,8 @@ class Assembler:
             raise InternalError(f"{value:#x} does not fit into {size} bytes")
         self._content[at : at + size] = (value & ((1 << (8 * size)) - 1)).to_bytes(size, "little")
 
-    def emit(self, content: bytes, text: str) -> None:
-        """Append bytes and the assembly that they are."""
+    def raw(self, content: bytes, text: str) -> None:
+        """Append code that comes from elsewhere, and what it is."""
         self._lines.append(Line(len(self._content), content, text))
         self._content += content
 
@@ -142,7 +142,7 @@ class Assembler:
         start = len(self._content)
         end = start + len(head) + size + len(tail)
         self._fixups.append(Fixup(start + len(head), size, end, target))
-        self.emit(head + bytes(size) + tail, text)
+        self.raw(head + bytes(size) + tail, text)
 
     def finish(self, address: int) -> bytes:
         """Return the code as it is to lie at ``address``. May be called again for another address."""

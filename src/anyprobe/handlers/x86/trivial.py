@@ -13,25 +13,23 @@ from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.passes import bounds
 from anyprobe.handlers.types.annotations import IntegerType, PointerType, boolean
 from anyprobe.handlers.types.storages import Table
-from anyprobe.isa.assemble import Assembler, i32
+from anyprobe.isa.assemble import Assembler
 
 _CELLS = frozenset({(COUNT,), (COUNT, SUM), (COUNT, NOT_MIN), (COUNT, MAX)})
 _EXTREMES = {NOT_MIN: "min", MAX: "max"}
-_UNLESS = {"==": "jne", "!=": "je", "<": "jge", "<=": "jg", ">": "jle", ">=": "jl"}
 _INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
 _CONDITIONS = _STEPS = 4
 """Comparisons, and conversions of one number: more are another compiler's."""
-_SIGNED = {"jne": 0x75, "je": 0x74, "jge": 0x7D, "jg": 0x7F, "jle": 0x7E, "jl": 0x7C}
-_UNSIGNED = {"jne": 0x75, "je": 0x74, "jge": 0x73, "jg": 0x77, "jle": 0x76, "jl": 0x72}
+_SIGNED = {"<": "jge", "<=": "jg", ">": "jle", ">=": "jl"}
+_UNSIGNED = {"<": "jae", "<=": "ja", ">": "jbe", ">=": "jb"}
+_UNLESS = {"==": "jne", "!=": "je"}
 _TO_RAX = {
-    (8, True): (b"\x48\x0f\xbe\xc0", "movsx rax, al"), (16, True): (b"\x48\x0f\xbf\xc0", "movsx rax, ax"),
-    (32, True): (b"\x48\x63\xc0", "movsxd rax, eax"), (8, False): (b"\x0f\xb6\xc0", "movzx eax, al"),
-    (16, False): (b"\x0f\xb7\xc0", "movzx eax, ax"), (32, False): (b"\x89\xc0", "mov eax, eax"),
+    (8, True): "movsx rax, al", (16, True): "movsx rax, ax", (32, True): "movsxd rax, eax",
+    (8, False): "movzx eax, al", (16, False): "movzx eax, ax", (32, False): "mov eax, eax",
 }  # fmt: skip
 _TO_RDI = {
-    (8, True): (b"\x48\x0f\xbe\xff", "movsx rdi, dil"), (16, True): (b"\x48\x0f\xbf\xff", "movsx rdi, di"),
-    (32, True): (b"\x48\x63\xff", "movsxd rdi, edi"), (8, False): (b"\x40\x0f\xb6\xff", "movzx edi, dil"),
-    (16, False): (b"\x0f\xb7\xff", "movzx edi, di"), (32, False): (b"\x89\xff", "mov edi, edi"),
+    (8, True): "movsx rdi, dil", (16, True): "movsx rdi, di", (32, True): "movsxd rdi, edi",
+    (8, False): "movzx edi, dil", (16, False): "movzx edi, di", (32, False): "mov edi, edi",
 }  # fmt: skip
 
 
@@ -154,30 +152,41 @@ class _Writer:
         for each in comparisons:
             self._leave_unless(each)
         # a thread without a number of its own is 0, which wraps to the largest
-        asm.emit(b"\x48\x8b\x87" + i32(storage + 8) + b"\x48\xff\xc8", "mov rax, [rdi+THREAD]; dec rax")
-        asm.emit(b"\x48\x3d" + i32(layout.rows - 1), "cmp rax, rows-1")
-        asm.jump(b"\x73", "shared", "jae shared")
-        asm.emit(b"\x48\x69\xc0" + i32(layout.stride), "imul rax, rax, stride")
-        asm.emit(b"\x48\x03\x87" + i32(storage), "add rax, [rdi+STORAGE]")
-        asm.emit(b"\x48\xff\x80" + i32(count + layout.stride), "inc qword [rax+stride+COUNT]")
+        asm.code(
+            """
+                mov rax, [rdi+storage+8]; dec rax
+                cmp rax, last; jae short shared
+                imul rax, rax, stride; add rax, [rdi+storage]
+                inc qword [rax+count]
+            """,
+            storage=storage,
+            last=layout.rows - 1,
+            stride=layout.stride,
+            count=count + layout.stride,
+        )
         if value is not None:
-            self._load(value, _TO_RDI, b"\x48\x8b\xbf", "rdi")
+            self._load(value, _TO_RDI, "rdi")
             if extreme:
-                self._raise(extreme, total + layout.stride, b"", "own")
+                self._raise(extreme, total + layout.stride, "", "own")
             else:
-                asm.emit(b"\x48\x01\xb8" + i32(total + layout.stride), "add [rax+stride+SUM], rdi")
-        asm.label("out")
-        asm.emit(b"\xc3", "ret")
-        asm.label("shared")
-        asm.emit(b"\x48\x8b\x87" + i32(storage), "mov rax, [rdi+STORAGE]")
-        asm.emit(b"\xf0\x48\xff\x80" + i32(count), "lock inc qword [rax+COUNT]")
+                asm.code("add [rax+total], rdi", total=total + layout.stride)
+        asm.code(
+            """
+            out:
+                ret
+            shared:
+                mov rax, [rdi+storage]; lock inc qword [rax+count]
+            """,
+            storage=storage,
+            count=count,
+        )
         if value is not None:
-            self._load(value, _TO_RDI, b"\x48\x8b\xbf", "rdi")
+            self._load(value, _TO_RDI, "rdi")
             if extreme:
-                self._raise(extreme, total, b"\xf0", "theirs")
+                self._raise(extreme, total, "lock ", "theirs")
             else:
-                asm.emit(b"\xf0\x48\x01\xb8" + i32(total), "lock add [rax+SUM], rdi")
-        asm.emit(b"\xc3", "ret")
+                asm.code("lock add [rax+total], rdi", total=total)
+        asm.code("ret")
         changed = {"rax", "flags"} | ({"rdi"} if value is not None else set()) | ({"rsi"} if extreme else set())
         signed = bool(extreme) and layout.signed
         update = Update(
@@ -187,32 +196,30 @@ class _Writer:
             asm.finish(0), self._inputs, frozenset(changed), 8, bounds.steps(self._handler), update=update
         )
 
-    def _raise(self, extreme: str, offset: int, lock: bytes, again: str) -> None:
+    def _raise(self, extreme: str, offset: int, lock: str, again: str) -> None:
         """Append: the word becomes the larger of itself and the code of rdi."""
         asm = self._asm
         if self._layout.signed:
-            asm.emit(b"\x48\x0f\xba\xff\x3f", "btc rdi, 63")
+            asm.code("btc rdi, 63")
         if extreme == "min":
-            asm.emit(b"\x48\xf7\xd7", "not rdi")
-        asm.emit(b"\x48\x8d\xb0" + i32(offset), "lea rsi, [rax+EXTREME]")
-        asm.emit(b"\x48\x8b\x06", "mov rax, [rsi]")
-        asm.label(again)
-        asm.emit(b"\x48\x39\xc7", "cmp rdi, rax")
-        asm.jump(b"\x76", again + " out", "jbe out")
-        asm.emit(lock + b"\x48\x0f\xb1\x3e", f"{'lock ' if lock else ''}cmpxchg [rsi], rdi")
-        asm.jump(b"\x75", again, f"jne {again}")
-        asm.label(again + " out")
+            asm.code("not rdi")
+        asm.code(
+            f"""
+                lea rsi, [rax+offset]; mov rax, [rsi]
+            {again}:
+                cmp rdi, rax; jbe short {again}_out
+                {lock}cmpxchg [rsi], rdi; jne short {again}
+            {again}_out:
+            """,
+            offset=offset,
+        )
 
     def _leave_unless(self, comparison: Comparison) -> None:
-        self._load(comparison.number, _TO_RAX, b"\x48\x8b\x87", "rax")
-        self._asm.emit(b"\x48\x3d" + i32(comparison.constant), f"cmp rax, {comparison.constant}")
-        jump = _UNLESS[comparison.symbol]
-        opcode = (_SIGNED if comparison.number.signed else _UNSIGNED)[jump]
-        self._asm.jump(bytes([0x0F, opcode + 0x10]), "out", f"{jump} out")
+        self._load(comparison.number, _TO_RAX, "rax")
+        jumps = _UNLESS | (_SIGNED if comparison.number.signed else _UNSIGNED)
+        self._asm.code(f"cmp rax, constant; {jumps[comparison.symbol]} out", constant=comparison.constant)
 
-    def _load(
-        self, number: Number, conversions: dict[tuple[int, bool], tuple[bytes, str]], load: bytes, register: str
-    ) -> None:
-        self._asm.emit(load + i32(8 * number.word), f"mov {register}, [rdi+{8 * number.word}]")
+    def _load(self, number: Number, conversions: dict[tuple[int, bool], str], register: str) -> None:
+        self._asm.code(f"mov {register}, [rdi+word]", word=8 * number.word)
         for step in number.steps:
-            self._asm.emit(*conversions[step])
+            self._asm.code(conversions[step])

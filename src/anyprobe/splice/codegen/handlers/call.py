@@ -10,18 +10,13 @@ pointer. That is forgotten once the stack is above it (a signal handler that a h
 a block (fork children) run handlers unguarded, with number 0: what handlers change is safe under interruption.
 """
 
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
-
-from iced_x86 import Code, Encoder, Instruction, MemoryOperand, Register
 
 from anyprobe.core.code import SKIP, Input, InputKind, NativeCode
 from anyprobe.core.errors import InternalError
 from anyprobe.data.layout import BLOCK_GUARD, BLOCK_REFUSED
-from anyprobe.isa import disassemble
-from anyprobe.isa.assemble import Assembler, i32, u64
+from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.registers import NUMBERS
 from anyprobe.splice.codegen.handlers import context_routines, stack_move
 from anyprobe.splice.codegen.handlers.facts import (
@@ -38,9 +33,6 @@ from anyprobe.splice.codegen.handlers.words import emit_errno, emit_set_errno, e
 from anyprobe.splice.codegen.instance_pool import emit_claim, emit_decline, emit_find, emit_release
 from anyprobe.splice.codegen.routines import RoutineFacts, emit_acquire
 from anyprobe.splice.codegen.stub_directory import emit_true_caller
-
-if TYPE_CHECKING:
-    from iced_x86 import Register_
 
 _ALWAYS_SAVED = ("rax", "flags", "rbx", "rdi")
 """What every handler's call changes; ``flags`` are kept as ``lahf`` and ``seto`` have them."""
@@ -75,13 +67,12 @@ class CallWriter:
         self._facts, self._handler, self._handlers = facts, handler, handlers
         self._turn = 0
         """Of the handler that is written just now."""
-        self._encoder = Encoder(64)
         self._numbers = 0
         code = handler.code
         self._strings, self._aligned = "df" in code.clobbers, code.vectors
         self._saved = _saved_by([each.code for each in handlers])
         self._passed_by = _PASSED_BY + 8 * (handler.takes_target or handler.takes_trap or len(handlers) - 1)
-        self._base, self._pushed = (Register.RBP, 0) if self._aligned else (Register.RSP, 8 * self._strings)
+        self._base, self._pushed = ("rbp", 0) if self._aligned else ("rsp", 8 * self._strings)
 
     def run(self, address: int) -> bytes:
         """Return the code at an address."""
@@ -89,48 +80,48 @@ class CallWriter:
         emit_acquire(asm, facts)
         asm.label("handler_call")
         if handler.moves_stack:
-            asm.emit(*stack_move.ROOM)
-        asm.emit(b"\x50\x9f\x0f\x90\xc0\x50", "push rax; lahf; seto al; push rax")
+            asm.code(stack_move.ROOM)
+        asm.code("push rax; lahf; seto al; push rax")
         for name in self._saved[2:]:
-            self._one(Instruction.create_reg(Code.PUSH_R64, _register_of(name)))
+            asm.code(f"push {name}")
         if self._aligned:
-            asm.emit(b"\x48\x89\xe5", "mov rbp, rsp")
+            asm.code("mov rbp, rsp")
         if self._strings:
-            asm.emit(b"\x9c\xfc", "pushfq; cld")
-        asm.emit(b"\x64\x48\x8b\x1c\x25" + i32(facts.slot), "mov rbx, fs:[slot]")
-        asm.emit(b"\x48\xb8" + u64(facts.gate), "mov rax, &gate")
-        asm.emit(b"\x48\x85\x18", "test [rax], rbx")
-        asm.jump(b"\x0f\x84", "first", "jz first")
-        asm.label("block")
-        asm.emit(b"\x48\x8b\x43" + bytes([BLOCK_GUARD]), "mov rax, [rbx+BLOCK_GUARD]")
-        asm.emit(b"\x48\x39\xc4", "cmp rsp, rax")
-        asm.jump(b"\x0f\x82", "nested", "jb nested")
-        asm.label("free")
-        asm.emit(b"\x48\x89\x63" + bytes([BLOCK_GUARD]), "mov [rbx+BLOCK_GUARD], rsp")
+            asm.code("pushfq; cld")
+        asm.code(
+            f"""
+                mov rbx, fs:[slot]; mov rax, gate; test [rax], rbx; jz first
+            block:
+                mov rax, [rbx+{BLOCK_GUARD}]; cmp rsp, rax; jb nested
+            free:
+                mov [rbx+{BLOCK_GUARD}], rsp
+            """,
+            slot=facts.slot,
+            gate=facts.gate,
+        )
         self._argument()
-        asm.emit(b"\x48\xff\x04\x03", "inc qword [rbx+rax]")
+        asm.code("inc qword [rbx+rax]")
         self._call()
         for _ in self._turns(first=1):
             self._next()
         if handler.moves_stack:
-            stack_move.emit_frame(asm, self._at_return_address, self._passed_by - 8)
-            self._end("moved", *stack_move.LEAVE)
-        self._end("done", *(stack_move.RETURN if handler.moves_stack else (b"\xc3", "ret")))
+            stack_move.emit_frame(asm, self._base, self._above + self._pushed, self._passed_by - 8)
+            self._end("moved", stack_move.LEAVE)
+        self._end("done", stack_move.RETURN if handler.moves_stack else "ret")
         if handler.redirects and handler.moves_stack:
             asm.label("redirected")
-            stack_move.emit_frame(asm, self._at_return_address, 0)
-            self._end("leave", *stack_move.LEAVE)
+            stack_move.emit_frame(asm, self._base, self._above + self._pushed, 0)
+            self._end("leave", stack_move.LEAVE)
         elif handler.redirects:
             asm.label("redirected")
             # the return address is where to go, and the stack pointer becomes the site's
-            popped = self._passed_by - 8
-            self._end("leave", b"\xc2" + struct.pack("<H", popped), f"ret {popped}")
+            self._end("leave", f"ret {self._passed_by - 8}")
         self._rare()
         inputs = [each for one in self._handlers for each in one.code.inputs]
         names = frozenset(each.name for each in inputs if each.kind is InputKind.ROUTINE)
         if handler.skips:
             asm.label(SKIP)
-            asm.emit(b"\xc3", "ret")
+            asm.code("ret")
         names -= {SKIP}
         if any(each.pool and each.enters and each.system_calls for each in self._handlers):
             names |= {"read"}
@@ -139,9 +130,9 @@ class CallWriter:
         emit_memory_routines(asm, names - context_routines.NAMES, reading)
         context_routines.emit_context_routines(asm, names & context_routines.NAMES, reading)
         for _ in self._turns():
-            asm.emit(b"\xcc" * (-len(asm) % 16), "padding")
+            asm.code("int3\n" * (-len(asm) % 16))
             asm.label(self._own("handler"))
-            asm.emit(self._handler.code.code, "the handler")
+            asm.raw(self._handler.code.code, "the handler")
         return asm.finish(address)
 
     def _turns(self, first: int = 0) -> Iterator[None]:
@@ -158,70 +149,85 @@ class CallWriter:
     def _next(self) -> None:
         """Emit: another handler's turn; everything but its words is as it was for the first one."""
         asm = self.asm
-        asm.emit(b"\x48\x85\xdb", "test rbx, rbx")
-        asm.jump(b"\x0f\x84", self._own("shared"), "jz shared")
+        asm.code(f"test rbx, rbx; jz {self._own('shared')}")
         self._argument()
-        asm.emit(b"\x48\xff\x04\x03", "inc qword [rbx+rax]")
+        asm.code("inc qword [rbx+rax]")
         self._call()
 
-    def _end(self, label: str, leave: bytes, text: str) -> None:
+    def _end(self, label: str, leave: str) -> None:
         """Emit: the handler is over, everything is as it was. ``label``: where nothing is to be said to the block."""
         asm = self.asm
-        asm.emit(b"\x48\x85\xdb", "test rbx, rbx")
-        asm.jump(b"\x0f\x84", label, f"jz {label}")
-        asm.emit(b"\x48\xc7\x43" + bytes([BLOCK_GUARD]) + i32(0), "mov qword [rbx+BLOCK_GUARD], 0")
-        asm.emit(b"\xc7\x43" + bytes([BLOCK_REFUSED]) + i32(0), "mov dword [rbx+BLOCK_REFUSED], 0")
+        asm.code(
+            f"""
+                test rbx, rbx; jz {label}
+                mov qword [rbx+{BLOCK_GUARD}], 0
+                mov dword [rbx+{BLOCK_REFUSED}], 0
+            """,
+        )
         asm.label(label)
         if self._aligned:
-            asm.emit(b"\x48\x8d\x65" + (b"\xf8" if self._strings else b"\x00"), "lea rsp, [saved registers]")
+            asm.code("lea rsp, [rbp-8]" if self._strings else "lea rsp, [rbp]")
         if self._strings:
-            asm.emit(b"\x9d", "popfq")
+            asm.code("popfq")
         for name in reversed(self._saved[2:]):
-            self._one(Instruction.create_reg(Code.POP_R64, _register_of(name)))
-        asm.emit(b"\x58\x04\x7f\x9e\x58" + leave, f"pop rax; add al, 0x7f; sahf; pop rax; {text}")
+            asm.code(f"pop {name}")
+        asm.code(f"pop rax; add al, 0x7f; sahf; pop rax; {leave}")
 
     def _rare(self) -> None:
         asm, facts = self.asm, self._facts
-        asm.label("nested")
-        asm.emit(b"\xff\x43" + bytes([BLOCK_REFUSED]), "inc dword [rbx+BLOCK_REFUSED]")
-        asm.emit(b"\x81\x7b" + bytes([BLOCK_REFUSED]) + i32(PATIENCE), "cmp dword [rbx+BLOCK_REFUSED], PATIENCE")
-        asm.jump(b"\x0f\x83", "free", "jae free")
+        asm.code(f"""
+        nested:
+            inc dword [rbx+{BLOCK_REFUSED}]
+            cmp dword [rbx+{BLOCK_REFUSED}], {PATIENCE}; jae free
+        """)
         for _ in self._turns():
             self._argument()
-            asm.emit(b"\x48\xff\x44\x03" + bytes([MISSED]), "inc qword [rbx+rax+MISSED]")
-        asm.jump(b"\xe9", "done", "jmp done")
-        asm.label("first")
-        asm.emit(b"\x51\x52", "push rcx; push rdx")
-        asm.jump(b"\xe8", "acquire", "call acquire")
-        asm.emit(b"\x48\x89\xcb\x5a\x59", "mov rbx, rcx; pop rdx; pop rcx")
-        asm.emit(b"\x48\x85\xdb", "test rbx, rbx")
-        asm.jump(b"\x0f\x85", "block", "jnz block")
+            asm.code(f"inc qword [rbx+rax+{MISSED}]")
+        asm.code("""
+            jmp done
+        first:
+            push rcx; push rdx
+            call acquire
+            mov rbx, rcx; pop rdx; pop rcx
+            test rbx, rbx; jnz block
+        """)
         for _ in self._turns():
-            asm.label(self._own("shared"))
-            asm.emit(b"\x48\xbf" + u64(facts.shared), "mov rdi, shared block")
+            asm.code(
+                f"""
+                {self._own("shared")}:
+                    mov rdi, shared
+                """,
+                shared=facts.shared,
+            )
             self._argument()
-            asm.emit(b"\xf0\x48\xff\x04\x07", "lock inc qword [rdi+rax]")
-            self._one(Instruction.create_reg_mem(Code.MOV_R64_RM64, Register.RDI, self._at(self._place_of("rdi"))))
-            asm.jump(b"\xe9", self._own("run"), "jmp run")
+            asm.code("lock inc qword [rdi+rax]")
+            self._load("rdi", self._place_of("rdi"))
+            asm.code(f"jmp {self._own('run')}")
 
     def _argument(self) -> None:
         """Emit: rax = the offset of the counters of the handler whose turn it is."""
-        self._get(self._base, self._above + 8 + 8 * self._turn + self._pushed)
+        self._load("rax", self._above + 8 + 8 * self._turn + self._pushed)
 
-    def _at(self, offset: int) -> MemoryOperand:
-        return MemoryOperand(self._base, displ=offset, displ_size=8)
+    def _load(self, register: str, offset: int) -> None:
+        """Emit: a register gets the word at an offset from the base."""
+        self.asm.code(f"mov {register}, [{self._base}+offset]", offset=offset)
+
+    def _store(self, offset: int) -> None:
+        """Emit: the word at an offset from the base becomes rax."""
+        self.asm.code(f"mov [{self._base}+offset], rax", offset=offset)
 
     def _place_of(self, name: str) -> int:
         """Return where a saved register is, relative to the base."""
         return 8 * (len(self._saved) - 1 - self._saved.index(name)) + self._pushed
 
-    def _at_return_address(self, offset: int) -> MemoryOperand:
-        return self._at(self._above + self._pushed + offset)
-
     @property
     def _above(self) -> int:
         """Return how far above the saved registers the return address is."""
         return 8 * len(self._saved) + stack_move.ROOM_BYTES * self._handler.moves_stack
+
+    def _address_of_site(self, register: str) -> None:
+        """Emit: a register gets the site's stack pointer."""
+        self.asm.code(f"lea {register}, [{self._base}+site]", site=self._site)
 
     @property
     def _site(self) -> int:
@@ -234,15 +240,14 @@ class CallWriter:
         asm.label(self._own("run"))
         size = (8 * len(code.inputs) + 15) & -16
         if self._aligned:
-            asm.emit(b"\x48\x83\xe4\xf0", "and rsp, -16")
+            asm.code("and rsp, -16")
         else:
             self._pushed += size
-        asm.emit(b"\x48\x81\xec" + i32(size), f"sub rsp, {size}")
+        asm.code("sub rsp, size", size=size)
         # what needs registers for itself comes last: the others are still where they were
         for index, each in sorted(enumerate(code.inputs), key=lambda item: item[1].kind not in _IN_REGISTERS):
             self._word(index, each)
-        asm.emit(b"\x48\x89\xe7", "mov rdi, rsp")
-        asm.jump(b"\xe8", self._own("handler"), "call handler")
+        asm.code(f"mov rdi, rsp; call {self._own('handler')}")
         for index, each in enumerate(code.inputs):
             if each.written:
                 self._take_over(index, each)
@@ -254,47 +259,38 @@ class CallWriter:
             self._redirect(size)
         if not self._aligned:
             self._pushed -= size
-            asm.emit(b"\x48\x81\xc4" + i32(size), f"add rsp, {size}")
+            asm.code("add rsp, size", size=size)
 
     def _redirect(self, size: int) -> None:
         """Emit: where the handler has said so, the thread goes elsewhere; a call that is skipped is over."""
         asm, inputs = self.asm, self._handler.code.inputs
         index = next(at for at, each in enumerate(inputs) if each.written and each.name == "rip")
-        self._get(Register.RSP, 8 * index)
-        asm.emit(b"\x48\x85\xc0", "test rax, rax")
-        asm.jump(b"\x0f\x84", "stays", "jz stays")
-        back = self._at(self._above + self._pushed)
-        self._one(Instruction.create_mem_reg(Code.MOV_RM64_R64, back, Register.RAX))
+        self._word_of(index)
+        asm.code("test rax, rax; jz stays")
+        self._store(self._above + self._pushed)
         if self._handler.enters and self._handler.skips and any(each.kind is InputKind.INSTANCE for each in inputs):
-            asm.relative(b"\x48\x8d\x3d", 4, b"", SKIP, "lea rdi, [skip]")
-            asm.emit(b"\x48\x39\xf8", "cmp rax, rdi")
-            asm.jump(b"\x0f\x85", "released", "jne released")
+            asm.code("lea rdi, [rel skip]; cmp rax, rdi; jne released", skip=SKIP)
             self._release()
         if not self._aligned:
-            asm.emit(b"\x48\x81\xc4" + i32(size), f"add rsp, {size}")
-        asm.jump(b"\xe9", "redirected", "jmp redirected")
-        asm.label("stays")
+            asm.code("add rsp, size", size=size)
+        asm.code("""
+            jmp redirected
+        stays:
+        """)
 
     # -- words
 
-    def _one(self, instruction: Instruction) -> None:
-        """Append an instruction that iced encodes."""
-        size = self._encoder.encode(instruction, 0)
-        raw = self._encoder.take_buffer()
-        assert len(raw) == size
-        self.asm.emit(raw, disassemble.format_instruction(instruction))
+    def _set(self, index: int, register: str) -> None:
+        """Emit: a word becomes what a register is."""
+        self.asm.code("mov [rsp+word], " + register, word=8 * index)
 
-    def _set(self, index: int, register: "Register_") -> None:
-        operand = MemoryOperand(Register.RSP, displ=8 * index, displ_size=8)
-        self._one(Instruction.create_mem_reg(Code.MOV_RM64_R64, operand, register))
-
-    def _get(self, base: "Register_", offset: int) -> None:
-        operand = MemoryOperand(base, displ=offset, displ_size=8)
-        self._one(Instruction.create_reg_mem(Code.MOV_R64_RM64, Register.RAX, operand))
+    def _word_of(self, index: int) -> None:
+        """Emit: rax is what a word is."""
+        self.asm.code("mov rax, [rsp+word]", word=8 * index)
 
     def _constant(self, index: int, value: int) -> None:
-        self.asm.emit(b"\x48\xb8" + u64(value), f"mov rax, {value:#x}")
-        self._set(index, Register.RAX)
+        self.asm.code("mov rax, value", value=value)
+        self._set(index, "rax")
 
     def _word(self, index: int, each: Input) -> None:
         handler = self._handler
@@ -312,27 +308,22 @@ class CallWriter:
             case InputKind.MISSES:
                 self._constant(index, handler.misses)
             case InputKind.ROUTINE:
-                self.asm.relative(b"\x48\x8d\x05", 4, b"", each.name, f"lea rax, [{each.name}]")
-                self._set(index, Register.RAX)
+                self.asm.code("lea rax, [rel name]", name=each.name)
+                self._set(index, "rax")
             case InputKind.THREAD:
                 self._thread_number()
-                self._set(index, Register.RAX)
+                self._set(index, "rax")
             case InputKind.INSTANCE:
                 self._instance()
-                self._set(index, Register.RDX)
+                self._set(index, "rdx")
 
     def _parameter(self, index: int, place: str) -> None:
         """Emit: one parameter of the function, by where the System V convention has it at the entry."""
         if place.startswith("xmm"):
-            operand = MemoryOperand(Register.RSP, displ=8 * index, displ_size=8)
-            self._one(
-                Instruction.create_mem_reg(
-                    Code.MOVQ_XMMM64_XMM, operand, cast("Register_", Register.XMM0 + int(place[3:]))
-                )
-            )
+            self.asm.code(f"movq [rsp+word], {place}", word=8 * index)
         elif place.startswith("stack"):
-            self._get(self._base, self._site + int(place.removeprefix("stack+")))
-            self._set(index, Register.RAX)
+            self._load("rax", self._site + int(place.removeprefix("stack+")))
+            self._set(index, "rax")
         else:
             self._register(index, place)
 
@@ -342,13 +333,13 @@ class CallWriter:
         elif name.startswith("xmm"):
             self._parameter(index, name)
         elif name == "rsp":
-            self._one(Instruction.create_reg_mem(Code.LEA_R64_M, Register.RAX, self._at(self._site)))
-            self._set(index, Register.RAX)
+            self._address_of_site("rax")
+            self._set(index, "rax")
         elif name in _CHANGED or name == "flags" or (name == "rbp" and self._aligned) or self._is_lost(name):
-            self._get(self._base, self._place_of(name))
-            self._set(index, Register.RAX)
+            self._load("rax", self._place_of(name))
+            self._set(index, "rax")
         else:
-            self._set(index, _register_of(name))
+            self._set(index, name)
 
     def _is_lost(self, name: str) -> bool:
         """Return whether another handler may have changed a register before."""
@@ -358,36 +349,40 @@ class CallWriter:
         asm, handler = self.asm, self._handler
         match name:
             case "retval":
-                self._get(self._base, self._place_of("rax"))
+                self._load("rax", self._place_of("rax"))
             case "caller" | "true_caller":
-                self._get(self._base, self._site)
+                self._load("rax", self._site)
                 if name == "true_caller":
                     emit_true_caller(asm, handler.stubs)
             case "tid":
-                asm.emit(b"\x64\x8b\x04\x25" + i32(TID_OFFSET), "mov eax, fs:[TID]")
+                asm.code(f"mov eax, fs:[{TID_OFFSET}]")
             case "pid":
                 self._constant(index, handler.pid)
                 return
             case "cpu":
-                asm.emit(b"\x0f\x01\xf9\x89\xc8\x25" + i32(0xFFF), "rdtscp; mov eax, ecx; and eax, 0xfff")
+                asm.code("rdtscp; mov eax, ecx; and eax, 0xfff")
             case "now":
-                asm.emit(b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0", "rdtsc; shl rdx, 32; or rax, rdx")
-                asm.emit(b"\x48\xba" + u64(handler.nanoseconds), "mov rdx, nanoseconds per tick")
-                asm.emit(b"\x48\xf7\xe2\x48\x0f\xac\xd0\x20", "mul rdx; shrd rax, rdx, 32")
+                asm.code(
+                    """
+                        rdtsc; shl rdx, 32; or rax, rdx
+                        mov rdx, nanoseconds
+                        mul rdx; shrd rax, rdx, 32
+                    """,
+                    nanoseconds=handler.nanoseconds,
+                )
             case "trap":
-                self._get(self._base, self._above + 16 + self._pushed)
+                self._load("rax", self._above + 16 + self._pushed)
             case "ip" if handler.takes_target:
-                self._get(self._base, self._above + 16 + self._pushed)
+                self._load("rax", self._above + 16 + self._pushed)
             case "ip" | "func":
                 at = PLACE[name]
-                self._get(self._base, self._above + self._pushed)
-                asm.emit(b"\x48\x63\x78" + bytes([at]), f"movsxd rdi, dword [rax+{at}]")
-                asm.emit(b"\x48\x8d\x44\x38" + bytes([at + 4]), f"lea rax, [rax+rdi+{at + 4}]")
+                self._load("rax", self._above + self._pushed)
+                asm.code(f"movsxd rdi, dword [rax+{at}]; lea rax, [rax+rdi+{at + 4}]")
             case "errno":
                 emit_errno(asm, handler)
             case _:
                 raise InternalError(f"no code for ctx.{name}")
-        self._set(index, Register.RAX)
+        self._set(index, "rax")
 
     def _thread_number(self) -> None:
         """Emit: rax = the thread's number, 0 without a block."""
@@ -405,40 +400,45 @@ class CallWriter:
             self._pooled()
             return
         self._thread_number()
-        asm.emit(b"\x31\xd2\x48\x85\xc0", "xor edx, edx; test rax, rax")
-        asm.jump(b"\x0f\x84", "no_instance", "jz no_instance")
+        asm.code("xor edx, edx; test rax, rax; jz no_instance")
         if self._facts.numbered + self._facts.layout.blocks > INSTANCE_THREADS:
-            asm.emit(b"\x48\x3d" + i32(INSTANCE_THREADS), "cmp rax, last number with instances")
-            asm.jump(b"\x0f\x87", "no_instance", "ja no_instance")
-        asm.emit(b"\x48\x69\xc0" + i32(INSTANCES * INSTANCE_BYTES), "imul rax, rax, bytes of a thread")
-        asm.emit(b"\x48\xb9" + u64(handler.instances) + b"\x48\x01\xc1", "mov rcx, instances; add rcx, rax")
-        self._one(Instruction.create_reg_mem(Code.LEA_R64_M, Register.RDX, self._at(self._site)))
-        asm.emit(b"\x48\x89\xd0\x48\xc1\xe8\x04\x25" + i32(INSTANCES - 1), "mov rax, rdx; shr rax, 4; and eax, last")
-        asm.emit(b"\x41\xbb" + i32(_PROBES), "mov r11d, probes")
-        asm.label("probe")
-        asm.emit(b"\x89\xc7\xc1\xe7\x07\x48\x01\xcf", "mov edi, eax; shl edi, 7; add rdi, rcx")
-        asm.emit(b"\x48\x39\x17", "cmp [rdi], rdx")
-        asm.jump(b"\x0f\x84", "instance", "je instance")
+            asm.code(f"cmp rax, {INSTANCE_THREADS}; ja no_instance")
+        asm.code(
+            f"""
+                imul rax, rax, {INSTANCES * INSTANCE_BYTES}
+                mov rcx, instances; add rcx, rax
+            """,
+            instances=handler.instances,
+        )
+        self._address_of_site("rdx")
+        asm.code(f"""
+            mov rax, rdx; shr rax, 4; and eax, {INSTANCES - 1}
+            mov r11d, {_PROBES}
+        probe:
+            mov edi, eax; shl edi, 7; add rdi, rcx
+            cmp [rdi], rdx; je instance
+        """)
         if handler.enters:
-            asm.emit(b"\x48\x83\x3f\x00", "cmp qword [rdi], 0")
-            asm.jump(b"\x0f\x84", "instance", "je instance")
-        asm.emit(b"\xff\xc0\x25" + i32(INSTANCES - 1), "inc eax; and eax, last")
-        asm.emit(b"\x41\xff\xcb", "dec r11d")
-        asm.jump(b"\x0f\x85", "probe", "jnz probe")
-        asm.emit(b"\x31\xd2", "xor edx, edx")
-        asm.jump(b"\xe9", "no_instance", "jmp no_instance")
-        asm.label("instance")
+            asm.code("cmp qword [rdi], 0; je instance")
+        asm.code(f"""
+            inc eax; and eax, {INSTANCES - 1}
+            dec r11d; jnz probe
+            xor edx, edx; jmp no_instance
+        instance:
+        """)
         if handler.enters:
-            asm.emit(b"\x48\x89\x17", "mov [rdi], rdx")
+            asm.code("mov [rdi], rdx")
             for at in range(INSTANCE_DATA, INSTANCE_BYTES, 8):
-                asm.emit(b"\x48\xc7\x47" + bytes([at]) + i32(0), f"mov qword [rdi+{at}], 0")
-        asm.emit(b"\x48\x8d\x57" + bytes([INSTANCE_DATA]), "lea rdx, [rdi+INSTANCE_DATA]")
-        asm.label("no_instance")
+                asm.code(f"mov qword [rdi+{at}], 0")
+        asm.code(f"""
+            lea rdx, [rdi+{INSTANCE_DATA}]
+        no_instance:
+        """)
 
     def _pooled(self) -> None:
         """Emit: rdx = address of the data of the call, by an instance of the pool, 0 if there is none."""
         handler = self._handler
-        self._one(Instruction.create_reg_mem(Code.LEA_R64_M, Register.RDX, self._at(self._site)))
+        self._address_of_site("rdx")
         if handler.enters:
             may_read = handler.system_calls
             emit_claim(self.asm, handler.instances, handler.pool, tid_offset=TID_OFFSET, may_read=may_read)
@@ -448,19 +448,18 @@ class CallWriter:
     def _decline(self) -> None:
         """Emit: the call's instance is given back if the entry's handler has said so."""
         index = next(at for at, each in enumerate(self._handler.code.inputs) if each.kind is InputKind.INSTANCE)
-        self._get(Register.RSP, 8 * index)
+        self._word_of(index)
         emit_decline(self.asm)
 
     def _release(self) -> None:
         """Emit: the call is over, its instance is free."""
         index = next(at for at, each in enumerate(self._handler.code.inputs) if each.kind is InputKind.INSTANCE)
-        self._get(Register.RSP, 8 * index)
-        self.asm.emit(b"\x48\x85\xc0", "test rax, rax")
-        self.asm.jump(b"\x0f\x84", "released", "jz released")
+        self._word_of(index)
+        self.asm.code("test rax, rax; jz released")
         if self._handler.pool:
             emit_release(self.asm)
         else:
-            self.asm.emit(b"\x48\xc7\x40" + bytes([256 - INSTANCE_DATA]) + i32(0), "mov qword [rax-INSTANCE_DATA], 0")
+            self.asm.code(f"mov qword [rax-{INSTANCE_DATA}], 0")
         self.asm.label("released")
 
     def _take_over(self, index: int, each: Input) -> None:
@@ -468,19 +467,17 @@ class CallWriter:
         name = "rax" if each.kind is InputKind.CONTEXT else each.name
         if name == "rip":
             return
-        self._get(Register.RSP, 8 * index)
+        self._word_of(index)
         if name == "rsp":
-            place = self._at_return_address(stack_move.STACK_POINTER)
-            self._one(Instruction.create_mem_reg(Code.MOV_RM64_R64, place, Register.RAX))
+            self._store(self._above + self._pushed + stack_move.STACK_POINTER)
             return
         if each.kind is InputKind.CONTEXT and each.name == "errno":
             emit_set_errno(self.asm, self._handler)
             return
         if name in self._saved:
-            operand = self._at(self._place_of(name))
-            self._one(Instruction.create_mem_reg(Code.MOV_RM64_R64, operand, Register.RAX))
+            self._store(self._place_of(name))
         else:
-            self._one(Instruction.create_reg_reg(Code.MOV_R64_RM64, _register_of(name), Register.RAX))
+            self.asm.code(f"mov {name}, rax")
 
 
 def _saved_by(codes: Sequence[NativeCode]) -> tuple[str, ...]:
@@ -493,7 +490,3 @@ def _saved_by(codes: Sequence[NativeCode]) -> tuple[str, ...]:
             changed |= {"rcx", "rdx", "r11"}
     others = sorted(changed - set(_ALWAYS_SAVED) - {"rbp"}, key=NUMBERS.__getitem__)
     return (*_ALWAYS_SAVED, *others, *(("rbp",) if codes[0].vectors else ()))
-
-
-def _register_of(name: str) -> "Register_":
-    return cast("Register_", Register.RAX + NUMBERS[name])

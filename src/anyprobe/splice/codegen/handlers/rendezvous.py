@@ -81,9 +81,9 @@ def conditional(condition: NativeCode, waiting: NativeCode) -> NativeCode:
         """,
         inputs=8 * len(waiting.inputs),
     )
-    asm.emit(waiting.code, "the code that waits")
+    asm.raw(waiting.code, "the code that waits")
     asm.label("condition")
-    asm.emit(condition.code, "the condition")
+    asm.raw(condition.code, "the condition")
     moved = (
         replace(each, index=each.index + 1) if each.kind is InputKind.STORAGE else each for each in condition.inputs
     )
