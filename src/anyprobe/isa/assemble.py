@@ -10,8 +10,6 @@ from anyprobe.isa.encode import Fixup, Hole, encode, statements
 
 JUMP_BYTES = 5
 """Length of ``jmp rel32``."""
-# jmp rel8, jcc rel8, loop and jrcxz
-_SHORT = frozenset(bytes([opcode]) for opcode in (0xEB, *range(0x70, 0x80), *range(0xE0, 0xE4)))
 
 
 def i32(value: int) -> bytes:
@@ -124,25 +122,6 @@ class Assembler:
     def has(self, name: str) -> bool:
         """Return whether a label is defined."""
         return name in self._labels
-
-    def jump(self, opcode: bytes, target: str | int, text: str) -> None:
-        """Append an instruction that ends in a relative displacement to a label or an absolute address.
-
-        The opcode decides the width: 8 bits for ``eb``, ``70``-``7f`` and ``e0``-``e3``, else 32.
-        """
-        size = (
-            1
-            if len(opcode) == 1 and (opcode[0] == 0xEB or 0x70 <= opcode[0] <= 0x7F or 0xE0 <= opcode[0] <= 0xE3)
-            else 4
-        )
-        self.relative(opcode, size, b"", target, text)
-
-    def relative(self, head: bytes, size: int, tail: bytes, target: str | int, text: str) -> None:
-        """Append ``head``, a displacement of ``size`` bytes and ``tail`` (an immediate after an operand)."""
-        start = len(self._content)
-        end = start + len(head) + size + len(tail)
-        self._fixups.append(Fixup(start + len(head), size, end, target))
-        self.raw(head + bytes(size) + tail, text)
 
     def finish(self, address: int) -> bytes:
         """Return the code as it is to lie at ``address``. May be called again for another address."""

@@ -5,7 +5,8 @@ begins with ``#``. A name that is neither a register nor a label stands for a va
 
 How long an instruction is depends on the text alone, never on a value or on where the code will lie: a number that is
 written out takes the shortest form, a named value the widest (``mov rax, name`` has eight bytes of immediate), and
-branches have 32 bits unless they say ``short``. So a listing is assembled once, however often it is used.
+branches have 32 bits unless they say ``short``. Of two forms that do the same, ``.s`` behind the mnemonic takes the one
+that loads (``mov.s rax, rbx`` is ``48 8b c3``). So a listing is assembled once, however often it is used.
 """
 
 import re
@@ -21,14 +22,10 @@ from anyprobe.core.errors import InternalError
 if TYPE_CHECKING:
     from iced_x86 import Register_
 
-_CONDITIONS = {
-    name: number
-    for number, names in enumerate(
-        ("o", "no", "b c nae", "ae nb nc", "e z", "ne nz", "be na", "a nbe",
-         "s", "ns", "p pe", "np po", "l nge", "ge nl", "le ng", "g nle")
-    )
-    for name in names.split()
-}  # fmt: skip
+CONDITIONS = ("o", "no", "b", "ae", "e", "ne", "be", "a", "s", "ns", "p", "np", "l", "ge", "le", "g")
+"""The names of conditions by their numbers in opcodes."""
+_OTHER_NAMES = {"c": 2, "nae": 2, "nb": 3, "nc": 3, "z": 4, "nz": 5, "na": 6, "nbe": 7, "nge": 12, "nl": 13, "ng": 14}
+_CONDITIONS = {name: number for number, name in enumerate(CONDITIONS)} | _OTHER_NAMES
 _NEAR = {"jmp": b"\xe9", "call": b"\xe8"} | {f"j{name}": bytes((0x0F, 0x80 | n)) for name, n in _CONDITIONS.items()}
 _SHORT = {"jmp": b"\xeb"} | {f"j{name}": bytes((0x70 | number,)) for name, number in _CONDITIONS.items()}
 _ALWAYS_SHORT = {"loop": b"\xe2", "jrcxz": b"\xe3"}
@@ -108,6 +105,17 @@ def encode(text: str) -> Encoded:
         fixups = tuple(each._replace(at=each.at + 1, end=each.end + 1) for each in plain.fixups)
         return Encoded(text, b"\xf0" + plain.content, holes, fixups)
     return _encode(text, mnemonic, [_operand(each.strip()) for each in rest.split(",")] if rest else [])
+
+
+@cache
+def head(text: str) -> bytes:
+    """Return instructions without the four bytes that the last one ends in, which are a named value or a distance."""
+    *others, last = statements(text)
+    one = encode(last)
+    places = [each[:2] for each in one.holes] + [each[:2] for each in one.fixups]
+    if places != [(len(one.content) - 4, 4)]:
+        raise InternalError(f"does not end in four bytes of a value: {text}")
+    return machine_code("; ".join(others)) + one.content[:-4]
 
 
 @cache
@@ -274,8 +282,11 @@ def _kind(operand: _Operand, size: int) -> str:
 @cache
 def _form(mnemonic: str, kinds: tuple[str, ...]) -> tuple[int, str] | None:
     """Return the encoder's code and what makes its instruction: of the first form that exists."""
-    name, codes = _NAMES.get(mnemonic, mnemonic.upper()), vars(Code)
+    plain = mnemonic.removesuffix(".s")
+    name, codes = _NAMES.get(plain, plain.upper()), vars(Code)
     forms: Iterable[tuple[str, ...]] = _forms(kinds)
+    if plain != mnemonic:
+        forms = reversed(list(forms))
     if mnemonic in ("push", "pop") and kinds[0] in ("r 64", "rax 64"):
         forms = [("R64",)]
     elif mnemonic == "push" and " " not in kinds[0]:

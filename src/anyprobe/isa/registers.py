@@ -62,6 +62,16 @@ def names_of(mask: int) -> frozenset[str]:
     return frozenset(gpr.name for gpr in GPRS if mask >> gpr.number & 1)
 
 
+def part_of(name: str, bits: int) -> str:
+    """Return what the low ``bits`` of a register are called."""
+    if bits == 64:
+        return name
+    if name[1].isdigit():
+        return name + {32: "d", 16: "w", 8: "l"}[bits]
+    short = name[1:]
+    return {32: "e" + short, 16: short, 8: short.removesuffix("x") + "l"}[bits]
+
+
 SYSV_PRESERVED = mask_of(("rbx", "rbp", "rsp", "r12", "r13", "r14", "r15"))
 SYSV_CLOBBERED = ALL_GPRS & ~SYSV_PRESERVED
 """What functions may leave changed by the System V convention."""

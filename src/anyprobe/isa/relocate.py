@@ -15,6 +15,7 @@ from iced_x86 import Decoder, OpKind, Register
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
+from anyprobe.isa.encode import CONDITIONS, head
 
 _REACH = 1 << 31
 _MASK64 = (1 << 64) - 1
@@ -111,25 +112,30 @@ def _near(insn: Insn, opcode: bytes, at: int, destination: int) -> bytes | Refus
     return relative if isinstance(relative, Refusal) else opcode + relative
 
 
+_JUMP_PAST = b"\xeb\x05"
+"""``jmp short`` past a near jump."""
+_XBEGIN = b"\xc7\xf8"
+
+
 def _direct_branch(insn: Insn, at: int, target: int) -> bytes | Refusal:
     flow = insn.flow
     if flow is Flow.JUMP:
-        return _near(insn, b"\xe9", at, target)  # jmp target
+        return _near(insn, head("jmp target"), at, target)
     if flow is Flow.CALL:
         push = push_address(insn.end)
-        jump = _near(insn, b"\xe9", at + len(push), target)  # jmp target
+        jump = _near(insn, head("jmp target"), at + len(push), target)
         return jump if isinstance(jump, Refusal) else push + jump
     if flow is Flow.XBEGIN:
-        return _near(insn, b"\xc7\xf8", at, target)  # xbegin target
+        return _near(insn, _XBEGIN, at, target)
     opcode = _opcode(insn)
     if opcode in _COUNTED:
         # loop taken ; jmp short past ; taken: jmp target ; past:
         # All prefixes stay: 67 selects ecx, and f2 or f3 turn loope and loopne into each other on some processors.
-        head = _prefixes(insn.raw) + bytes([opcode, 2]) + b"\xeb\x05"
-        jump = _near(insn, b"\xe9", at + len(head), target)
-        return jump if isinstance(jump, Refusal) else head + jump
+        front = _prefixes(insn.raw) + bytes([opcode, 2]) + _JUMP_PAST
+        jump = _near(insn, head("jmp target"), at + len(front), target)
+        return jump if isinstance(jump, Refusal) else front + jump
     # jcc target; prefixes (branch hints, bnd) have no effect and are dropped
-    return _near(insn, bytes([0x0F, 0x80 | _condition(insn)]), at, target)
+    return _near(insn, head(f"j{CONDITIONS[_condition(insn)]} target"), at, target)
 
 
 def _behind_prefixes(insn: Insn) -> bytes:
@@ -151,10 +157,10 @@ def _condition(insn: Insn) -> int:
 def push_address(address: int) -> bytes:
     """Return code that pushes a 64-bit constant and changes nothing else."""
     low = struct.unpack("<i", struct.pack("<I", address & 0xFFFFFFFF))[0]
-    push = b"\x68" + struct.pack("<i", low)  # push imm32, sign-extended
+    push = head("push low") + struct.pack("<i", low)  # sign-extended
     if low & _MASK64 == address:
         return push
-    return push + b"\xc7\x44\x24\x04" + struct.pack("<I", address >> 32)  # mov dword ptr [rsp+4], imm32
+    return push + head("mov dword [rsp+4], high") + struct.pack("<I", address >> 32)
 
 
 def _indirect_call(insn: Insn, at: int) -> bytes | Refusal:

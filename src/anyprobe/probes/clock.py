@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from anyprobe.binary.images.modules import VDSO
 from anyprobe.core.errors import UsageError
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.encode import machine_code
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 _READ_BY_VDSO = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page")
 """Clock sources that the vdso reads itself; for others its functions make a system call."""
 
-_RDTSC = bytes.fromhex("0f31 48c1e220 4809d0 c3")  # rdtsc; shl rdx, 32; or rax, rdx; ret
+_RDTSC = "rdtsc; shl rdx, 32; or rax, rdx; ret"
 _SHORTEST = 0.02
 _READINGS = 500
 """Of a clock, to see by what it goes on."""
@@ -34,7 +35,7 @@ _READINGS = 500
 @cache
 def _rdtsc() -> Callable[[], int]:
     page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
-    page.write(_RDTSC)
+    page.write(machine_code(_RDTSC))
     address = ctypes.addressof(ctypes.c_char.from_buffer(page))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mprotect(ctypes.c_void_p(address), mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC):

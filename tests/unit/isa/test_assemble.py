@@ -7,14 +7,18 @@ from anyprobe.isa.assemble import Assembler
 
 def counter() -> Assembler:
     asm = Assembler()
-    asm.label("start")
-    asm.emit(b"\x64\x4c\x8b\x1c\x25\x70\x02\x00\x00", "mov r11, fs:[0x270]")
-    asm.emit(b"\x4d\x85\xdb", "test r11, r11")
-    asm.jump(b"\x74", "out", "je out")
-    asm.emit(b"\x49\xff\x43\x40", "inc qword ptr [r11+0x40]")
-    asm.jump(b"\xe9", "start", "jmp start")
-    asm.label("out")
-    asm.jump(b"\xe9", 0x500000, "jmp 0x500000")
+    asm.code(
+        """
+        start:
+            mov r11, fs:[slot]
+            test r11, r11; je short out
+            inc qword [r11+0x40]; jmp start
+        out:
+            jmp elsewhere
+        """,
+        slot=0x270,
+        elsewhere=0x500000,
+    )
     return asm
 
 
@@ -38,8 +42,30 @@ def test_a_finished_piece_can_be_finished_elsewhere():
 
 def test_a_displacement_in_front_of_an_immediate():
     asm = Assembler()
-    asm.relative(b"\xc7\x05", 4, b"\x01\x00\x00\x00", 0x402000, "mov dword ptr [0x402000], 1")
+    asm.code("mov dword [rel word], 1", word=0x402000)
     assert disassemble.format(asm.finish(0x401000), 0x401000)[0][2] == "mov dword ptr [0x402000], 0x1"
+
+
+def test_values_are_written_with_or_without_a_sign():
+    asm = Assembler()
+    asm.code("mov rax, value; mov ecx, small; add rdx, [rbx+place-8]", value=(1 << 64) - 1, small=-2, place=0x20)
+    assert [text for _, _, text in disassemble.format(asm.finish(0), 0)] == [
+        "mov rax, 0xffffffffffffffff",
+        "mov ecx, 0xfffffffe",
+        "add rdx, [rbx+0x18]",
+    ]
+
+
+def test_a_value_may_be_a_label():
+    asm = Assembler()
+    asm.code("call routine; ret", routine="helper")
+    asm.label("helper")
+    asm.raw(b"\xc3", "the code of somebody else")
+    assert asm.finish(0x1000) == b"\xe8\x01\0\0\0\xc3\xc3"
+    assert asm.listing().splitlines()[-2:] == [
+        "helper:",
+        "   6  c3                                the code of somebody else",
+    ]
 
 
 def test_the_listing_has_bytes_and_assembly_side_by_side():
@@ -54,10 +80,14 @@ def test_mistakes_are_ours():
     asm.label("twice")
     with pytest.raises(InternalError, match="twice"):
         asm.label("twice")
-    asm.jump(b"\xeb", "nowhere", "jmp nowhere")
+    asm.code("jmp short nowhere")
     with pytest.raises(InternalError, match="nowhere"):
         asm.finish(0)
     far = Assembler()
-    far.jump(b"\xeb", 0x1000, "jmp 0x1000")
+    far.code("jmp short away", away=0x1000)
     with pytest.raises(InternalError, match="out of reach"):
         far.finish(0)
+    with pytest.raises(InternalError, match="slot has no value"):
+        Assembler().code("mov r11, fs:[slot]")
+    with pytest.raises(InternalError, match="does not fit"):
+        Assembler().code("cmp eax, value", value=1 << 32)

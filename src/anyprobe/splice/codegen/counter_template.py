@@ -13,8 +13,6 @@ from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, Clobbers
 from anyprobe.splice.memory.places import CopiedPlaces
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, WantKind
 
-_JUMP_BACK = 0xE9
-
 
 @dataclass(frozen=True, slots=True)
 class _Template:
@@ -94,7 +92,7 @@ def _make(address: int, bank: BankCode, clobbers: Clobbers, size: int) -> _Templ
     writer.action(Action(ActionKind.COUNT, 0, bank), clobbers)
     displaced_at = len(writer.out)
     writer.raw(bytes(size))
-    writer.relative(bytes([_JUMP_BACK]), writer.here)
+    writer.relative("jmp back", writer.here)
     back_at = len(writer.out) - 4
     code = writer.finish()
     outward = tuple(

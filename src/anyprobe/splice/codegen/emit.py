@@ -6,6 +6,7 @@ from functools import partial
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
+from anyprobe.isa.encode import CONDITIONS, head
 from anyprobe.isa.relocate import displace
 from anyprobe.splice.codegen.counter_template import is_plain, is_plain_branch
 from anyprobe.splice.codegen.patch import (
@@ -116,7 +117,7 @@ class _Emission:
             if splice.insns[-1].may_go_on:
                 end = splice.end + self._bias
                 self._copies.append((end, writer.here))
-                writer.relative(b"\xe9", end)
+                writer.relative("jmp target", end)
         code = writer.finish()
         landings = self._landings() if self._faults else ()
         return EmittedPatch(
@@ -181,7 +182,7 @@ class _Emission:
         self._behind_here = self._writer.here
         # a call of the function by itself is a call like any other; only jumps go behind the handlers
         target = insn.target if insn.flow is Flow.CALL else self._heads.get(insn.target, insn.target)
-        self._writer.relative(b"\xe9", target)
+        self._writer.relative("jmp target", target)
 
     def _before_retargeted(self, insn: Insn, wants: list[Want]) -> None:
         """Append actions; handlers see the stack as it was in front of a call."""
@@ -194,10 +195,10 @@ class _Emission:
             raise UndisplaceableError(Refusal(Reason.NO_DISPLACED_FORM, insn.address, detail))
         shown = bool(handlers)
         if shown:
-            self._writer.raw(b"\x48\x8d\x64\x24\x08")  # lea rsp, [rsp+8]: the return address is in the red zone
+            self._writer.code("lea rsp, [rsp+8]")  # the return address is in the red zone
         self._actions(wants)
         if shown:
-            self._writer.raw(b"\x48\x8d\x64\x24\xf8")  # lea rsp, [rsp-8]
+            self._writer.code("lea rsp, [rsp-8]")
 
     def _behind(self, wants: list[Want], following: int, push: Callable[[int], bytes] | None = None) -> None:
         """Append actions that are told where control goes, which ``push`` finds out where ``following`` is 0."""
@@ -248,7 +249,7 @@ class _Emission:
             return
         if through:
             if insn.flow is Flow.JCC:
-                writer.cold(bytes((0x0F, 0x80 | _condition(insn))), lambda: self._exit_block(through))
+                writer.cold(f"j{_condition(insn)} taken", lambda: self._exit_block(through))
             else:
                 self._exit_block(through)
             return
@@ -285,7 +286,7 @@ class _Emission:
                 self._exit_block(through)
             else:
                 assert insn.target is not None
-                writer.relative(b"\xe9", insn.target if target is None else target)
+                writer.relative("jmp target", insn.target if target is None else target)
 
         if insn.flow is Flow.RET:
             act_behind_return(writer, insn, act)
@@ -331,9 +332,9 @@ class _Emission:
 
         def taken() -> None:
             self._actions(wants)
-            self._writer.relative(b"\xe9", target)
+            self._writer.relative("jmp target", target)
 
-        self._writer.cold(bytes((0x0F, 0x80 | condition)), taken)
+        self._writer.cold(f"j{condition} taken", taken)
 
 
 def _turn(item: tuple[Want, Action]) -> int:
@@ -346,16 +347,16 @@ def _turn(item: tuple[Want, Action]) -> int:
     return 3 if kind is ActionKind.ENTER or kind in REPLACING else 2
 
 
-def _condition(insn: Insn) -> int:
+def _condition(insn: Insn) -> str:
     if insn.condition is not None:
-        return insn.condition
+        return CONDITIONS[insn.condition]
     detail = f"{insn.text}: no form with handlers on its taken edge only"
     raise UndisplaceableError(Refusal(Reason.NO_DISPLACED_FORM, insn.address, detail))
 
 
 def dead_springboard_bytes(splice: PlannedSplice, bias: int, target: int) -> bytes:
     """Return the jump to the run-time address ``target`` to write into the dead bytes that a short jump leads to."""
-    return b"\xe9" + (target - (splice.dead_springboard + bias + 5)).to_bytes(4, "little", signed=True)
+    return head("jmp target") + (target - (splice.dead_springboard + bias + 5)).to_bytes(4, "little", signed=True)
 
 
 def head_bytes(splice: PlannedSplice, bias: int, target: int) -> bytes:
@@ -372,4 +373,4 @@ def head_bytes(splice: PlannedSplice, bias: int, target: int) -> bytes:
         return TRAP  # the target is the signal handler's affair
     if splice.strategy is Strategy.RETARGET:
         return (target - (splice.insns[0].end + bias)).to_bytes(4, "little", signed=True)
-    return b"\xe9" + (target - (splice.head + bias + 5)).to_bytes(4, "little", signed=True)
+    return head("jmp target") + (target - (splice.head + bias + 5)).to_bytes(4, "little", signed=True)

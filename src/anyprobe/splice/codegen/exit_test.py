@@ -1,6 +1,5 @@
 """Code in front of an indirect jump that decides at run time whether the jump leaves its function."""
 
-import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,11 +18,7 @@ DECISION_ESTIMATE = 64
 RANGE_ESTIMATE = 56
 _MOVED = 136
 """How far rsp has moved when the operand is read: the red zone and one register."""
-_SCRATCH = (Register.RCX, Register.RDX, Register.RSI, Register.RDI)
-_SAVE = {Register.RCX: b"\x51", Register.RDX: b"\x52", Register.RSI: b"\x56", Register.RDI: b"\x57"}
-_RESTORE = {Register.RCX: b"\x59", Register.RDX: b"\x5a", Register.RSI: b"\x5e", Register.RDI: b"\x5f"}
-_SUBTRACT = {Register.RCX: 0xC8, Register.RDX: 0xD0, Register.RSI: 0xF0, Register.RDI: 0xF8}
-"""ModRM of ``sub rax, scratch``."""
+_SCRATCH = {Register.RCX: "rcx", Register.RDX: "rdx", Register.RSI: "rsi", Register.RDI: "rdi"}
 
 
 def decide(
@@ -37,24 +32,23 @@ def decide(
     iced = jump.iced
     used = {iced.op0_register, iced.memory_base, iced.memory_index} if iced.op_count else set()
     scratch = next(register for register in _SCRATCH if register not in used)
-    writer.raw(b"\x48\x8d\x64\x24\x80" + _SAVE[scratch])  # lea rsp, [rsp-128]; push scratch
+    name = _SCRATCH[scratch]
+    writer.code(f"lea rsp, [rsp-128]; push {name}")
     writer.raw(_load(jump, scratch, writer.here))  # mov scratch, operand of the jump
-    writer.raw(b"\x50\x9f\x0f\x90\xc0\x50")  # push rax; lahf; seto al; push rax
-    # pop rax; add al, 0x7f; sahf; pop rax; pop scratch; lea rsp, [rsp+128]
-    restore = b"\x58\x04\x7f\x9e\x58" + _RESTORE[scratch] + b"\x48\x8d\xa4\x24\x80\x00\x00\x00"
+    writer.code("push rax; lahf; seto al; push rax")
+    restore = f"pop rax; add al, 0x7f; sahf; pop rax; pop {name}; lea rsp, [rsp+128]"
     resume: list[int] = []
 
     def stays() -> None:
-        writer.raw(restore)
-        writer.relative(b"\xe9", resume[0])  # jmp the displaced jump
+        writer.code(restore)
+        writer.relative("jmp displaced_jump", resume[0])
 
     for low, high in inside:
-        writer.relative(b"\x48\x8d\x05", low)  # lea rax, [rip+low]
-        writer.raw(bytes((0x48, 0x29, _SUBTRACT[scratch])))  # sub rax, scratch
-        writer.raw(b"\x48\xf7\xd8")  # neg rax
-        writer.raw(b"\x48\x3d" + struct.pack("<i", high - low))  # cmp rax, high - low
-        writer.cold(b"\x0f\x82", stays)  # jb stays
-    writer.raw(restore)
+        writer.relative("lea rax, [rel low]", low)
+        writer.code(f"sub rax, {name}; neg rax")
+        writer.value("cmp rax, size", high - low)
+        writer.cold("jb stays", stays)
+    writer.code(restore)
     when_leaving()
     resume.append(writer.here)
 

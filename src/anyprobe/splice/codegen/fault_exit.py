@@ -48,22 +48,22 @@ def check_landing(insn: Insn, *, first: bool) -> None:
 
 def write_landing(writer: PatchWriter, insn: Insn, copy: int, behind: int, actions: Sequence[Action]) -> Landing:
     """Append a landing for a run-time instruction whose copy is at ``copy``; ``behind``: where that goes on."""
-    writer.raw(b"\xcc" * (-len(writer.out) % ENTRY_BYTES))
+    writer.code("int3; " * (-len(writer.out) % ENTRY_BYTES))
     entries = writer.here
     common = entries + ENTRY_BYTES * (LAST_TRAP + 1)
     for number in range(LAST_TRAP + 1):
-        writer.raw(b"\x48\x8d\x64\x24\x80\x6a" + bytes([number]))  # lea rsp, [rsp-128]; push number
-        writer.relative(b"\xe9", common)  # jmp common
-        writer.raw(b"\xcc" * 4)
+        writer.code(f"lea rsp, [rsp-128]; push {number}")
+        writer.relative("jmp common", common)
+        writer.code("int3; int3; int3; int3")
     for action in actions:
         writer.handle_fault(action)
-    writer.raw(b"\x48\x8d\xa4\x24\x88\x00\x00\x00")  # lea rsp, [rsp+136]
+    writer.code("lea rsp, [rsp+136]")
     again = writer.here
     content = displace(insn, again)
     if isinstance(content, Refusal):
         raise UndisplaceableError(content)
     writer.raw(content)
-    writer.relative(b"\xe9", behind)  # jmp behind
+    writer.relative("jmp behind", behind)
     return Landing(copy, entries, again)
 
 

@@ -8,6 +8,7 @@ from iced_x86 import Code, Register
 
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.effects import effects_of
+from anyprobe.isa.encode import CONDITIONS, head
 from anyprobe.splice.memory.places import Places
 from anyprobe.splice.plan.splices import PlannedSplice, Want
 
@@ -31,7 +32,8 @@ _TRAITS_LIMIT = 200_000
 Form = tuple[bytes, bytes, int] | tuple[()]
 """What stands in front of a displacement and behind it, and where that leads; or nothing that saves a closer look."""
 FROM_ITSELF: Form = ()
-LONG_JCC = tuple(bytes((0x0F, 0x80 | condition)) for condition in range(16))
+JUMP = head("jmp target")
+LONG_JCC = tuple(head(f"j{condition} target") for condition in CONDITIONS)
 """Conditional jumps in their long form, without the displacement."""
 
 
@@ -82,7 +84,7 @@ def _form(insn: Insn, bias: int) -> Form:
     raw, target = insn.raw, insn.target
     if target is not None:
         if insn.flow is Flow.JUMP and raw[0] in _NEAR_JUMPS:
-            return b"\xe9", b"", target + bias
+            return JUMP, b"", target + bias
         condition = insn.condition
         return FROM_ITSELF if condition is None else (LONG_JCC[condition], b"", target + bias)
     if insn.iced.memory_base != Register.RIP:

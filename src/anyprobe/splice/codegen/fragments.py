@@ -24,9 +24,11 @@ from typing import NamedTuple
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow, Insn
+from anyprobe.isa.encode import head
 from anyprobe.isa.registers import NUMBERS, mask_of
 from anyprobe.isa.relocate import displace, must_stay
 from anyprobe.splice.codegen.fragment_parts import (
+    JUMP,
     LONG_JCC,
     SETS_THREAD,
     Form,
@@ -44,11 +46,6 @@ _HOLDERS = ("r11", "r10", "r9", "r8", "rcx", "rdx", "rsi", "rdi", "rax")
 _MOVED = frozenset({Flow.NEXT, Flow.JCC, Flow.JUMP, Flow.RET, Flow.INDIRECT_JUMP})
 _I32 = struct.Struct("<i")
 _HOLDING = mask_of(_HOLDERS)
-_NUMBERED = [(name, NUMBERS[name] >> 3, NUMBERS[name] & 7) for name in _HOLDERS]
-_LOAD = {name: bytes((0x64, 0x48 | high << 2, 0x8B, 0x04 | low << 3, 0x25)) for name, high, low in _NUMBERED}
-_TEST = {name: bytes((0x48 | high << 2, 0x85, 0x05 | low << 3)) for name, high, low in _NUMBERED}
-_INCREMENT = {name: bytes((0x48 | high, 0xFF, 0x80 | low)) for name, high, low in _NUMBERED}
-"""``mov holder, fs:[...]``, ``test [rip+...], holder`` and ``inc qword [holder+...]``, without the displacement."""
 
 
 class _Line:
@@ -175,7 +172,7 @@ class Moving:
             known = known and not stretch.changed_by_all & SETS_THREAD
         last = splice.insns[-1]
         if last.falls_through and last.end != following:
-            self._writer.relative(b"\xe9", last.end + self._bias)  # jmp back
+            self._writer.relative("jmp back", last.end + self._bias)
         line.end = self._writer.here
         return True
 
@@ -213,11 +210,11 @@ class Moving:
         action, out = self._action_of(want), self._writer.out
         assert action is not None
         assert action.bank.slot is not None
-        out += _LOAD[holder] + _I32.pack(action.bank.slot)  # mov holder, fs:[slot]
+        self._writer.value(f"mov {holder}, fs:[slot]", action.bank.slot)
         if not known:
             behind = self._writer.address + len(out) + 7
-            out += _TEST[holder] + _I32.pack(action.bank.gate - behind) + b"\x0f\x84\0\0\0\0"
-            # test [gate], holder; jz slow
+            out += head(f"test [rel gate], {holder}") + _I32.pack(action.bank.gate - behind)
+            out += head("jz slow") + bytes(4)
             self._slow.append((len(out) - 4, want.address))
 
     def _count(self, want: Want, holder: str, *, known: bool) -> str:
@@ -232,11 +229,11 @@ class Moving:
             writer.action(action, self._clobbers(want))
         elif not holder:
             assert action.bank.slot is not None
-            writer.raw(b"\x48\x8d\x64\x24\x80\x50\x64\x48\x8b\x04\x25" + _I32.pack(action.bank.slot))
-            writer.raw(b"\x48\xff\x80" + _I32.pack(action.offset) + b"\x58\x48\x8d\xa4\x24\x80\0\0\0")
-            # lea rsp, [rsp-128]; push rax; mov rax, fs:[slot]; inc qword [rax+counter]; pop rax; lea rsp, [rsp+128]
+            writer.value("lea rsp, [rsp-128]; push rax; mov rax, fs:[slot]", action.bank.slot)
+            writer.value("inc qword [rax+counter]", action.offset)
+            writer.code("pop rax; lea rsp, [rsp+128]")
         else:
-            writer.out += _INCREMENT[holder] + _I32.pack(action.offset)  # inc qword [holder+counter]
+            writer.value(f"inc qword [{holder}+counter]", action.offset)
         return holder
 
     def _copy(self, insn: Insn, form: Form, holder: str, heads: set[int]) -> bool:
@@ -246,7 +243,7 @@ class Moving:
             return self._plain_copy(insn, form)
         flow, writer = insn.flow, self._writer
         if must_stay(insn) is None and (flow is Flow.JUMP or insn.condition is not None):
-            writer.out += (b"\xe9" if flow is Flow.JUMP else LONG_JCC[insn.condition or 0]) + b"\0\0\0\0"
+            writer.out += (JUMP if flow is Flow.JUMP else LONG_JCC[insn.condition or 0]) + bytes(4)
             self._ways.append(_Way(len(writer.out) - 4, target, holder))
             return True
         return self._plain_copy(insn, form)
@@ -286,7 +283,7 @@ class Moving:
                 return False
         line.stretches = ()
         if splice.insns[-1].falls_through:
-            self._writer.relative(b"\xe9", splice.end + self._bias)  # jmp back
+            self._writer.relative("jmp back", splice.end + self._bias)
         return True
 
     def _close(self, slow: dict[int, int]) -> None:

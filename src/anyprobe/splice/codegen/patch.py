@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.core.errors import InternalError
 from anyprobe.core.refusal import Refusal
+from anyprobe.isa.encode import head, machine_code
 from anyprobe.splice.codegen.routines import Routines
 from anyprobe.splice.codegen.trampoline import COUNTED, HANDLED, Trampolines
 
@@ -19,14 +20,11 @@ if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
     from anyprobe.splice.codegen.handlers.inline import Inline
 
-_NUMBERS = {
-    "rax": 0, "rcx": 1, "rdx": 2, "rbx": 3, "rbp": 5, "rsi": 6, "rdi": 7,
-    "r8": 8, "r9": 9, "r10": 10, "r11": 11, "r13": 13, "r14": 14, "r15": 15,
-}  # fmt: skip
-"""Registers that can address ``[reg+disp32]`` without an index byte, with their numbers in ModRM."""
-
-RET = b"\xc3"
+RET = machine_code("ret")
 _COUNTING = struct.Struct("<6sici8s")
+_BELOW = "lea rsp, [rsp-128]"
+"""Below the red zone."""
+_BACK = "lea rsp, [rsp+128]"
 SCRATCH_ORDER = ("r11", "r10", "rax", "rcx", "rdx", "r8", "r9", "rsi", "rdi")
 
 
@@ -127,11 +125,20 @@ class PatchWriter:
         return self.address + len(self.out)
 
     def raw(self, code: bytes) -> None:
-        """Append code."""
+        """Append bytes: code that comes from elsewhere."""
         self.out += code
 
-    def relative(self, opcode: bytes, target: int) -> None:
-        """Append an instruction that ends in a rel32 operand to an absolute target."""
+    def code(self, text: str) -> None:
+        """Append instructions."""
+        self.out += machine_code(text)
+
+    def value(self, text: str, value: int) -> None:
+        """Append an instruction that ends in four bytes of a value, which the text names."""
+        self.out += head(text) + struct.pack("<i", value)
+
+    def relative(self, text: str, target: int) -> None:
+        """Append an instruction that ends in a rel32 operand to an absolute target, which the text names."""
+        opcode = head(text)
         place = len(self.out) + len(opcode)
         self.displacements.append((place, target))
         self.out += opcode + struct.pack("<i", target - self.address - place - 4)
@@ -140,16 +147,17 @@ class PatchWriter:
         """Append the call of a routine of anyprobe's; a program's own branches may well have address 0, if unlinked."""
         if not routine:  # it was never placed: in a program below 2 GiB the call would be made
             raise InternalError("a patch would lead to address 0")
-        self.relative(b"\xe8", routine)
+        self.relative("call routine", routine)
 
-    def argument(self, opcode: bytes, offset: int) -> None:
-        """Append an instruction that ends in the block offset of a counter or record."""
+    def argument(self, text: str, offset: int) -> None:
+        """Append an instruction that ends in the block offset of a counter or record, which the text names."""
+        opcode = head(text)
         self.arguments.append(len(self.out) + len(opcode))
         self.out += opcode + struct.pack("<i", offset)
 
-    def cold(self, opcode: bytes, emit: Callable[[], None]) -> None:
+    def cold(self, branch: str | bytes, emit: Callable[[], None]) -> None:
         """Append a branch to code that ``emit`` writes behind the hot path, once for all branches with the same."""
-        self.out += opcode + b"\0\0\0\0"
+        self.out += (head(branch) if isinstance(branch, str) else branch) + b"\0\0\0\0"
         self._cold.append((len(self.out), emit))
 
     def finish(self) -> bytes:
@@ -203,11 +211,11 @@ class PatchWriter:
         """Append the call of a handler."""
         if action.takes_target:
             assert push_target is not None
-            self.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]
-            self.raw(push_target(self.here))  # push target
-            self.argument(b"\x68", action.offset)  # push argument
-            self._routine(action.bank.handler)  # call routine
-            self.raw(b"\x48\x8d\xa4\x24\x90\x00\x00\x00")  # lea rsp, [rsp+144]
+            self.code(_BELOW)
+            self.raw(push_target(self.here))
+            self.argument("push argument", action.offset)
+            self._routine(action.bank.handler)
+            self.code("lea rsp, [rsp+144]")
         else:
             self._call(action.bank.handler, action.offset)
         self._tell_place(action)
@@ -215,45 +223,45 @@ class PatchWriter:
     def handle_return(self, action: Action) -> None:
         """Append what runs a handler where a function has returned, and goes on to its caller."""
         self.call_handler(action)
-        self.raw(RET)
+        self.code("ret")
 
     def call_handlers(self, actions: Sequence[Action], routine: int) -> None:
         """Append one call of several handlers."""
-        self.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]
+        self.code(_BELOW)
         for action in reversed(actions):
-            self.argument(b"\x68", action.offset)  # push argument
-        self._routine(routine)  # call routine
-        self.raw(b"\x48\x8d\xa4\x24" + struct.pack("<i", 128 + 8 * len(actions)))  # lea rsp, [rsp+128 and arguments]
+            self.argument("push argument", action.offset)
+        self._routine(routine)
+        self.value("lea rsp, [rsp+pushed]", 128 + 8 * len(actions))
         self._tell_place(next((action for action in actions if action.function), actions[0]))
 
     def _tell_place(self, action: Action) -> None:
         """Append what a handler asks of its place, in operands of instructions that do nothing."""
         if action.function:
-            self.relative(b"\x0f\x1f\x05", action.ip)  # nop dword [rip+instruction]
-            self.relative(b"\x0f\x1f\x05", action.function)  # nop dword [rip+function]
+            self.relative("nop dword [rel instruction]", action.ip)
+            self.relative("nop dword [rel function]", action.function)
 
     def handle_fault(self, action: Action) -> None:
         """Append the call of a handler in a landing, where the number of the trap is on the stack already."""
-        self.argument(b"\x68", action.offset)  # push argument
-        self._routine(action.bank.handler)  # call routine
-        self.raw(b"\x48\x8d\xa4\x24\x08\x00\x00\x00")  # lea rsp, [rsp+8], as long as behind other calls
+        self.argument("push argument", action.offset)
+        self._routine(action.bank.handler)
+        self.value("lea rsp, [rsp+pushed]", 8)  # as long as behind other calls
         self._tell_place(action)
 
     def _call(self, routine: int, argument: int) -> None:
-        self.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]
-        self.argument(b"\x68", argument)  # push argument
-        self._routine(routine)  # call routine
-        self.raw(b"\x48\x8d\xa4\x24\x88\x00\x00\x00")  # lea rsp, [rsp+136]
+        self.code(_BELOW)
+        self.argument("push argument", argument)
+        self._routine(routine)
+        self.code("lea rsp, [rsp+136]")
 
     def count_by_routine(self, action: Action) -> None:
         """Append a counter for threads that may have no block; flags may be overwritten."""
         assert action.bank.routines is not None
         behind = self.here + _COUNTING.size - 8
         self.out += _COUNTING.pack(
-            b"\x48\x8d\x64\x24\x80\x68", action.offset, b"\xe8", action.bank.routines.count - behind,
-            b"\x48\x8d\xa4\x24\x88\0\0\0",
+            head("lea rsp, [rsp-128]; push argument"), action.offset,
+            head("call routine"), action.bank.routines.count - behind,
+            machine_code("lea rsp, [rsp+136]"),
         )  # fmt: skip
-        # lea rsp, [rsp-128]; push offset; call routine; lea rsp, [rsp+136]
 
     def _count(self, action: Action, clobbers: Clobbers) -> None:
         """Append a counter, saving only what is live: nothing, one register, or register and flags."""
@@ -264,51 +272,46 @@ class PatchWriter:
         elif atomic or scratch is not None:
             self._increment(action, scratch or "rax")
         else:
-            self.raw(b"\x48\x8d\x64\x24\x80\x50")  # lea rsp, [rsp-128]; push rax
+            self.code("lea rsp, [rsp-128]; push rax")
             self._increment(action, "rax")
-            self.raw(b"\x58\x48\x8d\xa4\x24\x80\x00\x00\x00")  # pop rax; lea rsp, [rsp+128]
+            self.code("pop rax; lea rsp, [rsp+128]")
 
     def _count_keeping_flags(self, action: Action, dead: tuple[str, ...]) -> None:
         """Append a counter with the flags kept in rax; live registers are kept in dead ones, else on the stack."""
         spare = [name for name in SCRATCH_ORDER if name in dead and name != "rax"]
         scratch = spare.pop(0) if spare and action.bank.slot is not None else None
         push_scratch = scratch is None and action.bank.slot is not None
-        keeper = _NUMBERS[spare[0]] if spare and "rax" not in dead else None
+        keeper = spare[0] if spare and "rax" not in dead else None
         push_rax = keeper is None and "rax" not in dead
         if push_rax or push_scratch:
-            self.raw(b"\x48\x8d\x64\x24\x80" + b"\x50" * push_rax + b"\x51" * push_scratch)
-            # lea rsp, [rsp-128]; push rax; push rcx
+            self.code(_BELOW + "; push rax" * push_rax + "; push rcx" * push_scratch)
         if keeper is not None:
-            self.raw(bytes((0x48 | keeper >> 3, 0x89, 0xC0 | keeper & 7)))  # mov keeper, rax
-        self.raw(b"\x9f\x0f\x90\xc0")  # lahf; seto al
+            self.code(f"mov {keeper}, rax")
+        self.code("lahf; seto al")
         self._increment(action, scratch or "rcx")
-        self.raw(b"\x04\x7f\x9e")  # add al, 0x7f; sahf
+        self.code("add al, 0x7f; sahf")
         if keeper is not None:
-            self.raw(bytes((0x48 | keeper >> 3, 0x8B, 0xC0 | keeper & 7)))  # mov rax, keeper
+            self.code(f"mov.s rax, {keeper}")
         if push_rax or push_scratch:
-            self.raw(b"\x59" * push_scratch + b"\x58" * push_rax)  # pop rcx; pop rax
-            self.raw(b"\x48\x8d\xa4\x24\x80\x00\x00\x00")  # lea rsp, [rsp+128]
+            self.code("pop rcx; " * push_scratch + "pop rax; " * push_rax + _BACK)
 
     def _increment(self, action: Action, scratch: str) -> None:
         """Append the increment itself; flags and ``scratch`` may be overwritten."""
         bank = action.bank
         if bank.slot is None:
-            self.relative(b"\xf0\x48\xff\x05", bank.near + action.offset)  # lock inc qword [rip+counter]
+            self.relative("lock inc qword [rel counter]", bank.near + action.offset)
             return
-        number = _NUMBERS[scratch]
-        high, low = number >> 3, number & 7
-        # mov scratch, fs:[slot]
-        self.raw(bytes((0x64, 0x48 | high << 2, 0x8B, 0x04 | low << 3, 0x25)) + struct.pack("<i", bank.slot))
-        self.relative(bytes((0x48 | high << 2, 0x85, 0x05 | low << 3)), bank.gate)  # test [rip+gate], scratch
+        self.value(f"mov {scratch}, fs:[slot]", bank.slot)
+        self.relative(f"test [rel gate], {scratch}", bank.gate)
         resume: list[int] = []
-        self.cold(b"\x0f\x84", lambda: self._first_hit(action, resume[0]))  # jz first hit
-        self.argument(bytes((0x48 | high, 0xFF, 0x80 | low)), action.offset)  # inc qword [scratch+counter]
+        self.cold("jz first_hit", lambda: self._first_hit(action, resume[0]))
+        self.argument(f"inc qword [{scratch}+counter]", action.offset)
         resume.append(self.here)
 
     def _first_hit(self, action: Action, resume: int) -> None:
         assert action.bank.routines is not None
         self._call(action.bank.routines.count, action.offset)
-        self.relative(b"\xe9", resume)  # jmp resume
+        self.relative("jmp resume", resume)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from functools import partial
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
+from anyprobe.isa.encode import CONDITIONS, head
 from anyprobe.isa.relocate import displace, push_address
 from anyprobe.splice.codegen.exit_test import push_target
 from anyprobe.splice.codegen.patch import PatchWriter, UndisplaceableError
@@ -34,10 +35,10 @@ def no_behind(insn: Insn) -> Refusal | None:
 def act_behind_return(writer: PatchWriter, insn: Insn, act: Act) -> None:
     """Append actions in front of a ``ret`` that find the stack as it will be; the address stays in the red zone."""
     popped = _popped(insn)
-    writer.raw(b"\x48\x8d\xa4\x24" + struct.pack("<i", popped))  # lea rsp, [rsp+popped]
+    writer.value("lea rsp, [rsp+popped]", popped)
     # push qword [rsp+128-popped]
-    act(0, lambda _: b"\xff\xb4\x24" + struct.pack("<i", _RED_ZONE - popped))
-    writer.raw(b"\x48\x8d\xa4\x24" + struct.pack("<i", -popped))  # lea rsp, [rsp-popped]
+    act(0, lambda _: head("push qword [rsp+return_address]") + struct.pack("<i", _RED_ZONE - popped))
+    writer.value("lea rsp, [rsp+popped]", -popped)
 
 
 def act_behind_jump(insn: Insn, act: Act) -> None:
@@ -70,8 +71,9 @@ def branch_with_actions(writer: PatchWriter, insn: Insn, act: Act, taken: Callab
         act(insn.target, None)
         taken()
 
+    jump: str | bytes
     if insn.condition is not None:
-        jump = bytes((0x0F, 0x80 | insn.condition))
+        jump = f"j{CONDITIONS[insn.condition]} taken"
     else:
         copy = displace(insn, writer.here)
         if isinstance(copy, Refusal):

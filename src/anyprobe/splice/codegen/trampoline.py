@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from anyprobe.data.layout import RETURN_BYTES
 from anyprobe.isa.assemble import Assembler, i32
+from anyprobe.isa.encode import head, machine_code
 from anyprobe.splice.codegen.clock_call import emit_now
 from anyprobe.splice.codegen.routines import RoutineFacts, Routines, emit_acquire, emit_enter
 
@@ -36,7 +37,6 @@ _PROBES = 32
 _DEEPEST = 4
 """Stubs that may lead to each other: one for each probe of a function, and for each function that ended in a jump."""
 _GOLDEN = 0x9E37_79B9_7F4A_7C15
-_PADDING = b"\xcc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,8 @@ def _stubs(count: int, target: int) -> bytes:
     The call pushes its return address into the very word that the function's ``ret`` has consumed: from then on the
     stack pointer is the one that the function was entered with.
     """
-    each = (b"\xe8" + i32(target - at - 5) + _PADDING * 3 for at in range(0, count * STUB_BYTES, STUB_BYTES))
+    padding = machine_code("int3; int3; int3")
+    each = (head("call come_back") + i32(target - at - 5) + padding for at in range(0, count * STUB_BYTES, STUB_BYTES))
     return b"".join(each)
 
 

@@ -477,7 +477,7 @@ class CallWriter:
         if name in self._saved:
             self._store(self._place_of(name))
         else:
-            self.asm.code(f"mov {name}, rax")
+            self.asm.code(f"mov.s {name}, rax")
 
 
 def _saved_by(codes: Sequence[NativeCode]) -> tuple[str, ...]:

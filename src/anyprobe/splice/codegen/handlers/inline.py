@@ -11,31 +11,26 @@ Threads that have no number yet, fork children and threads that are left out cal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from iced_x86 import Code, Encoder, Instruction, MemoryOperand, Register
-
 from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number, Update
 from anyprobe.data.layout import BLOCK_NUMBER
-from anyprobe.isa.assemble import i32
-from anyprobe.isa.registers import NUMBERS
+from anyprobe.isa.assemble import Assembler, i32
+from anyprobe.isa.registers import NUMBERS, part_of
 
 if TYPE_CHECKING:
-    from iced_x86 import Code_, Register_
-
     from anyprobe.splice.codegen.patch import Action, Clobbers, PatchWriter
 
 INLINE_ESTIMATE = 352
 """Bytes that one takes in a patch at most, its call for rare cases included."""
 _SCRATCH_ORDER = ("r11", "r10", "rax", "rcx", "rdx", "r8", "r9", "rsi", "rdi")
 _RED_ZONE = 128
-_UNLESS = {"==": 5, "!=": 4, "<": 13, "<=": 15, ">": 14, ">=": 12}
+_UNLESS = {"==": "ne", "!=": "e", "<": "ge", "<=": "g", ">": "le", ">=": "l"}
 """Conditions of jumps that are taken where a comparison does not hold, of signed numbers."""
-_UNLESS_UNSIGNED = _UNLESS | {"<": 3, "<=": 7, ">": 6, ">=": 2}
-_EXTEND: "dict[tuple[int, bool], tuple[Code_, bool]]" = {
-    (8, True): (Code.MOVSX_R64_RM8, True), (16, True): (Code.MOVSX_R64_RM16, True),
-    (32, True): (Code.MOVSXD_R64_RM32, True), (8, False): (Code.MOVZX_R32_RM8, False),
-    (16, False): (Code.MOVZX_R32_RM16, False), (32, False): (Code.MOV_R32_RM32, False),
+_UNLESS_UNSIGNED = _UNLESS | {"<": "ae", "<=": "a", ">": "be", ">=": "b"}
+_EXTEND = {
+    (8, True): ("movsx", 64), (16, True): ("movsx", 64), (32, True): ("movsxd", 64),
+    (8, False): ("movzx", 32), (16, False): ("movzx", 32), (32, False): ("mov.s", 32),
 }  # fmt: skip
-"""Conversions of a number, and whether what comes out is a 64-bit register."""
+"""Conversions of a number, and how wide what comes out is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,6 @@ class _Inlined:
 
     def __init__(self, writer: "PatchWriter", action: "Action", inline: Inline, clobbers: "Clobbers") -> None:
         self._writer, self._action, self._inline = writer, action, inline
-        self._encoder = Encoder(64)
         self._keeps_flags = not clobbers.flags
         dead = [name for name in _SCRATCH_ORDER if name in clobbers.registers]
         uses_rax = self._keeps_flags or bool(inline.update.extreme)
@@ -103,7 +97,7 @@ class _Inlined:
         needed = free[: 1 + self._copies_value + self._moves_flags]
         self.possible = len(needed) == 1 + self._copies_value + self._moves_flags
         """Whether there are registers enough."""
-        self._scratch, self._value, self._flags = (Register.RAX + NUMBERS[name] for name in (*free, "rax", "rax")[:3])
+        self._scratch, self._value, self._flags = (*free, "rax", "rax")[:3]
         self._pushed = [name for name in (*(["rax"] if uses_rax else []), *needed) if name not in dead]
 
     @property
@@ -124,19 +118,16 @@ class _Inlined:
         writer, action, update = self._writer, self._action, self._inline.update
         self._save()
         self._load_block()
-        number = self._scratch - Register.RAX
-        test = bytes((0x48 | number >> 3 << 2, 0x85, 0x05 | (number & 7) << 3))
-        writer.relative(test, action.bank.gate)  # test [rip+gate], block
+        writer.relative(f"test [rel gate], {self._scratch}", action.bank.gate)
         behind: list[int] = []
 
         def rare() -> None:
             self._call_routine(behind[0])
 
-        writer.cold(b"\x0f\x84", rare)  # jz rare
-        own = MemoryOperand(cast("Register_", self._scratch), displ=BLOCK_NUMBER, displ_size=1)
-        self._one(Instruction.create_mem_i32(Code.CMP_RM64_IMM8, own, 0))  # cmp qword [block+NUMBER], 0
-        writer.cold(b"\x0f\x84", rare)  # je rare
-        writer.argument(bytes((0x48 | number >> 3, 0xFF, 0x80 | number & 7)), action.offset)  # inc qword [block+hits]
+        writer.cold("jz rare", rare)
+        writer.code(f"cmp qword [{self._scratch}+{BLOCK_NUMBER}], 0")
+        writer.cold("je rare", rare)
+        writer.argument(f"inc qword [{self._scratch}+hits]", action.offset)
         leaving = [self._leave_unless(each) for each in update.only_if]
         if leaving:
             self._load_block()
@@ -148,89 +139,74 @@ class _Inlined:
 
     def _count(self) -> None:
         """Append: the thread's own row is changed; the scratch register holds the block."""
-        update, row = self._inline.update, cast("Register_", self._scratch)
-        own = MemoryOperand(row, displ=BLOCK_NUMBER, displ_size=1)
-        self._one(Instruction.create_reg_mem(Code.MOV_R64_RM64, row, own))  # mov row, [block+NUMBER]
-        shift = update.stride.bit_length() - 1
-        self._one(Instruction.create_reg_i32(Code.SHL_RM64_IMM8, row, shift))  # shl row, shift
-        number = row - Register.RAX
-        opcode = bytes((0x48 | number >> 3 << 2, 0x03, 0x05 | (number & 7) << 3))
-        self._writer.relative(opcode, self._inline.storage)  # add row, [rip+storage]
-        self._one(Instruction.create_mem(Code.INC_RM64, self._in_row(update.count)))  # inc qword [row+COUNT]
+        update, row, writer = self._inline.update, self._scratch, self._writer
+        writer.code(f"mov {row}, [{row}+{BLOCK_NUMBER}]; shl {row}, {update.stride.bit_length() - 1}")
+        writer.relative(f"add {row}, [rel storage]", self._inline.storage)
+        writer.value(f"inc qword [{row}+count]", update.count)
         if update.value is not None:
-            held = cast("Register_", self._value)
+            held = self._value
             if self._copies_value:
                 self._load(update.value, held)
             else:
-                held = _sized(NUMBERS[self._inline.sources[update.value.word]], 64)
-            place = self._in_row(update.total)
+                held = self._inline.sources[update.value.word]
             if update.extreme:
-                self._raise(place, held)
+                self._raise(held)
             else:
-                self._one(Instruction.create_mem_reg(Code.ADD_RM64_R64, place, held))  # add [row+SUM], value
+                writer.value(f"add [{row}+sum], {held}", update.total)
 
-    def _raise(self, place: MemoryOperand, held: "Register_") -> None:
+    def _raise(self, held: str) -> None:
         """Append: a word becomes the larger of itself and the code of a value; nobody else's changes last."""
-        update, saved = self._inline.update, cast("Register_", self._flags)
+        update, writer = self._inline.update, self._writer
         if update.signed:
-            self._one(Instruction.create_reg_i32(Code.BTC_RM64_IMM8, held, 63))  # btc value, 63
+            writer.code(f"btc {held}, 63")
         if update.extreme == "min":
-            self._one(Instruction.create_reg(Code.NOT_RM64, held))  # not value
+            writer.code(f"not {held}")
         if self._moves_flags:
-            self._one(Instruction.create_reg_reg(Code.MOV_R64_RM64, saved, Register.RAX))  # mov saved, rax
-        self._one(Instruction.create_reg_mem(Code.MOV_R64_RM64, Register.RAX, place))  # mov rax, [row+EXTREME]
-        compare = self._encoded(Instruction.create_reg_reg(Code.CMP_R64_RM64, held, Register.RAX))
-        exchange = self._encoded(Instruction.create_mem_reg(Code.CMPXCHG_RM64_R64, place, held))
-        out = bytes((0x76, len(exchange) + 2))
-        again = bytes((0x75, 0x100 - len(compare + out + exchange) - 2))
-        # again: cmp value, rax; jbe out; cmpxchg [row+EXTREME], value; jne again; out:
-        self._writer.raw(compare + out + exchange + again)
+            writer.code(f"mov.s {self._flags}, rax")
+        writer.value(f"mov rax, [{self._scratch}+extreme]", update.total)
+        asm = Assembler()
+        asm.code(
+            f"""
+            again:
+                cmp.s {held}, rax; jbe short out
+                cmpxchg [{self._scratch}+extreme], {held}; jne short again
+            out:
+            """,
+            extreme=update.total,
+        )
+        writer.raw(asm.finish(0))
         if self._moves_flags:
-            self._one(Instruction.create_reg_reg(Code.MOV_R64_RM64, Register.RAX, saved))  # mov rax, saved
-
-    def _in_row(self, offset: int) -> MemoryOperand:
-        return MemoryOperand(cast("Register_", self._scratch), displ=offset, displ_size=8)
+            writer.code(f"mov.s rax, {self._flags}")
 
     def _leave_unless(self, only_if: Comparison) -> int:
         """Append a comparison; return where the jump ends that is taken where it does not hold."""
-        scratch = cast("Register_", self._scratch)
-        self._load(only_if.number, scratch)
-        self._one(Instruction.create_reg_i32(Code.CMP_RM64_IMM32, scratch, only_if.constant))  # cmp scratch, constant
+        self._load(only_if.number, self._scratch)
+        self._writer.value(f"cmp {self._scratch}, constant", only_if.constant)
         condition = (_UNLESS if only_if.number.signed else _UNLESS_UNSIGNED)[only_if.symbol]
-        self._writer.raw(bytes((0x0F, 0x80 | condition)) + i32(0))  # jcc out
+        self._writer.value(f"j{condition} out", 0)
         return len(self._writer.out)
 
     # -- words
 
-    def _load(self, number: Number, register: "Register_") -> None:
+    def _load(self, number: Number, register: str) -> None:
         """Append: a register gets a word, converted."""
-        source, at = self._inline.sources[number.word], register - Register.RAX
-        if source in NUMBERS:
-            at = NUMBERS[source]
-            if not number.steps:
-                self._one(Instruction.create_reg_reg(Code.MOV_R64_RM64, register, _sized(at, 64)))
-        else:
+        source = self._inline.sources[number.word]
+        if source not in NUMBERS:
             place = int(source.removeprefix("stack+")) + self._depth
-            memory = MemoryOperand(Register.RSP, displ=place, displ_size=8)
-            self._one(Instruction.create_reg_mem(Code.MOV_R64_RM64, register, memory))
+            self._writer.value(f"mov {register}, [rsp+place]", place)
+            source = register
+        elif not number.steps:
+            self._writer.code(f"mov.s {register}, {source}")
         for bits, signed in number.steps:
-            code, whole = _EXTEND[bits, signed]
-            into = register if whole else _sized(register - Register.RAX, 32)
-            self._one(Instruction.create_reg_reg(code, into, _sized(at, bits)))
-            at = register - Register.RAX
+            mnemonic, wide = _EXTEND[bits, signed]
+            self._writer.code(f"{mnemonic} {part_of(register, wide)}, {part_of(source, bits)}")
+            source = register
 
     def _load_block(self) -> None:
-        """Append: mov scratch, fs:[slot]."""
-        number, slot = self._scratch - Register.RAX, self._action.bank.slot
+        """Append: the scratch register gets the thread's block."""
+        slot = self._action.bank.slot
         assert slot is not None
-        self._writer.raw(bytes((0x64, 0x48 | number >> 3 << 2, 0x8B, 0x04 | (number & 7) << 3, 0x25)) + i32(slot))
-
-    def _one(self, instruction: Instruction) -> None:
-        self._writer.raw(self._encoded(instruction))
-
-    def _encoded(self, instruction: Instruction) -> bytes:
-        self._encoder.encode(instruction, 0)
-        return self._encoder.take_buffer()
+        self._writer.value(f"mov {self._scratch}, fs:[slot]", slot)
 
     # -- what is saved
 
@@ -241,28 +217,22 @@ class _Inlined:
 
     def _save(self) -> None:
         if self._pushed:
-            self._writer.raw(b"\x48\x8d\x64\x24\x80")  # lea rsp, [rsp-128]
+            self._writer.code("lea rsp, [rsp-128]")
         for name in self._pushed:
-            self._one(Instruction.create_reg(Code.PUSH_R64, _sized(NUMBERS[name], 64)))
+            self._writer.code(f"push {name}")
         if self._keeps_flags:
-            self._writer.raw(b"\x9f\x0f\x90\xc0")  # lahf; seto al
+            self._writer.code("lahf; seto al")
 
     def _restore(self) -> None:
         if self._keeps_flags:
-            self._writer.raw(b"\x04\x7f\x9e")  # add al, 0x7f; sahf
+            self._writer.code("add al, 0x7f; sahf")
         for name in reversed(self._pushed):
-            self._one(Instruction.create_reg(Code.POP_R64, _sized(NUMBERS[name], 64)))
+            self._writer.code(f"pop {name}")
         if self._pushed:
-            self._writer.raw(b"\x48\x8d\xa4\x24" + i32(_RED_ZONE))  # lea rsp, [rsp+128]
+            self._writer.code("lea rsp, [rsp+128]")
 
     def _call_routine(self, behind: int) -> None:
         """Append: everything is as it was, and the routine does it."""
         self._restore()
         self._writer.call_handler(self._action)
-        self._writer.relative(b"\xe9", behind)  # jmp behind
-
-
-def _sized(number: int, bits: int) -> "Register_":
-    """Return a register by its number and size."""
-    first = {64: Register.RAX, 32: Register.EAX, 16: Register.AX, 8: Register.AL if number < 4 else Register.SPL - 4}
-    return cast("Register_", first[bits] + number)
+        self._writer.relative("jmp behind", behind)
