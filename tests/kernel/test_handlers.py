@@ -26,7 +26,7 @@ def write():
         yield run
 
 
-@pytest.mark.parametrize("mechanism", ["fentry", "kprobe"])
+@pytest.mark.parametrize("mechanism", ["fentry", pytest.param("kprobe", marks=pytest.mark.thorough)])
 def test_parameters_by_name_and_results(session, write, mechanism):
     sums, sizes = Sum("sums", by=("pid",)), Hist("sizes")
     results = Sum("results", by=("pid",))
@@ -51,6 +51,7 @@ def test_parameters_by_name_and_results(session, write, mechanism):
     assert not snapshot.missing
 
 
+@pytest.mark.thorough
 def test_member_of_a_structure_of_the_kernel(session, write):
     # struct file begins with other members in each version; f_flags is looked up by the test itself
     from anyprobe.target.kernel import btf
