@@ -10,7 +10,7 @@ import threading
 import pytest
 
 import anyprobe
-from anyprobe.target.kernel import bpf, symbols, tracefs
+from anyprobe.target.kernel import bpf, preemption, symbols, tracefs
 
 FUNCTION, NUMBER = "__x64_sys_getppid", 110
 COUNT, THREADS = 50_000, 2
@@ -46,6 +46,19 @@ def has_multi():
     return bool(symbols.running().named("register_fprobe"))
 
 
+def cheapest():
+    """Return what a function's entry should be probed by."""
+    if not preemption.is_preemptible():
+        return "fentry"
+    return "kprobe.multi" if has_multi() else "kprobe"
+
+
+def assert_exact(site, wanted):
+    """Assert that all hits were counted; where fentry misses some, that is told to the last one."""
+    assert site.hits + site.nmissed == wanted
+    assert site.nmissed == 0 or (preemption.is_preemptible() and site.strategy in {"fentry", "fexit"})
+
+
 @pytest.mark.parametrize("mechanism", [None, "fentry", "kprobe", "kprobe.multi"])
 @pytest.mark.parametrize("end", ["entry", "return"])
 def test_function(calls, session, mechanism, end):
@@ -57,9 +70,9 @@ def test_function(calls, session, mechanism, end):
     assert not session.refused
     wanted = calls()
     (site,) = session.snapshot().sites
-    assert (site.hits, site.nmissed) == (wanted, 0)
+    assert_exact(site, wanted)
     names = {"fentry": "fexit", "kprobe": "kretprobe", "kprobe.multi": "kretprobe.multi"}
-    expected = mechanism or "fentry"
+    expected = mechanism or cheapest()
     assert site.strategy == (expected if end == "entry" else names[expected])
 
 
@@ -70,8 +83,8 @@ def test_function(calls, session, mechanism, end):
         ("kretprobe:__x64_sys_getppid", None, "kretprobe"),
         ("fexit:__x64_sys_getppid", None, "fexit"),
         ("tracepoint:syscalls:sys_enter_getppid", None, "tracepoint"),
-        ("syscall::getppid:entry", None, "fentry"),
-        ("syscall::getppid:return", None, "fexit"),
+        ("syscall::getppid:entry", None, None),
+        ("syscall::getppid:return", None, None),
         ("syscall::getppid:entry", "kprobe", "kprobe"),
         ("syscall::getppid:return", "tracepoint", "tracepoint"),
     ],
@@ -80,7 +93,8 @@ def test_specs(calls, session, spec, mechanism, expected):
     session.count(spec, mechanism=mechanism)
     wanted = calls()
     (site,) = session.snapshot().sites
-    assert (site.hits, site.nmissed, site.strategy) == (wanted, 0, expected)
+    assert_exact(site, wanted)
+    assert expected in {None, site.strategy}
 
 
 def test_raw_tracepoint_and_its_event_agree(calls, session):
@@ -96,7 +110,8 @@ def test_all_at_once_agree(calls, session):
     session.count(*(f"{name}:{FUNCTION}" for name in ("kprobe", "kretprobe", "fentry", "fexit")))
     session.count("syscall::getppid:entry", mechanism="tracepoint")
     wanted = calls()
-    assert [site.hits for site in session.snapshot().sites] == [wanted] * 5
+    for site in session.snapshot().sites:
+        assert_exact(site, wanted)
 
 
 def test_instruction_inside_a_function(calls, session):
@@ -150,7 +165,7 @@ def test_function_of_a_module(session):
     assert {site.module for site in probe.sites} == {"overlay"}
     assert len(probe.sites) > 8
     (alone,) = session.count("kernel:overlay:ovl_lookup:entry")
-    assert alone.mechanisms == ["fentry"]
+    assert alone.mechanisms == [cheapest()]
     for number in range(10):
         assert not os.path.exists(f"/usr/no-such-file-{number}")
     sites = {site.function: site.hits for site in probe.results()}

@@ -15,7 +15,7 @@ from anyprobe.core.errors import KernelRefused, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.kernel.counters import GO_ON, Counters
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
-from anyprobe.target.kernel import perf, programs, tracefs
+from anyprobe.target.kernel import perf, preemption, programs, tracefs
 from anyprobe.target.kernel.btf import open_module
 from anyprobe.target.kernel.symbols import KERNEL
 
@@ -203,7 +203,7 @@ def place(
     failed: dict[int, list[str]] = {slot: [] for slot in left}
     made: list[Attachment] = []
     try:
-        for way in FOR_MANY if len(sites) >= _MULTI_FROM else CHEAPEST:
+        for way in _order(len(sites)):
             able = [slot for slot, site in left.items() if is_meant(way, site, demanded)]
             for group in _groups(way, able, left):
                 for each in _try(attacher, way, [(slot, left[slot]) for slot in group], failed):
@@ -216,6 +216,18 @@ def place(
         raise
     refused |= {slot: _refusal(site, failed[slot]) for slot, site in left.items()}
     return made, [(sites[slot].spec, refused[slot]) for slot in sorted(refused)]
+
+
+def _order(count: int) -> Sequence[Mechanism]:
+    """Return the mechanisms in the order in which they are tried at some sites.
+
+    A program at fentry does not run while another thread is in it that was preempted on the processor; the kernel
+    counts that as missed. Kprobes cannot be preempted.
+    """
+    order = FOR_MANY if count >= _MULTI_FROM else CHEAPEST
+    if not preemption.is_preemptible():
+        return order
+    return sorted(order, key=lambda way: way.name == FENTRY.name)
 
 
 def _groups(way: Mechanism, slots: Sequence[int], sites: Mapping[int, KernelSite]) -> list[list[int]]:

@@ -44,6 +44,7 @@ def kernel(monkeypatch):
     for name in ("RAW", "TRACEPOINT", "KPROBE"):
         monkeypatch.setattr(mechanisms, name, renamed[getattr(mechanisms, name)])
     monkeypatch.setattr(mechanisms.tracefs, "traceable", lambda addresses: made.traceable and made.traceable(addresses))
+    monkeypatch.setattr(mechanisms.preemption, "is_preemptible", lambda: False)
     monkeypatch.setattr(mechanisms.tracefs, "blacklist", lambda: [(0x500, 0x600, "noinstr_function")])
     return made
 
@@ -154,3 +155,11 @@ def test_an_interrupt_takes_back_what_was_attached(kernel):
     with pytest.raises(KeyboardInterrupt):
         place(None, [function("first"), function("second", address=0x2000)], None)
     assert closed == ["first"]
+
+
+def test_preemptible_kernel_is_not_probed_by_what_misses_hits_then(kernel, monkeypatch):
+    monkeypatch.setattr(mechanisms.preemption, "is_preemptible", lambda: True)
+    assert [each.mechanism for each in place(None, [function()], None)[0]] == [MULTI.name]
+    kernel.refuses = {"kprobe.multi": errno.EOPNOTSUPP}
+    assert [each.mechanism for each in place(None, [function()], None)[0]] == [KPROBE.name]
+    assert [each.mechanism for each in place(None, [function()], "fentry")[0]] == [FENTRY.name]
