@@ -145,41 +145,78 @@ class Module:
         return first_of(self.code, code) if self.plans is None else self.plans.first_of(self.code, code)
 
 
-_NO_PLAN = FunctionPlan()
-"""Of edits that are not planned yet, or only remove; nobody adds to it."""
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What is to become of a function: what is wanted of it that can be had, and the splices for that."""
+
+    wants: Sequence[Want] = ()
+    plan: FunctionPlan = field(default_factory=FunctionPlan)
+    staying: Sequence[LiveSplice] = ()
+    """The splices that remain as they are; the plan is for what these do not serve."""
+    needs_stop: Refusal | None = None
+    """Why it cannot be made while the program runs, where that was wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What has become of an edit: it is made, or given up, perhaps for a reason."""
+
+    given_up: bool = False
+    refusal: Refusal | None = None
+
+
+_UNPLANNED = Planned()
 
 
 @dataclass(eq=False, slots=True)
 class Edit:
-    """What a change does to one function."""
+    """A change of one function, from what is wanted to what has become of it: a value for each stage on the way."""
 
     module: Module
     state: FunctionState
     added: list[Want] = field(default_factory=list)
     removed: list[Want] = field(default_factory=list)
-    plan: FunctionPlan = field(default_factory=lambda: _NO_PLAN)
-    wants: list[Want] = field(default_factory=list)
-    change: FunctionChange | None = None
-    given_up: bool = False
-    refusal: Refusal | None = None
-    """Why it was given up."""
-    before: Claims | None = None
-    """The module's claims without the plan's: the plan has claimed nothing while they are what the module has."""
-    settled: bool = False
     anew: bool = False
     """Whether nothing may stay as it is, even if the same is wanted of it."""
     yields: bool = False
     """Whether it rather loses what is armed than leaves it as it is, which may harm the program."""
-    staying: list[LiveSplice] = field(default_factory=list)
-    """The splices that remain as they are; the plan is for what these do not serve."""
-    needs_stop: Refusal | None = None
-    """Why it cannot be made while the program runs, where that was wanted."""
+    planned: Planned = _UNPLANNED
+    change: FunctionChange | None = None
+    """What is emitted, to be applied."""
     arming: str = ""
     """``live``, or ``stop`` and why, where it was wanted that nothing is stopped."""
+    outcome: Outcome | None = None
+    before: Claims | None = None
+    """The module's claims without the plan's: the plan has claimed nothing while they are what the module has."""
 
-    def claim(self) -> None:
-        """Have the plan's splices claim their bytes in place of those that leave: all of it by one store."""
-        self.before = self.module.claims
+    @property
+    def wants(self) -> Sequence[Want]:
+        """What is wanted of the function afterwards, as planned."""
+        return self.planned.wants
+
+    @property
+    def plan(self) -> FunctionPlan:
+        """The splices to be made."""
+        return self.planned.plan
+
+    @property
+    def staying(self) -> Sequence[LiveSplice]:
+        """The splices that remain as they are."""
+        return self.planned.staying
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the function stays as it is."""
+        return self.outcome is not None and self.outcome.given_up
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why it was given up."""
+        return None if self.outcome is None else self.outcome.refusal
+
+    def claim(self, planned: Planned) -> None:
+        """Have a plan's splices claim their bytes in place of those that leave: all of it by one store."""
+        self.before, self.planned = self.module.claims, planned
         self.module.claims = self.before.replaced(planned_of(self.leaving), self.plan.splices)
 
     def give_back(self) -> None:

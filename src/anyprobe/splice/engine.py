@@ -249,7 +249,7 @@ class Engine:
             self._change(edits)
         except BaseException:
             for edit in edits:
-                if not edit.settled:
+                if edit.outcome is None:
                     abandon(edit)
             raise
 

@@ -1,6 +1,7 @@
 """From edits to plans: what is allowed in a target, and what is known of it, with one planner for each module."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.core.refusal import Reason, Refusal
@@ -8,7 +9,7 @@ from anyprobe.splice.apply.outcomes import give_up, refuse, spread
 from anyprobe.splice.apply.preparation import keep_room, look_at_space
 from anyprobe.splice.apply.site_clobbers import function_of
 from anyprobe.splice.apply.staleness import modules_of
-from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of, planned_of
+from anyprobe.splice.edits import Edit, FunctionState, Module, Planned, hook_of, planned_of
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import AUTO, FunctionPlan, Strategy, Want, WantKind
@@ -42,12 +43,12 @@ class HandlersKnown(Protocol):
 class LivePlanning(Protocol):
     """Finds plans that can be carried out while the program runs."""
 
-    def plan_beside(self, edit: Edit) -> bool:
-        """Plan what an edit changes beside the function's other splices; return whether that can be."""
+    def plan_beside(self, edit: Edit) -> Planned | None:
+        """Plan what an edit changes beside the function's other splices, if that can be."""
         ...
 
-    def plan(self, edit: Edit, claims: Claims) -> FunctionPlan | None:
-        """Return a plan for all of a function, if there is one."""
+    def plan(self, edit: Edit, wants: Sequence[Want], claims: Claims) -> FunctionPlan | Refusal | None:
+        """Return a plan for all of a function, or why there is none; nothing while the program is held anyway."""
         ...
 
 
@@ -94,11 +95,11 @@ class Planning:
         """Plan edits again after the target's threads have turned out to have no slots."""
         self.slots = False
         for edit in edits:
-            edit.wants = self.refuse_timing(edit, edit.wants)
+            wants = self.refuse_timing(edit, edit.wants)
             edit.give_back()
             with edit.module.claims.trial(planned_of(edit.leaving)) as claims:
-                edit.plan = self.planner(edit.module, claims).plan(edit.state.code, edit.wants)
-            edit.claim()
+                plan = self.planner(edit.module, claims).plan(edit.state.code, wants)
+            edit.claim(replace(edit.planned, wants=wants, plan=plan))
 
     def hides_faults(self, module: Module, state: FunctionState) -> bool:
         """Return whether a splice of a function is not as it has to be where the program handles faults."""
@@ -131,45 +132,45 @@ class Planning:
             context = self.context(edit.module, edit.module.claims)
             if context.fault_refusal(splice.insns, splice.write_at + splice.written):
                 return False
-        edit.plan, edit.wants = FunctionPlan([splice]), [want]
-        edit.claim()
+        edit.claim(Planned([want], FunctionPlan([splice])))
         return True
 
     def _plan(self, edit: Edit, live: LivePlanning | None) -> None:
         """Plan the function anew with all its wants; additions that would cost an armed hook its place are refused."""
-        state = edit.state
-        if live is not None and live.plan_beside(edit):
-            return
-        removed = edit.removed
-        kept = [] if removed == state.wants else [want for want in state.wants if want not in removed]
-        if kept or edit.added:
-            with edit.module.claims.trial(planned_of(state.splices)) as claims:
-                self._plan_on(claims, edit, kept, live)
-        if not edit.given_up:
-            edit.claim()
+        planned = None if live is None else live.plan_beside(edit)
+        found = self._plan_anew(edit, live) if planned is None else planned
+        if isinstance(found, Refusal):
+            give_up(edit, found)
+        else:
+            edit.claim(found)
 
-    def _plan_on(self, claims: Claims, edit: Edit, kept: list[Want], live: LivePlanning | None) -> None:
+    def _plan_anew(self, edit: Edit, live: LivePlanning | None) -> Planned | Refusal:
         """Plan a function, without a want that is refused and its group, until none is."""
-        state, planner = edit.state, self.planner(edit.module, claims)
-        edit.wants = self.refuse_timing(edit, kept + edit.added)
-        while True:
-            found = None if live is None else live.plan(edit, claims)
-            edit.plan = found or planner.plan(state.code, edit.wants, frozenset() if edit.yields else frozenset(kept))
-            refused = spread(edit.plan.refused, edit.wants)
-            if not refused:
-                return
-            lost = [] if edit.yields else [want for want in refused if want in kept]
-            for want, why in refused.items():
-                refuse(want, why)
-            edit.wants = [want for want in edit.wants if want not in refused]
-            if lost:
-                for want in lost:
-                    if (hook := hook_of(want)) is not None:
+        state = edit.state
+        kept = [] if edit.removed == state.wants else [want for want in state.wants if want not in edit.removed]
+        if not kept and not edit.added:
+            return Planned()
+        wants, vital = (
+            self.refuse_timing(edit, kept + edit.added),
+            frozenset[Want]() if edit.yields else frozenset(kept),
+        )
+        with edit.module.claims.trial(planned_of(state.splices)) as claims:
+            planner = self.planner(edit.module, claims)
+            while True:
+                found = None if live is None else live.plan(edit, wants, claims)
+                plan = found if isinstance(found, FunctionPlan) else planner.plan(state.code, wants, vital)
+                refused = spread(plan.refused, wants)
+                if not refused:
+                    return Planned(wants, plan, needs_stop=found if isinstance(found, Refusal) else None)
+                lost = [] if edit.yields else [want for want in refused if want in kept]
+                for want, why in refused.items():
+                    refuse(want, why)
+                wants = [want for want in wants if want not in refused]
+                if lost:
+                    for hook in filter(None, map(hook_of, lost)):
                         hook.refusal = None
-                edit.plan = FunctionPlan()
-                detail = "would take the place of probes already armed"
-                give_up(edit, Refusal(Reason.OVERLAP, state.code.start, detail))
-                return
+                    detail = "would take the place of probes already armed"
+                    return Refusal(Reason.OVERLAP, state.code.start, detail)
 
     def planner(self, module: Module, claims: Claims) -> "Planner":
         """Return a planner for a module that respects some claims."""
@@ -201,7 +202,7 @@ class Planning:
         """Return whether the threads that run a module have slots."""
         return self.slots and not module.slotless and not module.code.text.is_go
 
-    def refuse_timing(self, edit: Edit, wants: list[Want]) -> list[Want]:
+    def refuse_timing(self, edit: Edit, wants: Sequence[Want]) -> Sequence[Want]:
         """Refuse timing where there is no per-thread memory for it."""
         if self.has_slots(edit.module):
             return wants

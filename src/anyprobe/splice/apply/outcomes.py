@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.staleness import additions, gone, lose
-from anyprobe.splice.edits import Edit, hook_of
+from anyprobe.splice.edits import Edit, Outcome, Planned, hook_of
 from anyprobe.splice.function_changes import FunctionChange
-from anyprobe.splice.plan.splices import FunctionPlan, Want
+from anyprobe.splice.plan.splices import Want
 from anyprobe.target.system.procfs import Mapping
 
 
@@ -17,7 +17,7 @@ def refuse(want: Want, why: Refusal) -> None:
         hook.refusal = why
 
 
-def spread(refused: list[tuple[Want, Refusal]], wants: list[Want]) -> dict[Want, Refusal]:
+def spread(refused: list[tuple[Want, Refusal]], wants: Sequence[Want]) -> dict[Want, Refusal]:
     """Return the refused wants and those of the same groups."""
     found = dict(refused)
     groups = {}
@@ -36,22 +36,20 @@ def spread(refused: list[tuple[Want, Refusal]], wants: list[Want]) -> dict[Want,
 
 def give_up(edit: Edit, why: Refusal) -> None:
     """Leave a function as it is: refuse what was to be added, claim the old splices' bytes again."""
-    abandon(edit)
-    edit.refusal = why
+    abandon(edit, why)
     for want in edit.added:
         refuse(want, why)
 
 
-def abandon(edit: Edit) -> None:
+def abandon(edit: Edit, why: Refusal | None = None) -> None:
     """Forget a function's plan; its bytes are claimed as before."""
     edit.give_back()
     edit.change = edit.before = None
-    edit.plan, edit.staying = FunctionPlan(), []
-    edit.wants = list(edit.state.wants)
+    edit.planned = Planned(list(edit.state.wants))
     for want in edit.wants if edit.yields else ():  # what it was to lose stays after all
         if (hook := hook_of(want)) is not None:
             hook.refusal = None
-    edit.given_up = edit.settled = True
+    edit.outcome = Outcome(given_up=True, refusal=why)
 
 
 def without_gone(edits: Sequence[Edit], mappings: Sequence[Mapping]) -> Sequence[Edit]:
@@ -70,11 +68,11 @@ def settle(edit: Edit, change: FunctionChange) -> None:
             lose(edit.module, edit.state, change.refusal)
         return
     state = edit.state
-    edit.settled = True
+    edit.outcome = Outcome()
     for want in set(state.wants).difference(edit.wants) if edit.yields else edit.removed:
         if (hook := hook_of(want)) is not None:
             hook.splice = None
-    edit.module.settle(state, edit.wants, [*edit.staying, *change.added])
+    edit.module.settle(state, list(edit.wants), [*edit.staying, *change.added])
     for splice in change.added:
         for want in () if splice.is_springboard else splice.planned.wants:
             if (hook := hook_of(want)) is not None:

@@ -12,7 +12,7 @@ from anyprobe.core.addressset import AddressSet
 from anyprobe.core.refusal import Reason
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import decode_range
-from anyprobe.splice.edits import Edit, FunctionState, Module
+from anyprobe.splice.edits import Edit, FunctionState, Module, Planned
 from anyprobe.splice.function_changes import LiveSplice
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Pun, Strategy
@@ -132,11 +132,11 @@ def test_an_edit_is_interrupted_anywhere(code_map):
     for steps in count(1):
         state = FunctionState(function, splices=list(armed))
         module = Module("", code, 0, 0, 0, claims=claimed(HOST, PUN))
-        edit = Edit(module, state, plan=FunctionPlan([wanted]))
+        edit = Edit(module, state)
         before = sys.gettrace()
         sys.settrace(interrupts(steps))
         try:
-            edit.claim()
+            edit.claim(Planned([], FunctionPlan([wanted])))
             edit.give_back()
             ended = True
         except KeyboardInterrupt:

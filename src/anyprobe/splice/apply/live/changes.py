@@ -24,7 +24,7 @@ from anyprobe.splice.apply.staleness import additions, gone
 from anyprobe.splice.apply.text import put_back, write_running
 from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.codegen.patch import EmittedPatch
-from anyprobe.splice.edits import Edit, Module, planned_of
+from anyprobe.splice.edits import Edit, Module, Planned, planned_of
 from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.records import Journal, Record, RecordKind
 from anyprobe.splice.plan.claims import Claims
@@ -157,23 +157,21 @@ class LiveArming:
             for why, number in self.reasons.items()
         ]
 
-    def plan(self, edit: Edit, claims: Claims) -> FunctionPlan | None:
-        """Return a plan that can be carried out while the program runs, if there is one; else note why not."""
+    def plan(self, edit: Edit, wants: Sequence[Want], claims: Claims) -> FunctionPlan | Refusal | None:
+        """Return a plan that can be carried out while the program runs, or why there is none; nothing if it is held."""
         if self._process.held is not None:
             return None
-        found = self.plan_for(edit.module, claims, edit.state.code, edit.wants)
-        edit.needs_stop = found if isinstance(found, Refusal) else None
-        return None if isinstance(found, Refusal) else found
+        return self.plan_for(edit.module, claims, edit.state.code, wants)
 
-    def plan_beside(self, edit: Edit) -> bool:
-        """Plan what an edit changes and let the function's other splices stay as they are; return whether that can be.
+    def plan_beside(self, edit: Edit) -> Planned | None:
+        """Plan what an edit changes and let the function's other splices stay as they are, if that can be.
 
         Branches back to the entry go behind the counter in the entry's patch: all these splices stay, or none.
         """
         state = edit.state
         staying = _staying(edit)
         if self._process.held is not None or not staying or edit.anew:
-            return False
+            return None
         leaving = [splice for splice in state.splices if splice not in staying]
         kept = [want for want in state.wants if want not in edit.removed]
         wants = self._planning.refuse_timing(edit, kept + edit.added)
@@ -181,11 +179,7 @@ class LiveArming:
         rest = [want for want in wants if want not in served]
         with edit.module.claims.trial(planned_of(leaving)) as claims:
             found = self.plan_for(edit.module, claims, state.code, rest) if rest else FunctionPlan()
-        if isinstance(found, Refusal):
-            return False
-        edit.plan, edit.wants, edit.staying = found, wants, staying
-        edit.claim()
-        return True
+        return None if isinstance(found, Refusal) else Planned(wants, found, staying)
 
     def plan_for(
         self, module: Module, claims: Claims, code: FunctionCode, wants: Sequence[Want]
@@ -212,7 +206,7 @@ class LiveArming:
 
     def _sites(self, edit: Edit) -> list[Site] | Refusal:
         assert edit.change is not None
-        return edit.needs_stop or self.proof.may_vanish(edit.module) or sites_of(edit.change)
+        return edit.planned.needs_stop or self.proof.may_vanish(edit.module) or sites_of(edit.change)
 
     # -- int3
 

@@ -1,0 +1,70 @@
+"""An edit on its way: a value for each stage, and the claims that go with it."""
+
+import dataclasses
+
+import pytest
+
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import decode_range
+from anyprobe.splice.apply.outcomes import give_up, settle
+from anyprobe.splice.edits import Edit, FunctionState, Module, Planned
+from anyprobe.splice.function_changes import FunctionChange, LiveSplice
+from anyprobe.splice.plan.claims import Claims
+from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+
+BASE = 0x1000
+WHY = Refusal(Reason.OVERLAP, BASE, "for the test")
+
+
+def splice_at(address):
+    insns = tuple(decode_range(b"\x90" * 5, address))
+    return PlannedSplice(Strategy.JUMP, address, insns, [], 5, address)
+
+
+def live(planned):
+    return LiveSplice(planned, 0, planned.write_at, b"", b"", None)
+
+
+@pytest.fixture
+def edit(code_map):
+    """A function with one armed splice, of which another one is wanted instead."""
+    code, armed = code_map(BASE, b"\x90" * 64, [(0, 64)]), splice_at(BASE)
+    state = FunctionState(code.function_at(BASE), [Want(BASE, WantKind.ENTRY)], [live(armed)])
+    module = Module("", code, 0, 0, 0, claims=Claims().replaced((), [armed]))
+    return Edit(module, state, [Want(BASE + 8, WantKind.OFFSET)])
+
+
+def test_a_plan_that_is_given_up_leaves_everything_as_it_was(edit):
+    was, other = edit.module.claims, splice_at(BASE + 8)
+    edit.claim(Planned(edit.added, FunctionPlan([other])))
+    assert (edit.plan.splices, edit.leaving, edit.given_up) == ([other], edit.state.splices, False)
+    assert edit.module.claims == Claims().replaced((), [other])
+    for _ in range(2):  # what fails while it is given up is given up again
+        give_up(edit, WHY)
+        assert (edit.given_up, edit.refusal, edit.wants, edit.plan.splices) == (True, WHY, edit.state.wants, [])
+        assert edit.module.claims == was
+
+
+def test_a_change_that_is_made_keeps_what_the_plan_claims(edit):
+    other = splice_at(BASE + 8)
+    edit.claim(Planned(edit.added, FunctionPlan([other])))
+    settle(edit, FunctionChange(BASE, edit.leaving, [live(other)]))
+    assert (edit.outcome is not None, edit.given_up, edit.refusal) == (True, False, None)
+    assert [each.planned for each in edit.state.splices] == [other]
+    assert edit.state.wants == edit.added
+    assert edit.module.claims == Claims().replaced((), [other])
+
+
+def test_what_stays_is_not_claimed_anew(edit):
+    (armed,) = edit.state.splices
+    edit.claim(Planned(edit.added, FunctionPlan([splice_at(BASE + 8)]), [armed]))
+    assert edit.leaving == []
+    assert edit.module.claims == Claims().replaced((), [armed.planned, splice_at(BASE + 8)])
+
+
+def test_a_stage_is_replaced_never_changed(edit):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        edit.planned.wants = []
+    for name in ("wants", "plan", "staying", "given_up", "refusal"):
+        with pytest.raises(AttributeError):
+            setattr(edit, name, None)
