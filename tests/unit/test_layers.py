@@ -19,10 +19,6 @@ ROWS = (
 )
 ROW = {package: row for row, packages in enumerate(ROWS) for package in packages}
 ORDERS = {
-    "binary": (
-        "objects", "unwind", "dwarf", "restrictions", "decoding", "analysis", "flow", "liveness", "discovery",
-        "images",
-    ),
     "handlers": ("types", "ir", "passes", "llvm", "x86", "frontend", "bpf"),
     "probes": ("specs", "providers", "handlers", "selfattach"),
     "splice": (
@@ -31,7 +27,8 @@ ORDERS = {
     ),
     "target": ("system", "kernel", "remote", "process"),
 }  # fmt: skip
-"""What is within a package, lowest first: each imports what comes before it, for annotations, too."""
+"""What is within a package, lowest first: each imports what comes before it, for annotations, too. The order within
+``binary`` is in ``tests/unit/binary/test_structure.py``."""
 UPWARD = {
     "handlers.ir.interpreter": {"frontend"},
     "handlers.types.annotations": {"ir"},
@@ -208,6 +205,24 @@ def test_every_part_of_an_ordered_package_has_a_place():
     missing = {package: found - set(ORDERS[package]) for package, found in parts.items()}
     missing["splice"] |= modules - set(ORDERS["splice"])
     assert not any(missing.values()), f"without a place: {missing}"
+
+
+def is_engine(node: ast.expr) -> bool:
+    """Return whether an expression is called an engine, as ``engine`` or ``session.engine``."""
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return name.strip("_") == "engine"
+
+
+def test_nothing_is_assigned_to_an_engine_from_outside():
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and is_engine(node.value)
+        and (isinstance(node.ctx, ast.Store) or node.attr.startswith("_"))
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_no_module_is_an_attic():
