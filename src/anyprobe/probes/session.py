@@ -11,7 +11,7 @@ from anyprobe.core.collection import collect_what_was_made, collection_paused
 from anyprobe.core.errors import Interrupted, StopTimeout, TargetError, TargetExited, UsageError
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import Snapshot
-from anyprobe.probes import current, provided, reading, registering, removal, trapping
+from anyprobe.probes import current, provided, reading, registering, removal
 from anyprobe.probes.api import SessionApi
 from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import Clock, ClockChoice
@@ -64,7 +64,11 @@ class Session(Reconciled, SessionApi[Probe]):
         self.endings: list[Callable[[], None]] = []
         """Called when it is over, and what was counted is still there."""
         self._last: Snapshot | None = None
-        self.warnings: Sequence[str] = [trapping.WARNING] if options.strategy == Strategy.TRAP else ()
+        self.warnings: Sequence[str] = ()
+        if options.strategy == Strategy.TRAP:
+            from anyprobe.probes import trapping
+
+            self.warnings = [trapping.WARNING]
         self._objects = ObjectTable(process)
         self.copies = Copies(self._objects)
         self._awaits_libraries = held and any(self._objects.is_loader(each) for each in self._objects.objects)
@@ -346,7 +350,11 @@ class Session(Reconciled, SessionApi[Probe]):
     def refusal_of(self, site: ResolvedSite) -> Refusal | None:
         """Return why a site cannot be had, whatever its code is."""
         refusal = self._objects.refusal(site.object)
-        return refusal or (trapping.trap_refusal(self._objects, site) if Strategy.TRAP in self.engine.allowed else None)
+        if refusal is None and Strategy.TRAP in self.engine.allowed:
+            from anyprobe.probes import trapping
+
+            return trapping.trap_refusal(self._objects, site)
+        return refusal
 
     def mappings(self) -> "Sequence[Mapping]":
         """Return the target's memory map as it is now."""

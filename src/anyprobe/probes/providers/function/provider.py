@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from anyprobe.probes import reading, removal
 from anyprobe.probes.probe import Place, Probe, edits_for
-from anyprobe.probes.providers.base import Resolution
 
 if TYPE_CHECKING:
     from anyprobe.data.snapshot import SiteResult
+    from anyprobe.probes.providers.base import Resolution
     from anyprobe.probes.providers.function.copies import Copies
     from anyprobe.splice.engine import Engine
 
@@ -27,8 +27,10 @@ class FunctionProvider:
         """Return that every spec is about functions: this provider is asked last."""
         return True
 
-    def resolve(self, spec: str) -> Resolution[Place]:
+    def resolve(self, spec: str) -> "Resolution[Place]":
         """Return the places that count what a spec means."""
+        from anyprobe.probes.providers.base import Resolution
+
         made = self._make(spec)
         return Resolution(made.places, made.refused)
 
