@@ -4,12 +4,15 @@ import pytest
 
 from anyprobe.core.errors import InternalError
 from anyprobe.isa import disassemble
-from anyprobe.isa.encode import encode, machine_code, statements
+from anyprobe.isa.encode import CONDITIONS, encode, head, machine_code, statements
 
 # text, bytes, what the disassembler says where it writes another way
 FORMS = """
 mov r9d, [rsp+0x70] | 44 8b 4c 24 70
 mov rdx, rdi | 48 89 fa
+mov.s rdx, rdi | 48 8b d7 | mov rdx, rdi
+cmp.s r10, rax | 4c 3b d0 | cmp r10, rax
+mov.s eax, r10d | 41 8b c2 | mov eax, r10d
 mov [rdx+0xa8], rax | 48 89 82 a8 00 00 00
 mov rax, [r13] | 49 8b 45 00
 mov rax, [rsp] | 48 8b 04 24
@@ -171,3 +174,13 @@ def test_code_by_itself_names_nothing():
     assert machine_code("lea rsp, [rsp+8]; ret") == bytes.fromhex("488d642408c3")
     with pytest.raises(InternalError, match="not known by itself"):
         machine_code("jmp away")
+
+
+def test_the_head_of_an_instruction_ends_in_front_of_its_value():
+    assert head("jmp away") == b"\xe9"
+    assert head("lea rsp, [rsp-128]; push value") == bytes.fromhex("488d64248068")
+    assert head("mov dword [rsp+4], value") == bytes.fromhex("c7442404")
+    assert [head(f"j{name} away")[1] & 0xF for name in CONDITIONS] == list(range(16))
+    for text in ("ret", "jmp short away", "mov rax, value", "cmp dword [rel away], 7"):
+        with pytest.raises(InternalError, match="does not end"):
+            head(text)
