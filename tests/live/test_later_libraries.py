@@ -87,6 +87,30 @@ def test_pumping_arms_what_follows(program):
         assert (snapshot.hits, snapshot.functions[0].count) == (1000, 1000)
 
 
+def test_what_is_loaded_again_counts_on_in_one_row(program):
+    """In a group, too, in which specs that overlap are each counted once."""
+    with anyprobe.SessionGroup.attach([program.pid]) as group:
+        (session,) = group
+        session.count("plugin:plugin_work", follow=True)
+        session.count("plugin:plugin_w*", follow=True)
+        session.time("plugin:plugin_work", follow=True)
+        places = []
+        for round_ in range(1, 4):
+            program("l")
+            session.reconcile()
+            program("w")
+            places.append({site.address for site in session.snapshot().sites})
+            program("u")
+            session.reconcile()
+            for snapshot in (session.snapshot(), group.snapshot()):
+                if (
+                    places == [places[0]] * round_
+                ):  # else the loader has chosen another address, which has a row of its own
+                    assert {site.hits for site in snapshot.sites} == {1000 * round_}
+                assert sum(timing.count for timing in snapshot.functions) == 1000 * round_
+            assert sum(site.hits for site in group.snapshot().sites) == 1000 * round_
+
+
 def test_what_does_not_follow_is_a_mistake_where_it_means_nothing(program):
     with anyprobe.attach(program.pid) as session:
         with pytest.raises(anyprobe.SpecError):

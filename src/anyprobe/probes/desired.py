@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from anyprobe.probes.probe import Probe
+from anyprobe.probes.probe import Place, Probe, Timed
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
@@ -38,9 +38,12 @@ class Desired:
         return self.policy is Policy.FOLLOW or bool(self.probe.all_places or self.probe.refused)
 
     def add(self, part: Probe) -> None:
-        """Take over what has been found in further objects."""
+        """Take over what has been found in further objects.
+
+        What was unloaded and is loaded again where it was counts on: it is one place.
+        """
         probe = self.probe
-        probe.places, probe.timed = probe.places + part.places, probe.timed + part.timed
+        probe.places, probe.timed = _counting_on(probe, part), _timing_on(probe, part)
         probe.exitless = probe.exitless + part.exitless
         self.add_refused(part)
 
@@ -72,3 +75,31 @@ class DesiredState:
     def follows(self) -> bool:
         """Whether anything is wanted in objects that are loaded later."""
         return any(each.policy is Policy.FOLLOW for each in self.wanted)
+
+
+def _counting_on(probe: Probe, part: Probe) -> list[Place]:
+    """Return the places of both, each new one with what has counted at it before."""
+    gone = {_key(place): place for place in probe.places if not place.armed}
+    for place in part.places:
+        before = gone.get(_key(place))
+        if before is not None:
+            place.earlier = (*before.earlier, before.hook)
+    fresh = {_key(place) for place in part.places}
+    return [place for place in probe.places if place.armed or _key(place) not in fresh] + part.places
+
+
+def _timing_on(probe: Probe, part: Probe) -> list[Timed]:
+    """Return the timed functions of both, each new one with what was measured of it before."""
+    gone = {(timed.site.canonical, timed.site.address): timed for timed in probe.timed if not timed.armed}
+    for timed in part.timed:
+        before = gone.get((timed.site.canonical, timed.site.address))
+        if before is not None:
+            timed.earlier = (*before.earlier, before)
+    fresh = {(timed.site.canonical, timed.site.address) for timed in part.timed}
+    return [
+        timed for timed in probe.timed if timed.armed or (timed.site.canonical, timed.site.address) not in fresh
+    ] + part.timed
+
+
+def _key(place: Place) -> tuple[str, int, bool]:
+    return place.site.canonical, place.address, place.exit is not None

@@ -30,6 +30,8 @@ class Place:
     exit: "Exit | None" = None
     note: str = ""
     """Why it is not armed any more, where that was not asked for."""
+    earlier: tuple[Hook, ...] = ()
+    """What counted here while the same file was loaded here before."""
 
     @property
     def armed(self) -> bool:
@@ -59,6 +61,13 @@ class Timed:
     site: ResolvedSite
     group: TimingGroup
     places: list[Place] = field(default_factory=list)
+    earlier: tuple["Timed", ...] = ()
+    """The same function while the same file was loaded here before."""
+
+    @property
+    def armed(self) -> bool:
+        """Whether at least one of its places is armed."""
+        return any(place.hook.armed for place in self.places)
 
     @property
     def refusal(self) -> Refusal | None:

@@ -1,6 +1,7 @@
 """From hooks and banks to an immutable snapshot."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
@@ -149,13 +150,14 @@ def _hits(places: Sequence[Place]) -> dict[int, tuple[int, int]]:
         values = BankValues()
         for place in places:
             if (place.exit is not None) is ends:
-                found[id(place)] = values.hits(place.hook), values.missed(place.hook)
+                hooks = (*place.earlier, place.hook)
+                found[id(place)] = sum(map(values.hits, hooks)), sum(map(values.missed, hooks))
     return found
 
 
 def sites(places: Iterable[Place], note_of: "Callable[[LoadedObject], str]") -> Iterator[SiteResult]:
     """Yield what was counted at places, but for those that were never armed."""
-    armed_once = [place for place in places if place.hook.bank is not None]
+    armed_once = [place for place in places if place.hook.bank is not None or place.earlier]
     counted = _hits(armed_once)
     for place in armed_once:
         yield _site(place, *counted[id(place)], note_of(place.site.object))
@@ -189,9 +191,18 @@ def _exit_kind(place: Place) -> ExitKind | None:
 
 def _timings(probes: Iterable[Probe], values: BankValues, ns_per_tick: float) -> Iterator[FunctionTiming]:
     for timed in (timed for probe in probes for timed in probe.timed):
-        was_armed = any(place.hook.strategy for place in timed.places)  # then it has counted, whatever came later
-        if timed.group.bank is not None and was_armed:
-            yield _timing(timed, timed.group.bank, values, ns_per_tick)
+        counted = [
+            _timing(each, each.group.bank, values, ns_per_tick)
+            for each in (timed, *timed.earlier)
+            if each.group.bank is not None and _was_armed(each)
+        ]
+        if counted:
+            yield reduce(FunctionTiming.merged, counted)
+
+
+def _was_armed(timed: Timed) -> bool:
+    """Return whether a function has been timed, whatever came later."""
+    return any(place.hook.strategy for place in timed.places)
 
 
 def _timing(timed: Timed, bank: SlotBank, values: BankValues, ns_per_tick: float) -> FunctionTiming:
