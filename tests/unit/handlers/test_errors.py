@@ -10,6 +10,7 @@ from anyprobe.data.maps import Map
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.lowering import Setting, lower
 from anyprobe.handlers.intrinsics import buf, cstr, emit, printf
+from anyprobe.handlers.ir import show
 from anyprobe.handlers.types.annotations import f64, i32, i64, ptr, u8, u64
 
 sizes, calls, table = Hist("sizes"), Count("calls"), Map("table")
@@ -149,6 +150,20 @@ def test_the_message_points_at_the_place(handler):
     text = str(error).splitlines()
     assert text[0] == f"{__file__}:{error.line}:{error.column}: {error.message}"
     assert text[2][2:].index("^") == error.column - 1
+
+
+def test_the_parameters_of_a_condition_are_those_of_the_handler_by_name():
+    def handler(file: u64, count: u64):
+        sizes.add(count)
+
+    def both(count, file):
+        return count > file
+
+    swapped = show.function(intermediate(handler, when=both))
+    assert "both.1.count: u64 = count" in swapped
+    with pytest.raises(HandlerError, match="handler has no parameter counts") as caught:
+        intermediate(handler, when=lambda counts: counts > 3)
+    assert (caught.value.instead, caught.value.file) == ("count", __file__)
 
 
 def test_columns_are_characters_and_tabs_stay_tabs():

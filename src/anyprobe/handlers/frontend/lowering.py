@@ -14,7 +14,7 @@ from anyprobe.handlers.frontend.context import ContextAccess, InstanceLayout
 from anyprobe.handlers.frontend.emitter import Emitter
 from anyprobe.handlers.frontend.expressions import Expressions
 from anyprobe.handlers.frontend.frame import Frame, Notes, RetypeError, type_of_annotation
-from anyprobe.handlers.frontend.parameters import parameters_of, receive
+from anyprobe.handlers.frontend.parameters import nearest, parameters_of, receive
 from anyprobe.handlers.frontend.source import Condition, Source, source_of
 from anyprobe.handlers.frontend.statements import Statements
 from anyprobe.handlers.frontend.values import Context, Kind, Literal, Maybe, Scalar, Text, Value
@@ -125,17 +125,20 @@ class _Handler:
                 frame.note(self._notes, each.node, frame.kinds[name])
 
     def _guard(self, handler: Frame, source: Source) -> None:
-        """Leave the handler where its condition is not true; the condition's parameters are the handler's."""
+        """Leave the handler where its condition is not true; the condition's parameters are the handler's, by name."""
         tree, emit = source.tree, self._emit
         frame = Frame(source, "when.", "end", self._kinds)
         expressions = Expressions(emit, frame, self._notes, self._context, self._calls)
         wanted = _parameters(source)
         has_context = bool(wanted) and wanted[0].arg == "ctx"
         given = [parameter.arg for parameter in _parameters(self._source) if parameter.arg != "ctx"]
-        if len(wanted) - has_context > len(given):
-            raise source.error(tree, f"the condition has more parameters than {self._source.name}")
         values: list[Value] = [Context()] if has_context else []
-        names = given[: len(wanted) - has_context]
+        names = [parameter.arg for parameter in wanted[has_context:]]
+        for parameter in wanted[has_context:]:
+            if parameter.arg not in given:  # by position it would be compared with another value, without a word
+                raise source.error(
+                    parameter, f"{self._source.name} has no parameter {parameter.arg}", nearest(parameter.arg, given)
+                )
         values += [
             handler.aliases[name][1] if name in handler.aliases else Scalar(ir.Local(name, handler.kinds[name].type))
             for name in names

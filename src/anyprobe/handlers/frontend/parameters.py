@@ -55,7 +55,7 @@ def parameters_of(source: Source, nodes: Sequence[ast.arg], known: KnownPrototyp
     types = dict(prototype.parameters)
     for node, kind in zip(nodes, kinds, strict=True):
         if node.arg not in types:
-            raise source.error(node, f"{prototype.function} has no parameter {node.arg}", _nearest(node.arg, names))
+            raise source.error(node, f"{prototype.function} has no parameter {node.arg}", nearest(node.arg, names))
         types[node.arg] = kind or types[node.arg]
     changed = replace(prototype, parameters=tuple(types.items()))
     where = _placed(source, bare, changed)
@@ -119,7 +119,8 @@ def _placed(source: Source, node: ast.arg, prototype: Prototype) -> list[tuple[s
         raise source.error(node, f"{prototype.function}: {error}", f"{node.arg}: u64, by position") from None
 
 
-def _nearest(name: str, names: Sequence[str]) -> str:
+def nearest(name: str, names: Sequence[str]) -> str:
+    """Return which parameters may have been meant."""
     return ", ".join(difflib.get_close_matches(name, names, 3) or names) or "a handler without parameters"
 
 
