@@ -7,13 +7,15 @@ one pass; a record is decoded when it is asked for. (Documentation/bpf/btf.rst)
 import errno
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property, lru_cache
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from anyprobe.core.arrays import among
 from anyprobe.core.errors import KernelRefused, TargetError
 from anyprobe.target.kernel import bpf
 from anyprobe.target.kernel.types import (
@@ -117,15 +119,19 @@ class Btf:
             at = self._texts.find(wanted, at + 1)
         return found + (self._base._offsets_of(name) if self._base is not None else [])  # noqa: SLF001 - as in _text
 
+    def _are(self, tags: Sequence[Tag]) -> NDArray[np.bool_]:
+        """Return which types are of some kinds."""
+        return among(self._kinds, np.array(tags, self._kinds.dtype))
+
     def find(self, name: str, *tags: Tag) -> list[int]:
         """Return the numbers of the types of some kinds with a name, those of a module without the kernel's."""
         texts = self._words[self._starts]
-        match = np.isin(texts, self._offsets_of(name)) & np.isin(self._kinds, tags)
+        match = among(texts, np.array(self._offsets_of(name), texts.dtype)) & self._are(tags)
         return [int(at) + self.first for at in np.flatnonzero(match)]
 
     def names(self, *tags: Tag) -> Iterator[str]:
         """Yield the names of all types of some kinds."""
-        for at in self._starts[np.isin(self._kinds, tags)].tolist():
+        for at in self._starts[self._are(tags)].tolist():
             yield self._text(int(self._words[at]))
 
     def function(self, name: str) -> tuple[int, Prototype] | None:
