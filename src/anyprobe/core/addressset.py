@@ -6,46 +6,61 @@ from typing import Self
 _BITS = 12
 _SIZE = 1 << _BITS
 _REST = _SIZE - 1
+_GROUP_BITS = 6
 _MOST = 255
 
 
 class _Pages:
     """A byte for each address of the pages that hold any: a tenth of what Python's sets and counters need.
 
-    A copy shares its pages with the original until one of the two writes to them.
+    A copy shares its pages with the original until one of the two writes to them. Pages are kept by groups of
+    neighbours, of which the same is true: a plan of one function copies what a whole library has claimed.
     """
 
-    __slots__ = ("_own", "_pages")
+    __slots__ = ("_groups", "_own", "_own_groups")
 
-    def __init__(self, *, pages: dict[int, bytearray] | None = None) -> None:
+    def __init__(self, *, groups: dict[int, dict[int, bytearray]] | None = None) -> None:
         """Start with no page, or with some that others have."""
-        self._pages = pages or {}
+        self._groups = groups or {}
         self._own: set[int] = set()
         """The numbers of the pages that nothing else shares."""
+        self._own_groups: set[int] = set()
+        """The numbers of the groups that nothing else shares."""
 
     def copy(self) -> Self:
         """Return another one of the same content, which changes by itself from now on; it costs next to nothing."""
-        self._own = set()
-        return type(self)(pages=dict(self._pages))
+        self._own, self._own_groups = set(), set()
+        return type(self)(groups=dict(self._groups))
 
     def __iter__(self) -> Iterator[int]:
         """Yield the addresses, ascending."""
-        for number in sorted(self._pages):
-            for at, value in enumerate(self._pages[number]):
-                if value:
-                    yield number << _BITS | at
+        for _, group in sorted(self._groups.items()):
+            for number, page in sorted(group.items()):
+                for at, value in enumerate(page):
+                    if value:
+                        yield number << _BITS | at
 
     def __len__(self) -> int:
         """Return the number of addresses."""
-        return sum(_SIZE - page.count(0) for page in self._pages.values())
+        return sum(_SIZE - page.count(0) for group in self._groups.values() for page in group.values())
+
+    def _known(self, number: int) -> bytearray | None:
+        """Return a page to be read, None where it would have no address."""
+        group = self._groups.get(number >> _GROUP_BITS)
+        return None if group is None else group.get(number)
 
     def _page(self, number: int) -> bytearray:
         """Return a page to be written to."""
+        at = number >> _GROUP_BITS
+        if at not in self._own_groups:
+            self._groups[at] = dict(self._groups.get(at, {}))
+            self._own_groups.add(at)
+        group = self._groups[at]
         if number not in self._own:
-            known = self._pages.get(number)
-            self._pages[number] = bytearray(_SIZE) if known is None else known[:]
+            known = group.get(number)
+            group[number] = bytearray(_SIZE) if known is None else known[:]
             self._own.add(number)
-        return self._pages[number]
+        return group[number]
 
     @staticmethod
     def _parts(start: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -62,9 +77,9 @@ class AddressSet(_Pages, MutableSet[int]):
 
     __slots__ = ()
 
-    def __init__(self, addresses: Iterable[int] = (), *, pages: dict[int, bytearray] | None = None) -> None:
+    def __init__(self, addresses: Iterable[int] = (), *, groups: dict[int, dict[int, bytearray]] | None = None) -> None:
         """Start with some addresses."""
-        super().__init__(pages=pages)
+        super().__init__(groups=groups)
         for address in addresses:
             self.add(address)
 
@@ -90,10 +105,10 @@ class AddressSet(_Pages, MutableSet[int]):
         if size <= 0:
             return False
         if low + size <= _SIZE:
-            page = self._pages.get(start >> _BITS)
+            page = self._known(start >> _BITS)
             return page is not None and page.find(1, low, low + size) >= 0
-        pages = self._pages
-        return any(number in pages and pages[number].find(1, *part) >= 0 for number, *part in self._parts(start, end))
+        parts = ((self._known(number), low, high) for number, low, high in self._parts(start, end))
+        return any(page is not None and page.find(1, low, high) >= 0 for page, low, high in parts)
 
     def add_range(self, start: int, end: int) -> None:
         """Add the addresses in ``[start, end)``."""
@@ -103,7 +118,7 @@ class AddressSet(_Pages, MutableSet[int]):
     def discard_range(self, start: int, end: int) -> None:
         """Remove the addresses in ``[start, end)`` that are there."""
         for number, low, high in self._parts(start, end):
-            if number in self._pages:
+            if self._known(number) is not None:
                 self._page(number)[low:high] = bytes(high - low)
 
 
@@ -114,7 +129,7 @@ class AddressCounts(_Pages):
 
     def __getitem__(self, address: int) -> int:
         """Return how often an address is used."""
-        page = self._pages.get(address >> _BITS)
+        page = self._known(address >> _BITS)
         return 0 if page is None else page[address & _REST]
 
     def __eq__(self, other: object) -> bool:
@@ -133,13 +148,12 @@ class AddressCounts(_Pages):
 
     def has_any(self, start: int, end: int) -> bool:
         """Return whether any address in ``[start, end)`` is used."""
-        pages = self._pages
         low, high = start & _REST, (start & _REST) + end - start
         if high <= _SIZE:
-            page = pages.get(start >> _BITS)
+            page = self._known(start >> _BITS)
             return page is not None and page.count(0, low, high) < high - low
-        parts = self._parts(start, end)
-        return any(number in pages and any(pages[number][low:high]) for number, low, high in parts)
+        parts = ((self._known(number), low, high) for number, low, high in self._parts(start, end))
+        return any(page is not None and any(page[low:high]) for page, low, high in parts)
 
     def add_range(self, start: int, end: int) -> None:
         """Count one use more of the addresses in ``[start, end)``."""
@@ -150,7 +164,7 @@ class AddressCounts(_Pages):
     def discard_range(self, start: int, end: int) -> None:
         """Count one use less of the addresses in ``[start, end)`` that are used."""
         for number, low, high in self._parts(start, end):
-            if number in self._pages:
+            if self._known(number) is not None:
                 page = self._page(number)
                 page[low:high] = bytes(count - (0 < count < _MOST) for count in page[low:high])
 
