@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.specs.dtrace import EACH
 from anyprobe.probes.specs.naming import as_spec, distinguished
+from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.probes.specs.spec import Spec, parse, see_texts
 
 _MOST_DEMANGLED = 20_000
@@ -386,28 +387,3 @@ def _places(addresses: Sequence[int], objects: Sequence[LoadedObject]) -> list[t
         if place is not None and target is not None:
             found.append((place, target))
     return found
-
-
-def nearest_names(wanted: str, names: Iterable[str], count: int = 5) -> tuple[str, ...]:
-    """Return the names that are most like ``wanted``: a few of the same letters first, then by difference."""
-    import difflib
-
-    unique = list(dict.fromkeys(names))
-    lowered = wanted.lower().strip("*?_")
-    if not lowered:
-        return ()
-    pool = sorted(unique, key=lambda name: _distance_bound(lowered, name.lower()))[:400]
-    matcher = difflib.SequenceMatcher(autojunk=False)
-    matcher.set_seq2(lowered)
-    scored: list[tuple[float, int, str]] = []
-    for name in pool:
-        matcher.set_seq1(name.lower().strip("_"))
-        scored.append((-matcher.ratio(), len(name), name))
-    return tuple(name for score, _, name in sorted(scored)[:count] if score <= -0.5)
-
-
-def _distance_bound(wanted: str, name: str) -> int:
-    """Return a cheap lower bound of how many letters differ, by the pairs of letters that both have."""
-    pairs = {wanted[at : at + 2] for at in range(len(wanted) - 1)} or {wanted}
-    shared = sum(pair in name for pair in pairs)
-    return abs(len(name) - len(wanted)) + 3 * (len(pairs) - shared)

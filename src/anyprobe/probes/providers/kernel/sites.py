@@ -1,11 +1,11 @@
 """What specs mean in the running kernel: functions, tracepoints and system calls."""
 
 import fnmatch
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from anyprobe.probes.providers.kernel.specs import KernelSpec, Name, Provider, is_pattern
+from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.target.kernel import btf, symbols, tracefs
 from anyprobe.target.kernel.symbols import KernelFunction, Symbols
 from anyprobe.target.kernel.types import Prototype
@@ -89,7 +89,7 @@ class KernelNames:
         message = "no function of the kernel has this name; it may be inlined where it is called"
         if spec.is_glob:
             message = "no function of the kernel matches this"
-        raise spec.error(spec.function, message, nearest(spec.function.text, self.symbols.names()))
+        raise spec.error(spec.function, message, nearest_names(spec.function.text, self.symbols.names()))
 
     def _at(self, spec: KernelSpec, function: KernelFunction) -> KernelSite:
         if spec.offset:
@@ -123,7 +123,7 @@ class KernelNames:
         categories = fnmatch.filter(tracefs.categories(), spec.module.text)
         if not categories:
             raise spec.error(
-                spec.module, "no tracepoint has this category", nearest(spec.module.text, tracefs.categories())
+                spec.module, "no tracepoint has this category", nearest_names(spec.module.text, tracefs.categories())
             )
         found = [
             (category, name)
@@ -133,7 +133,7 @@ class KernelNames:
         if not found:
             known = [name for category in categories for name in tracefs.tracepoints(category)]
             message = "no tracepoint of this category has this name"
-            raise spec.error(spec.function, message, nearest(spec.function.text, known))
+            raise spec.error(spec.function, message, nearest_names(spec.function.text, known))
         return [
             KernelSite(spec.canonical(*each), each[0], each[1], "entry", tracepoint=each, raw=each[1]) for each in found
         ]
@@ -154,17 +154,10 @@ class KernelNames:
         if not found:
             prefix = _SYSCALL_FUNCTIONS[0].format("")
             known = [each.removeprefix(prefix) for each in self.symbols.names() if each.startswith(prefix)]
-            raise spec.error(spec.function, "no system call of this kernel has this name", nearest(name, known))
+            raise spec.error(spec.function, "no system call of this kernel has this name", nearest_names(name, known))
         function = found[0]
         event = f"sys_{'exit' if spec.name == 'return' else 'enter'}_{inner}"
         return KernelSite(
             spec.canonical("", name), "syscall", name, spec.name, 0, function,
             tuple(self.symbols.aliases(function)), ("syscalls", event),
         )  # fmt: skip
-
-
-def nearest(name: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names that a mistyped one probably means."""
-    import difflib
-
-    return tuple(difflib.get_close_matches(name, names, 3, 0.75))

@@ -8,7 +8,7 @@ from anyprobe.binary.images.image import Image
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import SpecError, UnsupportedTarget
 from anyprobe.core.refusal import Reason
-from anyprobe.probes.providers.function.resolve import nearest_names, resolve, resolve_all
+from anyprobe.probes.providers.function.resolve import resolve, resolve_all
 from anyprobe.probes.specs.spec import parse
 
 LIBRARY = r"""
@@ -302,16 +302,6 @@ def test_an_object_that_cannot_be_read_matters_only_if_it_was_meant(process, tmp
     for text in ("libfruit:cherry", "cherry", "lib*:cherry"):
         with pytest.raises(SpecError, match="no function 'cherry'"):
             resolve(text, objects)
-
-
-def test_nearest_names_are_quick_and_sensible():
-    import time
-
-    many = [f"function_number_{number}" for number in range(50_000)] + ["pthread_mutex_lock", "pthread_mutex_unlock"]
-    start = time.process_time()
-    assert nearest_names("pthread_mutx_lock", many)[0] == "pthread_mutex_lock"
-    assert time.process_time() - start < 1
-    assert nearest_names("", many) == ()
 
 
 def test_a_spec_for_another_process_is_pointed_at(fruit):
