@@ -15,17 +15,8 @@ from anyprobe.target.kernel import bpf
 _WORD, _LINE = 8, 64
 _COOKIE, _PROCESSOR = 174, 8
 """Helpers: what was said when the probe was attached, and which processor this is."""
-_CALL, _EXIT, _MOV, _COPY, _IF_ABOVE, _MUL, _SHIFT, _ADD, _ATOMIC_ADD = (
-    0x85,
-    0x95,
-    0xB7,
-    0xBF,
-    0x25,
-    0x27,
-    0x67,
-    0x0F,
-    0xDB,
-)
+_CALL, _EXIT, _MOV, _COPY, _IF_ABOVE = 0x85, 0x95, 0xB7, 0xBF, 0x25
+_MUL, _SHIFT, _ADD, _ATOMIC_ADD = 0x27, 0x67, 0x0F, 0xDB
 _LOAD_ADDRESS, _MAP_VALUE = 0x18, 2
 GO_ON: Final = 1
 """A program's result where other users of a tracepoint are to see the hit too."""
@@ -63,10 +54,7 @@ class Counters:
 
     def before(self, slot: int) -> bytes:
         """Return instructions that count, before a program that is passed its context in the same register."""
-        body = self._row(slot) + _instruction(_MOV, 2, number=1) + _instruction(_ATOMIC_ADD, 1, 2)
-        head = _instruction(_COPY, 6, 1) + _instruction(_CALL, number=_PROCESSOR)
-        head += _instruction(_IF_ABOVE, 0, jump=len(body) // 8, number=self._rows - 1)
-        return head + body + _instruction(_COPY, 1, 6)
+        return _instruction(_COPY, 6, 1) + self._counting(self._row(slot)) + _instruction(_COPY, 1, 6)
 
     def program_for_many(self) -> bytes:
         """Return a program that counts in the counter of which the probe's cookie has the number."""
@@ -80,13 +68,15 @@ class Counters:
         address += _instruction(0, number=slot * _WORD)
         return _instruction(_MUL, 0, number=self._row_bytes) + address + _instruction(_ADD, 1, 0)
 
+    def _counting(self, address: bytes) -> bytes:
+        """Return instructions that add one at an address, which others make of the processor's number."""
+        body = address + _instruction(_MOV, 2, number=1) + _instruction(_ATOMIC_ADD, 1, 2)
+        # no processor has a greater number, but the verifier does not know that
+        above = _instruction(_IF_ABOVE, 0, jump=len(body) // 8, number=self._rows - 1)
+        return _instruction(_CALL, number=_PROCESSOR) + above + body
+
     def _program(self, head: bytes, address: bytes, result: int, limit: int | None = None) -> bytes:
-        count = _instruction(_MOV, 2, number=1) + _instruction(_ATOMIC_ADD, 1, 2)
-        end = _instruction(_MOV, 0, number=result) + _instruction(_EXIT)
-        body = address + count
-        # no processor has a greater number and no probe another cookie, but the verifier does not know that
-        middle = _instruction(_CALL, number=_PROCESSOR)
-        middle += _instruction(_IF_ABOVE, 0, jump=len(body) // 8, number=self._rows - 1)
-        if limit is not None:
-            head += _instruction(_IF_ABOVE, 6, jump=len(middle + body) // 8, number=limit)
-        return head + middle + body + end
+        counting = self._counting(address)
+        if limit is not None:  # no probe has another cookie, which the verifier does not know either
+            head += _instruction(_IF_ABOVE, 6, jump=len(counting) // 8, number=limit)
+        return head + counting + _instruction(_MOV, 0, number=result) + _instruction(_EXIT)
