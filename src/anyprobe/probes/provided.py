@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class ProvidedProbe(Probe):
     """What one spec asked another provider for: it has attachments and no places in functions."""
 
-    provider: "Provider[Any] | None" = None
-    attachments: "Sequence[Attachment]" = field(default=())
+    provider: "Provider[Any]" = field(kw_only=True)
+    attachments: "Sequence[Attachment]" = field(kw_only=True)
 
     def __repr__(self) -> str:
         """Return the spec and how much of it is attached."""
@@ -65,7 +65,7 @@ def attach(probes: Sequence[Probe]) -> list[str]:
     done: list[ProvidedProbe] = []
     try:
         for probe in provided(probes):
-            told += probe.provider.attach(probe.attachments) if probe.provider is not None else ()
+            told += probe.provider.attach(probe.attachments)
             done.append(probe)
     except BaseException:
         detach(done)
@@ -77,16 +77,13 @@ def detach(probes: Sequence[Probe]) -> list[str]:
     """Detach probes of other providers; return what had to stay."""
     told: list[str] = []
     for probe in provided(probes):
-        told += probe.provider.detach(probe.attachments) if probe.provider is not None and probe.armed else ()
+        told += probe.provider.detach(probe.attachments) if probe.armed else ()
     return told
 
 
 def read(probes: Sequence[Probe]) -> "list[SiteResult]":
     """Return what probes of other providers have counted."""
-    found: list[SiteResult] = []
-    for probe in provided(probes):
-        found += probe.provider.read(probe.attachments) if probe.provider is not None else ()
-    return found
+    return [each for probe in provided(probes) for each in probe.provider.read(probe.attachments)]
 
 
 def provided(probes: Sequence[Probe]) -> list[ProvidedProbe]:
