@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from anyprobe.probes.probe import Place, Probe, Timed
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
+
+
+T = TypeVar("T", Place, Timed)
 
 
 class Policy(Enum):
@@ -43,7 +46,7 @@ class Desired:
         What was unloaded and is loaded again where it was counts on: it is one place.
         """
         probe = self.probe
-        probe.places, probe.timed = _counting_on(probe, part), _timing_on(probe, part)
+        probe.places, probe.timed = _going_on(probe.places, part.places), _going_on(probe.timed, part.timed)
         probe.exitless = probe.exitless + part.exitless
         self.add_refused(part)
 
@@ -77,29 +80,12 @@ class DesiredState:
         return any(each.policy is Policy.FOLLOW for each in self.wanted)
 
 
-def _counting_on(probe: Probe, part: Probe) -> list[Place]:
-    """Return the places of both, each new one with what has counted at it before."""
-    gone = {_key(place): place for place in probe.places if not place.armed}
-    for place in part.places:
-        before = gone.get(_key(place))
+def _going_on(known: list[T], fresh: list[T]) -> list[T]:
+    """Return both, each fresh one with what was at the same place and is gone, and without that beside it."""
+    gone = {each.identity: each for each in known if not each.armed}
+    for each in fresh:
+        before: T | None = gone.get(each.identity)
         if before is not None:
-            place.earlier = (*before.earlier, before.hook)
-    fresh = {_key(place) for place in part.places}
-    return [place for place in probe.places if place.armed or _key(place) not in fresh] + part.places
-
-
-def _timing_on(probe: Probe, part: Probe) -> list[Timed]:
-    """Return the timed functions of both, each new one with what was measured of it before."""
-    gone = {(timed.site.canonical, timed.site.address): timed for timed in probe.timed if not timed.armed}
-    for timed in part.timed:
-        before = gone.get((timed.site.canonical, timed.site.address))
-        if before is not None:
-            timed.earlier = (*before.earlier, before)
-    fresh = {(timed.site.canonical, timed.site.address) for timed in part.timed}
-    return [
-        timed for timed in probe.timed if timed.armed or (timed.site.canonical, timed.site.address) not in fresh
-    ] + part.timed
-
-
-def _key(place: Place) -> tuple[str, int, bool]:
-    return place.site.canonical, place.address, place.exit is not None
+            each.earlier = (*before.earlier, before)
+    again = {each.identity for each in fresh}
+    return [each for each in known if each.armed or each.identity not in again] + fresh

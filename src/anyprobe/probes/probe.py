@@ -1,6 +1,6 @@
 """A probe as the user holds it: a spec, the places it means, and their state."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -30,13 +30,18 @@ class Place:
     exit: "Exit | None" = None
     note: str = ""
     """Why it is not armed any more, where that was not asked for."""
-    earlier: tuple[Hook, ...] = ()
-    """What counted here while the same file was loaded here before."""
+    earlier: tuple["Place", ...] = ()
+    """The same place while the same file was loaded here before."""
 
     @property
     def armed(self) -> bool:
         """Whether the instruction is spliced."""
         return self.hook.armed
+
+    @property
+    def identity(self) -> Hashable:
+        """What is the same where the same file is loaded at the same address again."""
+        return self.site.canonical, self.address, self.exit is not None
 
     @property
     def at_replaced_return(self) -> bool:
@@ -63,6 +68,11 @@ class Timed:
     places: list[Place] = field(default_factory=list)
     earlier: tuple["Timed", ...] = ()
     """The same function while the same file was loaded here before."""
+
+    @property
+    def identity(self) -> Hashable:
+        """As of a place."""
+        return self.site.canonical, self.site.address
 
     @property
     def armed(self) -> bool:

@@ -150,7 +150,7 @@ def _hits(places: Sequence[Place]) -> dict[int, tuple[int, int]]:
         values = BankValues()
         for place in places:
             if (place.exit is not None) is ends:
-                hooks = (*place.earlier, place.hook)
+                hooks = [each.hook for each in (*place.earlier, place)]
                 found[id(place)] = sum(map(values.hits, hooks)), sum(map(values.missed, hooks))
     return found
 
