@@ -83,6 +83,16 @@ def _rung(heads: Callable[[Site], Iterable[int]], *strategies: SiteStrategy) -> 
     return Rung(heads, strategies)
 
 
+_NARROW = (
+    _rung(_anywhere, Punned(end_of_function)),
+    _rung(_anywhere, Short()),
+    _rung(_anywhere, Nesting()),
+    _rung(_anywhere, Eviction()),
+    _rung(_here, Wedge()),
+    _rung(_anywhere, Successor()),
+)
+"""Where a plain jump has no room, in both of the ladders for stops."""
+
 LADDER = (
     _rung(_of_whole_lines, Growth()),
     _rung(_here, Retarget()),
@@ -91,12 +101,7 @@ LADDER = (
     _rung(_behind_a_branch, Absorption()),
     _rung(_behind_a_patch, Growth()),
     _rung(_from_the_top, KnownBytes()),
-    _rung(_anywhere, Punned(end_of_function)),
-    _rung(_anywhere, Short()),
-    _rung(_anywhere, Nesting()),
-    _rung(_anywhere, Eviction()),
-    _rung(_here, Wedge()),
-    _rung(_anywhere, Successor()),
+    *_NARROW,
     _rung(_anywhere, KnownBytes(), ChainedPun()),
     _rung(_of_few, PunRow()),
     _rung(_of_no_plain_exit, Punned()),
@@ -116,12 +121,7 @@ First comes the jump that is made of one new byte and four that are there alread
 
 _DETOUR = (
     _rung(_anywhere, Jump()),
-    _rung(_anywhere, Punned(end_of_function)),
-    _rung(_anywhere, Short()),
-    _rung(_anywhere, Nesting()),
-    _rung(_anywhere, Eviction()),
-    _rung(_here, Wedge()),
-    _rung(_anywhere, Successor()),
+    *_NARROW,
     _rung(_anywhere, KnownBytes()),
     _rung(_anywhere, ChainedPun()),
 )
