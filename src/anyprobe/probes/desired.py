@@ -84,8 +84,8 @@ def _going_on(known: list[T], fresh: list[T]) -> list[T]:
     """Return both, each fresh one with what was at the same place and is gone, and without that beside it."""
     gone = {each.identity: each for each in known if not each.armed}
     for each in fresh:
-        before: T | None = gone.get(each.identity)
-        if before is not None:
+        if each.identity in gone:
+            before: T = gone[each.identity]
             each.earlier = (*before.earlier, before)
     again = {each.identity for each in fresh}
     return [each for each in known if each.armed or each.identity not in again] + fresh
