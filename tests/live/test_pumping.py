@@ -177,3 +177,14 @@ def test_a_program_that_was_started_is_pumped_to_its_end():
         target.finish()
         assert not session.pump(PATIENCE)
         assert session.snapshot().hits == own
+
+
+@pytest.mark.timeout(30)
+def test_pumping_ends_in_time_though_something_takes_longer_than_its_own_pause(program):
+    """What is due next is due already when the work is done."""
+    with anyprobe.attach(program.pid) as session:
+        done = []
+        session.duties.every(0.02, lambda: done.append("quick"))
+        session.duties.every(0.02, lambda: done.append(threading.Event().wait(0.05)))
+        assert session.pump(0.5)
+        assert done.count("quick") > 1

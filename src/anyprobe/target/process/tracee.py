@@ -249,4 +249,5 @@ def _readable(fd: int, timeout: float | None) -> bool:
         return True
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    return bool(poll.poll(None if timeout is None else timeout * 1000))
+    # a moment that is over already is none to wait for; to the kernel, less than nothing means for ever
+    return bool(poll.poll(None if timeout is None else max(timeout, 0) * 1000))
