@@ -5,7 +5,7 @@ begins with ``#``. A name that is neither a register nor a label stands for a va
 
 How long an instruction is depends on the text alone, never on a value or on where the code will lie: a number that is
 written out takes the shortest form, a named value the widest (``mov rax, name`` has eight bytes of immediate), and
-branches have 32 bits unless they say ``short``. Of two forms that do the same, ``.s`` behind the mnemonic takes the one
+branches have 32 bits unless they say ``short``. Of two forms that do the same, ``.s`` after the mnemonic takes the one
 that loads (``mov.s rax, rbx`` is ``48 8b c3``). So a listing is assembled once, however often it is used.
 """
 

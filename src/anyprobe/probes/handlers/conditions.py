@@ -1,4 +1,4 @@
-"""Conditions under which hits wait for Python: compiled, and placed in front of the code that waits."""
+"""Conditions under which hits wait for Python: compiled, and placed before the code in which the thread waits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -11,7 +11,7 @@ execute, and programs that forbid themselves writable code (``MDWE``, SELinux) a
 atomic for one byte only, and copied page by page otherwise, so each write below says what makes more bytes appear at
 once. The copy of the page is made before the write that counts (``make_private``), since it takes long.
 
-*What is always true before a write*, whoever asks for it:
+*What is always true before a write*, for each caller:
 
 - the journal lists the address, the old bytes and the new ones, and everything that the new bytes lead to works:
   patch, springboard, trap handler and its table. So after every prefix of the writes the program is correct, and a

@@ -93,7 +93,7 @@ def _read(asm: Assembler, facts: ReadingFacts) -> None:
 
 
 def _end_of_main_stack(asm: Assembler, stack: range) -> None:
-    """Emit: r11 = the end of the main thread's stack, on to ``read_bound``; behind it where the thread is elsewhere."""
+    """Emit: r11 = the end of the main thread's stack, and jump to ``read_bound``; on another stack, fall through."""
     asm.code(
         """
             mov r11, start; cmp rsp, r11; jb read_elsewhere
