@@ -30,7 +30,7 @@ from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.context import PlanContext
 from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.splices import FunctionPlan, Want, WantKind
-from anyprobe.splice.plan.strategies.springboard import PunPlaces, Springboards
+from anyprobe.splice.plan.springboards import PunPlaces, Springboards
 from anyprobe.target.system.procfs import Mapping
 
 _PROGRAM_AT, _LIBRARY_AT = 0x5555_5555_4000, 0x7F55_5540_0000

@@ -13,7 +13,7 @@ from anyprobe.splice.edits import Edit, FunctionState, Module, Planned, hook_of,
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import AUTO, FunctionPlan, Strategy, Want, WantKind
-from anyprobe.splice.plan.strategies.springboard import PunPlaces, Springboards
+from anyprobe.splice.plan.springboards import PunPlaces, Springboards
 from anyprobe.splice.regions.banks import SLOT_ONLY, TIMING
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from anyprobe.splice.codegen.patch import REPLACING, Action, ActionKind, BankCod
 from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
-from anyprobe.splice.plan.strategies.springboard import Springboards
+from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.plan.together import member_at
 from anyprobe.splice.regions.code_region import Neighbourhood, SlotBank
 

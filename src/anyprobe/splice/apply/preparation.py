@@ -20,7 +20,7 @@ from anyprobe.splice.journal.records import MappingUse, Record, RecordKind, jour
 from anyprobe.splice.journal.registrations import records_for
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.space import AddressSpace
-from anyprobe.splice.plan.strategies.springboard import Springboards
+from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.access import Access
 from anyprobe.splice.regions.banks import Hook, demand, home_of_handlers, settle_in_slot_bank, settle_near
 from anyprobe.splice.regions.code_region import (

@@ -21,7 +21,7 @@ from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
 from anyprobe.splice.function_changes import LiveSplice
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
-from anyprobe.splice.plan.strategies.springboard import Springboards
+from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.banks import Hook
 from anyprobe.splice.regions.holdings import Holdings
 from anyprobe.splice.userspace.signal_actions import FAULT_SIGNALS, handled_signals, query_actions

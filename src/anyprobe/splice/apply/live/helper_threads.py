@@ -9,7 +9,7 @@ from anyprobe.core.errors import StopTimeout
 from anyprobe.splice.journal.records import MappingUse, journal_size
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.space import AddressSpace
-from anyprobe.splice.plan.strategies.springboard import Springboards
+from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.access import Access
 from anyprobe.target.process.thread_pointers import thread_pointers
 from anyprobe.target.process.urgency import urgent

@@ -9,7 +9,7 @@ from anyprobe.isa.decode import Insn
 from anyprobe.splice.plan.context import PlanContext
 from anyprobe.splice.plan.site import Site
 from anyprobe.splice.plan.splices import PlannedSplice, Pun, Strategy
-from anyprobe.splice.plan.strategies.springboard import Springboards
+from anyprobe.splice.plan.springboards import Springboards
 
 
 def end_of_function(site: Site) -> int:

@@ -13,7 +13,7 @@ from anyprobe.splice.codegen.patch import EmittedPatch
 from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.records import FoundJournal, Owner, Record, RecordKind
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
-from anyprobe.splice.plan.strategies.springboard import Springboards
+from anyprobe.splice.plan.springboards import Springboards
 from support.planning import LivePlanner
 from unit.splice.plan.test_planner import BASE, ENTRY, LOOP, MOV, NEXT, RET, Case, exit_at, reasons, shape
 

@@ -8,7 +8,7 @@ from anyprobe.splice.codegen.emit import head_bytes
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
-from anyprobe.splice.plan.strategies.springboard import PunPlaces, Springboards
+from anyprobe.splice.plan.springboards import PunPlaces, Springboards
 from anyprobe.target.system.procfs import Mapping
 from support.planning import planner_for
 

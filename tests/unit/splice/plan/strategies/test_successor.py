@@ -8,8 +8,8 @@ from anyprobe.splice.codegen.emit import head_bytes
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import Pun, Strategy, Want, WantKind
+from anyprobe.splice.plan.springboards import PunPlaces, Springboards
 from anyprobe.splice.plan.strategies.chained_puns import ChainedPun
-from anyprobe.splice.plan.strategies.springboard import PunPlaces, Springboards
 from anyprobe.splice.plan.strategies.successor import Successor, pairs
 from anyprobe.splice.plan.strategies.wedge import Wedge
 from anyprobe.target.system.procfs import Mapping

@@ -9,7 +9,7 @@ from anyprobe.splice.journal.records import MappingUse
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import PlannedSplice, Pun, Strategy
-from anyprobe.splice.plan.strategies.springboard import SPRINGBOARD_BYTES, PunPlaces, Springboards
+from anyprobe.splice.plan.springboards import SPRINGBOARD_BYTES, PunPlaces, Springboards
 
 BASE = 0x1_0000_0000
 TAKEN = SimpleNamespace(start=BASE, end=BASE + PAGE, path="")
