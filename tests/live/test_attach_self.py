@@ -125,7 +125,7 @@ def test_malloc_is_counted_while_several_threads_allocate(libc):
 
 def inspect_from_outside():
     """Return what ``anyprobe probes`` finds in this process."""
-    program = "import sys; from anyprobe.probes.listing import inspect; print(*inspect(int(sys.argv[1])).sites)"
+    program = "import sys; from anyprobe.probes.outside.listing import inspect; print(*inspect(int(sys.argv[1])).sites)"
     run = subprocess.run(
         [sys.executable, "-c", program, str(os.getpid())], capture_output=True, text=True, timeout=60, check=True
     )

@@ -12,7 +12,7 @@ import pytest
 
 from anyprobe.cli import ending, main
 from anyprobe.core.errors import TargetError
-from anyprobe.probes import listing
+from anyprobe.probes.outside import listing
 from support.driver import wait_until
 
 pytestmark = pytest.mark.live

@@ -3,7 +3,7 @@
 import pytest
 
 import anyprobe
-from anyprobe.probes import wholesale
+from anyprobe.probes.providers.function import wholesale
 from support.image import Image
 
 SOURCE = "keeps_registers.c"

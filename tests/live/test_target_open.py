@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anyprobe.cli import target_checks
+from anyprobe.cli.doctor import target_checks
 from anyprobe.core.errors import (
     NoSuchProcess,
     PermissionDenied,

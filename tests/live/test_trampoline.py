@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import anyprobe
-from anyprobe.probes import leftover
+from anyprobe.probes.outside import leftover
 from anyprobe.splice.memory.arena import is_ours
 from anyprobe.target.system.procfs import read_mappings
 from live.test_controller_killed import Controller

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import anyprobe
-from anyprobe.cli.target_checks import findings
+from anyprobe.cli.doctor.target_checks import findings
 from support.driver import Target, build
 
 pytestmark = pytest.mark.live

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from random import Random
 
 import anyprobe
-from anyprobe.probes import leftover
+from anyprobe.probes.outside import leftover
 from support.changes import patiently
 from support.driver import build, started, wait_until
 from support.image import Image

@@ -4,7 +4,7 @@ import dataclasses
 import sys
 
 from anyprobe.cli import output, targets
-from anyprobe.probes import leftover
+from anyprobe.probes.outside import leftover
 
 
 def switch(pids: tuple[int, ...], names: tuple[str, ...], *, on: bool, as_json: bool) -> None:

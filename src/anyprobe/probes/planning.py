@@ -12,9 +12,9 @@ from anyprobe.core.quoting import shown_module
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.explanation import Explanation, Line, ListedSite
 from anyprobe.isa import disassemble
-from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.handlers.trampolining import TRAMPOLINE_SERVES
 from anyprobe.probes.probe import NEVER_RETURNS, exit_want, instructions_of
+from anyprobe.probes.providers.function.clobbering import clobbers
 from anyprobe.probes.providers.function.placing import off_boundary
 from anyprobe.probes.specs.dtrace import EACH
 from anyprobe.splice.apply.live.changes import explained

@@ -8,8 +8,8 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.data import histogram
 from anyprobe.data.reader import BankReader, NearReader
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot, TargetInfo
-from anyprobe.probes import provided
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
+from anyprobe.probes.providers import provided
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.codegen.trampoline import UNREPLACED
 from anyprobe.splice.regions.banks import MISSING, Hook

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.errors import SpecError
 from anyprobe.core.refusal import Refusal
-from anyprobe.probes import registering
 from anyprobe.probes.clock import own_clock
 from anyprobe.probes.desired import Desired, DesiredState, Policy
+from anyprobe.probes.outside import registering
 from anyprobe.probes.probe import Probe, dressed
-from anyprobe.probes.provided import Providers
 from anyprobe.probes.providers.function.copies import AUDITED, has_libraries
 from anyprobe.probes.providers.function.placing import add_counted, add_timed, see_places
 from anyprobe.probes.providers.function.resolve import ResolvedSite
+from anyprobe.probes.providers.function.wholesale import surveyed
+from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.pumping import Pumped, locked
 from anyprobe.probes.target_errors import typed
-from anyprobe.probes.wholesale import surveyed
 from anyprobe.target.process.startup import run_to_libraries
 
 if TYPE_CHECKING:

@@ -11,21 +11,23 @@ from anyprobe.core.collection import collect_what_was_made, collection_paused
 from anyprobe.core.errors import Interrupted, StopTimeout, TargetError, TargetExited, UsageError
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import Snapshot
-from anyprobe.probes import current, provided, reading, registering, removal
+from anyprobe.probes import current, reading, removal
 from anyprobe.probes.api import SessionApi
-from anyprobe.probes.clobbering import clobbers
 from anyprobe.probes.clock import Clock, ClockChoice
 from anyprobe.probes.desired import DesiredState, Policy
 from anyprobe.probes.handlers.handler_watch import HandlerWatch
 from anyprobe.probes.handlers.trampolining import Trampolines
 from anyprobe.probes.live_proof import LiveProof
 from anyprobe.probes.options import DEFAULT, SessionOptions
+from anyprobe.probes.outside import registering
 from anyprobe.probes.probe import Place, Probe, dressed, edits_for
-from anyprobe.probes.provided import Providers
+from anyprobe.probes.providers import provided
+from anyprobe.probes.providers.function.clobbering import clobbers
 from anyprobe.probes.providers.function.copies import Copies
 from anyprobe.probes.providers.function.objects import ObjectTable
 from anyprobe.probes.providers.function.provider import FunctionProvider
 from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
+from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.pumping import locked
 from anyprobe.probes.reconciling import Reconciled
 from anyprobe.probes.specs.spec import see_functions
@@ -290,7 +292,7 @@ class Session(Reconciled, SessionApi[Probe]):
             with suppress(TargetError), typed(self._process, "splicing signal handlers of"):
                 for text in self._handlers.follow(often=often):
                     self.warn(text)
-                from anyprobe.probes import requests
+                from anyprobe.probes.outside import requests
 
                 requests.look(self)
 

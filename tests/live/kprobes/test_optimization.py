@@ -20,7 +20,7 @@ from anyprobe.kprobes import (
     register_kretprobe,
     unregister_kprobe,
 )
-from anyprobe.probes import listing
+from anyprobe.probes.outside import listing
 
 pytestmark = pytest.mark.live
 

@@ -20,7 +20,7 @@ from anyprobe.kprobes import (
     regs_return_value,
     unregister_kretprobe,
 )
-from anyprobe.probes import leftover
+from anyprobe.probes.outside import leftover
 from anyprobe.splice.memory.arena import is_ours
 from anyprobe.target.system.procfs import read_mappings
 from support.driver import build, started, wait_until

@@ -112,8 +112,8 @@ def fakes(monkeypatch):
     fakes = Fakes()
     opening = types.ModuleType("anyprobe.probes.opening")
     opening.attach, opening.run = fakes.attach, fakes.run
-    leftover = types.ModuleType("anyprobe.probes.leftover")
-    listing = types.ModuleType("anyprobe.probes.listing")
+    leftover = types.ModuleType("anyprobe.probes.outside.leftover")
+    listing = types.ModuleType("anyprobe.probes.outside.listing")
     line = Leftover(0x1004, "r", "malloc", 4, "libc.so.6", "jump", ("DISABLED",), session="ab12", owner=77)
     site = Leftover(0x1010, "kr", "malloc", 16, "libc.so.6", "jump", ("OPTIMIZED",), session="ab12", owner=77, size=5)
     listing.inspect = lambda pid: types.SimpleNamespace(registered=[line], sites=[site])

@@ -1,10 +1,11 @@
 import json
 import sys
 
-from anyprobe.cli import machine_checks, main, output
+from anyprobe.cli import main, output
 from anyprobe.cli.commands import doctor
 from anyprobe.cli.commands import list as listing
-from anyprobe.cli.finding import Finding
+from anyprobe.cli.doctor import machine_checks
+from anyprobe.cli.doctor.finding import Finding
 from anyprobe.core.errors import NoSuchProcess
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.explanation import ListedSite
@@ -130,7 +131,7 @@ def test_detach_says_what_it_did(fakes, capsys):
 
 
 def test_detach_from_several_goes_on_where_one_is_gone(fakes, capsys, monkeypatch):
-    leftover = sys.modules["anyprobe.probes.leftover"]
+    leftover = sys.modules["anyprobe.probes.outside.leftover"]
     works = leftover.remove
 
     def remove(pid):
@@ -165,7 +166,7 @@ def test_doctor_ends_with_what_to_try(sleeper, capsys):
 
 
 def test_probes_without_a_process_lists_those_that_have_some(fakes, capsys, monkeypatch):
-    from anyprobe.probes import listing
+    from anyprobe.probes.outside import listing
 
     monkeypatch.setattr(listing, "probed_processes", lambda: [4242, 4243], raising=False)
     assert main(["probes"]) == 0

@@ -37,7 +37,7 @@ def removed(pids: "Sequence[int]") -> "RemovalReport":
     """Clean processes; of several, those that can be."""
     from anyprobe.core.errors import TargetError
     from anyprobe.data.leftover import RemovalReport
-    from anyprobe.probes import leftover
+    from anyprobe.probes.outside import leftover
 
     report = RemovalReport((), 0)
     for pid in pids:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from anyprobe.cli.finding import Finding
+    from anyprobe.cli.doctor.finding import Finding
 
 STYLES = {"ok": "green", "limited": "yellow", "no": "bold red"}
 
@@ -23,7 +23,8 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int
     """Say what this machine, and a process if one is named, permit. Changes nothing. Exit status 1 for any "no"."""
     import sys
 
-    from anyprobe.cli import machine_checks, output, target_checks, targets
+    from anyprobe.cli import output, targets
+    from anyprobe.cli.doctor import machine_checks, target_checks
 
     pid = targets.choose_one(pids, names) if pids or names else None
     with output.progress("looking", quiet=False):

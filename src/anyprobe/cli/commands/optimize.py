@@ -19,7 +19,7 @@ def command(switch: str, pids: tuple[int, ...], names: tuple[str, ...], as_json:
     import sys
 
     from anyprobe.cli import output, targets
-    from anyprobe.probes import requests
+    from anyprobe.probes.outside import requests
 
     report = requests.ask_for_optimization(targets.choose_one(pids, names), on=switch == "on")
     if as_json:

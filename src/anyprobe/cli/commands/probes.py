@@ -30,7 +30,7 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites:
     import sys
 
     from anyprobe.cli import output, targets
-    from anyprobe.probes import listing
+    from anyprobe.probes.outside import listing
 
     if not pids and not names:
         show_processes(as_json=as_json)
@@ -56,7 +56,7 @@ def show_processes(*, as_json: bool) -> None:
 
     from anyprobe.cli import output
     from anyprobe.core.errors import TargetError
-    from anyprobe.probes import listing
+    from anyprobe.probes.outside import listing
 
     found: list[dict[str, Any]] = []
     with output.progress("looking", quiet=False):

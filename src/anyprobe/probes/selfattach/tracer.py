@@ -80,7 +80,7 @@ class Attendant:
 
     def remove_leftovers(self) -> None:
         """Remove what an attendant that has died left behind."""
-        from anyprobe.probes.leftover import remove
+        from anyprobe.probes.outside.leftover import remove
 
         remove(self._pid)
 

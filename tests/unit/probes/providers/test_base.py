@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from anyprobe.core.errors import SpecError, TargetError, UsageError
-from anyprobe.probes import provided
-from anyprobe.probes.provided import Providers
+from anyprobe.probes.providers import provided
 from anyprobe.probes.providers.base import Provider
 from anyprobe.probes.providers.function.provider import FunctionProvider
+from anyprobe.probes.providers.provided import Providers
 from support.timer_provider import TimerProvider
 
 TESTS = Path(__file__).parents[3]

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from anyprobe.probes.wholesale import surveyed
+from anyprobe.probes.providers.function.wholesale import surveyed
 
 
 def sites(number, functions, kind="block"):

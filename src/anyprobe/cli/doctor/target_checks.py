@@ -4,7 +4,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from anyprobe.cli.finding import Finding
+from anyprobe.cli.doctor.finding import Finding
 from anyprobe.core.errors import AnyprobeError, PermissionDenied
 from anyprobe.target.process import permission
 from anyprobe.target.system import procfs

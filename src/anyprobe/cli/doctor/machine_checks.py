@@ -4,7 +4,7 @@ import os
 import platform
 from collections.abc import Callable
 
-from anyprobe.cli.finding import Finding
+from anyprobe.cli.doctor.finding import Finding
 from anyprobe.core.errors import AnyprobeError
 from anyprobe.target.process import permission
 from anyprobe.target.system import procfs
