@@ -204,6 +204,20 @@ def test_detaching_from_a_parent_that_waits_in_vfork(run_target):
     target.finish()
 
 
+@pytest.mark.parametrize("live", [False, True], ids=["stops", "live"])
+def test_a_program_that_nearly_always_waits_in_vfork(run_target, live):
+    """A moment between two of its children is found, since it is waited for: nobody has to try again."""
+    target = run_target("vforks_often.c")
+    with anyprobe.attach(target.pid, strategy="trap", live=live) as session:
+        target.run_freely()
+        for _ in range(4):
+            probes = session.count("a.out:work")
+            assert refusals(session.refused) == {}
+            session.remove(*probes)
+    target.halt()
+    target.finish()
+
+
 def test_storm_of_signals(run_target):
     """SIGTRAPs from another thread at the very moments of traps, and timer signals on alternate stacks."""
     target = run_target("trap_storm.c")

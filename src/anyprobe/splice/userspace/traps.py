@@ -48,7 +48,8 @@ _TRIES = 12
 _PATIENCE = 2.0
 """Seconds to go on looking for a moment in which a thread can make system calls."""
 _CALM_PATIENCE = 0.02
-"""Seconds to wait before each stop for threads to unblock SIGTRAP, and to come to traps that they have met."""
+"""Seconds to wait before the first stop for threads to unblock SIGTRAP, to come to traps that they have met, and for
+vfork children to be gone; before each further one so much more, as a busy machine may leave them no processor."""
 
 
 def _trap_splices(change: "FunctionChange") -> "list[LiveSplice]":
@@ -183,7 +184,7 @@ class Traps:
                     if refusal is None or number >= _TRIES:
                         yield stop, refusal
                         return
-            self._wait_for_calm()
+            self._wait_for_calm((number + 1) * _CALM_PATIENCE)
 
     def publish(self, changes: "Sequence[FunctionChange]") -> None:
         """Make the sites of all changes that are not refused known to the handler. Precondition: all is stopped."""
@@ -226,12 +227,13 @@ class Traps:
             word[0] = table  # one aligned store: fork children may be reading it
         self._table = table
 
-    def _wait_for_calm(self) -> None:
-        deadline = time.monotonic() + _CALM_PATIENCE
+    def _wait_for_calm(self, patience: float = _CALM_PATIENCE) -> None:
+        process = self._access.process
+        deadline = time.monotonic() + patience
         pause = 0.0005
         with suppress(StopTimeout):  # the stop looks again
             # a thread that is stopped again before it has run does not come to its trap
-            while unsettled_now(self._access.process) and time.monotonic() < deadline:
+            while (process.relatives.find() or unsettled_now(process)) and time.monotonic() < deadline:
                 time.sleep(pause)
                 pause = min(2 * pause, 0.01)
 
