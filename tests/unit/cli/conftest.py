@@ -1,6 +1,7 @@
 """A session made of nothing, so that the command line is tested without a process."""
 
 import contextlib
+import importlib
 import subprocess
 import sys
 import types
@@ -8,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import anyprobe.probes
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.explanation import Explanation, Line, ListedSite
 from anyprobe.data.leftover import Leftover, RemovalReport
@@ -118,9 +118,10 @@ def fakes(monkeypatch):
     site = Leftover(0x1010, "kr", "malloc", 16, "libc.so.6", "jump", ("OPTIMIZED",), session="ab12", owner=77, size=5)
     listing.inspect = lambda pid: types.SimpleNamespace(registered=[line], sites=[site])
     leftover.remove = lambda pid: RemovalReport((pid,), restored=3, unmapped_bytes=8192, not_quiet=("7f00-7f10",))
-    for name, module in (("opening", opening), ("leftover", leftover), ("listing", listing)):
+    for module in (opening, leftover, listing):
+        package, _, name = module.__name__.rpartition(".")
         monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setattr(anyprobe.probes, name, module, raising=False)
+        monkeypatch.setattr(importlib.import_module(package), name, module, raising=False)
     return fakes
 
 
