@@ -77,8 +77,12 @@ class Map(ByKey[int | str]):
     ) -> None:
         """Declare it; memory is taken when a handler that uses it is placed.
 
-        ``value``: the type of the values, where that is known: ``stack``, ``func`` and ``ptr`` are shown by name.
-        ``shown``: whether scripts print it at their end.
+        Args:
+            name: by which ``snapshot`` and scripts show it.
+            by: the names of the key's parts.
+            capacity: the most keys at one time.
+            value: the type of the values, where that is known: ``stack``, ``func`` and ``ptr`` are shown by name.
+            shown: whether scripts print it at their end.
         """
         self.name = name or "map"
         self.by = (by,) if isinstance(by, str) else tuple(by)
@@ -108,15 +112,28 @@ class Map(ByKey[int | str]):
         raise UsageError(f"{self.name}.{what}(…) is for handlers: they run in the target, this is the controller")
 
     def get(self, key: tuple[object, ...]) -> NoReturn:  # noqa: ARG002 - what handlers write
-        """Return the value of a key, missing if there is none; only inside of handlers, where it is compiled."""
+        """Return the value of a key, missing if there is none; only inside of handlers, where it is compiled.
+
+        Args:
+            key: a tuple, as long as ``by``.
+        """
         self._only_in_handlers("get")
 
     def set(self, key: tuple[object, ...], value: int) -> NoReturn:  # noqa: ARG002 - what handlers write
-        """Set the value of a key; only inside of handlers, where it is compiled."""
+        """Set the value of a key; only inside of handlers, where it is compiled.
+
+        Args:
+            key: a tuple, as long as ``by``.
+            value: 64 bits.
+        """
         self._only_in_handlers("set")
 
     def delete(self, key: tuple[object, ...]) -> NoReturn:  # noqa: ARG002 - what handlers write
-        """Delete a key and return its value, missing if there is none; only inside of handlers."""
+        """Delete a key and return its value, missing if there is none; only inside of handlers.
+
+        Args:
+            key: a tuple, as long as ``by``.
+        """
         self._only_in_handlers("delete")
 
     def items(self) -> dict[Key, int | str]:

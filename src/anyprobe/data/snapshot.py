@@ -347,7 +347,14 @@ class Snapshot:
         return dataclasses.replace(self, sites=sites, functions=functions), left_out
 
     def aggregation(self, name: str) -> "AggregationResult":
-        """Return what the aggregation with this name has counted."""
+        """Return what the aggregation with this name has counted.
+
+        Args:
+            name: that was given when it was made.
+
+        Raises:
+            KeyError: there is none.
+        """
         for result in self.aggregations:
             if result.name == name:
                 return result
@@ -384,6 +391,9 @@ class Snapshot:
         Probes are the same when their spec, place in the function and kind are; the addresses are this snapshot's, and
         so is the target; the other's is among ``others``. Pauses and set-up times are of different moments, so the
         longer is kept.
+
+        Args:
+            other: the snapshot that is added.
         """
         from anyprobe.data.results import AggregationResult, MapResult
 

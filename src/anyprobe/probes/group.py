@@ -44,6 +44,11 @@ class SessionGroup:
         """Open a session on each process; where one cannot be had, none is.
 
         Raises what ``anyprobe.attach`` raises.
+
+        Args:
+            pids: the processes; one that is named twice counts once.
+            options: how to probe, see ``SessionOptions``.
+            changes: the same options one by one.
         """
         from anyprobe.binary.images.modules import images_shared
         from anyprobe.probes.opening import attach
@@ -74,19 +79,43 @@ class SessionGroup:
     # -- probes
 
     def count(self, *specs: str) -> "list[Probe]":
-        """Count hits in all processes; return the probes of all. Where one raises, the others' probes are removed."""
+        """Count hits in all processes; return the probes of all. Where one raises, the others' probes are removed.
+
+        Args:
+            specs: as for ``Session.count``.
+        """
         return self._together(lambda session: session.count(*specs))
 
     def time(self, *specs: str) -> "list[Probe]":
-        """Measure in all processes how long functions take; return the probes of all."""
+        """Measure in all processes how long functions take; return the probes of all.
+
+        Args:
+            specs: as for ``Session.time``.
+        """
         return self._together(lambda session: session.time(*specs))
 
     def entry(self, *specs: str, **settings: Any) -> Callable[[Handler], Handler]:  # noqa: ANN401 - as ``Session.entry``
-        """Place a handler at the entries of functions, in all processes."""
+        """Place a handler at the entries of functions, in all processes.
+
+        Args:
+            specs: as for ``Session.entry``.
+            settings: the same keywords.
+
+        Returns:
+            A decorator that gives the function back.
+        """
         return self._in_all("entry", specs, settings)
 
     def ret(self, *specs: str, **settings: Any) -> Callable[[Handler], Handler]:  # noqa: ANN401 - as ``Session.ret``
-        """Place a handler where functions return, in all processes."""
+        """Place a handler where functions return, in all processes.
+
+        Args:
+            specs: as for ``Session.ret``.
+            settings: the same keywords.
+
+        Returns:
+            A decorator that gives the function back.
+        """
         return self._in_all("ret", specs, settings)
 
     def _in_all(self, name: str, specs: tuple[str, ...], settings: dict[str, Any]) -> Callable[[Handler], Handler]:

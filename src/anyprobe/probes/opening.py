@@ -30,6 +30,9 @@ def attach(pid: int, options: SessionOptions | None = None, **changes: Unpack[Op
     Raises:
         PermissionDenied, NoSuchProcess, UnsupportedTarget, SessionConflict: it cannot be probed.
         UsageError: an option has a value that means nothing.
+
+    Returns:
+        The session: use it in a ``with`` block, which removes everything at its end.
     """
     settings = chosen(options, changes)
     process = Process.open(pid)
@@ -74,7 +77,23 @@ def run(
     anything in them runs. As in ``subprocess``, the program is in the caller's process group unless ``process_group``
     is 0 (one of its own, for programs that send signals to all of their group) or another one's number.
 
-    ``options`` and ``changes`` are those of ``attach``.
+    Args:
+        argv: the program and its arguments, as for ``subprocess.Popen``.
+        options: how to probe, see ``SessionOptions``.
+        stdin: what it reads, as in ``subprocess``.
+        stdout: where it writes.
+        stderr: where it writes errors.
+        env: its environment, this process's without it.
+        cwd: its working directory.
+        process_group: 0 for one of its own, or another's number.
+        changes: the options one by one.
+
+    Returns:
+        The session, with the program held; use it in a ``with`` block.
+
+    Raises:
+        UsageError: the program cannot be executed, or an option has a value that means nothing.
+        PermissionDenied, UnsupportedTarget: it cannot be probed; it is ended then.
     """
     from anyprobe.target.process.launch import launch
 

@@ -113,6 +113,17 @@ class Session(Reconciled, SessionApi[Probe]):
 
         Raises ``SpecError`` for a spec that means nothing (then nothing is armed). Sites that cannot be spliced are in
         ``refused``.
+
+        Args:
+            specs: where: see *Specs* in the documentation, such as ``libc:malloc`` or ``a.out:parse*``.
+            follow: whether functions in libraries that are loaded later are counted, too.
+
+        Returns:
+            One probe for each spec; what is refused is in ``refused``.
+
+        Raises:
+            SpecError: a spec means nothing; then nothing is armed.
+            TargetExited: the process is gone.
         """
         return self._arm(specs, timed=False, policy=Policy.FOLLOW if follow else Policy.PRESENT)
 
@@ -124,12 +135,26 @@ class Session(Reconciled, SessionApi[Probe]):
         """Measure how long functions take, from entry to return. The specs name functions (their entries).
 
         ``follow``: as for ``count``.
+
+        Args:
+            specs: the functions; ``:return`` and offsets are refused.
+            follow: as for ``count``.
+
+        Returns:
+            One probe for each spec; the durations are ``snapshot().functions``.
+
+        Raises:
+            SpecError: a spec means nothing; then nothing is armed.
         """
         see_functions(specs)
         return self._arm(specs, timed=True, policy=Policy.FOLLOW if follow else Policy.PRESENT)
 
     def remove(self, *probes: Probe) -> None:
-        """Disarm probes; what they counted stays in ``snapshot``. What had to stay armed is in ``warnings``."""
+        """Disarm probes; what they counted stays in ``snapshot``. What had to stay armed is in ``warnings``.
+
+        Args:
+            probes: those to disarm, as ``count`` and the other methods return them.
+        """
         self._disarm(probes, [place for probe in probes for place in probe.all_places])
         for text in provided.detach(probes):
             self.warn(text)
@@ -155,6 +180,9 @@ class Session(Reconciled, SessionApi[Probe]):
 
         The cost since the last look is estimated. A spec of many functions loses only those; the probes that lost some
         are returned. What they counted stays in ``snapshot``, and ``warnings`` says which they were.
+
+        Args:
+            percent: of one CPU, for all probes of the session together.
         """
         from anyprobe.probes.overhead import TSC_TIMING_NS, VDSO_TIMING_NS, OverheadWatch, disarmed
 
@@ -168,7 +196,11 @@ class Session(Reconciled, SessionApi[Probe]):
 
     @locked
     def enable(self, *probes: Probe) -> None:
-        """Arm probes again that were removed."""
+        """Arm probes again that were removed.
+
+        Args:
+            probes: those to arm again; they count on.
+        """
         from anyprobe.probes.replanning import keep_order_of_handlers
 
         self._check_attached()
@@ -208,6 +240,13 @@ class Session(Reconciled, SessionApi[Probe]):
         """Return the plan or the refusals for one site, with liveness and generated code; touches nothing.
 
         ``timed``: as ``time`` would need it, at both ends of calls.
+
+        Args:
+            spec: one site.
+            timed: whether the plan is for ``time``.
+
+        Raises:
+            SpecError: the spec means no site, or several.
         """
         from anyprobe.probes import planning
 
@@ -215,7 +254,11 @@ class Session(Reconciled, SessionApi[Probe]):
 
     @locked
     def list(self, *specs: str) -> "Sequence[ListedSite]":
-        """Return what could be probed, and by which strategy; touches nothing."""
+        """Return what could be probed, and by which strategy; touches nothing.
+
+        Args:
+            specs: the sites, globs included.
+        """
         from anyprobe.probes import planning
 
         return planning.listed(self, specs)
@@ -237,6 +280,9 @@ class Session(Reconciled, SessionApi[Probe]):
         """Wait for the target's end; return its wait status if it is our child and has ended.
 
         A program that was started by ``run`` and has not been let go yet is let go.
+
+        Args:
+            timeout: seconds after which this returns ``None``; without it, however long it takes.
         """
         if not self._process.exited():
             with suppress(TargetExited):

@@ -86,7 +86,18 @@ def alignment_of(kind: AnyType) -> int:
 
 
 def Struct(name: str = "struct", /, **members: object) -> StructType:  # noqa: N802 - it stands where a class would
-    """Describe a struct: its members in their order, as ``Struct("point", x=i32, y=f64)``."""
+    """Describe a struct: its members in their order, as ``Struct("point", x=i32, y=f64)``.
+
+    Args:
+        name: by which it is shown.
+        members: name and type of each, with C's alignment.
+
+    Returns:
+        A type, for ``ptr[…]`` and as a member.
+
+    Raises:
+        UsageError: a member has no type of fixed width.
+    """
     fields, end = [], 0
     for member, kind in _checked(name, members):
         end += -end % alignment_of(kind)
@@ -97,7 +108,18 @@ def Struct(name: str = "struct", /, **members: object) -> StructType:  # noqa: N
 
 
 def Union(name: str = "union", /, **members: object) -> StructType:  # noqa: N802 - the same
-    """Describe a union, as ``Union("value", whole=i64, fraction=f64)``."""
+    """Describe a union, as ``Union("value", whole=i64, fraction=f64)``.
+
+    Args:
+        name: by which it is shown.
+        members: name and type of each; all begin at 0.
+
+    Returns:
+        A type, for ``ptr[…]`` and as a member.
+
+    Raises:
+        UsageError: a member has no type of fixed width.
+    """
     fields = tuple(Field(member, kind, 0) for member, kind in _checked(name, members))
     alignment = max((alignment_of(each.kind) for each in fields), default=1)
     size = max((each.kind.size for each in fields), default=0)
@@ -105,7 +127,15 @@ def Union(name: str = "union", /, **members: object) -> StructType:  # noqa: N80
 
 
 def Array(element: AnyType, count: int) -> ArrayType:  # noqa: N802 - the same
-    """Describe an array that is a member, as ``Struct("buffer", used=u32, content=Array(u8, 64))``."""
+    """Describe an array that is a member, as ``Struct("buffer", used=u32, content=Array(u8, 64))``.
+
+    Args:
+        element: the type of each element.
+        count: how many there are.
+
+    Returns:
+        A type, for members of ``Struct`` and ``Union``.
+    """
     return ArrayType(element, count)
 
 

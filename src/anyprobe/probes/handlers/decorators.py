@@ -45,17 +45,38 @@ class Decorators(ProbeHost):
         return Hooks()
 
     def begin(self, function: "Hook") -> "Hook":
-        """Call a function here when all probes of a script are in place, before a started program runs on."""
+        """Call a function here when all probes of a script are in place, before a started program runs on.
+
+        Args:
+            function: without parameters.
+
+        Returns:
+            The same function.
+        """
         self.hooks.add_begin(function)
         return function
 
     def end(self, function: "Hook") -> "Hook":
-        """Call a function here when the probes have been removed: what was counted is complete then."""
+        """Call a function here when the probes have been removed: what was counted is complete then.
+
+        Args:
+            function: without parameters.
+
+        Returns:
+            The same function.
+        """
         self.hooks.add_end(function)
         return function
 
     def interval(self, seconds: float) -> "Callable[[Hook], Hook]":
-        """Call a function here every so many seconds; outside of scripts, whenever ``hooks.look()`` is called."""
+        """Call a function here every so many seconds; outside of scripts, whenever ``hooks.look()`` is called.
+
+        Args:
+            seconds: how often.
+
+        Returns:
+            A decorator that gives the function back.
+        """
 
         def decorate(function: "Hook") -> "Hook":
             self.hooks.add_interval(function, seconds)
@@ -68,7 +89,11 @@ class Decorators(ProbeHost):
         return self.handling.shown(kind, number)
 
     def probes_of(self, *handlers: "Handler") -> "list[Probe]":
-        """Return the probes that call some handlers: what ``remove`` and ``enable`` take."""
+        """Return the probes that call some handlers: what ``remove`` and ``enable`` take.
+
+        Args:
+            handlers: functions that were given to ``entry``, ``ret``, ``at``, ``after`` or ``call``.
+        """
         return [probe for handler in handlers for probe in self.handling.probes_of(handler)]
 
     def collected(self) -> "tuple[AggregationResult, ...]":
@@ -95,7 +120,15 @@ class Decorators(ProbeHost):
             self.handling.place_waiting()
 
     def type(self, name: str, module: str = "a.out") -> "AnyType":
-        """Return a type of the program by its name, from debug information: ``ptr[session.type("client")]``."""
+        """Return a type of the program by its name, from debug information: ``ptr[session.type("client")]``.
+
+        Args:
+            name: as in C, such as ``struct request``.
+            module: whose debug information it is looked for in.
+
+        Raises:
+            UsageError: there is no such type, or no debug information.
+        """
         objects = [each for each in self._objects.objects if each.matches(module)]
         return self.handling.prototypes.named(name, objects)
 
@@ -115,13 +148,21 @@ class Decorators(ProbeHost):
 
         ``final``: the program emits nothing any more, so what is not complete by now never will be. What was emitted
         after ``until`` is kept for the next time.
+
+        Args:
+            final: whether the program is over: what was not finished is given, too.
+            until: a time stamp; later records are left for the next call.
         """
         if "handling" not in self.__dict__:
             return {}
         return {name: found for name, _, found in self.handling.records(final=final, until=until)}
 
     def rows(self, *, final: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield what was emitted since the last time one by one, of all names by time: the name, then the fields."""
+        """Yield what was emitted since the last time one by one, of all names by time: the name, then the fields.
+
+        Args:
+            final: as for ``records``.
+        """
         from anyprobe.data.records import rows_by_time
 
         return rows_by_time(self.records(final=final))
@@ -130,6 +171,12 @@ class Decorators(ProbeHost):
         """Iterate over what is emitted as it comes, by ``for`` or ``async for``: each with ``name`` and ``fields``.
 
         It ends with the target or the session, and when nothing has come for ``timeout`` seconds.
+
+        Args:
+            timeout: seconds without a record after which the iteration ends.
+
+        Returns:
+            An iterator, also an asynchronous one, over the records with ``name`` and fields.
         """
         from anyprobe.probes.handlers.events import Events, SessionEvents
 
@@ -143,7 +190,14 @@ class Decorators(ProbeHost):
         return Listeners(SessionEvents(self))
 
     def on(self, *names: str) -> "Callable[[Listener], Listener]":
-        """Have a Python function called here with each record of some names, of all if none is given, as it comes."""
+        """Have a Python function called here with each record of some names, of all if none is given, as it comes.
+
+        Args:
+            names: of records.
+
+        Returns:
+            A decorator that gives the function back.
+        """
 
         def listen(function: "Listener") -> "Listener":
             self.listeners.add(names, function)
@@ -161,7 +215,20 @@ class Decorators(ProbeHost):
     def entry(
         self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
     ) -> "Callable[[Handler], Handler]":
-        """Place a handler at the entries of functions; ``when`` is a condition for it to run."""
+        """Place a handler at the entries of functions; ``when`` is a condition for it to run.
+
+        Args:
+            specs: where: see *Specs* in the documentation, such as ``libc:malloc`` or ``a.out:parse*``.
+            when: a condition over the handler's parameters; the handler runs where it holds.
+            handler: the handler, where this is called instead of used as a decorator.
+
+        Returns:
+            A decorator that gives the function back; what is refused is in ``refused``.
+
+        Raises:
+            SpecError: a spec means nothing.
+            HandlerError: the handler does not compile; nothing is changed.
+        """
         return self._decorator(specs, when, handler)
 
     def ret(
@@ -171,19 +238,59 @@ class Decorators(ProbeHost):
         retval: "AnyType | None" = None,
         handler: "Handler | None" = None,
     ) -> "Callable[[Handler], Handler]":
-        """Place a handler where functions return; ``retval`` is the result's type where debug information lacks it."""
+        """Place a handler where functions return; ``retval`` is the result's type where debug information lacks it.
+
+        Args:
+            specs: the functions.
+            when: a condition over the handler's parameters; the handler runs where it holds.
+            retval: the type of ``ctx.retval``, where debug information lacks it.
+            handler: the handler, where this is called instead of used as a decorator.
+
+        Returns:
+            A decorator that gives the function back; what is refused is in ``refused``.
+
+        Raises:
+            SpecError: a spec means nothing.
+            HandlerError: the handler does not compile; nothing is changed.
+        """
         return self._decorator(specs, when, handler, Point.RETURN, retval=retval)
 
     def at(
         self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
     ) -> "Callable[[Handler], Handler]":
-        """Place a handler before instructions, as ``libc:malloc+0x1c``; it has ``ctx`` alone."""
+        """Place a handler before instructions, as ``libc:malloc+0x1c``; it has ``ctx`` alone.
+
+        Args:
+            specs: instructions, as ``libc:malloc+0x1c`` or ``libc:malloc:0x1c``.
+            when: a condition over the handler's parameters; the handler runs where it holds.
+            handler: the handler, where this is called instead of used as a decorator.
+
+        Returns:
+            A decorator that gives the function back; what is refused is in ``refused``.
+
+        Raises:
+            SpecError: a spec means nothing.
+            HandlerError: the handler does not compile; nothing is changed.
+        """
         return self._decorator(specs, when, handler, Point.BEFORE)
 
     def after(
         self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
     ) -> "Callable[[Handler], Handler]":
-        """Place a handler behind instructions, on whatever way control leaves them; ``ctx.ip`` is where it goes."""
+        """Place a handler behind instructions, on whatever way control leaves them; ``ctx.ip`` is where it goes.
+
+        Args:
+            specs: instructions.
+            when: a condition over the handler's parameters; the handler runs where it holds.
+            handler: the handler, where this is called instead of used as a decorator.
+
+        Returns:
+            A decorator that gives the function back; what is refused is in ``refused``.
+
+        Raises:
+            SpecError: a spec means nothing.
+            HandlerError: the handler does not compile; nothing is changed.
+        """
         return self._decorator(specs, when, handler, Point.AFTER)
 
     def callback(
@@ -208,7 +315,15 @@ class Decorators(ProbeHost):
             self.callbacks.end()
 
     def replace(self, spec: str, by: str) -> "list[Probe]":
-        """Have functions' calls go to another function of the program, which may call what it replaces."""
+        """Have functions' calls go to another function of the program, which may call what it replaces.
+
+        Args:
+            spec: the functions that are replaced.
+            by: the function that is called instead.
+
+        Returns:
+            The probes; removing them brings the functions back.
+        """
         from anyprobe.probes.handlers.changing import replacing
 
         return self.handling.place((spec,), replacing(self, spec, by))
@@ -220,6 +335,18 @@ class Decorators(ProbeHost):
 
         Both are placed by ``.ret``, in one change: no call is seen at one end alone. Without ``.ret``, the one at the
         entries is placed when the session is used next.
+
+        Args:
+            specs: the functions.
+            when: a condition over the handler's parameters; the handler runs where it holds.
+            retval: the type of ``ctx.retval``, where debug information lacks it.
+
+        Returns:
+            A decorator that returns the call, of which ``.ret`` is the decorator for returns.
+
+        Raises:
+            SpecError: a spec means nothing.
+            HandlerError: the handler does not compile; nothing is changed.
         """
         see_texts(specs)
 

@@ -454,6 +454,18 @@ def attach_self(
     Another process is executed that does the work. The thread that talks to it is not counted. ``progress``: ``True``
     shows a line on a terminal while something takes more than half a second; a function is called meanwhile, with what
     is being done, the seconds, and whether it is done.
+
+    Args:
+        options: how to probe, see ``SessionOptions``.
+        progress: ``True``, or a function of what is being done, the seconds, and whether it is done.
+        changes: the options one by one.
+
+    Returns:
+        The session: use it in a ``with`` block, which removes everything at its end.
+
+    Raises:
+        PermissionDenied, UnsupportedTarget: this program cannot be probed.
+        UsageError: an option has a value that means nothing.
     """
     shown = line_on_terminal if progress is True else progress or None
     return SelfSession(chosen(options, changes), progress=shown)
