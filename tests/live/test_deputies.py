@@ -11,7 +11,7 @@ from anyprobe.core.errors import StopTimeout
 from anyprobe.target.process.process import Process
 from anyprobe.target.process.thread_pointers import thread_pointers
 from anyprobe.target.remote import helper_thread
-from anyprobe.target.remote.helper_thread import ROOM, with_waiting_deputy
+from anyprobe.target.remote.helper_thread import ROOM
 from support.driver import wait_until
 from support.image import Image
 
@@ -54,7 +54,7 @@ def check(process: Process, calls: object) -> None:
 def test_on_the_stack_of_one_that_waits(running):
     target, process = running
     for _ in range(5):
-        with process.borrow() as remote, with_waiting_deputy(process, remote) as calls:
+        with process.waiting_deputy() as calls:
             check(process, calls)
             tid = str(calls.thread.tid)
         wait_until(lambda tid=tid: tid not in threads_of(process.pid), "the deputy has ended")

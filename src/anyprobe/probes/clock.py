@@ -99,10 +99,8 @@ class ClockChoice:
         ``live``: without stopping more than one of them.
         """
         if not self._checked:
-            from anyprobe.target.process.timestamps import thread_without_timestamps
-
             self._checked = True
-            thread, pause = thread_without_timestamps(process, live=live)
+            thread, pause = process.thread_without_timestamps(live=live)
             pause_us["prepare"] += pause
             if thread is not None:
                 detail = f"thread {thread} may not read the time stamp counter (PR_SET_TSC); count instead"

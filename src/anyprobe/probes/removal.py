@@ -11,7 +11,6 @@ from anyprobe.splice.apply.recovery.recovery import remove, remove_everywhere
 from anyprobe.splice.engine import Engine
 from anyprobe.splice.journal.installed import find_owners, owner_alive
 from anyprobe.splice.memory.arena import is_ours
-from anyprobe.target.process.exclusion import exclusive
 from anyprobe.target.process.process import Process
 
 
@@ -80,7 +79,7 @@ def detach(process: Process, engine: Engine) -> list[str]:
 def _forget_lost(process: Process, engine: Engine) -> None:
     """Have the journals list no more what was in modules that are gone: other files may be mapped there by now."""
     if engine.inodes():
-        with suppress(TargetError, MemoryFault), exclusive(process):  # where nothing is left, nothing is restored
+        with suppress(TargetError, MemoryFault), process.exclusive():  # where nothing is left, nothing is restored
             engine.forget_lost(process.mappings())
 
 

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.target.process.process import Process
+from anyprobe.target.base import ProcessTarget
 
 
 @contextmanager
-def typed(process: Process, doing: str) -> Iterator[None]:
+def typed(process: ProcessTarget, doing: str) -> Iterator[None]:
     """Do bulk work on the target, and turn errors of the system and of its memory into anyprobe's."""
     try:
         with process.translated(doing), collection_paused():

@@ -37,16 +37,13 @@ from anyprobe.splice.regions.stores import Store, map_stores
 from anyprobe.splice.userspace.fault_catching import FaultCatching
 from anyprobe.splice.userspace.signal_view import SignalView
 from anyprobe.splice.userspace.traps import Traps
-from anyprobe.target.process.exclusion import exclusive
-from anyprobe.target.process.process import Process
-from anyprobe.target.process.stopping import Stop
+from anyprobe.target.base import ProcessQuiescence, ProcessTarget, SystemCalls
 from anyprobe.target.system import procfs
 from anyprobe.target.system.procfs import Mapping
 
 if TYPE_CHECKING:
     from anyprobe.splice.apply.live.changes import LiveArming, Proof
     from anyprobe.splice.plan.planner import Planner
-    from anyprobe.target.remote.calls import RemoteCalls
 
 _MOST_TOLD = 20
 
@@ -56,7 +53,7 @@ class Engine:
 
     def __init__(
         self,
-        process: Process,
+        process: ProcessTarget,
         clobbers: ClobberSource,
         *,
         allowed: frozenset[Strategy] = AUTO,
@@ -265,7 +262,7 @@ class Engine:
             self._faults.look(edits)
             edits = without_gone(self.view.with_handlers(edits), mappings)
             self._planning.plan_all(edits, self._live, self._checkpoint)
-        with exclusive(self.process):
+        with self.process.exclusive():
             self._carry_out([edit for edit in edits if not edit.idle])
 
     def _carry_out(self, edits: Sequence[Edit]) -> None:
@@ -317,7 +314,7 @@ class Engine:
             note_stop=(lambda _: None) if live is None else live.note,
         )  # fmt: skip
 
-    def _borrowed(self) -> "AbstractContextManager[RemoteCalls]":
+    def _borrowed(self) -> "AbstractContextManager[SystemCalls]":
         """Give a thread to make calls in, while no change is under way."""
         return self.process.borrow() if self._live is None else self._live.deputies.calls("arm")
 
@@ -333,7 +330,7 @@ class Engine:
         """Return whether the threads that run a module have slots."""
         return self._planning.has_slots(module)
 
-    def stop(self, what: str) -> AbstractContextManager[Stop]:
+    def stop(self, what: str) -> AbstractContextManager[ProcessQuiescence]:
         """Stop everything and check that the target is what it was; the pause counts under ``what``."""
         return self._access.stop(what)
 

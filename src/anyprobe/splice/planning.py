@@ -19,7 +19,7 @@ from anyprobe.splice.regions.banks import SLOT_ONLY, TIMING
 if TYPE_CHECKING:
     from anyprobe.splice.plan.context import PlanContext
     from anyprobe.splice.plan.planner import Planner
-    from anyprobe.target.process.process import Process
+    from anyprobe.target.base import ProcessTarget
     from anyprobe.target.system.procfs import Mapping
 
 _GADGET_BYTES = 9
@@ -55,7 +55,7 @@ class LivePlanning(Protocol):
 class Planning:
     """Plans the edits of one session. Nothing here touches the target; what is planned is claimed."""
 
-    def __init__(self, process: "Process", *, allowed: frozenset[Strategy], slots: bool) -> None:
+    def __init__(self, process: "ProcessTarget", *, allowed: frozenset[Strategy], slots: bool) -> None:
         """Begin with what is allowed, and whether the target's runtime has thread slots."""
         self._process, self.allowed, self.slots = process, allowed, slots
         self.springboards = Springboards(AddressSpace([]))

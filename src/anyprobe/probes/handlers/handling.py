@@ -34,7 +34,6 @@ from anyprobe.probes.providers.function.prototypes import Prototypes
 from anyprobe.splice.codegen.handlers.facts import INSTANCE_BYTES, TID_OFFSET, HandlerFacts, instances_bytes
 from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN, ReadingFacts
 from anyprobe.splice.regions.stores import Store
-from anyprobe.target.process.timestamps import thread_without_timestamps
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
@@ -225,7 +224,7 @@ class Handling:
         if (refusal := tsc_refusal()) is not None:
             raise UnsupportedTarget(f"ctx.now and emit need the time: {refusal.detail}")
         engine = self._session.engine
-        thread, pause = thread_without_timestamps(engine.process, live=engine.live is not None)
+        thread, pause = engine.process.thread_without_timestamps(live=engine.live is not None)
         engine.pause_us["prepare"] += pause
         if thread is not None:
             raise UnsupportedTarget(

@@ -13,13 +13,13 @@ from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.splice.codegen.patch import EmittedPatch
 
 if TYPE_CHECKING:
-    from anyprobe.target.process.thread import Thread
+    from anyprobe.target.base import StoppedThread
 
 SYSCALL = b"\x0f\x05"
 _NO_CALL = 1 << 63
 
 
-def is_asleep(memory: Memory, thread: "Thread") -> bool:
+def is_asleep(memory: Memory, thread: "StoppedThread") -> bool:
     """Return whether a thread is inside a system call that a ``syscall`` made, or has not gone on since."""
     if thread.registers.orig_rax >= _NO_CALL:
         return False
@@ -57,7 +57,7 @@ class Sleepers:
         copied = (old for old, place in patch.copies if place + len(SYSCALL) == pc)
         return next(((patch, old + len(SYSCALL)) for old in copied), None)
 
-    def wake_in_original(self, memory: Memory, threads: Iterable["Thread"]) -> None:
+    def wake_in_original(self, memory: Memory, threads: Iterable["StoppedThread"]) -> None:
         """Have threads that sleep in copies of system calls wake in the text, which is restored."""
         for thread in threads:
             found = self.behind_original(thread.registers.rip)

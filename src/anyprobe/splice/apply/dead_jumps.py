@@ -12,7 +12,7 @@ from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.journal.records import AT_HANDLER, FoundJournal, Record, RecordKind
 
 if TYPE_CHECKING:
-    from anyprobe.target.process.stopping import Stop
+    from anyprobe.target.base import ProcessQuiescence
 
 _JUMP = b"\xe9"
 
@@ -37,7 +37,7 @@ def is_dead_jump(record: Record) -> bool:
     return record.kind is RecordKind.SPLICE and record.extra in (0, AT_HANDLER) and record.new[:1] == _JUMP
 
 
-def leave(memory: Memory, boards: dict[int, int], stop: "Stop") -> Iterator[str]:
+def leave(memory: Memory, boards: dict[int, int], stop: "ProcessQuiescence") -> Iterator[str]:
     """Move threads from the jumps that ``boards`` names to where these lead; yield what cannot be moved."""
     if not boards:
         return

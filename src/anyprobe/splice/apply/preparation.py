@@ -36,8 +36,7 @@ from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
     from anyprobe.splice.edits import Edit, Module
-    from anyprobe.target.process.process import Process
-    from anyprobe.target.remote.calls import RemoteCalls
+    from anyprobe.target.base import ProcessTarget, SystemCalls
     from anyprobe.target.system.procfs import Mapping
 
 _LEAST_COUNTERS, _LEAST_RECORDS, _LEAST_CODE, _LEAST_JOURNAL = 1024, 16, 1 << 16, 256
@@ -109,7 +108,7 @@ def _view_room(bytes_wanted: int) -> int:
     return min(bytes_wanted, _VIEW_MOST) + max(bytes_wanted - _VIEW_MOST, 0) // _VIEW_PART
 
 
-def look_at_space(springboards: Springboards, process: "Process", mappings: "Sequence[Mapping]") -> None:
+def look_at_space(springboards: Springboards, process: "ProcessTarget", mappings: "Sequence[Mapping]") -> None:
     """Have springboards placed in the address space as the memory map has it now."""
     springboards.look(AddressSpace(mappings, process.heap_start), len(mappings), procfs.most_mappings())
 
@@ -162,7 +161,7 @@ class Mapper(Protocol):
         """See that there is a stack for a thread that makes calls."""
         ...
 
-    def mapping(self, *, pointers: bool) -> "AbstractContextManager[tuple[RemoteCalls, list[int]]]":
+    def mapping(self, *, pointers: bool) -> "AbstractContextManager[tuple[SystemCalls, list[int]]]":
         """Give a thread to map memory in, and all thread ``pointers``; ``StopTimeout`` where that needs a stop."""
         ...
 
@@ -372,7 +371,7 @@ class Preparation:
         self._adopt(arena, slot)
 
     @contextmanager
-    def _borrowed(self) -> "Iterator[tuple[RemoteCalls, list[int]]]":
+    def _borrowed(self) -> "Iterator[tuple[SystemCalls, list[int]]]":
         """Give a thread to make calls in and all thread pointers, everything being stopped if it has to be."""
         if self._mapper is not None:
             with self._mapper.mapping(pointers=self._layout is not None) as given:

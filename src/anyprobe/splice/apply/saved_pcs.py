@@ -15,8 +15,7 @@ from anyprobe.target.remote.saved_frames import frames_in
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from anyprobe.target.process.stopping import Stop, WaitingParent
-    from anyprobe.target.process.thread import Thread
+    from anyprobe.target.base import ImmovableThread, ProcessQuiescence, StoppedThread
     from anyprobe.target.system.procfs import Mapping
 
 _VDSO = "[vdso]"
@@ -33,7 +32,7 @@ class Stacks:
         self._ends = [mapping.end for mapping in mappings]
         self._vdso = next((m for m in mappings if m.path == _VDSO), None)
 
-    def saved_pcs(self, thread: "Thread") -> list[int]:
+    def saved_pcs(self, thread: "StoppedThread") -> list[int]:
         """Return the pc of every signal frame on the stack that the thread is on, from its stack pointer up.
 
         A frame on an alternate stack holds the pc of the interrupted code, on whatever stack that ran;
@@ -41,7 +40,7 @@ class Stacks:
         """
         return self._frames(thread.registers.rsp)[0]
 
-    def all_saved_pcs(self, stop: "Stop") -> "Iterator[tuple[int, list[int]]]":
+    def all_saved_pcs(self, stop: "ProcessQuiescence") -> "Iterator[tuple[int, list[int]]]":
         """Yield the same for each thread of a stop by its id.
 
         Those that wait in vfork are among them: a child of ``posix_spawn`` is on a stack of its own. Last come, as
@@ -54,11 +53,11 @@ class Stacks:
         if stop.process.parks:
             yield 0, parked_pcs(stop.process, self._mappings, stop.threads)
 
-    def words_behind(self, parent: "WaitingParent") -> list[int]:
+    def words_behind(self, parent: "ImmovableThread") -> list[int]:
         """Return the pc of a thread that waits in vfork, and the saved pcs."""
         return [parent.pc, *self._frames(parent.stack)[0]]
 
-    def code_words(self, thread: "Thread") -> list[int]:
+    def code_words(self, thread: "StoppedThread") -> list[int]:
         """Return the pc, the saved pcs, and what may be return addresses below a pc in the vdso."""
         interrupted, saved = self._frames(thread.registers.rsp)
         pcs = [thread.registers.rip, *interrupted]
@@ -73,7 +72,7 @@ class Stacks:
                 found += memoryview(content[: len(content) & -8]).cast("Q").tolist()
         return found
 
-    def are_known(self, thread: "Thread") -> bool:
+    def are_known(self, thread: "StoppedThread") -> bool:
         """Whether the stacks that a thread is on and will come back to are in the memory map, which may be older."""
         pointer = thread.registers.rsp
         return all(self._end_of_stack(each) for each in (pointer, *self._frames(pointer)[1]))

@@ -15,13 +15,11 @@ from anyprobe.binary.objects.elf import ElfFile
 from anyprobe.core.errors import AnyprobeError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.apply.recovery.return_addresses import TooMuch, may_hold_stacks, present
-from anyprobe.splice.userspace.signal_actions import handled_signals
 from anyprobe.target.remote.frame import RED_ZONE
 from anyprobe.target.remote.saved_frames import frames_in, is_of_breakpoint
 
 if TYPE_CHECKING:
-    from anyprobe.target.process.thread import Thread
-    from anyprobe.target.process.tracee import Tracee
+    from anyprobe.target.base import ProcessFacts, StoppedThread
     from anyprobe.target.system.procfs import Mapping
 
 _SWITCHES = (b"\0swapcontext\0", b"\0setcontext\0")
@@ -34,19 +32,19 @@ _STRTAB, _STRSZ = 5, 10
 _FRAME = 32
 
 
-def may_park(process: "Tracee", mappings: "Iterable[Mapping]") -> bool:
+def may_park(process: "ProcessFacts", mappings: "Iterable[Mapping]") -> bool:
     """Return whether handlers of the program may leave contexts behind; ``process.parks`` has the answer from then on.
 
     Not to be asked in a stop the first time: files are read.
     """
     try:
-        process.parks = bool(handled_signals(process) & ~_LIBC_SIGNALS) and _switches(process, mappings)
+        process.parks = bool(process.handled_signals() & ~_LIBC_SIGNALS) and _switches(process, mappings)
     except OSError:  # it has just ended
         process.parks = False
     return process.parks
 
 
-def parked_pcs(process: "Tracee", mappings: "Sequence[Mapping]", threads: "Iterable[Thread]") -> list[int]:
+def parked_pcs(process: "ProcessFacts", mappings: "Sequence[Mapping]", threads: "Iterable[StoppedThread]") -> list[int]:
     """Return the pc of everything that looks like a signal frame; raise ``MemoryFault`` if not all can be read.
 
     ``threads``: the stopped ones. What lies below where one has its own stack is of handlers that have returned. So is
@@ -59,7 +57,7 @@ def parked_pcs(process: "Tracee", mappings: "Sequence[Mapping]", threads: "Itera
     for mapping in filter(may_hold_stacks, mappings):
         least = ends.get(mapping.start, 0)
         try:
-            for low, size in present(process.pid, mapping):
+            for low, size in present(process, mapping):
                 content = process.mem.read(low, min(size + _FRAME, mapping.end - low))
                 frames = frames_in(content)
                 found += [pc for at, _, pc in frames if low + at >= least and not is_of_breakpoint(content, at)]
@@ -68,7 +66,7 @@ def parked_pcs(process: "Tracee", mappings: "Sequence[Mapping]", threads: "Itera
     return found
 
 
-def _ends_of_own_stacks(mappings: "Sequence[Mapping]", threads: "Iterable[Thread]") -> dict[int, int]:
+def _ends_of_own_stacks(mappings: "Sequence[Mapping]", threads: "Iterable[StoppedThread]") -> dict[int, int]:
     """Return how far down stacks are in use that the system has made, each for one thread, by where they are mapped.
 
     The C library has a thread's control block at the top of its stack and a guard below it: all other memory that has
@@ -88,7 +86,7 @@ def _ends_of_own_stacks(mappings: "Sequence[Mapping]", threads: "Iterable[Thread
     return ends
 
 
-def _switches(process: "Tracee", mappings: "Iterable[Mapping]") -> bool:
+def _switches(process: "ProcessFacts", mappings: "Iterable[Mapping]") -> bool:
     files = {(m.path, m.inode) for m in mappings if m.executable and m.path.startswith("/") and not m.deleted}
     return any(_calls_switches(path, _state(path)) for path in (process.root + each for each, _ in files))
 

@@ -50,19 +50,10 @@ once. The copy of the page is made before the write that counts (``make_private`
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
-from anyprobe.core.memory import Memory
+from anyprobe.target.base import TextMemory
 
 Write = tuple[int, bytes]
-
-
-class TextMemory(Memory, Protocol):
-    """An address space whose text can be written."""
-
-    def write_text(self, address: int, content: bytes) -> None:
-        """Write all of ``content``, where the program may not write; called in this module only."""
-        ...
 
 
 def make_private(memory: TextMemory, page: int, first: bytes) -> None:

@@ -27,9 +27,7 @@ from anyprobe.splice.journal.records import Journal, Record, RecordKind, marked
 
 if TYPE_CHECKING:
     from anyprobe.splice.userspace.traps import Traps
-    from anyprobe.target.process.process import Process
-    from anyprobe.target.process.stopping import Stop
-    from anyprobe.target.process.thread import Thread
+    from anyprobe.target.base import ProcessQuiescence, ProcessTarget, StoppedThread
 
 
 @dataclass(slots=True)
@@ -49,7 +47,7 @@ class Transaction:
 
     def __init__(
         self,
-        process: "Process",
+        process: "ProcessTarget",
         changes: Sequence[FunctionChange],
         journal: Journal | None,
         traps: "Traps | None" = None,
@@ -147,7 +145,7 @@ class Transaction:
         """See whether the text still is what was read, for a change without a stop; refuse what it contradicts."""
         self._reread()
 
-    def struck(self, stop: "Stop") -> Refusal | None:
+    def struck(self, stop: "ProcessQuiescence") -> Refusal | None:
         """Return a refusal if threads have to run a little first, until none is in the way of a change.
 
         One has met a trap where something is to be changed, and does not know it yet; or is in a patch that goes and
@@ -165,7 +163,7 @@ class Transaction:
         page, offset = self._pages[page_floor(address)], address & (PAGE - 1)
         return page.before[offset : offset + size], bytes(page.after[offset : offset + size])
 
-    def run(self, stop: "Stop") -> None:
+    def run(self, stop: "ProcessQuiescence") -> None:
         """Check and write. Preconditions: everything that shares the address space is stopped and verified.
 
         Changes that cannot be made now get a refusal and are left out; any failure undoes all writes and is raised.
@@ -306,7 +304,7 @@ class Transaction:
         page.low = min(page.low, offset)
         page.high = max(page.high, end)
 
-    def _check_traps(self, stop: "Stop") -> None:
+    def _check_traps(self, stop: "ProcessQuiescence") -> None:
         """Leave out traps that could harm somebody as he is now."""
         refusal = None if self._traps is None else self._traps.check(stop, self._changes)
         if refusal is None:
@@ -315,7 +313,7 @@ class Transaction:
             if change.traps and change.refusal is None:
                 self._unapply(change, refusal)
 
-    def _check_threads(self, threads: Iterable["Thread"]) -> list[tuple["Thread", FunctionChange, int]]:
+    def _check_threads(self, threads: Iterable["StoppedThread"]) -> list[tuple["StoppedThread", FunctionChange, int]]:
         """Leave out changes that a thread is in the way of; return which threads must move where."""
         moves = []
         for thread in threads:
@@ -334,7 +332,7 @@ class Transaction:
                 moves.append((thread, change, target))
         return moves
 
-    def _way_in(self, thread: "Thread", change: FunctionChange, *, asleep: bool) -> int | None:
+    def _way_in(self, thread: "StoppedThread", change: FunctionChange, *, asleep: bool) -> int | None:
         """Return where in a patch a thread must go, if it must; leave the change out if it is in the way."""
         pc = thread.registers.rip
         faulted = not asleep and thread.awaits(*FAULTS)
@@ -353,7 +351,7 @@ class Transaction:
         target = destination(change, origin, asleep=True) if into is change else None
         return None if target == NOWHERE else target
 
-    def _check_waiting_parents(self, stop: "Stop") -> None:
+    def _check_waiting_parents(self, stop: "ProcessQuiescence") -> None:
         """Leave out changes that a parent waiting in vfork will come back into: it cannot be moved."""
         for parent in stop.waiting:
             change = self._hazards.at(parent.pc)
@@ -361,7 +359,7 @@ class Transaction:
                 detail = f"thread {parent.tid} waits here for a vfork child"
                 self._unapply(change, Refusal(Reason.THREAD_IN_SYSCALL, parent.pc, detail))
 
-    def _check_stacks(self, stop: "Stop") -> None:
+    def _check_stacks(self, stop: "ProcessQuiescence") -> None:
         """Leave out several-instruction jumps into whose JTPR some signal handler will return."""
         if not self._interiors and not self._boards:
             return

@@ -9,11 +9,10 @@ again, as soon as the breakpoint is seen.
 from collections.abc import Iterable
 
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.apply.text import TextMemory, write_around_breakpoint
+from anyprobe.splice.apply.text import write_around_breakpoint
 from anyprobe.splice.edits import Module
 from anyprobe.splice.function_changes import LiveSplice
-from anyprobe.target.process.permission import tracer_of
-from anyprobe.target.process.process import Process
+from anyprobe.target.base import ProcessFacts, TextMemory
 from anyprobe.target.system.procfs import Mapping
 
 BREAKPOINT = 0xCC
@@ -46,13 +45,13 @@ def without_splice(now: bytes, old: bytes, new: bytes) -> bytes | None:
     return old[:at] + now[at : at + 1] + old[at + 1 :]
 
 
-def see_to(process: Process, modules: Iterable[Module], splice: LiveSplice) -> str:
+def see_to(process: ProcessFacts, modules: Iterable[Module], splice: LiveSplice) -> str:
     """Take a splice out on which a breakpoint has been set; return what is to be said of it.
 
     A debugger writes back what it has found there: while one is attached, all is left to it.
     """
     module = next((each for each in modules if splice in each.splices()), None)
-    if module is None or tracer_of(process.pid) or not take_out(splice, module.splices(), process.mem):
+    if module is None or process.tracer() or not take_out(splice, module.splices(), process.mem):
         return "the program may crash where it meets it: take the breakpoint away before the probes"
     return "the program's own instructions are there again"
 

@@ -8,11 +8,11 @@ from anyprobe.splice.journal.installed import find_owners, owner_alive
 from anyprobe.splice.journal.records import Owner
 
 if TYPE_CHECKING:
-    from anyprobe.target.process.process import Process
+    from anyprobe.target.base import ProcessFacts
     from anyprobe.target.system.procfs import Mapping
 
 
-def check_sessions(process: "Process", mappings: "Sequence[Mapping]", own: Owner, journals: int) -> None:
+def check_sessions(process: "ProcessFacts", mappings: "Sequence[Mapping]", own: Owner, journals: int) -> None:
     """Raise if another session is installed, or fewer ``journals`` of our own than there should be."""
     found = find_owners(process.mem, mappings).values()
     if sum(owner.session == own.session for owner in found) < journals:

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from anyprobe.core.address import page_ceil
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.target.base import DataMemory
 
 MAGIC = b"anyprobe"
 VERSION = 1
@@ -135,18 +136,10 @@ def journal_size(records: int) -> int:
     return page_ceil(HEADER_BYTES + records * RECORD_BYTES)
 
 
-class Writer(Memory, Protocol):
-    """Memory that can be written."""
-
-    def write(self, address: int, content: bytes) -> None:
-        """Write all of ``content``."""
-        ...
-
-
 class Journal:
     """One journal mapping, as its writer sees it."""
 
-    def __init__(self, memory: Writer, address: int, size: int) -> None:
+    def __init__(self, memory: DataMemory, address: int, size: int) -> None:
         """Adopt a mapping of our own; ``begin`` makes it a journal."""
         self._memory, self.address, self.size = memory, address, size
         self.capacity = (size - HEADER_BYTES) // RECORD_BYTES
@@ -220,7 +213,7 @@ class FoundJournal:
         return found
 
 
-def mark_ended(memory: Writer, address: int) -> None:
+def mark_ended(memory: DataMemory, address: int) -> None:
     """Note that a session has ended: its text is restored, and what is still mapped waits to be quiet."""
     memory.write(address + _START_TIME_AT, bytes(8))
 
@@ -231,12 +224,12 @@ def requests(memory: Memory, address: int) -> tuple[int, int]:
     return asked, done
 
 
-def ask(memory: Writer, address: int, request: Request) -> None:
+def ask(memory: DataMemory, address: int, request: Request) -> None:
     """Ask something of the session that wrote a journal; it sees that at its next look."""
     memory.write(address + _REQUESTS_AT, bytes([request, 0]))
 
 
-def answer(memory: Writer, address: int, request: int) -> None:
+def answer(memory: DataMemory, address: int, request: int) -> None:
     """Note that a request was carried out."""
     memory.write(address + _REQUESTS_AT + 1, bytes([request]))
 

@@ -14,10 +14,9 @@ from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.journal.records import FoundJournal, Journal, Record, RecordKind
-from anyprobe.target.process.exclusion import exclusive
 
 if TYPE_CHECKING:
-    from anyprobe.target.process.process import Process
+    from anyprobe.target.base import ProcessTarget
     from anyprobe.target.system.procfs import Mapping
 
 
@@ -25,7 +24,7 @@ class Installed(Protocol):
     """A session's target and journals, as far as they are still its own."""
 
     @property
-    def process(self) -> "Process":
+    def process(self) -> "ProcessTarget":
         """The target."""
         ...
 
@@ -132,7 +131,7 @@ class Roster:
         if not self._changed or self._is_over() or next(installed.journals(), None) is None:
             return
         # the probes themselves are in place, or out: nothing that fails here takes that back
-        with suppress(TargetError, MemoryFault, OSError), collection_paused(), exclusive(installed.process):
+        with suppress(TargetError, MemoryFault, OSError), collection_paused(), installed.process.exclusive():
             installed.check_sessions(installed.process.mappings())
             self._write()
 

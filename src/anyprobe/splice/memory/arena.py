@@ -15,10 +15,9 @@ from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import AnyprobeError, InternalError, RemoteCallFailed
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.journal.records import Journal, MappingUse, Owner, Record, RecordKind, journal_size
-from anyprobe.target.process.process import Process
+from anyprobe.target.base import ProcessFacts, SystemCalls
 from anyprobe.target.remote.batch import BatchedCall, batch_code, capacity
-from anyprobe.target.remote.calls import RemoteCalls
-from anyprobe.target.system import gateway, procfs
+from anyprobe.target.system import gateway
 from anyprobe.target.system.procfs import Mapping
 
 _EXECUTABLE = frozenset({MappingUse.CODE, MappingUse.SPRINGBOARD})
@@ -106,8 +105,8 @@ class Arena:
     @classmethod
     def create(
         cls,
-        process: Process,
-        remote: RemoteCalls,
+        process: ProcessFacts,
+        remote: SystemCalls,
         owner: Owner,
         pieces: Sequence[Piece],
         *,
@@ -126,8 +125,7 @@ class Arena:
         fd = -1
         try:
             remote_fd = _memfd(remote)
-            # a vfork child, and a deputy, share the memory but have descriptors of their own
-            fd = gateway.open_file(f"/proc/{remote.thread.tid}/fd/{remote_fd}", os.O_RDWR | os.O_CLOEXEC)
+            fd = remote.open_descriptor(remote_fd)
             os.ftruncate(fd, size)
             journal = Journal(process.mem, journal_at, journal_bytes)
             arena = cls(fd, size, tuple(placed), journal)
@@ -139,7 +137,7 @@ class Arena:
             raise
         return arena
 
-    def _map(self, remote: RemoteCalls, remote_fd: int, owner: Owner) -> None:
+    def _map(self, remote: SystemCalls, remote_fd: int, owner: Owner) -> None:
         """Map the journal, write down what is to follow, and map that.
 
         The first executable piece is mapped by a call of its own, and holds the code that makes the others.
@@ -159,7 +157,7 @@ class Arena:
         else:
             self._make_at_once(remote, rest, home)
 
-    def _make_at_once(self, remote: RemoteCalls, calls: Sequence[BatchedCall], home: Piece) -> None:
+    def _make_at_once(self, remote: SystemCalls, calls: Sequence[BatchedCall], home: Piece) -> None:
         each = capacity(home.size)
         for first in range(0, len(calls), each):
             batch = calls[first : first + each]
@@ -201,37 +199,34 @@ def held_ranges(mappings: Iterable[Mapping], inode: int, gates: Iterable[int]) -
     return [(m.start - PAGE if m.start - PAGE in gates else m.start, m.end) for m in found]
 
 
-def leaked_descriptors(pid: int, mappings: Iterable[Mapping]) -> list[int]:
-    """Return the descriptors of a process that a session opened in it and did not close; raise ``OSError``.
+def leaked_descriptors(process: ProcessFacts, pid: int, mappings: Iterable[Mapping]) -> list[int]:
+    """Return the descriptors that a session opened in a process and did not close; raise ``OSError``.
+
+    ``pid``: the process itself, or another one in its memory.
 
     The target may be a controller itself, which needs the descriptors of the memfds that it maps.
     """
     own = {m.inode for m in mappings if m.path == MEMFD_PATH and not is_ours(m)}
-    found, pid = [], procfs.voice(pid)
-    for name in gateway.listdir(f"/proc/{pid}/fd"):
-        path = f"/proc/{pid}/fd/{name}"
-        with suppress(FileNotFoundError):
-            if gateway.readlink(path).removesuffix(" (deleted)") == MEMFD_PATH and gateway.stat(path).st_ino not in own:
-                found.append(int(name))
-    return found
+    descriptors = process.descriptors(pid)
+    return [fd for fd, path, inode in descriptors if path.removesuffix(" (deleted)") == MEMFD_PATH and inode not in own]
 
 
-def unmap(remote: RemoteCalls, low: int, high: int) -> None:
+def unmap(remote: SystemCalls, low: int, high: int) -> None:
     """Unmap a range of ours from the target."""
     remote.syscall(_SYS_MUNMAP, low, high - low)
 
 
-def close_descriptor(remote: RemoteCalls, fd: int) -> None:
+def close_descriptor(remote: SystemCalls, fd: int) -> None:
     """Close a descriptor of the target."""
     remote.syscall(_SYS_CLOSE, fd)
 
 
-def drop_pages(remote: RemoteCalls, address: int, size: int) -> None:
+def drop_pages(remote: SystemCalls, address: int, size: int) -> None:
     """Give private pages that equal the file's back to the file (``MADV_DONTNEED``)."""
     remote.syscall(_SYS_MADVISE, address, size, 4)
 
 
-def _undo(process: Process, remote: RemoteCalls, fd: int, placed: Sequence[Piece]) -> None:
+def _undo(process: ProcessFacts, remote: SystemCalls, fd: int, placed: Sequence[Piece]) -> None:
     """Unmap and close what is there, which no failed call says; what fails twice stays listed in the journal."""
     gates = [piece.address for piece in placed if piece.use is MappingUse.GATE]
     for _ in range(2):
@@ -241,12 +236,12 @@ def _undo(process: Process, remote: RemoteCalls, fd: int, placed: Sequence[Piece
             if fd >= 0:  # nothing is mapped before the controller has opened the memfd
                 for low, high in held_ranges(mappings, os.fstat(fd).st_ino, gates):
                     unmap(remote, low, high)
-            for leaked in leaked_descriptors(remote.thread.pid, mappings):
+            for leaked in leaked_descriptors(process, remote.thread.pid, mappings):
                 close_descriptor(remote, leaked)
             return
 
 
-def _memfd(remote: RemoteCalls) -> int:
+def _memfd(remote: SystemCalls) -> int:
     name = remote.place(MEMFD_NAME + b"\0")
     try:
         return remote.syscall(_SYS_MEMFD_CREATE, name, _MFD_CLOEXEC | _MFD_EXEC)
@@ -289,7 +284,7 @@ def _mmap(piece: Piece, remote_fd: int) -> BatchedCall:
     return BatchedCall(_SYS_MMAP, (piece.address, piece.size, *form), piece.address)
 
 
-def _make(remote: RemoteCalls, calls: Sequence[BatchedCall]) -> None:
+def _make(remote: SystemCalls, calls: Sequence[BatchedCall]) -> None:
     """Make calls one by one. What FIXED_NOREPLACE, a hint before Linux 4.17, let through to another place is undone."""
     for call in calls:
         if remote.syscall(call.number, *call.arguments) != call.expected:

@@ -6,15 +6,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from anyprobe.core.address import PAGE
-from anyprobe.target.system import gateway, pagemap, procfs
+from anyprobe.target.system import gateway, procfs
 from anyprobe.target.system.pagemap import IN_MEMORY, OF_FILE, PRESENT
 
 if TYPE_CHECKING:
-    from anyprobe.target.process.process import Process
+    from anyprobe.target.base import ProcessFacts
     from anyprobe.target.system.procfs import Mapping
 
 
-def copied_pages(process: "Process", mappings: "Sequence[Mapping]") -> list[int]:
+def copied_pages(process: "ProcessFacts", mappings: "Sequence[Mapping]") -> list[int]:
     """Return the pages of text that are copies of the process's own, whoever made them; nothing needs to be stopped.
 
     Raises ``OSError``. Of probes that were taken out one by one no journal knows any more where they were.
@@ -22,7 +22,7 @@ def copied_pages(process: "Process", mappings: "Sequence[Mapping]") -> list[int]
     import numpy as np
 
     found: list[int] = []
-    with pagemap.opened(process.pid) as page_map:
+    with process.page_map() as page_map:
         for mapping in mappings:
             if not (_is_private_file(mapping) and mapping.executable):
                 continue
@@ -33,13 +33,13 @@ def copied_pages(process: "Process", mappings: "Sequence[Mapping]") -> list[int]
     return found
 
 
-def never_written(pid: int, pages: Iterable[int]) -> set[int]:
+def never_written(process: "ProcessFacts", pages: Iterable[int]) -> set[int]:
     """Return which pages that were just read are certainly the file's: no splice was ever written to these.
 
     So it is where a library was unmapped and another one has come, whose bytes may be like those of a splice.
     """
     found: set[int] = set()
-    with suppress(OSError), pagemap.opened(pid) as page_map:
+    with suppress(OSError), process.page_map() as page_map:
         for page in pages:
             if page_map.entry(page) & (IN_MEMORY | OF_FILE) == PRESENT | OF_FILE:
                 found.add(page)
@@ -51,7 +51,7 @@ def _is_private_file(mapping: "Mapping") -> bool:
     return bool(mapping.path) and mapping.inode > 0 and mapping.private and not mapping.writable
 
 
-def droppable(process: "Process", pages: Sequence[int], mappings: "Sequence[Mapping]") -> list[tuple[int, int]]:
+def droppable(process: "ProcessFacts", pages: Sequence[int], mappings: "Sequence[Mapping]") -> list[tuple[int, int]]:
     """Return (address, size) of runs of restored pages that equal the file's and may be given back to it."""
     runs: list[tuple[int, int]] = []
     for mapping in mappings:
@@ -78,7 +78,7 @@ def droppable(process: "Process", pages: Sequence[int], mappings: "Sequence[Mapp
     return runs
 
 
-def _same(content: bytes, low: int, page: int, process: "Process") -> bool:
+def _same(content: bytes, low: int, page: int, process: "ProcessFacts") -> bool:
     return content[page - low : page - low + PAGE] == process.mem.read(page, PAGE)
 
 
@@ -93,7 +93,7 @@ def _runs(pages: Sequence[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def _mapped_file(process: "Process", mapping: "Mapping") -> int:
+def _mapped_file(process: "ProcessFacts", mapping: "Mapping") -> int:
     """Return a descriptor of the very file that is mapped, -1 where it cannot be opened."""
     files = f"/proc/{procfs.voice(process.pid)}/map_files"
     for path in (f"{files}/{mapping.start:x}-{mapping.end:x}", process.root + mapping.path):

@@ -10,15 +10,14 @@ from anyprobe.splice.journal.records import Journal
 from anyprobe.splice.regions.holdings import Holdings
 
 if TYPE_CHECKING:
-    from anyprobe.target.process.process import Process
-    from anyprobe.target.process.stopping import Stop
+    from anyprobe.target.base import ProcessQuiescence, ProcessTarget
     from anyprobe.target.system.procfs import Mapping
 
 
 class Access:
     """Stops a target for one session and counts how long that takes."""
 
-    def __init__(self, process: "Process", holdings: Holdings) -> None:
+    def __init__(self, process: "ProcessTarget", holdings: Holdings) -> None:
         """Do nothing to the target yet."""
         self.process, self.holdings = process, holdings
         self.pause_us: dict[str, int] = {"prepare": 0, "arm": 0, "disarm": 0}
@@ -29,7 +28,7 @@ class Access:
         """The memory map in the present stop."""
 
     @contextmanager
-    def stop(self, what: str) -> "Iterator[Stop]":
+    def stop(self, what: str) -> "Iterator[ProcessQuiescence]":
         """Stop everything and check that the target is what it was; the pause counts under ``what``."""
         self.touch()
         with self.process.stop() as stop:

@@ -9,7 +9,6 @@ from anyprobe.splice.journal.records import MappingUse, journal_size
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.regions.access import Access
-from anyprobe.target.process.exclusion import exclusive
 
 _JOURNAL_RECORDS = 8
 
@@ -44,7 +43,7 @@ def map_stores(access: Access, sizes: Sequence[int]) -> list[Store]:
     if not sizes:
         return []
     process, holdings = access.process, access.holdings
-    with exclusive(process):
+    with process.exclusive():
         space = AddressSpace(process.mappings(), process.heap_start)
         pieces: list[Piece] = []
         offset = 0

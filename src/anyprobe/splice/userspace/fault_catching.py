@@ -17,7 +17,7 @@ from anyprobe.splice.userspace.signal_actions import query_actions, record_of, s
 
 if TYPE_CHECKING:
     from anyprobe.splice.userspace.trap_handler import SignalAction
-    from anyprobe.target.remote.calls import RemoteCalls
+    from anyprobe.target.base import SystemCalls
 
 SIGNALS = (4, 7, 8, 11)
 """SIGILL, SIGBUS, SIGFPE, SIGSEGV."""
@@ -93,7 +93,7 @@ class FaultCatching:
                 detail = f"the program's own handler of signal {signal} at {action.handler:#x} cannot be spliced"
                 yield Refusal(Reason.MAY_FAULT, action.handler, f"{detail}: {known}" if known else detail)
 
-    def _set(self, remote: "RemoteCalls", signal: int, old: "SignalAction", view: int) -> None:
+    def _set(self, remote: "SystemCalls", signal: int, old: "SignalAction", view: int) -> None:
         from anyprobe.splice.userspace.fault_handler import FAULT_HANDLER_BYTES, assemble_fault_handler
 
         holdings = self._access.holdings

@@ -4,18 +4,13 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.core.errors import TargetExited
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.journal.records import FoundJournal, Record, RecordKind
 from anyprobe.splice.memory.arena import is_ours
-from anyprobe.splice.userspace.trap_handler import SIGTRAP, TRAP_BIT, SignalAction
-from anyprobe.target.system import procfs, ptrace
+from anyprobe.splice.userspace.trap_handler import SIGTRAP, SignalAction
 
 if TYPE_CHECKING:
-    from anyprobe.target.process.stopping import Stop
-    from anyprobe.target.process.thread import Thread
-    from anyprobe.target.process.tracee import Tracee
-    from anyprobe.target.remote.calls import RemoteCalls
+    from anyprobe.target.base import ProcessFacts, ProcessQuiescence, StoppedThread, SystemCalls
     from anyprobe.target.system.procfs import Mapping as MappedRange
 
 FAULT_SIGNALS = (4, 5, 7, 8, 11)
@@ -24,18 +19,18 @@ _RT_SIGACTION = 13
 _MASK_BYTES = 8
 
 
-def current_action(process: "Tracee", remote: "RemoteCalls", signal: int = SIGTRAP) -> SignalAction:
+def current_action(process: "ProcessFacts", remote: "SystemCalls", signal: int = SIGTRAP) -> SignalAction:
     """Return the action that a signal has in the process of the thread that makes the calls."""
     return query_actions(process, remote, 1 << signal - 1)[signal]
 
 
-def set_action(remote: "RemoteCalls", action: SignalAction, signal: int = SIGTRAP) -> None:
+def set_action(remote: "SystemCalls", action: SignalAction, signal: int = SIGTRAP) -> None:
     """Set the action of a signal."""
     remote.syscall(_RT_SIGACTION, signal, remote.place(action.pack()), 0, _MASK_BYTES)
 
 
 def exchange_action(
-    process: "Tracee", remote: "RemoteCalls", action: SignalAction, signal: int = SIGTRAP
+    process: "ProcessFacts", remote: "SystemCalls", action: SignalAction, signal: int = SIGTRAP
 ) -> SignalAction:
     """Set the action of a signal; return the one that it had until then."""
     place = remote.place(action.pack() + bytes(SignalAction.SIZE))
@@ -43,12 +38,7 @@ def exchange_action(
     return SignalAction.unpack(process.mem.read(place + SignalAction.SIZE, SignalAction.SIZE))
 
 
-def handled_signals(process: "Tracee") -> int:
-    """Return which signals the process handles, as a mask."""
-    return int(procfs.read_status(process.pid).get("SigCgt", "0"), 16)
-
-
-def query_actions(process: "Tracee", remote: "RemoteCalls", signals: int) -> dict[int, SignalAction]:
+def query_actions(process: "ProcessFacts", remote: "SystemCalls", signals: int) -> dict[int, SignalAction]:
     """Return the actions of some signals, given as a mask."""
     place = remote.place(bytes(SignalAction.SIZE))
     found = {}
@@ -77,7 +67,7 @@ def _recorded(journals: Iterable[FoundJournal], signal: int = SIGTRAP) -> dict[i
     return found
 
 
-def trapped(journals: Iterable[FoundJournal], threads: Iterable["Thread"]) -> list[int]:
+def trapped(journals: Iterable[FoundJournal], threads: Iterable["StoppedThread"]) -> list[int]:
     """Return the threads that have met a trap, or faulted, and not yet run the handler: it has to stay until they have.
 
     These signals are delivered at once, so a thread that blocks one has none of ours pending.
@@ -91,11 +81,9 @@ def has_traps(journals: Iterable[FoundJournal]) -> bool:
     return bool(_recorded(journals))
 
 
-def _status(thread: "Thread") -> dict[str, str]:
-    return procfs.parse_status(procfs.read_file(f"/proc/{thread.pid}/task/{thread.tid}/status"))
-
-
-def unreached(stop: "Stop", journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]") -> tuple[str, ...]:
+def unreached(
+    stop: "ProcessQuiescence", journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]"
+) -> tuple[str, ...]:
     """Return what stands in the way of ``put_back``: processes all of whose threads wait for a child by ``vfork``.
 
     The child, which can make calls, has actions of its own.
@@ -108,7 +96,10 @@ def unreached(stop: "Stop", journals: Sequence[FoundJournal], mappings: "Sequenc
 
 
 def put_back(
-    process: "Tracee", stop: "Stop", journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]"
+    process: "ProcessFacts",
+    stop: "ProcessQuiescence",
+    journals: Sequence[FoundJournal],
+    mappings: "Sequence[MappedRange]",
 ) -> None:
     """Give signals the actions that the journals say they had, where they still have our handlers.
 
@@ -125,7 +116,7 @@ def put_back(
 
 
 def put_back_live(
-    process: "Tracee", remote: "RemoteCalls", journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]"
+    process: "ProcessFacts", remote: "SystemCalls", journals: Sequence[FoundJournal], mappings: "Sequence[MappedRange]"
 ) -> None:
     """Do what ``put_back`` does while the program runs, which may be setting an action of its own."""
     for signal in FAULT_SIGNALS:
@@ -163,13 +154,13 @@ def replaced_action(recorded: Mapping[int, SignalAction], handler: int) -> Signa
     return None if found is None or found.handler in seen else found
 
 
-def blocking_thread(stop: "Stop", address: int, handler: range) -> Refusal | None:
+def blocking_thread(stop: "ProcessQuiescence", address: int, handler: range) -> Refusal | None:
     """Return a refusal if a trap at ``address`` could kill one of the stopped threads as they are.
 
     A thread in our ``handler`` has all signals blocked, for as long as it is there.
     """
     for thread in stop.threads:
-        if thread.registers.rip not in handler and _blocks(thread):
+        if thread.registers.rip not in handler and thread.blocks(SIGTRAP):
             detail = f"thread {thread.tid} has SIGTRAP blocked: a trap would kill the program"
             return Refusal(Reason.TRAP_UNSAFE, address, detail)
         if thread.pid != stop.process.pid:
@@ -181,39 +172,11 @@ def blocking_thread(stop: "Stop", address: int, handler: range) -> Refusal | Non
     return None
 
 
-def _blocks(thread: "Thread") -> bool:
-    """Whether SIGTRAP is blocked now, or will be when a call that swaps masks returns."""
-    try:
-        later = ptrace.get_signal_mask(thread.tid)
-        now = int(_status(thread).get("SigBlk", "0"), 16)
-    except OSError as error:
-        if error.errno in procfs.GONE_ERRORS:
-            return False
-        raise
-    return bool((now | later) & TRAP_BIT)
-
-
-def blocked_now(process: "Tracee") -> int:
+def blocked_now(process: "ProcessFacts") -> int:
     """Return a thread that has SIGTRAP blocked at this moment, 0 if there is none, without stopping anything."""
-    return _with_trap_in(process, "SigBlk")
+    return process.thread_blocking(SIGTRAP)
 
 
-def unsettled_now(process: "Tracee") -> int:
+def unsettled_now(process: "ProcessFacts") -> int:
     """Return a thread that has SIGTRAP blocked or is about to be given one; the same otherwise."""
-    return _with_trap_in(process, "SigBlk", "SigPnd")
-
-
-def _with_trap_in(process: "Tracee", *sets: str) -> int:
-    for tid in process.all_threads():
-        try:
-            status = procfs.parse_status(procfs.read_file(f"/proc/{process.pid}/task/{tid}/status"))
-        except OSError as error:
-            if error.errno not in procfs.GONE_ERRORS:
-                raise
-            continue
-        kernel_worker = status.get("Kthread", "0") != "0"
-        if not kernel_worker and any(int(status.get(each, "0"), 16) & TRAP_BIT for each in sets):
-            return tid
-    if process.exited():
-        raise TargetExited(process.pid, process.exit_status)
-    return 0
+    return process.thread_blocking(SIGTRAP, pending=True)

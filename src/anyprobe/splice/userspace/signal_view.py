@@ -24,7 +24,7 @@ from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.banks import Hook
 from anyprobe.splice.regions.holdings import Holdings
-from anyprobe.splice.userspace.signal_actions import FAULT_SIGNALS, handled_signals, query_actions
+from anyprobe.splice.userspace.signal_actions import FAULT_SIGNALS, query_actions
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from anyprobe.splice.translate.table import Rows
     from anyprobe.splice.userspace.fault_catching import FaultCatching
     from anyprobe.splice.userspace.traps import Traps
-    from anyprobe.target.process.process import Process
-    from anyprobe.target.remote.calls import RemoteCalls
+    from anyprobe.target.base import ProcessTarget, SystemCalls
 
 Place = tuple[Module, FunctionCode]
 _TRAP_BIT = 1 << SIGTRAP - 1
@@ -49,7 +48,7 @@ class SignalView:
 
     def __init__(
         self,
-        process: "Process",
+        process: "ProcessTarget",
         holdings: Holdings,
         modules: Sequence[Module],
         springboards: Springboards,
@@ -57,7 +56,7 @@ class SignalView:
         faults: "FaultCatching",
         *,
         hides_faults: Callable[[Module, FunctionState], bool],
-        calls: "Callable[[], AbstractContextManager[RemoteCalls]]",
+        calls: "Callable[[], AbstractContextManager[SystemCalls]]",
     ) -> None:
         """Know of no handler yet.
 
@@ -126,7 +125,7 @@ class SignalView:
 
     def look(self) -> int:
         """See which signals are handled; return them as a mask."""
-        before, self._handled = self._handled, handled_signals(self._process)
+        before, self._handled = self._handled, self._process.handled_signals()
         self._asked &= self._handled == before
         return self._handled
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.data.layout import BLOCK_OWNER, HEADER_BYTES, NEXT_BLOCK
-from anyprobe.splice.journal.records import Writer
 from anyprobe.splice.memory.space import AddressSpace
+from anyprobe.target.base import DataMemory
 
 SLOTS = range(0x200, 0x280, 8)
 _SELF = 0x10
@@ -53,7 +53,7 @@ def region_place(space: AddressSpace, size: int) -> tuple[int, int] | None:
 
 
 def clear_slots(
-    memory: Writer,
+    memory: DataMemory,
     *,
     region: int,
     stride: int,

@@ -33,10 +33,9 @@ from anyprobe.splice.userspace.signal_actions import (
 if TYPE_CHECKING:
     from anyprobe.splice.function_changes import FunctionChange, LiveSplice
     from anyprobe.splice.userspace.trap_handler import SignalAction, TrapHandler
-    from anyprobe.target.process.stopping import Stop
-    from anyprobe.target.remote.calls import RemoteCalls
+    from anyprobe.target.base import ProcessQuiescence, SystemCalls
 
-Calls = Callable[[int], "AbstractContextManager[RemoteCalls]"]
+Calls = Callable[[int], "AbstractContextManager[SystemCalls]"]
 """Gives a thread of a process to make system calls in."""
 
 _LEAST_BYTES = 1 << 16
@@ -145,7 +144,7 @@ class Traps:
                 return Refusal(Reason.TRAP_UNSAFE, splice.address, detail)
         return None
 
-    def check(self, stop: "Stop", changes: "Sequence[FunctionChange]") -> Refusal | None:
+    def check(self, stop: "ProcessQuiescence", changes: "Sequence[FunctionChange]") -> Refusal | None:
         """Return why no trap may be placed now, everything being stopped."""
         sites = [splice.address for change in changes for splice in _trap_splices(change)]
         if not sites or self._handler is None:
@@ -159,8 +158,8 @@ class Traps:
 
     @contextmanager
     def calm_stop(
-        self, what: str, changes: "Sequence[FunctionChange]", struck: "Callable[[Stop], Refusal | None]"
-    ) -> "Iterator[Stop]":
+        self, what: str, changes: "Sequence[FunctionChange]", struck: "Callable[[ProcessQuiescence], Refusal | None]"
+    ) -> "Iterator[ProcessQuiescence]":
         """Stop everything at a moment when the traps of the changes may be placed, if such a moment comes soon.
 
         ``struck``: what says that a thread has met an earlier trap where something is to be changed.
@@ -170,8 +169,8 @@ class Traps:
 
     @contextmanager
     def _calm_stop(
-        self, what: str, objection: "Callable[[Stop], Refusal | None]"
-    ) -> "Iterator[tuple[Stop, Refusal | None]]":
+        self, what: str, objection: "Callable[[ProcessQuiescence], Refusal | None]"
+    ) -> "Iterator[tuple[ProcessQuiescence, Refusal | None]]":
         deadline = time.monotonic() + _PATIENCE
         for number in count(1):
             with self._access.stop(what) as stop:

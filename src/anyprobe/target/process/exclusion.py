@@ -5,19 +5,16 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import SessionConflict
-
-if TYPE_CHECKING:
-    from anyprobe.target.process.process import Process
+from anyprobe.target.base import ProcessFacts
 
 _PATIENCE = 10.0
 _PAUSE = 0.001
 
 
 @contextmanager
-def exclusive(process: "Process") -> Iterator[None]:
+def exclusive(process: ProcessFacts) -> Iterator[None]:
     """Keep other controllers from changing what is installed in a process, for one transaction.
 
     While everything is stopped ptrace does that. But journal and patches are also written between stops, and must not

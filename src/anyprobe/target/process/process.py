@@ -81,6 +81,32 @@ class Process(Tracee):
 
         return self._exclusive(with_deputy(self, top, timeout))
 
+    @contextmanager
+    def waiting_deputy(self, timeout: float = 2.0) -> Iterator[RemoteCalls]:
+        """Make system calls in a thread made for them, on the stack of a borrowed one, which waits meanwhile."""
+        from anyprobe.target.remote.helper_thread import with_waiting_deputy  # once in a session
+
+        begin = self.borrowed_us = 0
+        try:
+            with self.borrow(timeout) as remote:
+                begin = time.monotonic_ns()
+                with with_waiting_deputy(self, remote) as calls:
+                    yield calls
+        finally:
+            self.borrowed_us = (time.monotonic_ns() - begin) // 1000 if begin else 0
+
+    def thread_pointers(self) -> list[int] | None:
+        """Return the thread pointers of all threads; ``None`` where that cannot be told for certain."""
+        from anyprobe.target.process.thread_pointers import thread_pointers
+
+        return thread_pointers(self)
+
+    def thread_without_timestamps(self, *, live: bool = False) -> tuple[int | None, int]:
+        """Return a thread that may not read the time stamp counter, and the pause in microseconds."""
+        from anyprobe.target.process.timestamps import thread_without_timestamps
+
+        return thread_without_timestamps(self, live=live)
+
     def resume(self) -> None:
         """Let a launched program go; no tracer is attached to it afterwards."""
         held, self.held = self.held, None

@@ -84,6 +84,17 @@ class Thread:
         waiting = int(status.get("SigPnd", "0"), 16) & ~int(status.get("SigBlk", "0"), 16)
         return any(waiting >> each - 1 & 1 for each in signals)
 
+    def blocks(self, number: int) -> bool:
+        """Return whether it blocks a signal now, or will when a call that swaps masks returns; raise ``OSError``."""
+        try:
+            later = ptrace.get_signal_mask(self.tid)
+            status = procfs.parse_status(procfs.read_file(f"/proc/{self.pid}/task/{self.tid}/status"))
+        except OSError as error:
+            if error.errno in procfs.GONE_ERRORS:
+                return False
+            raise
+        return bool((int(status.get("SigBlk", "0"), 16) | later) >> number - 1 & 1)
+
     def come_to_handler(self, deadline: float) -> bool:
         """Let it come to the first instruction of the handler of a trap that it awaits; return whether it did in time.
 

@@ -5,13 +5,10 @@ after the thread's id, at a distance from the thread pointer that is the same fo
 """
 
 import time
-from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import MemoryFault
+from anyprobe.target.base import ProcessTarget
 from anyprobe.target.system import gateway, procfs
-
-if TYPE_CHECKING:
-    from anyprobe.target.process.process import Process
 
 _ID_BEFORE_LIST = 16
 """``pid_t tid``, another one, and a pointer stand before the list (``nptl/descr.h``)."""
@@ -24,7 +21,7 @@ _PATIENCE, _BUSY_PATIENCE = 0.2, 1.0
 _PAUSE = 0.0005
 
 
-def thread_pointers(process: "Process") -> list[int] | None:
+def thread_pointers(process: ProcessTarget) -> list[int] | None:
     """Return the thread pointers of all threads; ``None`` where that cannot be told for certain.
 
     A thread that has just begun has not registered its list yet: it is asked again for a moment.
@@ -43,7 +40,7 @@ def thread_pointers(process: "Process") -> list[int] | None:
             time.sleep(_PAUSE)
 
 
-def _distance(process: "Process", head: int) -> int | None:
+def _distance(process: ProcessTarget, head: int) -> int | None:
     """Return how far after its thread pointer a thread has its list."""
     try:
         before = process.mem.read(head - _MOST, _MOST)
@@ -61,7 +58,7 @@ def _word(content: bytes, at: int) -> int:
     return int.from_bytes(content[at : at + 8], "little")
 
 
-def _pointers(process: "Process", distance: int) -> list[int] | procfs.TaskStat:
+def _pointers(process: ProcessTarget, distance: int) -> list[int] | procfs.TaskStat:
     """Return the thread pointers, or a thread of which it is not known."""
     found: list[int] = []
     for tid in process.all_threads():
@@ -80,7 +77,7 @@ def _pointers(process: "Process", distance: int) -> list[int] | procfs.TaskStat:
     return found
 
 
-def _is_control_block(process: "Process", pointer: int, tid: int, distance: int) -> bool:
+def _is_control_block(process: ProcessTarget, pointer: int, tid: int, distance: int) -> bool:
     try:
         selves = [int.from_bytes(process.mem.read(pointer + at, 8), "little") for at in _SELF]
         return selves == [pointer, pointer] and _id_at(process, pointer + distance) == tid
@@ -88,5 +85,5 @@ def _is_control_block(process: "Process", pointer: int, tid: int, distance: int)
         return False
 
 
-def _id_at(process: "Process", head: int) -> int:
+def _id_at(process: ProcessTarget, head: int) -> int:
     return int.from_bytes(process.mem.read(head - _ID_BEFORE_LIST, 4), "little")

@@ -6,16 +6,17 @@ import select
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 
 from anyprobe.core.errors import TargetError, TargetExited, UnsupportedTarget
 from anyprobe.target.process import emulators, permission
 from anyprobe.target.process.called_name import called_name
+from anyprobe.target.process.exclusion import exclusive
 from anyprobe.target.process.relatives import Relatives
 from anyprobe.target.process.thread import Thread
 from anyprobe.target.remote import gadgets as gadget_search
-from anyprobe.target.system import gateway, procfs
+from anyprobe.target.system import gateway, pagemap, procfs
 from anyprobe.target.system.memory import TargetMemory
 from anyprobe.target.system.procfs import Mapping
 
@@ -91,6 +92,50 @@ class Tracee:
         """Return the ids of all tasks, none left out; ``StopTimeout`` where no list of them was whole."""
         with self.translated("listing threads"):
             return procfs.read_all_tasks(self.pid)
+
+    def thread_blocking(self, number: int, *, pending: bool = False) -> int:
+        """Return a thread that blocks a signal at this moment, or has it ``pending``, 0 if there is none.
+
+        Nothing is stopped for that. ``StopTimeout`` where no list of threads was whole.
+        """
+        sets = ("SigBlk", "SigPnd") if pending else ("SigBlk",)
+        for tid in self.all_threads():
+            try:
+                status = procfs.parse_status(procfs.read_file(f"/proc/{self.pid}/task/{tid}/status"))
+            except OSError as error:
+                if error.errno not in procfs.GONE_ERRORS:
+                    raise
+                continue
+            kernel_worker = status.get("Kthread", "0") != "0"
+            if not kernel_worker and any(int(status.get(each, "0"), 16) >> number - 1 & 1 for each in sets):
+                return tid
+        if self.exited():
+            raise TargetExited(self.pid, self.exit_status)
+        return 0
+
+    def handled_signals(self) -> int:
+        """Return which signals the process handles, as a mask; raise ``OSError``."""
+        return int(procfs.read_status(self.pid).get("SigCgt", "0"), 16)
+
+    def tracer(self) -> int:
+        """Return the process that traces it, 0 if there is none."""
+        return permission.tracer_of(self.pid)
+
+    def descriptors(self, pid: int) -> Iterator[tuple[int, str, int]]:
+        """Yield the descriptors of this process, or of another in its memory: number, path, inode."""
+        pid = procfs.voice(pid)
+        for name in gateway.listdir(f"/proc/{pid}/fd"):
+            path = f"/proc/{pid}/fd/{name}"
+            with suppress(FileNotFoundError):
+                yield int(name), gateway.readlink(path), gateway.stat(path).st_ino
+
+    def page_map(self) -> AbstractContextManager[pagemap.PageMap]:
+        """Open the page map for a scope; raise ``OSError``."""
+        return pagemap.opened(self.pid)
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Keep other controllers from changing what is installed in it, for one transaction."""
+        return exclusive(self)
 
     def exited(self) -> bool:
         """Whether it has ended; a child's status is then in ``exit_status``."""

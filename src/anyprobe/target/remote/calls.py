@@ -15,6 +15,7 @@ The frame's signal return is for the controller's death only: it loses the remai
 
 import contextlib
 import errno
+import os
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -28,7 +29,7 @@ from anyprobe.target.remote import frame, restarting
 from anyprobe.target.remote.batch import WAIT_US, BatchedCall, Outcome, batch_size, blank_outcome, read_outcome
 from anyprobe.target.remote.gadgets import Gadgets
 from anyprobe.target.remote.saved_frames import frames_in
-from anyprobe.target.system import procfs, ptrace
+from anyprobe.target.system import gateway, procfs, ptrace
 from anyprobe.target.system.memory import TargetMemory
 from anyprobe.target.system.procfs import Mapping
 from anyprobe.target.system.wait_status import Kind
@@ -108,6 +109,13 @@ class RemoteCalls:
         address = (self._frame - _BELOW_FRAME - len(content)) & ~15
         self._process.mem.write(address, content)
         return address
+
+    def open_descriptor(self, fd: int) -> int:
+        """Return a descriptor for the file that one of the thread's refers to; raise ``OSError``.
+
+        The thread's own: a vfork child, and a helper thread, share the memory but have descriptors of their own.
+        """
+        return int(gateway.open_file(f"/proc/{self._thread.tid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC))
 
     def syscall(self, number: int, *arguments: int) -> int:
         """Make one system call; it must not sleep. Raise ``RemoteCallFailed`` with the target's errno."""

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from anyprobe.target.remote.calls import MEMBARRIER
 
 if TYPE_CHECKING:
-    from anyprobe.target.remote.calls import RemoteCalls
+    from anyprobe.target.base import SystemCalls
 
 PRIVATE_EXPEDITED_SYNC_CORE, REGISTER_PRIVATE_EXPEDITED_SYNC_CORE = 1 << 5, 1 << 6
 
 
-def register(remote: "RemoteCalls") -> None:
+def register(remote: "SystemCalls") -> None:
     """Announce that the process will be serialised; ``RemoteCallFailed`` where the kernel cannot."""
     remote.syscall(MEMBARRIER, REGISTER_PRIVATE_EXPEDITED_SYNC_CORE, 0, 0)
 
 
-def serialise(remote: "RemoteCalls") -> None:
+def serialise(remote: "SystemCalls") -> None:
     """Have every core that runs the process execute a serialising instruction. Precondition: it is registered."""
     remote.syscall(MEMBARRIER, PRIVATE_EXPEDITED_SYNC_CORE, 0, 0)

@@ -1,5 +1,6 @@
 """What the journal says is registered."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -26,9 +27,7 @@ def journal(memory):
 
 @pytest.fixture
 def access(journal):
-    import os
-
-    process = SimpleNamespace(pid=os.getpid(), translated=lambda doing: SimpleContext(), mappings=lambda: ())
+    process = SimpleNamespace(exclusive=nullcontext, mappings=lambda: ())
     listed = [journal]
     return SimpleNamespace(
         process=process, listed=listed, journals=lambda: reversed(listed), check_sessions=lambda mappings: None
@@ -37,14 +36,6 @@ def access(journal):
 
 def roster_of(access, *, over=False):
     return Roster(access, lambda: over)
-
-
-class SimpleContext:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return False
 
 
 def read(memory):

@@ -10,22 +10,22 @@ from anyprobe.splice.plan.splices import Strategy
 from anyprobe.splice.userspace import signal_view
 
 
-def view_of(*, faults_wanted, calls=nullcontext):
+def view_of(*, faults_wanted, calls=nullcontext, handled=0):
     """Return the view of a program in which nothing is spliced yet."""
+    process = SimpleNamespace(handled_signals=lambda: handled)
     return signal_view.SignalView(
-        None, SimpleNamespace(neighbourhoods=["first"]), [], SimpleNamespace(pages=lambda: ()),
+        process, SimpleNamespace(neighbourhoods=["first"]), [], SimpleNamespace(pages=lambda: ()),
         None, SimpleNamespace(wanted=faults_wanted), hides_faults=lambda *_: False, calls=calls,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(("error", "complaints"), [(TargetExited(7), 0), (StopTimeout("thread 8 does not stop"), 1)])
-def test_that_handlers_could_not_be_asked_matters_to_the_living(monkeypatch, error, complaints):
+def test_that_handlers_could_not_be_asked_matters_to_the_living(error, complaints):
     def calls():
         raise error
 
-    view = view_of(faults_wanted=False, calls=calls)
+    view = view_of(faults_wanted=False, calls=calls, handled=1 << 9)
     view.find_by(lambda address: None, lambda: None)
-    monkeypatch.setattr(signal_view, "handled_signals", lambda process: 1 << 9)
     view.look()
     assert list(view.with_handlers([SimpleNamespace(added=["something"])])) != []
     assert len(list(view.complaints())) == complaints

@@ -285,7 +285,7 @@ class LiveArming:
                 raise NotNowError(Refusal(Reason.NEEDS_STOP, edits[0].state.code.start, str(error))) from error
             raise
         transaction.done = True
-        complete_in_children(process, holdings.inodes(), windows, began)
+        complete_in_children(process.pid, holdings.inodes(), windows, began)
         self._conclude(transaction, edits)
         for change in changes:
             self._keep_springboards(change)

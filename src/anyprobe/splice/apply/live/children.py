@@ -31,7 +31,7 @@ def ticks_now() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")) - 1
 
 
-def complete_in_children(parent: Process, inodes: frozenset[int], windows: Sequence[Rewrite], began: int) -> None:
+def complete_in_children(parent: int, inodes: frozenset[int], windows: Sequence[Rewrite], began: int) -> None:
     """Write the rest of a change into the processes that were forked since ``began`` and have a part of it.
 
     What fails here leaves a child that works, and that the session's end, or ``detach``, restores.
@@ -40,7 +40,7 @@ def complete_in_children(parent: Process, inodes: frozenset[int], windows: Seque
         return
     time.sleep(_BIRTH)
     for pid in _born_since(began):
-        if pid == parent.pid or not _maps_one(pid, inodes):
+        if pid == parent or not _maps_one(pid, inodes):
             continue
         with suppress(AnyprobeError, MemoryFault, OSError):
             child = Process.open(pid)

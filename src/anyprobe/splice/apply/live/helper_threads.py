@@ -11,10 +11,9 @@ from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.access import Access
-from anyprobe.target.process.thread_pointers import thread_pointers
+from anyprobe.target.base import SystemCalls
 from anyprobe.target.process.urgency import urgent
-from anyprobe.target.remote.calls import RemoteCalls
-from anyprobe.target.remote.helper_thread import ROOM, with_waiting_deputy
+from anyprobe.target.remote.helper_thread import ROOM
 
 _RECORDS = 4
 
@@ -29,7 +28,7 @@ class Deputies:
         """Top of the memory in which deputies have their stack."""
 
     @contextmanager
-    def deputy(self, what: str) -> Iterator[RemoteCalls]:
+    def deputy(self, what: str) -> Iterator[SystemCalls]:
         """Make system calls in a thread made for them; how long its maker stands still counts as a pause."""
         process = self._process
         self.prepare_stack(what)
@@ -39,7 +38,7 @@ class Deputies:
             yield calls
 
     @contextmanager
-    def calls(self, what: str) -> Iterator[RemoteCalls]:
+    def calls(self, what: str) -> Iterator[SystemCalls]:
         """Make system calls in a borrowed thread; the time that it stands still counts as a pause."""
         begin = 0
         try:
@@ -63,19 +62,22 @@ class Deputies:
         if place is None:
             raise StopTimeout("no room for a stack in the target's address space")
         pieces = [Piece(MappingUse.DATA, place + journal_bytes + PAGE, size)]
-        with self.calls(what) as remote, with_waiting_deputy(process, remote) as calls:
-            arena = Arena.create(process, calls, holdings.owner, pieces, journal_at=place, records=_RECORDS)
+        try:
+            with urgent(), process.waiting_deputy() as calls:
+                arena = Arena.create(process, calls, holdings.owner, pieces, journal_at=place, records=_RECORDS)
+        finally:
+            self._access.pause_us[what] += process.borrowed_us
         holdings.add_aside(arena)
         self._springboards.space.reserve(place, pieces[0].end)
         self.stack = pieces[0].end
 
     @contextmanager
-    def mapping(self, *, pointers: bool) -> Iterator[tuple[RemoteCalls, list[int]]]:
+    def mapping(self, *, pointers: bool) -> Iterator[tuple[SystemCalls, list[int]]]:
         """Give a thread to map memory in, and all thread ``pointers``; ``StopTimeout`` where that needs a stop."""
         process = self._process
         process.verify()
         self._access.check_sessions(process.mappings())
-        found = thread_pointers(process) if pointers else []
+        found = process.thread_pointers() if pointers else []
         if found is None:
             raise StopTimeout(f"not all threads of process {process.pid} are known to be the C library's")
         with self.deputy("arm") as calls:

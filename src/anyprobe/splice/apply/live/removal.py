@@ -25,13 +25,12 @@ from anyprobe.splice.memory.file_pages import copied_pages, droppable
 from anyprobe.splice.regions.access import Access
 from anyprobe.splice.userspace.signal_actions import put_back_live, trapped
 from anyprobe.splice.userspace.thread_slot import clear_slots
-from anyprobe.target.process.exclusion import exclusive
 from anyprobe.target.remote.batch import BatchedCall, batch_code, batch_size, capacity
 
 if TYPE_CHECKING:
     from anyprobe.splice.apply.live.changes import LiveArming
     from anyprobe.splice.regions.code_region import Neighbourhood
-    from anyprobe.target.remote.calls import RemoteCalls
+    from anyprobe.target.base import SystemCalls
     from anyprobe.target.system.procfs import Mapping
 
 _SYS_MUNMAP = 11
@@ -55,19 +54,17 @@ class LiveRemoval:
 
     def run(self) -> None:
         """Do as much as can be done; what is left shows in the memory map."""
-        from anyprobe.target.process.thread_pointers import thread_pointers
-
         states = [(module, state) for module in self._modules for state in module.functions.values()]
         at_handlers = [each for each in states if any(splice.planned.shows_pcs for splice in each[1].splices)]
         others = [each for each in states if each not in at_handlers]
         self._take_out(others)
         if at_handlers:  # who is in a patch still may be interrupted there, and it is they that know what to show
-            with exclusive(self._process):
+            with self._process.exclusive():
                 self._read()
                 if any(state.splices for _, state in others) or not self._is_quiet():
                     return
             self._take_out(at_handlers)
-        with exclusive(self._process):
+        with self._process.exclusive():
             self._deputies.prepare_stack("disarm")
             self._read()
             self._drop_pages()
@@ -81,7 +78,7 @@ class LiveRemoval:
                     put_back_live(self._process, remote, self._journals, self._mappings)
                 if not self._is_quiet():
                     return
-            pointers = thread_pointers(self._process) if self._banks() else []
+            pointers = self._process.thread_pointers() if self._banks() else []
             if pointers is not None:
                 self._unmap(pointers, home)
 
@@ -184,7 +181,7 @@ class LiveRemoval:
         return [(low, high) for low, high in ranges if any(low <= address < high for address in needed)]
 
     @staticmethod
-    def _run(remote: "RemoteCalls", calls: Sequence[BatchedCall], home: "Neighbourhood") -> None:
+    def _run(remote: "SystemCalls", calls: Sequence[BatchedCall], home: "Neighbourhood") -> None:
         each = capacity(home.limit - home.cursor)
         for first in range(0, len(calls), each):
             batch = calls[first : first + each]

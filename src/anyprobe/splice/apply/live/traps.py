@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import StopTimeout
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.splice.userspace.signal_actions import blocked_now, current_action, handled_signals, query_actions
+from anyprobe.splice.userspace.signal_actions import blocked_now, current_action, query_actions
 from anyprobe.splice.userspace.trap_handler import TRAP_BIT
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
     from anyprobe.splice.userspace.traps import Traps
-    from anyprobe.target.process.process import Process
-    from anyprobe.target.remote.calls import RemoteCalls
+    from anyprobe.target.base import ProcessFacts, SystemCalls
 
 _PATIENCE = 0.05
 """Seconds to wait for threads that sleep to unblock SIGTRAP: libc blocks all signals for moments."""
@@ -21,12 +20,12 @@ _RUNNING_PATIENCE = 1.0
 _PAUSE = 0.001
 
 
-def wrong_action(process: "Process", remote: "RemoteCalls", traps: "Traps", site: int) -> Refusal | None:
+def wrong_action(process: "ProcessFacts", remote: "SystemCalls", traps: "Traps", site: int) -> Refusal | None:
     """Return why the signal actions are not as they must be. Precondition: the handler is installed."""
     return traps.replaced(current_action(process, remote), site) or _masking_handler(process, remote, site)
 
 
-def disturbed(process: "Process", site: int) -> Refusal | None:
+def disturbed(process: "ProcessFacts", site: int) -> Refusal | None:
     """Return why no ``int3`` may be placed at this moment, after waiting a little for a better one."""
     began = time.monotonic()
     while relatives := process.relatives.find():
@@ -52,9 +51,9 @@ def _patience_with(pid: int, tid: int) -> float:
         return _RUNNING_PATIENCE
 
 
-def _masking_handler(process: "Process", remote: "RemoteCalls", site: int) -> Refusal | None:
+def _masking_handler(process: "ProcessFacts", remote: "SystemCalls", site: int) -> Refusal | None:
     """Return a refusal if a signal handler of the program runs with SIGTRAP blocked."""
-    for number, action in query_actions(process, remote, handled_signals(process) & ~TRAP_BIT).items():
+    for number, action in query_actions(process, remote, process.handled_signals() & ~TRAP_BIT).items():
         if action.is_handler and action.mask & TRAP_BIT:
             detail = f"the program's handler of signal {number} runs with SIGTRAP blocked"
             return Refusal(Reason.TRAP_UNSAFE, site, detail)

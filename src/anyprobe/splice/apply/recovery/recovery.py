@@ -40,11 +40,8 @@ from anyprobe.splice.memory.arena import (
 from anyprobe.splice.memory.file_pages import copied_pages, droppable, never_written
 from anyprobe.splice.userspace.signal_actions import has_traps, put_back, trapped, unreached
 from anyprobe.splice.userspace.thread_slot import clear_slots
-from anyprobe.target.process.exclusion import exclusive
+from anyprobe.target.base import ImmovableThread, ProcessQuiescence, ProcessTarget, StoppedThread, SystemCalls
 from anyprobe.target.process.process import Process
-from anyprobe.target.process.stopping import Stop, WaitingParent
-from anyprobe.target.process.thread import Thread
-from anyprobe.target.remote.calls import RemoteCalls
 from anyprobe.target.system.procfs import Mapping
 
 _TRIES = 3
@@ -79,7 +76,7 @@ class Removal:
 
 
 def remove(
-    process: Process,
+    process: ProcessTarget,
     sessions: frozenset[bytes] | None = None,
     patches: Callable[[], Sleepers] | None = None,
     saved: Sequence[Saved] = (),
@@ -96,7 +93,7 @@ def remove(
     deadline = time.monotonic() + _PATIENCE
     for number in count(1):
         try:
-            with exclusive(process), process.translated("removing probes from"):
+            with process.exclusive(), process.translated("removing probes from"):
                 return _remove(process, sessions, patches, saved)
         except (TargetError, MemoryFault) as error:
             final = isinstance(error, SessionConflict) or (isinstance(error, TargetExited) and process.ended())
@@ -111,7 +108,7 @@ def remove(
 
 
 def _remove(
-    process: Process,
+    process: ProcessTarget,
     sessions: frozenset[bytes] | None,
     patches: Callable[[], Sleepers] | None,
     saved: Sequence[Saved],
@@ -147,7 +144,7 @@ def _remove(
 
 
 class _Restoration:
-    def __init__(self, process: Process, sessions: frozenset[bytes] | None, saved: Sequence[Saved]) -> None:
+    def __init__(self, process: ProcessTarget, sessions: frozenset[bytes] | None, saved: Sequence[Saved]) -> None:
         self._process, self._sessions, self._saved = process, sessions, saved
         self._found: list[FoundJournal] = []
         self._pages: list[int] = []
@@ -179,9 +176,9 @@ class _Restoration:
     def _prepare(self) -> None:
         """Derive from the journals what takes time and can be known before anything is stopped."""
         meant = self._meant(self._found)
-        memory, pid = self._process.mem, self._process.pid
+        memory, process = self._process.mem, self._process
         self._text, self._at_handlers = (
-            TextRestoration(memory, meant, lambda page: bool(never_written(pid, (page,))), at_handlers=which)
+            TextRestoration(memory, meant, lambda page: bool(never_written(process, (page,))), at_handlers=which)
             for which in (False, True)
         )
         self._dead_jumps = listed(meant)
@@ -204,7 +201,7 @@ class _Restoration:
     def look_for_leaks(self) -> bool:
         """Return whether a session has left descriptors open, without stopping anything."""
         with suppress(TargetError, OSError):
-            self._leaks = bool(leaked_descriptors(self._process.pid, self._process.mappings()))
+            self._leaks = bool(leaked_descriptors(self._process, self._process.pid, self._process.mappings()))
         return self._leaks
 
     def has_work(self) -> bool:
@@ -221,7 +218,7 @@ class _Restoration:
         """Return the journals of the sessions to be removed."""
         return [j for j in found if self._sessions is None or j.owner.session in self._sessions]
 
-    def run(self, stop: Stop) -> tuple[str, ...]:
+    def run(self, stop: ProcessQuiescence) -> tuple[str, ...]:
         """Do what is possible in one stop; return what is not quiet.
 
         Once all was quiet it stays so, as no text leads to our code: later stops only go on giving memory back.
@@ -261,7 +258,7 @@ class _Restoration:
 
     def _make_quiet(
         self,
-        stop: Stop,
+        stop: ProcessQuiescence,
         journals: Sequence[FoundJournal],
         ranges: Sequence[tuple[int, int]],
         mappings: Sequence[Mapping],
@@ -294,7 +291,7 @@ class _Restoration:
             self._pages = sorted({*self._text.pages, *self._at_handlers.pages, *self._copies})
             self._restored = True
 
-    def _give_back(self, stop: Stop, mappings: Sequence[Mapping]) -> None:
+    def _give_back(self, stop: ProcessQuiescence, mappings: Sequence[Mapping]) -> None:
         """Give memory back until a while has passed."""
         end = time.monotonic() + _SLICE
         with stop.remote() as remote:
@@ -314,7 +311,7 @@ class _Restoration:
         self.unfinished = bool(self._ranges)
 
     def _clear_slots(
-        self, journals: Sequence[FoundJournal], threads: Sequence[Thread], mappings: Sequence[Mapping]
+        self, journals: Sequence[FoundJournal], threads: Sequence[StoppedThread], mappings: Sequence[Mapping]
     ) -> None:
         def mapped(address: int) -> bool:
             return any(m.start <= address < m.end for m in mappings)
@@ -332,10 +329,10 @@ class _Restoration:
                 # Left behind, a slot would lead a later session's code into memory that is gone.
                 raise TargetError(f"the slots of process {self._process.pid} cannot be cleared: {fault}") from fault
 
-    def _close_leaked(self, remote: RemoteCalls, mappings: Sequence[Mapping]) -> None:
+    def _close_leaked(self, remote: SystemCalls, mappings: Sequence[Mapping]) -> None:
         if self._leaks and remote.thread.pid == self._process.pid:
             with self._process.translated("listing the descriptors of"):
-                for fd in leaked_descriptors(self._process.pid, mappings):
+                for fd in leaked_descriptors(self._process, self._process.pid, mappings):
                     close_descriptor(remote, fd)
 
     def _journals(self, mappings: Sequence[Mapping]) -> list[FoundJournal]:
@@ -383,7 +380,7 @@ def code_of(ranges: Sequence[tuple[int, int]], mappings: Sequence[Mapping]) -> l
     return sorted((low, high) for low, high in ranges if high in executable)
 
 
-def _about_to_call(process: Process, threads: Iterable[Thread]) -> tuple[str, ...]:
+def _about_to_call(process: ProcessTarget, threads: Iterable[StoppedThread]) -> tuple[str, ...]:
     """Return the threads in which a controller died before its call was made: they will make it when they run."""
     with suppress(UnsupportedTarget):
         gadgets = process.gadgets()
@@ -396,7 +393,7 @@ def _about_to_call(process: Process, threads: Iterable[Thread]) -> tuple[str, ..
     return ()
 
 
-def on_our_stacks(ranges: Sequence[tuple[int, int]], threads: Iterable[Thread]) -> tuple[str, ...]:
+def on_our_stacks(ranges: Sequence[tuple[int, int]], threads: Iterable[StoppedThread]) -> tuple[str, ...]:
     """Return the deputies that a dead controller has left: they end when they run, and not without their stack."""
     return tuple(
         f"thread {thread.tid}, which is about to end"
@@ -407,8 +404,8 @@ def on_our_stacks(ranges: Sequence[tuple[int, int]], threads: Iterable[Thread]) 
 
 def busy_code(
     memory: Memory,
-    threads: Iterable[Thread],
-    waiting: Iterable[WaitingParent],
+    threads: Iterable[StoppedThread],
+    waiting: Iterable[ImmovableThread],
     code: Sequence[tuple[int, int]],
     mappings: Sequence[Mapping],
     parked: Sequence[int] = (),

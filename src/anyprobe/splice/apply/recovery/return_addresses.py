@@ -18,12 +18,10 @@ from anyprobe.data.layout import RETURN_BYTES
 from anyprobe.splice.codegen.trampoline import STUB_BYTES
 from anyprobe.splice.journal.records import FoundJournal, RecordKind
 from anyprobe.splice.memory.arena import MEMFD_PATH, is_ours
-from anyprobe.target.system import pagemap
 from anyprobe.target.system.pagemap import IN_MEMORY
 
 if TYPE_CHECKING:
-    from anyprobe.target.process.process import Process
-    from anyprobe.target.process.thread import Thread
+    from anyprobe.target.base import ProcessFacts, StoppedThread
     from anyprobe.target.system.procfs import Mapping
 
 _MOST_STUBS = 1 << 16
@@ -70,7 +68,10 @@ def true_address(word: int, tables: Sequence[StubTable]) -> int | None:
 
 
 def restore_returns(
-    process: "Process", threads: Iterable["Thread"], journals: Sequence[FoundJournal], mappings: Sequence["Mapping"]
+    process: "ProcessFacts",
+    threads: Iterable["StoppedThread"],
+    journals: Sequence[FoundJournal],
+    mappings: Sequence["Mapping"],
 ) -> tuple[str, ...]:
     """Put the true return addresses back; return what stands in the way, as text.
 
@@ -84,7 +85,7 @@ def restore_returns(
         if any(true_address(word, tables) is not None for word in words):
             return (f"a return address in a register of thread {thread.tid}",)
     try:
-        places = [(m, *place) for m in mappings if may_hold_stacks(m) for place in present(process.pid, m)]
+        places = [(m, *place) for m in mappings if may_hold_stacks(m) for place in present(process, m)]
         if sum(size for _, _, size in places) > _MOST_BYTES:
             return ("return addresses: too much memory to look for them",)
         for mapping, low, size in places:
@@ -125,12 +126,12 @@ def may_hold_stacks(mapping: "Mapping") -> bool:
     return mapping.writable or (mapping.private and not mapping.inode)
 
 
-def present(pid: int, mapping: "Mapping") -> Iterator[tuple[int, int]]:
+def present(process: "ProcessFacts", mapping: "Mapping") -> Iterator[tuple[int, int]]:
     """Yield (address, size) of memory that exists: to read what does not would make it."""
     pages = (mapping.end - mapping.start) // PAGE
     if pages > _MOST_PAGES:
         raise TooMuch(f"{mapping.start:x}-{mapping.end:x} is too large")
-    with pagemap.opened(pid) as page_map:
+    with process.page_map() as page_map:
         for address, content in page_map.entries(mapping.start, mapping.end):
             there = np.flatnonzero(np.frombuffer(content, dtype=np.uint64) & np.uint64(IN_MEMORY))
             for run in np.split(there, np.flatnonzero(np.diff(there) != 1) + 1) if len(there) else ():
@@ -139,7 +140,7 @@ def present(pid: int, mapping: "Mapping") -> Iterator[tuple[int, int]]:
                     yield address + int(run[at]) * PAGE, count * PAGE
 
 
-def _restore_in(process: "Process", low: int, size: int, tables: Sequence[StubTable], *, writable: bool) -> bool:
+def _restore_in(process: "ProcessFacts", low: int, size: int, tables: Sequence[StubTable], *, writable: bool) -> bool:
     """Restore the words in one piece of memory; return whether that was possible."""
     words = np.frombuffer(process.mem.read(low, size), dtype=np.uint64)
     for table in tables:

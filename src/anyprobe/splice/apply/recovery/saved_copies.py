@@ -11,7 +11,7 @@ from anyprobe.isa.assemble import u64
 from anyprobe.splice.apply.recovery.return_addresses import TooMuch, may_hold_stacks, present
 
 if TYPE_CHECKING:
-    from anyprobe.target.process.process import Process
+    from anyprobe.target.base import ProcessFacts
     from anyprobe.target.system.procfs import Mapping
 
 _MOST_BYTES = 1 << 30
@@ -27,7 +27,7 @@ class Saved(NamedTuple):
     """Where its jump led: the patch, or the springboard on the way there."""
 
 
-def held_copies(process: "Process", saved: Sequence[Saved], mappings: Iterable["Mapping"]) -> list[int]:
+def held_copies(process: "ProcessFacts", saved: Sequence[Saved], mappings: Iterable["Mapping"]) -> list[int]:
     """Return the addresses of the splices of which copies may be held, as they were or moved elsewhere.
 
     Looked for are the bytes themselves, and in a trampoline that hooking code has made of them the address of the
@@ -36,7 +36,7 @@ def held_copies(process: "Process", saved: Sequence[Saved], mappings: Iterable["
     """
     if not saved:
         return []
-    places = [(low, size) for m in mappings if may_hold_stacks(m) for low, size in _present(process.pid, m)]
+    places = [(low, size) for m in mappings if may_hold_stacks(m) for low, size in _present(process, m)]
     if sum(size for _, size in places) > _MOST_BYTES:
         return [each.address for each in saved]
     found: set[int] = set()
@@ -49,9 +49,9 @@ def held_copies(process: "Process", saved: Sequence[Saved], mappings: Iterable["
     return sorted(found)
 
 
-def _present(pid: int, mapping: "Mapping") -> list[tuple[int, int]]:
+def _present(process: "ProcessFacts", mapping: "Mapping") -> list[tuple[int, int]]:
     try:
-        return list(present(pid, mapping))
+        return list(present(process, mapping))
     except (OSError, TooMuch):
         return [(mapping.start, _MOST_BYTES + 1)]
 

@@ -23,12 +23,9 @@ from anyprobe.splice.journal.records import FoundJournal, Record, RecordKind
 from anyprobe.splice.memory.file_pages import never_written
 from anyprobe.splice.plan.splices import TRAP
 from anyprobe.splice.userspace.signal_actions import has_traps
-from anyprobe.target.process.exclusion import exclusive
-from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
-    from anyprobe.target.process.process import Process
-    from anyprobe.target.process.stopping import Stop
+    from anyprobe.target.base import ProcessQuiescence, ProcessTarget
 
 PATIENCE, PAUSE = 2.0, 0.002
 _SIGTRAP = 5
@@ -48,21 +45,24 @@ class Switched:
     pause_us: int
 
 
-def suspend(process: "Process") -> Switched:
+def suspend(process: "ProcessTarget") -> Switched:
     """Restore the bytes of the program everywhere, in one stop."""
     return _switch(process, _objection_to_suspending, on=False)
 
 
-def resume(process: "Process") -> Switched:
+def resume(process: "ProcessTarget") -> Switched:
     """Put all splices in again, in one stop."""
     return _switch(process, _objection_to_resuming, on=True)
 
 
 def _switch(
-    process: "Process", objection: "Callable[[Process, Stop, Sequence[FoundJournal]], str]", *, on: bool
+    process: "ProcessTarget",
+    objection: "Callable[[ProcessTarget, ProcessQuiescence, Sequence[FoundJournal]], str]",
+    *,
+    on: bool,
 ) -> Switched:
     deadline = time.monotonic() + PATIENCE
-    with exclusive(process), process.translated("switching the probes of"):
+    with process.exclusive(), process.translated("switching the probes of"):
         process.meets_traps |= has_traps(find_journals(process.mem, process.mappings()))
         may_park(process, process.mappings())
         while True:
@@ -79,19 +79,22 @@ def _switch(
             time.sleep(PAUSE)
 
 
-def _objection_to_suspending(process: "Process", stop: "Stop", journals: Sequence[FoundJournal]) -> str:
+def _objection_to_suspending(
+    process: "ProcessTarget", stop: "ProcessQuiescence", journals: Sequence[FoundJournal]
+) -> str:
     """Return who stands on bytes that are to be the program's again; they are moved on where that can be."""
     held = leave(process.mem, listed(journals), stop)
     return ", ".join(held)
 
 
-def _objection_to_resuming(process: "Process", stop: "Stop", journals: Sequence[FoundJournal]) -> str:
+def _objection_to_resuming(
+    process: "ProcessTarget", stop: "ProcessQuiescence", journals: Sequence[FoundJournal]
+) -> str:
     """Return who stands between bytes that are to be overwritten, or could not stand a trap."""
     records = list(_splices(journals))
     if any(record.new == TRAP for record in records):
         for thread in stop.threads:
-            blocked = int(procfs.read_status(thread.tid).get("SigBlk", "0"), 16)
-            if blocked >> (_SIGTRAP - 1) & 1:
+            if thread.blocks(_SIGTRAP):
                 return f"thread {thread.tid} has SIGTRAP blocked"
     inside, heads = between(records), {record.address for record in records}
     stacks = Stacks(process.mem, stop.mappings)
@@ -128,7 +131,7 @@ def _splices(journals: Iterable[FoundJournal]) -> list[Record]:
     return [record for journal in journals for record in journal.of(RecordKind.SPLICE)]
 
 
-def _write(process: "Process", journals: Sequence[FoundJournal], *, on: bool) -> tuple[int, int, list[int]]:
+def _write(process: "ProcessTarget", journals: Sequence[FoundJournal], *, on: bool) -> tuple[int, int, list[int]]:
     """Write all bytes, those of a page at once: what only works together never lies on two."""
     if windows_of(journals):
         raise TargetError(f"process {process.pid} is being changed while it runs; try again when that is over")
@@ -158,7 +161,7 @@ def _write(process: "Process", journals: Sequence[FoundJournal], *, on: bool) ->
                 foreign.append(record.address)
         if fresh:
             laid_out[page] = low, after, fresh
-    others = never_written(process.pid, laid_out)
+    others = never_written(process, laid_out)
     for page, (low, after, fresh) in laid_out.items():
         if page in others:  # another library, with the same bytes here
             foreign += fresh
