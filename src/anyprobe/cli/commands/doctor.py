@@ -19,8 +19,12 @@ STYLES = {"ok": "green", "limited": "yellow", "no": "bold red"}
 @click.command("doctor", cls=helping.Command)
 @options.one_target
 @options.json
-def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int:
-    """Say what this machine, and a process if one is named, permit. Changes nothing. Exit status 1 for any "no"."""
+@click.option("--kernel", is_flag=True, help="Try each mechanism of probes in the running kernel, for a moment.")
+def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, kernel: bool) -> int:
+    """Say what this machine, and a process or the kernel if asked, permit. Exit status 1 for any "no".
+
+    Nothing is changed; what --kernel tries is taken away at once, and only this process's own calls are counted by it.
+    """
     import sys
 
     from anyprobe.cli import output, targets
@@ -31,12 +35,16 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int
         sections = {"machine": machine_checks.findings()}
         if pid is not None:
             sections[f"process {pid}"] = target_checks.findings(pid)
-    following = next_command(pid, [finding for found in sections.values() for finding in found])
+        if kernel:
+            from anyprobe.cli.doctor import kernel_checks
+
+            sections["kernel"] = kernel_checks.findings()
+    following = next_command(pid, [finding for found in sections.values() for finding in found], kernel=kernel)
     if as_json:
-        machine, *target = sections.values()
-        document: dict[str, Any] = {"machine": [finding.as_json() for finding in machine]}
-        if target:
-            document["target"] = [finding.as_json() for finding in target[0]]
+        keys = {"machine": "machine", "kernel": "kernel"}
+        document: dict[str, Any] = {
+            keys.get(title, "target"): [finding.as_json() for finding in found] for title, found in sections.items()
+        }
         document["next"] = following
         output.write_json(document, sys.stdout)
     else:
@@ -46,12 +54,17 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int
     return ExitStatus.NOT_PERMITTED if forbidden else ExitStatus.DONE
 
 
-def next_command(pid: int | None, found: "Sequence[Finding]") -> str:
+def next_command(pid: int | None, found: "Sequence[Finding]", *, kernel: bool = False) -> str:
     """Return what to try next: what remedies the first thing that forbids probing, or a first measurement."""
-    forbidding = next((each for each in found if each.verdict == "no"), None)
+    forbidden = [each for each in found if each.verdict == "no"]
+    forbidding = next((each for each in forbidden if each.remedy), forbidden[0] if forbidden else None)
+    if kernel and forbidding is not None and not forbidding.remedy:
+        return "anyprobe doctor -p PID, for a process: those can be probed where the kernel takes no probes"
     if forbidding is not None:
-        again = "anyprobe doctor" + ("" if pid is None else f" -p {pid}")
+        again = "anyprobe doctor" + ("" if pid is None else f" -p {pid}") + " --kernel" * kernel
         return f"{forbidding.remedy or forbidding.detail}; then {again}"
+    if kernel and pid is None:
+        return "anyprobe count 'kernel::vfs_read' --for 5"
     if pid is None:
         return "anyprobe count 'libc:*' -- ls; or anyprobe doctor -p PID, for a running process"
     return f"anyprobe count 'a.out:*' -p {pid} --for 5"

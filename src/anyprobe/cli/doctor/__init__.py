@@ -1,5 +1,5 @@
-"""What ``doctor`` looks at: the machine, the user and one target.
+"""What ``doctor`` looks at: the machine, the user, one target and the kernel.
 
-In: /proc, the kernel's settings, a process id. Out: findings, each with what to do about it.
-Must not change anything.
+In: /proc, the kernel's settings, a process id, trials of mechanisms. Out: findings, each with what to do about it.
+Must not leave anything changed.
 """

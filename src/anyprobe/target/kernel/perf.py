@@ -1,6 +1,7 @@
 """perf_event_open(2): events that run a program of BPF."""
 
 import ctypes
+import os
 import struct
 from functools import cache
 from typing import Final
@@ -59,6 +60,16 @@ def open_kprobe(address: int, *, returning: bool = False) -> int:
     kind = _device("kprobe", "type")
     attribute = _attribute(kind, config, flags=_DISABLED, second=address)
     return _open(f"set a {'kretprobe' if returning else 'kprobe'}", attribute, bpf.first_processor())
+
+
+def open_uprobe(path: str, offset: int, *, returning: bool = False) -> int:
+    """Return a descriptor of a new uprobe or uretprobe in all processes, at an offset in a file; as for kprobes."""
+    config = 1 << _device("uprobe", "format/retprobe") if returning else 0
+    name = ctypes.create_string_buffer(os.fsencode(path))
+    attribute = _attribute(
+        _device("uprobe", "type"), config, flags=_DISABLED, first=ctypes.addressof(name), second=offset
+    )
+    return _open(f"set a {'uretprobe' if returning else 'uprobe'}", attribute, bpf.first_processor())
 
 
 def open_software(name: str, processor: int, *, period: int = 1) -> int:
