@@ -39,7 +39,7 @@ bench-packages:
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy
 
 # In the order of their names the short files come last, so that no process waits long for the other.
 # pyarrow is optional for users; without it the tests of Arrow and Parquet are skipped.

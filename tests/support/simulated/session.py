@@ -1,0 +1,79 @@
+"""An engine on a simulated target, with the few steps that tests take with it."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from anyprobe.probes.providers.function.clobbering import clobbers
+from anyprobe.probes.reading import BankValues
+from anyprobe.splice.apply.recovery.recovery import Removal, remove
+from anyprobe.splice.codegen.patch import ActionKind
+from anyprobe.splice.edits import Edit
+from anyprobe.splice.engine import Engine
+from anyprobe.splice.plan.splices import AUTO, Strategy, Want, WantKind
+from anyprobe.splice.regions.banks import Hook
+from support.simulated.program import Program
+from support.simulated.target import as_process
+
+
+class Splicing:
+    """One session of the engine, by which the instructions of a program are counted."""
+
+    def __init__(self, program: Program, *, allowed: frozenset[Strategy] = AUTO, slots: bool = True) -> None:
+        """Change nothing yet."""
+        self.program, self.target = program, program.target
+        self.engine = Engine(as_process(self.target), clobbers, allowed=allowed, slots=slots)
+        self.engine.add_module(program.module)
+
+    def wants(self, name: str, places: Iterable[int] | None = None) -> list[Want]:
+        """Return wants of counters at a function's entry, or at some of its instructions."""
+        code = self.program.code(name)
+        if places is None:
+            return [Want(code.entry, WantKind.ENTRY, tag=Hook(ActionKind.COUNT))]
+        return [Want(at, WantKind.OFFSET, tag=Hook(ActionKind.COUNT)) for at in places]
+
+    def edit(self, name: str, added: Iterable[Want] = (), removed: Iterable[Want] = ()) -> Edit:
+        """Return an edit of a function."""
+        module = self.program.module
+        return Edit(module, module.state_of(self.program.code(name)), list(added), list(removed))
+
+    def count(self, name: str, places: Iterable[int] | None = None) -> list[Hook]:
+        """Count a function's entries, or some of its instructions; return the hooks in the same order."""
+        wants = self.wants(name, places)
+        self.engine.change([self.edit(name, wants)])
+        return [want.tag for want in wants if isinstance(want.tag, Hook)]
+
+    def take_out(self, name: str) -> None:
+        """Take all probes out of a function."""
+        edit = self.edit(name)
+        edit.removed += edit.state.wants
+        self.engine.change([edit])
+
+    def hits(self, hooks: Iterable[Hook]) -> list[int]:
+        """Return what hooks have counted."""
+        values = BankValues()
+        return [values.hits(hook) for hook in hooks]
+
+    def strategies(self) -> set[str]:
+        """Return the strategies of all that is armed."""
+        return {splice.planned.strategy.value for splice in self.program.module.splices()}
+
+    def remove(self) -> Removal:
+        """Remove everything from the target, by the journals alone."""
+        return remove(as_process(self.target), frozenset([self.engine.owner.session]))
+
+
+@contextmanager
+def splicing(program: Program, *, allowed: frozenset[Strategy] = AUTO, slots: bool = True) -> Iterator[Splicing]:
+    """Give a session that is removed at the end; then text and memory map must be as before."""
+    target = program.target
+    before = target.mappings()
+    made = Splicing(program, allowed=allowed, slots=slots)
+    try:
+        yield made
+        left = made.remove()
+        assert not left.kept
+        assert program.is_pristine()
+        assert target.mappings() == before
+        assert not target.files
+    finally:
+        made.engine.close()
