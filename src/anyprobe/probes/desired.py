@@ -1,15 +1,21 @@
 """What is wanted of a process, apart from what is installed: specs with policies, and where each was looked for."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
+from anyprobe.binary.images.modules import VDSO
+from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import Place, Probe, Timed
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
+    from anyprobe.probes.providers.function.resolve import ResolvedSite
 
+_LOOKS = 5
+"""How often functions are looked for again that the loader had not chosen (IFUNC): in lazily bound programs it may
+never choose them."""
 
 T = TypeVar("T", Place, Timed)
 
@@ -34,6 +40,8 @@ class Desired:
     """The objects in which its sites have been looked for."""
     is_open: bool = False
     """Whether there may be more of it in objects that are not loaded yet."""
+    unchosen: "dict[LoadedObject, int]" = field(default_factory=dict)
+    """The objects with functions that the loader had not chosen yet (IFUNC), and how often to look there again."""
 
     @property
     def may_mean_nothing(self) -> bool:
@@ -48,7 +56,31 @@ class Desired:
         probe = self.probe
         probe.places, probe.timed = _going_on(probe.places, part.places), _going_on(probe.timed, part.timed)
         probe.exitless = probe.exitless + part.exitless
+        placed = {each.site.canonical for each in part.all_places}
+        probe.refused = [each for each in probe.refused if not _is_unchosen(each[1]) or each[0] not in placed]
         self.add_refused(part)
+
+    def lacking(self, modules: "set[LoadedObject]") -> "set[LoadedObject]":
+        """Return the objects in which there may be sites that have not been found yet."""
+        self.seen &= modules  # what was unloaded may come again
+        self.unchosen = {each: looks for each, looks in self.unchosen.items() if each in modules and looks > 0}
+        return (modules - self.seen) | set(self.unchosen)
+
+    def look_in(self, modules: "set[LoadedObject]") -> "Callable[[ResolvedSite], bool]":
+        """Note that sites are looked for in some objects; return whether a site there has been dealt with already."""
+        again = modules & self.seen
+        self.seen |= modules
+        for each in again & set(self.unchosen):
+            self.unchosen[each] -= 1
+        known = {(each.site.canonical, each.site.address) for each in self.probe.all_places} if again else frozenset()
+        return lambda site: site.object in again and (site.canonical, site.address) in known
+
+    def note_unchosen(self, part: Probe, objects: "Sequence[LoadedObject]") -> None:
+        """Have functions looked for again that the loader has not chosen; it may choose one of the vdso."""
+        addresses = [refusal.address for _, refusal in part.refused if _is_unchosen(refusal)]
+        for each in objects if addresses else ():
+            if each.name == VDSO or any(address in each for address in addresses):
+                self.unchosen.setdefault(each, _LOOKS)
 
     def add_refused(self, part: Probe) -> None:
         """Take over what is refused there, once."""
@@ -65,10 +97,14 @@ class DesiredState:
     def lacking(self, modules: "Sequence[LoadedObject]") -> "Iterator[tuple[Desired, set[LoadedObject]]]":
         """Yield what has not been looked for in all the objects that are loaded, and in which of them."""
         for each in self.wanted:
-            each.seen &= set(modules)  # what was unloaded may come again
-            fresh = set(modules) - each.seen
+            fresh = each.lacking(set(modules))
             if each.is_open and fresh:
                 yield each, fresh
+
+    @property
+    def awaits_choice(self) -> bool:
+        """Whether functions are wanted that the loader has not chosen yet."""
+        return any(each.unchosen for each in self.wanted)
 
     def settle(self) -> None:
         """Want no more of what was only wanted in the objects of now."""
@@ -78,6 +114,10 @@ class DesiredState:
     def follows(self) -> bool:
         """Whether anything is wanted in objects that are loaded later."""
         return any(each.policy is Policy.FOLLOW for each in self.wanted)
+
+
+def _is_unchosen(refusal: Refusal) -> bool:
+    return refusal.reason is Reason.IFUNC_UNRESOLVED
 
 
 def _going_on(known: list[T], fresh: list[T]) -> list[T]:

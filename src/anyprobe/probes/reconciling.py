@@ -19,7 +19,7 @@ from anyprobe.probes.providers.function.wholesale import surveyed
 from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.pumping import Pumped, locked
 from anyprobe.probes.target_errors import typed
-from anyprobe.target.process.startup import run_to_libraries
+from anyprobe.target.process.startup import run_to_libraries, run_to_relocated
 
 if TYPE_CHECKING:
     from anyprobe.probes.handlers.handler_watch import HandlerWatch
@@ -58,8 +58,21 @@ class Reconciled(Pumped):
         self.engine.use_slots(on=self._objects.has_thread_slots())
         self.recheck_handlers(self._objects.reads_thread_word)
         self.reconcile(self._objects.objects)
+        if self._desired.awaits_choice:
+            self._arm_chosen()
         self._handlers.place_gate()
         self._desired.settle()
+
+    def _arm_chosen(self) -> None:
+        """Run a program, whose libraries are mapped, to where the loader has chosen functions, and arm these."""
+        before_all = run_to_relocated(self._process)
+        self._objects.refresh()
+        probes = self.reconcile(self._objects.objects)
+        if probes and not before_all:
+            names = ", ".join(probe.spec for probe in probes)
+            self.warn(
+                f"{names}: placed where the loader chose functions (IFUNC), after the program's first system call"
+            )
 
     @locked
     def reconcile(self, modules: "Sequence[LoadedObject] | None" = None) -> list[Probe]:
@@ -134,7 +147,7 @@ class Reconciled(Pumped):
         """Return what a spec means in some objects, not armed yet."""
         timed = desired.probe.is_timing
         part = Probe(spec, is_timing=timed)
-        desired.seen |= modules
+        is_known = desired.look_in(modules)
         try:
             sites, part.refused = ((known,), []) if known is not None else self.resolve(spec)
         except SpecError:
@@ -143,7 +156,8 @@ class Reconciled(Pumped):
             sites = ()
         if self._awaits_libraries:
             part.refused = []  # for want of the libraries
-        here = [site for site in sites if site.object in modules]
+        desired.note_unchosen(part, self._objects.objects)
+        here = [site for site in sites if site.object in modules and not is_known(site)]
         for loaded in surveyed(here):
             self.module(loaded).code.survey()
         module_of = cache(self.module)
