@@ -10,6 +10,7 @@ from support.module_under_test import Module
 
 ROOT = Path(binary.__file__).parent
 ROWS = (
+    ("kernel",),
     ("images",),
     ("discovery", "liveness"),
     ("flow",),

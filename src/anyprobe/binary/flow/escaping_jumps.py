@@ -58,7 +58,8 @@ class EscapingJumps:
             found = [number for number, flow in function.turns if flow is Flow.RET and self._is_pushed(number)]
         if thunks:
             places = (function.index_of(thunk + _THUNK_BYTES) for thunk in self._inside(thunks))
-            through = (number for number, target in function.jumps if self._is_thunk(target))
+            aims = {target for target in function.jumps_out_to if self._is_thunk(target)}
+            through = (number for number, target in function.jumps if target in aims) if aims else ()
             found = [*found, *(number for number in places if number is not None), *through]
         return found
 
@@ -87,7 +88,7 @@ class EscapingJumps:
         if function.pointer_jumps and self.through_pointers:
             why = "jumps where a pointer says, and nothing else leads to some of the function"
             return self._refusal(self.through_pointers[0], why)
-        if not self.own_labels:
+        if not self._map.text.calls_labels or not self.own_labels:
             return None
         call = next((number for number, flow in function.turns if flow is Flow.INDIRECT_CALL), None)
         why = "calls where a pointer says, and takes the address of a piece of the function"
@@ -130,6 +131,8 @@ class EscapingJumps:
     @cached_property
     def callable_labels(self) -> list[int]:
         """Those of ``own_labels`` that may be called: no jump of the function explains them, or they are pushed."""
+        if not self._map.text.calls_labels:
+            return []
         unexplained = not self._function.indirect_jumps
         return [
             label

@@ -70,6 +70,10 @@ class ModuleText:
     """The starts of functions that no unwind entry tells of, nor Go's tables: hand-written, or without such."""
     resumed: frozenset[int] = frozenset()
     """Where functions go on when they have been given another stack, as ``-fsplit-stack`` has it: after a ``ret``."""
+    has_jump_tables: bool = True
+    """Whether indirect jumps may stay in their functions; what is compiled for retpolines has tail calls only."""
+    calls_labels: bool = True
+    """Whether a label whose address is taken may be called; kernels only take note of where they are."""
     is_swift: bool = False
     """Whether there is code of Swift's compiler, whose functions have up to four registers of results."""
 
