@@ -1,5 +1,8 @@
 """An x86-64 emulator over the memory of a simulated target: it runs one thread at a time."""
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import unicorn
@@ -72,6 +75,20 @@ class Machine:
             self._keep(thread)
         if not instructions and not self._called and not self._trapped and thread.actual.rip != until:
             raise Astray(f"thread {thread.tid} at {thread.actual.rip:#x}: it has not come to {until:#x}")
+
+    @contextmanager
+    def tracing(self, low: int, high: int) -> Iterator[Counter[int]]:
+        """Count how often each instruction of a range is executed in a scope, by its address."""
+        seen: Counter[int] = Counter()
+
+        def note(_engine: unicorn.Uc, address: int, _size: int, _: object) -> None:
+            seen[address] += 1
+
+        hook = self._engine.hook_add(unicorn.UC_HOOK_CODE, note, None, low, high - 1)
+        try:
+            yield seen
+        finally:
+            self._engine.hook_del(hook)
 
     def _keep(self, thread: SimulatedThread) -> None:
         registers = Registers()

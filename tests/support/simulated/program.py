@@ -17,34 +17,39 @@ from support.simulated.target import SimulatedTarget
 
 LINK, BIAS = 0x1000, 0x5555_5555_4000
 _INODE = 2
-_ALIGNMENT = 16
+_BYTES = ".byte "
 _PATH = "/simulated/program"
 
 
 class Program:
     """The text of one object in a target, and its functions by name."""
 
-    def __init__(self, target: SimulatedTarget, listings: Mapping[str, str], *, room: int = 0) -> None:
-        """Assemble functions, one after the other, with labels of their names, and map them with ``room`` for more."""
+    def __init__(self, target: SimulatedTarget, listings: Mapping[str, str], *, alignment: int = 16) -> None:
+        """Assemble functions, one after the other, with labels of their names, and map them."""
         asm = Assembler()
         self.starts: dict[str, int] = {}
         ends = []
         for name, listing in listings.items():
-            padding = -len(asm) % _ALIGNMENT
+            padding = -len(asm) % alignment
             asm.raw(b"\xcc" * padding, "int3")
             self.starts[name] = LINK + len(asm)
             asm.label(name)
-            asm.code(listing)
+            for line in filter(None, map(str.strip, listing.splitlines())):
+                if line.startswith(_BYTES):
+                    asm.raw(bytes.fromhex(line.removeprefix(_BYTES).partition("#")[0]), line)
+                else:
+                    asm.code(line)
             ends.append(LINK + len(asm))
         self.content = asm.finish(LINK)
         self.target, self.ends = target, ends
         self.low = LINK + BIAS
-        self.high = self.low + page_ceil(len(self.content) + room)
+        self.high = self.low + page_ceil(len(self.content))
         target.mem.add(self.low, self.high - self.low, "r-xp", _PATH, inode=_INODE, offset=LINK)
         target.mem.write(self.low, self.content)
-        self.module = self._module()
+        self._analysed = self.new_module()
 
-    def _module(self) -> Module:
+    def new_module(self) -> Module:
+        """Return the module as a session begins with it: analysed, nothing spliced."""
         starts = list(self.starts.values())
         text = ModuleText(
             name="program", ranges=(AddressRange(LINK, LINK + len(self.content)),),
@@ -62,7 +67,7 @@ class Program:
 
     def code(self, name: str) -> FunctionCode:
         """Return a function as the analysis knows it."""
-        found = self.module.code.function_at(self.starts[name])
+        found = self._analysed.code.function_at(self.starts[name])
         assert not isinstance(found, Refusal), found
         return found
 

@@ -1,8 +1,10 @@
 """An engine on a simulated target, with the few steps that tests take with it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.core.refusal import Refusal
 from anyprobe.probes.providers.function.clobbering import clobbers
 from anyprobe.probes.reading import BankValues
 from anyprobe.splice.apply.recovery.recovery import Removal, remove
@@ -22,19 +24,34 @@ class Splicing:
         """Change nothing yet."""
         self.program, self.target = program, program.target
         self.engine = Engine(as_process(self.target), clobbers, allowed=allowed, slots=slots)
-        self.engine.add_module(program.module)
+        self.module = program.new_module()
+        self.engine.add_module(self.module)
+
+    def code(self, name: str) -> FunctionCode:
+        """Return a function of the session's module."""
+        found = self.module.code.function_at(self.program.starts[name])
+        assert not isinstance(found, Refusal), found
+        return found
 
     def wants(self, name: str, places: Iterable[int] | None = None) -> list[Want]:
         """Return wants of counters at a function's entry, or at some of its instructions."""
-        code = self.program.code(name)
+        code = self.code(name)
         if places is None:
             return [Want(code.entry, WantKind.ENTRY, tag=Hook(ActionKind.COUNT))]
         return [Want(at, WantKind.OFFSET, tag=Hook(ActionKind.COUNT)) for at in places]
 
     def edit(self, name: str, added: Iterable[Want] = (), removed: Iterable[Want] = ()) -> Edit:
         """Return an edit of a function."""
-        module = self.program.module
-        return Edit(module, module.state_of(self.program.code(name)), list(added), list(removed))
+        state = self.module.state_of(self.code(name))
+        return Edit(self.module, state, list(added), list(removed))
+
+    def edits(self, added: Mapping[str, Sequence[Want]]) -> list[Edit]:
+        """Return the edits that add wants to functions, by names: one for those that are planned together."""
+        found: dict[int, Edit] = {}
+        for name, wants in added.items():
+            edit = self.edit(name)
+            found.setdefault(id(edit.state), edit).added.extend(wants)
+        return list(found.values())
 
     def count(self, name: str, places: Iterable[int] | None = None) -> list[Hook]:
         """Count a function's entries, or some of its instructions; return the hooks in the same order."""
@@ -55,7 +72,7 @@ class Splicing:
 
     def strategies(self) -> set[str]:
         """Return the strategies of all that is armed."""
-        return {splice.planned.strategy.value for splice in self.program.module.splices()}
+        return {splice.planned.strategy.value for splice in self.module.splices()}
 
     def remove(self) -> Removal:
         """Remove everything from the target, by the journals alone."""

@@ -18,7 +18,8 @@ _STATE_BYTES = 576
 _REGISTERS_AT = 40
 _NAMES = ("r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rdi", "rsi", "rbp", "rbx", "rdx", "rax", "rcx", "rsp",
           "rip", "eflags")  # fmt: skip
-_INFO_BYTES = 128
+_INFO_BYTES, _BELOW = 128, 8192
+"""The ``siginfo`` lies where no handler's own stack reaches."""
 
 
 def enter_handler(target: "SimulatedTarget", thread: SimulatedThread, signal: int, code: int = SI_KERNEL) -> None:
@@ -29,11 +30,11 @@ def enter_handler(target: "SimulatedTarget", thread: SimulatedThread, signal: in
     registers = thread.actual.copy()
     gadgets = Gadgets(0, action.restorer)
     start, content = frame.build(registers.rsp - RED_ZONE, registers, bytes(_STATE_BYTES), 0, gadgets)
-    info = start - _INFO_BYTES
+    info = start - _BELOW
     target.mem.write(start, content)
     target.mem.write(info, struct.pack("<iii", signal, 0, code).ljust(_INFO_BYTES, b"\0"))
     registers.rdi, registers.rsi, registers.rdx = signal, info, start + 8
-    registers.rip, registers.rsp = action.handler, info  # the handler's own stack begins below its siginfo
+    registers.rip, registers.rsp = action.handler, start
     thread.actual = registers
     thread.load_registers()
 

@@ -33,6 +33,7 @@ STACKS, STACK_BYTES = 0x7FFE_0000_0000, 1 << 17
 _BLOCK_BYTES = 0x700
 _SELF = (0, 0x10)
 _ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
+_SCRATCH = ("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11")
 _TRAP = 5
 
 
@@ -132,6 +133,8 @@ class SimulatedTarget:
         """Have a thread stand at the first instruction of a function, called with arguments."""
         thread = thread or self.main
         registers = thread.actual
+        for name in _SCRATCH:
+            setattr(registers, name, 0)
         registers.rsp = (registers.fs_base - 64 & -16) - 8
         self.mem.write(registers.rsp, END.to_bytes(8, "little"))
         registers.rip = address

@@ -63,3 +63,20 @@ def code_map(base, content, functions, *, entries=(), forbidden=()):
 @pytest.fixture(name="code_map")
 def code_map_fixture():
     return code_map
+
+
+@pytest.fixture
+def simulated():
+    """A target that is memory and an emulator, without any text yet."""
+    from support.simulated.target import SimulatedTarget
+
+    return SimulatedTarget()
+
+
+@pytest.fixture
+def program(simulated):
+    """The usual functions, in a simulated target."""
+    from support.simulated.functions import FUNCTIONS
+    from support.simulated.program import Program
+
+    return Program(simulated, FUNCTIONS)
