@@ -3,7 +3,7 @@
 import ctypes
 import mmap
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -52,6 +52,8 @@ class SimulatedMemory:
         self._watchers: list[Watcher] = []
         self.fail_at: int | None = None
         """The page to which the next write of text fails."""
+        self.after_write: Callable[[], None] = lambda: None
+        """Called after each write of text, as if threads ran just then."""
 
     def watch(self, watcher: Watcher) -> None:
         """Tell of the areas that there are, and of changes."""
@@ -120,6 +122,7 @@ class SimulatedMemory:
                 raise OSError("the test wants this write to fail")
             self.write(low, content[low - address : high - address])
             self.area_at(page).written.add(page)
+            self.after_write()
 
     def area_at(self, address: int) -> Area:
         """Return the area that an address lies in; raise ``MemoryFault`` if there is none."""

@@ -118,4 +118,9 @@ FUNCTIONS = {
         movzx eax, byte [rsp-120]
         ret
     """,
+    "constant": """
+        mov eax, 16
+        add eax, edi
+        ret
+    """,
 }

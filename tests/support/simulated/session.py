@@ -9,7 +9,7 @@ from anyprobe.probes.providers.function.clobbering import clobbers
 from anyprobe.probes.reading import BankValues
 from anyprobe.splice.apply.recovery.recovery import Removal, remove
 from anyprobe.splice.codegen.patch import ActionKind
-from anyprobe.splice.edits import Edit
+from anyprobe.splice.edits import Edit, Module
 from anyprobe.splice.engine import Engine
 from anyprobe.splice.plan.splices import AUTO, Strategy, Want, WantKind
 from anyprobe.splice.regions.banks import Hook
@@ -17,13 +17,33 @@ from support.simulated.program import Program
 from support.simulated.target import as_process
 
 
+class AllowsAll:
+    """What is known of a program in which nothing stands in the way of changes without a stop."""
+
+    def refresh(self) -> None:
+        """Look at what the program has loaded, which is nothing more."""
+
+    def may_vanish(self, module: Module) -> Refusal | None:
+        """Return that text stays."""
+
+    def blocks_traps(self, address: int) -> Refusal | None:
+        """Return that nobody blocks SIGTRAP."""
+
+    def is_called_blocked(self, module: Module, code: FunctionCode) -> Refusal | None:
+        """Return that no function runs with SIGTRAP blocked."""
+
+
 class Splicing:
     """One session of the engine, by which the instructions of a program are counted."""
 
-    def __init__(self, program: Program, *, allowed: frozenset[Strategy] = AUTO, slots: bool = True) -> None:
-        """Change nothing yet."""
+    def __init__(
+        self, program: Program, *, allowed: frozenset[Strategy] = AUTO, slots: bool = True, live: bool = False
+    ) -> None:
+        """Change nothing yet; ``live``: without a stop where that can be."""
         self.program, self.target = program, program.target
-        self.engine = Engine(as_process(self.target), clobbers, allowed=allowed, slots=slots)
+        self.engine = Engine(
+            as_process(self.target), clobbers, allowed=allowed, slots=slots, proof=AllowsAll() if live else None
+        )
         self.module = program.new_module()
         self.engine.add_module(self.module)
 
@@ -80,11 +100,13 @@ class Splicing:
 
 
 @contextmanager
-def splicing(program: Program, *, allowed: frozenset[Strategy] = AUTO, slots: bool = True) -> Iterator[Splicing]:
+def splicing(
+    program: Program, *, allowed: frozenset[Strategy] = AUTO, slots: bool = True, live: bool = False
+) -> Iterator[Splicing]:
     """Give a session that is removed at the end; then text and memory map must be as before."""
     target = program.target
     before = target.mappings()
-    made = Splicing(program, allowed=allowed, slots=slots)
+    made = Splicing(program, allowed=allowed, slots=slots, live=live)
     try:
         yield made
         left = made.remove()

@@ -82,15 +82,15 @@ def test_every_instruction_of_all_functions_at_once(simulated, alignment):
 
 def test_each_instruction_alone_by_whatever_strategy(simulated):
     program = Program(simulated, FUNCTIONS, alignment=1)
-    results, executed = run_all(program)
     used = Counter()
-    for name in FUNCTIONS:
+    for name, following in zip(FUNCTIONS, [*FUNCTIONS][1:], strict=False):
+        results, executed = run_all(program, [name, following])
         for at in places_of(program, [name]):
             with splicing(program) as session:
                 (hook,) = session.count(name, [at])
                 used.update(session.strategies())
                 used["leaning"] += any(splice.planned.leans_on for splice in session.module.splices())
-                assert run_all(program)[0] == results
+                assert run_all(program, [name, following])[0] == results
                 assert counted(session, {at: hook}) == {at: executed[at]}
     assert set(used) == {"jump", "short", "punned", "retarget", "leaning"}
 
