@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from anyprobe.handlers.types.annotations import f32, f64, func, i8, i16, i32, i64, ptr, u8, u16, u32, u64
     from anyprobe.handlers.types.layouts import Array, Struct, Union
     from anyprobe.probes.api import SessionApi
-    from anyprobe.probes.current import session
     from anyprobe.probes.group import SessionGroup
     from anyprobe.probes.opening import attach, run
     from anyprobe.probes.options import SessionOptions
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.providers.kernel.session import KernelSession, kernel
+    from anyprobe.probes.scripts.current import session
     from anyprobe.probes.selfattach.session import attach_self
     from anyprobe.probes.session import Session
 
@@ -149,7 +149,7 @@ _LAZY = {
     "printf": "anyprobe.handlers.intrinsics",
     "ptr": "anyprobe.handlers.types.annotations",
     "run": "anyprobe.probes.opening",
-    "session": "anyprobe.probes.current",
+    "session": "anyprobe.probes.scripts.current",
     "stack": "anyprobe.handlers.types.annotations",
     "u16": "anyprobe.handlers.types.annotations",
     "u32": "anyprobe.handlers.types.annotations",

@@ -20,7 +20,7 @@ ROWS = (
 ROW = {package: row for row, packages in enumerate(ROWS) for package in packages}
 ORDERS = {
     "handlers": ("types", "ir", "passes", "llvm", "x86", "frontend", "bpf"),
-    "probes": ("specs", "providers", "handlers", "outside", "selfattach"),
+    "probes": ("scripts", "specs", "providers", "handlers", "outside", "selfattach"),
     "splice": (
         "journal", "memory", "plan", "translate", "codegen", "function_changes", "regions", "edits", "userspace",
         "apply", "planning", "engine",

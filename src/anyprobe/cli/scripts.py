@@ -34,7 +34,7 @@ class Script:
 
     def run(self, stack: ExitStack, session: "Session") -> None:
         """Run it with a session as the current one, until the stack is left."""
-        from anyprobe.probes import current
+        from anyprobe.probes.scripts import current
 
         module = types.ModuleType(NAME)
         module.__file__ = self.path

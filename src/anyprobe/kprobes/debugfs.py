@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from anyprobe.data.leftover import kernels_line
 from anyprobe.kprobes.lookup import Location
 from anyprobe.kprobes.registration import Registration, registry
-from anyprobe.probes.current import current
+from anyprobe.probes.scripts.current import current
 
 if TYPE_CHECKING:
     from anyprobe.probes.session import Session

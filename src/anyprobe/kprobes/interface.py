@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import KprobeError, NoSuchProcess, TargetExited
 from anyprobe.kprobes.registration import Registry, registry
 from anyprobe.kprobes.structures import Djprobe, Jprobe, Kprobe, Kretprobe, Registered
-from anyprobe.probes.current import current
+from anyprobe.probes.scripts.current import current
 
 if TYPE_CHECKING:
     from anyprobe.probes.session import Session

@@ -5,7 +5,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from anyprobe.data.records import TIME, rows
-from anyprobe.probes.current import current
+from anyprobe.probes.scripts.current import current
 from anyprobe.reports.records import line
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from anyprobe.core.collection import collect_what_was_made, collection_paused
 from anyprobe.core.errors import Interrupted, StopTimeout, TargetError, TargetExited, UsageError
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import Snapshot
-from anyprobe.probes import current, reading, removal
+from anyprobe.probes import reading, removal
 from anyprobe.probes.api import SessionApi
 from anyprobe.probes.clock import Clock, ClockChoice
 from anyprobe.probes.desired import DesiredState, Policy
@@ -30,6 +30,7 @@ from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.pumping import locked
 from anyprobe.probes.reconciling import Reconciled
+from anyprobe.probes.scripts import current
 from anyprobe.probes.specs.spec import see_functions
 from anyprobe.probes.target_errors import typed
 from anyprobe.probes.withdrawal import withdrawn

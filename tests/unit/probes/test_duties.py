@@ -7,7 +7,7 @@ import pytest
 from anyprobe.core.errors import TargetError
 from anyprobe.probes import duties as module
 from anyprobe.probes.duties import HANDLER_LOOKS, Duties, duties_of
-from anyprobe.probes.handlers.hooks import Hooks
+from anyprobe.probes.scripts.hooks import Hooks
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def clock(monkeypatch):
     clock = SimpleNamespace(now=100.0)
     time = SimpleNamespace(monotonic=lambda: clock.now)
     monkeypatch.setattr(module, "time", time)
-    monkeypatch.setattr("anyprobe.probes.handlers.hooks.time", time)
+    monkeypatch.setattr("anyprobe.probes.scripts.hooks.time", time)
     return clock
 
 

@@ -14,7 +14,7 @@ from anyprobe.kprobes.events.errors import DefinitionError, Problem
 from anyprobe.kprobes.events.program import Program, program, shown
 from anyprobe.kprobes.registration import registration_of, registry
 from anyprobe.kprobes.structures import KPROBE_FLAG_DISABLED, Kprobe, Kretprobe, kprobe_of
-from anyprobe.probes.current import current
+from anyprobe.probes.scripts.current import current
 
 if TYPE_CHECKING:
     from anyprobe.probes.session import Session

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyprobe.probes.handlers.points import Point
 from anyprobe.probes.host import ProbeHost
+from anyprobe.probes.scripts.hooks import Scripted
 from anyprobe.probes.specs.spec import see_texts
 
 if TYPE_CHECKING:
@@ -15,12 +16,11 @@ if TYPE_CHECKING:
     from anyprobe.probes.handlers.callbacks import Callback, Callbacks
     from anyprobe.probes.handlers.events import Events, Listener, Listeners
     from anyprobe.probes.handlers.handling import Call, Handling
-    from anyprobe.probes.handlers.hooks import Hook, Hooks
     from anyprobe.probes.handlers.points import Handler
     from anyprobe.probes.probe import Probe
 
 
-class Decorators(ProbeHost):
+class Decorators(Scripted, ProbeHost):
     """The part of a session that has to do with handlers; see docs/handlers.md."""
 
     @cached_property
@@ -36,53 +36,6 @@ class Decorators(ProbeHost):
         from anyprobe.probes.handlers.callbacks import Callbacks
 
         return Callbacks(self, lambda: self.handling)
-
-    @cached_property
-    def hooks(self) -> "Hooks":
-        """What is done in the controller at the beginning, at the end, and in between."""
-        from anyprobe.probes.handlers.hooks import Hooks
-
-        return Hooks()
-
-    def begin(self, function: "Hook") -> "Hook":
-        """Call a function here when all probes of a script are in place, before a started program runs on.
-
-        Args:
-            function: without parameters.
-
-        Returns:
-            The same function.
-        """
-        self.hooks.add_begin(function)
-        return function
-
-    def end(self, function: "Hook") -> "Hook":
-        """Call a function here when the probes have been removed: what was counted is complete then.
-
-        Args:
-            function: without parameters.
-
-        Returns:
-            The same function.
-        """
-        self.hooks.add_end(function)
-        return function
-
-    def interval(self, seconds: float) -> "Callable[[Hook], Hook]":
-        """Call a function here every so many seconds; outside of scripts, whenever ``hooks.look()`` is called.
-
-        Args:
-            seconds: how often.
-
-        Returns:
-            A decorator that gives the function back.
-        """
-
-        def decorate(function: "Hook") -> "Hook":
-            self.hooks.add_interval(function, seconds)
-            return function
-
-        return decorate
 
     def shown(self, kind: str, number: int) -> str:
         """Return how a number is shown that is a ``func`` or a ``stack`` in a handler."""

@@ -6,7 +6,7 @@ import pytest
 
 import anyprobe
 from anyprobe import UsageError, session
-from anyprobe.probes import current
+from anyprobe.probes.scripts import current
 
 
 class Session:

@@ -4,6 +4,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from anyprobe.core.errors import AnyprobeError, UsageError
 
@@ -71,6 +72,55 @@ class Hooks:
         functions, self._end, self._intervals = self._end, [], []
         for function in functions:
             _call(function)
+
+
+class Scripted:
+    """What sessions of all kinds have for scripts."""
+
+    @cached_property
+    def hooks(self) -> Hooks:
+        """What is done in the controller at the beginning, at the end, and in between."""
+        return Hooks()
+
+    def begin(self, function: Hook) -> Hook:
+        """Call a function here when all probes of a script are in place, before a started program runs on.
+
+        Args:
+            function: without parameters.
+
+        Returns:
+            The same function.
+        """
+        self.hooks.add_begin(function)
+        return function
+
+    def end(self, function: Hook) -> Hook:
+        """Call a function here when the probes have been removed: what was counted is complete then.
+
+        Args:
+            function: without parameters.
+
+        Returns:
+            The same function.
+        """
+        self.hooks.add_end(function)
+        return function
+
+    def interval(self, seconds: float) -> Callable[[Hook], Hook]:
+        """Call a function here every so many seconds; outside of scripts, whenever ``hooks.look()`` is called.
+
+        Args:
+            seconds: how often.
+
+        Returns:
+            A decorator that gives the function back.
+        """
+
+        def decorate(function: Hook) -> Hook:
+            self.hooks.add_interval(function, seconds)
+            return function
+
+        return decorate
 
 
 def _call(function: Hook) -> None:
