@@ -12,9 +12,9 @@ from anyprobe.cli.handlertext import PARAMETERS, HandlerText, check_names, uses_
 from anyprobe.cli.knownfunctions import knowledge_of
 
 if TYPE_CHECKING:
+    from anyprobe.cli.targets import Measured
     from anyprobe.data.aggregations import Aggregation
     from anyprobe.data.snapshot import Snapshot
-    from anyprobe.probes.session import Session
 
 TAILS = "left by a tail jump"
 """Counts calls that end by a jump to another function, where they go on: they have no result and no time yet."""
@@ -38,10 +38,12 @@ class Counting:
     def _expressions(self) -> list[Expression]:
         return [each for each in (self.of, *self.by, self.when) if each is not None]
 
-    def arm(self, session: "Session", specs: Sequence[str]) -> None:
+    def arm(self, measured: "Measured", specs: Sequence[str]) -> None:
         """Place the handlers of all specs in one session; they share an aggregation."""
+        from anyprobe.cli.targets import on_process
         from anyprobe.data.aggregations import Count
 
+        session = on_process(measured, "values")
         expressions = self._expressions
         knowledge = [knowledge_of(session, spec) for spec in specs]
         for each in knowledge:

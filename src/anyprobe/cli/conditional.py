@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from anyprobe.cli.handlerplaces import HandlerPlace
     from anyprobe.cli.handlertext import HandlerText
     from anyprobe.cli.knownfunctions import Knowledge
+    from anyprobe.cli.targets import Measured
     from anyprobe.data.results import CellValue
     from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
     from anyprobe.probes.session import Session
@@ -38,11 +39,14 @@ class _Conditional(ABC):
 
         return cls(parse_one("--when", text))
 
-    def arm(self, session: "Session", specs: Sequence[str]) -> None:
+    def arm(self, measured: "Measured", specs: Sequence[str]) -> None:
         """Place what counts."""
         if self.when is None:
-            self._plainly(session, specs)
+            self._plainly(measured, specs)
             return
+        from anyprobe.cli.targets import on_process
+
+        session = on_process(measured, "hits under a condition")
         from anyprobe.cli.expressions import parse_one
         from anyprobe.cli.handlerplaces import place_for
         from anyprobe.cli.handlertext import PARAMETERS, check_names
@@ -90,7 +94,7 @@ class _Conditional(ABC):
         return self._results(found, by_address)
 
     @abstractmethod
-    def _plainly(self, session: "Session", specs: Sequence[str]) -> None:
+    def _plainly(self, session: "Measured", specs: Sequence[str]) -> None:
         """Measure without a condition."""
 
     @abstractmethod
@@ -109,7 +113,7 @@ class _Conditional(ABC):
 class Counts(_Conditional):
     """``count``: hits at each site; calls, where the condition is about what only their end knows."""
 
-    def _plainly(self, session: "Session", specs: Sequence[str]) -> None:
+    def _plainly(self, session: "Measured", specs: Sequence[str]) -> None:
         session.count(*specs)
 
     def _made(self) -> dict[str, Any]:
@@ -142,8 +146,10 @@ class Times(_Conditional):
 
     also = ("latency_ns",)
 
-    def _plainly(self, session: "Session", specs: Sequence[str]) -> None:
-        session.time(*specs)
+    def _plainly(self, session: "Measured", specs: Sequence[str]) -> None:
+        from anyprobe.cli.targets import on_process
+
+        on_process(session, "times").time(*specs)
 
     def _made(self) -> dict[str, Any]:
         from anyprobe.data.aggregations import Count, Hist

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from anyprobe.cli.records import Records
-    from anyprobe.probes.group import SessionGroup
+    from anyprobe.cli.targets import Measured
+    from anyprobe.probes.providers.kernel.session import KernelSession
     from anyprobe.probes.session import Session
 
 OVERHEAD_LOOKS = 0.5
@@ -35,7 +36,7 @@ class Plan:
     """What to do, apart from where: the command line of a measuring command, read."""
 
     specs: tuple[str, ...]
-    arm: "Callable[[Session, Sequence[str]], object]"
+    arm: "Callable[[Measured, Sequence[str]], object]"
     render: "Callable[[Snapshot, Console, int], None]"
     seconds: float | None
     every: float | None
@@ -47,6 +48,7 @@ class Plan:
     fold: bool
     exit_status: bool
     top: int
+    mechanism: str | None = None
     at_end: str | None = None
     """Whether a started command is told to end, or left; None: told where the session ends by itself."""
     max_overhead: float | None = None
@@ -82,6 +84,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
     """Run one measurement and return the exit status."""
     if plan.at_end and not target.program:
         raise click.UsageError(f"--{plan.at_end} is about a command after --")
+    see_options(target, plan)
     with (
         ExitStack() as stack,
         output.results(plan.output, program_owns_output=target.owns_standard_output) as stream,
@@ -96,56 +99,93 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "live": plan.live or None,
                 "unsafe": plan.unsafe or None,
             }
-            from anyprobe.probes.group import SessionGroup
-
-            group = SessionGroup(targets.open_sessions(stack, target, **settings))
-            sessions = group.sessions
-            if target.program:
-                interrupts.serve(sessions[0].pid)
-        ends = targets.end_descriptors(stack, [session.pid for session in sessions])
-        stack.enter_context(ending.mistakes_end(target, sessions, plan.at_end))
+            kernel = [targets.open_kernel(stack, plan.mechanism)] if target.kernel else []
+            opened = targets.open_sessions(stack, target, **settings)
+            started = opened[0] if target.program else None
+            if started is not None:
+                interrupts.serve(started.pid)
+            sessions = Sessions(opened if target.probed else (), kernel, endless=not opened)
+        ends = targets.end_descriptors(stack, [session.pid for session in opened])
+        stack.enter_context(ending.mistakes_end(target, opened, plan.at_end))
         with ExitStack() as preparing:
-            for session in sessions:
-                preparing.enter_context(session.engine.interruptible(interrupts.check))
+            for process in sessions.processes:
+                preparing.enter_context(process.engine.interruptible(interrupts.check))
+            for each in kernel:
+                preparing.enter_context(each.interruptible(interrupts.check))
             with output.progress("arming", quiet=plan.quiet), collection_paused():
-                for session in sessions:
+                for session in sessions.all:
                     session.hooks.waits = True
-                    arm(session, plan)
-            for session in sessions:
+                    arm(session, target, plan)
+            for session in sessions.all:
                 session.hooks.begin()
-            if target.program:
-                release(sessions[0], plan)
-        placed = any(map(has_placed, sessions))
-        replacements = ending.Replacements(sessions, plan.warn, started=bool(target.program))
+            if started is not None:
+                release(started, plan)
+        placed = any(map(has_placed, sessions.all))
+        replacements = ending.Replacements(sessions.processes, plan.warn, started=started is not None)
         own_end = False
         if placed or target.program or not plan.specs:  # a script may place probes later
-            wait(group, ends, interrupts, plan, stream, replacements)
+            wait(sessions, ends, interrupts, plan, stream, replacements)
             own_end = bool(ends) and not interrupts.requested
-            placed = placed or any(map(has_placed, sessions))
+            placed = placed or any(map(has_placed, sessions.all))
         replacements.look(ends)
         if plan.records is not None:
-            plan.records.look(sessions, stream)
+            plan.records.look(sessions.processes, stream)
         with output.progress("removing", quiet=plan.quiet):
-            snapshots = [with_maps(session, remove(session), plan) for session in sessions]
+            snapshots = [with_maps(session, remove(session), plan) for session in sessions.all]
         if plan.records is not None:
-            plan.records.look(sessions, stream, final=True)
+            plan.records.look(sessions.processes, stream, final=True)
         status = None
-        if target.program:
+        if started is not None:
             how = plan.at_end or (ending.KILL if own_end else ending.LEAVE)
-            status = ending.settle(sessions[0], how, quiet=plan.quiet)
-            snapshots = [replace(snapshots[0], target=sessions[0].snapshot().target)]
+            status = ending.settle(started, how, quiet=plan.quiet)
+            if started in sessions.processes:
+                snapshots[0] = replace(snapshots[0], target=started.snapshot().target)
         show(snapshots, plan, stream)
         return exit_status(snapshots, status, plan, placed=placed, interrupted=interrupts.requested)
 
 
-def has_placed(session: "Session") -> bool:
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """What is measured: programs, and the kernel."""
+
+    processes: "Sequence[Session]"
+    kernel: "Sequence[KernelSession]" = ()
+    endless: bool = False
+    """Whether there is no process with which it ends."""
+
+    @property
+    def all(self) -> "list[Measured]":
+        """Both, in the order of results."""
+        return [*self.processes, *self.kernel]
+
+
+def see_options(target: targets.Target, plan: Plan) -> None:
+    """Complain about options that mean nothing for what is probed."""
+    if plan.mechanism is not None and not target.kernel:
+        raise click.UsageError("--mechanism is about probes in the kernel; --strategy is about those in programs")
+    given = {
+        "--strategy": plan.strategy != "auto",
+        "--returns": plan.returns not in {None, "exits"},
+        "--clock": plan.clock not in {None, "auto"},
+        "--live": plan.live,
+        "--unsafe": plan.unsafe,
+        "--maxactive": plan.maxactive is not None,
+        "--max-overhead": plan.max_overhead is not None,
+        "--fold": plan.fold,
+    }
+    wrong = [name for name, was_given in given.items() if was_given]
+    if wrong and target.kernel and not target.probed:
+        raise click.UsageError(f"{wrong[0]} is about probes in programs, and there are none")
+
+
+def has_placed(session: "Measured") -> bool:
     """Return whether anything is armed; if all that was asked for was refused, there is nothing to wait for."""
-    return any(place.hook.armed for probe in session.probes for place in probe.all_places)
+    return any(probe.armed for probe in session.probes)
 
 
-def arm(session: "Session", plan: Plan) -> None:
-    """Arm the probes that are meant for this process; a target that dies, and Ctrl-C, are ordinary ends."""
-    specs = [spec for spec in plan.specs if not targets.meant_elsewhere(spec, [session.pid])]
+def arm(session: "Measured", target: targets.Target, plan: Plan) -> None:
+    """Arm the probes that are meant for this session; a target that dies, and Ctrl-C, are ordinary ends."""
+    specs = targets.meant_for(target, session.pid, plan.specs)
     if plan.specs and not specs:
         return
     try:
@@ -153,8 +193,8 @@ def arm(session: "Session", plan: Plan) -> None:
     except (TargetExited, Interrupted) as event:
         plan.warn(str(event))
     except TargetError as error:
-        if session.became() is None:  # another program: what follows it is said at the end
-            raise
+        if session.pid == targets.KERNEL or targets.on_process(session, "").became() is None:
+            raise  # of another program, what follows it is said at the end
         plan.warn(str(error))
 
 
@@ -168,7 +208,7 @@ def release(session: "Session", plan: Plan) -> None:
 
 
 def wait(
-    group: "SessionGroup",
+    sessions: Sessions,
     ends: dict[int, int],
     interrupts: Interrupts,
     plan: Plan,
@@ -176,29 +216,35 @@ def wait(
     replacements: ending.Replacements,
 ) -> None:
     """Wait for the end of the session: a signal, the time, the end of all targets. Show results meanwhile if asked."""
-    from anyprobe.probes.duties import PROGRAM_LOOKS
+    from anyprobe.probes.duties import PROGRAM_LOOKS, duties_of
 
     deadline = None if plan.seconds is None else time.monotonic() + plan.seconds
-    sessions, duties = group.sessions, group.duties()
+    duties = duties_of(sessions.processes)
+    for each in sessions.kernel:
+        duties.follow(each.hooks)
     duties.every(PROGRAM_LOOKS, lambda: replacements.look(ends), first=PROGRAM_LOOKS)
     if plan.every is not None:
-        duties.every(plan.every, lambda: show_meanwhile(sessions, plan, stream), first=plan.every, steady=True)
+        duties.every(plan.every, lambda: show_meanwhile(sessions.all, plan, stream), first=plan.every, steady=True)
     if plan.max_overhead is not None:
-        duties.every(OVERHEAD_LOOKS, lambda: limit_overhead(sessions, plan))
+        duties.every(OVERHEAD_LOOKS, lambda: limit_overhead(sessions.processes, plan))
     if plan.records is not None:
         records = plan.records
-        duties.every(RECORD_LOOKS, lambda: records.look(sessions, stream))
-    while ends and not interrupts.requested and not (plan.records is not None and plan.records.enough):
+        duties.every(RECORD_LOOKS, lambda: records.look(sessions.processes, stream))
+    while (
+        (ends or sessions.endless)
+        and not interrupts.requested
+        and not (plan.records is not None and plan.records.enough)
+    ):
         if deadline is not None and time.monotonic() >= deadline:
             return
         moments = [each for each in (deadline, duties.work()) if each is not None]
-        if ends:
+        if ends or sessions.endless:
             pause = max(min(moments) - time.monotonic(), 0.0) if moments else None
             for descriptor in interrupts.wait(ends, pause):
                 del ends[descriptor]
 
 
-def show_meanwhile(sessions: "Sequence[Session]", plan: Plan, stream: TextIO) -> None:
+def show_meanwhile(sessions: "Sequence[Measured]", plan: Plan, stream: TextIO) -> None:
     """Write what was counted since the last time."""
     show([with_maps(session, session.snapshot(), plan) for session in sessions], plan, stream, between=True)
 
@@ -222,7 +268,7 @@ def warn_once(warnings: Sequence[str], plan: Plan) -> None:
         plan.warn(warning)
 
 
-def remove(session: "Session") -> Snapshot:
+def remove(session: "Measured") -> Snapshot:
     """Remove everything and return the results: the counts of the very end, and what was armed until then."""
     before = session.snapshot()
     session.detach()
@@ -232,12 +278,12 @@ def remove(session: "Session") -> Snapshot:
     return replace(after, sites=sites, functions=tuple(replace(last, places=was.places) for last, was in timed))
 
 
-def with_maps(session: "Session", snapshot: Snapshot, plan: Plan) -> Snapshot:
+def with_maps(session: "Measured", snapshot: Snapshot, plan: Plan) -> Snapshot:
     """Return the results with what the session's maps hold, where that is wanted."""
     if not plan.maps or "handling" not in session.__dict__:
         return snapshot
     try:
-        return replace(snapshot, maps=session.handling.maps())
+        return replace(snapshot, maps=targets.on_process(session, "maps").handling.maps())
     except TargetError as error:  # one changes faster than it can be read
         return replace(snapshot, warnings=(*snapshot.warnings, str(error)))
 

@@ -9,6 +9,7 @@ import click
 from anyprobe.cli import streams
 
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
+MECHANISMS = ("fentry", "fexit", "kprobe.multi", "kretprobe.multi", "kprobe", "kretprobe", "raw_tp", "tracepoint")
 RETURNS = ("exits", "trampoline")
 CLOCKS = ("auto", "tsc", "monotonic")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -122,11 +123,20 @@ when = click.option(
     help="Only hits, or calls, for which this holds: arg0 > 4096, retval < 0, comm == 'main', ...",
 )
 
+mechanism = click.option(
+    "--mechanism",
+    type=click.Choice(MECHANISMS),
+    metavar="NAME",
+    help="Demand one way of probing the kernel, instead of the cheapest that it takes: fentry, kprobe, kprobe.multi, "
+    "raw_tp, tracepoint.",
+)
+
 _until = click.option(
     "--for", "seconds", type=Seconds(min=0), metavar="SECONDS", help="End after so long. Default: Ctrl-C."
 )
 _arming = together(
     strategy,
+    mechanism,
     returns,
     live,
     click.option(

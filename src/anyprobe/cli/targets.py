@@ -1,4 +1,4 @@
-"""Which processes a command line means, and sessions on them."""
+"""Which processes a command line means, or the kernel, and sessions on them."""
 
 import os
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -14,19 +14,30 @@ from anyprobe.core.errors import NoSuchProcess, TargetExited
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
+    from anyprobe.probes.providers.kernel.session import KernelSession
     from anyprobe.probes.session import Session
 
+    Measured = Session | KernelSession
+
 PID_IN_SPEC = re.compile(r"pid(\d+):")
+KERNEL = 0
+"""The pid of sessions on the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Running processes, or a command to start; never both."""
+    """Running processes, or a command to start; never both. With either or alone, the kernel."""
 
     pids: tuple[int, ...] = ()
     program: tuple[str, ...] = ()
     named: frozenset[int] = frozenset()
     """Which of the processes were found by a name: it is no error if one of them ends."""
+    kernel: bool = False
+    """Whether there are probes in the kernel."""
+    in_kernel: frozenset[str] = frozenset()
+    """The specs of these."""
+    probed: bool = True
+    """Whether there are others: if not, a command that is started only does what the kernel's probes see."""
 
     @property
     def owns_standard_output(self) -> bool:
@@ -40,14 +51,38 @@ def choose(pids: Sequence[int], names: Sequence[str], program: Sequence[str] = (
     running = [*pids, *sorted(named)]
     if not running and not program:
         running = [int(found[1]) for spec in specs if (found := PID_IN_SPEC.match(spec))]
+    in_kernel = frozenset(spec for spec in specs if is_in_kernel(spec, chosen=bool(running or program)))
+    probed = not specs or len(in_kernel) < len(set(specs))
     if running and program:
         raise click.UsageError("choose either running processes (-p, -n) or a command after --, not both")
-    if not running and not program:
+    if running and not probed:
+        raise click.UsageError(
+            f"{specs[0]!r} is in the kernel, where probes see all processes: leave -p and -n away, or say which hits "
+            f"are wanted: --when 'pid == {running[0]}'"
+        )
+    if not running and not program and probed:
         raise click.UsageError("choose a target: -p PID, -n NAME, or a command after --")
     for spec in specs:
-        if meant_elsewhere(spec, running):
+        if spec not in in_kernel and meant_elsewhere(spec, running):
             raise click.UsageError(f"{spec!r} names a process that is not among the targets")
-    return Target(tuple(dict.fromkeys(running)), tuple(program), named)
+    return Target(tuple(dict.fromkeys(running)), tuple(program), named, bool(in_kernel), in_kernel, probed)
+
+
+def is_in_kernel(spec: str, *, chosen: bool) -> bool:
+    """Return whether a spec means something in the kernel; ``chosen``: whether the command line names a process, too.
+
+    Then a short name like bpftrace's ``k:`` is a module.
+    """
+    from anyprobe.probes.providers.kernel.specs import is_kernel
+
+    return is_kernel(spec, short=not chosen)
+
+
+def meant_for(target: Target, pid: int, specs: Sequence[str]) -> list[str]:
+    """Return which specs are meant for a process, or for the kernel (``KERNEL``)."""
+    if pid == KERNEL:
+        return [each for each in specs if each in target.in_kernel]
+    return [each for each in specs if each not in target.in_kernel and not meant_elsewhere(each, [pid])]
 
 
 def meant_elsewhere(spec: str, pids: Sequence[int]) -> bool:
@@ -95,6 +130,20 @@ def names_of(pid: int) -> set[str]:
     except OSError:
         pass  # gone meanwhile, or a stranger's executable that we may not look at
     return names - {""}
+
+
+def open_kernel(stack: ExitStack, mechanism: str | None = None) -> "KernelSession":
+    """Open a session on the kernel; leaving the stack removes its probes."""
+    from anyprobe.probes.providers.kernel.session import kernel
+
+    return stack.enter_context(kernel(mechanism))
+
+
+def on_process(session: "Measured", what: str) -> "Session":
+    """Return a session that is on a process; complain that ``what`` cannot be had of the kernel."""
+    if session.pid == KERNEL:
+        raise click.UsageError(f"{what} of the kernel cannot be had yet; leave its specs away")
+    return cast("Session", session)
 
 
 def open_sessions(stack: ExitStack, target: Target, **settings: Any) -> "list[Session]":  # noqa: ANN401 - passed on

@@ -13,9 +13,11 @@ from anyprobe.cli.handlerplaces import HandlerMaker, HandlerPlace, place_for
 from anyprobe.cli.handlertext import PARAMETERS, HandlerText, check_names
 from anyprobe.cli.knownfunctions import Knowledge, knowledge_of
 from anyprobe.cli.records import TIME, MonotonicTime, Row, rows
+from anyprobe.cli.targets import on_process
 from anyprobe.cli.threads import Threads
 
 if TYPE_CHECKING:
+    from anyprobe.cli.targets import Measured
     from anyprobe.probes.session import Session
 
 RING_BYTES = 4 << 20
@@ -77,8 +79,9 @@ class Trace:
         """Whether as many hits were shown as were wanted."""
         return self.most is not None and self.shown >= self.most
 
-    def arm(self, session: "Session", specs: Sequence[str]) -> None:
+    def arm(self, measured: "Measured", specs: Sequence[str]) -> None:
         """Place the handlers of all specs in one session."""
+        session = on_process(measured, "records")
         if not self._began:
             self._began, self._zero = time.monotonic_ns(), time.time()
         self._threads.know(session.pid)

@@ -24,7 +24,7 @@ _MANY = frozenset({"insn", "block", "call"})
 
 @dataclass(frozen=True, slots=True)
 class TargetInfo:
-    """The process that was probed. ``exited`` is the wait status of a child that is gone, None for other processes.
+    """What was probed, a process or the kernel. ``exited`` is the wait status of a child that is gone, else None.
 
     In JSON it is what a shell would see: the exit status, or 128 and the number of the signal.
     """
@@ -35,6 +35,8 @@ class TargetInfo:
     alive: bool = True
     called: str = ""
     """The name by which it was started; not in JSON."""
+    kernel: str = ""
+    """The release of the running kernel, where that is what was probed; it has no pid then."""
 
     @property
     def shell_status(self) -> int | None:
@@ -47,11 +49,15 @@ class TargetInfo:
     @property
     def shown_name(self) -> str:
         """The program's name as a spec may have it."""
+        if self.kernel:
+            return f"Linux {self.kernel}"
         name = self.called or os.path.basename(self.exe)
         return shown_module(name) if name else "process"
 
     def as_json(self) -> Json:
-        """Return the JSON object."""
+        """Return the JSON object; of the kernel its release alone."""
+        if self.kernel:
+            return {"kernel": self.kernel}
         alive = self.alive and self.exited is None
         return {"pid": self.pid, "exe": self.exe, "exited": self.shell_status, "alive": alive}
 
@@ -255,6 +261,8 @@ class RefusedSite:
     detail: str
     timed: bool = False
     """Whether both ends of the function's calls were wanted."""
+    in_kernel: bool = False
+    """Whether it is in the kernel, of which there is no more to explain."""
 
     def as_json(self) -> Json:
         """Return the JSON object."""

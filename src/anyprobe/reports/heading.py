@@ -74,6 +74,8 @@ def print_step(step: float, console: "Console") -> None:
 
 
 def _named(target: TargetInfo) -> str:
+    if target.kernel:
+        return f"[bold]{escape(target.shown_name)}[/bold]"
     state = "" if target.exited is None and target.alive else ", which has ended"
     return f"[bold]{escape(target.shown_name)}[/bold] (pid {target.pid}{state})"
 
@@ -99,11 +101,22 @@ def print_refusals(snapshot: Snapshot, console: "Console") -> None:
 
 
 def _print_advice(snapshot: Snapshot, console: "Console") -> None:
-    """Print the command that explains the first refusal: exactly what was refused, in a process that is still there."""
-    first = snapshot.refused[0]
-    several = f" says why of the first of {counted(len(snapshot.refused), 'site')}; --json lists them all"
-    alive = [each.pid for each in (snapshot.target, *snapshot.others) if each.alive and each.exited is None]
+    """Print the command that explains the first refusal: exactly what was refused, in a process that is still there.
+
+    Of what is in the kernel all is said, but where it was summed up.
+    """
+    listed = "--json lists them all"
+    refused = [each for each in snapshot.refused if not each.in_kernel]
+    if not refused:
+        if len(snapshot.refused) > DETAILED_REFUSALS:
+            why = f"{snapshot.refused[0].spec}: {snapshot.refused[0].detail}"
+            console.print(f"the first: {escape(why)}; {listed}", style="dim", soft_wrap=True)
+        return
+    first = refused[0]
+    several = f" says why of the first of {counted(len(refused), 'site')}; {listed}"
+    targets = [each for each in (snapshot.target, *snapshot.others) if not each.kernel]
+    alive = [each.pid for each in targets if each.alive and each.exited is None]
     command = ["anyprobe", "explain", *(("--for", "time") if first.timed else ()), first.spec]
     pid = str(alive[0]) if alive else "PID"
-    more = several if len(snapshot.refused) > 1 else " says more"
+    more = several if len(refused) > 1 else " says more"
     console.print(f"{escape(shlex.join([*command, '-p', pid]))}{more}", style="dim", soft_wrap=True)

@@ -94,8 +94,7 @@ class FakeSession:
 class Fakes:
     def __init__(self):
         self.snapshot, self.failure, self.sessions = snapshot(functions=(timing(),)), None, []
-        place = types.SimpleNamespace(hook=types.SimpleNamespace(armed=True))
-        self.probes = [types.SimpleNamespace(all_places=[place])]
+        self.probes = [types.SimpleNamespace(armed=True)]
         self.explained = ()
 
     def attach(self, pid, **settings):

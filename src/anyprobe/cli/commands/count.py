@@ -27,13 +27,14 @@ def command(
     names: Any,  # noqa: ANN401
     **settings: Any,  # noqa: ANN401
 ) -> int:
-    """Count the hits of probes in running processes, or in a command after --.
+    """Count the hits of probes in running processes, in a command after --, or in the kernel.
 
     \b
     anyprobe count 'libc:*' -p 4242 --for 5
     anyprobe count libc:malloc libc:free -- ls -l
     anyprobe count 'a.out:*%return' -n redis-server --json
     anyprobe count libc:read --when 'retval < 0' -p 4242 --for 5
+    anyprobe count kernel::vfs_read:return 'tracepoint:sched:*' syscall::openat --for 5
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import conditional, measuring, targets
 

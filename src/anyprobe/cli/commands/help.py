@@ -24,9 +24,16 @@ Short forms
   libc:malloc+0x1c     the instruction there
   libc:malloc%insn     each instruction; %block, %call
 
+In the kernel, for all processes
+
+  kernel::vfs_read:entry    a function; :return, :0x1c; kernel:nfs:* of a module
+  tracepoint:sched:*        tracepoints; rawtracepoint:NAME by the kernel's name
+  syscall::openat:return    a system call
+
 Read as well
 
   uprobe:PATH:SYMBOL, uretprobe:PATH:SYMBOL          as bpftrace has them
+  kprobe:NAME, kretprobe:NAME, fentry:NAME, fexit:NAME, t:GROUP:NAME, ...
   p:group/event libc:open path=+0(%di):string, r:... lines of kprobe_events
 
 Examples
@@ -35,6 +42,7 @@ Examples
   anyprobe count 'a.out:parse_*' 'a.out:parse_*%return' -- ./program FILE
   anyprobe time 'pid:libssl:SSL_read:entry' -n nginx
   anyprobe list 'libc:mem*' -p 4242
+  anyprobe count syscall::openat kernel::vfs_read --for 5
 
 A name that is displayed can be given as it is: paste it in single quotes. In
 double quotes stands a name and nothing else: '"my prog":main'. What

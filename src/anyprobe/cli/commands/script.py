@@ -46,7 +46,7 @@ def command(
     with ExitStack() as stack:
         plan = measuring.Plan(
             specs=(),
-            arm=lambda session, _: script.run(stack, session),
+            arm=lambda session, _: script.run(stack, targets.on_process(session, "handlers")),
             render=_render,
             records=shown,
             always={"aggregations": {}},

@@ -78,7 +78,7 @@ def _four(text: str, parts: list[Part]) -> Spec:
 
 def _refuse_kernel(text: str, head: Part) -> None:
     if head.text in KERNEL:
-        raise later(text, head, "probes in the kernel")
+        raise SpecError(text, head.position, "this is in the kernel: anyprobe.kernel()", length=len(head))
 
 
 def later(text: str, part: Part, what: str) -> SpecError:

@@ -82,6 +82,8 @@ class Attacher:
     counters: Counters
     names: KernelNames
     handler: "KernelHandler | None" = None
+    check: Callable[[], None] = lambda: None
+    """Called before each attachment; raises an error if no more is wanted."""
 
     def function(self, made: Attachment) -> None:
         """Attach to the entry or exit of a function by its type (``fentry``, ``fexit``)."""
@@ -248,6 +250,7 @@ def _try(
     attacher: Attacher, way: Mechanism, group: list[tuple[int, KernelSite]], failed: dict[int, list[str]]
 ) -> list[Attachment]:
     """Attach one group; where the kernel does not take it for one of its sites, each half by itself."""
+    attacher.check()
     made = Attachment(way.called(group[0][1]), [site for _, site in group], [slot for slot, _ in group])
     try:
         way.attach(attacher, made)

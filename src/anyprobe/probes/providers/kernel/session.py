@@ -4,18 +4,20 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError, UsageError
 from anyprobe.core.refusal import Refusal
-from anyprobe.data.snapshot import SiteResult, Snapshot, TargetInfo
+from anyprobe.data.snapshot import RefusedSite, SiteResult, Snapshot, TargetInfo
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.counters import Counters
 from anyprobe.probes.providers.kernel.mechanisms import Attacher, Attachment
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.specs import KernelSpec, parse
+from anyprobe.probes.scripts.hooks import Scripted
 from anyprobe.target.kernel import programs
 
 if TYPE_CHECKING:
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 Handler = Callable[..., Any]
 _UNTOLD = "this kernel does not tell what it misses here"
+
+
+def _go_on() -> None:
+    """Let what is being prepared be prepared."""
 
 
 @dataclass(eq=False, repr=False)
@@ -40,6 +46,7 @@ class KernelProbe:
     attachments: list[Attachment] = field(default_factory=list)
     refused: list[tuple[str, Refusal]] = field(default_factory=list)
     armed: bool = False
+    """Whether at least one site is attached."""
     earlier: list[Attachment] = field(default_factory=list)
     """What was attached before the probe was removed and enabled again."""
 
@@ -53,13 +60,13 @@ class KernelProbe:
         """The mechanisms by which it is attached."""
         return sorted({each.mechanism for each in self.attachments})
 
-    def attach(self, names: KernelNames) -> None:
-        """Attach to all sites, as far as the kernel permits it."""
+    def attach(self, names: KernelNames, check: Callable[[], None] = _go_on) -> None:
+        """Attach to all sites, as far as the kernel permits it; ``check`` may raise an error between two of them."""
         self.earlier += self.attachments
         self.attachments = []
-        attacher = Attacher(self.counters, names, self.handler)
+        attacher = Attacher(self.counters, names, self.handler, check)
         self.attachments, self.refused = mechanisms.place(attacher, self.sites, self.mechanism)
-        self.armed = True
+        self.armed = bool(self.attachments)
 
     def detach(self) -> None:
         """Take all away; the counters stay."""
@@ -94,20 +101,29 @@ class KernelProbe:
         return sum(each.misses() for each in (*self.earlier, *self.attachments) if len(each.slots) > 1)
 
 
-class KernelSession:
+class KernelSession(Scripted):
     """Probes in the running kernel. A context manager: leaving it removes everything.
 
     ``count`` attaches probes; ``snapshot`` reads what they counted, also after ``detach``. All processes are seen,
     this one too.
     """
 
-    def __init__(self) -> None:
+    pid = 0
+    """As processes have one; the kernel's own threads are of this one."""
+    exited = False
+    """Whether what is probed is gone, as processes may be."""
+
+    def __init__(self, mechanism: str | None = None) -> None:
         """Use ``kernel``."""
+        _see_name(mechanism)
         _see_permission()
+        self._mechanism = mechanism
         self._names = KernelNames()
         self.probes: list[KernelProbe] = []
         self._handlers: list[KernelHandler] = []
         self.warnings: Sequence[str] = ()
+        self._check: Callable[[], None] = _go_on
+        self._setup = {"resolve": 0.0, "arm": 0.0}
         self._began: float | None = None
         self._last: Snapshot | None = None
 
@@ -141,25 +157,31 @@ class KernelSession:
         self, specs: Sequence[KernelSpec], mechanism: str | None, handler: "KernelHandler | None" = None
     ) -> list[KernelProbe]:
         self._check_attached()
-        if mechanism is not None and mechanism not in mechanisms.NAMES:
-            raise UsageError(f"no mechanism {mechanism!r}; one of {', '.join(mechanisms.NAMES)}")
+        _see_name(mechanism)
+        mechanism = mechanism or self._mechanism
+        started = time.monotonic()
         resolved = [(spec, self._names.resolve(spec), mechanism or spec.mechanism) for spec in specs]
         for spec, sites, demanded in resolved:
             _see_mechanism(spec, sites, demanded)
             if handler is not None:
                 handler.check(sites[0], self._names.type_of(sites[0]))
+        self._check()
+        known = time.monotonic()
         made: list[KernelProbe] = []
         try:
             for spec, sites, demanded in resolved:
                 made.append(KernelProbe(spec.text.strip(), sites, Counters(len(sites)), demanded, handler))
-                made[-1].attach(self._names)
+                made[-1].attach(self._names, self._check)
         except BaseException:
             for probe in made:
                 probe.detach()
                 probe.counters.close()
             raise
         self.probes += made
-        self._began = self._began or time.monotonic()
+        armed = time.monotonic()
+        self._setup["resolve"] += known - started
+        self._setup["arm"] += armed - known
+        self._began = self._began or armed
         return made
 
     def entry(
@@ -204,6 +226,15 @@ class KernelSession:
 
         return place
 
+    @contextmanager
+    def interruptible(self, checkpoint: Callable[[], None]) -> Iterator[None]:
+        """Within it, ``checkpoint`` is called while probes are attached, and may raise an error to end that."""
+        before, self._check = self._check, checkpoint
+        try:
+            yield
+        finally:
+            self._check = before
+
     def remove(self, *probes: KernelProbe) -> None:
         """Detach probes; what they counted stays in ``snapshot``."""
         for probe in probes:
@@ -223,12 +254,14 @@ class KernelSession:
         sites = tuple(result for probe in self.probes for result in probe.results())
         duration = 0.0 if self._began is None else time.monotonic() - self._began
         return Snapshot(
-            target=TargetInfo(0, f"Linux {os.uname().release}"),
+            target=TargetInfo(self.pid, "", kernel=os.uname().release),
             duration_s=duration,
-            pause_us={},
-            setup_s={},
+            setup_s=dict(self._setup),
             sites=sites,
-            refused=(),
+            refused=tuple(
+                RefusedSite(spec, why.address, why.reason.value, why.detail, in_kernel=True)
+                for spec, why in self.refused
+            ),
             warnings=(*self.warnings, *self._losses()),
             aggregations=self._collected(),
             missing=self.misses(),
@@ -271,6 +304,9 @@ class KernelSession:
         for handler in self._handlers:
             handler.close()
 
+        if "hooks" in self.__dict__:
+            self.hooks.end()
+
     close = detach
 
     def __enter__(self) -> Self:
@@ -288,12 +324,20 @@ class KernelSession:
             raise UsageError("the session on the kernel is over")
 
 
-def kernel() -> KernelSession:
+def kernel(mechanism: str | None = None) -> KernelSession:
     """Open a session on the running kernel. Nothing is changed until a probe is attached.
+
+    ``mechanism`` is the only one to use, see ``KernelSession.count``.
 
     Raises ``PermissionDenied`` where this user may not load programs into the kernel.
     """
-    return KernelSession()
+    return KernelSession(mechanism)
+
+
+def _see_name(mechanism: str | None) -> None:
+    """Complain about a mechanism that there is none of."""
+    if mechanism is not None and mechanism not in mechanisms.NAMES:
+        raise UsageError(f"no mechanism {mechanism!r}; one of {', '.join(mechanisms.NAMES)}")
 
 
 def _see_permission() -> None:

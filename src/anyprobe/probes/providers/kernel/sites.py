@@ -158,6 +158,6 @@ class KernelNames:
         function = found[0]
         event = f"sys_{'exit' if spec.name == 'return' else 'enter'}_{inner}"
         return KernelSite(
-            spec.canonical("", name), "syscall", name, spec.name, 0, function,
+            spec.canonical("", name), "syscalls", name, spec.name, 0, function,
             tuple(self.symbols.aliases(function)), ("syscalls", event),
         )  # fmt: skip

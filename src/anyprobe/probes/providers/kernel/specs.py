@@ -19,6 +19,13 @@ _DIALECT: dict[str, tuple[str, Name]] = {
     "fexit": ("fentry", "return"), "kretfunc": ("fentry", "return"), "fr": ("fentry", "return"),
 }  # fmt: skip
 """bpftrace's providers: the mechanism that each demands, and the end of the function."""
+_CALLED = {
+    ("kprobe", False): "kprobe",
+    ("kprobe", True): "kretprobe",
+    ("fentry", False): "fentry",
+    ("fentry", True): "fexit",
+}
+"""What the provider is called by which a mechanism is demanded, at returns or elsewhere."""
 _LATER = {"profile": "timers", "interval": "timers", "software": "software events", "hardware": "hardware events"}
 
 
@@ -54,6 +61,9 @@ class KernelSpec:
             return f"tracepoint:{module}:{function}"
         if self.provider is Provider.RAW:
             return f"rawtracepoint:{function}"
+        if self.mechanism is not None:
+            inside = f"+{self.offset:#x}" if self.name == "offset" else ""
+            return f"{_CALLED[self.mechanism, self.name == 'return']}:{module}:{function}{inside}"
         name = f"{self.offset:#x}" if self.name == "offset" else self.name
         return (
             f"syscall::{function}:{name}" if self.provider is Provider.SYSCALL else f"kernel:{module}:{function}:{name}"
@@ -69,9 +79,14 @@ def is_pattern(text: str) -> bool:
     return _BRACKETS.search(text) is not None
 
 
-def is_kernel(text: str) -> bool:
-    """Return whether a spec means something in the kernel, by its first part."""
+def is_kernel(text: str, *, short: bool = True) -> bool:
+    """Return whether a spec means something in the kernel, by its first part.
+
+    Without ``short``, only if no module is likely to have that name: ``k:main`` is in a program ``k`` then.
+    """
     head, colon, _ = text.strip().partition(":")
+    if not short and (len(head) < 3 or head in _LATER):
+        return False
     return bool(colon) and (head in {each.value for each in Provider} or head in {"t", "rt", *_DIALECT, *_LATER})
 
 

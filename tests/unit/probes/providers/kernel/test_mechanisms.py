@@ -8,9 +8,11 @@ import pytest
 from anyprobe.core.errors import KernelRefused
 from anyprobe.core.refusal import Reason
 from anyprobe.probes.providers.kernel import mechanisms
-from anyprobe.probes.providers.kernel.mechanisms import FENTRY, KPROBE, MULTI, TRACEPOINT, place
+from anyprobe.probes.providers.kernel.mechanisms import FENTRY, KPROBE, MULTI, TRACEPOINT, Attacher, place
 from anyprobe.probes.providers.kernel.sites import KernelSite
 from anyprobe.target.kernel.symbols import KernelFunction
+
+ATTACHER = Attacher(None, None)
 
 
 @dataclass
@@ -55,20 +57,20 @@ def function(name="vfs_read", kind="entry", address=0x1000, offset=0, **more):
 
 
 def test_cheapest_first(kernel):
-    assert [each.mechanism for each in place(None, [function()], None)[0]] == [FENTRY.name]
-    assert [each.mechanism for each in place(None, [function(kind="return")], None)[0]] == [FENTRY.at_return]
+    assert [each.mechanism for each in place(ATTACHER, [function()], None)[0]] == [FENTRY.name]
+    assert [each.mechanism for each in place(ATTACHER, [function(kind="return")], None)[0]] == [FENTRY.at_return]
 
 
 def test_next_one_where_the_kernel_refuses(kernel):
     kernel.refuses = {"fentry": errno.EPERM, "kprobe.multi": errno.EOPNOTSUPP}
-    made, refused = place(None, [function()], None)
+    made, refused = place(ATTACHER, [function()], None)
     assert [each.mechanism for each in made] == [KPROBE.name]
     assert not refused
 
 
 def test_demanded_one_and_no_other(kernel):
     kernel.refuses = {"kprobe": errno.ENOENT}
-    made, refused = place(None, [function()], "kprobe")
+    made, refused = place(ATTACHER, [function()], "kprobe")
     assert not made
     ((spec, why),) = refused
     assert spec == "kernel:vmlinux:vfs_read:entry"
@@ -79,7 +81,7 @@ def test_demanded_one_and_no_other(kernel):
 
 @pytest.mark.parametrize("demanded", ["kprobe", "kretprobe"])
 def test_a_return_may_be_demanded_by_both_names(kernel, demanded):
-    assert [each.mechanism for each in place(None, [function(kind="return")], demanded)[0]] == ["kretprobe"]
+    assert [each.mechanism for each in place(ATTACHER, [function(kind="return")], demanded)[0]] == ["kretprobe"]
 
 
 def test_an_entry_is_not_had_by_what_is_for_returns(kernel):
@@ -88,12 +90,12 @@ def test_an_entry_is_not_had_by_what_is_for_returns(kernel):
 
 
 def test_offsets_are_for_kprobes(kernel):
-    assert [each.mechanism for each in place(None, [function(kind="offset", offset=4)], None)[0]] == ["kprobe"]
+    assert [each.mechanism for each in place(ATTACHER, [function(kind="offset", offset=4)], None)[0]] == ["kprobe"]
 
 
 def test_many_functions_have_one_attachment(kernel):
     sites = [function(f"f{number}", address=0x1000 + number) for number in range(20)]
-    made, refused = place(None, sites, None)
+    made, refused = place(ATTACHER, sites, None)
     assert [(each.mechanism, list(each.slots)) for each in made] == [(MULTI.name, list(range(20)))]
     assert not refused
 
@@ -101,7 +103,7 @@ def test_many_functions_have_one_attachment(kernel):
 def test_one_bad_function_does_not_spoil_the_others(kernel):
     kernel.refuses = {"kprobe.multi f11": errno.EINVAL, "f4": errno.EINVAL}
     sites = [function(f"f{number}", address=0x1000 + number) for number in range(20)]
-    made, refused = place(None, sites, None)
+    made, refused = place(ATTACHER, sites, None)
     slots = sorted((slot, each.mechanism) for each in made for slot in each.slots)
     assert [slot for slot, _ in slots] == [number for number in range(20) if number != 4]
     assert dict(slots)[11] == FENTRY.name
@@ -112,7 +114,7 @@ def test_one_bad_function_does_not_spoil_the_others(kernel):
 def test_what_cannot_be_traced_is_not_tried_with_the_others(kernel):
     kernel.traceable = lambda addresses: [address % 2 == 0 for address in addresses]
     sites = [function(f"f{number}", address=0x1000 + number) for number in range(20)]
-    made, _ = place(None, sites, None)
+    made, _ = place(ATTACHER, sites, None)
     assert [(each.mechanism, len(each.slots)) for each in made] == [(MULTI.name, 10), *[(FENTRY.name, 1)] * 10]
     assert list(made[0].slots) == list(range(0, 20, 2))
 
@@ -120,25 +122,25 @@ def test_what_cannot_be_traced_is_not_tried_with_the_others(kernel):
 def test_without_multi_each_is_attached_alone(kernel):
     kernel.refuses = {"kprobe.multi": errno.EOPNOTSUPP}
     sites = [function(f"f{number}", address=0x1000 + number) for number in range(20)]
-    made, _ = place(None, sites, None)
+    made, _ = place(ATTACHER, sites, None)
     assert [each.mechanism for each in made] == [FENTRY.name] * 20
 
 
 def test_system_call_falls_back_to_its_tracepoint(kernel):
     kernel.refuses = dict.fromkeys(("fentry", "kprobe.multi", "kprobe"), errno.EPERM)
-    made, _ = place(None, [function(tracepoint=("syscalls", "sys_enter_read"))], None)
+    made, _ = place(ATTACHER, [function(tracepoint=("syscalls", "sys_enter_read"))], None)
     assert [each.mechanism for each in made] == [TRACEPOINT.name]
 
 
 def test_refusals_have_their_reasons(kernel):
     kernel.refuses = {"fentry": errno.ENOENT, "kprobe.multi": errno.ENOENT, "kprobe": errno.EINVAL}
-    ((_, why),) = place(None, [function(address=0x540)], None)[1]
+    ((_, why),) = place(ATTACHER, [function(address=0x540)], None)[1]
     assert why.reason is Reason.KPROBE_BLACKLIST
     assert "noinstr_function" in why.detail
     kernel.refuses = {"kprobe": errno.EILSEQ}
-    ((_, why),) = place(None, [function(kind="offset", offset=1)], None)[1]
+    ((_, why),) = place(ATTACHER, [function(kind="offset", offset=1)], None)[1]
     assert why.reason is Reason.NOT_A_BOUNDARY
-    ((_, why),) = place(None, [function("do_exit", "return")], None)[1]
+    ((_, why),) = place(ATTACHER, [function("do_exit", "return")], None)[1]
     assert why.reason is Reason.NO_EXIT
 
 
@@ -153,13 +155,13 @@ def test_an_interrupt_takes_back_what_was_attached(kernel):
 
     kernel.attach = attach
     with pytest.raises(KeyboardInterrupt):
-        place(None, [function("first"), function("second", address=0x2000)], None)
+        place(ATTACHER, [function("first"), function("second", address=0x2000)], None)
     assert closed == ["first"]
 
 
 def test_preemptible_kernel_is_not_probed_by_what_misses_hits_then(kernel, monkeypatch):
     monkeypatch.setattr(mechanisms.preemption, "is_preemptible", lambda: True)
-    assert [each.mechanism for each in place(None, [function()], None)[0]] == [MULTI.name]
+    assert [each.mechanism for each in place(ATTACHER, [function()], None)[0]] == [MULTI.name]
     kernel.refuses = {"kprobe.multi": errno.EOPNOTSUPP}
-    assert [each.mechanism for each in place(None, [function()], None)[0]] == [KPROBE.name]
-    assert [each.mechanism for each in place(None, [function()], "fentry")[0]] == [FENTRY.name]
+    assert [each.mechanism for each in place(ATTACHER, [function()], None)[0]] == [KPROBE.name]
+    assert [each.mechanism for each in place(ATTACHER, [function()], "fentry")[0]] == [FENTRY.name]

@@ -80,6 +80,29 @@ def test_what_cannot_be_read_has_a_caret(text, under, message):
     assert caught.value.position == under
 
 
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("kprobe:vfs_read", "kprobe:vmlinux:vfs_read"),
+        ("kr:vfs_read", "kretprobe:vmlinux:vfs_read"),
+        ("kprobe:vfs_read+16", "kprobe:vmlinux:vfs_read+0x10"),
+        ("kfunc:vfs_read", "fentry:vmlinux:vfs_read"),
+        ("kretfunc:vfs_read", "fexit:vmlinux:vfs_read"),
+        ("kernel::vfs_read", "kernel:vmlinux:vfs_read:entry"),
+    ],
+)
+def test_full_form_demands_what_the_spec_has_demanded(text, canonical):
+    spec = parse(text)
+    assert spec.canonical("vmlinux", "vfs_read") == canonical
+    again = parse(canonical)
+    assert (again.mechanism, again.name, again.offset) == (spec.mechanism, spec.name, spec.offset)
+
+
+def test_short_providers_may_be_modules():
+    texts = ["k:main", "t:main", "fr:main", "profile:main", "kernel::main", "kprobe:main", "syscall::main"]
+    assert [is_kernel(text, short=False) for text in texts] == [False] * 4 + [True] * 3
+
+
 @pytest.mark.parametrize("text", ["libc:malloc", "malloc", "pid:libc:malloc:entry", "uprobe:/bin/bash:readline", ""])
 def test_specs_of_processes_are_none_of_the_kernel(text):
     assert not is_kernel(text)

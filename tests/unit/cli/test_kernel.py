@@ -1,0 +1,189 @@
+"""Commands on the running kernel, with a session on it that is made of nothing."""
+
+import contextlib
+import json
+import signal
+import threading
+
+import jsonschema
+import pytest
+
+from anyprobe.cli import main, options
+from anyprobe.cli.commands.schema import text_of
+from anyprobe.core.errors import PermissionDenied
+from anyprobe.data.snapshot import RefusedSite, Snapshot, TargetInfo
+from anyprobe.probes.providers.kernel import mechanisms
+from anyprobe.probes.providers.kernel import session as kernel_session
+from anyprobe.probes.scripts.hooks import Scripted
+from support.sample_snapshots import site, snapshot
+
+HIT = site(
+    "vfs_read", 77, spec="kernel:vmlinux:vfs_read:entry", module="vmlinux", address=(1 << 64) - 4096, strategy="fentry"
+)
+SWITCH = site(
+    "sched_switch", 5, spec="tracepoint:sched:sched_switch", module="sched", address=0, strategy="raw_tp", nmissed=2
+)
+REFUSED = RefusedSite("kernel:vmlinux:do_int3:entry", 4096, "kprobe-blacklist", "it is on the way", in_kernel=True)
+
+
+class Probe:
+    armed = True
+
+
+class FakeKernel(Scripted):
+    pid = 0
+
+    def __init__(self):
+        self.calls, self.failure, self.mechanism = [], None, None
+        self.probes, self.warnings = [], ()
+        self.results = Snapshot(
+            TargetInfo(0, "", kernel="6.12.1"), 2.0, setup_s={"resolve": 0.1}, sites=(HIT, SWITCH), refused=(REFUSED,)
+        )
+
+    def __call__(self, mechanism=None):
+        if self.failure:
+            raise self.failure
+        self.mechanism = mechanism
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.calls.append("exit")
+
+    def interruptible(self, check):
+        return contextlib.nullcontext()
+
+    def count(self, *specs):
+        self.calls.append(specs)
+        self.probes.append(Probe())
+
+    def snapshot(self):
+        return self.results
+
+    def detach(self):
+        self.calls.append("detach")
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    fake = FakeKernel()
+    monkeypatch.setattr(kernel_session, "kernel", fake)
+    return fake
+
+
+def test_without_a_process_specs_of_the_kernel_are_enough(kernel, capsys):
+    specs = ("kernel::vfs_read:entry", "tracepoint:sched:sched_switch")
+    assert main(["count", *specs, "--for", "0"]) == 0
+    assert kernel.calls == [specs, "detach", "exit"]
+    shown = capsys.readouterr().out
+    assert shown.startswith("Linux 6.12.1: 82 hits at 2 sites in 2.00 s\n")
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["77", "38", "0", "vfs_read", "vmlinux", "fentry"] in rows
+    assert ["5", "2.5", "2", "sched_switch", "sched", "raw_tp"] in rows
+    assert "refused: kernel:vmlinux:do_int3:entry at 0x1000: kprobe-blacklist: it is on the way" in shown
+    assert "explain" not in shown
+
+
+def test_many_refusals_are_summed_up_and_said_to_be_in_the_document(kernel, capsys):
+    many = tuple(RefusedSite(f"kernel:vmlinux:f{n}:entry", n, "kernel-refuses", "no", in_kernel=True) for n in range(9))
+    kernel.results = Snapshot(kernel.results.target, 1.0, sites=(HIT,), refused=many)
+    assert main(["count", "kernel::vfs_read", "--for", "0"]) == 0
+    shown = capsys.readouterr().out
+    assert "refused: 9 sites: 9 kernel-refuses\n" in shown
+    assert "the first: kernel:vmlinux:f0:entry: no; --json lists them all\n" in shown
+
+
+def test_document_is_as_its_schema_says(kernel, capsys):
+    assert main(["count", "kernel::vfs_read", "--for", "0", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(json.loads(text_of("count"))).validate(document)
+    assert document["target"] == {"kernel": "6.12.1"}
+    assert [each["strategy"] for each in document["sites"]] == ["fentry", "raw_tp"]
+    assert document["refused"][0]["reason"] == "kprobe-blacklist"
+
+
+def test_of_a_command_only_the_end_is_waited_for(kernel, fakes, sleeper, capsys):
+    fakes.snapshot = snapshot(target=TargetInfo(sleeper.pid, "/bin/sleep"))
+    threading.Timer(0.2, sleeper.kill).start()
+    assert main(["count", "syscall::read", "--json", "--quiet", "--", "sleep", "100"]) == 0
+    document = json.loads(capsys.readouterr().err)
+    assert fakes.argv == ("sleep", "100")
+    assert "resume" in fakes.sessions[0].calls
+    assert not any(call[0] == "count" for call in fakes.sessions[0].calls)
+    assert document["target"] == {"kernel": "6.12.1"}
+    assert "targets" not in document
+
+
+def test_process_and_kernel_are_measured_together(kernel, fakes, sleeper, capsys):
+    arguments = ["libc:read", "kernel::vfs_read", "k:main"]
+    assert main(["count", *arguments, "-p", str(sleeper.pid), "--for", "0", "--json"]) == 0
+    assert kernel.calls[0] == ("kernel::vfs_read",)
+    assert fakes.sessions[0].calls[0] == ("count", ("libc:read", "k:main"))  # k is a module of the process
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(json.loads(text_of("count"))).validate(document)
+    assert document["target"]["pid"] == 4242
+    assert [each["target"].get("kernel") for each in document["targets"]] == [None, "6.12.1"]
+    assert {each["function"] for each in document["sites"]} >= {"malloc", "vfs_read"}
+
+
+def test_short_names_of_bpftrace_are_read(kernel, capsys):
+    assert main(["count", "k:vfs_read", "t:sched:sched_switch", "--for", "0"]) == 0
+    assert kernel.calls[0] == ("k:vfs_read", "t:sched:sched_switch")
+
+
+def test_a_mechanism_is_demanded(kernel, capsys):
+    assert main(["count", "kernel::vfs_read", "--mechanism", "kprobe", "--for", "0"]) == 0
+    assert kernel.mechanism == "kprobe"
+
+
+def test_every_mechanism_is_offered_and_in_the_schema():
+    assert set(options.MECHANISMS) == set(mechanisms.NAMES)
+    strategies = json.loads(text_of("count"))["$defs"]["site"]["properties"]["strategy"]["enum"]
+    assert set(strategies) > set(mechanisms.NAMES)
+
+
+def test_a_signal_ends_it_with_results(kernel, capsys):
+    before = signal.getsignal(signal.SIGINT)
+
+    def send():
+        while signal.getsignal(signal.SIGINT) is before:
+            pass
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=send, daemon=True).start()
+    assert main(["count", "kernel::vfs_read"]) == 0
+    assert "82 hits" in capsys.readouterr().out
+
+
+def test_without_privilege_nothing_is_started(kernel, fakes, capsys):
+    kernel.failure = PermissionDenied("bpf(2)", "the kernel takes no probes from this user", "be root")
+    assert main(["count", "kernel::vfs_read", "--", "true"]) == 1
+    assert capsys.readouterr().err == "anyprobe: the kernel takes no probes from this user (bpf(2)); be root\n"
+    assert not fakes.sessions
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["kernel::vfs_read", "-p", "1"], "leave -p and -n away, or say which hits are wanted: --when 'pid == 1'"),
+        (["kernel::vfs_read", "--strategy", "trap"], "--strategy is about probes in programs"),
+        (["kernel::vfs_read", "--maxactive", "3"], "--maxactive is about probes in programs"),
+        (["kernel::vfs_read", "--mechanism", "hope"], "hope"),
+        (["libc:read", "--mechanism", "kprobe", "-p", "1"], "--mechanism is about probes in the kernel"),
+        (["libc:read", "kernel::vfs_read"], "choose a target"),
+        (["kernel::vfs_read", "--kill"], "--kill is about a command"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_status_2(kernel, fakes, capsys, arguments, message):
+    assert main(["count", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not kernel.calls
+
+
+def test_nothing_that_can_be_placed_is_exit_status_1(kernel, capsys):
+    kernel.count = lambda *specs: None
+    kernel.results = Snapshot(kernel.results.target, 0.0, refused=(REFUSED,))
+    assert main(["count", "kprobe:do_int3"]) == 1
+    assert "kprobe-blacklist" in capsys.readouterr().out
