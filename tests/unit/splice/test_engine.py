@@ -5,12 +5,15 @@ from collections import Counter
 
 import pytest
 
-from anyprobe.core.errors import RemoteCallFailed
+from anyprobe.core.errors import RemoteCallFailed, SessionConflict
 from anyprobe.core.refusal import Reason
+from anyprobe.splice.apply.recovery.recovery import remove
+from anyprobe.splice.apply.recovery.suspension import resume, suspend
 from anyprobe.splice.plan.splices import Strategy, WantKind
 from support.simulated.functions import FUNCTIONS
 from support.simulated.program import BIAS, Program
-from support.simulated.session import splicing
+from support.simulated.session import Splicing, splicing
+from support.simulated.target import as_process
 
 ARGUMENTS = (1, 2, 5, 11)
 REPEATED = b"\xf3"
@@ -276,3 +279,41 @@ def test_a_trial_that_is_interrupted_leaves_what_is_armed_protected(simulated):
         assert session.hits([armed]) == [1]
         assert {at: hook.refusal for at, hook in hooks.items() if hook.refusal is not None} == {}
         assert set(counted(session, hooks).values()) == {1}
+
+
+# -- without the session that made it
+
+
+def test_what_a_dead_controller_has_left_is_removed_by_its_journal_alone(program):
+    target = program.target
+    before = target.mappings()
+    session = Splicing(program)
+    count_all(session, ["fib", "sum_to"])
+    program.call("fib", 5)
+    session.engine.close()
+    removal = remove(as_process(target))
+    assert (removal.foreign, removal.kept) == ((), ())
+    assert removal.splices == len(list(session.module.splices()))
+    assert program.is_pristine()
+    assert target.mappings() == before
+    assert program.call("fib", 5) == 5
+
+
+def test_probes_that_are_switched_off_for_a_while_count_on_afterwards(program):
+    with splicing(program) as session:
+        (hook,) = session.count("sum_to")
+        for switch, hits in ((suspend, 1), (resume, 2), (suspend, 2)):
+            program.call("sum_to", 3)
+            assert session.hits([hook]) == [hits]
+            assert switch(as_process(program.target)).changed == 1
+            assert program.is_pristine() == (switch is suspend)
+
+
+def test_another_session_is_told_that_the_target_is_taken(program):
+    with splicing(program) as session:
+        session.count("twice")
+        other = Splicing(program)
+        with pytest.raises(SessionConflict, match="is being probed"):
+            other.count("sum_to")
+        other.engine.close()
+        assert program.call("twice", 2) == 4
