@@ -106,6 +106,11 @@ class DesiredState:
         """Whether functions are wanted that the loader has not chosen yet."""
         return any(each.unchosen for each in self.wanted)
 
+    def has_lost(self, modules: "Sequence[LoadedObject]") -> bool:
+        """Return whether an object in which something was wanted has been unloaded."""
+        there = set(modules)
+        return any(not each.seen <= there for each in self.wanted)
+
     def settle(self) -> None:
         """Want no more of what was only wanted in the objects of now."""
         self.wanted = [each for each in self.wanted if each.policy is Policy.FOLLOW]

@@ -38,7 +38,7 @@ class ProbeHost(ABC):
     clock_step_ns: float
     """By how much the clock of times goes on at once, 0 where nothing is timed."""
     lock: AbstractContextManager[object]
-    """Held by each thread that changes or reads the session, once one looks after it in the background."""
+    """Held by each thread that changes or reads the session."""
     _objects: "ObjectTable"
 
     @property

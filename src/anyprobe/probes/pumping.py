@@ -75,7 +75,6 @@ class Pumped(Observed):
         if self.detached:
             raise UsageError("this session has been detached")
         if self._thread is None:
-            self.lock = threading.RLock()
             self._stopping = threading.Event()
             self._thread = threading.Thread(target=self._run, name="anyprobe pump", daemon=True)
             self._thread.start()

@@ -23,7 +23,10 @@ from anyprobe.target.process.startup import run_to_libraries, run_to_relocated
 
 if TYPE_CHECKING:
     from anyprobe.probes.handlers.handler_watch import HandlerWatch
+    from anyprobe.probes.handlers.load_gate import LoadGate
     from anyprobe.probes.live_proof import LiveProof
+
+_UNSEEN = "what runs there before is not counted"
 
 
 class Reconciled(Pumped):
@@ -36,6 +39,7 @@ class Reconciled(Pumped):
     _awaits_libraries: bool
     """Whether the target is a dynamic program that has not mapped its libraries yet."""
     _clock_refusal: Refusal | None
+    _loads: "LoadGate | None" = None
 
     @abstractmethod
     def _check_attached(self) -> None:
@@ -48,6 +52,10 @@ class Reconciled(Pumped):
     @abstractmethod
     def _fall_back(self, probes: Sequence[Probe]) -> None:
         """See to functions whose exits could not all be spliced."""
+
+    @abstractmethod
+    def _note_losses(self) -> None:
+        """See what is no longer there."""
 
     def _arm_pending(self) -> None:
         """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest."""
@@ -62,6 +70,31 @@ class Reconciled(Pumped):
             self._arm_chosen()
         self._handlers.place_gate()
         self._desired.settle()
+        self._watch_loads()
+
+    def _watch_loads(self) -> None:
+        """Have threads wait that load libraries, from when probes are wanted in these; say so if they cannot."""
+        if self._loads is not None or self._awaits_libraries or not self._desired.follows:
+            return
+        from anyprobe.probes.handlers.load_gate import LoadGate
+
+        self._loads = LoadGate(self, self._look_at_loads)
+        with typed(self._process, "arming probes in"):
+            why = self._loads.place(self._objects, self._handlers.function_at)
+        if why:
+            self.warn(f"libraries that come later are looked for five times a second, since {why}: {_UNSEEN}")
+
+    @locked
+    def _look_at_loads(self) -> None:
+        if not self._is_over:
+            self.reconcile()
+
+    def _end_gate(self) -> None:
+        """Have no thread wait any more; the caller does not hold the lock."""
+        if self._loads is not None:
+            self._loads.end()
+            if missed := self._loads.missed():
+                self.warn(f"{missed} times a library was loaded and its probes were not in place in time: {_UNSEEN}")
 
     def _arm_chosen(self) -> None:
         """Run a program, whose libraries are mapped, to where the loader has chosen functions, and arm these."""
@@ -89,6 +122,8 @@ class Reconciled(Pumped):
             with typed(self._process, "resolving specs in"):
                 self._proof.refresh()
             modules = self._objects.objects
+        if self._desired.has_lost(modules):
+            self._note_losses()  # what is loaded again where it was goes on from there
         found: list[tuple[Desired, set[LoadedObject], Probe]] = []
         with typed(self._process, "resolving specs in"):
             for each, fresh in list(self._desired.lacking(modules)):

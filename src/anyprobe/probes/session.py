@@ -1,8 +1,9 @@
 """Sessions: what a user holds while probing one process."""
 
+import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
@@ -59,7 +60,7 @@ class Session(Reconciled, SessionApi[Probe]):
         """Use ``attach`` or ``run``."""
         self._process, self._held, self.options = process, held, options
         self.unsafe, self.strict = options.unsafe, options.strict
-        self.lock = nullcontext()
+        self.lock = threading.RLock()
         self._began: float | None = None
         self._ended: float | None = None
         self._detached = False
@@ -305,6 +306,7 @@ class Session(Reconciled, SessionApi[Probe]):
             return
         # these wait for threads, whose functions may use the session: without the lock
         self._end_thread()
+        self._end_gate()
         self.end_callbacks()
         with self.lock:
             self._remove_all()
@@ -471,6 +473,7 @@ class Session(Reconciled, SessionApi[Probe]):
             self.probes = [probe for probe in self.probes if probe not in asked]
             raise
         self._fall_back(probes)
+        self._watch_loads()
         registering.enter(self, probes)
         if self._began is None:
             self._began = time.monotonic()

@@ -25,6 +25,7 @@ from anyprobe.splice.regions.stores import Store
 from anyprobe.target.system import futexes
 
 if TYPE_CHECKING:
+    from anyprobe.core.refusal import Refusal
     from anyprobe.probes.handlers.handling import Handling
     from anyprobe.probes.handlers.hit_stacks import Stack
     from anyprobe.probes.handlers.points import Handler
@@ -176,8 +177,13 @@ class Callbacks:
             facts = condition.facts(code, self._store.address)
         return self._session.place_made(specs, partial(dress_with, facts=facts))
 
-    def place_inside(self, place: "Place", function: Callback, condition: NativeCode, *, timeout: float) -> None:
-        """Have who enters a function of the program wait where a condition holds: for our own purposes, as no probe."""
+    def place_inside(
+        self, place: "Place", function: Callback, condition: NativeCode, *, timeout: float
+    ) -> "Refusal | None":
+        """Have threads that enter a function wait where a condition holds; it is no probe of the user's.
+
+        Returns why its entry cannot be spliced, ``None`` if it was.
+        """
         self._begin()
         assert self._store is not None
         self.recheck()
@@ -186,8 +192,10 @@ class Callbacks:
         facts = HandlerFacts(rendezvous.conditional(condition, waiting), (self._store.address,), pid=self._session.pid)
         module, code = place
         edit = Edit(module, module.state_of(code))
-        edit.added.append(Want(code.entry, WantKind.ENTRY, tag=Hook(ActionKind.HANDLER, handler=facts), internal=True))
+        hook = Hook(ActionKind.HANDLER, handler=facts)
+        edit.added.append(Want(code.entry, WantKind.ENTRY, tag=hook, internal=True))
         self._session.engine.change([edit])
+        return hook.refusal
 
     def recheck(self) -> None:
         """See that a program is noticed that begins to filter its system calls, once its libraries are there."""

@@ -1,11 +1,12 @@
 """Objects that a process has more than once: auditors of the loader (``LD_AUDIT``) and ``dlmopen`` load copies."""
 
-import struct
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import MemoryFault
+from anyprobe.probes.providers.function.load_order import link_maps
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
@@ -18,10 +19,10 @@ AUDITED = (
     "the loader has auditors (LD_AUDIT), so the probes were placed when it had relocated the first library: IFUNC "
     "resolvers, and what the auditors did until then, are not counted"
 )
-_PT_DYNAMIC, _DT_DEBUG = 2, 21
+_DT_DEBUG = 21
 _LOADER = "ld-linux"
-_R_MAP, _L_NAME, _L_NEXT = 8, 8, 24
-"""Where glibc's ``r_debug`` has the first ``link_map``, and that its name and the next one."""
+_L_NAME = 8
+"""Where glibc's ``link_map`` has its name."""
 _MOST_OBJECTS = 4096
 _MOST_BYTES = 4096
 
@@ -65,36 +66,20 @@ def has_libraries(objects: "ObjectTable", memory: "TargetMemory") -> bool:
     if executable is None or not of_glibc or not executable.image.elf.needed or not _is_listed(executable):
         return True
     try:
-        return any(name and not name.startswith((_LOADER, "linux-vdso")) for name in _names(executable, memory))
+        return any(name and not name.startswith((_LOADER, "linux-vdso")) for name in _names(objects, memory))
     except MemoryFault:
         return False
 
 
-def _names(executable: "LoadedObject", memory: "TargetMemory") -> Sequence[str]:
+def _names(objects: "ObjectTable", memory: "TargetMemory") -> Sequence[str]:
     """Return the file names in the loader's list of what is in the program's namespace."""
-    names: list[str] = []
-    debug = _debug_of(executable, memory)
-    at = _word(memory, debug + _R_MAP) if debug else 0
-    while at and len(names) < _MOST_OBJECTS:
-        names.append(_text(memory, _word(memory, at + _L_NAME)).rpartition("/")[2])
-        at = _word(memory, at + _L_NEXT)
-    return names
+    listed = link_maps(objects.objects, memory)
+    return [_text(memory, _word(memory, at + _L_NAME)).rpartition("/")[2] for at in islice(listed, _MOST_OBJECTS)]
 
 
 def _is_listed(executable: "LoadedObject") -> bool:
     """Return whether an executable has a place where the loader says what is loaded."""
     return _DT_DEBUG in executable.image.elf.dynamic
-
-
-def _debug_of(executable: "LoadedObject", memory: "TargetMemory") -> int:
-    """Return the address of the loader's ``r_debug``, 0 before it is known."""
-    for segment in executable.image.elf.segments:
-        if segment.kind == _PT_DYNAMIC:
-            table = memory.read(segment.vaddr + executable.bias, segment.memsz & -16)
-            for tag, value in struct.iter_unpack("<QQ", table):
-                if tag == _DT_DEBUG:
-                    return int(value)
-    return 0
 
 
 def _word(memory: "TargetMemory", address: int) -> int:

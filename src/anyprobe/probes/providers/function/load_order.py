@@ -25,17 +25,23 @@ def _biases(objects: Sequence[LoadedObject], memory: Memory) -> list[int]:
     """Return the biases of the loader's list; of a damaged one, and in a static program, those that are to be had."""
     found: list[int] = []
     with suppress(MemoryFault, TargetError):
-        found.extend(_word(memory, entry) for entry in _entries(objects, memory))
+        found.extend(_word(memory, entry) for entry in link_maps(objects, memory))
     return found
 
 
-def _entries(objects: Sequence[LoadedObject], memory: Memory) -> Iterator[int]:
+def loader_list(objects: Sequence[LoadedObject], memory: Memory) -> int:
+    """Return the address of the loader's ``struct r_debug``, 0 in a static program and before the loader has set it."""
     program = next((each for each in objects if each.is_executable), None)
     table = next((each for each in program.image.segments if each.kind == _PT_DYNAMIC), None) if program else None
     if program is None or table is None:
-        return
+        return 0
     pairs = struct.iter_unpack("<QQ", memory.read(program.runtime(table.vaddr), table.filesz & ~15))
-    debug = next((value for tag, value in pairs if tag == _DT_DEBUG), 0)
+    return next((int(value) for tag, value in pairs if tag == _DT_DEBUG), 0)
+
+
+def link_maps(objects: Sequence[LoadedObject], memory: Memory) -> Iterator[int]:
+    """Yield the address of each ``struct link_map`` of the program's own namespace, in the order of loading."""
+    debug = loader_list(objects, memory)
     entry = _word(memory, debug + _MAP) if debug else 0
     for _ in range(_MOST):
         if not entry:

@@ -1,0 +1,88 @@
+"""Where a program loads libraries it waits a moment, until the probes in them are in place.
+
+glibc's and musl's loaders call ``_dl_debug_state``, for debuggers, when a library has been mapped: before it is
+relocated (that is when IFUNC resolvers run) and before its constructors run. No thread waits if the controller is gone:
+the kernel lets it go on then. If the controller does not come, the thread waits for ``PATIENCE``.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from anyprobe.core.code import NativeCode
+from anyprobe.core.refusal import Refusal
+from anyprobe.isa.assemble import Assembler
+from anyprobe.probes.handlers.callbacks import Callbacks, Hit
+from anyprobe.probes.handlers.filter_watch import is_filtered
+from anyprobe.probes.providers.function.load_order import loader_list
+
+if TYPE_CHECKING:
+    from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.providers.function.objects import ObjectTable
+    from anyprobe.splice.userspace.signal_view import Place
+
+PATIENCE = 5.0
+"""Seconds that a thread waits at most for one change."""
+NOTIFIER = "_dl_debug_state"
+"""What loaders call for debuggers; exported, so that stripped loaders have it, too."""
+_R_STATE = 24
+"""Where ``struct r_debug`` says whether the list of libraries is being changed; 0: it is whole."""
+
+
+class LoadGate:
+    """The gate of one session."""
+
+    def __init__(self, session: "ProbeHost", look: Callable[[], object]) -> None:
+        """Nothing is placed yet; ``look`` places probes in what has been loaded, in the thread that serves the gate."""
+        self._session, self._look = session, look
+        self._callbacks = Callbacks(session)
+        self._ending = False
+
+    def place(self, objects: "ObjectTable", function_at: "Callable[[int], Place | Refusal]") -> str:
+        """Have threads wait that load libraries; return why they cannot be made to, nothing if they can."""
+        loader = next((each for each in objects.objects if objects.is_loader(each)), None)
+        debug = loader_list(objects.objects, self._session.engine.process.mem)
+        if loader is None or not debug:
+            return "it has no dynamic loader"
+        notifier = next(
+            (function_at(each.start + loader.bias) for each in loader.image.functions.lookup(NOTIFIER)), None
+        )
+        if notifier is None:
+            return f"{loader.name} has no {NOTIFIER}"
+        if isinstance(notifier, Refusal):
+            return str(notifier)
+        if not self._session.engine.has_slots(notifier[0]):
+            return "its threads cannot be told from one another"
+        if is_filtered(self._session.pid):
+            return "it filters its system calls"
+        refusal = self._callbacks.place_inside(notifier, self._serve, is_whole(debug), timeout=PATIENCE)
+        return "" if refusal is None else str(refusal)
+
+    def _serve(self, _: Hit) -> None:
+        if not self._ending:
+            self._look()
+
+    def missed(self) -> int:
+        """Return how many loads were not waited for to the end."""
+        return sum(self._callbacks.lost().values())
+
+    def end(self) -> None:
+        """Let all threads go; none waits from here on. The caller does not hold the session's lock."""
+        self._ending = True
+        self._callbacks.end()
+
+
+def is_whole(debug: int) -> NativeCode:
+    """Return the condition: the loader's list is whole.
+
+    Loaders call the notifier before they change the list, too, and then nothing has been mapped yet.
+    """
+    asm = Assembler()
+    asm.code(f"""
+        mov rax, {debug + _R_STATE:#x}; mov ecx, [rax]
+        xor eax, eax; test ecx, ecx; jnz short changing
+        inc eax
+    changing:
+        ret
+    """)
+    code = asm.finish(0)
+    return NativeCode(code, (), frozenset({"rax", "rcx", "flags"}), 8, len(code))

@@ -1,0 +1,146 @@
+"""Probes in libraries that a program loads later: in place before anything in them runs, and gone with them."""
+
+import os
+import subprocess
+from contextlib import ExitStack
+
+import pytest
+
+import anyprobe
+from support.driver import PATIENCE, build
+
+pytestmark = pytest.mark.live
+AT_LOAD, CALLS = 100, 1_000
+LIBRARY = """
+#include <string.h>
+static volatile unsigned long sum;
+static char text[] = "some text";
+__attribute__((noinline)) int plugin_work(int n) { __asm__ volatile("" : "+r"(n)); return n + 1; }
+__attribute__((noinline)) unsigned long plugin_length(const char *of) { return strlen(of); }
+static int one(int n) { return n + 1; }
+static int two(int n) { return n + 2; }
+static int (*choose(void))(int) { plugin_work(1); return sum ? two : one; }
+int chosen(int n) __attribute__((ifunc("choose")));
+__attribute__((constructor)) static void begin(void) { for (int n = 0; n < 100; n++) plugin_work(chosen(n)); }
+__attribute__((destructor)) static void end(void) { for (int n = 0; n < 10; n++) plugin_work(n); }
+"""
+PROGRAM = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+static const char *path;
+static void *load(void *unused) { (void)unused; return dlopen(path, RTLD_NOW); }
+int main(int argc, char **argv) {
+    void *library = 0;
+    int c;
+    (void)argc;
+    path = argv[1];
+    puts("ready"); fflush(stdout);
+    while ((c = getchar()) != EOF) {
+        int (*work)(int) = library ? (int (*)(int))dlsym(library, "plugin_work") : 0;
+        if (c == 'l') library = dlopen(path, RTLD_NOW);
+        if (c == 'z') library = dlopen(path, RTLD_LAZY);
+        if (c == 'm') library = dlmopen(LM_ID_NEWLM, path, RTLD_NOW);
+        if (c == 't') { pthread_t one; pthread_create(&one, 0, load, 0); pthread_join(one, &library); }
+        if (c == 'u') dlclose(library), library = 0;
+        if (c == 'w') for (int n = 0; n < 1000; n++) work(n);
+        if (c == 'c') for (int n = 0; n < 50; n++) { library = dlopen(path, RTLD_NOW); dlclose(library); library = 0; }
+        if (c == 'n' && library == 0) puts(dlerror());
+        if (c != '\\n') { puts("done"); fflush(stdout); }
+    }
+    return 0;
+}
+"""
+IN_ONE_LIFE = AT_LOAD + 1
+"""Calls of the constructor, and of the resolver that chooses a function; the destructor's ten come with the end."""
+
+
+@pytest.fixture
+def files():
+    library = build("loaded.c", "-shared", "-fPIC", "-O1", "-fno-builtin", text=LIBRARY)
+    return build("loads.c", "-O1", "-pthread", "-ldl", text=PROGRAM), library
+
+
+@pytest.fixture
+def program(files):
+    with ExitStack() as stack:
+        pipe = subprocess.PIPE
+        process = stack.enter_context(subprocess.Popen([*files], stdin=pipe, stdout=pipe, text=True))
+        stack.callback(process.kill)
+        assert process.stdout.readline() == "ready\n"
+
+        def do(letters):
+            for letter in letters:
+                process.stdin.write(letter + "\n")
+                process.stdin.flush()
+                assert process.stdout.readline() == "done\n"
+
+        do.pid = process.pid
+        yield do
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["stops", "live"])
+@pytest.mark.parametrize("way", ["l", "z", "t", "m"], ids=["now", "lazy", "thread", "namespace"])
+def test_what_runs_at_loading_is_counted(program, way, live):
+    """Constructors and what chooses functions: nobody has to look in time."""
+    with anyprobe.attach(program.pid, live=live) as session:
+        (probe,) = session.count("loaded:plugin_work", follow=True)
+        program(way)
+        assert probe.armed
+        program("w")
+        assert session.snapshot().hits == IN_ONE_LIFE + CALLS
+        program("u")
+        assert session.snapshot().hits == IN_ONE_LIFE + CALLS + 10
+        assert session.warnings == []
+
+
+def test_cycles_count_on_and_leave_nothing(program):
+    """Lives of a library, each counted whole, in one row; the program's memory does not grow."""
+    with anyprobe.attach(program.pid) as session:
+        session.count("loaded:plugin_work", follow=True)
+        program("c")
+        before = mapped(program.pid)
+        program("ccc")
+        session.pump()
+        (site,) = session.snapshot().sites
+        assert site.hits == 4 * 50 * (IN_ONE_LIFE + 10)
+        assert mapped(program.pid) <= before + 8
+    program("lwu")
+
+
+def mapped(pid):
+    """Return how many mappings a process has."""
+    with open(f"/proc/{pid}/maps") as lines:
+        return sum(1 for _ in lines)
+
+
+def test_functions_that_the_loader_chooses_are_placed_right_after(program):
+    """Their first calls, by the constructor, cannot be had: nothing is chosen when the loader tells of the library."""
+    with anyprobe.attach(program.pid) as session:
+        (probe,) = session.count("loaded:chosen", follow=True)
+        program("l")
+        session.pump(1.0)
+        assert probe.armed
+        assert [refusal for _, refusal in probe.refused] == []
+
+
+def test_a_started_program(files):
+    reads, writes = os.pipe()
+    with anyprobe.run([str(each) for each in files], stdin=reads, stdout=subprocess.DEVNULL) as session:
+        os.close(reads)
+        session.count("loaded:plugin_work", follow=True)
+        session.resume()
+        with open(writes, "wb") as commands:
+            commands.write(b"l\nw\nu\n")
+        assert session.wait(PATIENCE) == 0
+        assert session.snapshot().hits == IN_ONE_LIFE + CALLS + 10
+
+
+def test_a_program_without_a_loader_is_looked_at_now_and_then(run_target):
+    target = run_target("static_program.c", options=("-static",))
+    with anyprobe.attach(target.pid) as session:
+        session.count("libnothing:*", follow=True)
+        assert any("five times a second" in warning for warning in session.warnings)
+    target.finish()
