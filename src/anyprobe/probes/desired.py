@@ -130,7 +130,6 @@ def _going_on(known: list[T], fresh: list[T]) -> list[T]:
     gone = {each.identity: each for each in known if not each.armed}
     for each in fresh:
         if each.identity in gone:
-            before: T = gone[each.identity]
-            each.earlier = (*before.earlier, before)
+            each.go_on_from(gone[each.identity])
     again = {each.identity for each in fresh}
     return [each for each in known if each.armed or each.identity not in again] + fresh

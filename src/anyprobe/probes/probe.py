@@ -30,8 +30,8 @@ class Place:
     exit: "Exit | None" = None
     note: str = ""
     """Why it is not armed any more, where that was not asked for."""
-    earlier: tuple["Place", ...] = ()
-    """The same place while the same file was loaded here before."""
+    earlier: list[Hook] = field(default_factory=list)
+    """What counted at the same place while the same file was loaded here before."""
 
     @property
     def armed(self) -> bool:
@@ -42,6 +42,11 @@ class Place:
     def identity(self) -> Hashable:
         """What is the same where the same file is loaded at the same address again."""
         return self.site.canonical, self.address, self.exit is not None
+
+    def go_on_from(self, before: "Place") -> None:
+        """Count on where the same place ended when its file was unloaded."""
+        self.earlier = before.earlier  # taken over, not copied: libraries may come and go ten thousand times
+        self.earlier.append(before.hook)
 
     @property
     def at_replaced_return(self) -> bool:
@@ -66,13 +71,24 @@ class Timed:
     site: ResolvedSite
     group: TimingGroup
     places: list[Place] = field(default_factory=list)
-    earlier: tuple["Timed", ...] = ()
-    """The same function while the same file was loaded here before."""
+    earlier: list[TimingGroup] = field(default_factory=list)
+    """What measured the same function while the same file was loaded here before."""
 
     @property
     def identity(self) -> Hashable:
         """As of a place."""
         return self.site.canonical, self.site.address
+
+    def go_on_from(self, before: "Timed") -> None:
+        """Measure on where the same function ended when its file was unloaded."""
+        self.earlier = before.earlier
+        if before.was_armed:
+            self.earlier.append(before.group)
+
+    @property
+    def was_armed(self) -> bool:
+        """Whether it has been timed, whatever came later."""
+        return any(place.hook.strategy for place in self.places)
 
     @property
     def armed(self) -> bool:

@@ -12,7 +12,7 @@ from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.probes.providers import provided
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.codegen.trampoline import UNREPLACED
-from anyprobe.splice.regions.banks import MISSING, Hook
+from anyprobe.splice.regions.banks import MISSING, Hook, TimingGroup
 from anyprobe.splice.regions.code_region import NearBank, SlotBank
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _hits(places: Sequence[Place]) -> dict[int, tuple[int, int]]:
         values = BankValues()
         for place in places:
             if (place.exit is not None) is ends:
-                hooks = [each.hook for each in (*place.earlier, place)]
+                hooks = [*place.earlier, place.hook]
                 found[id(place)] = sum(map(values.hits, hooks)), sum(map(values.missed, hooks))
     return found
 
@@ -192,21 +192,16 @@ def _exit_kind(place: Place) -> ExitKind | None:
 def _timings(probes: Iterable[Probe], values: BankValues, ns_per_tick: float) -> Iterator[FunctionTiming]:
     for timed in (timed for probe in probes for timed in probe.timed):
         counted = [
-            _timing(each, each.group.bank, values, ns_per_tick)
-            for each in (timed, *timed.earlier)
-            if each.group.bank is not None and _was_armed(each)
+            _timing(timed, group, group.bank, values, ns_per_tick)
+            for group in ([timed.group] if timed.was_armed else []) + timed.earlier
+            if group.bank is not None
         ]
         if counted:
             yield reduce(FunctionTiming.merged, counted)
 
 
-def _was_armed(timed: Timed) -> bool:
-    """Return whether a function has been timed, whatever came later."""
-    return any(place.hook.strategy for place in timed.places)
-
-
-def _timing(timed: Timed, bank: SlotBank, values: BankValues, ns_per_tick: float) -> FunctionTiming:
-    record = values.reader(bank).record(timed.group.offset)
+def _timing(timed: Timed, group: TimingGroup, bank: SlotBank, values: BankValues, ns_per_tick: float) -> FunctionTiming:
+    record = values.reader(bank).record(group.offset)
     return FunctionTiming(
         spec=timed.site.canonical,
         module=timed.site.object.name,
@@ -220,7 +215,7 @@ def _timing(timed: Timed, bank: SlotBank, values: BankValues, ns_per_tick: float
         max_ns=record.max * ns_per_tick,
         buckets=histogram.nonempty(record.buckets, ns_per_tick),
         nmissed=record.missed,
-        in_flight=values.in_flight(bank, timed.group.offset),
+        in_flight=values.in_flight(bank, group.offset),
         address=timed.site.address,
         exit_kind="trampoline" if any(place.at_replaced_return for place in timed.places) else None,
         places=tuple(map(_site, timed.places)),

@@ -4,7 +4,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -52,6 +52,8 @@ class ProcessFiles:
     memory: Memory | None = None
     """The target's memory: needed for the vdso, and to recognise a file whose inode the maps do not tell truly."""
     debug_roots: Sequence[str] = DEBUG_ROOTS
+    images: dict[tuple[object, ...], Image] = field(default_factory=dict, repr=False, compare=False)
+    """What was opened: libraries that come and go are read once, if their files have not changed."""
 
     @property
     def root(self) -> str:
@@ -67,7 +69,7 @@ class ProcessFiles:
         deleted = path != mapping.path
         for outside in () if deleted else self._ways_to_path(path):
             if self._is_mapped_file(outside, mapping):
-                return _opened(outside, tuple(self.debug_roots), self._prefix(), name)
+                return self._opened(outside, name)
         for way in self._ways_to_deleted(mapping):
             try:
                 return Image.open(way, debug_roots=self.debug_roots, root=self._prefix(), name=name)
@@ -79,6 +81,19 @@ class ProcessFiles:
             f"{path} {happened} since process {self.pid} mapped it, and the mapped file cannot be opened: run as root "
             f"(it is read through /proc/{self.pid}/map_files then), or restart the program"
         )
+
+    def _opened(self, path: str, name: str) -> Image:
+        with suppress(OSError):
+            status = os.stat(path)
+            identity = status.st_size, status.st_mtime_ns, status.st_ctime_ns
+            key = path, name, self._prefix(), status.st_dev, status.st_ino, *identity
+            known = self.images.get(key)
+            if known is None:
+                known = _opened(path, tuple(self.debug_roots), self._prefix(), name)
+                if known.elf.identity == identity:  # else it was replaced just now
+                    self.images[key] = known
+            return known
+        return _opened(path, tuple(self.debug_roots), self._prefix(), name)  # which says what is wrong
 
     def _ways_to_path(self, path: str) -> list[str]:
         """Return where a path of the target may be for us: by the same path, or through its root."""
