@@ -76,7 +76,7 @@ def test_handlers_are_put_back(fakes, sleeper, capsys):
 
 
 def test_every_prints_one_document_per_line(fakes, sleeper, capsys):
-    main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0.35", "--every", "0.1", "--json"])
+    main(["count", "x:y", "-p", str(sleeper.pid), "--for", "2.5", "--every", "0.1", "--json"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) >= 3
     assert all(json.loads(line)["sites"] for line in lines)
@@ -97,7 +97,7 @@ def counting(fakes, monkeypatch):
 
 @pytest.mark.usefixtures("counting")
 def test_every_prints_what_was_added_and_the_heading_once(sleeper, capsys):
-    assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0.35", "--every", "0.1"]) == 0
+    assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "2.5", "--every", "0.1"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("set up in") == shown.count("(pid ") == 1
     moments = re.findall(r"^\d\d:\d\d:\d\d  10 hits at 2 sites in 1.00 s$", shown, re.MULTILINE)
@@ -109,7 +109,7 @@ def test_every_prints_what_was_added_and_the_heading_once(sleeper, capsys):
 
 @pytest.mark.usefixtures("counting")
 def test_documents_of_every_have_the_interval_and_no_silent_sites(sleeper, capsys):
-    assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0.35", "--every", "0.1", "--json"]) == 0
+    assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "2.5", "--every", "0.1", "--json"]) == 0
     *between, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert len(between) >= 2
     for number, document in enumerate(between, 1):
