@@ -14,9 +14,9 @@ refused_because = programs.refused_because
 class Runner:
     """One program in the kernel, and what it counts."""
 
-    def __init__(self, function):
-        self.program = compile_bpf(function, result_word=True)
-        self.storages = KernelStorages(function)
+    def __init__(self, function, maps=None, program=None):
+        self.program = program or compile_bpf(function, result_word=True)
+        self.storages = KernelStorages(function, maps)
         self.descriptor = -1
 
     def __enter__(self):

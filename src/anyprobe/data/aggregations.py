@@ -5,7 +5,7 @@ What the words of a cell mean is in ``cells``.
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Protocol
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data import buckets
@@ -14,10 +14,22 @@ from anyprobe.data.contents import Contents
 
 if TYPE_CHECKING:
     from anyprobe.data.results import AggregationResult
-    from anyprobe.data.tables import TableView
 
 SCALAR_CAPACITY = 1024
 BUCKETED_CAPACITY = 128
+
+
+class View(Protocol):
+    """What one aggregation has counted in one process, or in the kernel."""
+
+    def result(self) -> "AggregationResult":
+        """Return what has been counted."""
+
+    def clear(self) -> None:
+        """Set all values to nothing."""
+
+    def trunc(self, count: int = 0) -> None:
+        """Forget all keys but some."""
 
 
 class Aggregation(Contents):
@@ -42,7 +54,7 @@ class Aggregation(Contents):
             raise UsageError(f"{self.name}: a capacity of {capacity} holds nothing")
         self.per_thread = per_thread
         self._factor = 1
-        self.views: list[TableView] = []
+        self.views: list[View] = []
         """What it has counted, in each process where it is in use; the session puts them here."""
 
     @property

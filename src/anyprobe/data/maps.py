@@ -26,7 +26,7 @@ that number.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,13 @@ _SHOWN = {"stack": "stack", "func": "func", "ptr": "address"}
 _VALUES = frozenset({*_SHOWN, "i64", "u64"})
 
 
+class ItemsView(Protocol):
+    """What one map holds in one process, or in the kernel."""
+
+    def items(self) -> dict[Key, int | str]:
+        """Return what is there."""
+
+
 class Map(ByKey[int | str]):
     """Values of 64 bits by key, shared by all threads of the target.
 
@@ -97,7 +104,7 @@ class Map(ByKey[int | str]):
         self.shown = shown
         if value is not None and kind not in _VALUES:
             raise UsageError(f"{self.name}: values of type {kind}; {', '.join(sorted(_VALUES))} are possible")
-        self.views: list[MapView] = []
+        self.views: list[ItemsView] = []
         """What it holds, in each process where it is in use; the session puts them here."""
 
     def __repr__(self) -> str:

@@ -16,12 +16,14 @@ import anyprobe.core
 import anyprobe.data
 import anyprobe.isa
 from anyprobe.binary.objects import cache
-from anyprobe.core.code import Input, InputKind, NativeCode
+from anyprobe.core.code import BpfProgram, Input, InputKind, NativeCode, StorageReference
+from anyprobe.handlers.bpf.direct import direct_program
+from anyprobe.handlers.bpf.layouts import Passed
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import show
 from anyprobe.handlers.x86.trivial import trivial_code
 
-_KIND = "handler"
+_KIND, _KERNEL_KIND = "handler", "kernel-handler"
 
 
 def native_code(handler: ir.Function) -> NativeCode:
@@ -38,6 +40,39 @@ def native_code(handler: ir.Function) -> NativeCode:
         if _compiler():
             _store(name, found)
     return found
+
+
+def kernel_program(handler: ir.Function, passed: Passed) -> BpfProgram:
+    """Return the handler compiled for the kernel, kept or made now; simple ones need no compiler."""
+    simple = direct_program(handler, passed)
+    if simple is not None:
+        return simple
+    described = f"{_compiler()}\nkernel {passed.identity(handler.inputs)}\n{identity(handler)}"
+    name = hashlib.sha256(described.encode()).hexdigest()
+    found = _load_program(name, handler) if _compiler() else None
+    if found is None:
+        from anyprobe.handlers.bpf.machine import compile_bpf
+
+        found = compile_bpf(handler, passed=passed)
+        if _compiler():
+            references = [[each.index, each.storage, each.table] for each in found.references]
+            values = {"references": references, "steps": found.steps}
+            cache.store(name, _KERNEL_KIND, values, {"code": np.frombuffer(found.code, np.uint8)})
+    return found
+
+
+def _load_program(name: str, handler: ir.Function) -> BpfProgram | None:
+    kept = cache.load(name, _KERNEL_KIND)
+    if kept is None:
+        return None
+    values, arrays = kept
+    try:
+        references = tuple(
+            StorageReference(int(index), int(storage), bool(table)) for index, storage, table in values["references"]
+        )
+        return BpfProgram(arrays["code"].tobytes(), handler.inputs, references, int(values["steps"]))
+    except (KeyError, TypeError, ValueError):
+        return None  # not what this version writes
 
 
 def identity(handler: ir.Function) -> str:

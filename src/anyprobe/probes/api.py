@@ -1,7 +1,9 @@
 """What every session can do, on another process and on the program itself: write functions that take either."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 if TYPE_CHECKING:
     from anyprobe.core.refusal import Refusal
@@ -9,8 +11,8 @@ if TYPE_CHECKING:
     from anyprobe.data.records import Records
     from anyprobe.data.snapshot import Snapshot
     from anyprobe.handlers.types.annotations import AnyType
-    from anyprobe.probes.handlers.events import Events, Listener
     from anyprobe.probes.handlers.points import Handler
+    from anyprobe.probes.scripts.events import Emitting, Events, Listener, Listeners, SessionEvents
 
 
 class ProbeApi(Protocol):
@@ -200,3 +202,72 @@ class SessionApi(Protocol[P]):
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Detach, whatever happened."""
         ...
+
+
+class Emitted(ABC):
+    """The part of a session that hands out what handlers emit."""
+
+    @abstractmethod
+    def records(self, *, final: bool = False, until: int | None = None) -> "dict[str, Records]":
+        """Return what was emitted since the last time, by name, as NumPy arrays by time (``ts``, in nanoseconds).
+
+        ``final``: nothing is emitted any more, so what is not complete by now never will be. What was emitted after
+        ``until`` is kept for the next time.
+        """
+
+    @abstractmethod
+    def emission_time(self) -> int:
+        """Return this moment as records have it."""
+
+    def rows(self, *, final: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield what was emitted since the last time one by one, of all names by time: the name, then the fields.
+
+        Args:
+            final: as for ``records``.
+        """
+        from anyprobe.data.records import rows_by_time
+
+        return rows_by_time(self.records(final=final))
+
+    def events(self, *, timeout: float | None = None) -> "Events":
+        """Iterate over what is emitted as it comes, by ``for`` or ``async for``: each with ``name`` and ``fields``.
+
+        It ends with the target or the session, and when nothing has come for ``timeout`` seconds.
+
+        Args:
+            timeout: seconds without a record after which the iteration ends.
+
+        Returns:
+            An iterator, also an asynchronous one, over the records with ``name`` and fields.
+        """
+        from anyprobe.probes.scripts.events import Events
+
+        return Events(self._source(), timeout=timeout)
+
+    @cached_property
+    def listeners(self) -> "Listeners":
+        """The Python functions that are called with records."""
+        from anyprobe.probes.scripts.events import Listeners
+
+        return Listeners(self._source())
+
+    def _source(self) -> "SessionEvents":
+        from anyprobe.probes.scripts.events import SessionEvents
+
+        return SessionEvents(cast("Emitting", self), self.emission_time)
+
+    def on(self, *names: str) -> "Callable[[Listener], Listener]":
+        """Have a Python function called here with each record of some names, of all if none is given, as it comes.
+
+        Args:
+            names: of records.
+
+        Returns:
+            A decorator that gives the function back.
+        """
+
+        def listen(function: "Listener") -> "Listener":
+            self.listeners.add(names, function)
+            return function
+
+        return listen

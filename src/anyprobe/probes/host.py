@@ -129,7 +129,7 @@ class ProbeHost(ABC):
         return self._objects
 
     @cached_property
-    def symbols(self) -> "Symbols":
+    def symbols(self) -> "Symbols[ObjectTable]":
         """The names of addresses in the target."""
         from anyprobe.probes.symbols import Symbols
 

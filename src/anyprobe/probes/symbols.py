@@ -1,7 +1,7 @@
 """Addresses by name: ``libc.so.6:malloc+0x1c``, ``a.out:table+0x8``, also of a program that has ended."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from anyprobe.binary.objects.demangle import spellings
 from anyprobe.core.errors import TargetError
@@ -10,13 +10,25 @@ from anyprobe.probes.specs.naming import as_spec
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
-    from anyprobe.probes.providers.function.objects import ObjectTable
 
 
-class Symbols:
+class Objects(Protocol):
+    """The objects of one process."""
+
+    def holding(self, address: int) -> "LoadedObject | None":
+        """Return the object that an address lies in."""
+
+    def refresh(self) -> None:
+        """Read what is loaded now."""
+
+
+_Objects = TypeVar("_Objects", bound=Objects)
+
+
+class Symbols(Generic[_Objects]):
     """Names addresses of one process. What it has named keeps its name, whatever is loaded there later."""
 
-    def __init__(self, objects: "ObjectTable") -> None:
+    def __init__(self, objects: _Objects) -> None:
         """Look addresses up among the objects of a process."""
         self.objects = objects
         self._known: dict[int, str] = {}

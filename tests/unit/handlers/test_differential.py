@@ -16,6 +16,7 @@ from anyprobe.core.errors import HandlerError
 from anyprobe.data import buckets
 from anyprobe.data.aggregations import Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum
 from anyprobe.data.tables import TableView
+from anyprobe.handlers.bpf.direct import direct_program
 from anyprobe.handlers.compiler import PASSES
 from anyprobe.handlers.frontend.lowering import lower
 from anyprobe.handlers.ir import check
@@ -193,6 +194,43 @@ def test_aggregations_of_the_kernel_agree_with_a_record_of_all_updates(collectin
         found, function = lowered(handler)
         interpreter = Interpreter(handler.function, found.notes, OwnMemory())
         with bpf_running.Runner(function) as runner:
+            for row in handler.rows:
+                runner.call([running.word(value, kind) for value, kind in zip(row, handler.kinds, strict=True)])
+                interpreter.run(*row)
+            for index, storage in enumerate(function.storages):
+                result = runner.storages.result(index)
+                agree(storage.layout, interpreter.record.updates, result.entries, handler.text)
+                assert result.dropped == 0
+
+    run()
+
+
+def direct(function):
+    """Return the program that is made without LLVM; Hypothesis tries another handler where there is none."""
+    program = direct_program(function, result_word=True)
+    assume(program is not None)
+    return program
+
+
+@pytest.mark.skipif(REFUSED is not None, reason=str(REFUSED))
+@SETTINGS
+@given(generating.handlers(floats=False, memory=True))
+def test_simple_handlers_without_llvm_compute_like_cpython(handler):
+    found, function = lowered(handler)
+    kinds, rows = with_memory(handler)
+    with bpf_running.Runner(function, program=direct(function)) as runner:
+        compare(handler, kinds, rows, runner.run, function, found)
+
+
+@pytest.mark.skipif(REFUSED is not None, reason=str(REFUSED))
+@pytest.mark.parametrize("collecting", KERNEL_COLLECTING[::3], ids=["sum-hist", "min-max"])
+def test_simple_handlers_without_llvm_collect_like_a_recomputation(collecting):
+    @SETTINGS
+    @given(generating.handlers(floats=False, **collecting))
+    def run(handler):
+        found, function = lowered(handler)
+        interpreter = Interpreter(handler.function, found.notes, OwnMemory())
+        with bpf_running.Runner(function, program=direct(function)) as runner:
             for row in handler.rows:
                 runner.call([running.word(value, kind) for value, kind in zip(row, handler.kinds, strict=True)])
                 interpreter.run(*row)

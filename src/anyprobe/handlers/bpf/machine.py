@@ -1,14 +1,13 @@
 """The kernel's machine: from the intermediate language to instructions of BPF."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from llvmlite import ir as llvm
 
 from anyprobe.core.code import MISSES, BpfProgram, Input, InputKind, Miss, StorageReference
 from anyprobe.core.errors import HandlerError, InternalError
-from anyprobe.handlers.bpf import stacks, tables
+from anyprobe.handlers.bpf import maps, rings, stacks, tables
 from anyprobe.handlers.bpf.helper_functions import POINTER, call
+from anyprobe.handlers.bpf.instances import Instance
+from anyprobe.handlers.bpf.layouts import CALLS_BYTES, MAP_BYTES, MISSES_REFERENCE, OPEN, Passed, region_bytes
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.llvm import toolchain
 from anyprobe.handlers.llvm.arithmetic import I8, I64, number
@@ -16,34 +15,24 @@ from anyprobe.handlers.llvm.codegen import Lowering
 from anyprobe.handlers.llvm.machine import Pair, Value, flat
 from anyprobe.handlers.llvm.object_file import ObjectFile
 from anyprobe.handlers.passes import bounds
-from anyprobe.handlers.types.storages import Stacks, Table
+from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Table
 from anyprobe.handlers.x86.native import as_word
 
 ENTRY = "handler"
 TRIPLE, PROCESSOR = "bpfel", "v3"
-MISSES_REFERENCE = -1
-"""Stands for the counters of misses among the storages."""
 PROBE_READ_USER, PROBE_READ_USER_STR, PROBE_WRITE_USER = 112, 114, 36
 _PROBE_READ_KERNEL, _PROBE_READ_KERNEL_STR = 113, 115
 CURRENT_COMM, COMM_BYTES = 16, 16
-_ASKED_FOR = {"now": 5, "cpu": 8, "tid": 14, "pid": 14}
-"""What a tracepoint does not pass and the kernel tells."""
+_ASKED_FOR = {"now": 5, "cpu": 8, "tid": 14, "pid": 14, "uid": 15, "gid": 15, "cgroup": 80}
+"""What a program is not passed and the kernel tells."""
+_UPPER, _LOWER = frozenset({"pid", "gid"}), frozenset({"tid", "uid"})
+"""What is one half of a word that the kernel tells."""
+_FUNCTION = 173
+"""Tells the address of the function at which a program is, by the program's context."""
 _AS_IT_IS = llvm.InlineAsm(llvm.FunctionType(I64, [I64]), "", "=r,0")
 """Nothing, of which LLVM does not know that."""
 _ADDRESS = 1
 """``R_BPF_64_64``: the address of a symbol in a 16-byte instruction."""
-
-
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """What a program in the kernel is passed: at which word of its context an input is, None where it is not there."""
-
-    word: Callable[[Input], int | None]
-    kernel_memory: bool = False
-    """Whether addresses in the upper half are the kernel's; else all are the program's."""
-
-
-AT_TRACEPOINT = Passed(lambda found: found.index if found.kind is InputKind.PARAMETER else None)
 
 
 class BpfMachine:
@@ -57,6 +46,7 @@ class BpfMachine:
         """Generate with ``builder``; ``words`` points at the context: the inputs, or what is ``passed``."""
         self._builder, self._words, self._storages = builder, words, handler.storages
         self._inputs, self._passed = handler.inputs, passed
+        self._instance: Instance | None = None
 
     def word(self, index: int) -> Value:
         """Return a word of the context: what is passed in the kernel, or what the kernel tells."""
@@ -76,14 +66,28 @@ class BpfMachine:
         builder = self._builder
         at = passed.word(found)
         if at is not None:
-            return self._context_word(at)
+            word = self._context_word(at)
+            if found.name == "ip":  # a kprobe sees the registers as behind its breakpoint
+                return builder.sub(word, number(1))
+            return self._plain(word) if at in passed.pointers else word
+        if passed.at_function and found.name in {"ip", "func"}:
+            return call(builder, _FUNCTION, [self._words])
         if found.name not in _ASKED_FOR:
             name = found.name if found.kind is not InputKind.PARAMETER else f"parameter {found.index + 1}"
             raise HandlerError(f"there is no {name} here in the kernel", instead="ctx.tid, ctx.pid, ctx.now, ctx.cpu")
         word = call(builder, _ASKED_FOR[found.name], [])
-        if found.name == "tid":
+        if found.name in _LOWER:
             return builder.and_(word, number((1 << 32) - 1))
-        return builder.lshr(word, number(32)) if found.name == "pid" else word
+        return builder.lshr(word, number(32)) if found.name in _UPPER else word
+
+    def _plain(self, pointer: Value) -> Value:
+        """Return a pointer as a number: what an addition to memory has left there is no pointer to the verifier."""
+        builder = self._builder
+        with builder.goto_entry_block():
+            place = builder.alloca(I64)
+        builder.store(number(0), place)
+        builder.atomic_rmw("add", place, pointer, "monotonic")
+        return builder.load(place)
 
     def set_word(self, index: int, value: Value) -> None:
         """Change a word of the context."""
@@ -151,9 +155,33 @@ class BpfMachine:
         place = self._builder.gep(counters, [number(0), number(MISSES.index(miss))])
         self._builder.atomic_rmw("add", place, number(1), "monotonic")
 
+    def begin(self) -> None:
+        """Find the call's data, if there is any for this handler."""
+        place = next((index for index, each in enumerate(self._storages) if isinstance(each, CallData)), None)
+        if place is None or self._passed is None:
+            return
+        builder, passed = self._builder, self._passed
+        if passed.frame is None:
+            frame = self._plain(builder.ptrtoint(self._words, I64))
+        else:
+            frame = self._context_word(passed.frame)
+            frame = frame if passed.enters else builder.sub(frame, number(ir.WORD))
+        region, table = self._symbol(f"storage.{place}", CALLS_BYTES // 8), self._symbol(f"table.{place}", 1)
+        is_open = builder.load(builder.gep(region, [number(0), number(OPEN // 8)]))
+        with builder.if_then(builder.icmp_unsigned("==", is_open, number(0)), likely=False):
+            builder.ret(number(0))
+        self._instance = Instance(builder, region, table, frame, enters=passed.enters)
+
+    def end(self) -> None:
+        """Give the call's data back where the call ends."""
+        if self._instance is not None and self._passed is not None and not self._passed.enters:
+            self._instance.end()
+
     def instance(self, index: int) -> Value:  # noqa: ARG002 - the protocol's
-        """Refuse: the kernel keeps no data of a call yet."""
-        raise HandlerError("ctx.data is not possible in the kernel yet", instead="a Map by ctx.tid")
+        """Return the address of the call's data, 0 if there is none."""
+        if self._instance is None:
+            raise HandlerError("ctx.data is for both ends of a call", instead="session.call(…)")
+        return self._instance.address()
 
     def update(self, storage: int, operation: ir.Update, values: list[Value], key: list[Value]) -> Pair | None:
         """Update an aggregation, or take a stack."""
@@ -162,13 +190,26 @@ class BpfMachine:
             if self._passed is None:
                 raise HandlerError("the kernel takes stacks at tracepoints only")
             region, table = self._symbol(f"storage.{storage}", 1), self._symbol(f"table.{storage}", 1)
-            return stacks.take(self._builder, self._words, region, table)
-        if not isinstance(store, Table):
-            raise HandlerError(f"{operation.operation} is not possible in the kernel yet", instead="an aggregation")
-        region = self._symbol(f"storage.{storage}", tables.region_bytes(store.layout) // ir.WORD)
+            return stacks.take(self._builder, store, self._words, region, table)
+        if isinstance(store, MapTable):
+            region, table = self._symbol(f"storage.{storage}", MAP_BYTES // 8), self._symbol(f"table.{storage}", 1)
+            return self._with_map(operation.operation, region, table, flat(key), values)
+        if isinstance(store, Ring):
+            region, table = self._symbol(f"storage.{storage}", 1), self._symbol(f"table.{storage}", 1)
+            rings.emit(self._builder, store.layout.record, region, table, key)
+            return None
+        assert isinstance(store, Table)
+        region = self._symbol(f"storage.{storage}", region_bytes(store.layout) // ir.WORD)
         table = self._symbol(f"table.{storage}", 1) if key else None
         tables.add(self._builder, store.layout, region, table, values[0] if values else None, flat(key))
         return None
+
+    def _with_map(self, name: str, region: Value, table: Value, key: list[Value], values: list[Value]) -> Pair | None:
+        """Look up, set or delete the value of a key."""
+        if name == "set":
+            maps.put(self._builder, region, table, key, values[0])
+            return None
+        return (maps.get if name == "get" else maps.delete)(self._builder, region, table, key)
 
 
 def compile_bpf(handler: ir.Function, *, result_word: bool = False, passed: Passed | None = None) -> BpfProgram:
@@ -176,7 +217,6 @@ def compile_bpf(handler: ir.Function, *, result_word: bool = False, passed: Pass
 
     With ``result_word`` its result, of which the kernel hands out 32 bits only, is also stored after the inputs.
     """
-    handler = stacks.without_registers(handler)
     module = llvm.Module(handler.name)
     module.triple = TRIPLE
     function = llvm.Function(module, llvm.FunctionType(I64, [POINTER]), ENTRY)
@@ -191,10 +231,12 @@ def compile_bpf(handler: ir.Function, *, result_word: bool = False, passed: Pass
         word = number(0)
         if value is not None and handler.result is not None:
             word = as_word(builder, value, handler.result)
+        machine.end()
         if result_word and handler.result is not None:
             machine.set_word(len(handler.inputs), word)
         builder.ret(word if passed is None else number(0))  # what is attached must return nothing
 
+    machine.begin()
     Lowering(builder, machine).run(handler, finish)
     text = str(module).replace(" nounwind", ' nounwind "no-builtins" "no-jump-tables"="true"')
     try:

@@ -1,53 +1,219 @@
-"""The kernel's maps that hold a handler's aggregations and stacks, and what was counted in them."""
+"""The kernel's maps that hold what handlers collect, and what was counted in them."""
 
 import os
 import struct
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
 from anyprobe.core.code import MISSES, BpfProgram
-from anyprobe.core.errors import HandlerError
+from anyprobe.core.errors import InternalError
 from anyprobe.data.cells import CellValue, Key, cell_value
-from anyprobe.data.keys import Names
+from anyprobe.data.keys import Names, Place
+from anyprobe.data.records import TIME, Gathering, Records
 from anyprobe.data.results import AggregationResult
-from anyprobe.handlers.bpf import stacks, tables
-from anyprobe.handlers.bpf.machine import MISSES_REFERENCE
+from anyprobe.handlers.bpf import layouts
 from anyprobe.handlers.ir import nodes as ir
-from anyprobe.handlers.types.storages import Stacks, Table
+from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Table
 from anyprobe.target.kernel import bpf, programs
+from anyprobe.target.kernel.ring_buffers import RingBuffer
 
 _MISSES_BYTES = 8 * len(MISSES)
+_WORD = struct.Struct("<Q")
+
+
+class KernelMaps:
+    """The maps of a session's handlers, one or two for each storage, until they are closed."""
+
+    def __init__(self, ring_bytes: int = layouts.RING_BYTES) -> None:
+        """Make the counters of what goes wrong; each kind of records gets a ring of so many bytes."""
+        self.ring_bytes = ring_bytes
+        self.misses_region = bpf.create_array(_MISSES_BYTES)
+        self._regions: dict[ir.Storage, int] = {}
+        self._tables: dict[ir.Storage, int] = {}
+        self._readers: dict[ir.Storage, RecordReader] = {}
+
+    def adopt(self, storage: ir.Storage) -> bool:
+        """Make the maps of a storage, all empty, unless it has them; return whether it is new."""
+        if storage in self._regions:
+            return False
+        match storage:
+            case Stacks():
+                self._regions[storage] = bpf.create_array(ir.WORD)
+                self._tables[storage] = bpf.create_stacks(layouts.kept_addresses(storage), layouts.STACKS)
+            case CallData():
+                self._regions[storage] = bpf.create_array(layouts.CALLS_BYTES)
+                self._tables[storage] = bpf.create_hash(layouts.CALL_KEY_BYTES, layouts.CALL_BYTES, layouts.CALLS)
+            case MapTable(layout):
+                self._regions[storage] = bpf.create_array(layouts.MAP_BYTES)
+                key_bytes = ir.WORD * layout.shape.words
+                self._tables[storage] = bpf.create_hash(key_bytes, layouts.ELEMENT_BYTES, layout.map.capacity)
+            case Ring(layout):
+                self._regions[storage] = bpf.create_array(layouts.RECORDS_BYTES)
+                self._readers[storage] = reader = RecordReader(storage, self.ring_bytes)
+                self._tables[storage] = reader.ring.descriptor
+            case Table(layout):
+                self._regions[storage] = bpf.create_array(layouts.region_bytes(layout))
+                if layout.shape.parts:
+                    capacity = layout.aggregation.capacity
+                    self._tables[storage] = bpf.create_hash(8 * layout.shape.words, layout.cell_bytes, capacity)
+            case _:
+                raise InternalError(f"no map of the kernel is for {storage}")
+        return True
+
+    def has(self, storage: ir.Storage) -> bool:
+        """Return whether a storage has its maps."""
+        return storage in self._regions
+
+    def placed(self, program: BpfProgram, storages: tuple[ir.Storage, ...]) -> bytes:
+        """Return the instructions of a program that uses the maps of some storages."""
+        regions = {index: self._regions[each] for index, each in enumerate(storages)}
+        regions[layouts.MISSES_REFERENCE] = self.misses_region
+        found = {index: self._tables[each] for index, each in enumerate(storages) if each in self._tables}
+        return programs.placed(program, regions, found)
+
+    def close(self) -> None:
+        """Give the maps back; the kernel keeps them as long as a program uses them."""
+        if self.misses_region < 0:
+            return
+        os.close(self.misses_region)
+        self.misses_region = -1
+        for storage, each in self._tables.items():
+            if storage in self._readers:
+                self._readers[storage].ring.close()
+            else:
+                os.close(each)
+        for each in self._regions.values():
+            os.close(each)
+        self._regions, self._tables, self._readers = {}, {}, {}
+
+    # -- what was counted
+
+    def misses(self) -> dict[str, int]:
+        """Return what went wrong."""
+        words = struct.unpack(f"<{len(MISSES)}Q", bpf.read_array(self.misses_region, _MISSES_BYTES))
+        return {miss.value: count for miss, count in zip(MISSES, words, strict=True)}
+
+    def result(self, storage: Table, names: Names | None = None) -> AggregationResult:
+        """Return what an aggregation has counted."""
+        layout, aggregation = storage.layout, storage.layout.aggregation
+        bounds = aggregation.bounds()
+
+        def value(cell: bytes) -> CellValue:
+            words = list(struct.unpack(f"<{len(cell) // 8}Q", cell))
+            return cell_value(aggregation.cell, words, bounds, signed=layout.signed, kind=aggregation.kind)
+
+        region = bpf.read_array(self._regions[storage], layouts.region_bytes(layout))
+        dropped = _WORD.unpack_from(region, layouts.DROPPED)[0]
+        entries: dict[Key, CellValue] = {}
+        if storage in self._tables:
+            for key, cell in self._elements(storage, 8 * layout.shape.words, layout.cell_bytes):
+                shown = layout.shape.decode(np.frombuffer(key, np.uint64).reshape(1, -1), names)[0]
+                # what is shown by name may have the name of something else
+                entries[shown] = entries[shown].merged(value(cell)) if shown in entries else value(cell)
+        elif (alone := value(region[layouts.HEAD_BYTES :])).count:
+            entries[()] = alone
+        return AggregationResult(aggregation.name, aggregation.kind, aggregation.by, entries, dropped)
+
+    def items(self, storage: MapTable, names: Names | None = None) -> dict[Key, int | str]:
+        """Return what a map holds."""
+        layout, found = storage.layout, {}
+        for key, element in self._elements(storage, 8 * layout.shape.words, layouts.ELEMENT_BYTES):
+            shown = layout.shape.decode(np.frombuffer(key, np.uint64).reshape(1, -1), names)[0]
+            number = int.from_bytes(element[layouts.VALUE_AT : layouts.VALUE_AT + 8], "little", signed=layout.signed)
+            found[shown] = shown_value(layout.map.value, number, names)
+        return found
+
+    def records(self, storage: Ring, *, until: int | None = None) -> Records:
+        """Return the records of a kind that have been written since the last time, by time."""
+        return self._readers[storage].take(until)
+
+    def dropped(self, storage: ir.Storage) -> dict[str, int]:
+        """Return what a map, a kind of records or the stacks have lost, by cause."""
+        match storage:
+            case MapTable():
+                region = bpf.read_array(self._regions[storage], layouts.MAP_BYTES)
+                places = {"no room": layouts.DROPPED, "contended": layouts.CONTENDED}
+                found = {cause: _WORD.unpack_from(region, at)[0] for cause, at in places.items()}
+            case Ring():
+                found = {"ring full": _WORD.unpack(bpf.read_array(self._regions[storage], layouts.RECORDS_BYTES))[0]}
+            case Stacks():
+                found = {"no room": _WORD.unpack(bpf.read_array(self._regions[storage], ir.WORD))[0]}
+            case CallData():
+                region = bpf.read_array(self._regions[storage], layouts.CALLS_BYTES)
+                found = {"no room": _WORD.unpack_from(region, layouts.DROPPED)[0]}
+            case _:
+                found = {}
+        return {cause: count for cause, count in found.items() if count}
+
+    def open(self, storage: CallData) -> None:
+        """Let the handlers of both ends of calls run, which are in place."""
+        if storage in self._regions:
+            bpf.write_array(self._regions[storage], struct.pack("<QQ", 0, 1))
+
+    def under_way(self, storage: CallData) -> int:
+        """Return how many calls have data at this moment."""
+        return sum(1 for _ in bpf.keys_of(self._tables[storage], layouts.CALL_KEY_BYTES))
+
+    def _elements(self, storage: ir.Storage, key_size: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+        table = self._tables[storage]
+        for key in bpf.keys_of(table, key_size):
+            value = bpf.look_up(table, key, size)
+            if value is not None:
+                yield key, value
+
+    def stack(self, number: int) -> list[int]:
+        """Return the addresses of a stack by its number, innermost first; none for what is not there."""
+        storage, place, _ = layouts.stack_parts(number)
+        if place < 0 or storage not in self._tables:
+            return []
+        count = layouts.kept_addresses(storage)
+        words = bpf.look_up(self._tables[storage], struct.pack("<I", place), 8 * count)
+        return [each for each in struct.unpack(f"<{count}Q", words) if each] if words else []
+
+
+def shown_value(kind: str, number: int, names: Names | None) -> int | str:
+    """Return a value of a map as it is shown: a stack or a function by name, an address as both."""
+    if kind == "address":
+        return Place(number, names("func", number) if names is not None else "")
+    return names(kind, number) if kind and names is not None else number
+
+
+class RecordReader:
+    """The records of one kind, read from the kernel's ring buffer."""
+
+    def __init__(self, storage: Ring, ring_bytes: int) -> None:
+        """Make the ring buffer."""
+        self._kind = storage.layout.record
+        self.ring = RingBuffer(ring_bytes, self._kind.bytes)
+        self._gathering = Gathering(self._kind.dtype)
+
+    def take(self, until: int | None = None) -> Records:
+        """Return what has been written since the last time, by time; what is later than ``until`` is kept."""
+        self._gathering.add(self.ring.take().reshape(-1).view(self._kind.dtype))
+        found = self._gathering.take()
+        if until is None or not len(found):
+            return found
+        end = int(np.searchsorted(found[TIME], until, side="right"))
+        self._gathering.add(found[end:])
+        return found[:end]
 
 
 class KernelStorages:
-    """The maps of one handler, until it is closed."""
+    """The maps of one handler, until they are closed."""
 
-    def __init__(self, handler: ir.Function) -> None:
-        """Make them, all empty."""
-        self._storages, self._depth = handler.storages, stacks.depth_of(handler)
-        self._regions = {MISSES_REFERENCE: bpf.create_array(_MISSES_BYTES)}
-        self._tables: dict[int, int] = {}
+    def __init__(self, handler: ir.Function, maps: KernelMaps | None = None) -> None:
+        """Make those that are not in ``maps``, all empty; ``maps`` belong to somebody else."""
+        self.maps = maps or KernelMaps()
+        self._storages, self._is_owner = handler.storages, maps is None
         try:
-            for index, each in enumerate(handler.storages):
-                self._create(index, each)
+            for each in handler.storages:
+                self.maps.adopt(each)
         except BaseException:
             self.close()
             raise
-
-    def _create(self, index: int, storage: ir.Storage) -> None:
-        if isinstance(storage, Stacks):
-            self._regions[index] = bpf.create_array(ir.WORD)
-            self._tables[index] = bpf.create_stacks(self._depth, stacks.CAPACITY)
-            return
-        if not isinstance(storage, Table):
-            raise HandlerError("maps and records are not possible in the kernel yet", instead="an aggregation")
-        layout = storage.layout
-        self._regions[index] = bpf.create_array(tables.region_bytes(layout))
-        if layout.shape.parts:
-            capacity = layout.aggregation.capacity
-            self._tables[index] = bpf.create_hash(8 * layout.shape.words, layout.cell_bytes, capacity)
 
     def __enter__(self) -> Self:
         """Close them afterwards."""
@@ -60,56 +226,24 @@ class KernelStorages:
         self.close()
 
     def close(self) -> None:
-        """Give the maps back; the kernel keeps them as long as a program uses them."""
-        for each in (*self._regions.values(), *self._tables.values()):
-            os.close(each)
-        self._regions, self._tables = {}, {}
+        """Give the maps back."""
+        if self._is_owner:
+            self.maps.close()
 
     def placed(self, program: BpfProgram) -> bytes:
         """Return the instructions of a program that uses these maps."""
-        return programs.placed(program, self._regions, self._tables)
+        return self.maps.placed(program, self._storages)
 
     def misses(self) -> dict[str, int]:
         """Return what went wrong."""
-        words = struct.unpack(f"<{len(MISSES)}Q", bpf.read_array(self._regions[MISSES_REFERENCE], _MISSES_BYTES))
-        return {miss.value: count for miss, count in zip(MISSES, words, strict=True)}
+        return self.maps.misses()
 
     def result(self, index: int, names: Names | None = None) -> AggregationResult:
         """Return what the aggregation of a storage has counted."""
         storage = self._storages[index]
         assert isinstance(storage, Table)
-        layout, aggregation = storage.layout, storage.layout.aggregation
-        bounds = aggregation.bounds()
-
-        def value(cell: bytes) -> CellValue:
-            words = list(struct.unpack(f"<{len(cell) // 8}Q", cell))
-            return cell_value(aggregation.cell, words, bounds, signed=layout.signed, kind=aggregation.kind)
-
-        region = bpf.read_array(self._regions[index], tables.region_bytes(layout))
-        dropped = struct.unpack_from("<Q", region, tables.DROPPED)[0]
-        entries: dict[Key, CellValue] = {}
-        if index in self._tables:
-            for key, cell in self._elements(index, 8 * layout.shape.words, layout.cell_bytes):
-                shown = layout.shape.decode(np.frombuffer(key, np.uint64).reshape(1, -1), names)[0]
-                # what is shown by name may have the name of something else
-                entries[shown] = entries[shown].merged(value(cell)) if shown in entries else value(cell)
-        elif (alone := value(region[tables.HEAD_BYTES :])).count:
-            entries[()] = alone
-        return AggregationResult(aggregation.name, aggregation.kind, aggregation.by, entries, dropped)
-
-    def _elements(self, index: int, key_size: int, size: int) -> list[tuple[bytes, bytes]]:
-        table = self._tables[index]
-        found = [(key, bpf.look_up(table, key, size)) for key in bpf.keys_of(table, key_size)]
-        return [(key, value) for key, value in found if value is not None]
-
-    def stack(self, index: int, number: int) -> list[int]:
-        """Return the addresses of a stack, innermost first; none for what is not there."""
-        if number <= 0:
-            return []
-        words = bpf.look_up(self._tables[index], struct.pack("<I", number - 1), 8 * self._depth)
-        return [each for each in struct.unpack(f"<{self._depth}Q", words) if each] if words else []
+        return self.maps.result(storage, names)
 
     def dropped_stacks(self, index: int) -> int:
         """Return how many hits had a stack that found no place."""
-        found: int = struct.unpack("<Q", bpf.read_array(self._regions[index], ir.WORD))[0]
-        return found
+        return self.maps.dropped(self._storages[index]).get("no room", 0)

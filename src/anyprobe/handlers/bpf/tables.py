@@ -13,20 +13,14 @@ from llvmlite import ir
 from anyprobe.data.cells import EXTREMES
 from anyprobe.data.tables import TableLayout
 from anyprobe.handlers.bpf.helper_functions import POINTER, call, opaque
+from anyprobe.handlers.bpf.layouts import DROPPED, HEAD_BYTES
 from anyprobe.handlers.llvm.cells import bucket_of, extreme_code, update_cell
 from anyprobe.handlers.llvm.words import I64, Local, Value, constant, pointer
 
-DROPPED = 0
-HEAD_BYTES = 64
 _LOOKUP, _UPDATE = 1, 2
 _IF_NEW = 1
 _TRIES = 16
 _HALF = 32
-
-
-def region_bytes(layout: TableLayout) -> int:
-    """Return the size of the region of an aggregation."""
-    return HEAD_BYTES + layout.cell_bytes
 
 
 class KernelWords:

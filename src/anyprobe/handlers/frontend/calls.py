@@ -41,8 +41,8 @@ class Calls:
                 return self._thing(expressions, node, thing)
             case Context("skip"):
                 return self._skip(expressions, node)
-            case Context("ustack"):
-                return self._stack(expressions, node)
+            case Context("ustack" | "kstack" as which):
+                return self._stack(expressions, node, which)
             case _:
                 raise expressions.error(node, f"{described(callee)} cannot be called")
 
@@ -72,14 +72,16 @@ class Calls:
         expressions.context.skip(expressions.emit, value, errno, expressions.frame.fail_at(node))
         return Literal(None)
 
-    def _stack(self, expressions: Expressions, node: ast.Call) -> Value:
-        """Compile ``ctx.ustack(depth)``."""
+    def _stack(self, expressions: Expressions, node: ast.Call, which: str) -> Value:
+        """Compile ``ctx.ustack(depth)`` and ``ctx.kstack(depth)``."""
         (inner,) = self._arguments(expressions, node, "depth") if node.args or node.keywords else (None,)
         depth = DEPTH if inner is None else expressions.value(inner)
         if not isinstance(depth, Literal) or not isinstance(depth.value, int) or not 0 < depth.value <= DEPTH_LIMIT:
-            instead = f"ctx.ustack(n) with n from 1 to {DEPTH_LIMIT}"
+            instead = f"ctx.{which}(n) with n from 1 to {DEPTH_LIMIT}"
             raise expressions.error(node, "how deep a stack is has to be constant", instead)
-        return expressions.context.stack(expressions.emit, self._collecting.storages, depth.value)
+        return expressions.context.stack(
+            expressions.emit, self._collecting.storages, depth.value, of_kernel=which == "kstack"
+        )
 
     def _thing(self, expressions: Expressions, node: ast.Call, thing: Any) -> Value:  # noqa: ANN401 - anything callable
         if isinstance(thing, Type):

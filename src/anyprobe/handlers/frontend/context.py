@@ -21,6 +21,7 @@ from anyprobe.handlers.types.annotations import (
     i64,
     ptr,
     stack,
+    u32,
     u64,
 )
 from anyprobe.handlers.types.calling_convention import KnownPrototype
@@ -40,6 +41,8 @@ ATTRIBUTES: dict[str, Type] = {
     "errno": i32,
 }
 """Attributes and their types."""
+KERNEL_ATTRIBUTES: dict[str, Type] = {"uid": u32, "gid": u32, "cgroup": u64}
+"""What the kernel tells besides, of handlers that run in it."""
 CHANGEABLE = ("retval", "ip", "errno")
 """Attributes that a handler may change in an unsafe session."""
 COMM_BYTES = 16
@@ -75,6 +78,8 @@ class ContextAccess:
     """Whether the handler runs where a function ends in a jump to another one, so that there is no result yet."""
     prototype: KnownPrototype | None = None
     """What is known of the function; its result's type counts where ``retval`` is the general one."""
+    kernel: frozenset[str] | None = None
+    """The attributes that there are where the handler runs in the kernel; ``None``: it runs in a process."""
 
     def read(self, emit: Emitter, part: str, name: str, fail: Fail) -> Value:
         """Compile an attribute of ``ctx``, ``ctx.regs`` or ``ctx.data``."""
@@ -84,12 +89,16 @@ class ContextAccess:
             return Scalar(status_flags.read(ir.Word(emit.word(InputKind.REGISTER, status_flags.KEPT))))
         if part == "regs" and name != "rip":
             return Scalar(ir.Word(emit.word(InputKind.REGISTER, _register(name, fail))))
-        if part == "" and name in {"regs", "data", "skip", "ustack"}:
+        if part == "" and (
+            name in {"regs", "data", "skip", "ustack"} or (name == "kstack" and self.kernel is not None)
+        ):
+            self._see_kernel(name, fail)
             return Context(name)
         name = "ip" if part == "regs" else name
+        self._see_kernel(name, fail)
         if name == "comm":
             return _comm(emit)
-        kind = ATTRIBUTES.get(name)
+        kind = ATTRIBUTES.get(name) if self.kernel is None else (ATTRIBUTES | KERNEL_ATTRIBUTES).get(name)
         if kind is None:
             raise fail(f"ctx has no {name}", "one of " + ", ".join((*ATTRIBUTES, "comm", "ustack", "regs", "data")))
         if name == "retval":
@@ -140,6 +149,11 @@ class ContextAccess:
         stub = ir.Word(emit.word(InputKind.ROUTINE, SKIP))
         emit.add(ir.SetWord(emit.word(InputKind.REGISTER, "rip", written=True), stub))
 
+    def _see_kernel(self, name: str, fail: Fail) -> None:
+        """Refuse what there is not in the kernel."""
+        if self.kernel is not None and name not in self.kernel:
+            raise fail(f"there is no ctx.{name} here in the kernel", "one of " + ", ".join(sorted(self.kernel)))
+
     def _returned(self, emit: Emitter, fail: Fail) -> Value:
         """Compile ``ctx.retval``: missing where the function ends in a jump to another one."""
         found = returned(emit, self._result(), fail)
@@ -160,8 +174,13 @@ class ContextAccess:
         except UnsupportedTarget:
             return i64
 
-    def stack(self, emit: Emitter, storages: Storages, depth: int) -> Value:
-        """Compile ``ctx.ustack``: the number of the stack, of at most ``depth`` addresses."""
+    def stack(self, emit: Emitter, storages: Storages, depth: int, *, of_kernel: bool = False) -> Value:
+        """Compile ``ctx.ustack`` and ``ctx.kstack``: the number of the stack, of at most ``depth`` addresses."""
+        if self.kernel is not None:
+            kept = storages.setdefault((Stacks, of_kernel, depth), Stacks(of_kernel, depth))
+            there, found = emit.temporary(boolean), emit.temporary(u64)
+            emit.add(ir.Update(emit.storage(kept), CAPTURE, (), (), there, found))
+            return Scalar(convert(found, stack))
         storage = storages.setdefault(Stacks, Stacks())
         ip, rsp, rbp = (
             ir.Word(emit.word(kind, name))
@@ -177,6 +196,8 @@ class ContextAccess:
         return Scalar(convert(target, stack))
 
     def _demand_unsafe(self, fail: Fail) -> None:
+        if self.kernel is not None:
+            raise fail("handlers in the kernel change nothing of what it computes", "")
         if not self.unsafe:
             raise fail("this changes what the program computes", "unsafe=True, where the session is opened")
 

@@ -44,6 +44,8 @@ class Setting:
     """Whether the handler runs where the function ends in a jump to another one."""
     prototype: KnownPrototype | None = None
     """What debug information says of the probed function."""
+    kernel: frozenset[str] | None = None
+    """The attributes of ``ctx`` that there are where the handler runs in the kernel; ``None``: it runs in a process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,9 @@ class _Handler:
         self._emit, self._notes = Emitter(), Notes()
         self._prototype = setting.prototype
         self._context = ContextAccess(
-            setting.instance, setting.retval, setting.unsafe, setting.entry, setting.tail, setting.prototype
-        )
+            setting.instance, setting.retval, setting.unsafe, setting.entry, setting.tail, setting.prototype,
+            setting.kernel,
+        )  # fmt: skip
         self._calls = Calls(self._inline, Collecting(setting.storages, setting.ring_bytes))
         self._active: list[types.FunctionType] = []
 

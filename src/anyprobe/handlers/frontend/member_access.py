@@ -36,6 +36,8 @@ def change(expressions: "Expressions", node: ast.AST, value: Value, name: str, n
     fail = expressions.frame.fail_at(node)
     if isinstance(value, Packed):
         raise fail("a struct that was passed by value cannot be changed", "ctx.regs")
+    if expressions.context.kernel is not None:
+        raise fail("handlers in the kernel change nothing of what it computes", "")
     if not expressions.context.unsafe:
         raise fail("this changes what the program computes", "unsafe=True, where the session is opened")
     pointer = expressions.present(value, node)

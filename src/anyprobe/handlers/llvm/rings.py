@@ -47,7 +47,7 @@ def emit(
     lap = builder.lshr(position, constant(layout.slots.bit_length() - 1))
     _unless_retired(builder, load(builder, slot), lap, row, done)
     for field, offset, value in zip(layout.record.fields, layout.record.offsets, values, strict=False):
-        _store_field(builder, field, builder.add(slot, constant(offset)), value)
+        store_field(builder, field, builder.add(slot, constant(offset)), value)
     moment = _cycles(builder) if now is None else now
     parity = builder.and_(builder.not_(lap), constant(1))
     store(builder, builder.or_(builder.shl(moment, constant(1)), parity), slot)
@@ -168,7 +168,7 @@ def _claim_function(builder: ir.IRBuilder, layout: RingLayout, name: str) -> ir.
     return function
 
 
-def _store_field(builder: ir.IRBuilder, field: Field, address: Value, value: Value) -> None:
+def store_field(builder: ir.IRBuilder, field: Field, address: Value, value: Value) -> None:
     """Store one field: a 64-bit integer is cut, a float is converted, a text comes as words."""
     if field.kind == "text":
         for index, word in enumerate(value):

@@ -59,12 +59,16 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """The storage of the stacks of a session."""
+    """The storage of the stacks of a session; where the kernel takes them, one for each side and depth."""
+
+    of_kernel: bool = False
+    depth: int = 0
+    """Addresses of a stack at most, 0 where each has as many as it needs."""
 
     @property
     def signature(self) -> str:
         """Everything that the code of taking a stack depends on."""
-        return f"stacks {stacks.PLACES} of {stacks.PLACE_BYTES}"
+        return f"stacks {stacks.PLACES} of {stacks.PLACE_BYTES} {self.of_kernel} {self.depth}"
 
     @property
     def layout(self) -> "Stacks":
@@ -75,6 +79,16 @@ class Stacks:
     def size(self) -> int:
         """Bytes of the region."""
         return stacks.SIZE
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class CallData:
+    """Where the data of calls under way is in the kernel; each call has words of its own. Two are the same if one."""
+
+    @property
+    def signature(self) -> str:
+        """Everything that the code depends on."""
+        return "calls"
 
 
 Storages = dict[object, ir.Storage]

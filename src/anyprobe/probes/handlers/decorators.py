@@ -1,9 +1,10 @@
 """How handlers are given to a session: the decorators ``entry``, ``ret`` and ``call``."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from anyprobe.probes.api import Emitted
 from anyprobe.probes.handlers.points import Point
 from anyprobe.probes.host import ProbeHost
 from anyprobe.probes.scripts.hooks import Scripted
@@ -14,13 +15,12 @@ if TYPE_CHECKING:
     from anyprobe.data.results import AggregationResult
     from anyprobe.handlers.types.annotations import AnyType
     from anyprobe.probes.handlers.callbacks import Callback, Callbacks
-    from anyprobe.probes.handlers.events import Events, Listener, Listeners
     from anyprobe.probes.handlers.handling import Call, Handling
     from anyprobe.probes.handlers.points import Handler
     from anyprobe.probes.probe import Probe
 
 
-class Decorators(Scripted, ProbeHost):
+class Decorators(Emitted, Scripted, ProbeHost):
     """The part of a session that has to do with handlers; see docs/handlers.md."""
 
     @cached_property
@@ -110,53 +110,11 @@ class Decorators(Scripted, ProbeHost):
             return {}
         return {name: found for name, _, found in self.handling.records(final=final, until=until)}
 
-    def rows(self, *, final: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield what was emitted since the last time one by one, of all names by time: the name, then the fields.
+    def emission_time(self) -> int:
+        """Return this moment as ``ctx.now`` has it."""
+        from anyprobe.probes.clock import own_time
 
-        Args:
-            final: as for ``records``.
-        """
-        from anyprobe.data.records import rows_by_time
-
-        return rows_by_time(self.records(final=final))
-
-    def events(self, *, timeout: float | None = None) -> "Events":
-        """Iterate over what is emitted as it comes, by ``for`` or ``async for``: each with ``name`` and ``fields``.
-
-        It ends with the target or the session, and when nothing has come for ``timeout`` seconds.
-
-        Args:
-            timeout: seconds without a record after which the iteration ends.
-
-        Returns:
-            An iterator, also an asynchronous one, over the records with ``name`` and fields.
-        """
-        from anyprobe.probes.handlers.events import Events, SessionEvents
-
-        return Events(SessionEvents(self), timeout=timeout)
-
-    @cached_property
-    def listeners(self) -> "Listeners":
-        """The Python functions that are called with records."""
-        from anyprobe.probes.handlers.events import Listeners, SessionEvents
-
-        return Listeners(SessionEvents(self))
-
-    def on(self, *names: str) -> "Callable[[Listener], Listener]":
-        """Have a Python function called here with each record of some names, of all if none is given, as it comes.
-
-        Args:
-            names: of records.
-
-        Returns:
-            A decorator that gives the function back.
-        """
-
-        def listen(function: "Listener") -> "Listener":
-            self.listeners.add(names, function)
-            return function
-
-        return listen
+        return own_time()[0]
 
     def end_listeners(self) -> None:
         """Call functions with what has come so far, and no more; then those of the end."""

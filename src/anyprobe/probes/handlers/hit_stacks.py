@@ -22,6 +22,7 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 
 if TYPE_CHECKING:
+    from anyprobe.probes.providers.function.objects import ObjectTable
     from anyprobe.probes.symbols import Symbols
 
 Read = Callable[[int, int], bytes]
@@ -35,7 +36,7 @@ _SIGNAL_RBP, _SIGNAL_RSP, _SIGNAL_RIP = 120, 160, 168
 class Stack(tuple[int, ...]):  # noqa: SLOT001 - a tuple can have no others
     """Addresses of code: where the hit was, then where each caller goes on. As a text: their names."""
 
-    symbols: "Symbols"
+    symbols: "Symbols[ObjectTable]"
 
     def __str__(self) -> str:
         """Return the names in one line, innermost first."""
@@ -55,7 +56,7 @@ class Frame(NamedTuple):
 class HitStacks:
     """Goes up the stacks of one process."""
 
-    def __init__(self, symbols: "Symbols", read: Read) -> None:
+    def __init__(self, symbols: "Symbols[ObjectTable]", read: Read) -> None:
         """Find code by its symbols, and words of the stack by ``read``."""
         self._read = read
         self._symbols = symbols

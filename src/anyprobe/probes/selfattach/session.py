@@ -20,9 +20,9 @@ from anyprobe.data.records import Records, rows_by_time
 from anyprobe.data.results import AggregationResult
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes.api import SessionApi
-from anyprobe.probes.handlers.events import Event, Events, EventSource, Listener, Listeners
 from anyprobe.probes.options import OptionNames, SessionOptions, chosen
 from anyprobe.probes.scripts import current
+from anyprobe.probes.scripts.events import Event, Events, EventSource, Listener, Listeners
 from anyprobe.probes.selfattach.client import Line, forget_slots, thread_pointer
 from anyprobe.probes.selfattach.pickling import Parcel, Sender
 from anyprobe.probes.selfattach.postmortem import Ledger, read

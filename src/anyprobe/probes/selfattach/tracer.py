@@ -17,13 +17,15 @@ from typing import Any
 from anyprobe.core.errors import AnyprobeError, UsageError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.data.layout import BLOCK_GUARD, BLOCK_HEAD_BYTES, BLOCK_OWNER, BLOCK_REFUSED
+from anyprobe.data.maps import MapView
 from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.tables import TableView
 from anyprobe.probes.clock import own_time
-from anyprobe.probes.handlers.events import MARGIN_NS
 from anyprobe.probes.handlers.handling import Call
 from anyprobe.probes.opening import attach
 from anyprobe.probes.options import SessionOptions
 from anyprobe.probes.probe import Probe
+from anyprobe.probes.scripts.events import MARGIN_NS
 from anyprobe.probes.selfattach.channel import Answer, Channel, ChannelClosed, Failure, Request
 from anyprobe.probes.selfattach.pickling import Parcel, Receiver
 from anyprobe.probes.selfattach.postmortem import Ledger, ledger_of
@@ -202,7 +204,9 @@ class Attendant:
             if number in self._told or store is None or not storage.views:
                 continue
             self._told.add(number)
-            found.append(described(number, self._file_of(store.arena), store.piece.offset, storage.views[-1]))
+            view = storage.views[-1]
+            assert isinstance(view, TableView | MapView | memoryview)
+            found.append(described(number, self._file_of(store.arena), store.piece.offset, view))
         descriptors, self._unsent = self._unsent, []
         return found, descriptors
 

@@ -12,13 +12,13 @@ from anyprobe.core.errors import KernelRefused
 _SYS_BPF = 321
 ATTRIBUTE_BYTES: Final = 144
 """Of the largest command that is used; a kernel that knows fewer bytes wants zeros in the rest."""
-_MAP_CREATE, _MAP_LOOKUP, _MAP_NEXT_KEY, _INFO = 0, 1, 4, 15
+_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_NEXT_KEY, _INFO = 0, 1, 2, 4, 15
 _COMMANDS = {
-    0: "create a map", 1: "look up in a map", 4: "go through a map", 5: "load a program", 10: "run a program",
-    15: "tell of an object", 17: "attach to a raw tracepoint", 19: "open type information", 23: "list type information",
-    28: "attach a program",
+    0: "create a map", 1: "look up in a map", 2: "change a map", 4: "go through a map", 5: "load a program",
+    10: "run a program", 15: "tell of an object", 17: "attach to a raw tracepoint", 19: "open type information",
+    23: "list type information", 28: "attach a program",
 }  # fmt: skip
-_HASH_MAP, _ARRAY_MAP, _STACKS_MAP = 1, 2, 7
+_HASH_MAP, _ARRAY_MAP, _STACKS_MAP, _RING = 1, 2, 7, 27
 _NAME_BYTES, _TYPES_INFO_BYTES = 64, 32
 
 
@@ -45,6 +45,12 @@ def read_array(descriptor: int, size: int) -> bytes:
     return value.raw
 
 
+def write_array(descriptor: int, content: bytes) -> None:
+    """Replace the value of such a map."""
+    key, value = ctypes.c_uint32(0), ctypes.create_string_buffer(content, len(content))
+    call(_MAP_UPDATE, struct.pack("<I4xQQQ", descriptor, ctypes.addressof(key), ctypes.addressof(value), 0))
+
+
 def create_hash(key_size: int, value_size: int, capacity: int) -> int:
     """Return a descriptor of a hash map, whose elements are there from the beginning."""
     return call(_MAP_CREATE, struct.pack("<IIII", _HASH_MAP, key_size, value_size, capacity))
@@ -53,6 +59,11 @@ def create_hash(key_size: int, value_size: int, capacity: int) -> int:
 def create_stacks(depth: int, capacity: int) -> int:
     """Return a descriptor of a map of stacks."""
     return call(_MAP_CREATE, struct.pack("<IIII", _STACKS_MAP, 4, 8 * depth, capacity))
+
+
+def create_ring(size: int) -> int:
+    """Return a descriptor of a ring buffer of ``size`` bytes, a power of two and at least a page."""
+    return call(_MAP_CREATE, struct.pack("<IIII", _RING, 0, 0, size))
 
 
 def look_up(descriptor: int, key: bytes, size: int) -> bytes | None:

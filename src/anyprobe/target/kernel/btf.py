@@ -58,7 +58,7 @@ class Btf:
 
     def __init__(self, data: bytes, base: "Btf | None" = None, name: str = "vmlinux") -> None:
         """Take the contents of a file of ``/sys/kernel/btf``; ``base``: the kernel's own, for a module's."""
-        self.name, self._base, self._data = name, base, data
+        self.name, self.base, self._data = name, base, data
         if len(data) < _HEADER.size or struct.unpack_from("<H", data)[0] != _MAGIC:
             raise TypesUnavailable(f"the types of {name} are no BTF")
         _, version, _, head, at, length, text_at, text_length = _HEADER.unpack_from(data)
@@ -105,8 +105,8 @@ class Btf:
 
     def _text(self, offset: int) -> str:
         if offset < self._first_text:
-            assert self._base is not None
-            return self._base._text(offset)  # noqa: SLF001 - one table of texts in two parts
+            assert self.base is not None
+            return self.base._text(offset)  # noqa: SLF001 - one table of texts in two parts
         start = offset - self._first_text
         return self._texts[start : self._texts.index(b"\0", start)].decode(errors="replace")
 
@@ -117,7 +117,7 @@ class Btf:
         while at >= 0:
             found.append(at + self._first_text)
             at = self._texts.find(wanted, at + 1)
-        return found + (self._base._offsets_of(name) if self._base is not None else [])  # noqa: SLF001 - as in _text
+        return found + (self.base._offsets_of(name) if self.base is not None else [])  # noqa: SLF001 - as in _text
 
     def _are(self, tags: Sequence[Tag]) -> NDArray[np.bool_]:
         """Return which types are of some kinds."""
@@ -149,12 +149,12 @@ class Btf:
             found = self.type(number)
             if isinstance(found, Struct):
                 return found
-        return None if self._base is None else self._base.structure(name)
+        return None if self.base is None else self.base.structure(name)
 
     def type(self, number: int) -> Type:
         """Return a type by its number."""
-        if number < self.first and self._base is not None:
-            return self._base.type(number)
+        if number < self.first and self.base is not None:
+            return self.base.type(number)
         return self._type(number)
 
     @lru_cache(maxsize=4096)  # noqa: B019 - lives as long as the process: the kernel's types are read once

@@ -2,6 +2,7 @@
 
 import fnmatch
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -17,6 +18,8 @@ _ADDRESS = re.compile(rb"\n([0-9a-f]+) ")
 _NO_MODULES = (b"bpf", b"__builtin__")
 """What the kernel has made itself: programs, trampolines."""
 _PADDING = ("__pfx_", "__cfi_")
+_MODULE_FUNCTION_LIMIT = 1 << 16
+"""Bytes of a module's last function at most: what lies behind a module belongs to nothing."""
 _PATH, _MODULES = "/proc/kallsyms", "/proc/modules"
 
 
@@ -64,6 +67,30 @@ class Symbols:
                 by_name.setdefault(made.name, []).append(made)
                 by_address.setdefault(made.address, []).append(made.name)
         return by_name, by_address
+
+    @cached_property
+    def _ordered(self) -> tuple[list[int], list[KernelFunction]]:
+        """All functions in the order of their addresses, one of each address."""
+        found = {each.address: each for functions in self._index[0].values() for each in functions}
+        addresses = sorted(found)
+        return addresses, [found[address] for address in addresses]
+
+    @cached_property
+    def _end(self) -> int:
+        """Where the kernel's own text ends: addresses behind it belong to modules, or to what the kernel has made."""
+        ends = [each.address for name in ("_etext", "_einittext") for each in self.named(name)]
+        return max(ends, default=self._ordered[0][-1] if self._ordered[0] else 0)
+
+    def containing(self, address: int) -> KernelFunction | None:
+        """Return the function that an address lies in, as far as the next one's beginning bounds it."""
+        addresses, functions = self._ordered
+        at = bisect_right(addresses, address) - 1
+        if at < 0:
+            return None
+        found = functions[at]
+        if found.module == KERNEL:
+            return found if address < self._end else None
+        return found if address - found.address < _MODULE_FUNCTION_LIMIT else None
 
     def named(self, name: str) -> list[KernelFunction]:
         """Return all functions of a name, which several files may have each one of."""

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from anyprobe import Count, Hist, Map, Max, Min, Stddev, Sum, cstr, i64, ptr, u64
+from anyprobe import Count, Hist, Max, Min, Stddev, Sum, cstr, i64, ptr, u64
 from anyprobe.core.errors import HandlerError
 from anyprobe.data import buckets
-from anyprobe.handlers.bpf.machine import AT_TRACEPOINT, compile_bpf
+from anyprobe.handlers.bpf.layouts import AT_TRACEPOINT
+from anyprobe.handlers.bpf.machine import compile_bpf
 from anyprobe.handlers.bpf.storages import KernelStorages
 from anyprobe.handlers.compiler import intermediate
+from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.types.storages import Table
 from anyprobe.target.kernel import programs
 from support import bpf_running, generating
@@ -22,6 +24,7 @@ from support import bpf_running, generating
 REFUSED = bpf_running.refused_because()
 pytestmark = pytest.mark.skipif(REFUSED is not None, reason=str(REFUSED))
 
+IN_THE_KERNEL = Setting(kernel=frozenset({"pid", "tid", "comm", "ustack", "kstack"}))
 FIRST = 100_000
 """Numbers of system calls that there are not, from here on: a tracepoint passes them nevertheless."""
 PROGRAM = r"""
@@ -244,14 +247,15 @@ def test_stacks_at_a_tracepoint(program):
             if ctx.pid == process and number >= first:
                 where[ctx.ustack(3)].add()
 
-        function = intermediate(collect)
+        function = intermediate(collect, IN_THE_KERNEL)
         with attached(function) as storages:
             child.communicate(b"\n", timeout=60)
             (key, cell), *more = storages.result(place_of(function, where)).entries.items()
             stacks = next(index for index, each in enumerate(function.storages) if not isinstance(each, Table))
-            frames = storages.stack(stacks, key[0])
+            frames = storages.maps.stack(key[0])
             assert storages.dropped_stacks(stacks) == 0
-            assert storages.stack(stacks, 0) == []
+            assert storages.maps.stack(0) == []
+            assert key[0] >> 32 == process
     assert (cell.count, more) == (1000, [])
     symbols = _functions(program)
     assert [_function_at(symbols, each) for each in frames] == ["call", "inner", "outer"]
@@ -268,10 +272,7 @@ def _function_at(symbols, address):
 
 
 def test_what_the_kernel_cannot_is_refused():
-    started, seen = Map("started", by=("thread",)), Count("seen", by=("stack",))
-
-    def with_map(value: i64):
-        started[value] = value
+    seen = Count("seen", by=("stack",))
 
     def with_ip(ctx):
         seen[ctx.ip].add()
@@ -279,14 +280,7 @@ def test_what_the_kernel_cannot_is_refused():
     def with_stack(ctx):
         seen[ctx.ustack(4)].add()
 
-    def with_stacks(ctx):
-        seen[ctx.ustack(4)].add()
-        seen[ctx.ustack(5)].add()
-
-    for handler, message in ((with_map, "set is not possible in the kernel"), (with_ip, "no ip here in the kernel")):
-        with pytest.raises(HandlerError, match=message):
-            compile_bpf(intermediate(handler), passed=AT_TRACEPOINT)
+    with pytest.raises(HandlerError, match="no ip here in the kernel"):
+        compile_bpf(intermediate(with_ip), passed=AT_TRACEPOINT)
     with pytest.raises(HandlerError, match="at tracepoints only"):
-        compile_bpf(intermediate(with_stack))
-    with pytest.raises(HandlerError, match=r"stacks of \[4, 5\] addresses"):
-        KernelStorages(intermediate(with_stacks))
+        compile_bpf(intermediate(with_stack, IN_THE_KERNEL))

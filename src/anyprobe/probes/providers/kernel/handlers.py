@@ -1,80 +1,49 @@
 """Handlers in the kernel: compiled for the functions that they are attached to, and what they have collected."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from anyprobe.core.code import Input, InputKind
+from anyprobe.core.code import InputKind
 from anyprobe.core.errors import HandlerError, UnsupportedTarget
-from anyprobe.data.results import AggregationResult
-from anyprobe.handlers.bpf.machine import AT_TRACEPOINT, Passed, compile_bpf
-from anyprobe.handlers.bpf.storages import KernelStorages
+from anyprobe.handlers.bpf.layouts import AT_TRACEPOINT, Passed
+from anyprobe.handlers.compile_cache import kernel_program
 from anyprobe.handlers.compiler import intermediate
+from anyprobe.handlers.frontend.context import InstanceLayout
 from anyprobe.handlers.frontend.lowering import Setting
-from anyprobe.handlers.types.annotations import AnyType, IntegerType, PointerType, boolean, i64, ptr
-from anyprobe.handlers.types.calling_convention import Prototype
-from anyprobe.handlers.types.storages import Table
-from anyprobe.probes.providers.kernel.sites import FunctionType, KernelSite
-from anyprobe.target.kernel.btf import Btf
-from anyprobe.target.kernel.types import Enum, Int, Pointer, Void
+from anyprobe.handlers.ir import nodes as ir
+from anyprobe.handlers.types.annotations import AnyType, i64
+from anyprobe.handlers.types.storages import CallData
+from anyprobe.probes.providers.kernel.collection import Collection
+from anyprobe.probes.providers.kernel.passing import attributes, by_registers, by_type, prototype
+from anyprobe.probes.providers.kernel.sites import FunctionType, KernelSite, Unable
 
 Handler = Callable[..., Any]
-_REGISTERS = {"rdi": 14, "rsi": 13, "rdx": 12, "rcx": 11, "r8": 9, "r9": 8}
-"""The words of ``struct pt_regs`` in which a function's parameters are."""
-_RESULT = 10
-"""The word with ``rax``."""
 
 
-def known_type(types: Btf, number: int) -> AnyType:
-    """Return a type of the kernel as handlers have it; raise ``UnsupportedTarget`` where they have none."""
-    found = types.bare(number)[1]
-    if isinstance(found, Int):
-        return boolean if found.is_bool else _integer(found.size, signed=found.signed)
-    if isinstance(found, Enum):
-        return _integer(found.size, signed=found.signed)
-    if isinstance(found, Pointer):
-        target = types.bare(found.target)[1]
-        return PointerType(known_type(types, found.target)) if isinstance(target, Int) else ptr
-    raise UnsupportedTarget(f"it has a {types.described(number)}")
+@dataclass(eq=False)
+class KernelCallData:
+    """The data of calls: its names, and where it is."""
 
-
-def _integer(size: int, *, signed: bool) -> IntegerType:
-    if size > 8:
-        raise UnsupportedTarget(f"it has a number of {size} bytes")
-    return IntegerType(8 * size, signed=signed)
-
-
-def prototype(site: KernelSite, found: FunctionType | None) -> Prototype:
-    """Return what BTF says of a function; raise ``UnsupportedTarget`` where that is nothing, or nothing of use."""
-    if found is None:
-        raise UnsupportedTarget(f"BTF has no type of {site.name} alone")
-    types, described = found.types, found.prototype
-    parameters = tuple((name, known_type(types, kind)) for name, kind in described.parameters)
-    is_void = isinstance(types.bare(described.result)[1], Void)
-    return Prototype(site.name, parameters, None if is_void else known_type(types, described.result))
-
-
-def _typed(found: FunctionType, given: Input) -> int | None:
-    """Return at which word a program of a function's entry or exit finds something: parameters, then the result."""
-    if given.kind is InputKind.PARAMETER:
-        return given.index
-    return len(found.prototype.parameters) if given.name == "retval" else None
-
-
-def _in_registers(given: Input) -> int | None:
-    if given.kind is InputKind.PARAMETER:
-        return _REGISTERS.get(given.place)
-    return _RESULT if given.name == "retval" else None
+    layout: InstanceLayout = field(default_factory=InstanceLayout)
+    storage: CallData = field(default_factory=CallData)
 
 
 class KernelHandler:
-    """A Python function that runs in the kernel: one program for each kind of place, each with its own storages."""
+    """A Python function that runs in the kernel: one program for each kind of place."""
 
-    def __init__(self, function: Handler, when: Handler | None = None, retval: AnyType | None = None) -> None:
-        """Compile nothing yet."""
-        self._function, self._when, self._retval = function, when, retval
-        self._made: dict[object, tuple[KernelStorages, bytes, list[int]]] = {}
+    def __init__(
+        self,
+        collection: Collection,
+        function: Handler,
+        when: Handler | None = None,
+        retval: AnyType | None = None,
+        call: "KernelCallData | None" = None,
+    ) -> None:
+        """Compile nothing yet; ``call``: the data that both ends of a call share."""
+        self._collection, self._function, self._when, self._retval = collection, function, when, retval
+        self._call = call
+        self._made: dict[object, bytes] = {}
 
     def check(self, site: KernelSite, found: FunctionType | None) -> None:
         """Raise ``HandlerError`` if it cannot be compiled for a place."""
@@ -83,62 +52,46 @@ class KernelHandler:
     def for_function(self, site: KernelSite, found: FunctionType) -> bytes:
         """Return the program for a function's entry or exit, by its type."""
         key = ("typed", site.kind, found.types.name, found.number)
-        return self._program(key, site, found, Passed(partial(_typed, found), kernel_memory=True))
+        handler = self._intermediate(site, found)
+        if any(each.kind is InputKind.REGISTER for each in handler.inputs):
+            raise Unable("it does not tell the registers")
+        return self._program(key, handler, by_type(site, found))
 
     def for_registers(self, site: KernelSite, found: FunctionType | None) -> bytes:
         """Return the program for a kprobe or kretprobe."""
-        if site.kind == "offset":
-            raise HandlerError("handlers inside functions are not possible in the kernel yet", instead="its entry")
         key = ("registers", site.kind, site.name if found is None else (found.types.name, found.number))
-        return self._program(key, site, found, Passed(_in_registers, kernel_memory=True))
+        return self._program(key, self._intermediate(site, found), by_registers(site))
 
     def for_tracepoint(self, site: KernelSite) -> bytes:
         """Return the program for a tracepoint: its parameters are what the tracepoint passes, by position."""
         passed = Passed(AT_TRACEPOINT.word, kernel_memory=True)
-        return self._program(("tracepoint",), site, None, passed)
+        return self._program(("tracepoint",), self._intermediate(site, None), passed)
 
-    def _program(self, key: object, site: KernelSite, found: FunctionType | None, passed: Passed) -> bytes:
+    def _program(self, key: object, handler: ir.Function, passed: Passed) -> bytes:
         if key not in self._made:
-            handler = self._intermediate(site, found)
-            program = compile_bpf(handler, passed=passed)
-            tables = [index for index, each in enumerate(handler.storages) if isinstance(each, Table)]
-            if len(tables) < len(handler.storages):
-                raise HandlerError(
-                    "stacks, maps and records are not possible in the kernel yet", instead="aggregations"
-                )
-            storages = KernelStorages(handler)
-            self._made[key] = storages, storages.placed(program), tables
-        return self._made[key][1]
+            program = kernel_program(handler, passed)
+            self._collection.adopt(handler.storages)
+            self._made[key] = self._collection.maps.placed(program, handler.storages)
+        return self._made[key]
 
-    def _intermediate(self, site: KernelSite, found: FunctionType | None) -> Any:  # noqa: ANN401 - the compiler's own
+    def _intermediate(self, site: KernelSite, found: FunctionType | None) -> ir.Function:
         returns = site.kind == "return"
         retval = self._retval or (_result(site, found) if returns else None)
-        setting = Setting(retval=retval, entry=not returns, prototype=lambda: prototype(site, found))
+        known = attributes(site) if self._call is None else attributes(site) | {"data"}
+        setting = Setting(
+            self._collection.storages,
+            InstanceLayout() if self._call is None else self._call.layout,
+            retval=retval,
+            entry=not returns,
+            prototype=lambda: prototype(site, found),
+            kernel=known,
+        )
         handler = intermediate(self._function, setting, self._when)
-        if returns and any(each.kind is InputKind.PARAMETER for each in handler.inputs):
+        if site.kind != "entry" and any(each.kind is InputKind.PARAMETER for each in handler.inputs):
             raise HandlerError("the parameters are gone here", instead="a handler at the entry")
+        if self._call is not None and self._call.layout.fields:
+            return replace(handler, storages=(*handler.storages, self._call.storage))
         return handler
-
-    def aggregations(self) -> Iterator[AggregationResult]:
-        """Yield what each program has collected."""
-        for storages, _, tables in self._made.values():
-            for index in tables:
-                yield storages.result(index)
-
-    def misses(self) -> dict[str, int]:
-        """Return what went wrong, by kind."""
-        found: dict[str, int] = {}
-        for storages, _, _ in self._made.values():
-            for kind, count in storages.misses().items():
-                found[kind] = found.get(kind, 0) + count
-        return {kind: count for kind, count in found.items() if count}
-
-    def close(self) -> None:
-        """Give the storages back."""
-        with ExitStack() as stack:
-            for storages, _, _ in self._made.values():
-                stack.callback(storages.close)
-        self._made = {}
 
 
 def _result(site: KernelSite, found: FunctionType | None) -> AnyType | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import KernelRefused, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.kernel.counters import GO_ON, Counters
-from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
+from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite, Unable
 from anyprobe.target.kernel import perf, preemption, programs, tracefs
 from anyprobe.target.kernel.btf import open_module
 from anyprobe.target.kernel.symbols import KERNEL
@@ -34,10 +34,6 @@ _NEVER_RETURN = frozenset({
 
 _OF_ONE_SITE = frozenset({errno.EINVAL, errno.ENOENT, errno.ESRCH, errno.EBUSY, errno.EADDRNOTAVAIL})
 """What the kernel says of a whole group of functions if one of them cannot be traced."""
-
-
-class Unable(Exception):  # noqa: N818 - one of several ways, not a mistake
-    """This mechanism cannot do this, and why; another one may."""
 
 
 @dataclass(eq=False, slots=True)

@@ -5,8 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from types import TracebackType
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError, UsageError
@@ -14,15 +13,13 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import RefusedSite, SiteResult, Snapshot, TargetInfo
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.counters import Counters
+from anyprobe.probes.providers.kernel.handling import Handled
 from anyprobe.probes.providers.kernel.mechanisms import Attacher, Attachment
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.specs import KernelSpec, parse
-from anyprobe.probes.scripts.hooks import Scripted
 from anyprobe.target.kernel import programs
 
 if TYPE_CHECKING:
-    from anyprobe.data.results import AggregationResult
-    from anyprobe.handlers.types.annotations import AnyType
     from anyprobe.probes.providers.kernel.handlers import KernelHandler
 
 Handler = Callable[..., Any]
@@ -101,7 +98,7 @@ class KernelProbe:
         return sum(each.misses() for each in (*self.earlier, *self.attachments) if len(each.slots) > 1)
 
 
-class KernelSession(Scripted):
+class KernelSession(Handled):
     """Probes in the running kernel. A context manager: leaving it removes everything.
 
     ``count`` attaches probes; ``snapshot`` reads what they counted, also after ``detach``. All processes are seen,
@@ -110,17 +107,15 @@ class KernelSession(Scripted):
 
     pid = 0
     """As processes have one; the kernel's own threads are of this one."""
-    exited = False
-    """Whether what is probed is gone, as processes may be."""
 
     def __init__(self, mechanism: str | None = None) -> None:
         """Use ``kernel``."""
         _see_name(mechanism)
         _see_permission()
+        super().__init__()
         self._mechanism = mechanism
         self._names = KernelNames()
         self.probes: list[KernelProbe] = []
-        self._handlers: list[KernelHandler] = []
         self.warnings: Sequence[str] = ()
         self._check: Callable[[], None] = _go_on
         self._setup = {"resolve": 0.0, "arm": 0.0}
@@ -151,12 +146,36 @@ class KernelSession(Scripted):
         Raises:
             SpecError: a spec means nothing; then nothing is attached.
         """
-        return self._arm([parse(text) for text in specs], mechanism)
+        return self.arm([parse(text) for text in specs], mechanism)
 
-    def _arm(
+    def resolve(self, spec: KernelSpec) -> list[KernelSite]:
+        """Return the sites that a spec means."""
+        return self._names.resolve(spec)
+
+    def check_handler(self, spec: KernelSpec, handler: "KernelHandler") -> None:
+        """Raise ``HandlerError`` if a handler cannot be compiled for a spec."""
+        site = self.resolve(spec)[0]
+        handler.check(site, self._names.type_of(site))
+
+    def arm_sites(
+        self, text: str, sites: Sequence[KernelSite], mechanism: str | None, handler: "KernelHandler"
+    ) -> KernelProbe:
+        """Attach a handler to some sites."""
+        made = KernelProbe(text, sites, Counters(len(sites)), mechanism, handler)
+        try:
+            made.attach(self._names, self._check)
+        except BaseException:
+            made.counters.close()
+            raise
+        self.probes.append(made)
+        return made
+
+    def arm(
         self, specs: Sequence[KernelSpec], mechanism: str | None, handler: "KernelHandler | None" = None
     ) -> list[KernelProbe]:
+        """Attach to what some specs mean."""
         self._check_attached()
+        self.place_waiting()
         _see_name(mechanism)
         mechanism = mechanism or self._mechanism
         started = time.monotonic()
@@ -184,48 +203,6 @@ class KernelSession(Scripted):
         self._began = self._began or armed
         return made
 
-    def entry(
-        self, *specs: str, when: Handler | None = None, mechanism: str | None = None
-    ) -> Callable[[Handler], Handler]:
-        """Place a handler at the entries of functions, or at raw tracepoints; ``when`` is a condition for it to run.
-
-        Its parameters are the function's by name, of the types that the kernel tells, or by position if all have
-        annotations; those of a tracepoint are by position.
-        """
-        return self._decorator([parse(text) for text in specs], when, None, mechanism)
-
-    def ret(
-        self,
-        *specs: str,
-        when: Handler | None = None,
-        retval: "AnyType | None" = None,
-        mechanism: str | None = None,
-    ) -> Callable[[Handler], Handler]:
-        """Place a handler where functions return; ``retval`` is the result's type if it is not the kernel's."""
-        returns = [replace(parse(text), name="return") for text in specs]
-        return self._decorator(returns, when, retval, mechanism)
-
-    def _decorator(
-        self,
-        specs: Sequence[KernelSpec],
-        when: Handler | None,
-        retval: "AnyType | None",
-        mechanism: str | None,
-    ) -> Callable[[Handler], Handler]:
-        def place(function: Handler) -> Handler:
-            from anyprobe.probes.providers.kernel.handlers import KernelHandler
-
-            made = KernelHandler(function, when, retval)
-            try:
-                self._arm(specs, mechanism, made)
-            except BaseException:
-                made.close()
-                raise
-            self._handlers.append(made)
-            return function
-
-        return place
-
     @contextmanager
     def interruptible(self, checkpoint: Callable[[], None]) -> Iterator[None]:
         """Within it, ``checkpoint`` is called while probes are attached, and may raise an error to end that."""
@@ -251,7 +228,9 @@ class KernelSession(Scripted):
         """Return what has been counted so far, as an immutable value."""
         if self._last is not None:
             return self._last
-        sites = tuple(result for probe in self.probes for result in probe.results())
+        self.place_waiting()
+        timed = self.timed
+        sites = tuple(result for probe in self.probes if probe not in timed for result in probe.results())
         duration = 0.0 if self._began is None else time.monotonic() - self._began
         return Snapshot(
             target=TargetInfo(self.pid, "", kernel=os.uname().release),
@@ -263,28 +242,9 @@ class KernelSession(Scripted):
                 for spec, why in self.refused
             ),
             warnings=(*self.warnings, *self._losses()),
-            aggregations=self._collected(),
             missing=self.misses(),
+            **self.collected(),
         )
-
-    def _collected(self) -> "tuple[AggregationResult, ...]":
-        """Return what handlers have collected; an aggregation of several handlers is one."""
-        found: dict[object, AggregationResult] = {}
-        for handler in self._handlers:
-            for each in handler.aggregations():
-                key = each.name, each.kind, each.by
-                found[key] = found[key].merged(each) if key in found else each
-        return tuple(found.values())
-
-    def misses(self) -> dict[str, int]:
-        """Return what handlers could not do, by kind."""
-        if self._last is not None:
-            return dict(self._last.missing)
-        found: dict[str, int] = {}
-        for handler in self._handlers:
-            for kind, count in handler.misses().items():
-                found[kind] = found.get(kind, 0) + count
-        return found
 
     def _losses(self) -> Iterator[str]:
         for probe in self.probes:
@@ -298,11 +258,11 @@ class KernelSession(Scripted):
             return
         for probe in self.probes:
             probe.detach()
+        self.end_records()
         self._last = self.snapshot()
         for probe in self.probes:
             probe.counters.close()
-        for handler in self._handlers:
-            handler.close()
+        self.close_collection()
 
         if "hooks" in self.__dict__:
             self.hooks.end()
@@ -313,9 +273,7 @@ class KernelSession(Scripted):
         """Detach afterwards."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Detach."""
         self.detach()
 

@@ -18,6 +18,10 @@ _RENAMED = {
 """System calls whose functions the kernel calls otherwise."""
 
 
+class Unable(Exception):  # noqa: N818 - one of several ways, not a mistake
+    """A mechanism cannot do this, and why; another one may."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelSite:
     """One place in the kernel: at a function, at a tracepoint, or both ways for a system call."""

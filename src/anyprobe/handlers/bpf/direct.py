@@ -1,0 +1,232 @@
+"""Simple handlers as BPF without LLVM: comparisons, whole numbers, reads, updates of aggregations, records.
+
+The code is what it says, statement by statement, with all variables on the stack; it is there in no time, which in an
+emulated machine is the difference between a moment and a minute. What is not simple is for LLVM.
+"""
+
+from anyprobe.core.code import MISSES, BpfProgram, Miss
+from anyprobe.handlers.bpf.assembly import FRAME
+from anyprobe.handlers.bpf.direct_updates import Updates
+from anyprobe.handlers.bpf.layouts import CALL_BYTES, DROPPED, MISSES_REFERENCE, OPEN, Passed
+from anyprobe.handlers.bpf.registers import COMM_BYTES, CONTEXT, TooHard
+from anyprobe.handlers.ir import nodes as ir
+from anyprobe.handlers.ir import walk
+from anyprobe.handlers.passes import bounds
+from anyprobe.handlers.types.annotations import IntegerType
+from anyprobe.handlers.types.storages import CallData
+
+_LONGEST = 1500
+"""Instructions: more is worth optimising."""
+_COMM, _READ_USER, _READ_KERNEL = 16, 112, 113
+_LOOKUP, _UPDATE, _DELETE, _THREAD = 1, 2, 3, 14
+
+
+def direct_program(
+    handler: ir.Function, passed: Passed | None = None, *, result_word: bool = False
+) -> BpfProgram | None:
+    """Return the program of a simple handler, None for any other; ``result_word`` as for ``compile_bpf``."""
+    try:
+        return _Writer(handler, passed, result_word=result_word).run()
+    except TooHard:
+        return None
+
+
+def _read_locals(body: ir.Body) -> list[ir.Local]:
+    """Return the variables that are read, which have to be zero at first."""
+    found = {part.name: part for part in walk.expressions(body) if isinstance(part, ir.Local)}
+    return [found[name] for name in sorted(found)]
+
+
+class _Writer(Updates):
+    """Writes the program of one handler."""
+
+    def __init__(self, handler: ir.Function, passed: Passed | None, *, result_word: bool) -> None:
+        super().__init__(handler, passed)
+        self._result_word = result_word
+        self._behind: dict[str, str] = {}
+        self._end = self.asm.fresh()
+        calls = [index for index, each in enumerate(handler.storages) if isinstance(each, CallData)]
+        self._calls = calls[0] if calls else None
+
+    def run(self) -> BpfProgram:
+        asm, handler = self.asm, self.handler
+        asm.copy(CONTEXT, 1)
+        self._begin_call()
+        for local in _read_locals(handler.body):
+            asm.store_number(FRAME, self.place_of(local), 0)
+        if self._result_word and handler.result is not None:
+            self.room("result")
+            asm.store_number(FRAME, self.room("result"), 0)
+        self._body(handler.body)
+        asm.here(self._end)
+        self._end_call()
+        if self._result_word and handler.result is not None:
+            asm.load(1, FRAME, self.room("result"))
+            asm.store(CONTEXT, ir.WORD * len(handler.inputs), 1)
+        asm.put(0, 0)
+        asm.leave()
+        if len(asm) > _LONGEST:
+            raise TooHard
+        code, references = asm.finish()
+        return BpfProgram(code, handler.inputs, references, bounds.steps(handler))
+
+    # -- the data of calls
+
+    def _begin_call(self) -> None:
+        """Find the call's data; the handler does not run until both ends are in place."""
+        if self._calls is None or self.passed is None:
+            return
+        asm, passed, key = self.asm, self.passed, self.room("call", 16)
+        asm.address(1, self._calls)
+        asm.load(1, 1, OPEN)
+        closed = asm.fresh()
+        asm.go_if_number("!=", 1, 0, closed)
+        asm.put(0, 0)
+        asm.leave()
+        asm.here(closed)
+        asm.call(_THREAD)
+        asm.store(FRAME, key, 0)
+        if passed.frame is None:
+            asm.copy(1, CONTEXT)
+            self.plain(1)
+        else:
+            asm.load(1, CONTEXT, ir.WORD * passed.frame)
+            if not passed.enters:
+                asm.compute_number("-", 1, ir.WORD)
+        asm.store(FRAME, key + ir.WORD, 1)
+        if passed.enters:
+            blank = self.room("blank", CALL_BYTES)
+            for at in range(0, CALL_BYTES, ir.WORD):
+                asm.store_number(FRAME, blank + at, 0)
+            self.point(1, 2, self._calls, key)
+            asm.copy(3, FRAME)
+            asm.compute_number("+", 3, blank)
+            asm.put(4, 0)
+            asm.call(_UPDATE)
+        self.point(1, 2, self._calls, key)
+        asm.call(_LOOKUP)
+        asm.store(FRAME, self.room("data"), 0)
+        if passed.enters:
+            there = asm.fresh()
+            asm.go_if_number("!=", 0, 0, there)
+            self.count(self._calls, DROPPED)
+            asm.here(there)
+
+    def _end_call(self) -> None:
+        if self._calls is not None and self.passed is not None and not self.passed.enters:
+            self.point(1, 2, self._calls, self.room("call", 16))
+            self.asm.call(_DELETE)
+
+    # -- statements
+
+    def _body(self, statements: ir.Body) -> None:
+        for each in statements:
+            self._statement(each)
+
+    def _statement(self, each: ir.Stmt) -> None:
+        asm = self.asm
+        match each:
+            case ir.Assign(local, value):
+                self.keep(value, self.place_of(local))
+            case ir.If(condition, then, orelse):
+                no, behind = asm.fresh(), asm.fresh()
+                self.unless(condition, no)
+                self._body(then)
+                if orelse:
+                    asm.go(behind)
+                asm.here(no)
+                self._body(orelse)
+                asm.here(behind)
+            case ir.Block(label, inner):
+                self._behind[label] = asm.fresh()
+                self._body(inner)
+                asm.here(self._behind[label])
+            case ir.Leave(label):
+                asm.go(self._behind[label])
+            case ir.Return(value):
+                if self._result_word:
+                    self.keep(value, self.room("result"))
+                asm.go(self._end)
+            case ir.CountMiss(miss):
+                self._miss(miss)
+            case ir.Read():
+                self._read(each)
+            case ir.ReadComm():
+                self._read_comm(each)
+            case ir.LoadInstance() | ir.StoreInstance():
+                self._instance(each)
+            case ir.Update():
+                self.update(each)
+            case _:
+                raise TooHard
+
+    def _miss(self, miss: Miss) -> None:
+        self.count(MISSES_REFERENCE, ir.WORD * MISSES.index(miss))
+
+    def _read(self, each: ir.Read) -> None:
+        """Read by ``bpf_probe_read_user`` or ``bpf_probe_read_kernel``; what cannot be read is zero."""
+        asm, kind, place = self.asm, each.target.type, self.place_of(each.target)
+        failed, behind = asm.fresh(), asm.fresh()
+        self.number(each.address, 3)
+        asm.store_number(FRAME, self.place_of(each.present), 0)
+        asm.store_number(FRAME, place, 0)
+        asm.copy(1, FRAME)
+        asm.compute_number("+", 1, place)
+        asm.put(2, kind.size)
+        if self.passed is not None and self.passed.kernel_memory:
+            kernel, done = asm.fresh(), asm.fresh()
+            asm.go_if_number("s<", 3, 0, kernel)
+            asm.call(_READ_USER)
+            asm.go(done)
+            asm.here(kernel)
+            asm.call(_READ_KERNEL)
+            asm.here(done)
+        else:
+            asm.call(_READ_USER)
+        asm.go_if_number("!=", 0, 0, failed)
+        asm.store_number(FRAME, self.place_of(each.present), 1)
+        if isinstance(kind, IntegerType) and kind.signed and kind.bits < 64:
+            asm.load(1, FRAME, place)
+            asm.cut(1, kind.bits, signed=True)
+            asm.store(FRAME, place, 1)
+        asm.go(behind)
+        asm.here(failed)
+        asm.store_number(FRAME, place, 0)
+        self._miss(Miss.FAULT)
+        asm.here(behind)
+
+    def _read_comm(self, each: ir.ReadComm) -> None:
+        asm, place = self.asm, self.buffer(each.buffer)
+        if any(each.length == part for part in walk.expressions(self.handler.body)):
+            raise TooHard
+        for at in range(0, each.buffer.size + ir.WORD, ir.WORD):
+            asm.store_number(FRAME, place + at, 0)
+        asm.copy(1, FRAME)
+        asm.compute_number("+", 1, place)
+        asm.put(2, COMM_BYTES)
+        asm.call(_COMM)
+        there = asm.fresh()
+        asm.store_number(FRAME, self.place_of(each.present), 1)
+        asm.go_if_number("==", 0, 0, there)
+        asm.store_number(FRAME, self.place_of(each.present), 0)
+        self._miss(Miss.FAULT)
+        asm.here(there)
+
+    def _instance(self, each: ir.LoadInstance | ir.StoreInstance) -> None:
+        if self._calls is None or self.passed is None:
+            raise TooHard
+        asm, none = self.asm, self.asm.fresh()
+        if isinstance(each, ir.StoreInstance):
+            self.number(each.value, 2)
+            asm.load(1, FRAME, self.room("data"))
+            asm.go_if_number("==", 1, 0, none)
+            asm.store(1, each.offset, 2)
+            asm.here(none)
+            return
+        asm.store_number(FRAME, self.place_of(each.present), 0)
+        asm.load(1, FRAME, self.room("data"))
+        asm.go_if_number("==", 1, 0, none)
+        asm.load(2, 1, each.offset)
+        asm.store(FRAME, self.place_of(each.target), 2)
+        asm.store_number(FRAME, self.place_of(each.present), 1)
+        asm.here(none)

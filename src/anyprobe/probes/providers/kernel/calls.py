@@ -1,0 +1,136 @@
+"""Handlers of both ends of calls in the kernel, and the times of calls."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from anyprobe.data.aggregations import Count, Hist
+from anyprobe.data.snapshot import FunctionTiming, SiteResult
+from anyprobe.handlers.types.annotations import AnyType
+from anyprobe.probes.providers.kernel.handlers import KernelCallData, KernelHandler
+from anyprobe.probes.providers.kernel.sites import KernelSite
+from anyprobe.probes.providers.kernel.specs import KernelSpec
+
+if TYPE_CHECKING:
+    from anyprobe.probes.providers.kernel.handling import Handled
+    from anyprobe.probes.providers.kernel.session import KernelProbe
+
+Handler = Callable[..., Any]
+_TWINS = {"fexit": "fentry", "kretprobe": "kprobe"}
+"""By which mechanism the entry of a call is seen whose return is seen by another: both know its frame."""
+
+
+@dataclass(eq=False)
+class KernelCall:
+    """A handler of both ends of a call; ``ret`` gives it the one for the return, and both are placed then."""
+
+    session: "Handled"
+    specs: Sequence[KernelSpec]
+    function: Handler
+    when: Handler | None = None
+    retval: AnyType | None = None
+    mechanism: str | None = None
+    waiting: bool = True
+    """Whether the entry's handler waits for ``ret``."""
+    entry: "list[KernelProbe]" = field(default_factory=list)
+    returns: "list[KernelProbe]" = field(default_factory=list)
+    data: KernelCallData = field(default_factory=KernelCallData)
+
+    def ret(self, function: Handler) -> Handler:
+        """Place the handler that runs when the call returns, and the one at the entry if that waits for it."""
+        self.session.settle(self)
+        collection = self.session.collection
+        entering = KernelHandler(collection, self.function, self.when, call=self.data)
+        leaving = KernelHandler(collection, function, None, self.retval, self.data)
+        for spec in self.specs:
+            if self.waiting:
+                self.session.check_handler(spec, entering)
+            # first the ends: a call whose beginning alone is seen would keep its data
+            (returns,) = self.session.arm([replace(spec, name="return")], self.mechanism, leaving)
+            self.returns.append(returns)
+            if self.waiting:
+                self.entry += self._entries(spec, returns, entering)
+        self.waiting = False
+        collection.maps.open(self.data.storage)  # no call is seen at its end alone that began before
+        return function
+
+    def _entries(self, spec: KernelSpec, returns: "KernelProbe", handler: KernelHandler) -> "Iterator[KernelProbe]":
+        """Place the handler at the entries of the functions whose returns are seen, each by the same kind of way."""
+        names = {(each.module, each.name): way.mechanism for way in returns.attachments for each in way.sites}
+        by_way: dict[str, list[KernelSite]] = {}
+        for site in self.session.resolve(replace(spec, name="entry")):
+            way = names.get((site.module, site.name))
+            if way is not None:
+                by_way.setdefault(_TWINS[way], []).append(site)
+        for mechanism, sites in by_way.items():
+            yield self.session.arm_sites(spec.text.strip(), sites, mechanism, handler)
+
+    def place_alone(self) -> None:
+        """Place the entry's handler without one for the return."""
+        if self.waiting:
+            self.waiting = False
+            handler = KernelHandler(self.session.collection, self.function, self.when)
+            self.entry += self.session.arm(self.specs, self.mechanism, handler)
+
+
+class Timing:
+    """The durations of the calls of some functions."""
+
+    def __init__(self, session: "Handled", spec: KernelSpec, mechanism: str | None) -> None:
+        """See both ends of all calls."""
+        sites = session.resolve(replace(spec, name="entry"))
+        self._times = Hist("times", by=("func",), capacity=len(sites))
+        self._unmatched = Count("unmatched", by=("func",), capacity=len(sites))
+        times, unmatched = self._times, self._unmatched
+
+        def entered(ctx):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - a handler
+            ctx.data.began = ctx.now
+
+        def left(ctx):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - a handler
+            began = ctx.data.began
+            if began is None:
+                unmatched.add(key=(ctx.func,))
+            else:
+                times.add(ctx.now - began, key=(ctx.func,))
+
+        self.call = KernelCall(session, [spec], entered, mechanism=mechanism)
+        self.call.ret(left)
+        self._session = session
+
+    @property
+    def aggregations(self) -> frozenset[object]:
+        """What is no aggregation of the user's."""
+        return frozenset({self._times, self._unmatched})
+
+    @property
+    def probes(self) -> "list[KernelProbe]":
+        """The probes at both ends."""
+        return [*self.call.entry, *self.call.returns]
+
+    def results(self) -> Iterator[FunctionTiming]:
+        """Yield the durations by function."""
+        collection = self._session.collection
+        times = collection.numbers(self._times)
+        unmatched = collection.numbers(self._unmatched)
+        ends: dict[int, list[SiteResult]] = {}
+        for probe in self.call.returns:
+            for site in probe.results():
+                ends.setdefault(site.address, []).append(site)
+        for probe in self.call.entry:
+            for site in probe.results():
+                cell, lost = times.get((site.address,)), unmatched.get((site.address,))
+                places = (site, *ends.get(site.address, ()))
+                count = 0 if cell is None else cell.count
+                timing = FunctionTiming(
+                    site.spec, site.module, site.function, count,
+                    unmatched=0 if lost is None else lost.count,
+                    in_flight=max(0, site.hits - count - sum(each.nmissed for each in places[1:])),
+                    nmissed=sum(each.nmissed for each in places),
+                    address=site.address, places=places,
+                )  # fmt: skip
+                if cell is not None:
+                    timing = replace(
+                        timing, sum_ns=float(cell.sum or 0), min_ns=float(cell.min or 0), max_ns=float(cell.max or 0),
+                        buckets=tuple((float(low), float(high), number) for low, high, number in cell.buckets),
+                    )  # fmt: skip
+                yield timing

@@ -1,0 +1,67 @@
+"""What handlers in the kernel are passed: by a function's type, in registers, or by a tracepoint."""
+
+from anyprobe.core.code import Input, InputKind
+from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.handlers.bpf.layouts import Passed
+from anyprobe.handlers.types.annotations import Layout, PointerType
+from anyprobe.handlers.types.btf_types import types_of
+from anyprobe.handlers.types.calling_convention import Prototype
+from anyprobe.handlers.types.layouts import StructType
+from anyprobe.probes.providers.kernel.sites import FunctionType, KernelSite
+
+_SAVED = (
+    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi", "", "rip",
+    "", "rflags", "rsp",
+)  # fmt: skip
+"""The registers of ``struct pt_regs``, a word each."""
+_WORDS = {name: word for word, name in enumerate(_SAVED) if name}
+EVERYWHERE = frozenset({"tid", "pid", "cpu", "now", "comm", "uid", "gid", "cgroup", "ustack", "kstack"})
+"""The attributes of ``ctx`` that there are in all handlers."""
+_AT_A_FUNCTION = {"entry": {"func", "ip", "regs"}, "return": {"func", "retval", "regs"}, "offset": {"ip", "regs"}}
+
+
+def attributes(site: KernelSite) -> frozenset[str]:
+    """Return the attributes of ``ctx`` that there are at a site."""
+    return EVERYWHERE if site.function is None else EVERYWHERE | _AT_A_FUNCTION[site.kind]
+
+
+def prototype(site: KernelSite, found: FunctionType | None) -> Prototype:
+    """Return what BTF says of a function; raise ``UnsupportedTarget`` where that is nothing, or nothing of use."""
+    if found is None:
+        raise UnsupportedTarget(f"BTF has no type of {site.name} alone")
+    return types_of(found.types).prototype(site.name, found.prototype)
+
+
+def by_type(site: KernelSite, found: FunctionType) -> Passed:
+    """Return what a program of a function's entry or exit is passed: its parameters' words, then its result."""
+    firsts, end = [], 0
+    pointers: set[int] = set()
+    for _, kind in prototype(site, found).parameters:
+        firsts.append(end)
+        if isinstance(kind, PointerType) and isinstance(kind.element, StructType):
+            pointers.add(end)
+        end += -(-kind.size // 8) if isinstance(kind, Layout) else 1
+
+    def word(given: Input) -> int | None:
+        if given.kind is InputKind.PARAMETER:
+            byte = int(given.name.partition("@")[2] or 0)
+            return firsts[given.index] + byte // 8 if given.index < len(firsts) else None
+        return end if given.name == "retval" else None
+
+    return Passed(word, kernel_memory=True, at_function=True, pointers=frozenset(pointers), enters=site.kind == "entry")
+
+
+def by_registers(site: KernelSite) -> Passed:
+    """Return what a program of a kprobe or kretprobe is passed: the registers."""
+    if site.kind == "offset":  # where the kernel does not tell the address
+        return Passed(lambda given: _WORDS["rip"] if given.name == "ip" else _saved(given), kernel_memory=True)
+    return Passed(_saved, kernel_memory=True, at_function=True, frame=_WORDS["rsp"], enters=site.kind == "entry")
+
+
+def _saved(given: Input) -> int | None:
+    """Return the word of the saved registers that holds something, None if none does."""
+    if given.kind is InputKind.PARAMETER:
+        return _WORDS.get(given.place)
+    if given.kind is InputKind.REGISTER:
+        return _WORDS.get(given.name)
+    return _WORDS["rax"] if given.name == "retval" else None

@@ -1,0 +1,115 @@
+"""Both ends of calls in the guest's kernel: data of each call, recursion, and durations."""
+
+import os
+import threading
+import time
+
+import pytest
+
+import anyprobe
+from anyprobe import Count, Hist
+
+TIMES = 400
+KERNEL_WAYS = ["fentry", pytest.param("kprobe", marks=pytest.mark.thorough)]
+
+
+@pytest.fixture
+def session():
+    with anyprobe.kernel() as opened:
+        yield opened
+
+
+def write(sizes):
+    with open("/dev/null", "wb", buffering=0) as file:
+        file.writelines(b"x" * size for size in sizes)
+
+
+@pytest.mark.parametrize("mechanism", KERNEL_WAYS)
+def test_what_entry_stores_return_finds(session, mechanism):
+    equal, other = Count("equal", by=("size",)), Count("other")
+    mine = os.getpid()
+
+    @session.call("kernel::vfs_write", mechanism=mechanism)
+    def entered(ctx, count):
+        ctx.data.size = count
+        ctx.data.began = ctx.now
+
+    @entered.ret
+    def left(ctx):
+        size = ctx.data.size
+        if ctx.pid == mine and size is not None:
+            if ctx.retval == size:
+                equal.add(key=(size,))
+            else:
+                other.add()
+
+    assert not session.refused
+    threads = [threading.Thread(target=write, args=([size] * TIMES,)) for size in (101, 202, 303)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    snapshot = session.snapshot()
+    entries = snapshot.aggregation("equal").entries
+    assert {size: entries[size,].count for size in (101, 202, 303)} == dict.fromkeys((101, 202, 303), TIMES)
+    assert not snapshot.aggregation("other").entries
+    assert not snapshot.dropped
+
+
+@pytest.mark.parametrize("mechanism", KERNEL_WAYS)
+def test_calls_within_calls_have_data_of_their_own(session, mechanism):
+    """The guest's root is an overlay: what it is asked of a file, it asks by the same function of the layer below."""
+    paths, missing, ended = Count("paths", by=("path",)), Count("missing"), Count("ended")
+    mine = os.getpid()
+
+    @session.call("kernel::vfs_getattr_nosec", mechanism=mechanism)
+    def entered(ctx, path):
+        ctx.data.path = path
+
+    @entered.ret
+    def left(ctx):
+        if ctx.pid == mine:
+            path = ctx.data.path
+            if path is None:
+                missing.add()
+            else:
+                ended.add()
+                paths.add(key=(path,))
+
+    assert not session.refused
+    for _ in range(TIMES):
+        os.stat("/etc/passwd")
+    snapshot = session.snapshot()
+    assert snapshot.aggregation("ended").entries[()].count >= 2 * TIMES
+    assert not snapshot.aggregation("missing").entries
+    often = [cell.count for cell in snapshot.aggregation("paths").entries.values() if cell.count >= TIMES]
+    assert len(often) >= 2
+
+
+@pytest.mark.parametrize("mechanism", KERNEL_WAYS)
+def test_durations_of_a_call_that_sleeps(session, mechanism):
+    session.time("kernel::hrtimer_nanosleep", mechanism=mechanism)
+    assert not session.refused
+    for _ in range(5):
+        time.sleep(0.05)
+    (timing,) = session.snapshot().functions
+    assert timing.function == "hrtimer_nanosleep"
+    assert timing.count >= 5
+    assert timing.max_ns >= 50e6
+    assert timing.percentile(0.5) > 1e6
+    assert sum(count for *_, count in timing.buckets) == timing.count
+    assert len(timing.places) == 2
+
+
+@pytest.mark.thorough
+def test_an_entry_without_a_return(session):
+    seen = Hist("seen")
+    mine = os.getpid()
+
+    @session.call("kernel::vfs_write", when=lambda ctx, count: ctx.pid == mine and count == 777)
+    def entered(ctx, count):
+        seen.add(count)
+
+    session.snapshot()
+    write([777] * TIMES)
+    assert session.snapshot().aggregation("seen").entries[()].count == TIMES
