@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.kernel.addresses import BIAS
-from anyprobe.binary.kernel.source import KernelSource
+from anyprobe.binary.kernel.source import KernelSource, listing_of
 from anyprobe.binary.objects.elf import ElfFile
 
 TEXT, CONSTANTS = 0xFFFF_FFFF_8100_0000, 0xFFFF_FFFF_8200_0000
 LINKED = (
     "-nostdlib", "-static", "-no-pie", f"-Wl,-Ttext={TEXT:#x}", f"-Wl,--section-start=.rodata={CONSTANTS:#x}",
-    "-Wl,--no-warn-rwx-segments",
+    "-Wl,--no-warn-rwx-segments", "-Wl,--discard-all",
 )  # fmt: skip
 _LABELS = (
     ("keys", "__start___jump_table", "__stop___jump_table"),
@@ -99,6 +99,11 @@ class SmallKernel:
     def at(self, name):
         """Return the address of a label, as the kernel has it."""
         return self.source.names.address(name) + BIAS
+
+    @property
+    def listing(self):
+        """Return its symbols as kallsyms lists them."""
+        return listing_of(ElfFile.open(self.path))
 
     @property
     def memory(self):

@@ -74,6 +74,12 @@ WAYS = {
     "punned": ("by a 5-byte jump that shares bytes with what follows", "about 1 ns"),
     "short": ("by a 2-byte jump to a springboard nearby", "about 1 ns"),
     "trap": ("by a trap, of one byte", "about 1 µs"),
+    "fentry": ("by a call from the function's entry (fentry)", "about 125 instructions"),
+    "fexit": ("by a call around the function (fexit)", "about 180 instructions"),
+    "kprobe.multi": ("by the kernel's function tracer (kprobe.multi)", "about 250 instructions"),
+    "kretprobe.multi": ("by a replaced return address (kretprobe.multi)", "about 400 instructions"),
+    "kprobe": ("by a kprobe", "290 to 720 instructions"),
+    "kretprobe": ("by a kretprobe", "about 590 instructions"),
 }
 """How a site reaches its patch by each strategy, and what a counted hit costs then."""
 TIMED_COST = "30 ns"

@@ -1,8 +1,12 @@
 """Bytes to assembly text, for ``explain``, listings and tests."""
 
+import re
+from collections.abc import Callable
 from functools import cache
 
 from iced_x86 import Decoder, Formatter, FormatterSyntax, Instruction
+
+_BRANCH = re.compile(r"((?:j\w+|call|loop\w*|xbegin) )(0x[0-9a-f]+)")
 
 
 @cache
@@ -32,3 +36,15 @@ def format(content: bytes, address: int) -> list[tuple[int, bytes, str]]:  # noq
         lines.append((address + offset, content[offset:end], format_instruction(instruction)))
         offset = end
     return lines
+
+
+def with_name(text: str, name: Callable[[int], str]) -> str:
+    """Return an instruction's text with the name of the place that it branches to, if that has one."""
+    found = _BRANCH.fullmatch(text)
+    return text if found is None else found[1] + name(int(found[2], 16))
+
+
+def target_in(text: str) -> int | None:
+    """Return where the instruction of a text branches to directly, ``None`` for others."""
+    found = _BRANCH.fullmatch(text)
+    return None if found is None else int(found[2], 16)

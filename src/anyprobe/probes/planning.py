@@ -1,6 +1,5 @@
 """``explain`` and ``list``: plans without a change."""
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 _BEFORE, _BEHIND = 4, 8
 _REGISTERS = ("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11")
 """Those that patches may take, as manuals list them."""
-_BRANCH = re.compile(r"((?:j\w+|call|loop\w*|xbegin) )(0x[0-9a-f]+)")
 _MADE_UP_PATCH, _MADE_UP_ROUTINE, _MADE_UP_GATE, _MADE_UP_SLOT = 0x10000, 0x8000, 0x7000, 0x200
 """Distances below the module, and a slot, where nothing has been placed yet."""
 
@@ -160,19 +158,20 @@ def _lines(
             )
             if holds
         ]
-        lines.append(Line(insn.address + bias, insn.raw, _named(insn.at(insn.address + bias).text, name), tuple(marks)))
+        lines.append(
+            Line(
+                insn.address + bias,
+                insn.raw,
+                disassemble.with_name(insn.at(insn.address + bias).text, name),
+                tuple(marks),
+            )
+        )
     return lines
 
 
 def _naming(session: "ProbeHost", site: "ResolvedSite") -> Callable[[int], str]:
     """Return what names addresses of code; those in the site's module go without its name."""
     return lambda address: session.symbols.name(address).removeprefix(f"{shown_module(site.object.name)}:")
-
-
-def _named(text: str, name: Callable[[int], str]) -> str:
-    """Return an instruction's text with the name of the place that it branches to, if that has one."""
-    found = _BRANCH.fullmatch(text)
-    return text if found is None else found[1] + name(int(found[2], 16))
 
 
 def _refused(plan: FunctionPlan, address: int) -> str | None:
@@ -209,14 +208,14 @@ def _patch(
         return []
     within = range(base, base + len(patch.code))
     return [
-        (address, code, text if _leads_into(text, within) else _named(text, name))
+        (address, code, text if _leads_into(text, within) else disassemble.with_name(text, name))
         for address, code, text in disassemble.format(patch.code, base)
     ]
 
 
 def _leads_into(text: str, within: range) -> bool:
-    found = _BRANCH.fullmatch(text)
-    return found is not None and int(found[2], 16) in within
+    target = disassemble.target_in(text)
+    return target is not None and target in within
 
 
 def listed(session: "ProbeHost", specs: Sequence[str]) -> list[ListedSite]:

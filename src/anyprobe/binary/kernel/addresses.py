@@ -5,6 +5,8 @@ arrays order such addresses as they are, and the 32-bit words in which the code 
 them: ``mov rdi, 0xffffffff81234567`` has the word ``0x81234567``.
 """
 
+import re
+
 from anyprobe.core.memory import Memory, MemoryFault
 
 BIAS = 0xFFFF_FFFF_0000_0000
@@ -26,3 +28,11 @@ class LowMemory:
             return self._memory.read(address + BIAS, size)
         except MemoryFault as error:
             raise MemoryFault(error.address - BIAS, error.size) from None
+
+
+_LOW = re.compile(r"\b0x([89a-f][0-9a-f]{7})\b")
+
+
+def upper_text(text: str) -> str:
+    """Return a text about code with the kernel's own addresses."""
+    return _LOW.sub(r"0xffffffff\1", text)

@@ -47,7 +47,7 @@ class KernelImage(Image):
         data: Sequence[bytes] = (),
     ) -> None:
         """Take the text from ``start`` on, and constant data in which there may be addresses of pieces of it."""
-        self._names, self._tables, self._data = names, tables, data
+        self._names, self.tables, self._data = names, tables, data
         self._area = AddressRange(start, start + len(text))
         self.settled = Settled(start, text, tables, names, names.within(self._area))
         elf = ElfFile(name, _elf(start, self.settled.content))
@@ -106,7 +106,7 @@ class KernelImage(Image):
 
     def _gather_facts(self) -> CodeFacts:
         """Collect what enters functions other than through code, and what the kernel rewrites."""
-        settled, tables, starts = self.settled, self._tables, self.functions.starts
+        settled, tables, starts = self.settled, self.tables, self.functions.starts
         replaced = tables.alternatives
         keys = settled.keys[:, 1:].ravel()
         certain = np.concatenate([starts, keys, tables.fixups[:, 1], tables.warnings, replaced[:, 1:].ravel()])

@@ -34,7 +34,7 @@ class KernelSource:
     def of_file(cls, path: str, listing: bytes | None = None) -> "KernelSource":
         """Read a ``vmlinux``, of which most come without symbols: ``listing`` is then its ``System.map``."""
         elf = ElfFile.open(path)
-        known = listing if listing is not None else _listing_of(elf)
+        known = listing if listing is not None else listing_of(elf)
         if not known:
             raise UnsupportedTarget(f"{path}: has no symbols; its System.map is needed beside it")
         return cls(KernelNames(known), LowMemory(elf), False)
@@ -69,7 +69,7 @@ def _lowered(area: AddressRange) -> AddressRange:
     return replace(area, start=area.start - BIAS, end=area.end - BIAS)
 
 
-def _listing_of(elf: ElfFile) -> bytes:
+def listing_of(elf: ElfFile) -> bytes:
     """Return the symbols of a file as a listing."""
     table = static_symbols(elf)
     if table is None:

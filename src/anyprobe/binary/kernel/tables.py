@@ -73,10 +73,15 @@ class KernelTables:
         return np.stack([own + table["place"], own + 4 + table["fixup"]], axis=1)
 
     @cached_property
+    def bugs(self) -> NDArray[np.int64]:
+        """Rows of an ``ud2``, and 1 for one that only warns."""
+        table, own = self._table(self.areas.bugs, BUG_ENTRY)
+        return np.stack([own + table["place"], (table["flags"] & _WARNING).astype(np.int64)], axis=1)
+
+    @property
     def warnings(self) -> NDArray[np.int64]:
         """Where control goes on after each ``ud2`` that only warns."""
-        table, own = self._table(self.areas.bugs, BUG_ENTRY)
-        found: NDArray[np.int64] = (own + table["place"] + _UD2_BYTES)[table["flags"] & _WARNING != 0]
+        found: NDArray[np.int64] = self.bugs[self.bugs[:, 1] != 0, 0] + _UD2_BYTES
         return found
 
     @cached_property

@@ -66,7 +66,12 @@ def command(
     import sys
 
     from anyprobe.cli import output, scripts, targets
+    from anyprobe.probes.providers.kernel.specs import is_kernel
 
+    if not pids and not names and is_kernel(spec):
+        if file is not None or purpose == "time":
+            raise click.UsageError("--script and --for time explain functions of processes, not of the kernel")
+        return _explain_kernel(spec, as_json=as_json)
     script = None if file is None else scripts.load(file)
     pid = targets.choose_one(pids, names, (spec,))
     with ExitStack() as stack:
@@ -87,6 +92,22 @@ def command(
         if script is not None:
             render_handlers(handlers, console)
     return ExitStatus.DONE if explanation.function else ExitStatus.NOT_PERMITTED
+
+
+def _explain_kernel(spec: str, *, as_json: bool) -> int:
+    """Explain a place in the running kernel."""
+    import sys
+
+    from anyprobe.cli import output
+    from anyprobe.probes.providers.kernel.explaining import explain
+
+    with output.progress("analysing the kernel", quiet=False):
+        explanation = explain(spec)
+    if as_json:
+        output.write_json(as_document(explanation), sys.stdout)
+    else:
+        render(explanation, output.console(sys.stdout))
+    return ExitStatus.DONE
 
 
 def explained(session: "Session", spec: str, *, timed: bool) -> "Explanation":

@@ -45,6 +45,16 @@ class Symbols:
             detail = "the kernel does not tell the addresses of its functions"
             raise PermissionDenied("kptr_restrict", detail, "be root, or set kernel.kptr_restrict to 0")
 
+    @property
+    def listing(self) -> bytes:
+        """The text of kallsyms."""
+        return self._text[1:]
+
+    def module_structure(self, module: str) -> int | None:
+        """Return where the kernel's description of a module (``struct module``) lies."""
+        found = re.search(rb"\n([0-9a-f]+) \S __this_module\t\[%s\]" % re.escape(module.encode()), self._text)
+        return None if found is None else int(found[1], 16)
+
     def _lines_with(self, part: bytes) -> Iterator[KernelFunction]:
         """Yield the functions in whose lines some text stands, which has no end of a line but at its beginning."""
         at = self._text.find(part)

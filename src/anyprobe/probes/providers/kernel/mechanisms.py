@@ -201,7 +201,7 @@ def place(
     failed: dict[int, list[str]] = {slot: [] for slot in left}
     made: list[Attachment] = []
     try:
-        for way in _order(len(sites)):
+        for way in in_order(len(sites)):
             able = [slot for slot, site in left.items() if is_meant(way, site, demanded)]
             for group in _groups(way, able, left):
                 for each in _try(attacher, way, [(slot, left[slot]) for slot in group], failed):
@@ -216,7 +216,7 @@ def place(
     return made, [(sites[slot].spec, refused[slot]) for slot in sorted(refused)]
 
 
-def _order(count: int) -> Sequence[Mechanism]:
+def in_order(count: int) -> Sequence[Mechanism]:
     """Return the mechanisms in the order in which they are tried at some sites.
 
     A program at fentry does not run while another thread is in it that was preempted on the processor; the kernel
