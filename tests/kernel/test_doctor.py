@@ -60,8 +60,8 @@ def test_switched_off_kprobes_are_said_so(doctor):
 
 @pytest.mark.thorough
 def test_an_ordinary_user_is_told_what_is_lacking():
-    command = [sys.executable, "-m", "anyprobe", *COMMAND]
-    done = subprocess.run(command, capture_output=True, text=True, user=NOBODY, extra_groups=[])
+    user = ["setpriv", "--reuid", str(NOBODY), "--clear-groups"]
+    done = subprocess.run([*user, sys.executable, "-m", "anyprobe", *COMMAND], capture_output=True, text=True)
     found, following = _read(done.stdout)
     assert done.returncode == 1
     assert "CAP_BPF and CAP_PERFMON" in found["privileges"]["detail"]
