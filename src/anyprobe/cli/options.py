@@ -83,6 +83,12 @@ one_target = together(
     click.option("-n", "--name", "names", help="A running process by its name.", **_name),
 )
 
+on_kernel = click.option("--kernel", is_flag=True, help="Of the running kernel, not of a process.")
+for_a_while = click.option(
+    "--for", "seconds", type=Seconds(min=0), metavar="SECONDS",
+    help="With --kernel: switch back after so long, or at Ctrl-C. Default: it stays.",
+)  # fmt: skip
+
 json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 strategy = click.option(

@@ -9,12 +9,22 @@ from anyprobe.cli import helping, options
 @options.one_target
 @options.json
 @click.option("--all", "everything", is_flag=True, required=True, help="All sites; there is no other choice yet.")
-def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, everything: bool) -> None:
+@options.on_kernel
+@options.for_a_while
+def command(
+    pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, everything: bool, kernel: bool, seconds: float | None
+) -> None:
     """Disarm everything that any session has installed in a process, until enable.
 
     Sessions go on, and so do the counts that they have; each probe's own state stays what it is.
+
+    With --kernel: all kprobes of the kernel, whoever has set them (kprobes/enabled in debugfs).
     """
     from anyprobe.cli import switching
+    from anyprobe.cli.kernel import switching as kernel_switching
 
     del everything
-    switching.switch(pids, names, on=False, as_json=as_json)
+    if kernel_switching.is_kernel(kernel, seconds, pids, names):
+        kernel_switching.arm_kernel(on=False, seconds=seconds, as_json=as_json)
+    else:
+        switching.switch(pids, names, on=False, as_json=as_json)

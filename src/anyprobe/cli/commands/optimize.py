@@ -9,16 +9,27 @@ from anyprobe.cli import helping, options
 @click.argument("switch", type=click.Choice(["on", "off"]))
 @options.one_target
 @options.json
-def command(switch: str, pids: tuple[int, ...], names: tuple[str, ...], as_json: bool) -> int:
+@options.on_kernel
+@options.for_a_while
+def command(
+    switch: str, pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, kernel: bool, seconds: float | None
+) -> int:
     """Have the probes in a process reached by jumps (on), or by traps (off), wherever that is safe.
 
     It is done by the session that has made them, at its next look; so are probes that are made later. Traps can kill
     a program that blocks SIGTRAP: see docs/limits.md.
+
+    With --kernel: all kprobes of the kernel, whoever has set them (the sysctl debug.kprobes-optimization).
     """
     import dataclasses
     import sys
 
     from anyprobe.cli import output, targets
+    from anyprobe.cli.kernel import switching
+
+    if switching.is_kernel(kernel, seconds, pids, names):
+        switching.optimize_kernel(on=switch == "on", seconds=seconds, as_json=as_json)
+        return 0
     from anyprobe.probes.outside import requests
 
     report = requests.ask_for_optimization(targets.choose_one(pids, names), on=switch == "on")

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 @options.one_target
 @options.json
 @click.option("--sites", is_flag=True, help="The sites that were changed, and how, instead of what is registered.")
-def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites: bool) -> None:
+@options.on_kernel
+def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites: bool, kernel: bool) -> None:
     """Show what all sessions have installed in a process, as the kernel lists its kprobes.
+
+    With --kernel: the kernel's own list, with who has set each kprobe and what was missed there, then the programs of
+    BPF with what they are attached to and who holds them, and the events of tracefs.
 
     Without a process: which processes have probes.
 
@@ -32,6 +36,13 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites:
     from anyprobe.cli import output, targets
     from anyprobe.probes.outside import listing
 
+    if kernel:
+        from anyprobe.cli.kernel import probes as kernel_probes
+        from anyprobe.cli.kernel import switching
+
+        switching.check_alone(pids, names)
+        kernel_probes.show(as_json=as_json)
+        return
     if not pids and not names:
         show_processes(as_json=as_json)
         return

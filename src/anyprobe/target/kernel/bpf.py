@@ -15,8 +15,9 @@ ATTRIBUTE_BYTES: Final = 144
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_NEXT_KEY, _INFO = 0, 1, 2, 4, 15
 _COMMANDS = {
     0: "create a map", 1: "look up in a map", 2: "change a map", 4: "go through a map", 5: "load a program",
-    10: "run a program", 15: "tell of an object", 17: "attach to a raw tracepoint", 19: "open type information",
-    23: "list type information", 28: "attach a program",
+    10: "run a program", 11: "list programs", 13: "open a program", 15: "tell of an object",
+    17: "attach to a raw tracepoint", 19: "open type information", 20: "tell of a descriptor",
+    23: "list type information", 28: "attach a program", 30: "open a link", 31: "list links",
 }  # fmt: skip
 _HASH_MAP, _ARRAY_MAP, _STACKS_MAP, _RING = 1, 2, 7, 27
 _NAME_BYTES, _TYPES_INFO_BYTES = 64, 32

@@ -345,6 +345,17 @@ def open_module(name: str) -> int:
         os.close(descriptor)
 
 
+def name_by_number(number: int) -> str:
+    """Return whose types an object of BTF has by its number: a module's name, or ``vmlinux``; empty: it has gone."""
+    descriptor = _opened(number)
+    if descriptor is None:
+        return ""
+    try:
+        return bpf.name_of_types(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _opened(number: int) -> int | None:
     try:
         return bpf.call(_OPEN, struct.pack("<I", number))
