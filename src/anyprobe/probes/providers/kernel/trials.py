@@ -7,7 +7,6 @@ programs for no reason that it tells.
 import ctypes
 import mmap
 import os
-import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -28,7 +27,6 @@ _CALLS = 20
 _SPIN_S: Final = 0.2
 _HERTZ = 999
 _PAGE = 4096
-_RING_MAP = 27
 _READING = bytes.fromhex(
     "7b1af8ff00000000 bf13000000000000 bfa1000000000000 07010000f8ffffff"
     "b702000008000000 8500000071000000 b700000000000000 9500000000000000"
@@ -76,7 +74,7 @@ def all_trials() -> Iterator[Trial]:
     yield _by("timers", TIME, _timers, _spin)
     yield _by("software events", TIME, _page_faults, _touch_pages)
     yield _uprobes()
-    yield _taken("ring buffer", _ring)
+    yield _taken("ring buffer", lambda: bpf.create_ring(_PAGE))
     yield _taken("memory of the kernel", _reading)
     yield _taken("error injection", _overriding)
 
@@ -201,10 +199,6 @@ def _taken(name: str, make: Callable[[], int]) -> Trial:
     except TargetError as failure:
         return _failed(name, HANDLERS, failure)
     return Trial(name, HANDLERS)
-
-
-def _ring() -> int:
-    return bpf.call(0, struct.pack("<IIII", _RING_MAP, 0, 0, _PAGE))
 
 
 def _reading() -> int:
