@@ -267,6 +267,9 @@ def _places(session: "Session") -> "list[tuple[int, tuple[str, str]]]":
             site = place.site
             inside = f"+{place.offset:#x}" if site.kind not in {"entry", "return"} and place.offset else ""
             module = site.object.name
+            if site.marker is not None:
+                found.append((place.address, (site.canonical, site.label)))
+                continue
             # what has no name is called by its place in the module already
             name = site.name if site.name.startswith(f"{module}+") else f"{module}:{site.name}"
             found.append((place.address, (site.canonical, f"{name}{inside}")))

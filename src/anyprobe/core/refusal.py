@@ -56,6 +56,7 @@ class Reason(StrEnum):
     KPROBE_BLACKLIST = "kprobe-blacklisted"
     KERNEL_REFUSES = "kernel-refuses"
     IFUNC_UNRESOLVED = "ifunc-unresolved"
+    SEMAPHORE = "semaphore-not-writable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from anyprobe.data.results import AggregationResult, MapResult
 
 Json = dict[str, Any]
-Kind = Literal["entry", "return", "offset", "insn", "block", "call"]
+Kind = Literal["entry", "return", "offset", "insn", "block", "call", "usdt"]
 ExitKind = Literal["ret", "tail", "trampoline"]
 """How a return is seen: at the instruction, at a jump to another function, or at a replaced return address."""
 T = TypeVar("T")
-_MANY = frozenset({"insn", "block", "call"})
-"""Kinds of which a function has many."""
+_MANY = frozenset({"insn", "block", "call", "usdt"})
+"""Kinds of which one spec may mean many places that are told of as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,8 @@ class SiteResult:
     folded_sites: int = 0
     """Of how many sites of the function this is the sum; 0 unless they were folded."""
     label: str = ""
-    """What tables call the function, if not by its name: ``memcpy → avx_unaligned`` of one chosen at load time."""
+    """What tables call the function, if not by its name: ``memcpy → avx_unaligned`` of one chosen at load time, or a
+    marker with its provider."""
 
     @property
     def shown_module(self) -> str:
@@ -121,8 +122,8 @@ class SiteResult:
         return {name: document[name] for name in names if name in document}
 
     def folded(self, other: "SiteResult") -> "SiteResult":
-        """Return one site for this one and another of the same function: the lower address, all hits."""
-        first = min(self, other, key=lambda site: site.offset)
+        """Return one site for this one and another of the same function or marker: the lower address, all hits."""
+        first = min(self, other, key=lambda site: site.address)
         strategy = self.strategy if self.strategy == other.strategy else "mixed"
         return dataclasses.replace(
             self.merged(other),
@@ -369,13 +370,13 @@ class Snapshot:
         raise KeyError(name)
 
     def folded(self) -> "Snapshot":
-        """Return a snapshot in which the instructions, blocks or calls of one function are one site each kind."""
+        """Return a snapshot with one site for the instructions, blocks or calls of a function, or a marker's places."""
         marked = [dataclasses.replace(each, folded_sites=1) if each.kind in _MANY else each for each in self.sites]
         return dataclasses.replace(
             self,
             sites=_added(
                 marked,
-                lambda site: (site.spec, site.module, site.function) if site.folded_sites else site,
+                lambda site: (site.spec, site.module, site.label or site.function) if site.folded_sites else site,
                 SiteResult.folded,
             ),
         )

@@ -29,6 +29,7 @@ from anyprobe.probes.providers.function.objects import ObjectTable
 from anyprobe.probes.providers.function.provider import FunctionProvider
 from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.providers.provided import Providers
+from anyprobe.probes.providers.usdt.sites import MarkerTable
 from anyprobe.probes.pumping import locked
 from anyprobe.probes.reconciling import Reconciled
 from anyprobe.probes.scripts import current
@@ -94,7 +95,7 @@ class Session(Reconciled, SessionApi[Probe]):
             proof=self._proof if options.live else None,
         )
         self.functions = FunctionProvider(self.engine, self.copies, self._wanted_once)
-        self._providers = Providers()
+        self._providers, self._markers = Providers(), MarkerTable(self.warn)
         self._handlers = HandlerWatch(self.engine, self._objects, self.module)
 
     @property
@@ -395,7 +396,9 @@ class Session(Reconciled, SessionApi[Probe]):
 
     def resolve(self, spec: str) -> tuple[Sequence[ResolvedSite], Refusals]:
         """Return the sites that a spec means in the process now, and what is refused already."""
-        resolution = resolve_all(spec, self._objects.objects, ifunc_targets=self._objects.ifunc_slots, pid=self.pid)
+        resolution = self._markers.meant(spec, self._objects.objects, self.mappings) or resolve_all(
+            spec, self._objects.objects, ifunc_targets=self._objects.ifunc_slots, pid=self.pid
+        )
         return resolution.sites, [(each.canonical, each.refusal) for each in resolution.refused]
 
     def refusal_of(self, site: ResolvedSite) -> Refusal | None:

@@ -45,6 +45,8 @@ def print_sites(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
 def site_name(site: SiteResult) -> str:
     """Return function, offset and kind as the user would write them."""
     function = site.label or site.function
+    if site.kind == "usdt":
+        return function
     if site.folded_sites:
         return f"{function}%{site.kind}"
     if site.kind in ("offset", "insn", "block", "call"):

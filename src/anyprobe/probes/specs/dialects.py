@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from anyprobe.core.errors import SpecError
-from anyprobe.probes.specs.dtrace import HEX_OR_DECIMAL, later, named, with_suffix
+from anyprobe.probes.specs.dtrace import HEX_OR_DECIMAL, named, with_suffix
 from anyprobe.probes.specs.parts import Part, Spec
 
 BPFTRACE = {"uprobe": "entry", "u": "entry", "uretprobe": "return", "ur": "return"}
@@ -12,10 +12,8 @@ _KPROBE_EVENT = re.compile(r"^(?P<kind>[pr])(?P<active>\d*)(?P<event>:\S*)?\s+(?
 
 
 def bpftrace(text: str, parts: list[Part]) -> Spec:
-    """Read ``uprobe:PATH:SYMBOL[+OFFSET]``, ``uretprobe:...``, ``usdt:PATH:PROVIDER:NAME``."""
+    """Read ``uprobe:PATH:SYMBOL[+OFFSET]`` and ``uretprobe:...``."""
     head = parts[0]
-    if head.text == "usdt":
-        raise later(text, head, "USDT probes")
     if len(parts) == 2:
         raise SpecError(text, parts[1].position, f"{head.text} needs a path and a symbol", length=len(parts[1]))
     if len(parts) > 3:

@@ -67,8 +67,6 @@ def _four(text: str, parts: list[Part]) -> Spec:
     head, module, function, name = parts
     _refuse_kernel(text, head)
     pid = PID.match(head.text)
-    if head.text == "usdt":
-        raise later(text, head, "USDT probes")
     if head.text and pid is None:
         known = tuple(each for each in PROVIDERS if each[:1] == head.text[:1]) or ("pid",)
         raise SpecError(text, head.position, f"no provider {head.text!r}", known, length=len(head))

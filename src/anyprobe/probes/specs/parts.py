@@ -41,7 +41,7 @@ class Spec:
     module: Part
     function: Part
     name: str
-    """``entry``, ``return``, ``insn``, ``block``, ``call``, ``offset``, or the name of a USDT probe."""
+    """``entry``, ``return``, ``insn``, ``block``, ``call``, ``offset``, or ``usdt`` (``function``: a marker's)."""
     offset: int | None = None
     name_position: int = 0
     name_length: int = 1
@@ -49,6 +49,10 @@ class Spec:
     """The process that ``pid1234`` selects."""
     line: int | None = None
     """The line of ``file.c:120``; the file is in ``module``."""
+    group: Part | None = None
+    """The provider of a USDT marker; without a module it may also be the module's name."""
+    within: Part | None = None
+    """The function that a marker has to be in."""
 
     @property
     def is_absolute(self) -> bool:

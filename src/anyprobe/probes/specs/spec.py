@@ -8,6 +8,7 @@ from anyprobe.core.errors import SpecError, UsageError
 from anyprobe.probes.specs.dialects import BPFTRACE, bpftrace, kprobe_event
 from anyprobe.probes.specs.dtrace import EACH, dtrace
 from anyprobe.probes.specs.parts import Part, Spec, split
+from anyprobe.probes.specs.usdt import is_usdt, usdt
 
 __all__ = ["Part", "Spec", "parse", "see_functions", "see_texts"]
 
@@ -30,7 +31,9 @@ def parse(text: str) -> Spec:
             message = "a blank within a spec; write each spec on its own, and a name with blanks in double quotes"
             raise SpecError(text, part.position + blank.start(), message)
     head = "" if parts[0].quoted else parts[0].text
-    if len(parts) > 1 and (head in BPFTRACE or (head == "usdt" and _looks_like_path(parts[1].text))):
+    if is_usdt(parts):
+        return usdt(text, parts)
+    if len(parts) > 1 and head in BPFTRACE:
         return bpftrace(text, parts)
     return dtrace(text, parts)
 
@@ -47,6 +50,8 @@ def see_functions(specs: Iterable[str]) -> None:
     """Complain where a spec names instructions, and a function is wanted."""
     see_texts(specs)
     for spec in map(parse, specs):
+        if spec.provider == "usdt":
+            raise spec.name_error("a marker is one place, and functions are timed; name the function that it is in")
         if spec.line is None and not spec.is_absolute and spec.name in {"offset", *EACH}:
             raise spec.name_error("functions are timed, from their entry to their return; leave this away")
 
@@ -66,7 +71,3 @@ def _may_have_blanks(part: str) -> bool:
 def _without_arrow(part: Part) -> Part:
     """Return a part without what results show behind an arrow: which implementation was chosen."""
     return part if part.quoted else replace(part, text=_ARROW.sub("", part.text))
-
-
-def _looks_like_path(part: str) -> bool:
-    return "/" in part and not re.fullmatch(r"[^/]+/[^/]+", part)

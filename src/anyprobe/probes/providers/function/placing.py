@@ -37,7 +37,7 @@ def add_counted(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Mo
 def off_boundary(site: ResolvedSite, code: FunctionCode, module: Module) -> Refusal | None:
     """Return a refusal that names the nearest instructions if a site is an offset at which none starts."""
     address = site.function.start + site.offset
-    if site.kind != "offset" or code.is_boundary(address):
+    if site.kind not in {"offset", "usdt"} or code.is_boundary(address):
         return None
     in_module = ":-:" in site.canonical  # as the user counts
     places = [at if in_module else at - site.function.start for at in code.boundaries_near(address)]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from anyprobe.binary.images.modules import LoadedObject, module_names
 from anyprobe.binary.objects.functions import STUB_SUFFIX, Function
+from anyprobe.binary.objects.markers import Marker
 from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.specs.dtrace import EACH
@@ -33,13 +34,15 @@ class ResolvedSite(NamedTuple):
     address: int
     """Runtime address of the site; for a probe of returns or of many instructions, of the function."""
     kind: str
-    """``entry``, ``return``, ``offset``, ``insn``, ``block`` or ``call``."""
+    """``entry``, ``return``, ``offset``, ``insn``, ``block``, ``call`` or ``usdt``."""
     note: str = ""
     """What the user should know: that an IFUNC was resolved, and to what."""
     shown: str = ""
     """The function's name in results: the one that was asked for, else the best one as a programmer wrote it."""
     label: str = ""
-    """What tables call it instead, where a name was asked for that leads to another function."""
+    """What tables call it instead, where a name was asked for that leads to another function, or a marker."""
+    marker: Marker | None = None
+    """The USDT marker that was asked for."""
 
     @property
     def name(self) -> str:
@@ -83,7 +86,7 @@ def resolve_all(
         raise SpecError(spec.text, at, f"this names process {spec.pid}, and not {pid}, which is probed", length=length)
     if spec.line is not None:
         raise spec.name_error("source lines are not supported yet; name the function")
-    chosen = _readable(spec, _modules(spec, objects))
+    chosen = readable_modules(spec, meant_modules(spec, objects))
     if spec.is_absolute:
         return _absolute(spec, chosen)
     found = _named(spec, chosen)
@@ -113,7 +116,7 @@ def _matches(loaded: LoadedObject, glob: str, *, with_parts: bool) -> list[Funct
     if glob.endswith(STUB_SUFFIX):  # stubs are no functions: only who asks for them gets them
         return [stub for stub in loaded.image.stubs if fnmatch.fnmatchcase(stub.name, glob)]
     found = [each for each in loaded.image.functions.match(glob) if not loaded.lacks(each.start)]
-    if with_parts or not _has_glob(glob):
+    if with_parts or not has_glob(glob):
         return found
     return [function for function in found if not _is_unnamed_part(loaded, function)]
 
@@ -123,7 +126,7 @@ def _is_unnamed_part(loaded: LoadedObject, function: Function) -> bool:
     return is_unnamed and function.start in loaded.image.unnamed_parts
 
 
-def _modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObject]:
+def meant_modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObject]:
     """Return the objects that the module part means; a path means its file, whatever links lead to it.
 
     So does a command's name: Debian's redis-server is a link to redis-check-rdb, which only the executable is called.
@@ -156,7 +159,7 @@ def _modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObject]:
     raise spec.error(spec.module, f"no module {wanted!r} is loaded", nearest_names(wanted, names))
 
 
-def _readable(spec: Spec, chosen: Sequence[LoadedObject]) -> list[LoadedObject]:
+def readable_modules(spec: Spec, chosen: Sequence[LoadedObject]) -> list[LoadedObject]:
     """Return the objects whose files can be read; an unreadable one is an error if it was named, or if all are.
 
     A process may map code that is no object (a compiler's memory file), which a search of all modules passes by.
@@ -169,7 +172,7 @@ def _readable(spec: Spec, chosen: Sequence[LoadedObject]) -> list[LoadedObject]:
             readable.append(each)
         except TargetError as failure:
             error = error or failure
-    named = bool(spec.module) and not _has_glob(spec.module.text)
+    named = bool(spec.module) and not has_glob(spec.module.text)
     if error is not None and (named or not readable):
         raise error
     return readable
@@ -309,10 +312,11 @@ def _sites(
 
 
 def _is_glob(spec: Spec) -> bool:
-    return not spec.function or (not spec.function.quoted and _has_glob(spec.function.text))
+    return not spec.function or (not spec.function.quoted and has_glob(spec.function.text))
 
 
-def _has_glob(text: str) -> bool:
+def has_glob(text: str) -> bool:
+    """Return whether a part of a spec is a pattern."""
     return any(character in text for character in "*?[")
 
 
