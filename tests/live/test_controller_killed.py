@@ -19,37 +19,12 @@ import pytest
 
 from anyprobe.splice.userspace.thread_slot import SLOTS
 from anyprobe.target.process.process import Process
+from support.asked_controller import Controller
 from support.driver import Target, started
 from support.image import Image
 
 SLICE = 12
 KINDS = ("kill-before", "kill-after", "fail:EIO", "fail:EPERM", "fail:ESRCH", "short")
-
-
-class Controller:
-    """The other end of controller.py."""
-
-    def __init__(self, program: str = "controller.py") -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parents[1] / "support" / program)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout.readline() == "ready\n"
-
-    def ask(self, *words: object) -> dict:
-        """Have it do something in a fresh process and return how that went."""
-        self.process.stdin.write(" ".join(map(str, words)) + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        assert answer, "the controller's parent died"
-        return json.loads(answer)
-
-    def close(self) -> None:
-        self.process.stdin.close()
-        self.process.wait(30)
-        self.process.stdout.close()
 
 
 @pytest.fixture(scope="module")

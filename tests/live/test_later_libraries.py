@@ -1,51 +1,20 @@
 """Probes that follow what a program loads: libraries that come, go, and come again."""
 
-import subprocess
 import time
-from contextlib import ExitStack
 
 import pytest
 
 import anyprobe
 from support.driver import PATIENCE, build
+from support.plugins import loading
 
 pytestmark = pytest.mark.live
 LIBRARY = '__attribute__((noinline)) int plugin_work(int n) { __asm__ volatile("" : "+r"(n)); return n + 1; }'
-PROGRAM = """
-#include <dlfcn.h>
-#include <stdio.h>
-int main(int argc, char **argv) {
-    void *library = 0;
-    int (*work)(int) = 0, c;
-    (void)argc;
-    puts("ready"); fflush(stdout);
-    while ((c = getchar()) != EOF) {
-        if (c == 'l') { library = dlopen(argv[1], RTLD_NOW); work = (int (*)(int))dlsym(library, "plugin_work"); }
-        if (c == 'u') dlclose(library);
-        if (c == 'w') for (int n = 0; n < 1000; n++) work(n);
-        if (c != '\\n') { puts("done"); fflush(stdout); }
-    }
-}
-"""
 
 
 @pytest.fixture
 def program():
-    library = build("plugin.c", "-shared", "-fPIC", text=LIBRARY)
-    with ExitStack() as stack:
-        command = [build("loads_plugin.c", "-ldl", text=PROGRAM), library]
-        pipe = subprocess.PIPE
-        process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
-        stack.callback(process.kill)
-        assert process.stdout.readline() == "ready\n"
-
-        def do(letters):
-            for letter in letters:
-                process.stdin.write(letter + "\n")
-                process.stdin.flush()
-                assert process.stdout.readline() == "done\n"
-
-        do.pid = process.pid
+    with loading(build("plugin.c", "-shared", "-fPIC", text=LIBRARY)) as do:
         yield do
 
 

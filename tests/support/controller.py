@@ -1,7 +1,7 @@
 """A controller that dies or meets failures on demand; started once, it forks for every session that is asked of it.
 
-stdin, one request per line:  ``session PID PLAN [STRATEGY]``  where PLAN is ``none`` or what ``FaultPlan.parse`` reads;
-``cli ARGUMENT...``;  ``hold PID SPEC...``  (armed until ``drop`` kills the holder).
+stdin, one request per line:  ``session PID PLAN [STRATEGY [SPEC...]]``  where PLAN is ``none`` or what
+``FaultPlan.parse`` reads;  ``cli ARGUMENT...``;  ``hold PID SPEC...``  (armed until ``drop`` kills the holder).
 stdout, one JSON object per answer: whether the forked child was ``killed``, the ``calls`` it made through the gateway,
 ``reached`` (whether the planned call came), ``phase`` and ``error``; without a plan also the ``classes`` of the calls:
 those of one class do the same in the same phase.
@@ -24,8 +24,11 @@ SPECS = ("a.out:work", "a.out:work%return", "a.out:leaf4", "a.out:side%return", 
 TIMED = "a.out:side"
 
 
-def session(pid: int, plan: str, strategy: str = "auto") -> dict[str, object]:
-    """Attach, count, time, read, remove and detach, with one call going wrong; return how it went."""
+def session(pid: int, plan: str, strategy: str = "auto", *specs: str) -> dict[str, object]:
+    """Attach, count, time, read, remove and detach, with one call going wrong; return how it went.
+
+    Where ``specs`` are given, they alone are counted, and nothing is timed.
+    """
     answer: dict[str, object] = {"phase": "attach"}
     fault = None if plan == "none" or plan.startswith("kill-at") else gateway.FaultPlan.parse(plan)
     gateway.faults.install(fault, log=True)
@@ -33,9 +36,10 @@ def session(pid: int, plan: str, strategy: str = "auto") -> dict[str, object]:
     try:
         with anyprobe.attach(pid, strategy=strategy) as running:
             answer["phase"] = "arm"
-            probes = running.count(*SPECS)
+            probes = running.count(*(specs or SPECS))
             answer["phase"] = "time"
-            running.time(TIMED)
+            if not specs:
+                running.time(TIMED)
             answer["phase"] = "read"
             running.snapshot()
             answer["phase"] = "remove"

@@ -14,6 +14,7 @@ from anyprobe.splice.apply.emission import Emission, worth_moving
 from anyprobe.splice.apply.outcomes import abandon, give_up, settle, without_gone
 from anyprobe.splice.apply.preparation import Counting, Preparation, ThreadSlotUnusable
 from anyprobe.splice.apply.recovery.saved_copies import Saved
+from anyprobe.splice.apply.semaphores import Semaphores
 from anyprobe.splice.apply.sigreturn_targets import Lingering
 from anyprobe.splice.apply.site_clobbers import ClobberSource, SiteClobbers
 from anyprobe.splice.apply.staleness import Losses, additions, gone, modules_of
@@ -88,6 +89,8 @@ class Engine:
         )  # fmt: skip
         """What signal handlers are shown."""
         self._planning.regard(self.view)
+        self.semaphores = Semaphores(self._access)
+        """What the program asks whether somebody listens."""
         self._lingering = Lingering()
         self._losses = Losses()
         self._text = TextWatch()
@@ -269,6 +272,7 @@ class Engine:
         with self._timed("prepare"):
             self._access.check_sessions(self.process.mappings())
             self._losses.clear_records()
+            self.semaphores.clear_records()
             self._prepare(edits)
             emission = Emission(
                 self._holdings.neighbourhoods, self._planning.springboards, self._clobbers, lambda: self.view.root,
@@ -289,9 +293,11 @@ class Engine:
             self._prepare_traps(edits)
         with self._timed("arm"):
             try:
+                self.semaphores.raise_for(edits)
                 self._arm(edits, [edit.change for edit in edits if edit.change is not None])
             finally:
                 self.view.settle(edits)
+                self.semaphores.settle()
         self.view.note_refusals()
         for module in modules_of(edits):
             if module.plans is not None:
@@ -343,6 +349,7 @@ class Engine:
         memfds = [arena.inode for arena in self._holdings.arenas]
         if not self._losses.evicted and self._losses.misses(memfds, mappings):
             self.process.verify()  # after an exec nothing is where it was, and nobody else's doing
+        self.semaphores.note_losses(mappings)
         if self._losses.note(self._modules, memfds, mappings, self.process.mem):
             self.roster.note_all()
 
@@ -351,6 +358,7 @@ class Engine:
         self.note_losses(mappings)
         if not self._losses.evicted:
             self._losses.clear_records()
+            self.semaphores.clear_records()
 
     def look_for_returned(self) -> None:
         """See which overwritten splices are there again: they can be taken out like any other."""

@@ -79,11 +79,6 @@ def _refuse_kernel(text: str, head: Part) -> None:
         raise SpecError(text, head.position, "this is in the kernel: anyprobe.kernel()", length=len(head))
 
 
-def later(text: str, part: Part, what: str) -> SpecError:
-    """Return the error for what a later version will do."""
-    return SpecError(text, part.position, f"{what} are not supported yet", length=len(part))
-
-
 def named(text: str, pid: int | None, module: Part, function: Part, name: Part) -> Spec:
     """Read the name part: entry, return, insn, block, call, or a hexadecimal offset."""
     _check_glob(text, module)

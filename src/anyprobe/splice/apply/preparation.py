@@ -302,8 +302,10 @@ class Preparation:
         return any(arena.journal.room() >= records for arena in self._holdings.arenas[-1:])
 
     def _listing(self) -> int:
-        """Return how many records of the journal will say what is registered."""
-        return records_for(sum(len(edit.added) for edit in self._edits) + self._words)
+        """Return how many records of the journal will say what is registered, and what semaphores are up."""
+        hooks = [want.tag for edit in self._edits for want in edit.added]
+        semaphores = {hook.semaphore for hook in hooks if isinstance(hook, Hook)} - {0}
+        return records_for(len(hooks) + self._words) + len(semaphores)
 
     # -- mapping
 

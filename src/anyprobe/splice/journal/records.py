@@ -19,8 +19,10 @@ from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.target.base import DataMemory
 
 MAGIC = b"anyprobe"
-VERSION = 1
+VERSION = 2
 """Of what has to be understood to undo everything. Records of a kind that a reader does not know are no part of it."""
+_READ = (1, 2)
+"""The versions that are understood; from the second on there are semaphores."""
 _HEADER = struct.Struct("<8sII16sIIQ8x")
 _START_TIME_AT = 40
 _REQUESTS_AT = 48
@@ -74,6 +76,9 @@ class RecordKind(IntEnum):
     PROBES = 7
     """Seven words about what is registered, see ``roster``: in ``address``, ``size``, ``extra``, ``old`` and ``new``.
     Nothing is undone from them; earlier versions neither wrote nor read them."""
+    SEMAPHORE = 8
+    """A number in the program's data that is counted up, see ``semaphores``: ``size`` is the inode of what is mapped at
+    ``address``, ``extra`` the place in the file; while it changes, ``old`` and ``new`` are its values."""
 
 
 _KINDS = frozenset(int(kind) for kind in RecordKind) - {RecordKind.FREE}
@@ -213,6 +218,21 @@ class FoundJournal:
         return found
 
 
+def rewrite_record(memory: DataMemory, journal: FoundJournal, index: int, record: Record) -> None:
+    """Write another record in place of one of a journal that was found."""
+    _write_at(memory, journal, index, record.pack())
+
+
+def clear_record(memory: DataMemory, journal: FoundJournal, index: int) -> None:
+    """Free a record of a journal that was found: what it says has been undone."""
+    _write_at(memory, journal, index, b"")
+
+
+def _write_at(memory: DataMemory, journal: FoundJournal, index: int, packed: bytes) -> None:
+    at = journal.address + HEADER_BYTES + index * RECORD_BYTES
+    memory.write(at, packed.ljust(RECORD_BYTES, b"\0"))
+
+
 def mark_ended(memory: DataMemory, address: int) -> None:
     """Note that a session has ended: its text is restored, and what is still mapped waits to be quiet."""
     memory.write(address + _START_TIME_AT, bytes(8))
@@ -243,7 +263,7 @@ def read_owner(memory: Memory, address: int) -> Owner | None:
     magic, version, _, session, pid, _, start_time = _HEADER.unpack(raw)
     if magic != MAGIC:
         return None
-    if version != VERSION:
+    if version not in _READ:
         raise UnsupportedTarget(
             f"an anyprobe session (process {pid}) of another version has written the journal at {address:#x} "
             f"(format {version}, this one reads {VERSION}): use that version"

@@ -50,6 +50,8 @@ class Hook:
     ip: int = 0
     """Run-time address of the instruction, and of the function that it is asked of: what a handler may want to know."""
     function: int = 0
+    semaphore: int = 0
+    """Run-time address of the number that has to be counted up for the instruction to be reached; 0: there is none."""
 
     @property
     def armed(self) -> bool:

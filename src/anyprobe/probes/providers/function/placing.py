@@ -63,8 +63,10 @@ def _add(
     if not addresses:
         return
     state = module.state_of(code)
+    guard = site.marker.semaphore if site.marker is not None else 0
+    semaphore = site.object.runtime(guard) if guard else 0
     for address in addresses:
-        hook = Hook(ActionKind.COUNT)
+        hook = Hook(ActionKind.COUNT, semaphore=semaphore)
         probe.places.append(Place(site, module, state, Want(address, kind, tag=hook), hook))
 
 

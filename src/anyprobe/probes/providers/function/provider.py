@@ -37,11 +37,11 @@ class FunctionProvider:
     def attach(self, attachments: Sequence[Place]) -> Sequence[str]:
         """Splice all places in one change of the program."""
         self._engine.change(edits_for(list(attachments)))
-        return self._engine.view.complaints()
+        return [*self._engine.view.complaints(), *self._engine.semaphores.complaints()]
 
     def detach(self, attachments: Sequence[Place]) -> Sequence[str]:
         """Put the program's own bytes back."""
-        return removal.disarm(self._engine, attachments)
+        return [*removal.disarm(self._engine, attachments), *self._engine.semaphores.complaints()]
 
     def read(self, attachments: Sequence[Place]) -> "Sequence[SiteResult]":
         """Return the hits of all places, ends of functions read first."""

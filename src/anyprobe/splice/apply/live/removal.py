@@ -111,7 +111,7 @@ class LiveRemoval:
 
     def _has_more_than_code(self) -> bool:
         """Return whether something is left that only a stop can find: splices, return addresses, other processes."""
-        kinds = (RecordKind.SPLICE, RecordKind.WINDOW, RecordKind.RETURNS)
+        kinds = (RecordKind.SPLICE, RecordKind.WINDOW, RecordKind.RETURNS, RecordKind.SEMAPHORE)
         left = any(journal.of(kind) for journal in self._journals for kind in kinds)
         return left or bool(self._process.relatives.find()) or may_park(self._process, self._mappings)
 

@@ -1,0 +1,48 @@
+"""A program that loads a library, calls its ``plugin_work`` a thousand times, and unloads it, as it is told."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from support.driver import build
+
+PROGRAM = """
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+    void *library = 0;
+    int (*work)(int) = 0, c;
+    (void)argc;
+    puts("ready"); fflush(stdout);
+    while ((c = getchar()) != EOF) {
+        if (c == 'l') { library = dlopen(argv[1], RTLD_NOW); work = (int (*)(int))dlsym(library, "plugin_work"); }
+        if (c == 'u') dlclose(library);
+        if (c == 'w') for (int n = 0; n < 1000; n++) work(n);
+        if (c != '\\n') { puts("done"); fflush(stdout); }
+    }
+}
+"""
+
+
+@contextmanager
+def loading(library: Path) -> Iterator[Any]:
+    """Run the program; what is yielded takes letters: ``l`` loads, ``w`` works, ``u`` unloads."""
+    with ExitStack() as stack:
+        command = [build("loads_plugin.c", "-ldl", text=PROGRAM), library]
+        pipe = subprocess.PIPE
+        process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == "ready\n"
+
+        def do(letters: str) -> None:
+            for letter in letters:
+                process.stdin.write(letter + "\n")
+                process.stdin.flush()
+                assert process.stdout.readline() == "done\n"
+
+        do.pid = process.pid  # type: ignore[attr-defined]
+        yield do
