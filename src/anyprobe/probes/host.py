@@ -114,7 +114,7 @@ class ProbeHost(ABC):
         """By how much the time that handlers see goes on at once, 0 where none uses it."""
 
     @abstractmethod
-    def warn(self, text: str) -> None:
+    def warn(self, *texts: str) -> None:
         """Tell the user something, by ``warnings``."""
 
     @abstractmethod

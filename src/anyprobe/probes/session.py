@@ -159,16 +159,14 @@ class Session(Reconciled, SessionApi[Probe]):
             probes: those to disarm, as ``count`` and the other methods return them.
         """
         self._disarm(probes, [place for probe in probes for place in probe.all_places])
-        for text in provided.detach(probes):
-            self.warn(text)
+        self.warn(*provided.detach(probes))
 
     @locked
     def _disarm(self, probes: Sequence[Probe], places: Sequence[Place]) -> None:
         if self._last is not None:
             self._check_attached()
         with typed(self._process, "disarming probes in"):
-            for text in self.functions.detach(places):
-                self.warn(text)
+            self.warn(*self.functions.detach(places))
         registering.note(self, probes)
 
     def place_made(
@@ -209,8 +207,7 @@ class Session(Reconciled, SessionApi[Probe]):
         self._check_attached()
         with typed(self._process, "arming probes in"):
             removal.rearm(self.engine, probes)
-            for text in provided.attach([each for each in probes if not each.armed]):
-                self.warn(text)
+            self.warn(*provided.attach([each for each in probes if not each.armed]))
         keep_order_of_handlers(self, probes)
         registering.note(self, probes)
 
@@ -315,8 +312,7 @@ class Session(Reconciled, SessionApi[Probe]):
 
     def _remove_all(self) -> None:
         self._handlers.end()
-        for text in provided.detach(self.probes):
-            self.warn(text)
+        self.warn(*provided.detach(self.probes))
         self._note_losses()
         self._ended = self._ended or time.monotonic()
         if self._clock is not None:
@@ -324,8 +320,7 @@ class Session(Reconciled, SessionApi[Probe]):
             self._clock = None
         if self.engine.touched:
             with typed(self._process, "removing probes from"):
-                for text in removal.detach(self._process, self.engine):
-                    self.warn(text)
+                self.warn(*removal.detach(self._process, self.engine))
         self._detached = True
         for place in (each for probe in self.probes for each in probe.all_places):
             place.hook.detached = place.hook.armed
@@ -340,8 +335,7 @@ class Session(Reconciled, SessionApi[Probe]):
         if there and not self._process.exited() and self.became() is None:
             # what fails is tried again at the next look
             with suppress(TargetError), typed(self._process, "splicing signal handlers of"):
-                for text in self._handlers.follow(often=often):
-                    self.warn(text)
+                self.warn(*self._handlers.follow(often=often))
                 from anyprobe.probes.outside import requests
 
                 requests.look(self)
@@ -363,9 +357,9 @@ class Session(Reconciled, SessionApi[Probe]):
         if self._ended is not None:
             raise UsageError("this session has been detached")
 
-    def warn(self, text: str) -> None:
+    def warn(self, *texts: str) -> None:
         """Have the user told of something, by ``warnings``."""
-        self.warnings = [*self.warnings, text]
+        self.warnings = [*self.warnings, *texts]
 
     def close(self) -> None:
         """Detach and give all memory back; what ``snapshot`` returns afterwards is of this moment."""
@@ -493,8 +487,7 @@ class Session(Reconciled, SessionApi[Probe]):
             except BaseException:
                 provided.detach(probes)
                 raise
-        for text in told:
-            self.warn(text)
+        self.warn(*told)
 
     def _fall_back(self, probes: Sequence[Probe]) -> None:
         """See to functions whose exits could not all be spliced: what was demanded for them, or a refusal."""
