@@ -1,13 +1,17 @@
 """Probes in libraries that a program loads later: in place before anything in them runs, and gone with them."""
 
+import json
 import os
+import signal
 import subprocess
+import sys
 from contextlib import ExitStack
 
 import pytest
 
 import anyprobe
-from support.driver import PATIENCE, build
+from anyprobe.probes.outside import listing
+from support.driver import PATIENCE, build, wait_until
 
 pytestmark = pytest.mark.live
 AT_LOAD, CALLS = 100, 1_000
@@ -144,3 +148,35 @@ def test_a_program_without_a_loader_is_looked_at_now_and_then(run_target):
         session.count("libnothing:*", follow=True)
         assert any("five times a second" in warning for warning in session.warnings)
     target.finish()
+
+
+@pytest.mark.parametrize("command", ["count", "time"])
+def test_commands_follow_what_is_loaded(program, command):
+    """``--pending``: a spec may mean nothing yet, which is said if it stays so."""
+    specs = ["loaded:plugin_work", "libneverloaded:*"]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "anyprobe", command, *specs, "--pending", "--json", "-p", str(program.pid)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with started:
+        wait_until(lambda: is_gated(program.pid), "the gate")
+        program("lwu")
+        started.send_signal(signal.SIGINT)
+        document, said = started.communicate(timeout=PATIENCE)
+    found = json.loads(document)
+    assert "libneverloaded:* is pending: no libneverloaded has been loaded" in "".join(found["warnings"]) + said
+    if command == "count":
+        assert sum(site["hits"] for site in found["sites"]) == IN_ONE_LIFE + CALLS + 10
+    else:
+        assert sum(function["count"] for function in found["functions"]) == IN_ONE_LIFE + CALLS + 10
+
+
+def is_gated(pid):
+    """Return whether threads of a process wait where they load libraries: the loader's notifier is spliced."""
+    return any(each.symbol == "_dl_debug_state" for each in listing.inspect(pid).sites)
+
+
+def test_pending_and_a_condition_are_an_error(program):
+    command = [sys.executable, "-m", "anyprobe", "count", "loaded:x", "--pending", "--when", "arg0 > 1"]
+    done = subprocess.run([*command, "-p", str(program.pid)], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, "--pending and --when" in done.stderr) == (2, True)

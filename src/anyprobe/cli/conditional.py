@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import click
+
 if TYPE_CHECKING:
     from anyprobe.cli.expressions import Expression
     from anyprobe.cli.handlerplaces import HandlerPlace
@@ -26,15 +28,19 @@ class _Conditional(ABC):
     """What is measured, and the condition."""
 
     when: "Expression | None"
+    pending: bool = False
+    """Whether specs follow what is loaded later."""
     _things: dict[str, Any] = field(default_factory=dict)
     also: ClassVar[tuple[str, ...]] = ()
     """Names that are wanted besides those in the condition."""
 
     @classmethod
-    def of(cls, text: str | None) -> Self:
-        """Read the option."""
+    def of(cls, text: str | None, *, pending: bool = False) -> Self:
+        """Read the options."""
         if text is None:
-            return cls(None)
+            return cls(None, pending)
+        if pending:
+            raise click.UsageError("--pending and --when cannot be had together yet: conditions are of what is loaded")
         from anyprobe.cli.expressions import parse_one
 
         return cls(parse_one("--when", text))
@@ -114,7 +120,12 @@ class Counts(_Conditional):
     """``count``: hits at each site; calls, where the condition is about what only their end knows."""
 
     def _plainly(self, session: "Measured", specs: Sequence[str]) -> None:
-        session.count(*specs)
+        from anyprobe.cli.targets import on_process
+
+        if self.pending:
+            on_process(session, "what is loaded later").count(*specs, follow=True)
+        else:
+            session.count(*specs)
 
     def _made(self) -> dict[str, Any]:
         from anyprobe.data.aggregations import Count
@@ -149,7 +160,11 @@ class Times(_Conditional):
     def _plainly(self, session: "Measured", specs: Sequence[str]) -> None:
         from anyprobe.cli.targets import on_process
 
-        on_process(session, "times").time(*specs)
+        timed = on_process(session, "times")
+        if self.pending:
+            timed.time(*specs, follow=True)
+        else:
+            timed.time(*specs)
 
     def _made(self) -> dict[str, Any]:
         from anyprobe.data.aggregations import Count, Hist

@@ -55,6 +55,8 @@ class Plan:
     clock: str | None = None
     returns: str | None = None
     live: bool = False
+    pending: bool = False
+    """Whether specs follow what is loaded later; they may mean nothing yet."""
     unsafe: bool = False
     nonzero: bool | None = None
     """Whether documents leave out what was not hit; None: those of ``--every`` do."""
@@ -123,7 +125,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
         placed = any(map(has_placed, sessions.all))
         replacements = ending.Replacements(sessions.processes, plan.warn, started=started is not None)
         own_end = False
-        if placed or target.program or not plan.specs:  # a script may place probes later
+        if placed or target.program or not plan.specs or plan.pending:  # a script may place probes later
             wait(sessions, ends, interrupts, plan, stream, replacements)
             own_end = bool(ends) and not interrupts.requested
             placed = placed or any(map(has_placed, sessions.all))

@@ -129,6 +129,12 @@ when = click.option(
     help="Only hits, or calls, for which this holds: arg0 > 4096, retval < 0, comm == 'main', ...",
 )
 
+pending = click.option(
+    "--pending",
+    is_flag=True,
+    help="Count in libraries that are loaded later, too, from their first instruction on; a spec may mean nothing yet.",
+)
+
 mechanism = click.option(
     "--mechanism",
     type=click.Choice(MECHANISMS),

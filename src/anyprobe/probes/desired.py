@@ -106,6 +106,12 @@ class DesiredState:
         """Whether functions are wanted that the loader has not chosen yet."""
         return any(each.unchosen for each in self.wanted)
 
+    @property
+    def pending(self) -> list[str]:
+        """The specs that have meant nothing yet, and may in what is loaded later."""
+        waiting = [each.probe for each in self.wanted if each.policy is Policy.FOLLOW]
+        return [probe.spec for probe in waiting if not probe.all_places and not probe.refused and not probe.exitless]
+
     def has_lost(self, modules: "Sequence[LoadedObject]") -> bool:
         """Return whether an object in which something was wanted has been unloaded."""
         there = set(modules)

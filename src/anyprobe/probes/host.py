@@ -73,6 +73,11 @@ class ProbeHost(ABC):
 
     @property
     @abstractmethod
+    def pending(self) -> Sequence[str]:
+        """The specs that follow what is loaded and have meant nothing yet."""
+
+    @property
+    @abstractmethod
     def stops_explained(self) -> Sequence[str]:
         """Why something was done in a stop, one sentence for each reason, where that was not wanted."""
 

@@ -53,6 +53,11 @@ class Reconciled(Pumped):
     def _fall_back(self, probes: Sequence[Probe]) -> None:
         """See to functions whose exits could not all be spliced."""
 
+    @property
+    def pending(self) -> Sequence[str]:
+        """The specs that follow what is loaded and have meant nothing yet."""
+        return self._desired.pending
+
     @abstractmethod
     def _note_losses(self) -> None:
         """See what is no longer there."""

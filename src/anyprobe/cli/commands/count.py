@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 @click.command("count", cls=helping.Command, starts=True)
 @options.specs
 @options.when
+@options.pending
 @options.target
 @options.measuring
 @click.pass_obj
@@ -23,6 +24,7 @@ def command(
     /,
     specs: tuple[str, ...],
     when: str | None,
+    pending: bool,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
     **settings: Any,  # noqa: ANN401
@@ -39,8 +41,8 @@ def command(
     from anyprobe.cli import conditional, measuring, targets
 
     target = targets.choose(pids, names, program, specs)
-    only = conditional.Counts.of(when)
-    plan = measuring.Plan(specs=specs, arm=only.arm, render=_render, seen=only.seen, **settings)
+    only = conditional.Counts.of(when, pending=pending)
+    plan = measuring.Plan(specs=specs, arm=only.arm, render=_render, seen=only.seen, pending=pending, **settings)
     return measuring.measure(target, plan)
 
 

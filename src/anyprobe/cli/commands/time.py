@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 @click.command("time", cls=helping.Command, starts=True)
 @options.specs
 @options.when
+@options.pending
 @options.target
 @options.measuring
 @options.clock
@@ -24,6 +25,7 @@ def command(
     /,
     specs: tuple[str, ...],
     when: str | None,
+    pending: bool,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
     **settings: Any,  # noqa: ANN401
@@ -38,13 +40,14 @@ def command(
     from anyprobe.cli import conditional, measuring, targets
 
     target = targets.choose(pids, names, program, specs)
-    only = conditional.Times.of(when)
+    only = conditional.Times.of(when, pending=pending)
     plan = measuring.Plan(
         specs=specs,
         arm=only.arm,
         seen=only.seen,
         render=_render,
         always={"functions": []},
+        pending=pending,
         **settings,
     )
     return measuring.measure(target, plan)
